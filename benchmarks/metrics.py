@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from benchmarks.family import Family
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.exposition import exposition
 from starrocks_txn_sink.metrics.state import dashboard_state

@@ -19,7 +19,7 @@ _HOMES = {
     "starrocks_txn_sink.sql.audit": ("Audit",),
     "starrocks_txn_sink.changelog": ("from_changelog", "to_changelog", "to_starrocks_ops", "upsert_materializer"),
     "starrocks_txn_sink.errors": ("StarRocksSinkError",),
-    "starrocks_txn_sink.coordinator.actions": ("Receipt",),
+    "starrocks_txn_sink.coordinator.model": ("Receipt",),
     "starrocks_txn_sink.telemetry": ("configure_logging",),
     "starrocks_txn_sink.metrics": ("MetricsServer",),
     "starrocks_txn_sink.options": ("SinkOptions", "TableOptions"),
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from starrocks_txn_sink.changelog import to_changelog as to_changelog
     from starrocks_txn_sink.changelog import to_starrocks_ops as to_starrocks_ops
     from starrocks_txn_sink.changelog import upsert_materializer as upsert_materializer
-    from starrocks_txn_sink.coordinator.actions import Receipt as Receipt
+    from starrocks_txn_sink.coordinator.model import Receipt as Receipt
     from starrocks_txn_sink.errors import StarRocksSinkError as StarRocksSinkError
     from starrocks_txn_sink.metrics import MetricsServer as MetricsServer
     from starrocks_txn_sink.options import SinkOptions as SinkOptions

@@ -25,9 +25,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import Enum
 
 from starrocks_txn_sink import errors
-from starrocks_txn_sink.coordinator import actions
+from starrocks_txn_sink.coordinator import model
+from starrocks_txn_sink.coordinator.model import Chunk, CoordinatorLimits, RowIndex, TransactionEnds
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
-from starrocks_txn_sink.coordinator.region import Chunk, CoordinatorLimits, RowIndex, TransactionEnds
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder, Spill, TransactionBatch, WriteBuffer
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
 
@@ -67,7 +67,7 @@ class SharedTransactionCoordinator:
 
     def __init__(
         self,
-        identity: actions.LaneIdentity,
+        identity: model.LaneIdentity,
         limits: CoordinatorLimits,
         labels: Iterator[str],
         rng: random.Random,
@@ -99,7 +99,7 @@ class SharedTransactionCoordinator:
         self._label = ""
         self._began_at = 0.0
         self._not_before = 0.0
-        self._loading: dict[str, actions.LoadAction] = {}
+        self._loading: dict[str, model.LoadAction] = {}
         self._load_began: dict[str, float] = {}
         self._running_actions = 0
         self._stop: errors.StarRocksSinkError | None = None
@@ -107,7 +107,7 @@ class SharedTransactionCoordinator:
         self._retries = 0
         self._txn_id: int | None = None
         self.error: errors.StarRocksSinkError | None = None
-        self.receipts: list[actions.Receipt] = []
+        self.receipts: list[model.Receipt] = []
 
     # --- state, for the driver of this object ---
 
@@ -177,7 +177,7 @@ class SharedTransactionCoordinator:
 
     # --- actions out ---
 
-    def tick(self, now: float) -> list[actions.Action]:
+    def tick(self, now: float) -> list[model.Action]:
         """Do what is due and return the actions to run; call again when an action ends or time has passed."""
         if self.error is None and self._phase is not Phase.FAILED:
             self._write_buffer.pass_time(now, recycle=self._recycle_due(now))
@@ -185,24 +185,24 @@ class SharedTransactionCoordinator:
         self._running_actions += len(due)
         return due
 
-    def _next_actions(self, now: float) -> list[actions.Action]:
+    def _next_actions(self, now: float) -> list[model.Action]:
         match self._phase:
             case Phase.IDLE:
                 return self._begin(now)
             case Phase.OPEN:
                 return self._load_or_commit(now)
             case Phase.CHECKING:
-                return self._once(actions.CheckAction(self._label))
+                return self._once(model.CheckAction(self._label))
             case Phase.COMMITTING:
-                return self._once(actions.CommitAction(self._label))
+                return self._once(model.CommitAction(self._label))
             case Phase.RECOVERING:
-                return self._once(actions.RecoverAction(self._label, self._batch.position_spans()))
+                return self._once(model.RecoverAction(self._label, self._batch.position_spans()))
             case Phase.ABORTING:
                 return self._roll_back()
             case _:
                 return []
 
-    def _begin(self, now: float) -> list[actions.Action]:
+    def _begin(self, now: float) -> list[model.Action]:
         """Step 1, eagerly, with the first row: every load then has a label to go to."""
         if now < self._not_before or not self._write_buffer.has_rows:
             return []
@@ -215,9 +215,9 @@ class SharedTransactionCoordinator:
             self._move(Phase.OPEN)
             return self._next_actions(now)
         self._move(Phase.BEGINNING)
-        return [actions.BeginAction(self._label)]
+        return [model.BeginAction(self._label)]
 
-    def _load_or_commit(self, now: float) -> list[actions.Action]:
+    def _load_or_commit(self, now: float) -> list[model.Action]:
         if now - self._began_at >= self._limits.timeout:
             # The server ends the label at this moment, too (wire contract 4.12).
             self._abort(self._timeout_error(now))
@@ -246,14 +246,14 @@ class SharedTransactionCoordinator:
             return load_timeout_error(self._limits.timeout, sorted(slow), self._label)
         return timeout_error(self._limits.timeout, self._write_buffer.open_partition, self._label)
 
-    def _once(self, action: actions.Action) -> list[actions.Action]:
+    def _once(self, action: model.Action) -> list[model.Action]:
         """Return the single action of a phase, once: nothing while it runs."""
         if self._requested_phase is self._phase:
             return []
         self._requested_phase = self._phase
         return [action]
 
-    def _loads(self, batch: TransactionBatch) -> Iterator[actions.LoadAction]:
+    def _loads(self, batch: TransactionBatch) -> Iterator[model.LoadAction]:
         """Step 2: load inactive chunks, tables in parallel, one load a table at a time (wire contract 4.5).
 
         Chunks of an open batch wait until a load is worth its request; a closed batch or a full buffer sends them all.
@@ -270,40 +270,40 @@ class SharedTransactionCoordinator:
             large_enough = batch.closed or full or batch.pending_bytes(table) >= self._limits.load_bytes
             if large_enough and table not in self._loading:
                 chunks = tuple(batch.take(table, self._limits.body_bytes))
-                action = actions.LoadAction(self._label, table, chunks, newest_first=batch.newest_first(table))
+                action = model.LoadAction(self._label, table, chunks, newest_first=batch.newest_first(table))
                 self._loading[table] = action
                 yield action
 
-    def _entries_load(self, chunk: Chunk) -> actions.LoadAction:
+    def _entries_load(self, chunk: Chunk) -> model.LoadAction:
         """Load the batch's positions, or their log, under its label: visible with the rows or not at all."""
-        action = actions.LoadAction(self._label, chunk.table, (chunk,))
+        action = model.LoadAction(self._label, chunk.table, (chunk,))
         self._loading[chunk.table] = action
         self._write_buffer.buffered_bytes += chunk.bytes
         return action
 
-    def _roll_back(self) -> list[actions.Action]:
-        return [] if self._running_actions else [actions.RollbackAction(self._label)]
+    def _roll_back(self) -> list[model.Action]:
+        return [] if self._running_actions else [model.RollbackAction(self._label)]
 
     # --- results in ---
 
-    def complete(self, action: actions.Action, result: object, now: float) -> None:
+    def complete(self, action: model.Action, result: object, now: float) -> None:
         """Take the result of an action: the value that its steps returned, or the error they raised."""
         self._running_actions -= 1
         self._last_failure = failure_phrase(action, result, self._last_failure)
-        if not isinstance(action, actions.RollbackAction):
+        if not isinstance(action, model.RollbackAction):
             self._full = isinstance(getattr(result, "error", result), errors.TooManyTransactions)
         match action:
-            case actions.BeginAction():
+            case model.BeginAction():
                 self._handle_begin(result)
-            case actions.LoadAction():
+            case model.LoadAction():
                 self._handle_load(action, result)
-            case actions.CheckAction():
+            case model.CheckAction():
                 self._handle_check(result)
-            case actions.CommitAction():
+            case model.CommitAction():
                 self._handle_commit(result, now)
-            case actions.RecoverAction():
+            case model.RecoverAction():
                 self._handle_commit(result, now)
-            case actions.RollbackAction():
+            case model.RollbackAction():
                 self._handle_rollback(now)
 
     def _handle_begin(self, result: object) -> None:
@@ -312,7 +312,7 @@ class SharedTransactionCoordinator:
         elif self._phase is Phase.BEGINNING:
             self._move(Phase.OPEN)
 
-    def _handle_load(self, action: actions.LoadAction, result: object) -> None:
+    def _handle_load(self, action: model.LoadAction, result: object) -> None:
         del self._loading[action.table]
         self._write_buffer.buffered_bytes -= action.memory
         if isinstance(result, Loaded):
@@ -435,8 +435,8 @@ class SharedTransactionCoordinator:
         self._requested_phase = Phase.IDLE
         self._phase = target
 
-    def _receipt(self, batch: TransactionBatch, outcome: Committed) -> actions.Receipt:
-        return actions.Receipt(
+    def _receipt(self, batch: TransactionBatch, outcome: Committed) -> model.Receipt:
+        return model.Receipt(
             label=outcome.label,
             txn_id=outcome.txn_id if outcome.txn_id is not None else self._txn_id,
             job=self._identity.job,
@@ -458,7 +458,7 @@ class SharedTransactionCoordinator:
 _SAID_LIMIT = 300
 
 
-def failure_phrase(action: actions.Action, result: object, before: str) -> str:
+def failure_phrase(action: model.Action, result: object, before: str) -> str:
     """Phrase for the last failed action since the last commit ("" if none), after `action` ended with `result`.
 
     A deadline often passes a moment later, while the lane rolls back or waits for its next attempt; its error then
@@ -467,7 +467,7 @@ def failure_phrase(action: actions.Action, result: object, before: str) -> str:
     if isinstance(result, Committed):
         return ""
     error = getattr(result, "error", result)
-    if isinstance(action, actions.RollbackAction) or not isinstance(error, errors.StarRocksSinkError):
+    if isinstance(action, model.RollbackAction) or not isinstance(error, errors.StarRocksSinkError):
         return before
     said = "" if isinstance(error, errors.DeadlineExceeded) else f": {error.message[:_SAID_LIMIT].rstrip('.')}"
     return f", after {_action_name(action)} failed ({error.code}{said})"
@@ -493,15 +493,15 @@ def load_timeout_error(timeout: float, tables: Sequence[str], label: str) -> err
     )
 
 
-def _action_name(action: actions.Action) -> str:
+def _action_name(action: model.Action) -> str:
     match action:
-        case actions.BeginAction():
+        case model.BeginAction():
             return "begin"
-        case actions.LoadAction():
+        case model.LoadAction():
             return f"the load into {action.table}"
-        case actions.CheckAction():
+        case model.CheckAction():
             return "the owner check"
-        case actions.CommitAction():
+        case model.CommitAction():
             return "the commit"
         case _:
             return "the take-over after the commit"

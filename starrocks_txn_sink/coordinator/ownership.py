@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from starrocks_txn_sink.coordinator.actions import PositionSpan
-from starrocks_txn_sink.coordinator.region import Chunk
+from starrocks_txn_sink.coordinator.model import Chunk, PositionSpan
 from starrocks_txn_sink.coordinator.write_buffer import Contents, EntriesBuilder
 from starrocks_txn_sink.errors import CommitFailed, Fenced, OutcomeUnknown, TransportError
 from starrocks_txn_sink.protocol import fencing

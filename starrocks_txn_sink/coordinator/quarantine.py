@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from starrocks_txn_sink.coordinator.region import SEPARATOR, Chunk, Ints, RowIndex
+from starrocks_txn_sink.coordinator.model import SEPARATOR, Chunk, Ints, RowIndex
 from starrocks_txn_sink.coordinator.write_buffer import GrowingSpan, TransactionBatch
 from starrocks_txn_sink.errors import InputError, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetterSource, dead_letter_rows

@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from starrocks_txn_sink.coordinator.actions import (
+from starrocks_txn_sink.coordinator.model import (
     Action,
     CheckAction,
     CommitAction,

@@ -18,13 +18,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from starrocks_txn_sink.coordinator import region as regions
-from starrocks_txn_sink.coordinator.actions import PositionSpan, RegionCount
+from starrocks_txn_sink.coordinator import model
+from starrocks_txn_sink.coordinator.model import PositionSpan, RegionCount
 from starrocks_txn_sink.errors import BufferFull, InputError
 from starrocks_txn_sink.protocol.label import ReplacedRows
 from starrocks_txn_sink.protocol.ledger import NAME_BYTES
 
-Spill = Callable[[Sequence[regions.Chunk]], bool]
+Spill = Callable[[Sequence[model.Chunk]], bool]
 """Moves the rows of chunks from memory into a file; False if that is not possible."""
 
 
@@ -56,16 +56,16 @@ class TransactionBatch:
     spill: Spill | None = None
     keyed: Collection[str] = ()
     held: bool = False
-    pending: dict[str, deque[regions.Chunk]] = field(default_factory=dict)
+    pending: dict[str, deque[model.Chunk]] = field(default_factory=dict)
     closed: bool = False
     recycled: bool = False
-    sent: list[regions.Chunk] | None = field(default_factory=list)
+    sent: list[model.Chunk] | None = field(default_factory=list)
     sent_bytes: int = 0
     counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     replaced: dict[tuple[str, str], ReplacedRows] = field(default_factory=dict)
     spans: dict[str, GrowingSpan] = field(default_factory=dict)
     loads: int = 0
-    dead_letters: list[regions.Chunk] = field(default_factory=list)
+    dead_letters: list[model.Chunk] = field(default_factory=list)
     dead_letter_spans: dict[str, GrowingSpan] = field(default_factory=dict)
     dead_letter_counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
 
@@ -75,14 +75,14 @@ class TransactionBatch:
             self.retry_limit, self.spill, self.keyed, self.held, closed=True, recycled=self.recycled
         )
 
-    def add(self, chunk: regions.Chunk) -> None:
+    def add(self, chunk: model.Chunk) -> None:
         """Take an inactive chunk; not allowed once the batch is closed."""
         self.pending.setdefault(chunk.table, deque()).append(chunk)
         count = self.counts.setdefault((chunk.partition, chunk.table), [0, 0])
         count[0] += chunk.rows
         count[1] += chunk.bytes
 
-    def end_transactions(self, ends: regions.TransactionEnds) -> None:
+    def end_transactions(self, ends: model.TransactionEnds) -> None:
         """Extend the span of a source partition; raises InputError if its name is too long for the ledger.
 
         The end of an unpositioned batch has a digest and no count: it moves the ledger, and no source transaction ends.
@@ -104,10 +104,10 @@ class TransactionBatch:
         tables = [table for table, chunks in self.pending.items() if chunks]
         return sorted(tables, key=self.pending_bytes, reverse=True)
 
-    def take(self, table: str, limit: int) -> list[regions.Chunk]:
+    def take(self, table: str, limit: int) -> list[model.Chunk]:
         """Remove and return the next chunks of `table`, in order: at least one, more up to `limit` bytes."""
         chunks = self.pending[table]
-        taken: list[regions.Chunk] = []
+        taken: list[model.Chunk] = []
         newest_first = self.newest_first(table)
         size, end = 0, -1 if newest_first else 0
         while chunks and (not taken or size + chunks[end].bytes <= limit):
@@ -123,7 +123,7 @@ class TransactionBatch:
         """Whether the newest chunks of `table` are loaded first."""
         return self.held and table in self.keyed
 
-    def _keep(self, chunks: list[regions.Chunk], newest_first: bool) -> None:
+    def _keep(self, chunks: list[model.Chunk], newest_first: bool) -> None:
         if self.sent is None:
             return
         size = sum(chunk.memory for chunk in chunks)
@@ -173,7 +173,7 @@ class TransactionBatch:
         """Number of source transactions, dead-lettered ones not counted."""
         return sum(span.source_transactions for span in self.spans.values())
 
-    def chunks(self) -> Iterator[regions.Chunk]:
+    def chunks(self) -> Iterator[model.Chunk]:
         """Yield the pending chunks, in order within a table; no dead letters."""
         own_tables = {chunk.table for chunk in self.dead_letters}
         for table, chunks in self.pending.items():
@@ -183,7 +183,7 @@ class TransactionBatch:
     # --- dead letters ---
 
     def add_dead_letters(
-        self, chunk: regions.Chunk, spans: dict[str, GrowingSpan], counts: dict[tuple[str, str], list[int]]
+        self, chunk: model.Chunk, spans: dict[str, GrowingSpan], counts: dict[tuple[str, str], list[int]]
     ) -> None:
         """Take rows of the dead-letter table for source transactions that come before all others of this batch.
 
@@ -258,7 +258,7 @@ class Contents(Protocol):
     def position_spans(self) -> tuple[PositionSpan, ...]: ...
 
 
-EntriesBuilder = Callable[[str, Contents], regions.Chunk]
+EntriesBuilder = Callable[[str, Contents], model.Chunk]
 """Builds the rows of a batch under a label for a table of the sink's own: the ledger or the receipts' log."""
 
 
@@ -273,7 +273,7 @@ class WriteBuffer:
 
     def __init__(
         self,
-        limits: regions.CoordinatorLimits,
+        limits: model.CoordinatorLimits,
         spill: Spill | None = None,
         keyed: Collection[str] = (),
         *,
@@ -285,8 +285,8 @@ class WriteBuffer:
         self._spill = spill
         self._keyed = keyed
         self._hold = hold and spill is not None
-        self._regions: dict[tuple[str, str], regions.Region] = {}
-        self._open_regions = regions.OpenRegions()
+        self._regions: dict[tuple[str, str], model.Region] = {}
+        self._open_regions = model.OpenRegions()
         self._first_row_at: float | None = None
         self._input_ended = False
         self.batches: deque[TransactionBatch] = deque()
@@ -313,7 +313,7 @@ class WriteBuffer:
     # --- rows in; `recycle` is True when the open StarRocks transaction has passed its recycle point ---
 
     def write(
-        self, partition: str, table: str, piece: memoryview, rows: int, now: float, row_index: regions.RowIndex | None
+        self, partition: str, table: str, piece: memoryview, rows: int, now: float, row_index: model.RowIndex | None
     ) -> None:
         """Take rows of the partition's open source transaction."""
         if self._first_row_at is None:
@@ -330,7 +330,7 @@ class WriteBuffer:
             self._freeze_largest(now)
             self._spill_held()
 
-    def end_transactions(self, ends: regions.TransactionEnds, now: float, *, recycle: bool) -> None:
+    def end_transactions(self, ends: model.TransactionEnds, now: float, *, recycle: bool) -> None:
         """End source transactions with the rows that were written last for their partition."""
         self.open_partition = None
         for region in self._open_regions.in_partition(ends.partition):
@@ -387,7 +387,7 @@ class WriteBuffer:
         batch.sent = [] if self._repeatable else None
         self.batches.append(batch)
 
-    def _spill_chunks(self, chunks: Sequence[regions.Chunk]) -> bool:
+    def _spill_chunks(self, chunks: Sequence[model.Chunk]) -> bool:
         in_memory = [chunk for chunk in chunks if not chunk.spilled]
         if in_memory and (self._spill is None or not self._spill(in_memory)):
             return False
@@ -409,13 +409,13 @@ class WriteBuffer:
             "buffer_bytes, or make micro-batches smaller.",
         )
 
-    def _region(self, partition: str, table: str) -> regions.Region:
+    def _region(self, partition: str, table: str) -> model.Region:
         region = self._regions.get((partition, table))
         if region is None:
-            region = self._regions[(partition, table)] = regions.Region(partition, table)
+            region = self._regions[(partition, table)] = model.Region(partition, table)
         return region
 
-    def _freeze(self, region: regions.Region, now: float) -> None:
+    def _freeze(self, region: model.Region, now: float) -> None:
         self._open_regions.remove(region)
         chunk = region.freeze(now)
         if chunk is not None:

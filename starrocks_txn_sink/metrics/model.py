@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from starrocks_txn_sink.clock import Clock
-from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.metrics.catalogue import JOBS, PARTITIONS, SPARK, VIOLATIONS
 from starrocks_txn_sink.metrics.jobs import (
     REMEMBERED,

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.coordinator.region import Ints
+from starrocks_txn_sink.coordinator.model import Ints
 from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.rows.columns import PARTITION, POSITION, SEQ, TRANSACTION_END
 from starrocks_txn_sink.rows.segments import list_runs, refuse_nulls, rows_before_sentinel, runs_of

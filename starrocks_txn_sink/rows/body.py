@@ -22,8 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.coordinator.actions import LoadAction
-from starrocks_txn_sink.coordinator.region import SEPARATOR, Chunk, Ints
+from starrocks_txn_sink.coordinator.model import SEPARATOR, Chunk, Ints, LoadAction
 from starrocks_txn_sink.errors import KeyRepeated
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.protocol.label import ReplacedRows

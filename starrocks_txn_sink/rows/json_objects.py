@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from starrocks_txn_sink.coordinator.region import SEPARATOR, Ints, RegionRows, Segment
+from starrocks_txn_sink.coordinator.model import SEPARATOR, Ints, RegionRows, Segment
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows import columns
 

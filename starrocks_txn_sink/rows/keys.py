@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 from numpy.lib.stride_tricks import sliding_window_view
 
-from starrocks_txn_sink.coordinator.region import SEPARATOR, Ints
+from starrocks_txn_sink.coordinator.model import SEPARATOR, Ints
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.json_objects import BLOCK_BYTES, Bools, Octets

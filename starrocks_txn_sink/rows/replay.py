@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from starrocks_txn_sink.coordinator.region import Ints
+from starrocks_txn_sink.coordinator.model import Ints
 from starrocks_txn_sink.errors import InputError, SourceChanged
 from starrocks_txn_sink.protocol.label import epoch_of, run_of
 from starrocks_txn_sink.protocol.ledger import Position

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.coordinator.region import Ints, RegionRows, RowIndex, Segment, TransactionEnds
+from starrocks_txn_sink.coordinator.model import Ints, RegionRows, RowIndex, Segment, TransactionEnds
 from starrocks_txn_sink.errors import InputError, Outage, StarRocksSinkError, Transient
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.rows import columns

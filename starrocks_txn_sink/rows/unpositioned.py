@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from starrocks_txn_sink.coordinator.region import Segment, TransactionEnds
+from starrocks_txn_sink.coordinator.model import Segment, TransactionEnds
 from starrocks_txn_sink.errors import SourceChanged
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.columns import HASH, PAYLOAD, TABLE

@@ -26,7 +26,7 @@ from typing import Final
 import orjson
 
 from starrocks_txn_sink.assembler.rules.spill import StateDirectory
-from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import LedgerBehind
 from starrocks_txn_sink.protocol.fencing import TakenOver, retry_until_answered
 from starrocks_txn_sink.protocol.label import Steps

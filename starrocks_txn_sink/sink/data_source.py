@@ -27,7 +27,7 @@ from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink.assembler.rules.spill import FileDirectory
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
-from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.combinations import Feature

@@ -26,7 +26,7 @@ from starrocks_txn_sink.assembler.rules.spill import FOLDER as ROWS
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest, missing_rows
 from starrocks_txn_sink.assembler.spark import event_columns
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import always_sorted

@@ -17,7 +17,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
-from starrocks_txn_sink.coordinator.actions import BeginAction, PositionSpan, Receipt
+from starrocks_txn_sink.coordinator.model import BeginAction, PositionSpan, Receipt
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner, labels_of, log_entries
 from starrocks_txn_sink.coordinator.shared_label import (
     LANE,

@@ -31,7 +31,7 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
-from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.coordinator.shared_label import LANE, LaneShare
 from starrocks_txn_sink.errors import BeginFailed, InputError, OptionError, StarRocksSinkError, TooManyTransactions
 from starrocks_txn_sink.options import SinkOptions

@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
-from starrocks_txn_sink.coordinator.region import SEPARATOR
+from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, default_phrases, refuse_conflicts

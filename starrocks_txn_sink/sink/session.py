@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, microseconds
-from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions

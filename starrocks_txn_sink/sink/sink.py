@@ -21,7 +21,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from starrocks_txn_sink.clock import microseconds
-from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, always_sorted

@@ -25,7 +25,7 @@ from pyspark.sql.utils import is_remote
 from starrocks_txn_sink import __version__
 from starrocks_txn_sink.assembler.keyed_state import PLANNED
 from starrocks_txn_sink.clock import Clock, SystemClock
-from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.metrics.jobs import AssemblerLevels
 from starrocks_txn_sink.metrics.spark_progress import ProgressWatch

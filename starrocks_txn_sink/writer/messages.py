@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules.model import Counters
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
-from starrocks_txn_sink.coordinator.actions import Receipt, receipt_of
+from starrocks_txn_sink.coordinator.model import Receipt, receipt_of
 from starrocks_txn_sink.coordinator.shared_label import LaneShare
 from starrocks_txn_sink.errors import StarRocksSinkError, Unordered, class_of
 from starrocks_txn_sink.options import SinkOptions

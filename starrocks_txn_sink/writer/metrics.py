@@ -16,10 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.clock import Clock
-from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.model import Ints, Receipt
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
-from starrocks_txn_sink.coordinator.region import Ints
 from starrocks_txn_sink.coordinator.shared_label import LaneShare
 from starrocks_txn_sink.errors import KeyRepeated, StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown

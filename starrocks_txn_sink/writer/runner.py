@@ -19,10 +19,10 @@ from functools import partial
 from typing import Any
 
 from starrocks_txn_sink.clock import Clock, Deadline
-from starrocks_txn_sink.coordinator import actions
+from starrocks_txn_sink.coordinator import model
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.model import RegionRows, Segment, TransactionEnds
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
-from starrocks_txn_sink.coordinator.region import RegionRows, Segment, TransactionEnds
 from starrocks_txn_sink.errors import CommitFailed, DeadlineExceeded, OutcomeUnknown, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import label as protocol
@@ -32,7 +32,7 @@ from starrocks_txn_sink.protocol.wire import Transport
 from starrocks_txn_sink.rows.body import UniqueRows, load_body
 from starrocks_txn_sink.telemetry import Listener, Span, ignore_event
 
-Perform = Callable[[actions.Action], object]
+Perform = Callable[[model.Action], object]
 
 _SCAN_SECONDS = 0.05  # the manager's tick when no event wakes it
 _GRACE_SECONDS = 15.0  # for rolling the label back after the lane gave up
@@ -84,7 +84,7 @@ class LaneRunner:
         self._bug: BaseException | None = None
         self._over = False
 
-    def run(self, segments: Iterable[Segment]) -> list[actions.Receipt]:
+    def run(self, segments: Iterable[Segment]) -> list[model.Receipt]:
         """Feed all segments, commit them, and return one receipt a StarRocks transaction.
 
         Raises the coordinator's error, or the errors of `segments` untouched (a stop of the query above all). In both
@@ -101,7 +101,7 @@ class LaneRunner:
                 self._over = True
                 self._changed.notify_all()
 
-    def _run(self, segments: Iterable[Segment]) -> list[actions.Receipt]:
+    def _run(self, segments: Iterable[Segment]) -> list[model.Receipt]:
         try:
             for segment in segments:
                 self._feed(segment)
@@ -175,7 +175,7 @@ class LaneRunner:
                 self._bug = self._bug or bug
                 self._changed.notify_all()
 
-    def _do(self, action: actions.Action) -> None:
+    def _do(self, action: model.Action) -> None:
         try:
             result = self._perform(action)
         except StarRocksSinkError as error:
@@ -314,7 +314,7 @@ class Performer:
     query: Query | None = None
     filtered: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    def __call__(self, action: actions.Action) -> object:
+    def __call__(self, action: model.Action) -> object:
         """Run the steps of `action` and return their result; raises StarRocksSinkError as they do.
 
         Emits `step.started`, then `step.completed` or `step.failed`, with `label`, `step` and, of a load, its `table`
@@ -327,43 +327,43 @@ class Performer:
             span.end(result, **({} if result is None else {"result": type(result).__name__.lower()}))
             return result
 
-    def steps(self, action: actions.Action) -> tuple[Steps[object], Deadline]:
+    def steps(self, action: model.Action) -> tuple[Steps[object], Deadline]:
         """The steps of `action` and their deadline, for callers that run steps themselves (the simulation)."""
         label = Label(self.options.database, action.label)
         match action:
-            case actions.BeginAction():
+            case model.BeginAction():
                 return protocol.begin(label, self.options.begin_headers()), self.deadline
-            case actions.LoadAction():
+            case model.LoadAction():
                 return self._load(label, action), self.deadline
-            case actions.CheckAction():
+            case model.CheckAction():
                 return self._ownership().check(label.name, self.rng), self.deadline
-            case actions.CommitAction():
+            case model.CommitAction():
                 return protocol.commit(label, self.retry_policy, self.rng), self.deadline
-            case actions.RecoverAction(_, spans):
+            case model.RecoverAction(_, spans):
                 return self._ownership().recover(label.name, spans, self.rng), self.deadline
-            case actions.RollbackAction():
+            case model.RollbackAction():
                 deadline = Deadline.after(_ROLLBACK_SECONDS, self.clock)
                 return protocol.roll_back(label, self.retry_policy, self.rng), deadline
 
-    def result_after_deadline(self, action: actions.Action, error: DeadlineExceeded) -> object:
+    def result_after_deadline(self, action: model.Action, error: DeadlineExceeded) -> object:
         """The result of an `action` whose steps passed the deadline; raises `error` where there is no result.
 
         A commit that was sent always ends in an outcome or in an error about its owner, so it becomes Unknown.
         """
         match action:
-            case actions.CommitAction(label) | actions.RecoverAction(label):
+            case model.CommitAction(label) | model.RecoverAction(label):
                 unknown = OutcomeUnknown(
                     "The batch's deadline passed before the server said whether the transaction was committed.",
                     label=label,
                 )
                 unknown.__cause__ = error
                 return Unknown(label, unknown)
-            case actions.RollbackAction():
+            case model.RollbackAction():
                 return error
             case _:
                 raise error
 
-    def _perform(self, action: actions.Action) -> object:
+    def _perform(self, action: model.Action) -> object:
         steps, deadline = self.steps(action)
         try:
             result = run(steps, self.transport, self.clock, deadline, self.ledger, self.listener)
@@ -371,7 +371,7 @@ class Performer:
             result = self.result_after_deadline(action, error)
         return self._with_reasons(action, result)
 
-    def _load(self, label: Label, action: actions.LoadAction) -> Steps[protocol.Loaded]:
+    def _load(self, label: Label, action: model.LoadAction) -> Steps[protocol.Loaded]:
         """Send the rows that no later row replaces; nothing if that is none of them."""
         rows = self.unique.select(action)
         if not rows.pieces:
@@ -387,9 +387,9 @@ class Performer:
             raise TypeError("A lane without a ledger has no owner to check.")
         return self.ownership
 
-    def _with_reasons(self, action: actions.Action, result: object) -> object:
+    def _with_reasons(self, action: model.Action, result: object) -> object:
         """`result` with the reasons of rejected rows, if the query port answers; also counts filtered rows."""
-        if self.query is None or not isinstance(action, actions.CommitAction):
+        if self.query is None or not isinstance(action, model.CommitAction):
             return result
         limit = Deadline.after(min(_EXPLAIN_SECONDS, self.deadline.remaining()), self.clock)
         if isinstance(result, Committed) and self.options.allows_filtered_rows:
@@ -401,6 +401,6 @@ class Performer:
         return Aborted(result.label, error)
 
 
-def _fields(action: actions.Action) -> dict[str, object]:
+def _fields(action: model.Action) -> dict[str, object]:
     fields: dict[str, object] = {"label": action.label, "step": type(action).__name__.removesuffix("Action").lower()}
-    return fields | {"table": action.table, "bytes": action.bytes} if isinstance(action, actions.LoadAction) else fields
+    return fields | {"table": action.table, "bytes": action.bytes} if isinstance(action, model.LoadAction) else fields

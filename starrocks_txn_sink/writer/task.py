@@ -19,11 +19,10 @@ from functools import partial
 import pyarrow as pa
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
-from starrocks_txn_sink.coordinator.actions import LaneIdentity, Receipt
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.model import RECYCLE_AT, CoordinatorLimits, LaneIdentity, Receipt, Segment
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner, labels_of, log_entries
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
-from starrocks_txn_sink.coordinator.region import RECYCLE_AT, CoordinatorLimits, Segment
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
 from starrocks_txn_sink.errors import StarRocksSinkError, TransactionTimedOut, Unordered, add_note, notes_of
 from starrocks_txn_sink.options import Compression, SinkOptions

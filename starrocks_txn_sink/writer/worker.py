@@ -42,7 +42,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from starrocks_txn_sink.coordinator.region import Chunk, RowIndex
+from starrocks_txn_sink.coordinator.model import Chunk, RowIndex
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import PARTITION, TABLE, TASK

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
-from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.protocol.fencing import check_owner
 from starrocks_txn_sink.protocol.ledger import Owner
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS

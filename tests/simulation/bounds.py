@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from starrocks_txn_sink.coordinator.actions import Action, BeginAction, Receipt, RollbackAction
-from starrocks_txn_sink.coordinator.region import CoordinatorLimits
+from starrocks_txn_sink.coordinator.model import Action, BeginAction, CoordinatorLimits, Receipt, RollbackAction
 
 from .checker import Checker
 

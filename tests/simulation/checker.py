@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 from tests.support.model_store import Change, ModelStore
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import DeadlineExceeded
 from starrocks_txn_sink.protocol.fencing import (
     Scope,

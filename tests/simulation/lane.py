@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.actions import Action, CheckAction, Receipt
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.model import (
+    RECYCLE_AT,
+    Action,
+    CheckAction,
+    CoordinatorLimits,
+    Receipt,
+    RegionRows,
+    Segment,
+)
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
-from starrocks_txn_sink.coordinator.region import RECYCLE_AT, CoordinatorLimits, RegionRows, Segment
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.protocol.label import Steps

@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.actions import Action, BeginAction, Receipt
+from starrocks_txn_sink.coordinator.model import Action, BeginAction, Receipt
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.coordinator.shared_label import Actions, LaneShare, SharedContents, commit_shared, roll_back
 from starrocks_txn_sink.errors import DeadlineExceeded, KeyRepeated, StarRocksSinkError

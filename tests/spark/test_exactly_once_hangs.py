@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksSink
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import DeadlineExceeded, HttpRefused, OutcomeUnknown, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION

@@ -11,9 +11,8 @@ import numpy as np
 import orjson
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.actions import Action, LaneIdentity
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.region import CoordinatorLimits, RowIndex, TransactionEnds
+from starrocks_txn_sink.coordinator.model import Action, CoordinatorLimits, LaneIdentity, RowIndex, TransactionEnds
 from starrocks_txn_sink.coordinator.write_buffer import Spill
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions

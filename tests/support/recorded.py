@@ -6,7 +6,7 @@ import math
 import random
 from typing import Any
 
-from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt, RegionCount
+from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.spark_progress import QueryProgress
 from starrocks_txn_sink.telemetry import Event

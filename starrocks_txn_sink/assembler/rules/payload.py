@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import one_array
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
-from starrocks_txn_sink.coordinator.region import SEPARATOR
+from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows import columns
 

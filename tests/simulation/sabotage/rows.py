@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.model import Region
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
-from starrocks_txn_sink.coordinator.region import Region
 from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch, WriteBuffer
 from starrocks_txn_sink.errors import CommitFailed
 from starrocks_txn_sink.protocol import fencing as take_over

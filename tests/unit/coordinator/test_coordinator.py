@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.actions import LoadAction
 from starrocks_txn_sink.coordinator.coordinator import MOVES, Phase
+from starrocks_txn_sink.coordinator.model import LoadAction
 from starrocks_txn_sink.errors import (
     DeadlineExceeded,
     InputError,

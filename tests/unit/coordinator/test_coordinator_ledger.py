@@ -7,19 +7,20 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.coordinator.actions import (
+from starrocks_txn_sink.coordinator.coordinator import Phase, SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.model import (
     Action,
     BeginAction,
     CheckAction,
+    Chunk,
     CommitAction,
     LaneIdentity,
     LoadAction,
     PositionSpan,
     RecoverAction,
     RollbackAction,
+    TransactionEnds,
 )
-from starrocks_txn_sink.coordinator.coordinator import Phase, SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.region import Chunk, TransactionEnds
 from starrocks_txn_sink.coordinator.write_buffer import Contents, TransactionBatch
 from starrocks_txn_sink.errors import (
     CommitFailed,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from starrocks_txn_sink.coordinator.actions import (
+from starrocks_txn_sink.coordinator.coordinator import failure_phrase
+from starrocks_txn_sink.coordinator.model import (
     Action,
     BeginAction,
     CheckAction,
@@ -13,7 +14,6 @@ from starrocks_txn_sink.coordinator.actions import (
     RecoverAction,
     RollbackAction,
 )
-from starrocks_txn_sink.coordinator.coordinator import failure_phrase
 from starrocks_txn_sink.errors import (
     BeginFailed,
     DeadlineExceeded,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.region import OpenRegions, Region
+from starrocks_txn_sink.coordinator.model import OpenRegions, Region
 
 MINI = 0.1
 PLACES = st.tuples(st.sampled_from("abc"), st.sampled_from("xy"))

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.actions import LaneIdentity
 from starrocks_txn_sink.coordinator.coordinator import Phase, SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.model import LaneIdentity, RowIndex, TransactionEnds
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
-from starrocks_txn_sink.coordinator.region import RowIndex, TransactionEnds
 from starrocks_txn_sink.errors import InputError, RowsRejected
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.label import labels

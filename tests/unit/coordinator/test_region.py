@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.region import Region
+from starrocks_txn_sink.coordinator.model import Region
 
 
 def rows(region: Region, data: bytes, count: int = 1) -> None:

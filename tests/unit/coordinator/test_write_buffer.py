@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.coordinator.region import TransactionEnds
+from starrocks_txn_sink.coordinator.model import TransactionEnds
 from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import InputError
 from tests.support.lane_driver import small_limits

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt, RegionCount
+from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import CommitFailed, InputError
 from starrocks_txn_sink.metrics.catalogue import BY_NAME, OTHER, TABLES
 from starrocks_txn_sink.metrics.model import Model

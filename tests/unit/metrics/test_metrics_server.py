@@ -20,7 +20,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from starrocks_txn_sink import SinkOptions
-from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt, RegionCount
+from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics import server as metrics_server

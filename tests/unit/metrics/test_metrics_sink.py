@@ -9,7 +9,7 @@ import pytest
 from pyspark import cloudpickle
 
 from starrocks_txn_sink import MetricsServer, SinkOptions, StarRocksSink
-from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import LoadFailed
 from starrocks_txn_sink.sink import sink_events
 from starrocks_txn_sink.sink.sink_events import SinkEvents

@@ -13,9 +13,8 @@ import orjson
 import pytest
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.actions import PositionSpan
+from starrocks_txn_sink.coordinator.model import Chunk, PositionSpan, TransactionEnds
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner
-from starrocks_txn_sink.coordinator.region import Chunk, TransactionEnds
 from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
 from starrocks_txn_sink.errors import Fenced, QueryFailed, ReplyLost, TransportError
 from starrocks_txn_sink.protocol.fencing import Scope, TakenOver, check_owner, refuse_newer, refuse_others, take_over

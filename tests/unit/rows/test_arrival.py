@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.region import RegionRows, TransactionEnds
+from starrocks_txn_sink.coordinator.model import RegionRows, TransactionEnds
 from starrocks_txn_sink.errors import InputError, Unordered
 from starrocks_txn_sink.rows.arrival_order import ArrivalOrder
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION, SEQ

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.actions import Receipt, RegionCount
-from starrocks_txn_sink.coordinator.region import Chunk
+from starrocks_txn_sink.coordinator.model import Chunk, Receipt, RegionCount
 from starrocks_txn_sink.errors import BufferFull, KeyRepeated
 from starrocks_txn_sink.protocol.wire import Operation, Request
 from starrocks_txn_sink.rows.keys import KeyColumn

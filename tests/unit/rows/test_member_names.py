@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.region import RegionRows, Segment, TransactionEnds
+from starrocks_txn_sink.coordinator.model import RegionRows, Segment, TransactionEnds
 from starrocks_txn_sink.rows.json_objects import MemberNames
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.region import RegionRows, TransactionEnds
+from starrocks_txn_sink.coordinator.model import RegionRows, TransactionEnds
 from starrocks_txn_sink.errors import InputError, SourceChanged
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.columns import COLUMNS

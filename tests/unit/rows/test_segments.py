@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.region import RegionRows, TransactionEnds
+from starrocks_txn_sink.coordinator.model import RegionRows, TransactionEnds
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows import segments
 from starrocks_txn_sink.rows.columns import COLUMNS, PARTITION

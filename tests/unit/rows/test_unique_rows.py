@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.actions import LoadAction
-from starrocks_txn_sink.coordinator.region import Chunk, RowIndex
+from starrocks_txn_sink.coordinator.model import Chunk, LoadAction, RowIndex
 from starrocks_txn_sink.errors import KeyRepeated
 from starrocks_txn_sink.rows.body import UniqueRows, last_of_each
 from starrocks_txn_sink.rows.keys import KeyColumn

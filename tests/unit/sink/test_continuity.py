@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt
+from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt
 from starrocks_txn_sink.errors import LedgerBehind
 from starrocks_txn_sink.protocol.fencing import Scope, fresh_tokens, take_over
 from starrocks_txn_sink.protocol.label import run

@@ -8,8 +8,14 @@ import pytest
 
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.coordinator.actions import CheckAction, CommitAction, LoadAction, RecoverAction, RollbackAction
-from starrocks_txn_sink.coordinator.region import Chunk
+from starrocks_txn_sink.coordinator.model import (
+    CheckAction,
+    Chunk,
+    CommitAction,
+    LoadAction,
+    RecoverAction,
+    RollbackAction,
+)
 from starrocks_txn_sink.coordinator.shared_label import LaneShare, SharedContents, commit_shared, perform_all
 from starrocks_txn_sink.errors import Fenced, InputError, LoadFailed, OutcomeUnknown, StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Committed, Unknown

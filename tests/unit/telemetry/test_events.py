@@ -7,8 +7,7 @@ import random
 import pytest
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.actions import Action, BeginAction, CommitAction, LoadAction, RollbackAction
-from starrocks_txn_sink.coordinator.region import Chunk
+from starrocks_txn_sink.coordinator.model import Action, BeginAction, Chunk, CommitAction, LoadAction, RollbackAction
 from starrocks_txn_sink.errors import LoadFailed, RowsRejected
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import Aborted

@@ -21,7 +21,7 @@ from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Settings
 from starrocks_txn_sink import configure_logging, telemetry
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION

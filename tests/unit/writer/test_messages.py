@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState
-from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt, RegionCount
+from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import LoadFailed, add_note
 from starrocks_txn_sink.rows.replay import Skip
 from starrocks_txn_sink.telemetry import Event

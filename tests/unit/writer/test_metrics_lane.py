@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt
+from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt
 from starrocks_txn_sink.errors import KeyRepeated, LoadFailed, OutcomeUnknown, notes_of
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.options import SinkOptions

@@ -11,9 +11,8 @@ import orjson
 import pytest
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.coordinator.actions import Action, LaneIdentity
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.region import RegionRows, Segment, TransactionEnds
+from starrocks_txn_sink.coordinator.model import Action, LaneIdentity, RegionRows, Segment, TransactionEnds
 from starrocks_txn_sink.errors import DeadlineExceeded, InputError, LoadFailed, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import labels

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from starrocks_txn_sink.coordinator.region import Chunk
+from starrocks_txn_sink.coordinator.model import Chunk
 from starrocks_txn_sink.writer.worker import SpillFile
 from tests.unit.rows.test_unique_rows import add_piece
 
