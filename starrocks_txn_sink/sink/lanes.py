@@ -38,14 +38,7 @@ from starrocks_txn_sink.sink.lifecycle import context_of
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sources.kafka.spark_reader import has_whole_partitions
 from starrocks_txn_sink.telemetry import EventLogger, fan_out, get_logger
-from starrocks_txn_sink.writer.messages import (
-    CarryOver,
-    LaneReport,
-    Message,
-    OrderViolation,
-    envelope,
-    of_kind,
-)
+from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, OrderViolation, envelope, of_kind
 from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import Performer
 from starrocks_txn_sink.writer.task import LaneTask, limits, log_steps, now_text

@@ -30,14 +30,7 @@ from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.metrics.jobs import AssemblerLevels
 from starrocks_txn_sink.metrics.spark_progress import ProgressWatch
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.sink.failures import (
-    FAILURES,
-    SPARK,
-    Failure,
-    is_interruption,
-    refused_row,
-    text_of,
-)
+from starrocks_txn_sink.sink.failures import FAILURES, SPARK, Failure, is_interruption, refused_row, text_of
 from starrocks_txn_sink.sink.lifecycle import context_of, end_progress_bar, is_stopped
 from starrocks_txn_sink.telemetry import Event, EventLogger, Listener, fan_out, get_logger, shares_stderr
 from starrocks_txn_sink.writer.messages import LaneReport, read_envelope

@@ -15,12 +15,7 @@ from starrocks_txn_sink.errors import QueryFailed, QueryRefused, RedirectRefused
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import HOST_HINT, Address
 from starrocks_txn_sink.protocol.label import LedgerRequest
-from starrocks_txn_sink.protocol.ledger import (
-    LedgerOperation,
-    create_table,
-    read_result,
-    statement,
-)
+from starrocks_txn_sink.protocol.ledger import LedgerOperation, create_table, read_result, statement
 from starrocks_txn_sink.sql.port import Answer, QueryPort, may_pass
 
 _TROUBLE = "Look at the frontend's log, and at SHOW BACKENDS: the same statement may succeed later."
