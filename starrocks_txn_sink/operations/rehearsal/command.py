@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError, printable
-from starrocks_txn_sink.operations.rehearsal import cluster, labels, loads, reading
+from starrocks_txn_sink.operations.rehearsal import cluster, reading, transactions
 from starrocks_txn_sink.operations.rehearsal.stage import (
     MEGABYTES,
     TORN_SECONDS,
@@ -35,7 +35,7 @@ from starrocks_txn_sink.operations.rehearsal.stage import (
 )
 from starrocks_txn_sink.options import command_line
 
-CHECKS: tuple[Check, ...] = (*cluster.CHECKS, *loads.CHECKS, *labels.CHECKS, *reading.CHECKS)
+CHECKS: tuple[Check, ...] = (*cluster.CHECKS, *transactions.CHECKS, *reading.CHECKS)
 """In order of dependence: the first ones create the tables that later ones use."""
 
 _NO_LOOK = Finding(Verdict.NOT_SEEN, "the rehearsal ended before")

@@ -222,7 +222,7 @@ def test_each_difference_has_its_verdict(
 
 
 def test_loads_that_stay_preparing_are_harmless_and_said(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.operations.rehearsal.labels._SETTLE_SECONDS", 0.2)
+    monkeypatch.setattr("starrocks_txn_sink.operations.rehearsal.transactions._SETTLE_SECONDS", 0.2)
     found = looked_at(start(loads_stay_preparing=True), "label.states", "takeover")
     assert (found["label.states"].verdict, found["takeover"].verdict) == (Verdict.HARMLESS, Verdict.AS_EXPECTED)
     assert "4.1.3" in found["label.states"].why
