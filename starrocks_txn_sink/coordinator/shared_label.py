@@ -21,23 +21,13 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from starrocks_txn_sink.coordinator.model import (
-    Action,
-    CheckAction,
-    CommitAction,
-    LoadAction,
-    PositionSpan,
-    Receipt,
-    RecoverAction,
-    RegionCount,
-    RollbackAction,
-)
+from starrocks_txn_sink.coordinator import model
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Unknown
 
 Result = TypeVar("Result")
-Actions = Generator[Action, Any, Result]
+Actions = Generator[model.Action, Any, Result]
 """Actions to perform one by one: each result is sent back, each StarRocksSinkError thrown."""
 
 LANE = "all"
@@ -51,7 +41,7 @@ class LaneShare:
     Of rows without positions `rows` counts all, and `sum` adds up their hashes (`rows.unpositioned`).
     """
 
-    loaded: tuple[Receipt, ...] = ()
+    loaded: tuple[model.Receipt, ...] = ()
     partitions: tuple[str, ...] = ()
     rows: int = 0
     sum: int = 0
@@ -64,8 +54,8 @@ class SharedContents:
     `unit` replaces the spans of the lanes: all rows without positions are one unpositioned batch.
     """
 
-    loaded: Sequence[Receipt]
-    unit: PositionSpan | None = None
+    loaded: Sequence[model.Receipt]
+    unit: model.PositionSpan | None = None
 
     def rows_by_partition(self) -> Counter[str]:
         """Rows of each source partition, over all tables, with those that a later row has replaced."""
@@ -74,27 +64,27 @@ class SharedContents:
             rows[region.partition] += region.rows + region.compacted
         return rows
 
-    def region_counts(self) -> tuple[RegionCount, ...]:
+    def region_counts(self) -> tuple[model.RegionCount, ...]:
         counts: dict[tuple[str, str], list[int]] = {}
         for region in (region for each in self.loaded for region in each.regions):
             count = counts.setdefault((region.partition, region.table), [0, 0, 0])
             for at, more in enumerate((region.rows, region.bytes, region.compacted)):
                 count[at] += more
-        return tuple(RegionCount(*place, *count) for place, count in sorted(counts.items()))
+        return tuple(model.RegionCount(*place, *count) for place, count in sorted(counts.items()))
 
-    def position_spans(self) -> tuple[PositionSpan, ...]:
+    def position_spans(self) -> tuple[model.PositionSpan, ...]:
         if self.unit is not None:
             return (self.unit,)
         spans = (span for each in self.loaded for span in each.positions)
         return tuple(sorted(spans, key=lambda span: span.partition))
 
-    def receipt(self, outcome: Committed, lane: int, attempts: int, committed_at: float) -> Receipt:
+    def receipt(self, outcome: Committed, lane: int, attempts: int, committed_at: float) -> model.Receipt:
         """The receipt of the whole StarRocks transaction; raises ValueError without loaded rows."""
         if not self.loaded:
             raise ValueError("A StarRocks transaction without rows has no receipt.")
         first = self.loaded[0]
         ids = [outcome.txn_id, *(each.txn_id for each in self.loaded)]
-        return Receipt(
+        return model.Receipt(
             label=outcome.label,
             txn_id=next((one for one in ids if one is not None), None),
             job=first.job,
@@ -135,15 +125,15 @@ def commit_shared(
     try:
         for build in entries:
             chunk = build(label, contents)
-            yield LoadAction(label, chunk.table, (chunk,))
+            yield model.LoadAction(label, chunk.table, (chunk,))
         if fenced:
-            yield CheckAction(label)
+            yield model.CheckAction(label)
     except StarRocksSinkError:
         yield from roll_back(label)
         raise
-    outcome = yield CommitAction(label)
+    outcome = yield model.CommitAction(label)
     if isinstance(outcome, Unknown) and fenced:
-        outcome = yield RecoverAction(label, contents.position_spans())
+        outcome = yield model.RecoverAction(label, contents.position_spans())
     match outcome:
         case Committed():
             return outcome
@@ -156,12 +146,12 @@ def commit_shared(
 def roll_back(label: str) -> Actions[None]:
     """Roll `label` back, as far as the server answers: it is never committed, so its timeout ends it otherwise."""
     try:
-        yield RollbackAction(label)
+        yield model.RollbackAction(label)
     except StarRocksSinkError:
         return
 
 
-def perform_all(steps: Actions[Result], perform: Callable[[Action], object]) -> Result:
+def perform_all(steps: Actions[Result], perform: Callable[[model.Action], object]) -> Result:
     """Perform the actions of `steps` and return their result; raises their errors."""
     try:
         action = next(steps)

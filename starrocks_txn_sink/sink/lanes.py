@@ -17,21 +17,12 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
+from starrocks_txn_sink.coordinator import shared_label
 from starrocks_txn_sink.coordinator.model import BeginAction, PositionSpan, Receipt
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner, labels_of, log_entries
-from starrocks_txn_sink.coordinator.shared_label import (
-    LANE,
-    LaneShare,
-    SharedContents,
-    commit_shared,
-    find_shared_partition,
-    perform_all,
-    roll_back,
-)
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
 from starrocks_txn_sink.errors import InputError, KeyRepeated, OptionError, SourceChanged, StarRocksSinkError, add_note
-from starrocks_txn_sink.options import Compression, SinkOptions
-from starrocks_txn_sink.options.declarations import Transactions
+from starrocks_txn_sink.options import Compression, SinkOptions, Transactions
 from starrocks_txn_sink.protocol.fencing import fresh_tokens
 from starrocks_txn_sink.protocol.label import RetryPolicy, labels
 from starrocks_txn_sink.sink.lifecycle import context_of
@@ -141,7 +132,7 @@ class SharedLabelRun:
         rng, deadline = random.Random(), Deadline.after(self.options.batch_deadline, self.clock)
         backoff, reports = limits(self.options).backoff, list[Message]()
         task, failures = self.task, 0
-        names = labels(self.session.job, self.session.epoch, LANE, task.batch_id, next(_NUMBERS))
+        names = labels(self.session.job, self.session.epoch, shared_label.LANE, task.batch_id, next(_NUMBERS))
         with RESOURCES.lease(self.options) as resources:
             for tries in itertools.count(1):
                 attempt = LabelAttempt(self, resources, replace(task, label=next(names)), rng, deadline, tries)
@@ -223,14 +214,14 @@ class LabelAttempt:
         if violations:
             self.roll_back()
             return [*self.reports, *violations]
-        receipts = self._conclude(of_kind(messages, LaneShare))
+        receipts = self._conclude(of_kind(messages, shared_label.LaneShare))
         reports = [each.commit(receipts[0].committed_at) for each in self.reports] if receipts else self.reports
         return [*receipts, *reports, *of_kind(messages, CarryOver), self._metrics.report(receipts)]
 
     def roll_back(self) -> None:
-        perform_all(roll_back(self._label), self._perform)
+        shared_label.perform_all(shared_label.roll_back(self._label), self._perform)
 
-    def _conclude(self, shares: Sequence[LaneShare]) -> list[Receipt]:
+    def _conclude(self, shares: Sequence[shared_label.LaneShare]) -> list[Receipt]:
         """Commit, unless all rows were in StarRocks already, or wait for their END."""
         loaded = [one for share in shares for one in share.loaded]
         try:
@@ -239,11 +230,11 @@ class LabelAttempt:
             self.roll_back()
             raise
         if loaded:
-            return [self._commit(SharedContents(loaded, unit))]
+            return [self._commit(shared_label.SharedContents(loaded, unit))]
         self.roll_back()
         return []
 
-    def _unit(self, shares: Sequence[LaneShare]) -> PositionSpan | None:
+    def _unit(self, shares: Sequence[shared_label.LaneShare]) -> PositionSpan | None:
         """The unpositioned batch of all lanes; None for rows with positions, and without a ledger."""
         if self._task.marked or self._ownership is None:
             return None
@@ -253,15 +244,15 @@ class LabelAttempt:
         unit.compare_replay()
         return PositionSpan(unit.name, unit.number, unit.number, 0, unit.digest)
 
-    def _commit(self, contents: SharedContents) -> Receipt:
+    def _commit(self, contents: shared_label.SharedContents) -> Receipt:
         entries: list[EntriesBuilder] = []
         if self._ownership is not None:
             entries.append(self._ownership.ledger_entries)
         if self._task.options.receipts_log:
             text = partial(now_text, self._clock)
             entries.append(log_entries(self._session.job, None, self._task.batch_id, text))
-        steps = commit_shared(self._label, contents, entries, fenced=self._ownership is not None)
-        outcome = perform_all(steps, self._perform)
+        steps = shared_label.commit_shared(self._label, contents, entries, fenced=self._ownership is not None)
+        outcome = shared_label.perform_all(steps, self._perform)
         receipt = contents.receipt(outcome, 0, self._tries, self._clock.wall())
         receipt = replace(receipt, filtered=self._perform.filtered.get(self._label, {}))
         (detailed,) = self._metrics.add_details([receipt])
@@ -291,7 +282,7 @@ def judge(messages: Sequence[Message], task: LaneTask) -> list[OrderViolation]:
     """
     failures = [(report, _error_of(report)) for report in of_kind(messages, LaneReport) if report.error]
     violations = of_kind(messages, OrderViolation)
-    twice = find_shared_partition(of_kind(messages, LaneShare))
+    twice = shared_label.find_shared_partition(of_kind(messages, shared_label.LaneShare))
     if twice is not None:
         violations.append(OrderViolation(f"Source partition {twice} came in two tasks."))
     may_sort = task.options.shuffle is not False and task.options.transactions is not Transactions.BATCH

@@ -34,9 +34,8 @@ from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.coordinator.shared_label import LANE, LaneShare
 from starrocks_txn_sink.errors import BeginFailed, InputError, OptionError, StarRocksSinkError, TooManyTransactions
-from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options import Delivery, SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.combinations import Feature
-from starrocks_txn_sink.options.declarations import Delivery, SchemaChanges
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, RetryPolicy, begin, labels, roll_back, run
 from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.rows.segments import TaskRepeated

@@ -23,9 +23,8 @@ from pyspark.sql import DataFrame
 from starrocks_txn_sink.clock import microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, always_sorted
-from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.arrival_order import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.rows.columns import Placeholders

@@ -12,8 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.options import SinkOptions, TableOptions, load_properties
-from starrocks_txn_sink.options.declarations import SchemaChanges
+from starrocks_txn_sink.options import SchemaChanges, SinkOptions, TableOptions, load_properties
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW, RENAMING
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol.ledger import identifier

@@ -28,7 +28,7 @@ def a_task_that_spark_runs_again_loads_under_the_shared_label(put: Any) -> None:
 
 @shared_bug
 def a_source_partition_in_two_tasks_is_not_noticed(put: Any) -> None:
-    put(lanes, "find_shared_partition", lambda shares: None)
+    put(shared_label, "find_shared_partition", lambda shares: None)
 
 
 @shared_bug
