@@ -23,7 +23,7 @@ from starrocks_txn_sink.protocol.fencing import retry_until_answered, roll_back_
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
 from starrocks_txn_sink.protocol.ledger import ACCEPTED, LEDGER_TABLE, ListUnfinished, WriteMarker, identifier
 from starrocks_txn_sink.protocol.wire import Operation, Reply
-from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
+from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
 _OWNERS = (
     "SELECT kind, name, epoch, checkpoint, batch, updated_at FROM {} WHERE job = %s AND kind IN ('driver', 'lane')"

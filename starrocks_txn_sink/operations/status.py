@@ -22,7 +22,7 @@ from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.label import LabelPrefix
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, ListUnfinished, identifier
-from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
+from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
 _TABLES: Final = "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)"
 _ROWS: Final = "SELECT job, kind, name, position, batch, label, epoch, updated_at FROM {} WHERE kind IN (%s, %s)"

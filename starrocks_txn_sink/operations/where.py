@@ -19,7 +19,7 @@ from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
 from starrocks_txn_sink.protocol.receipts_log import LOG_TABLE
-from starrocks_txn_sink.sql.leader import LeaderConnection
+from starrocks_txn_sink.sql.connection import LeaderConnection
 
 _SPAN = (
     "SELECT first_position, last_position, label, lane, batch, row_count, tables, loaded_at FROM {} "

@@ -1,7 +1,7 @@
 """The ledger: its values, requests, DDL, and the SQL of every request.
 
 A `LedgerRequest` is to the ledger what a `Request` is to the transaction interface: the protocol yields it, and
-`sql.leader` executes its SQL, or a model in tests.
+`sql.connection` executes its SQL, or a model in tests.
 
 The table has one row for each (job, kind, name). The key is a digest of the three, because StarRocks limits the length
 of an encoded primary key to 128 bytes and names of source partitions may be long. The table has one tablet in one

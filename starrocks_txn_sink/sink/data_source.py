@@ -53,7 +53,7 @@ from starrocks_txn_sink.sink.session import (
 from starrocks_txn_sink.sink.typed.route import TableRoute, delete_placeholders, fit_routes, table_keys, with_columns
 from starrocks_txn_sink.sink.typed.target import TargetColumn
 from starrocks_txn_sink.spark_version import BATCH_DATA_SOURCE, STREAM_DATA_SOURCE, require
-from starrocks_txn_sink.sql.leader import LeaderConnection
+from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.telemetry import Event, EventLogger, LogSettings, executor_log_settings
 from starrocks_txn_sink.writer.messages import LaneReport, Message, of_kind
 from starrocks_txn_sink.writer.task import LaneTask

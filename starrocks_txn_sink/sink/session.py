@@ -34,7 +34,7 @@ from starrocks_txn_sink.sink.typed.target import (
     target_columns,
     with_counters,
 )
-from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
+from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.port import LOGIN_OR_DATABASE
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import LaneReport

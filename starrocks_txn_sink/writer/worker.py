@@ -48,7 +48,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import PARTITION, TABLE, TASK
 from starrocks_txn_sink.rows.segments import RowsCutOff, StageRepeated
 from starrocks_txn_sink.spark_version import NAMES_TASKS
-from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
+from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.writer.runner import DaemonThreadPool
 
 _THREAD = re.compile(r"task \d+\.(\d+) in stage \d+\.(\d+) \(TID")

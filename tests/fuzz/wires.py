@@ -29,7 +29,7 @@ from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol import ledger
 from starrocks_txn_sink.protocol.label import LabelPrefix
 from starrocks_txn_sink.protocol.wire import Operation, Request
-from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
+from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.port import QueryPort
 from tests.fuzz.replies import answer
 from tests.support import query_peer

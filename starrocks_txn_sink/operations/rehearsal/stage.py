@@ -28,8 +28,7 @@ from starrocks_txn_sink.protocol.label import Label, labels
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
 from starrocks_txn_sink.protocol.wire import Body, LabelState, Operation, Reply, Request
 from starrocks_txn_sink.sql.audit import Auditor
-from starrocks_txn_sink.sql.connection import Row, SqlConnection
-from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
+from starrocks_txn_sink.sql.connection import LeaderConnection, Row, SqlConnection, SqlLedger
 
 PREFIX = "rehearsal"
 """Names of jobs and scratch tables begin so."""

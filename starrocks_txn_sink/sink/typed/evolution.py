@@ -21,7 +21,7 @@ from starrocks_txn_sink.sink.session import Session, advising, table_columns, ta
 from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
-from starrocks_txn_sink.sql.leader import LeaderConnection
+from starrocks_txn_sink.sql.connection import LeaderConnection
 
 Columns = Mapping[str, Sequence[TargetColumn]]
 _POLL_SECONDS = 0.5

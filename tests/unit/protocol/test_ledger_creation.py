@@ -106,6 +106,6 @@ def test_a_user_who_may_not_ask_hears_the_servers_refusal(tmp_path: Path) -> Non
 
 
 def test_a_user_who_may_not_create_it_is_told(server: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.sql.leader.create_table", lambda *_: "CREATE TABLE")
+    monkeypatch.setattr("starrocks_txn_sink.sql.connection.create_table", lambda *_: "CREATE TABLE")
     with pytest.raises(QueryRefused, match="set ledger_create=False"):
         start(server)
