@@ -33,17 +33,9 @@ from urllib.parse import quote
 import orjson
 from tenacity import RetryCallState, Retrying, retry_if_exception
 
+from starrocks_txn_sink import errors
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
-from starrocks_txn_sink.errors import (
-    AuthenticationFailed,
-    BadReply,
-    HttpRefused,
-    InputError,
-    NotSent,
-    RedirectRefused,
-    ReplyLost,
-    StarRocksSinkError,
-)
+from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.http.connection import REPLY_LIMIT, BodyPieces, ConnectionsByThread, Exchange, HttpResponse
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRules, parse_location
@@ -127,7 +119,7 @@ class RedirectedRequest:
                 break
             seen.add((target, sending))
         self.frontends.forget_leader(first)
-        raise NotSent(
+        raise errors.NotSent(
             f"The frontends redirect {self.request.operation.value} to each other; none of them accepted it.",
             hint="They may be electing a leader; if this lasts, check their state (SHOW FRONTENDS).",
             url=str(first),
@@ -146,10 +138,10 @@ class RedirectedRequest:
         )
         try:
             return self.perform(exchange)
-        except NotSent:
+        except errors.NotSent:
             self.frontends.forget_leader(target)
             raise
-        except ReplyLost:
+        except errors.ReplyLost:
             self.frontends.ask_last(target)
             raise
 
@@ -157,12 +149,12 @@ class RedirectedRequest:
         """The next address. Ignores the redirect's path, query and user info: the original ones fit every server."""
         named = parse_location(answer.location)
         if named is None:
-            raise BadReply(
+            raise errors.BadReply(
                 "The server sent a redirect whose Location names no usable host.", hint=HOST_HINT, url=str(asked)
             )
         target = self.rules.rewrite(named)
         if not self.rules.allows(target):
-            raise RedirectRefused(
+            raise errors.RedirectRefused(
                 f"The frontend redirected to {target}, which is neither a host of load_url nor allowed by "
                 "redirect_hosts; the sink sent nothing there.",
                 hint=f"If that server is yours, set {self.rules.option_line(target)}, or map it with redirect_map.",
@@ -174,18 +166,18 @@ class RedirectedRequest:
         read = read_load_state if self.request.operation is Operation.LOAD_STATE else read_reply
         try:
             reply = read(answer.status, answer.body)
-        except (BadReply, HttpRefused) as error:
+        except (errors.BadReply, errors.HttpRefused) as error:
             error.context.setdefault("url", str(target))
             raise
         if self.request.operation is Operation.LOAD and reply.ok and not sending:
-            raise BadReply(
+            raise errors.BadReply(
                 "The empty PUT that asks for a backend returned OK: a proxy followed the redirect by itself and loaded "
                 "an empty body.",
                 hint="Set load_url to the frontends themselves, not to a proxy that follows redirects.",
                 url=str(target),
             )
         if reply.ok and not answer.whole:
-            raise ReplyLost(
+            raise errors.ReplyLost(
                 "The server answered the load with OK before its body was sent.",
                 hint="Check the proxies between the sink and the backends.",
                 url=str(target),
@@ -266,8 +258,8 @@ class HttpTransport:
 def _may_repeat(operation: Operation, error: BaseException) -> bool:
     """Whether `operation` may go to the next address after `error`: only if a repetition cannot act twice."""
     if operation is Operation.LOAD_STATE:
-        return isinstance(error, (NotSent, ReplyLost, BadReply))
-    return isinstance(error, NotSent)
+        return isinstance(error, (errors.NotSent, errors.ReplyLost, errors.BadReply))
+    return isinstance(error, errors.NotSent)
 
 
 # --- messages of the protocol ---
@@ -312,9 +304,11 @@ def headers_of(request: Request, authorization: str) -> dict[str, bytes]:
 
 def _encode_header(name: str, value: str) -> bytes:
     if _NAME.fullmatch(name) is None:
-        raise InputError(f"{name[:40]!r} is not a valid HTTP header name.", hint="Check the stream-load properties.")
+        raise errors.InputError(
+            f"{name[:40]!r} is not a valid HTTP header name.", hint="Check the stream-load properties."
+        )
     if _VALUE.fullmatch(value) is None:
-        raise InputError(
+        raise errors.InputError(
             f"The value of the HTTP header {name} is empty, starts or ends with white space, or holds a line break.",
             hint="Check the names of database and tables, and the stream-load properties.",
         )
@@ -380,11 +374,11 @@ def _fields(http_status: int, body: bytes) -> dict[str, Any]:
     return fields
 
 
-def _denied(body: bytes) -> AuthenticationFailed:
+def _denied(body: bytes) -> errors.AuthenticationFailed:
     """The error for HTTP 401: a wrong password, or a privilege that the user lacks (wire contract 7.2)."""
     if b"privilege" not in body[:REPLY_LIMIT].lower():
-        return AuthenticationFailed("StarRocks rejected the user name or password (HTTP 401).", status=401)
-    return AuthenticationFailed(
+        return errors.AuthenticationFailed("StarRocks rejected the user name or password (HTTP 401).", status=401)
+    return errors.AuthenticationFailed(
         "StarRocks accepted the password, but the user lacks a privilege (HTTP 401).",
         hint="Grant INSERT on all tables of the database to the user.",
         status=401,
@@ -440,9 +434,9 @@ def _bad_reply(http_status: int, what: str, *, excerpt: object = None) -> StarRo
     said = f", saying {_safe_excerpt(excerpt)!r}" if isinstance(excerpt, str) and excerpt else ""
     message = f"HTTP {http_status} with {what}{said} came back."
     if not is_final(http_status):
-        return BadReply(message, status=http_status)
+        return errors.BadReply(message, status=http_status)
     advice = _REDIRECTED if http_status < 400 else _ADVICE.get(http_status, _WRONG_ADDRESS)
-    return HttpRefused(message, hint=advice, status=http_status)
+    return errors.HttpRefused(message, hint=advice, status=http_status)
 
 
 def is_final(http_status: int) -> bool:

@@ -31,18 +31,9 @@ from enum import Enum
 from importlib import metadata
 from typing import Any, Final, TypeVar
 
+from starrocks_txn_sink import errors
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
-from starrocks_txn_sink.errors import (
-    InputError,
-    Outage,
-    OutcomeUnknown,
-    StarRocksSinkError,
-    Terminal,
-    Transient,
-    class_of,
-    notes_of,
-    printable,
-)
+from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Backoff
 from starrocks_txn_sink.rows.columns import KEYLESS_ADVICE, NO_PRIMARY_KEY, REFUSED
 from starrocks_txn_sink.telemetry import Event, Listener
@@ -92,7 +83,7 @@ class Failure:
         if not isinstance(error, StarRocksSinkError):
             return cls(SPARK, cause_line(text_of(error)), _SPARK_ADVICE, FailureKind.UNKNOWN, place)
         kind = _kind_of(error)
-        if isinstance(error, OutcomeUnknown) and settles_doubts:
+        if isinstance(error, errors.OutcomeUnknown) and settles_doubts:
             kind = FailureKind.TRANSIENT
         return cls(error.code, error.message, error.advice, kind, {**place, **error.context})
 
@@ -107,13 +98,13 @@ class Failure:
 
 
 def _kind_of(error: StarRocksSinkError) -> FailureKind:
-    if isinstance(error, Transient):
+    if isinstance(error, errors.Transient):
         return FailureKind.TRANSIENT
-    return FailureKind.TERMINAL if isinstance(error, Terminal) else FailureKind.UNKNOWN
+    return FailureKind.TERMINAL if isinstance(error, errors.Terminal) else FailureKind.UNKNOWN
 
 
 def _one_line(text: str) -> str:
-    line = printable(" ".join(text.split()))
+    line = errors.printable(" ".join(text.split()))
     return line if len(line) <= _LONGEST else line[:_LONGEST] + "…"
 
 
@@ -140,7 +131,7 @@ def _classes(root: type[StarRocksSinkError] = StarRocksSinkError) -> Iterator[ty
 
 def is_outage_code(code: str) -> bool:
     """Whether errors of this code say that StarRocks cannot serve at the moment."""
-    return issubclass(class_of(code), Outage)
+    return issubclass(errors.class_of(code), errors.Outage)
 
 
 def error_in_text(text: str) -> StarRocksSinkError | None:
@@ -155,18 +146,18 @@ def error_in_text(text: str) -> StarRocksSinkError | None:
     return None
 
 
-def refused_row(text: str) -> InputError | None:
+def refused_row(text: str) -> errors.InputError | None:
     """The sink's refusal of a row in the JVM, found in the text of Spark's exception."""
     found = _REFUSED_ROW.search(text)
     if found is None:
         return None
-    return InputError(found[1], hint=KEYLESS_ADVICE if NO_PRIMARY_KEY[1] in found[1] else None)
+    return errors.InputError(found[1], hint=KEYLESS_ADVICE if NO_PRIMARY_KEY[1] in found[1] else None)
 
 
 def text_of(error: BaseException) -> str:
     """The text of an error with its notes; empty if the JVM that has it is gone."""
     with contextlib.suppress(Exception):  # a JVM error fetches its text from the JVM, which may have ended
-        return "\n".join([str(error), *notes_of(error)])
+        return "\n".join([str(error), *errors.notes_of(error)])
     return ""
 
 
@@ -273,7 +264,7 @@ def outage_of(error: BaseException) -> tuple[str, LaneReport | None] | None:
     Spark gives the driver only the text of a lane's error, so its code comes from the report in that text.
     """
     if isinstance(error, StarRocksSinkError):
-        return (error.code, read_envelope(text_of(error))) if isinstance(error, Outage) else None
+        return (error.code, read_envelope(text_of(error))) if isinstance(error, errors.Outage) else None
     report = read_envelope(text_of(error))
     return (report.error, report) if report is not None and is_outage_code(report.error) else None
 

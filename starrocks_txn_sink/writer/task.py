@@ -18,6 +18,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from starrocks_txn_sink import telemetry
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.model import RECYCLE_AT, CoordinatorLimits, LaneIdentity, Receipt, Segment
@@ -38,16 +39,6 @@ from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.rows.replay import Replay, Skip
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, TaskRepeated, rows_before_sentinel
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter, unpositioned_segmenter
-from starrocks_txn_sink.telemetry import (
-    Event,
-    EventLogger,
-    Listener,
-    LogSettings,
-    apply_log_settings,
-    executor_log_settings,
-    fan_out,
-    ignore_event,
-)
 from starrocks_txn_sink.writer.messages import (
     LaneReport,
     Message,
@@ -119,7 +110,7 @@ class LaneTask:
     keys: Mapping[str, TableKey] = field(default_factory=dict)
     hold: bool = False
     label: str | None = None
-    logging: LogSettings | None = field(default_factory=executor_log_settings)
+    logging: telemetry.LogSettings | None = field(default_factory=telemetry.executor_log_settings)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of `batches`; yields rows of `messages.MESSAGES`: each receipt, then the lane's report."""
@@ -168,7 +159,7 @@ class LaneTask:
         marked rows already.
         """
         freeze_loaded_objects()
-        apply_log_settings(self.logging)
+        telemetry.apply_log_settings(self.logging)
         metrics = metrics or self._metrics(attempt, clock)
         try:
             with RESOURCES.lease(self.options) as resources:
@@ -197,8 +188,8 @@ class LaneTask:
         deadline, rng = Deadline.after(self.options.batch_deadline, clock), random.Random()
         if self.ownership is not None and self.label is None:
             attempt, batches = resolve_attempt(attempt, batches)
-        log = EventLogger("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
-        listener = fan_out((metrics, log_steps(log)))
+        log = telemetry.EventLogger("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
+        listener = telemetry.fan_out((metrics, log_steps(log)))
         if attempt.retry:
             metrics.mark_task_retry()
         ownership = self.lane_ownership(attempt, rng, clock)
@@ -220,7 +211,7 @@ class LaneTask:
         rng: random.Random,
         metrics: LaneMetrics | None = None,
         rows: ReadRows | None = None,
-        listener: Listener = ignore_event,
+        listener: telemetry.Listener = telemetry.ignore_event,
         coordinator_limits: CoordinatorLimits | None = None,
     ) -> Steps[OpenLane]:
         """Take the lane over, unless this is the first try at it, and put its parts together.
@@ -406,12 +397,12 @@ _IN_TURN = RetryPolicy(busy_tries=1_000_000, backoff=Backoff(first=0.02, longest
 _STEP_LINES = {"step.completed": "step.ended", "step.failed": "step.failed"}
 
 
-def log_steps(log: Listener) -> Listener:
+def log_steps(log: telemetry.Listener) -> telemetry.Listener:
     """A listener that has `log` write a line for the end of each step; requests get no line."""
 
-    def write(event: Event) -> None:
+    def write(event: telemetry.Event) -> None:
         if event.name in _STEP_LINES:
-            log(Event(_STEP_LINES[event.name], event.fields))
+            log(telemetry.Event(_STEP_LINES[event.name], event.fields))
 
     return write
 
