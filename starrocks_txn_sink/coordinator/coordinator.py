@@ -320,6 +320,8 @@ class SharedTransactionCoordinator:
             self._txn_id = result.txn_id if result.txn_id is not None else self._txn_id
             self._retries += result.retries
         elif isinstance(result, errors.StarRocksSinkError):
+            if self._stop is None and self.error is not None and self.error.retryable and not result.retryable:
+                self.error = result  # a refused load ends the label, and another load may say so first: it is gone
             self._abort(result)
 
     def _handle_check(self, result: object) -> None:

@@ -220,6 +220,19 @@ def test_a_terminal_refusal_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> 
     assert operations(lane.server).count(Operation.BEGIN) == 1
 
 
+def test_a_refusal_is_the_cause_though_a_load_beside_it_says_first_that_the_label_is_gone() -> None:
+    gone, refused = LoadFailed("Transaction not exists"), ServerRefused("Failed to find table")
+    for first, second, cause in ((gone, refused, refused), (refused, gone, refused), (gone, LoadFailed("busy"), gone)):
+        lane = driver()
+        transaction(lane, "p0", 1, "orders", "items")
+        lane.core.finish(0.0)
+        (begin,) = lane.core.tick(0.0)
+        lane.core.complete(begin, None, 0.0)
+        for load, error in zip(lane.core.tick(0.0), (first, second), strict=True):
+            lane.core.complete(load, error, 0.0)
+        assert lane.core.error is cause
+
+
 @pytest.mark.parametrize("fault", [Fault.NOT_SENT, Fault.LOST_BEFORE, Fault.LOST_AFTER])
 def test_a_rollback_that_fails_does_not_hide_the_first_cause(fault: Fault) -> None:
     plan = {(Operation.LOAD, 0): Fault.REFUSED, **{(Operation.ROLLBACK, n): fault for n in range(9)}}
