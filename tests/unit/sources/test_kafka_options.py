@@ -14,7 +14,7 @@ from starrocks_txn_sink.telemetry import Event, EventLogger
 
 FAST = {
     "kafka.max.poll.records": "20000",
-    "kafka.fetch.max.wait.ms": "10",
+    "kafka.fetch.max.wait.ms": "1",
     "kafka.max.partition.fetch.bytes": "4194304",
     "kafka.receive.buffer.bytes": "1048576",
 }
