@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.family import Family
+from starrocks_txn_sink import telemetry
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.metrics import MetricsServer
@@ -105,7 +106,10 @@ def lane(batches: list[pa.RecordBatch]) -> list[Message]:
 @contextlib.contextmanager
 def uncounted() -> Iterator[None]:
     """The lane without its metrics and step lines: no event is emitted, no row is looked at."""
-    with mock.patch.object(task, "fan_out", return_value=ignore_event), mock.patch.object(LaneMetrics, "read_batch"):
+    with (
+        mock.patch.object(telemetry, "fan_out", return_value=ignore_event),
+        mock.patch.object(LaneMetrics, "read_batch"),
+    ):
         yield
 
 
