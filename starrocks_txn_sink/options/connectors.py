@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -232,16 +232,20 @@ _NAMES: Mapping[str, Rule] = {**FLINK_OPTIONS, **SPARK_OPTIONS}
 _PREFIXES: Mapping[str, Rule] = {**FLINK_PREFIXES, **SPARK_PREFIXES}
 
 
-def translate(properties: Mapping[str, Any], kinds: Mapping[str, OptionKind]) -> dict[str, Any]:
+def translate(
+    properties: Mapping[str, Any], kinds: Mapping[str, OptionKind], others: Collection[str] = ()
+) -> dict[str, Any]:
     """Values of the sink's options from text properties; `kinds` has the sink's options by name.
+
+    The caller itself reads the properties `others`, which are left out.
 
     Logs a warning for each name without effect. Raises OptionError for a name that is unknown, refused, or given twice
     with different values.
     """
     values: dict[str, Any] = {}
     for name, value in properties.items():
-        if not _read_property(str(name), value, values):
-            _read_option(str(name), value, kinds, values)
+        if name not in others and not _read_property(str(name), value, values):
+            _read_option(str(name), value, kinds, values, others)
     return values
 
 
@@ -260,7 +264,9 @@ def _read_property(name: str, value: Any, values: dict[str, Any]) -> bool:
     return True
 
 
-def _read_option(name: str, value: Any, kinds: Mapping[str, OptionKind], values: dict[str, Any]) -> None:
+def _read_option(
+    name: str, value: Any, kinds: Mapping[str, OptionKind], values: dict[str, Any], others: Collection[str]
+) -> None:
     lower = name.strip().lower()
     rule = _NAMES.get(lower) or next((rule for prefix, rule in _PREFIXES.items() if lower.startswith(prefix)), None)
     ours = _our_name(name)
@@ -274,7 +280,7 @@ def _read_option(name: str, value: Any, kinds: Mapping[str, OptionKind], values:
         kind = kinds[ours]
         _set(values, ours, kind.parse(ours, value) if isinstance(value, str) else value, name)
     else:
-        raise unknown_option(name, [*kinds, *_NAMES])
+        raise unknown_option(name, [*others, *kinds, *_NAMES])
 
 
 def _check_refused(name: str, value: Any, rule: Refused) -> None:

@@ -7,7 +7,7 @@ that names the option, its value and the allowed values.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc
 from pathlib import Path
@@ -305,9 +305,12 @@ class SinkOptions:
         return cls(**{**left_out, **cls.values_of(properties), **overrides})
 
     @classmethod
-    def values_of(cls, properties: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of text properties, read like in `from_properties`, without checks of options against each other."""
-        return translate(properties, {name: declared.kind for name, declared in kind.declarations(cls)})
+    def values_of(cls, properties: Mapping[str, Any], others: Collection[str] = ()) -> dict[str, Any]:
+        """Values of text properties, read like in `from_properties`, without checks of options against each other.
+
+        The caller itself reads the properties `others`, which are left out.
+        """
+        return translate(properties, {name: declared.kind for name, declared in kind.declarations(cls)}, others)
 
     @property
     def frontends(self) -> tuple[addresses.Address, ...]:

@@ -118,7 +118,7 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
         Raises InputError for columns that do not fit, OptionError for options that do not.
         """
         table = _table_of(given)
-        options = _options({name: text for name, text in given.items() if name != _TABLE}, typed=table is not None)
+        options = _options(given, typed=table is not None)
         job = f"{options.job or 'write'}_frame"  # not that of a ledger, whose take-over would roll the label back
         session = open_session(options, "", job, "", typed_tables=[table] if table else ())
         typed = () if table is None else (_fit(table, schema, options, session),)
@@ -261,7 +261,7 @@ def _options(given: Mapping[str, str], *, typed: bool) -> SinkOptions:
             hint="Write lane_partitioned(frame, options) with a batch_id.",
             option=BATCH_ID,
         )
-    values = SinkOptions.values_of(given)
+    values = SinkOptions.values_of(given, (_TABLE,))
     if values.get("delivery") in (Delivery.EXACTLY_ONCE, Delivery.EXACTLY_ONCE.value):
         raise OptionError(
             "A frame as it is has no positions, so a write that is called again writes its rows again.",

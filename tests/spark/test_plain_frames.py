@@ -139,6 +139,7 @@ def test_columns_and_options_that_do_not_fit_are_named(shop: Shop) -> None:
     with pytest.raises(AnalysisException, match=r"parts \(array<int> into ARRAY<INT>\) need the JVM"):
         save(shop, shop.spark.createDataFrame([(1, [2])], "id bigint, parts array<int>"), "nested")
     for options, words in (
+        ({"tabel": "plain"}, "no option 'tabel'. Did you mean table?"),
         ({"delivery": "exactly-once"}, "a write that is called again writes its rows again"),
         ({"batch_id": "1"}, "cannot be distinguished from the next one"),
         ({"mode": "overwrite"}, "it never empties one"),

@@ -71,7 +71,7 @@ class ArrowField:
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             return _quoted(_hexadecimals(column))
         try:
-            return _quoted(_escaped(checked_text(column)))
+            return _quoted(_escaped(checked_text(column)).cast(pa.string()))
         except pa.ArrowInvalid:
             raise _Fault(NOT_UTF8) from None
 
@@ -113,11 +113,18 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 
 def _decimals(column: pa.Array) -> pa.Array:
-    """Decimals in their own digits; Arrow writes an exponent for many zeros behind the point."""
-    texts = column.cast(pa.string())
-    if not pc.any(pc.match_substring(texts, "E")).as_py():
-        return texts
-    return pa.array([None if value is None else format(value, "f") for value in column.to_pylist()], pa.string())
+    """Decimals in their own digits. Arrow's own text has an exponent for a zero with more than six digits behind the
+    point, so the whole number without its point is written, and cut."""
+    scale = column.type.scale
+    unscaled = pa.Array.from_buffers(
+        pa.decimal128(38, 0), len(column), column.buffers(), column.null_count, column.offset
+    ).cast(pa.string())
+    if not scale:
+        return unscaled
+    sign = pc.if_else(pc.starts_with(unscaled, "-"), "-", "")
+    digits = pc.ascii_lpad(pc.ascii_ltrim(unscaled, "-"), scale + 1, "0")
+    whole, part = pc.utf8_slice_codeunits(digits, 0, -scale), pc.utf8_slice_codeunits(digits, -scale)
+    return pc.binary_join_element_wise(sign, whole, ".", part, "")
 
 
 def _hexadecimals(column: pa.Array) -> pa.Array:

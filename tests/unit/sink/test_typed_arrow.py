@@ -74,12 +74,25 @@ def test_a_float_is_the_same_float(values: list[Any]) -> None:
 
 
 @given(optional(st.decimals(-(10**17), 10**17, places=20)))
-@example([Decimal("0.00000000000000000001"), Decimal("-0.00000000000000000010"), Decimal(10**17)])
+@example([Decimal(0), Decimal("0.00000000000000000001"), Decimal("-0.00000000000000000010"), Decimal(10**17)])
 def test_decimals_keep_their_digits(values: list[Any]) -> None:
     made = route(T.DecimalType(38, 20), TargetType("DECIMAL", precision=38, scale=20))
     found = written(made, values, pa.decimal128(38, 20))
-    assert not any("E" in each for each in found if each is not None)
+    assert all(each is None or (each[-21], "E" in each) == (".", False) for each in found)
     assert [None if each is None else Decimal(each) for each in found] == values
+
+
+@given(optional(st.integers(-(10**38) + 1, 10**38 - 1)))
+def test_decimals_without_a_part_behind_the_point_have_no_point(values: list[Any]) -> None:
+    made = route(T.DecimalType(38, 0), TargetType("DECIMAL", precision=38))
+    found = written(made, [None if each is None else Decimal(each) for each in values], pa.decimal128(38, 0))
+    assert found == [None if each is None else str(each) for each in values]
+
+
+def test_large_strings_become_the_same_rows() -> None:
+    made = route(T.StringType(), TargetType("VARCHAR"))
+    plain, large = (pa.array(['a"b', None, ""], kind) for kind in (pa.string(), pa.large_string()))
+    assert made.rows(pa.record_batch({"c": large})).to_pylist() == made.rows(pa.record_batch({"c": plain})).to_pylist()
 
 
 @given(optional(st.booleans()))
