@@ -11,8 +11,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,26 @@ def _task(broker: Broker, shop: Shop, jars: str, home: Path, plan: Plan) -> dict
     }
 
 
+def clocked() -> Callable[[str], None]:
+    """Prints lines with the seconds since now."""
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        sys.stdout.write(f"{time.monotonic() - began:6.1f} s  {text}\n")
+        sys.stdout.flush()
+
+    return say
+
+
+@contextmanager
+def servers(prefix: str) -> Iterator[tuple[Broker, EmulatorProcess, str, Path]]:
+    """A broker, a stand-in, Spark's JARs for Kafka, and a folder. Raises NoMaven and BrokerFailed."""
+    with tempfile.TemporaryDirectory(prefix=prefix) as folder:
+        home, jars = Path(folder), archives(SPARK)
+        with Broker(home / "broker") as broker, EmulatorProcess(home / "starrocks") as starrocks:
+            yield broker, starrocks, jars, home
+
+
 def main() -> int:
     parser = argparse.ArgumentParser("python -m tests.kafka.endurance", description=__doc__)
     parser.add_argument("--partitions", type=int, default=60)
@@ -158,18 +178,9 @@ def main() -> int:
     args = parser.parse_args()
     each = -(-args.transactions // args.partitions)
     plan = Plan(args.partitions, each, source=args.source, assemble=args.assemble)
-    began = time.monotonic()
-
-    def say(text: str) -> None:
-        sys.stdout.write(f"{time.monotonic() - began:6.1f} s  {text}\n")
-        sys.stdout.flush()
-
+    say = clocked()
     try:
-        with ExitStack() as stack:
-            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="endurance-")))
-            jars = archives(SPARK)
-            broker = stack.enter_context(Broker(home / "broker"))
-            starrocks = stack.enter_context(EmulatorProcess(home / "starrocks"))
+        with servers("endurance-") as (broker, starrocks, jars, home):
             last, reader = run(broker, starrocks, jars, home, plan, say)
     except (NoMaven, BrokerFailed) as failed:
         say(str(failed))

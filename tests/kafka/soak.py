@@ -13,11 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -31,8 +30,8 @@ import requests
 
 from starrocks_emulator.process import EmulatorProcess
 from tests.kafka.broker import Broker, BrokerFailed
-from tests.kafka.endurance import Look, Reader
-from tests.kafka.jars import SPARK, NoMaven, archives
+from tests.kafka.endurance import Look, Reader, clocked, servers
+from tests.kafka.jars import NoMaven
 from tests.kafka.query_process import QueryProcess
 from tests.kafka.shop import DATABASE, Shop
 from tests.kafka.workload import Message, send, txn_events
@@ -263,18 +262,9 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=2000, help="rows a second")
     parser.add_argument("--out", type=Path, help="file for the samples, one JSON object a line")
     args = parser.parse_args()
-    began = time.monotonic()
-
-    def say(text: str) -> None:
-        sys.stdout.write(f"{time.monotonic() - began:6.1f} s  {text}\n")
-        sys.stdout.flush()
-
+    say = clocked()
     try:
-        with ExitStack() as stack:
-            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
-            jars = archives(SPARK)
-            broker = stack.enter_context(Broker(home / "broker"))
-            starrocks = stack.enter_context(EmulatorProcess(home / "starrocks"))
+        with servers("soak-") as (broker, starrocks, jars, home):
             expected, last, reader, samples = run(broker, starrocks, jars, home, args.minutes, args.rate, say, args.out)
     except (NoMaven, BrokerFailed) as failed:
         say(str(failed))
