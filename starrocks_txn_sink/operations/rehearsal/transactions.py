@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -21,6 +21,7 @@ from starrocks_txn_sink.operations.rehearsal.stage import (
     Finding,
     Stage,
     Surprise,
+    Verdict,
     array,
     as_expected,
     differs,
@@ -36,6 +37,8 @@ from starrocks_txn_sink.protocol.wire import Operation, Status
 from starrocks_txn_sink.rows.body import load_body
 
 _HELD_SECONDS = 1.0
+_ONE_AT_A_TIME = "the sink sends one load of a table at a time"
+_PAUSES = (0.2, 0.8, 3.2)  # seconds
 
 # --- loads ---
 
@@ -166,33 +169,49 @@ class HeldBody:
         yield self.data[half:]
 
 
-def check_busy(stage: Stage) -> Finding:
+def _patiently(look: Callable[[Stage, float], Finding]) -> Callable[[Stage], Finding]:
+    """A check that looks again after a longer pause until it sees what is expected.
+
+    Half a body is on its way for a while, and a slow backend may serve the next load first; that is no difference.
+    """
+
+    def check(stage: Stage) -> Finding:
+        for pause in _PAUSES:
+            finding = look(stage, pause)
+            if finding.verdict is Verdict.AS_EXPECTED:
+                break
+        return finding
+
+    return check
+
+
+def _look_busy(stage: Stage, pause: float) -> Finding:
     held = HeldBody(array({"id": 100, "note": "first"})[0])
     with stage.transaction() as label, ThreadPoolExecutor(1, "rehearsal") as pool:
         first = pool.submit(stage.load, label, "upserts", held)
         try:
             held.halfway.wait(_HELD_SECONDS)
-            stage.clock.sleep(_HELD_SECONDS / 5)  # the bytes are on their way to the backend
+            stage.clock.sleep(pause)
             second = stage.load(label, "upserts", array({"id": 101, "note": "second"}))
         finally:
             held.go.set()
         require(first.result(), "the load that was first")
+        if second.status is not Status.TXN_IN_PROCESSING:
+            return harmless(f"the second load was answered {said(second)}", _ONE_AT_A_TIME)
         done = stage.commit(label)
         if done.ok:
             stage.await_visible(label)
     taken = stage.count("upserts", 101, 101)
-    why = "the sink sends one load of a table at a time"
-    if second.status is not Status.TXN_IN_PROCESSING:
-        return harmless(f"the second load was answered {said(second)}", why)
     if taken or not done.ok:
         return differs(f"refused as in processing, but then: {said(done)}, {taken} of its rows visible", REPORT)
     return as_expected(f"{said(second)}; nothing of it was taken")
 
 
-def check_cut(stage: Stage) -> Finding:
+def _look_cut(stage: Stage, pause: float) -> Finding:
     """A body that breaks off: what the next load then contains, and that a rollback leaves nothing."""
     with stage.transaction() as label:
         _break_off(stage, label, {"id": 110, "note": "cut"})
+        stage.clock.sleep(pause)
         after = stage.load(label, "upserts", array({"id": 111, "note": "after"}))
         done = stage.commit(label) if after.ok else after
         if done.ok:
@@ -201,6 +220,7 @@ def check_cut(stage: Stage) -> Finding:
     with stage.transaction() as label:
         stage.loaded(label, "upserts", array({"id": 112, "note": "before"}))
         _break_off(stage, label, {"id": 113, "note": "cut"})
+        stage.clock.sleep(pause)
         end = stage.roll_back(label)
     if not end.ok or stage.count("upserts", 112, 113):
         return differs(f"the rollback after it: {said(end)}", REPORT)
@@ -426,9 +446,9 @@ CHECKS = (
     ),
     Check("load.strict", "With strict_mode a value that does not fit is refused.", ("5.7", "7.4"), check_strict),
     Check("load.large_row", "A row of one megabyte is taken.", ("5.9",), check_large_row),
-    Check("load.busy", "A second load of a table meets TXN_IN_PROCESSING.", ("2.5", "4.5"), check_busy),
+    Check("load.busy", "A second load of a table meets TXN_IN_PROCESSING.", ("2.5", "4.5"), _patiently(_look_busy)),
     Check("load.order", "The last change of a key in a transaction counts.", ("4.10", "8.8"), check_order),
-    Check("load.cut", "A label with half a body does not commit.", ("4.8", "8.3"), check_cut),
+    Check("load.cut", "A label with half a body does not commit.", ("4.8", "8.3"), _patiently(_look_cut)),
     Check("label.listed", "The take-over's query lists an open label.", ("6.5",), check_list),
     Check("label.states", "Loads of a visible label are FINISHED.", ("6.5", "10.6"), check_states),
     Check("commit.repeated", "A repeated commit is OK.", ("3.2",), check_repeated_commit),

@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,11 @@ import pytest
 
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Generation, Limits, Settings
+from starrocks_emulator.transactions.backend import Backend
+from starrocks_emulator.transactions.messages import Body
 from starrocks_txn_sink import SinkOptions, cli
 from starrocks_txn_sink.operations.rehearsal import command
-from starrocks_txn_sink.operations.rehearsal.stage import Check, Finding, Stage, Terms, Verdict
+from starrocks_txn_sink.operations.rehearsal.stage import Check, Finding, Stage, Terms, Verdict, array
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, create_table
 from tests.support.query_port import query
 
@@ -81,6 +84,21 @@ def test_the_stand_in_does_what_the_contract_says(
     assert all(one["expects"] and (one["sections"] or name in UNSECTIONED) for name, one in found.items())
 
 
+def test_a_slow_backend_is_no_difference(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend may take the next load before it looks at half a body that came first."""
+    load, held = Backend.load, {len(array(row)[0]) for row in HALF_BODIES}
+
+    def late(backend: Backend, request: Any, body: Any, **faults: Any) -> Body:
+        if body.length in held:
+            time.sleep(0.5)
+        return load(backend, request, body, **faults)
+
+    monkeypatch.setattr(Backend, "load", late)
+    found = looked_at(start(), "load.busy", "load.cut")
+    assert [found[name].verdict for name in ("load.busy", "load.cut")] == [Verdict.AS_EXPECTED] * 2
+
+
+HALF_BODIES = ({"id": 100, "note": "first"}, {"id": 110, "note": "cut"})
 UNSECTIONED = ("speed", "scratch.dropped")
 
 
