@@ -6,6 +6,7 @@ A fault plan makes statements slow, refuses them, or answers them with other row
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -30,6 +31,7 @@ from starrocks_emulator.tables.catalog import CatalogError
 from starrocks_emulator.tables.store import Store
 
 DEFAULT_VERSION = "4.0.7-emulator"
+_ACCEPT_SECONDS = 5.0
 _START_SECONDS = 30.0
 _WORKERS = 32
 _COLUMN_TYPES = {
@@ -163,8 +165,10 @@ class QueryListener:
         self.port = server.sockets()[0].getsockname()[1]
         self._started.set()
         await self._stopping.wait()
-        server.close()
+        for listening in server.sockets():
+            self._loop.remove_reader(listening)  # accept no more; a closed server drops those it is accepting
         await server.hang_up()
+        server.close()
 
     def _session(self) -> _Session:
         assert self._workers is not None
@@ -185,24 +189,33 @@ class _Server(MysqlServer):  # type: ignore[misc]  # the library has no types
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._clients: set[asyncio.Task[Any]] = set()
+        self._clients: set[asyncio.Task[None]] = set()  # the loop itself keeps none alive
+        self._writers: set[asyncio.StreamWriter] = set()
 
-    async def _client_connected_cb(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _client_connected_cb(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Called when the connection is made: its task may be cancelled before its first step."""
+        self._writers.add(writer)
+        task = asyncio.get_running_loop().create_task(self._serve_client(reader, writer))
         self._clients.add(task)
-        try:
+        task.add_done_callback(self._clients.discard)
+
+    async def _serve_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
             await super()._client_connected_cb(reader, writer)
-        except (ConnectionError, asyncio.CancelledError):
-            writer.close()
-        finally:
-            self._clients.discard(task)
+        self._writers.discard(writer)
 
     async def hang_up(self) -> None:
+        """End all connections; those that are being accepted first, because nobody else has their sockets."""
+        accepting = asyncio.all_tasks() - self._clients - {asyncio.current_task()}
+        if accepting:
+            await asyncio.wait(accepting, timeout=_ACCEPT_SECONDS)
         clients = list(self._clients)
         for client in clients:
             client.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()  # a close would wait for clients that do not read
+        self._writers.clear()
 
 
 class _OneUser(IdentityProvider):  # type: ignore[misc]  # the library has no types

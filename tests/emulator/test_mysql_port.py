@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import socket
 import threading
+import warnings
 from collections.abc import Iterator
 from datetime import date, datetime
 from decimal import Decimal
@@ -179,6 +182,22 @@ def test_a_slow_statement_does_not_hold_up_others(listener: QueryListener) -> No
     store.publish(txn_id)
     writer.join(30)
     assert ask(listener, "SELECT customer_id FROM test.orders") == ((2,),)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_stop_leaves_no_socket_behind_of_a_client_that_has_just_come(listener: QueryListener) -> None:
+    unclosed: list[str] = []
+    for _ in range(30):
+        clients = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(10)]
+        listener.stop()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            gc.collect()
+        unclosed += [str(each.message) for each in caught]
+        for client in clients:
+            client.close()
+        listener.start()
+    assert unclosed == []
 
 
 def test_it_stops_with_clients_connected_and_starts_again_on_its_port(listener: QueryListener) -> None:
