@@ -42,6 +42,8 @@ from starrocks_txn_sink.sink.lanes import LanePlan, SharedLabelRun, refuse_own_l
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.session import Session, keyless, run_once
 from starrocks_txn_sink.sink.typed.route import delete_placeholders, table_keys
+from starrocks_txn_sink.sources.kafka.options import SPARK_READS
+from starrocks_txn_sink.sources.kafka.spark_reader import KafkaSource, PlannedRanges
 from starrocks_txn_sink.sources.txn_event import named_column, parse_txn_events
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, TxnEventLines
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger
@@ -109,6 +111,11 @@ class TransactionAssembly:
                 hint="Give an absolute path, or a URI such as s3a://bucket/folder, that driver and executors share.",
                 option="state_dir",
             )
+
+    @property
+    def reads_kafka(self) -> bool:
+        """Whether the lanes read Kafka themselves."""
+        return self.lines is not None and self.lines.reader == "librdkafka"
 
     @property
     def policy(self) -> Policy:
@@ -189,6 +196,7 @@ class EventsWriter:
     keys: Mapping[str, TableKey]
     plan: LanePlan | None = None
     _relay: dict[str, bytes] = field(default_factory=dict)  # the files of open rows that the driver brings to lanes
+    _kafka: KafkaSource | None = None
     _kept: dict[bool, _SchemaColumns] = field(default_factory=dict)  # by whether events are sorted
 
     @classmethod
@@ -242,10 +250,15 @@ class EventsWriter:
 
     def _run(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
         if self.plan is None:
-            self.plan = LanePlan.of(frame, task.options, positioned=True)
+            self.plan = LanePlan.of(frame, task.options, positioned=True, direct=self.assembly.reads_kafka)
             self.sort = _sorted_first(task.options, self.plan)
         plan = self.plan
-        rows, lines = self._project(frame, task, plan)
+        planned = self._plan_kafka(frame, task, plan)
+        ranges = planned.lanes if planned is not None else ()
+        if ranges:
+            rows, lines = frame.sparkSession.range(0, len(ranges), 1, len(ranges)), self.assembly.lines
+        else:
+            rows, lines = self._project(frame, task, plan)
         relayed = self.log is not None and isinstance(self.log.directory, HadoopDirectory)
         assembly = AssemblySpec(
             policy=self.assembly.policy,
@@ -258,17 +271,34 @@ class EventsWriter:
             relayed=relayed,
             lines=lines,
             arrival_order=not self.sort,
-            sortable=task.options.shuffle is not False,
+            sortable=task.options.shuffle is not False and not ranges,
             small_rows=SMALL_ROWS,
             sentinel=not plan.shared,
             marker=self.log.marker if self.log is not None else "",
+            ranges=ranges,
         )
-        task = replace(task, at_end_only=not self.sort, keys=self.keys)
+        task = replace(task, at_end_only=not self.sort, keys=self.keys, whole=bool(ranges))
 
         def run_lanes(task: LaneTask) -> list[Message]:
             return [decode(row[0]) for row in rows.mapInArrow(AssemblingLaneTask(task, assembly), _MESSAGES).collect()]
 
-        return SharedLabelRun.of(self.session, task).run(run_lanes) if plan.shared else run_lanes(task)
+        messages = SharedLabelRun.of(self.session, task).run(run_lanes) if plan.shared else run_lanes(task)
+        if planned is not None and ranges:
+            planned.count(sum(each.flows.events + each.malformed for each in of_kind(messages, CarryOver)))
+        return messages
+
+    def _plan_kafka(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> PlannedRanges | None:
+        """The offsets that the lanes read themselves; None where Spark reads."""
+        lines = self.assembly.lines
+        if lines is None or not self.assembly.reads_kafka or self.sort:
+            return None
+        if self.log is None:
+            raise OptionError('reader="librdkafka" needs a streaming query.', hint=SPARK_READS, option="reader")
+        if self._kafka is None:
+            columns = {lines.value: "value", str(lines.source_partition): "partition", str(lines.position): "offset"}
+            columns |= {EVENT_TIME: "timestamp"} if projection.event_time(frame) else {}
+            self._kafka = KafkaSource.of(frame, task.checkpoint, columns)
+        return self._kafka.plan(frame, plan.lanes) if self._kafka is not None else None
 
     def _contents(self, before: Manifest) -> dict[str, bytes]:
         """Every file of open rows that `before` names; from the checkpoint only after a restart."""

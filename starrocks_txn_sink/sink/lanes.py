@@ -27,6 +27,7 @@ from starrocks_txn_sink.protocol.fencing import fresh_tokens
 from starrocks_txn_sink.protocol.label import RetryPolicy, labels
 from starrocks_txn_sink.sink.lifecycle import context_of
 from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import has_whole_partitions
 from starrocks_txn_sink.telemetry import EventLogger, fan_out, get_logger
 from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, OrderViolation, envelope, of_kind
@@ -50,17 +51,26 @@ class LanePlan:
     shared: bool = False
 
     @classmethod
-    def of(cls, frame: DataFrame, options: SinkOptions, *, positioned: bool) -> LanePlan:
+    def of(cls, frame: DataFrame, options: SinkOptions, *, positioned: bool, direct: bool = False) -> LanePlan:
         """The plan for frames like `frame`; `positioned` rows belong to source partitions.
 
         Unless the user says how many lanes, there are as many as cores, if each source partition is known to be in one
-        task: so it is with Kafka's, and of rows without positions nothing has to be known.
+        task: so it is with Kafka's, and of rows without positions nothing has to be known. Lanes that read the source
+        themselves (`direct`) share a label even if there is one of them: it needs no last row of Spark's.
 
         Raises OptionError if the options leave no other way than a shared label, and it is not possible.
         """
-        if options.lanes == 1:
+        if options.lanes == 1 and not direct:
             return cls(1)
         why = _why_not_shared(frame, options)
+        if direct:
+            if why is not None:
+                raise OptionError(
+                    f'With reader="librdkafka" the lanes load under one label, which is not possible: {why}.',
+                    hint=SPARK_READS,
+                    option="reader",
+                )
+            return cls(options.lanes or _cores(frame), True)
         if options.lanes is None:
             cores = _cores(frame) if why is None and (not positioned or has_whole_partitions(frame)) else 1
             return cls(cores, cores > 1)
@@ -285,7 +295,8 @@ def judge(messages: Sequence[Message], task: LaneTask) -> list[OrderViolation]:
     twice = shared_label.find_shared_partition(of_kind(messages, shared_label.LaneShare))
     if twice is not None:
         violations.append(OrderViolation(f"Source partition {twice} came in two tasks."))
-    may_sort = task.options.shuffle is not False and task.options.transactions is not Transactions.BATCH
+    options = task.options
+    may_sort = not task.whole and options.shuffle is not False and options.transactions is not Transactions.BATCH
     if task.marked and may_sort:
         torn = (error for _, error in failures if isinstance(error, (InputError, SourceChanged)))
         violations += [OrderViolation(error.message) for error in torn]

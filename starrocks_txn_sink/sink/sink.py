@@ -402,7 +402,8 @@ class StarRocksSink:
         """Warn, when a session begins, about deletes that the server may reject and about a source that is slow."""
         if has_unfilled_deletes(frame, self.options):
             self._listener(Event("deletes.unfilled", {"job": origin.job, "advice": UNFILLED_DELETES}))
-        if origin.streaming and origin.job not in self._served and has_small_polls(frame):
+        by_spark = self.assemble is None or not self.assemble.reads_kafka
+        if by_spark and origin.streaming and origin.job not in self._served and has_small_polls(frame):
             self._listener(Event("source.slow", {"job": origin.job, "advice": SMALL_POLLS}))
 
     def _proof_log(self, frame: DataFrame, origin: BatchOrigin) -> ProofLog | None:

@@ -23,6 +23,7 @@ from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.json_objects import Bools, checked_text, layout, read_objects
 
 OnMalformed = Literal["fail", "drop"]
+Reader = Literal["spark", "librdkafka"]
 
 MALFORMED_MESSAGE: Final = "A value is not a TxnEvent (NULL, not exactly one JSON object, or a field of another type)"
 MALFORMED_HINT: Final = 'Correct the source, or pass on_malformed="drop" to lose such values.'
@@ -74,18 +75,29 @@ class TxnEventLines:
             With several topics make one column of topic and partition.
         position: The column with the position, by default Kafka's offset; None takes the field from the JSON.
         on_malformed: `fail` the query at a value that is no TxnEvent, or `drop` the value and count it.
+        reader: `spark` reads the frame; with `librdkafka` the lanes themselves read the offsets that Spark's Kafka
+            source has planned (docs/guides/assembling.md, "Lanes that read Kafka").
 
     Raises:
-        OptionError: `on_malformed` is unknown.
+        OptionError: `on_malformed` or `reader` is unknown, or a place in the JSON goes with `librdkafka`.
     """
 
     value: str = "value"
     source_partition: str | None = "partition"
     position: str | None = "offset"
     on_malformed: OnMalformed = "fail"
+    reader: Reader = "spark"
 
     def __post_init__(self) -> None:
         check_policy(self.on_malformed)
+        if self.reader not in get_args(Reader):
+            raise OptionError(f"reader is {self.reader!r}.", hint=f"Use {' or '.join(get_args(Reader))}.")
+        if self.reader == "librdkafka" and not self.placed:
+            raise OptionError(
+                'With reader="librdkafka" source partition and position are Kafka\'s own.',
+                hint="Leave source_partition and position out, or reader.",
+                option="reader",
+            )
 
     @property
     def placed(self) -> bool:

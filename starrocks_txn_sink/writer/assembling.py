@@ -13,11 +13,12 @@ one table and sorted here, because a shuffle would be the larger part of its tim
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -32,10 +33,14 @@ from starrocks_txn_sink.errors import SourceTransactionError, TransactionTimedOu
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, rows_before_sentinel
+from starrocks_txn_sink.sources.kafka.options import no_client
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines, map_ahead
 from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, message_batch
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
+
+if TYPE_CHECKING:
+    from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
 
 _PARSERS: Final = 2  # threads that parse ahead of the rules: pyarrow releases the GIL
 _CHUNK_ROWS: Final = 30_000  # smaller chunks cost more calls of the rules …
@@ -53,6 +58,7 @@ class AssemblySpec:
     sorted; if they are also `sortable`, the driver may sort them after a wrong order. Up to `small_rows` events
     may come in any order. Under a shared label there is no `sentinel`. The driver has written the file `marker` into
     the `directory`. A `relayed` lane cannot reach the query's directory: it has None, all its files travel in `inline`.
+    With `ranges` each lane reads its own offsets of Kafka, and takes no rows from Spark.
     """
 
     policy: Policy
@@ -69,6 +75,7 @@ class AssemblySpec:
     sentinel: bool = True
     marker: str = ""
     relayed: bool = False
+    ranges: Sequence[OffsetRanges] = ()
 
     def open(self, attempt: Attempt) -> LaneAssembler:
         """The assembly of one attempt at a lane."""
@@ -152,6 +159,14 @@ class LaneAssembler:
             yield events
 
 
+def _read_kafka(ranges: OffsetRanges) -> Iterator[pa.RecordBatch]:
+    try:
+        from starrocks_txn_sink.sources.kafka.ranges import read_values  # confluent-kafka is an extra
+    except ImportError:
+        raise no_client() from None
+    return read_values(ranges)
+
+
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The batches, cut to about _PIECE_BYTES each, because several are in memory at once."""
     for batch in batches:
@@ -208,6 +223,9 @@ class AssemblingLaneTask:
     def _run(self, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> list[Message]:
         if isinstance(self.assembly.directory, FileDirectory) and self.assembly.marker:
             self.assembly.directory.require_shared(self.assembly.marker)
+        if self.assembly.ranges:
+            deque(batches, maxlen=0)  # a worker that leaves rows behind ends, and its consumer with it
+            batches = _read_kafka(self.assembly.ranges[attempt.lane])
         assembler = self.assembly.open(attempt)
         try:
             return self._write(batches, attempt, assembler)

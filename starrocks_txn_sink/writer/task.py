@@ -94,7 +94,8 @@ class LaneTask:
     `compared` names the tables whose columns the driver has compared with rows; None if it cannot compare any.
     `keys` has the primary keys of the tables whose rows replace each other (`rows.body`); with `hold` nothing is
     loaded before a StarRocks transaction's rows are there, because the last micro-batch's keys came again and again.
-    `label` is a shared label, under which the lane only loads. `logging` has the log settings of the driver.
+    `label` is a shared label, under which the lane only loads. With `whole` it is known that no source partition is in
+    two lanes, and that each is in order. `logging` has the log settings of the driver.
     """
 
     options: SinkOptions
@@ -110,6 +111,7 @@ class LaneTask:
     keys: Mapping[str, TableKey] = field(default_factory=dict)
     hold: bool = False
     label: str | None = None
+    whole: bool = False
     logging: telemetry.LogSettings | None = field(default_factory=telemetry.executor_log_settings)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

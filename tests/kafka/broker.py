@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from confluent_kafka import KafkaException
+from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from typing_extensions import Self
@@ -85,6 +85,13 @@ class Broker:
     def delete(self, *topics: str) -> None:
         admin = self._admin()
         for done in admin.delete_topics(list(topics)).values():
+            done.result(60)
+
+    def drop_rows(self, topic: str, partitions: int) -> None:
+        """Drop all rows that are in a topic now, as its retention does."""
+        admin = self._admin()
+        ends = [TopicPartition(topic, number, OFFSET_END) for number in range(partitions)]
+        for done in admin.delete_records(ends).values():
             done.result(60)
 
     def topics(self) -> set[str]:

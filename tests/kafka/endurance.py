@@ -1,7 +1,7 @@
 """Many source transactions from a Kafka topic of 60 partitions, with the broker restarted and the driver killed on the
 way; a reader looks all the time.
 
-    python -m tests.kafka.endurance [--transactions 200000] [--source kafka] [--assemble stage]
+    python -m tests.kafka.endurance [--transactions 200000] [--source kafka] [--assemble stage] [--reader librdkafka]
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ class Plan:
     per_trigger: int = 100_000
     source: str = "balanced_kafka"
     assemble: str = "lanes"
+    reader: str = "spark"
 
     @property
     def topic(self) -> str:
-        return f"endurance-{self.source}"
+        return f"endurance-{self.source}-{self.reader}"
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,7 @@ def _task(broker: Broker, shop: Shop, jars: str, home: Path, plan: Plan) -> dict
         "topic": plan.topic,
         "source": plan.source,
         "assemble": plan.assemble,
+        "reader": plan.reader,
         "per_trigger": plan.per_trigger,
         "options": shop.options("endurance"),
     }
@@ -175,9 +177,10 @@ def main() -> int:
     parser.add_argument("--transactions", type=int, default=200_000, help="over all partitions")
     parser.add_argument("--source", choices=("balanced_kafka", "kafka"), default="balanced_kafka")
     parser.add_argument("--assemble", choices=("lanes", "stage"), default="lanes")
+    parser.add_argument("--reader", choices=("spark", "librdkafka"), default="spark", help="of a topic's lanes")
     args = parser.parse_args()
     each = -(-args.transactions // args.partitions)
-    plan = Plan(args.partitions, each, source=args.source, assemble=args.assemble)
+    plan = Plan(args.partitions, each, source=args.source, assemble=args.assemble, reader=args.reader)
     say = clocked()
     try:
         with servers("endurance-") as (broker, starrocks, jars, home):

@@ -33,7 +33,8 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 def main(task: dict[str, Any]) -> None:
     """`task` has servers, jars, folder, format (events, debezium), per_trigger, checkpoint, the sink's options; it may
     have a trigger interval, `source` (balanced_kafka), `options_of_kafka` (whether `kafka_options` makes them),
-    `topic`, `assemble` (lanes), and `metrics` (whether to serve them; the address is in the file `metrics`)."""
+    `topic`, `assemble` (lanes), `reader` (of such lanes), and `metrics` (whether to serve them; the address is in the
+    file `metrics`)."""
     spark = _spark(Path(task["folder"]), task["jars"])
     spark.dataSource.register(BalancedKafka)
     frame, assemble = _frame(spark, task)
@@ -45,7 +46,9 @@ def main(task: dict[str, Any]) -> None:
     writer = writer.option("checkpointLocation", task["checkpoint"])
     interval = task.get("trigger")
     writer = writer.trigger(processingTime=interval) if interval else writer.trigger(availableNow=True)
-    writer.start().awaitTermination()
+    query = writer.start()
+    query.awaitTermination()
+    sys.stdout.write(f"input rows: {sum(each['numInputRows'] for each in query.recentProgress)}\n")
 
 
 def _frame(spark: SparkSession, task: dict[str, Any]) -> tuple[DataFrame, TransactionAssembly | None]:
@@ -55,7 +58,7 @@ def _frame(spark: SparkSession, task: dict[str, Any]) -> tuple[DataFrame, Transa
         return assemble_debezium(changes, parse_debezium_transactions(_read(spark, task, subscribe=MARKERS))), None
     topic = _read(spark, task, subscribe=task.get("topic", EVENTS))
     if task.get("assemble") == "lanes":
-        return topic, TransactionAssembly(lines=TxnEventLines())
+        return topic, TransactionAssembly(lines=TxnEventLines(reader=task.get("reader", "spark")))
     return assemble_transactions(parse_txn_events(topic)), None
 
 

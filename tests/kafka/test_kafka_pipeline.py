@@ -60,15 +60,24 @@ def test_txn_events_over_a_restarted_broker_and_a_killed_driver(
     assert judge(run.shop.seen(), expected(partitions, transactions)) == Verdict()
 
 
-@pytest.mark.parametrize(("source", "assemble"), [("balanced_kafka", "lanes"), ("kafka", "stage")])
+@pytest.mark.parametrize(
+    ("source", "assemble", "reader"),
+    [("balanced_kafka", "lanes", "spark"), ("kafka", "stage", "spark"), ("kafka", "lanes", "librdkafka")],
+)
 def test_sixty_partitions_while_events_come_over_a_restarted_broker_and_a_killed_driver(
-    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path, source: str, assemble: str
+    broker: Broker,
+    starrocks: EmulatorProcess,
+    spark_kafka: str,
+    tmp_path: Path,
+    source: str,
+    assemble: str,
+    reader: str,
 ) -> None:
-    plan = endurance.Plan(60, 50, per_trigger=3000, source=source, assemble=assemble)
+    plan = endurance.Plan(60, 50, per_trigger=3000, source=source, assemble=assemble, reader=reader)
     said: list[str] = []
-    last, reader = endurance.run(broker, starrocks, spark_kafka, tmp_path, plan, said.append)
+    last, watcher = endurance.run(broker, starrocks, spark_kafka, tmp_path, plan, said.append)
     assert last == endurance.Look(3000, 0, 0, 60, 1, 50)
-    assert (reader.worst, reader.looks > 0, len(said)) == (None, True, 2)
+    assert (watcher.worst, watcher.looks > 0, len(said)) == (None, True, 2)
 
 
 def test_debezium_rows_and_ends_of_many_partitions_over_a_killed_driver(
@@ -85,6 +94,44 @@ def test_debezium_rows_and_ends_of_many_partitions_over_a_killed_driver(
         query.kill()
     QueryProcess(run.task).finish(400)
     assert judge(run.shop.seen(), expected(1, transactions)) == Verdict()
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_lanes_that_read_kafka_write_all_rows_once_and_tell_spark_how_many(
+    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path, lanes: int
+) -> None:
+    partitions, transactions, topic = 3, 50, f"direct-{lanes}"
+    broker.create({topic: partitions})
+    events = list(txn_events(partitions, transactions, 4, topic))
+    send(broker.servers, iter(events))
+    run = Run(broker, starrocks, spark_kafka, tmp_path, "events")
+    task = run.task | {"topic": topic, "assemble": "lanes", "reader": "librdkafka", "options_of_kafka": False}
+    query = QueryProcess(task | {"options": run.shop.options("events") | {"lanes": lanes}})
+    query.finish(400)
+    assert judge(run.shop.seen(), expected(partitions, transactions)) == Verdict()
+    assert f"input rows: {len(events)}" in query.messages()
+    assert "source.slow" not in query.messages()
+
+
+def test_offsets_that_kafka_dropped_meanwhile_end_the_query_by_name(
+    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path
+) -> None:
+    topic = "dropped"
+    broker.create({topic: 1})
+    send(broker.servers, txn_events(1, 200, 4, topic))
+    run = Run(broker, starrocks, spark_kafka, tmp_path, "events")
+    task = run.task | {"topic": topic, "assemble": "lanes", "reader": "librdkafka", "per_trigger": 60}
+    query = QueryProcess(task)
+    try:
+        run.until_some(query)
+    finally:
+        query.kill()
+    broker.drop_rows(topic, 1)
+    after = QueryProcess(task)
+    with pytest.raises(AssertionError):
+        after.finish(400)
+    assert "Kafka no longer has the first offsets of the micro-batch" in after.messages()
+    assert judge(run.shop.seen()) == Verdict()
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from starrocks_emulator.server import Emulator
-from starrocks_txn_sink import StarRocksSink, TransactionAssembly
+from starrocks_txn_sink import StarRocksSink, TransactionAssembly, TxnEventLines
+from starrocks_txn_sink.errors import OptionError
 from tests.support.assembling_shop import IN_JSON, AssemblingShop, script
 
 pytestmark = pytest.mark.spark
@@ -241,3 +243,30 @@ def test_counters_and_levels_reach_the_listener(shop: AssemblingShop) -> None:
     assert (first["events"], first["released"], first["rows"], first["open"], first["open_rows"]) == (8, 1, 2, 2, 2)
     assert (second["repeats"], second["repeated_rows"], second["data"], second["open_rows"]) == (6, 3, 4, 3)
     assert second["oldest_open"] > 1.7e9
+
+
+# --- lanes that read Kafka ---
+
+DIRECT = TxnEventLines(reader="librdkafka")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "nothing else: there is"),
+        ({"shuffle": True}, "not possible: shuffle is true"),
+        ({"on_bad_rows": "quarantine"}, "not possible: a quarantine bisects"),
+    ],
+)
+def test_lanes_read_no_other_source_than_kafka(shop: AssemblingShop, changes: dict[str, Any], said: str) -> None:
+    shop.put(script("p-0", "B D E"))
+    with pytest.raises(StreamingQueryException, match=said) as caught:
+        shop.go(assembly={"lines": DIRECT}, **changes)
+    assert "Spark then reads the topic" in str(caught.value)
+    assert shop.notes() == []
+
+
+def test_lanes_read_no_batch_frame(shop: AssemblingShop) -> None:
+    sink = StarRocksSink(shop.options(job="direct"), assemble=TransactionAssembly(lines=DIRECT))
+    with pytest.raises(OptionError, match="needs a streaming query"):
+        sink.write(shop.events(shop.spark.read))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from starrocks_txn_sink.errors import OptionError
+
+SPARK_READS: Final = 'Leave out reader="librdkafka": Spark then reads the topic.'
 
 _PREFIX: Final = "kafka."
 _NUMBERS: Final = {"max_rows": int, "max_bytes": int, "idle_timeout": float, "patience": float, "tasks": int}
@@ -106,3 +109,68 @@ def _choice(given: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> st
     if value not in allowed:
         raise OptionError(f"{name} is {given[name]!r}.", hint=f"Use {' or '.join(allowed)}.")
     return value
+
+
+# --- Spark's own source, read by the lanes ---
+
+_LANE_READER: Final = {
+    "queued.min.messages": 100_000,
+    "queued.max.messages.kbytes": 16_384,  # rows fetched beyond the end of a micro-batch are thrown away
+    "fetch.message.max.bytes": 2 << 20,
+    "fetch.wait.max.ms": 10,
+    "fetch.queue.backoff.ms": 5,
+    "receive.message.max.bytes": 2_000_000_000,  # of one answer: Spark's consumer has no such limit
+    "log_level": 2,
+}
+_SAME_MEANING: Final = {
+    *("bootstrap.servers", "client.id", "client.rack", "client.dns.lookup", "security.protocol", "sasl.mechanism"),
+    *("isolation.level", "check.crcs", "group.id", "fetch.min.bytes"),
+}
+_OF_JAVA: Final = {  # how the JVM's consumer fetches and waits: nothing of it changes which rows there are
+    *("key.deserializer", "value.deserializer", "enable.auto.commit", "auto.offset.reset", "max.poll.records"),
+    *("max.partition.fetch.bytes", "fetch.max.bytes", "fetch.max.wait.ms", "receive.buffer.bytes", "send.buffer.bytes"),
+    *("default.api.timeout.ms", "request.timeout.ms", "max.poll.interval.ms", "session.timeout.ms"),
+    *("heartbeat.interval.ms", "connections.max.idle.ms", "metadata.max.age.ms"),
+}
+_JAAS: Final = re.compile(
+    r'\s*[\w.]+\.(?:Plain|Scram)LoginModule\s+required((?:\s+\w+\s*=\s*"(?:[^"\\]|\\.)*")+)\s*;\s*'
+)
+_JAAS_FIELD: Final = re.compile(r'(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"')
+
+
+def no_client() -> OptionError:
+    return OptionError(
+        'reader="librdkafka" needs the package confluent-kafka.',
+        hint='Install "starrocks-txn-sink[kafka]" on the driver and on every executor.',
+        option="reader",
+    )
+
+
+def client_config(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Librdkafka's settings for the parameters of Kafka's Java client.
+
+    Raises OptionError for a parameter that librdkafka does not have; it never shows a value.
+    """
+    config: dict[str, Any] = {"isolation.level": "read_uncommitted", "check.crcs": "true"}
+    for name, value in parameters.items():
+        if name in _SAME_MEANING:
+            config[name] = str(value)
+        elif name == "sasl.jaas.config":
+            config.update(_login(str(value)))
+        elif name not in _OF_JAVA:
+            raise OptionError(
+                f"librdkafka has no kafka.{name} of the same meaning.", hint=SPARK_READS, option=f"kafka.{name}"
+            )
+    return {**_LANE_READER, **config, **{name: value for name, value in _REQUIRED.items() if name != "group.id"}}
+
+
+def _login(jaas: str) -> dict[str, str]:
+    match = _JAAS.fullmatch(jaas)
+    fields = {name: re.sub(r"\\(.)", r"\1", text) for name, text in _JAAS_FIELD.findall(match[1])} if match else {}
+    if fields.keys() != {"username", "password"}:
+        raise OptionError(
+            "kafka.sasl.jaas.config is not a user name and a password for PLAIN or SCRAM.",
+            hint=SPARK_READS,
+            option="kafka.sasl.jaas.config",
+        )
+    return {"sasl.username": fields["username"], "sasl.password": fields["password"]}

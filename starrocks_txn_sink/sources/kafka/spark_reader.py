@@ -10,14 +10,22 @@ the questions wait behind the consumer's next fetch, which the broker holds back
 from __future__ import annotations
 
 import contextlib
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.rows.columns import EVENT_TIME
+from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
+from starrocks_txn_sink.sources.kafka.options import SPARK_READS, client_config, no_client
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
 
 _PREFIX: Final = "kafka."
 _SERVERS: Final = "kafka.bootstrap.servers"
@@ -183,3 +191,143 @@ def _items(sequence: Any) -> Iterator[Any]:
 
 def _kind(node: Any) -> str:
     return str(node.getClass().getSimpleName())
+
+
+# --- the plan of a micro-batch ---
+
+_PATIENCE: Final = 120.0  # seconds without a row, as of `balanced_kafka`
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRanges:
+    """The ranges of each lane, and Spark's count of the source's rows, which stays 0 because Spark reads none."""
+
+    lanes: Sequence[OffsetRanges]
+    counter: Any
+
+    def count(self, rows: int) -> None:
+        self.counter.set(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSource:
+    """Spark's Kafka source of the running query `query`, whose offsets lanes read themselves.
+
+    `config` is librdkafka's; `time` says whether the lanes take the rows' timestamps.
+    """
+
+    query: str
+    config: Mapping[str, Any] = field(repr=False)  # may hold a password: not in repr
+    time: bool = False
+
+    @classmethod
+    def of(cls, frame: DataFrame, query: str, columns: Mapping[str, str]) -> KafkaSource | None:
+        """The source of `frame`, None if it has no row; `columns` has Kafka's name of each column that a lane takes.
+
+        Starts nothing. Raises OptionError where the query's plan is anything but the source and a choice of columns, or
+        cannot be seen, and as `client_config`.
+        """
+        _require_client()
+        try:
+            plan = _execution(frame, query).analyzed()
+            names, steps = _columns_and_steps(plan)
+        except Exception as error:  # py4j's: the plan is hidden, or of another version of Spark
+            raise _not_alone("the query's plan cannot be seen") from error
+        changed = sorted(name for name, own in columns.items() if names.get(name) != own)
+        if steps or changed:
+            raise _not_alone(f"there is {steps[0]}" if steps else f"{changed[0]} is not Kafka's {columns[changed[0]]}")
+        inputs = _scan(frame, query).inputPartitions()
+        if not inputs.size():
+            return None
+        first = inputs.apply(0)
+        if _kind(first) != "KafkaBatchInputPartition":
+            raise _not_alone(f"there is {_kind(first)}")
+        if not first.failOnDataLoss():
+            raise _not_alone("failOnDataLoss is false")
+        return cls(query, client_config(dict(first.executorKafkaParams())), EVENT_TIME in columns)
+
+    def plan(self, frame: DataFrame, lanes: int) -> PlannedRanges:
+        """The micro-batch's offsets, as at most `lanes` groups of whole source partitions. Raises OptionError."""
+        ranges_of = _require_client()
+        if _kind(frame._jdf.queryExecution().analyzed()) != "LogicalRDD":
+            raise _not_alone("there is a step in front of the sink")
+        scan = _scan(frame, self.query)
+        start, end = (_offsets(each) for each in (scan.start(), scan.end()))
+        if end.keys() - start.keys():  # of a new partition only the source's own plan has the start
+            start = start | {
+                _place(each): int(each.fromOffset()) for each in map(_range, _items(scan.inputPartitions()))
+            }
+        ranges = {place: (start[place], until) for place, until in end.items() if until > start.get(place, until)}
+        if len({topic for topic, _ in ranges}) > 1:
+            raise _not_alone("there are several topics, whose partitions have the same numbers")
+        groups = ranges_of.spread(ranges, lanes)
+        lists = [ranges_of.OffsetRanges(each, _PATIENCE, self.config, self.time) for each in groups]
+        return PlannedRanges(lists, scan.metrics().get("numOutputRows").get())
+
+
+def _require_client() -> ModuleType:
+    try:
+        from starrocks_txn_sink.sources.kafka import ranges  # confluent-kafka is an extra
+    except ImportError:
+        raise no_client() from None
+    return ranges
+
+
+def _execution(frame: DataFrame, query: str) -> Any:
+    """The running micro-batch of the query, as Spark has planned it."""
+    session: Any = frame.sparkSession
+    number = session._jvm.java.util.UUID.fromString(query)
+    return session._jsparkSession.sharedState().activeStreamingQueries().get(number).lastExecution()
+
+
+def _scan(frame: DataFrame, query: str) -> Any:
+    return _execution(frame, query).executedPlan().collectLeaves().apply(0)
+
+
+def _columns_and_steps(plan: Any) -> tuple[dict[str, str], list[str]]:
+    """The source's name of each column of the plan that is a column of the source, and what else the plan does."""
+    steps: list[str] = []
+    aliases: dict[int, int] = {}
+    if _kind(plan) == "WriteToMicroBatchDataSourceV1":
+        plan = plan.children().apply(0)
+    outputs = [(str(each.name()), each.exprId().id()) for each in _items(plan.output())]
+    while plan.children().size() == 1:
+        if _kind(plan) != "Project":
+            steps.append(_kind(plan))
+        else:
+            renamed = (each for each in _items(plan.projectList()) if _kind(each) == "Alias")
+            plain = (each for each in renamed if _kind(each.child()) == "AttributeReference")
+            aliases |= {each.exprId().id(): each.child().exprId().id() for each in plain}
+        plan = plan.children().apply(0)
+    if _kind(plan) != "StreamingDataSourceV2ScanRelation":
+        steps.append(_kind(plan))
+    own = {each.exprId().id(): str(each.name()) for each in _items(plan.output())}
+    names: dict[str, str] = {}
+    for name, number in outputs:
+        while number in aliases:
+            number = aliases[number]
+        if number in own:
+            names[name] = own[number]
+    return names, steps
+
+
+def _offsets(offset: Any) -> dict[KafkaPartition, int]:
+    topics = json.loads(offset.json())
+    return {(topic, int(number)): each for topic, numbers in topics.items() for number, each in numbers.items()}
+
+
+def _range(partition: Any) -> Any:
+    return partition.offsetRange()
+
+
+def _place(offset_range: Any) -> KafkaPartition:
+    partition = offset_range.topicPartition()
+    return str(partition.topic()), int(partition.partition())
+
+
+def _not_alone(why: str) -> OptionError:
+    return OptionError(
+        f'With reader="librdkafka" the frame must be Spark\'s Kafka source and nothing else: {why}.',
+        hint=SPARK_READS,
+        option="reader",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ def test_a_source_partition_in_two_lanes_is_sorted_first() -> None:
 def test_an_error_about_the_input_is_no_verdict_as_long_as_rows_may_be_sorted() -> None:
     messages: list[Message] = [share("0"), failure(InputError("torn", hint="…"))]
     assert judge(messages, task()) == [OrderViolation("torn")]
-    for final in (task(transactions="batch"), task(shuffle=False), task(marked=False)):
+    for final in (task(transactions="batch"), task(shuffle=False), task(marked=False), replace(task(), whole=True)):
         with pytest.raises(InputError, match="torn"):
             judge(messages, final)
 

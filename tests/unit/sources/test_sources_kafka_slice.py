@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError
 
 from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
+from starrocks_txn_sink.sources.kafka.ranges import polls
 from starrocks_txn_sink.sources.kafka.slice import Slice, collect
 from tests.support.manual_clock import ManualClock
 
@@ -61,7 +62,7 @@ class Scripted:
 
     polls: Iterator[list[Said]]
     clock: ManualClock
-    paused: list[KafkaPartition] = field(default_factory=list)
+    left: list[KafkaPartition] = field(default_factory=list)
 
     def consume(self, _: int, timeout: float) -> list[Said]:
         given = next(self.polls, [])
@@ -69,23 +70,23 @@ class Scripted:
             self.clock.advance(timeout)
         return given
 
-    def pause(self, places: list[Any]) -> None:
-        self.paused += [(each.topic, each.partition) for each in places]
+    def incremental_unassign(self, places: list[Any]) -> None:
+        self.left += [(each.topic, each.partition) for each in places]
 
 
 def read(
-    wanted: dict[KafkaPartition, tuple[int, int]], *polls: list[Said]
+    wanted: dict[KafkaPartition, tuple[int, int]], *given: list[Said]
 ) -> tuple[list[tuple[int, int]], list[KafkaPartition]]:
     clock = ManualClock()
-    consumer = Scripted(iter(polls), clock)
-    rows = collect(consumer, Slice(wanted, 5.0, {}), clock)  # type: ignore[arg-type]
-    return [(each["partition"], each["offset"]) for each in rows.to_pylist()], consumer.paused
+    consumer, part = Scripted(iter(given), clock), Slice(wanted, 5.0, {})
+    rows = collect(part, polls(consumer, part, clock))  # type: ignore[arg-type]
+    return [(each["partition"], each["offset"]) for each in rows.to_pylist()], consumer.left
 
 
-def test_rows_beyond_an_end_are_left_and_the_partition_pauses() -> None:
-    found, paused = read({A: (0, 2), B: (3, 4)}, [row(A, 0), row(A, 1), row(A, 2)], [row(B, 3), row(A, 3)])
+def test_rows_beyond_an_end_are_left_and_the_partition_is_read_no_more() -> None:
+    found, left = read({A: (0, 2), B: (3, 4)}, [row(A, 0), row(A, 1), row(A, 2)], [row(B, 3), row(A, 3)])
     assert found == [(0, 0), (0, 1), (1, 3)]
-    assert paused == [A, B]
+    assert left == [A, B]
 
 
 def test_an_end_of_markers_is_reached_by_the_row_behind_it_or_by_the_end_of_the_log() -> None:
@@ -103,7 +104,7 @@ def test_rows_of_several_topics_keep_their_places() -> None:
     clock, other = ManualClock(), ("b", 7)
     wanted = Slice({A: (0, 1), other: (5, 6), B: (2, 3)}, 5.0, {})
     consumer = Scripted(iter([[row(other, 5), row(B, 2), row(A, 0), row(other, 6)]]), clock)
-    rows = collect(consumer, wanted, clock)  # type: ignore[arg-type]
+    rows = collect(wanted, polls(consumer, wanted, clock))  # type: ignore[arg-type]
     assert [tuple(each[name] for name in ("topic", "partition", "offset")) for each in rows.to_pylist()] == [
         ("b", 7, 5), ("a", 1, 2), ("a", 0, 0)
     ]  # fmt: skip

@@ -1,0 +1,109 @@
+"""Lanes that read Kafka: the settings of their client, their shares of the partitions, and their rows."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starrocks_txn_sink import TxnEventLines
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.sources.kafka import ranges
+from starrocks_txn_sink.sources.kafka.options import client_config
+from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, Poll, read_values, spread
+
+SPARK = {
+    "key.deserializer": "org.apache.kafka.common.serialization.ByteArrayDeserializer",
+    "enable.auto.commit": "false",
+    "auto.offset.reset": "none",
+    "group.id": "spark-kafka-source-1-executor",
+    "receive.buffer.bytes": 65536,
+    "bootstrap.servers": "broker:9092",
+}
+SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required\n username="me" password="p\\"w\\\\;" ;'
+
+
+def test_the_client_reads_what_sparks_own_would() -> None:
+    config = client_config(SPARK)
+    assert (config["bootstrap.servers"], config["group.id"]) == ("broker:9092", SPARK["group.id"])
+    assert (config["auto.offset.reset"], config["enable.auto.commit"]) == ("error", False)
+    assert (config["isolation.level"], config["check.crcs"]) == ("read_uncommitted", "true")
+    assert "key.deserializer" not in config
+    assert client_config(SPARK | {"isolation.level": "read_committed"})["isolation.level"] == "read_committed"
+
+
+def test_a_login_of_the_jvm_becomes_a_user_and_a_password() -> None:
+    config = client_config(SPARK | {"sasl.jaas.config": SCRAM, "sasl.mechanism": "SCRAM-SHA-512"})
+    assert (config["sasl.username"], config["sasl.password"]) == ("me", 'p"w\\;')
+    assert config["sasl.mechanism"] == "SCRAM-SHA-512"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ssl.truststore.location", "/secret/trust.jks"),
+        ("sasl.jaas.config", 'com.sun.security.auth.module.Krb5LoginModule required keyTab="secret";'),
+        ("sasl.jaas.config", SCRAM.replace("username", "tokenauth")),
+        ("interceptor.classes", "secret.Class"),
+    ],
+)
+def test_a_setting_that_librdkafka_lacks_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(OptionError, match=f"kafka.{name}") as caught:
+        client_config(SPARK | {name: value})
+    assert "secret" not in str(caught.value)
+    assert "p\\" not in str(caught.value)
+    assert "Spark then reads" in str(caught.value)
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.just("t"), st.integers(0, 80)),
+        st.tuples(st.integers(0, 10**9), st.integers(1, 10**6)).map(lambda each: (each[0], each[0] + each[1])),
+        min_size=1,
+    ),
+    st.integers(1, 70),
+)
+def test_every_partition_is_whole_in_one_lane_and_none_has_much_more_than_its_share(
+    wanted: dict[tuple[str, int], tuple[int, int]], parts: int
+) -> None:
+    groups = spread(wanted, parts)
+    assert all(groups)
+    assert len(groups) == min(parts, len(wanted))
+    assert sorted(item for group in groups for item in group.items()) == sorted(wanted.items())
+    sizes = [sum(end - start for start, end in group.values()) for group in groups]
+    largest = max(end - start for start, end in wanted.values())
+    assert max(sizes) <= sum(sizes) / len(groups) + largest
+
+
+class Message:
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def value(self) -> bytes | None:
+        return None if self._number == 2 else b"%d" % self._number
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1000 * self._number
+
+
+@pytest.mark.parametrize("time", [False, True])
+def test_a_row_has_its_place_its_value_and_its_time(monkeypatch: pytest.MonkeyPatch, time: bool) -> None:
+    part = OffsetRanges({("t", 3): (7, 10)}, 1.0, {}, time)
+    messages = cast(Any, [Message(number) for number in (1, 2, 3)])
+    threes = np.array([3, 3, 3])
+    monkeypatch.setattr(ranges, "read_ranges", lambda _: [Poll(messages, threes * 0, threes, np.array([7, 8, 9]))])
+    (batch,) = read_values(part)
+    rows = {"source_partition": ["3"] * 3, "position": [7, 8, 9], "value": [b"1", None, b"3"]}
+    assert batch.to_pydict() == rows | ({"event_time": [1_000_000, 2_000_000, 3_000_000]} if time else {})
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"reader": "java"}, "reader is 'java'"), ({"reader": "librdkafka", "position": None}, "are Kafka's own")],
+)
+def test_other_readers_and_other_places_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        TxnEventLines(**settings)
