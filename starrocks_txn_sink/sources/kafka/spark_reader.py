@@ -195,6 +195,7 @@ def _kind(node: Any) -> str:
 
 # --- the plan of a micro-batch ---
 
+_SOURCE_KINDS: Final = ("StreamingDataSourceV2ScanRelation", "StreamingDataSourceV2Relation")  # the second: Spark 3.5
 _PATIENCE: Final = 120.0  # seconds without a row, as of `balanced_kafka`
 
 
@@ -299,7 +300,7 @@ def _columns_and_steps(plan: Any) -> tuple[dict[str, str], list[str]]:
             plain = (each for each in renamed if _kind(each.child()) == "AttributeReference")
             aliases |= {each.exprId().id(): each.child().exprId().id() for each in plain}
         plan = plan.children().apply(0)
-    if _kind(plan) != "StreamingDataSourceV2ScanRelation":
+    if _kind(plan) not in _SOURCE_KINDS:
         steps.append(_kind(plan))
     own = {each.exprId().id(): str(each.name()) for each in _items(plan.output())}
     names: dict[str, str] = {}
