@@ -184,7 +184,6 @@ def test_a_slow_statement_does_not_hold_up_others(listener: QueryListener) -> No
     assert ask(listener, "SELECT customer_id FROM test.orders") == ((2,),)
 
 
-@pytest.mark.filterwarnings("error")
 def test_a_stop_leaves_no_socket_behind_of_a_client_that_has_just_come(listener: QueryListener) -> None:
     unclosed: list[str] = []
     for _ in range(30):

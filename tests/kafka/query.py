@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,8 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 def main(task: dict[str, Any]) -> None:
     """`task` has servers, jars, folder, format (events, debezium), per_trigger, checkpoint, the sink's options; it may
     have a trigger interval, `source` (balanced_kafka), `options_of_kafka` (whether `kafka_options` makes them),
-    `topic`, `assemble` (lanes), `reader` (of such lanes), and `metrics` (whether to serve them; the address is in the
-    file `metrics`)."""
+    `topic`, `assemble` (lanes), `reader` (of such lanes), `changed` (whether a step stands in front of the sink), and
+    `metrics` (whether to serve them; the address is in the file `metrics`)."""
     spark = _spark(Path(task["folder"]), task["jars"])
     spark.dataSource.register(BalancedKafka)
     frame, assemble = _frame(spark, task)
@@ -42,7 +43,10 @@ def main(task: dict[str, Any]) -> None:
     sink = StarRocksSink(SinkOptions(**task["options"]), assemble=assemble, metrics=server)
     if server is not None:
         Path(task["folder"], "metrics").write_text(server.url)
-    writer = frame.writeStream.foreachBatch(sink)
+    write: Callable[[DataFrame, int], None] = sink
+    if task.get("changed"):
+        write = lambda batch, number: sink(batch.where("partition = 0").localCheckpoint(), number)  # noqa: E731
+    writer = frame.writeStream.foreachBatch(write)
     writer = writer.option("checkpointLocation", task["checkpoint"])
     interval = task.get("trigger")
     writer = writer.trigger(processingTime=interval) if interval else writer.trigger(availableNow=True)

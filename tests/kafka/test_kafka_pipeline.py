@@ -113,6 +113,19 @@ def test_lanes_that_read_kafka_write_all_rows_once_and_tell_spark_how_many(
     assert "source.slow" not in query.messages()
 
 
+def test_rows_that_were_changed_in_front_of_the_sink_are_not_read_again_without_the_change(
+    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path
+) -> None:
+    broker.create({"changed": 2})
+    send(broker.servers, txn_events(2, 5, 4, "changed"))
+    run = Run(broker, starrocks, spark_kafka, tmp_path, "events")
+    query = QueryProcess(run.task | {"topic": "changed", "assemble": "lanes", "reader": "librdkafka", "changed": True})
+    with pytest.raises(AssertionError):
+        query.finish(400)
+    assert "nothing else: there is a step in front of the sink" in query.messages()
+    assert not run.shop.seen()
+
+
 def test_offsets_that_kafka_dropped_meanwhile_end_the_query_by_name(
     broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path
 ) -> None:

@@ -12,6 +12,8 @@ from starrocks_txn_sink.errors import OptionError
 
 SPARK_READS: Final = 'Leave out reader="librdkafka": Spark then reads the topic.'
 
+PATIENCE: Final = 120.0  # seconds without an answer or a row from Kafka
+
 _PREFIX: Final = "kafka."
 _NUMBERS: Final = {"max_rows": int, "max_bytes": int, "idle_timeout": float, "patience": float, "tasks": int}
 _OPTION_NAMES: Final = {"subscribe", "subscribepattern", "startingoffsets", "failondataloss", *_NUMBERS}
@@ -55,7 +57,7 @@ class BalancedOptions:
     max_rows: int = 500_000
     max_bytes: int | None = None
     idle_timeout: float = 10.0
-    patience: float = 120.0
+    patience: float = PATIENCE
     tasks: int = field(default_factory=lambda: os.cpu_count() or 1)
     fail_on_data_loss: bool = True
 

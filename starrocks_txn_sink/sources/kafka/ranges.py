@@ -127,7 +127,7 @@ def polls(consumer: Consumer, part: OffsetRanges, clock: Clock) -> Iterator[Poll
         elif deadline.expired():
             raise DeadlineExceeded(
                 f"Kafka delivered no rows for {part.patience:.0f} s.",
-                hint="Check that the brokers are running, or raise patience.",
+                hint="Check that the brokers are running. The source balanced_kafka waits longer with `patience`.",
                 partitions=len(unfinished.ends),
                 first=next(iter(unfinished.ends)),
             )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
-from starrocks_txn_sink.sources.kafka.options import SPARK_READS, client_config, no_client
+from starrocks_txn_sink.sources.kafka.options import PATIENCE, SPARK_READS, client_config, no_client
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -196,7 +196,6 @@ def _kind(node: Any) -> str:
 # --- the plan of a micro-batch ---
 
 _SOURCE_KINDS: Final = ("StreamingDataSourceV2ScanRelation", "StreamingDataSourceV2Relation")  # the second: Spark 3.5
-_PATIENCE: Final = 120.0  # seconds without a row, as of `balanced_kafka`
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,14 +229,14 @@ class KafkaSource:
         """
         _require_client()
         try:
-            plan = _execution(frame, query).analyzed()
-            names, steps = _columns_and_steps(plan)
+            execution = _execution(frame, query)
+            names, steps = _columns_and_steps(execution.analyzed())
         except Exception as error:  # py4j's: the plan is hidden, or of another version of Spark
             raise _not_alone("the query's plan cannot be seen") from error
         changed = sorted(name for name, own in columns.items() if names.get(name) != own)
         if steps or changed:
             raise _not_alone(f"there is {steps[0]}" if steps else f"{changed[0]} is not Kafka's {columns[changed[0]]}")
-        inputs = _scan(frame, query).inputPartitions()
+        inputs = _scan(execution).inputPartitions()
         if not inputs.size():
             return None
         first = inputs.apply(0)
@@ -250,19 +249,19 @@ class KafkaSource:
     def plan(self, frame: DataFrame, lanes: int) -> PlannedRanges:
         """The micro-batch's offsets, as at most `lanes` groups of whole source partitions. Raises OptionError."""
         ranges_of = _require_client()
-        if _kind(frame._jdf.queryExecution().analyzed()) != "LogicalRDD":
+        execution = _execution(frame, self.query)
+        rows = frame._jdf.queryExecution().analyzed()
+        if _kind(rows) != "LogicalRDD" or rows.rdd().id() != execution.toRdd().id():
             raise _not_alone("there is a step in front of the sink")
-        scan = _scan(frame, self.query)
+        scan = _scan(execution)
         start, end = (_offsets(each) for each in (scan.start(), scan.end()))
         if end.keys() - start.keys():  # of a new partition only the source's own plan has the start
-            start = start | {
-                _place(each): int(each.fromOffset()) for each in map(_range, _items(scan.inputPartitions()))
-            }
+            start = first_offsets(each.offsetRange() for each in _items(scan.inputPartitions())) | start
         ranges = {place: (start[place], until) for place, until in end.items() if until > start.get(place, until)}
         if len({topic for topic, _ in ranges}) > 1:
             raise _not_alone("there are several topics, whose partitions have the same numbers")
         groups = ranges_of.spread(ranges, lanes)
-        lists = [ranges_of.OffsetRanges(each, _PATIENCE, self.config, self.time) for each in groups]
+        lists = [ranges_of.OffsetRanges(each, PATIENCE, self.config, self.time) for each in groups]
         return PlannedRanges(lists, scan.metrics().get("numOutputRows").get())
 
 
@@ -281,8 +280,8 @@ def _execution(frame: DataFrame, query: str) -> Any:
     return session._jsparkSession.sharedState().activeStreamingQueries().get(number).lastExecution()
 
 
-def _scan(frame: DataFrame, query: str) -> Any:
-    return _execution(frame, query).executedPlan().collectLeaves().apply(0)
+def _scan(execution: Any) -> Any:
+    return execution.executedPlan().collectLeaves().apply(0)
 
 
 def _columns_and_steps(plan: Any) -> tuple[dict[str, str], list[str]]:
@@ -317,13 +316,14 @@ def _offsets(offset: Any) -> dict[KafkaPartition, int]:
     return {(topic, int(number)): each for topic, numbers in topics.items() for number, each in numbers.items()}
 
 
-def _range(partition: Any) -> Any:
-    return partition.offsetRange()
-
-
-def _place(offset_range: Any) -> KafkaPartition:
-    partition = offset_range.topicPartition()
-    return str(partition.topic()), int(partition.partition())
+def first_offsets(offset_ranges: Iterable[Any]) -> dict[KafkaPartition, int]:
+    """The first offset of each partition among Spark's KafkaOffsetRanges, into which minPartitions cuts partitions."""
+    found: dict[KafkaPartition, int] = {}
+    for each in offset_ranges:
+        partition, first = each.topicPartition(), int(each.fromOffset())
+        place = str(partition.topic()), int(partition.partition())
+        found[place] = min(first, found.get(place, first))
+    return found
 
 
 def _not_alone(why: str) -> OptionError:

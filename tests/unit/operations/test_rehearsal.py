@@ -20,8 +20,18 @@ from starrocks_emulator.settings import Generation, Limits, Settings
 from starrocks_emulator.transactions.backend import Backend
 from starrocks_emulator.transactions.messages import Body
 from starrocks_txn_sink import SinkOptions, cli
-from starrocks_txn_sink.operations.rehearsal import command
-from starrocks_txn_sink.operations.rehearsal.stage import Check, Finding, Stage, Terms, Verdict, array
+from starrocks_txn_sink.operations.rehearsal import command, transactions
+from starrocks_txn_sink.operations.rehearsal.stage import (
+    Check,
+    Finding,
+    Stage,
+    Terms,
+    Verdict,
+    array,
+    as_expected,
+    differs,
+    harmless,
+)
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, create_table
 from tests.support.query_port import query
 
@@ -96,6 +106,17 @@ def test_a_slow_backend_is_no_difference(start: Start, monkeypatch: pytest.Monke
     monkeypatch.setattr(Backend, "load", late)
     found = looked_at(start(), "load.busy", "load.cut")
     assert [found[name].verdict for name in ("load.busy", "load.cut")] == [Verdict.AS_EXPECTED] * 2
+
+
+def test_a_difference_is_not_looked_at_again_until_it_is_gone() -> None:
+    findings = iter(
+        [harmless("late", "it was slow"), differs("a row too many", "Send this report."), as_expected("fine")]
+    )
+    assert transactions._patiently(lambda *_: next(findings))(Stepless()).verdict is Verdict.DIFFERS  # type: ignore[arg-type]
+
+
+class Stepless:
+    """A stage that nobody asks."""
 
 
 HALF_BODIES = ({"id": 100, "note": "first"}, {"id": 110, "note": "cut"})

@@ -14,6 +14,7 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.sources.kafka import ranges
 from starrocks_txn_sink.sources.kafka.options import client_config
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, Poll, read_values, spread
+from starrocks_txn_sink.sources.kafka.spark_reader import first_offsets
 
 SPARK = {
     "key.deserializer": "org.apache.kafka.common.serialization.ByteArrayDeserializer",
@@ -76,6 +77,31 @@ def test_every_partition_is_whole_in_one_lane_and_none_has_much_more_than_its_sh
     sizes = [sum(end - start for start, end in group.values()) for group in groups]
     largest = max(end - start for start, end in wanted.values())
     assert max(sizes) <= sum(sizes) / len(groups) + largest
+
+
+class Cut:
+    """Spark's KafkaOffsetRange of partition 3 from `first` on."""
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+
+    def topicPartition(self) -> TopicPartition:  # noqa: N802 - the name is Java's
+        return TopicPartition()
+
+    def fromOffset(self) -> int:  # noqa: N802
+        return self._first
+
+
+class TopicPartition:
+    def topic(self) -> str:
+        return "t"
+
+    def partition(self) -> int:
+        return 3
+
+
+def test_a_new_partition_that_spark_has_cut_is_read_from_its_first_offset() -> None:
+    assert first_offsets(map(Cut, (40, 0, 80))) == {("t", 3): 0}
 
 
 class Message:
