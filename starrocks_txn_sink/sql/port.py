@@ -420,8 +420,11 @@ def _is_transient(error: Exception) -> bool:
     """Whether the cause is the connection or the server's load, so that the same statement may succeed later."""
     if isinstance(error, (OSError, InterfaceError)):
         return True
-    text = str(error).lower()
-    return _number(error) in _TRANSIENT_NUMBERS or any(fragment in text for fragment in _TRANSIENT_TEXTS)
+    number = _number(error)
+    if number in _TRANSIENT_NUMBERS or number in _REFUSALS:  # whose text has names, and a name may be any word
+        return number in _TRANSIENT_NUMBERS
+    text = _QUOTED.sub("", str(error.args[-1] if error.args else error)).lower()
+    return any(fragment in text for fragment in _TRANSIENT_TEXTS)
 
 
 def _number(error: Exception) -> int:

@@ -304,6 +304,25 @@ def test_a_passing_trouble_of_the_server_is_no_refusal(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (1049, "Unknown database 'publishing'"),
+        (1045, "Access denied for user 'timeout'@'10.0.0.1' (using password: YES)"),
+        (5502, "Unknown table 'shop.too many'"),
+        (1142, "Access denied; you need (at least one of) the SELECT privilege(s) on TABLE publish for this operation"),
+        (1064, "Getting analyzing error. Detail message: Column 'timeout' cannot be resolved."),
+    ],
+)
+def test_a_name_in_the_servers_words_does_not_make_a_refusal_pass(number: int, text: str) -> None:
+    def script(talk: Talk) -> None:
+        talk.log_in()
+        talk.serve({"SELECT 1": [error(number, text)]})
+
+    with QueryPeer(script) as peer, pytest.raises(QueryRefused):
+        ask(peer.url)
+
+
+@pytest.mark.parametrize(
     ("text", "kind"),
     [
         ("Failed to get scan range of tablet 10042, no queryable replica of 'ROW-VALUE'", QueryFailed),
