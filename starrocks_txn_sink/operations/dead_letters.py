@@ -23,6 +23,7 @@ from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import InputError, QueryRefused, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions, command_line
+from starrocks_txn_sink.options.load_properties import why_not_compacted
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol import dead_letters as letter_table
 from starrocks_txn_sink.protocol import label as protocol
@@ -31,7 +32,8 @@ from starrocks_txn_sink.protocol.fencing import NewToken, Scope, check_owner, fr
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Outcome, RetryPolicy, Steps, labels
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, MARKER, Owner, row_id
 from starrocks_txn_sink.protocol.wire import Body
-from starrocks_txn_sink.rows.body import load_body
+from starrocks_txn_sink.rows.body import load_body, without_replaced
+from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.port import NO_TABLE
 from starrocks_txn_sink.writer.runner import explain_rejection, may_be_rows
@@ -132,7 +134,7 @@ def _replay(
     with contextlib.closing(HttpTransport(options)) as transport:
         tokens = fresh_tokens(REPLAY, 0, random.SystemRandom())
         owner = protocol.run(take_over_replays(job, options.database, tokens, rng), transport, clock, deadline, ledger)
-        written = 0
+        written, keys = 0, _primary_keys(connection, options, deadline)
         for one in dead_letters():
             chosen = letter_table.select_rows(options.database, job, one.partition, one.position)
             rows = letter_table.read_rows(connection.query(*chosen, deadline))
@@ -140,13 +142,21 @@ def _replay(
                 continue  # a newer replay has written this source transaction
             _refuse_own_tables(one, rows)
             label = Label(options.database, next(names))
-            steps = replay_transaction(
-                label, job, owner, _loads(options, job, label, rows), options.begin_headers(), rng
-            )
+            loads = _loads(options, job, label, rows, keys)
+            steps = replay_transaction(label, job, owner, loads, options.begin_headers(), rng)
             _require_visible(protocol.run(steps, transport, clock, deadline, ledger), connection, one, options)
             yield f"{one.partition}  {one.position}  {one.rows} rows are visible, label {label.name}"
             written += 1
     yield f"replayed: {written or 'none'}"
+
+
+_KEYED_SQL = (
+    "SELECT TABLE_NAME FROM information_schema.tables_config WHERE TABLE_SCHEMA = %s AND TABLE_MODEL = 'PRIMARY_KEYS'"
+)
+_KEYS_SQL = (
+    "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE FROM information_schema.columns WHERE TABLE_SCHEMA = %s "
+    "AND COLUMN_KEY = 'PRI' ORDER BY TABLE_NAME, ORDINAL_POSITION"
+)
 
 
 def _refuse_own_tables(dead_letter: DeadLetter, rows: Sequence[DeadLetterRow]) -> None:
@@ -162,15 +172,32 @@ def _refuse_own_tables(dead_letter: DeadLetter, rows: Sequence[DeadLetterRow]) -
             )
 
 
+def _primary_keys(connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> dict[str, TableKey]:
+    """The primary keys by table, as JSON rows name them; none if `compact` is off."""
+    found: dict[str, list[KeyColumn]] = {}
+    if options.compact:
+        keyed = {str(table) for (table,) in connection.query(_KEYED_SQL, (options.database,), deadline)}
+        for table, name, kind in connection.query(_KEYS_SQL, (options.database,), deadline):
+            if table in keyed:
+                found.setdefault(str(table), []).append(KeyColumn.of_column_type(str(name), str(kind)))
+    return dict(found)
+
+
 def _loads(
-    options: SinkOptions, job: str, label: Label, rows: list[DeadLetterRow]
+    options: SinkOptions, job: str, label: Label, rows: list[DeadLetterRow], keys: Mapping[str, TableKey]
 ) -> list[tuple[str, Body, Mapping[str, str]]]:
-    """Loads of one source transaction: its rows, the deletes of its dead letters, the ledger's row."""
+    """Loads of one source transaction: its rows, the deletes of its dead letters, the ledger's row.
+
+    Of the rows of one key only the last is sent (`rows.body`): the server promises no order between them.
+    """
     loads = []
     for table in dict.fromkeys(row.table for row in rows):
         mine = [row for row in rows if row.table == table]
-        pieces = [memoryview((SEPARATOR + row.content).encode()) for row in mine]
-        loads.append((table, pieces, _headers(options, table, mine[0].columns)))
+        pieces: Sequence[memoryview] = [memoryview((SEPARATOR + row.content).encode()) for row in mine]
+        headers, key = _headers(options, table, mine[0].columns), keys.get(table, ())
+        if key and not why_not_compacted(headers, [column.name for column in key]):
+            pieces = without_replaced(pieces, key)
+        loads.append((table, pieces, headers))
     deletes = [memoryview(piece) for piece in letter_table.delete_rows(row.id for row in rows)]
     loads.append((DEAD_LETTER_TABLE, deletes, options.load_headers(DEAD_LETTER_TABLE)))
     ledger, row = ledger_row(job, label.name)

@@ -117,6 +117,15 @@ def last_of_each(keys: pa.Array) -> Bools | None:
     return kept
 
 
+def without_replaced(pieces: Sequence[memoryview], key: TableKey) -> Sequence[memoryview]:
+    """The `pieces`, one row each with its separator, without rows that a later one of the same key replaces."""
+    content = bytearray().join(pieces)
+    content.extend(bytes(ROOM))
+    starts = np.cumsum([0, *(piece.nbytes for piece in pieces)])
+    kept = last_of_each(read_keys(np.frombuffer(content, dtype=np.uint8), starts, key))
+    return pieces if kept is None else [pieces[row] for row in np.flatnonzero(kept).tolist()]
+
+
 @dataclass(slots=True)
 class SentKeys:
     """The keys that `label` has sent to one table, by chunk.

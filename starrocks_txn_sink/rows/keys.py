@@ -39,6 +39,7 @@ _NUMBER_BYTES: Final = 19  # of 18 digits, which surely fit 64 bits, and the nex
 _TEXT_BYTES: Final = 66  # of 64 characters, their quotes not counted, and the next sign
 _BLOCK_ROWS: Final = 1 << 12
 _JSON_NUMBER: Final = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$"
+_SCALE: Final = re.compile(r",\s*(\d+)\s*\)")
 _IN_NUMBER: Final = np.isin(np.arange(256), list(b"0123456789+-.eE"))
 ROOM: Final = 256  # behind the last row, so that all rows are read alike
 _NULL_CSV: Final = "\\N"
@@ -80,6 +81,15 @@ class KeyColumn:
         """A column of the SQL type `type_name`, without its length."""
         key_type = _KEY_TYPES.get(type_name, KeyType.TEXT)
         return cls(name, key_type, scale if key_type is KeyType.DECIMAL else None, name)
+
+    @classmethod
+    def of_column_type(cls, name: str, text: str) -> KeyColumn:
+        """A column by its `COLUMN_TYPE` in information_schema, such as `decimal64(9,2)`, `tinyint(1)` (BOOLEAN)."""
+        word = text.partition("(")[0].strip().upper()
+        if word.startswith("DECIMAL"):
+            scale = _SCALE.search(text)
+            return cls.of(name, "DECIMAL", int(scale[1]) if scale else 0)
+        return cls.of(name, "BOOLEAN" if text.lower().startswith("tinyint(1)") else word, None)
 
     @classmethod
     def from_json(cls, key_type: str, **others: Any) -> KeyColumn:

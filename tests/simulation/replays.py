@@ -75,7 +75,7 @@ class Replayer(Node):
             return
         rows = [DeadLetterRow(row["id"], row["table_name"], row["content"], row["load_columns"]) for row in mine]
         options, label = self._world.options, Label(DATABASE, next(self._names))
-        loads = _loads(options, JOB, label, rows)
+        loads = _loads(options, JOB, label, rows, {})
         assert self.owner is not None
         steps = replay_transaction(label, JOB, self.owner, loads, options.begin_headers(), self._world.rng)
         self._fiber(steps, self._written)

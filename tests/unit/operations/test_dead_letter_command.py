@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from starrocks_emulator.server import Emulator
+from starrocks_emulator.settings import RowOrder, Settings
 from starrocks_txn_sink import cli
 from starrocks_txn_sink.operations import dead_letters as dead_letter_replay
 from starrocks_txn_sink.protocol import label as protocol
@@ -38,11 +39,12 @@ def server(tmp_path: Path) -> Iterator[Emulator]:
         yield emulator
 
 
-def set_aside(server: Emulator, position: int, job: str = "j", **tables: list[str]) -> None:
+def set_aside(server: Emulator, position: int, job: str = "j", columns: str | None = None, **tables: list[str]) -> None:
     place = DeadLetterSource(job, "p-0", position, "NULL in a NOT NULL column", "label-1", 4, "2026-01-02 03:04:05")
     for table, rows in tables.items():
-        columns = "`id`,`__hex_b`,`b`=to_binary(`__hex_b`, 'hex')" if table == "items" else ""
-        for piece in dead_letter_rows(place, table, columns, [row.encode() for row in rows]):
+        binary = "`id`,`__hex_b`,`b`=to_binary(`__hex_b`, 'hex')" if table == "items" else ""
+        loaded = binary if columns is None else columns
+        for piece in dead_letter_rows(place, table, loaded, [row.encode() for row in rows]):
             row = orjson.loads(piece[1:])
             names = ", ".join(row)
             marks = ", ".join(["%s"] * len(row))
@@ -100,6 +102,29 @@ def test_what_is_rejected_again_stays_and_stops_the_replay(
     ask(server, f'UPDATE shop.{DEAD_LETTER_TABLE} SET content = \'{{"id":1,"n":5}}\' WHERE position = 9')
     assert command(server, "replay") == 0
     assert ask(server, "SELECT id, n FROM shop.orders ORDER BY id") == [(1, 5), (2, 8)]
+
+
+@pytest.mark.parametrize("compact", [True, False])
+def test_of_the_rows_of_one_key_only_the_last_is_replayed(tmp_path: Path, compact: bool) -> None:
+    """The server promises no order of one key's changes inside a StarRocks transaction."""
+    changes = [f'{{"id":{7 if n % 2 else "7.0"},"n":{n}}}' for n in range(20)]
+    deleted = ['{"id":8,"n":1}', '{"__op":1,"id":8}', '{"id":9,"n":1}']
+    renamed = [f'{{"number":{n},"n":{n}}}' for n in range(3)]
+    disorder = Settings(row_order=RowOrder.ARBITRARY, row_order_seed=3)
+    with Emulator(tmp_path / "data", disorder) as server:
+        ask(server, "CREATE DATABASE shop")
+        for table in ("orders", "renamed"):
+            ask(server, f"CREATE TABLE shop.{table} (id BIGINT NOT NULL, n INT) PRIMARY KEY(id)")
+        ask(server, "CREATE TABLE shop.items (id BIGINT, n INT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
+        ask(server, create_table("shop"))
+        set_aside(server, 9, orders=[*changes, *deleted])
+        set_aside(server, 10, items=changes[:2], columns="")
+        set_aside(server, 11, renamed=renamed, columns="`number`,`n`,`id`=`number`")
+        assert command(server, "replay", "--option", f"compact={compact}") == 0
+        found = ask(server, "SELECT id, n FROM shop.orders ORDER BY id")
+        assert (found == [(7, 19), (9, 1)]) == compact
+        assert ask(server, "SELECT count(*) FROM shop.items") == [(2,)]
+        assert ask(server, "SELECT id, n FROM shop.renamed ORDER BY id") == [(0, 0), (1, 1), (2, 2)]
 
 
 def test_one_position_alone_can_be_replayed(server: Emulator) -> None:

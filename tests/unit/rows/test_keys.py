@@ -200,3 +200,20 @@ def test_keys_of_csv(rows: list[tuple[str, str]]) -> None:
     lines = ["\x01".join((number, "other", text, "0")) for number, text in rows]
     assert keys_of(lines, second, separator=b"\x02") == [None if text == r"\N" else text for _, text in rows]
     assert keys_of(lines, first, separator=b"\x02") == [number for number, _ in rows]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "scale"),
+    [
+        ("bigint(20)", KeyType.INTEGER, None),
+        ("bigint(20) unsigned", KeyType.INTEGER, None),
+        ("tinyint(1)", KeyType.BOOLEAN, None),
+        ("tinyint(4)", KeyType.INTEGER, None),
+        ("decimal64(9, 2)", KeyType.DECIMAL, 2),
+        ("decimal(10)", KeyType.DECIMAL, 0),
+        ("datetime", KeyType.DATETIME, None),
+        ("varchar(20)", KeyType.TEXT, None),
+    ],
+)
+def test_the_type_of_a_key_is_read_from_its_column_type(text: str, kind: KeyType, scale: int | None) -> None:
+    assert KeyColumn.of_column_type("id", text) == KeyColumn("id", kind, scale, "id")
