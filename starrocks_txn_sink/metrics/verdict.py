@@ -40,8 +40,8 @@ def health_status(model: Model, now: float, limit: float) -> HealthStatus:
     """The most severe statement about the jobs; `limit` is the allowed age of the last progress, in seconds."""
     return (
         _integrity_status(model, now)
-        or _outage_status(model, now)
         or _failure_status(model, now, limit)
+        or _outage_status(model, now)
         or _slow_status(model, now)
         or _quiet_status(model, now)
         or _ok_status(model, now)
@@ -74,19 +74,21 @@ def _outage_status(model: Model, now: float) -> HealthStatus | None:
 
 
 def _failure_status(model: Model, now: float, limit: float) -> HealthStatus | None:
-    failed = [job for job in model.jobs if job.failed_at]
+    """A job that has failed, ended or stands still; one that waits for StarRocks does none of these."""
+    jobs = [job for job in model.jobs if not job.outage_since]
+    failed = [job for job in jobs if job.failed_at]
     if failed:
         job = max(failed, key=lambda job: job.failed_at)
         since = f"last committed {ago(now, job.last_commit)} ago" if job.last_commit else "no commit yet"
         text = f"The last micro-batch failed {ago(now, job.failed_at)} ago ({job.failed_code}); {since}."
         return HealthStatus(Light.BAD, _with_job_name(model, job, text))
-    ended = [job for job in model.jobs if job.ended_code]
+    ended = [job for job in jobs if job.ended_code]
     if ended:
         job = ended[0]
         return HealthStatus(
             Light.BAD, _with_job_name(model, job, f"The query ended {ago(now, job.ended_at)} ago ({job.ended_code}).")
         )
-    for job in model.jobs:
+    for job in jobs:
         if job.stale(now, limit):
             text = f"No progress for {ago(now, job.last_progress or job.first_seen)}"
             busy = f"; a micro-batch has been running for {ago(now, job.running_since)}" if job.running_since else ""
@@ -158,7 +160,8 @@ def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
     recent = model.history.since(now - _RECENTLY)
     metrics, started = model.metrics, any(job.last_progress or job.failed_at for job in model.jobs)
     wrong = metrics.total("integrity_violations_total") or model.jobs.in_doubt
-    stale = _failure_status(model, now, limit) is not None
+    worst = (_failure_status(model, now, limit), _outage_status(model, now))
+    stale = any(status is not None and status.light is Light.BAD for status in worst)
     age = metrics.value("transaction_age_ratio")
     limit_bytes = metrics.value("buffer_limit_bytes")
     full = metrics.value("buffer_bytes") / limit_bytes if limit_bytes else 0.0

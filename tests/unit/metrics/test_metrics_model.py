@@ -498,6 +498,20 @@ def test_an_outage_is_a_pause_that_everybody_sees() -> None:
     assert (told.ready, told.value("outage_start_timestamp_seconds")) == (True, 0)
 
 
+def test_a_job_that_waits_does_not_hide_another_one_that_has_failed() -> None:
+    told = Told()
+    told.batch(0, receipt(told))
+    for job in ("shop", "bank"):
+        told.tell("batch.started", job=job, batch_id=1, lanes=1, query=job)
+    told.tell("outage.met", job="shop", batch_id=1, code="not_sent", seconds=0.0, report=None)
+    assert told.lit() is Light.WARN
+    told.tell("batch.failed", job="bank", batch_id=1, seconds=0.5, code="rows_rejected", report=None)
+    assert told.lit() is Light.BAD
+    assert told.sentence.startswith("bank: The last micro-batch failed")
+    told.clock.advance(LIMIT + 100)
+    assert told.sentence.startswith("bank: The last micro-batch failed")
+
+
 def test_a_query_that_runs_again_has_not_ended() -> None:
     told = Told()
     told.fail(0, "query_failed")
