@@ -269,6 +269,22 @@ def outage_of(error: BaseException) -> tuple[str, LaneReport | None] | None:
     return (report.error, report) if report is not None and is_outage_code(report.error) else None
 
 
+_AFTER_BEGIN: Final = (errors.TooManyTransactions, errors.LoadFailed, errors.CommitFailed)
+
+
+def has_begun(error: BaseException) -> bool:
+    """Whether StarRocks had answered the job before it met this outage, so that the addresses are right.
+
+    A lane under a shared label, whose report has the time of its failure, loads only what the driver has begun.
+    """
+    met = outage_of(error)
+    if met is None:
+        return False
+    code, report = met
+    answered = report is not None and (report.failed_at > 0 or any(status == "OK" for _, status, _ in report.requests))
+    return answered or issubclass(errors.class_of(code), _AFTER_BEGIN)
+
+
 def wait_out(
     write: Callable[[], Result],
     place: Mapping[str, Any],

@@ -33,7 +33,7 @@ from starrocks_txn_sink.sink import lifecycle
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.continuity import ProofLog, Resumption
 from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly
-from starrocks_txn_sink.sink.failures import wait_out
+from starrocks_txn_sink.sink.failures import has_begun, wait_out
 from starrocks_txn_sink.sink.lanes import LanePlan, SharedLabelRun, follows_a_shuffle, refuse_own_labels
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, LaneInput, has_unfilled_deletes, is_marked, lane_input
 from starrocks_txn_sink.sink.session import (
@@ -242,7 +242,7 @@ class StarRocksSink:
         self._events = SinkEvents(options, listener, metrics)
         self._listener = self._events.emit
         self._sessions: dict[str, Session] = {}  # by job: one sink may serve several queries
-        self._served: set[str] = set()  # jobs that have written a micro-batch in this process
+        self._served: set[str] = set()  # jobs for which StarRocks has begun a transaction in this process
         self._ending: dict[str, Session] = {}  # by epoch: failed ones, until their labels are rolled back
         self._turns = lifecycle.WriteTurns()
         self._jobs = lifecycle.SparkJobs()
@@ -356,12 +356,15 @@ class StarRocksSink:
     def _commit_or_wait(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
         """Commit the micro-batch, over outages of StarRocks if need be.
 
-        Before the job's first session a failure is more often a wrong address than an outage, so it is raised at once.
+        Until StarRocks has begun a transaction of the job's, a failure is more often a wrong address than an outage, so
+        it is raised at once.
         """
-        if origin.job not in self._served:
-            return self._commit(frame, origin)
+
+        def stopped() -> bool:
+            return origin.job not in self._served or lifecycle.is_stopped(frame)
+
         place = {"job": origin.job, "batch_id": origin.batch_id}
-        write, stopped = partial(self._commit, frame, origin), partial(lifecycle.is_stopped, frame)
+        write = partial(self._commit, frame, origin)
         return wait_out(write, place, self.options.batch_deadline, self._listener, stopped)
 
     def _commit(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
@@ -385,7 +388,9 @@ class StarRocksSink:
         try:
             with self._jobs.tag(frame), self.auditing.while_writing() if self.auditing else contextlib.nullcontext():
                 receipts = self._run_lanes(frame, origin, session)
-        except BaseException:
+        except BaseException as error:
+            if has_begun(error):
+                self._served.add(origin.job)
             self._ending[session.epoch] = session
             self._writers.pop(origin.job, None)
             self._sessions.pop(origin.job, None)

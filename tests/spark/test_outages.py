@@ -61,7 +61,21 @@ def test_a_stop_during_an_outage_ends_the_query_at_once(shop: Shop) -> None:
     assert not query.isActive
 
 
-def test_before_its_first_micro_batch_a_query_fails_at_once(shop: Shop) -> None:
+@pytest.mark.parametrize("transactions", ["batch", pytest.param("lane", marks=pytest.mark.deep)])
+def test_an_outage_in_its_first_micro_batch_is_waited_out_once_a_transaction_was_begun(
+    shop: Shop, transactions: str
+) -> None:
+    shop.fault({"operation": "load", **AWAY})
+    shop.feed(rows_of("p-0", [1]))
+    query, _ = shop.start(forever=True, max_attempts=1, transactions=transactions)
+    wait_for(lambda: tries(shop) >= 2)
+    shop.fault()
+    wait_for(lambda: shop.written() == (2, 2))
+    assert query.isActive
+    query.stop()
+
+
+def test_before_its_first_transaction_a_query_fails_at_once(shop: Shop) -> None:
     shop.fault({"operation": "begin", **AWAY})
     shop.feed(rows_of("p-0", [1]))
     query, _ = shop.start(max_attempts=1)

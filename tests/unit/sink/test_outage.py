@@ -8,8 +8,18 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.errors import CommitFailed, Fenced, InputError, NotSent, QueryFailed, StarRocksSinkError
-from starrocks_txn_sink.sink.failures import LOG_SECONDS, outage_of, wait_out
+from starrocks_txn_sink.errors import (
+    BeginFailed,
+    CommitFailed,
+    Fenced,
+    InputError,
+    LoadFailed,
+    NotSent,
+    QueryFailed,
+    StarRocksSinkError,
+    TooManyTransactions,
+)
+from starrocks_txn_sink.sink.failures import LOG_SECONDS, has_begun, outage_of, wait_out
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import LaneReport, envelope
 from tests.support.manual_clock import ManualClock
@@ -105,3 +115,14 @@ def test_codes_tell_outages_from_all_other_errors() -> None:
         *("transport", "not_sent", "reply_lost", "bad_reply", "query_failed"),
         *("begin_failed", "too_many_transactions", "load_failed", "commit_failed", "task_repeated"),
     }
+
+
+def test_an_outage_after_a_begin_is_told_from_a_wrong_address() -> None:
+    def lane(*requests: tuple[str, str, int], failed_at: float = 0.0) -> Exception:
+        report = LaneReport("shop", 0, 7, requests=requests).fail(NotSent("away"), failed_at)
+        return RuntimeError(envelope(report))
+
+    begun = [LoadFailed("x"), TooManyTransactions("x"), lane(("begin", "OK", 1)), lane(failed_at=1.0)]
+    assert [has_begun(error) for error in begun] == [True] * len(begun)
+    never = [NotSent("x"), BeginFailed("x"), lane(("begin", "not_sent", 3)), InputError("x"), ValueError("x")]
+    assert [has_begun(error) for error in never] == [False] * len(never)
