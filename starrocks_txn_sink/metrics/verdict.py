@@ -8,6 +8,7 @@ from starrocks_txn_sink.metrics.model import Model
 
 _MINUTE = 60.0
 _RECENTLY = 300.0  # a past failure colours its row for this long
+_LAG_LIMIT = 300.0  # rows that have waited longer in the source are yellow
 _OUTAGE_LIMIT = 300.0  # a wait for StarRocks is red after this time: rolling upgrades end sooner
 
 
@@ -43,6 +44,7 @@ def health_status(model: Model, now: float, limit: float) -> HealthStatus:
         or _failure_status(model, now, limit)
         or _outage_status(model, now)
         or _slow_status(model, now)
+        or _lag_status(model, now)
         or _quiet_status(model, now)
         or _ok_status(model, now)
     )
@@ -109,6 +111,22 @@ def _slow_status(model: Model, now: float) -> HealthStatus | None:
     return HealthStatus(Light.WARN, _with_job_name(model, job, text))
 
 
+def _lag_status(model: Model, now: float) -> HealthStatus | None:
+    late = [
+        (job, source, lag)
+        for job in model.jobs
+        for source, lag in model.source_lags.get(job.query, {}).items()
+        if lag.seconds > _LAG_LIMIT and not job.ended_at
+    ]
+    if not late:
+        return None
+    job, source, lag = max(late, key=lambda each: each[2].seconds)
+    last = f"last committed {ago(now, job.last_commit)} ago" if job.last_commit else "no commit yet"
+    rows = f"{_plural(lag.rows, 'row')} of {source} wait{'s' if lag.rows == 1 else ''}"
+    text = f"{rows}, the oldest one for {ago(lag.seconds, 0.0)}; {last}."
+    return HealthStatus(Light.WARN, _with_job_name(model, job, text))
+
+
 def _quiet_status(model: Model, now: float) -> HealthStatus | None:
     if not len(model.jobs):
         return HealthStatus(Light.NONE, f"Waiting for the first micro-batch for {ago(now, model.history.started)}.")
@@ -169,7 +187,7 @@ def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
     waiting = bool(model.jobs.oldest_outage())
     found = {
         "right": Light.BAD if wrong else _warn(metrics.total("dead_letter_rows_total")),
-        "fresh": Light.BAD if stale else _warn(waiting or any(job.slow(now) for job in model.jobs)),
+        "fresh": Light.BAD if stale else _warn(waiting or _slow_status(model, now) or _lag_status(model, now)),
         "flow": Light.OK,
         "anatomy": Light.BAD if failing else _warn(recent.counts["aborted"]),
         "assembler": _warn(metrics.value("source_transactions_total", "dropped")),

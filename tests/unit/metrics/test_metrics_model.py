@@ -15,6 +15,7 @@ from starrocks_txn_sink.errors import CommitFailed, InputError
 from starrocks_txn_sink.metrics.catalogue import BY_NAME, OTHER, TABLES
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.metrics.series import POINTS, SLOT_SECONDS, SLOTS, History
+from starrocks_txn_sink.metrics.source_lag import SourceLag
 from starrocks_txn_sink.metrics.spark_progress import progress_events, read_progress
 from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.metrics.verdict import Light, health_status, lights, readiness
@@ -510,6 +511,20 @@ def test_a_job_that_waits_does_not_hide_another_one_that_has_failed() -> None:
     assert told.sentence.startswith("bank: The last micro-batch failed")
     told.clock.advance(LIMIT + 100)
     assert told.sentence.startswith("bank: The last micro-batch failed")
+
+
+def test_a_job_is_not_green_while_rows_have_waited_for_long() -> None:
+    told = Told()
+    told.batch(0, receipt(told))
+    told.tell("source.lagged", query="q", lags={"orders": SourceLag(9, 299.0)}, partitions={"0": 9})
+    assert told.lit() is Light.OK
+    lags = {"orders": SourceLag(303_460, 720.0), "items": SourceLag(1, 2.0)}
+    told.tell("source.lagged", query="q", lags=lags, partitions={"0": 303_461})
+    assert told.lit() is Light.WARN
+    assert told.sentence == "303,460 rows of orders wait, the oldest one for 12 min; last committed 0.0 s ago."
+    assert lights(told.model, told.clock.wall(), LIMIT)["fresh"] is Light.WARN
+    told.tell("source.unknown", query="q")
+    assert told.lit() is Light.OK
 
 
 def test_a_query_that_runs_again_has_not_ended() -> None:
