@@ -43,8 +43,10 @@ ROW_NUMBER_BITS: Final = 33
 UPSERTS: Final = ("upsert", "insert", "update", "+i", "+u", "c", "r", "u", "i", "0")
 """Values of `op` that write a row, in lower case; a row without `op` is written, too."""
 DELETES: Final = ("delete", "-d", "d", "1")
-DELETING: Final = '{"__op":1'
-"""Beginning of a deleted row, in place of its opening brace; `__op` is StarRocks' name."""
+OWN_OP: Final = "__op"
+"""StarRocks' name of the column that says whether a row is deleted (wire contract 5.6)."""
+DELETING: Final = f'{{"{OWN_OP}":1'
+"""Beginning of a deleted row, in place of its opening brace."""
 
 KEY_DELETES: Final = "starrocks_txn_sink.key_deletes"
 """In the metadata of a frame's OP: true if its deletes carry only their key, or NULL outside it."""

@@ -17,7 +17,7 @@ from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW, RENA
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.public_names import suggests_arguments
-from starrocks_txn_sink.rows.columns import OP
+from starrocks_txn_sink.rows.columns import OP, OWN_OP
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.sink.typed.fit import Fit, ValueFault, fit, natural
 from starrocks_txn_sink.sink.typed.target import TargetColumn, TargetType
@@ -41,7 +41,7 @@ class TableRoute:
             not exist, with this primary key.
 
     Raises:
-        OptionError: The table's name is empty or belongs to the sink, or there are no columns.
+        OptionError: The table's name is empty, its name or a column's belongs to the sink, or there are no columns.
     """
 
     table: str
@@ -60,6 +60,12 @@ class TableRoute:
             raise OptionError(
                 f"The TableRoute of {self.table} has no columns.",
                 hint="Give a list of column names, or a mapping of the table's columns to the DataFrame's.",
+            )
+        if any(name.casefold() == OWN_OP for name in self.sources):
+            raise OptionError(
+                f"The TableRoute of {self.table} names the column {OWN_OP}, which belongs to the sink.",
+                hint="StarRocks takes its values for operations. Call the DataFrame's column `op`, and leave it out of "
+                "the route.",
             )
 
     @property

@@ -52,6 +52,13 @@ def test_a_route_is_refused(table: str) -> None:
         TableRoute(table, ["id"])
 
 
+@pytest.mark.parametrize("columns", [["id", "__op"], {"id": "id", "__OP": "o"}])
+def test_a_route_for_the_column_of_operations_is_refused(columns: list[str] | dict[str, str]) -> None:
+    """In CSV, and where the table's columns are not known, an insert would be a delete that nobody has counted."""
+    with pytest.raises(OptionError, match="the column __op, which belongs to the sink"):
+        TableRoute("orders", columns)
+
+
 def test_a_name_that_holds_the_prefix_elsewhere_is_a_users() -> None:
     rows = [("a", 1, "my" + LEDGER_TABLE, True, ',{"id":1}')]
     assert len(list(Segmenter().split(batch(rows)))) == 2
