@@ -25,6 +25,7 @@ from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, ListUnfinished, ide
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
 _TABLES: Final = "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)"
+_DATABASE: Final = "SELECT SCHEMA_NAME FROM information_schema.schemata WHERE SCHEMA_NAME = %s"
 _ROWS: Final = "SELECT job, kind, name, position, batch, label, epoch, updated_at FROM {} WHERE kind IN (%s, %s)"
 _DEAD: Final = "SELECT job, count(*) FROM {} GROUP BY job"
 _PLACE: Final = re.compile(r"(?:(.+)[-/])?(\d+)")
@@ -116,6 +117,12 @@ def job_statuses(
     tables = {
         str(row[0]) for row in connection.query(_TABLES, (options.database, LEDGER_TABLE, DEAD_LETTER_TABLE), deadline)
     }
+    if not tables and not connection.query(_DATABASE, (options.database,), deadline):
+        raise OptionError(
+            f"There is no database {options.database} that the user may see.",
+            hint="Check --database, and the user's privileges.",
+            option="database",
+        )
     ledger, dead = (identifier(options.database, name) for name in (LEDGER_TABLE, DEAD_LETTER_TABLE))
     rows = connection.query(_ROWS.format(ledger), ("driver", "position"), deadline) if LEDGER_TABLE in tables else []
     letters = dict(connection.query(_DEAD.format(dead), (), deadline)) if DEAD_LETTER_TABLE in tables else {}

@@ -453,7 +453,7 @@ def _error_kind(error: Exception) -> str:
         return "the host name cannot be resolved"
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens there"
-    if isinstance(error, TimeoutError):
+    if isinstance(error, TimeoutError) or isinstance(error.__cause__ or error.__context__, TimeoutError):
         return "no answer in time"
     if (why := _CLIENT_REASONS.get(_number(error))) is not None:
         return why

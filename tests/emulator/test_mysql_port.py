@@ -15,6 +15,7 @@ from typing import Any
 import pymysql
 import pytest
 
+from starrocks_emulator.server import Emulator
 from starrocks_emulator.sql.mysql import QueryListener
 from starrocks_emulator.tables.store import Store
 from tests.support import query_port
@@ -54,6 +55,12 @@ def test_no_statement_reads_a_file_of_this_machine(listener: QueryListener, tmp_
     assert modes["store.duckdb"] == 0o600
     assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
     assert modes["spool"] == 0o700
+
+
+def test_an_embedded_stand_ins_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """DuckDB makes its log with the modes that the process allows."""
+    with Emulator(tmp_path / "data"):
+        assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
 
 
 def ask(listener: QueryListener, sql: str, **more: Any) -> Any:

@@ -10,11 +10,10 @@ from starrocks_txn_sink.errors import AuthenticationFailed, QueryFailed, QueryRe
 from starrocks_txn_sink.http.transport import read_load_state
 from starrocks_txn_sink.operations.doctor.server import judge_versions
 from starrocks_txn_sink.operations.doctor.target import Finding, Severity, Target, failure, good, warning
-from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRules, parse_location
 from starrocks_txn_sink.protocol.label import Label
 from starrocks_txn_sink.protocol.wire import Operation
-from starrocks_txn_sink.sql.connection import Row, SqlConnection
+from starrocks_txn_sink.sql.connection import Row
 
 LABEL = "starrocks-txn-sink-doctor"
 """A label that no writer begins: its state can be requested without effect. The leader answers, followers redirect."""
@@ -38,13 +37,13 @@ def check_addresses(target: Target) -> Iterator[Finding]:
             reached = target.reach(role, address.host, address.port)
             yield reached
             if role == "query port" and reached.severity is Severity.GOOD:
-                yield _check_login(options, address)
+                yield _check_login(target, address)
 
 
-def _check_login(options: SinkOptions, address: Address) -> Finding:
-    place = address.netloc
+def _check_login(target: Target, address: Address) -> Finding:
+    options, place = target.options, address.netloc
     try:
-        SqlConnection(options, address).close()
+        target.log_in(address).close()
     except QueryRefused as error:
         return failure(
             "sql.login",

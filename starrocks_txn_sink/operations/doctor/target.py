@@ -161,6 +161,7 @@ class Target:
     _link: ThreadConnections | None = None
     _sql: SqlConnection | None = None
     _no_sql: str = ""
+    _closed: set[Address] = field(default_factory=set)
 
     def close(self) -> None:
         self._stack.close()
@@ -188,7 +189,7 @@ class Target:
 
     def sql(self) -> SqlConnection:
         """A connection to the first query port that accepts the login. Raises SectionSkipped if none does."""
-        if self._sql is None and not self._no_sql:
+        if self._sql is None:
             self._connect()
         if self._sql is None:
             raise SectionSkipped(f"no query port is usable ({self._no_sql})")
@@ -197,12 +198,23 @@ class Target:
     def _connect(self) -> None:
         for address in self.options.query_addresses:
             try:
-                self._sql = SqlConnection(self.options, address)
-            except (QueryFailed, QueryRefused) as error:
-                self._no_sql = error.message
-            else:
+                if address not in self._closed:
+                    self._sql = self.log_in(address)
+            except (QueryFailed, QueryRefused):
+                continue
+            if self._sql is not None:
                 self._stack.callback(self._sql.close)
                 return
+
+    def log_in(self, address: Address) -> SqlConnection:
+        """A connection to the query port at `address`; after QueryFailed or QueryRefused `sql` leaves it out:
+        a port of another kind keeps everybody waiting."""
+        try:
+            return SqlConnection(self.options, address)
+        except (QueryFailed, QueryRefused) as error:
+            self._no_sql = error.message
+            self._closed.add(address)
+            raise
 
     def require_database(self) -> str:
         if self.database is None:

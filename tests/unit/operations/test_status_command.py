@@ -71,6 +71,11 @@ def test_every_job_of_a_database(jobs: Emulator, capsys: Shown) -> None:
     assert first["owner_since"]
 
 
+def test_a_database_that_is_not_there_is_said(server: Emulator, capsys: Shown) -> None:
+    assert command(server, "--database", "nowhere") == 1
+    assert "There is no database nowhere that the user may see." in capsys.readouterr().err
+
+
 def test_a_person_reads_the_same(jobs: Emulator, capsys: Shown) -> None:
     assert command(jobs, "--top", "1") == 0
     said = capsys.readouterr().out
