@@ -275,14 +275,18 @@ _AFTER_BEGIN: Final = (errors.TooManyTransactions, errors.LoadFailed, errors.Com
 def has_begun(error: BaseException) -> bool:
     """Whether StarRocks had answered the job before it met this outage, so that the addresses are right.
 
-    A lane under a shared label, whose report has the time of its failure, loads only what the driver has begun.
+    A lane under a shared label, whose report has the time of its failure, loads only what the driver has begun. Where
+    no connection can be made, a load must have passed: the first one may be the first that goes to a backend.
     """
     met = outage_of(error)
     if met is None:
         return False
     code, report = met
-    answered = report is not None and (report.failed_at > 0 or any(status == "OK" for _, status, _ in report.requests))
-    return answered or issubclass(errors.class_of(code), _AFTER_BEGIN)
+    passed = {name for name, status, _ in report.requests if status == "OK"} if report is not None else set()
+    if code == errors.NotSent.code:
+        return "load" in passed
+    begun = bool(passed) or (report is not None and report.failed_at > 0)
+    return begun or issubclass(errors.class_of(code), _AFTER_BEGIN)
 
 
 def wait_out(

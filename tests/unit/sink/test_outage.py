@@ -16,6 +16,7 @@ from starrocks_txn_sink.errors import (
     LoadFailed,
     NotSent,
     QueryFailed,
+    ReplyLost,
     StarRocksSinkError,
     TooManyTransactions,
 )
@@ -118,11 +119,14 @@ def test_codes_tell_outages_from_all_other_errors() -> None:
 
 
 def test_an_outage_after_a_begin_is_told_from_a_wrong_address() -> None:
-    def lane(*requests: tuple[str, str, int], failed_at: float = 0.0) -> Exception:
-        report = LaneReport("shop", 0, 7, requests=requests).fail(NotSent("away"), failed_at)
-        return RuntimeError(envelope(report))
+    def lane(error: StarRocksSinkError, *passed: str, failed_at: float = 0.0) -> Exception:
+        requests = (*((name, "OK", 1) for name in passed), ("load", error.code, 1))
+        return RuntimeError(envelope(LaneReport("shop", 0, 7, requests=requests).fail(error, failed_at)))
 
-    begun = [LoadFailed("x"), TooManyTransactions("x"), lane(("begin", "OK", 1)), lane(failed_at=1.0)]
+    lost, away = ReplyLost("x"), NotSent("x")
+    begun = [LoadFailed("x"), TooManyTransactions("x"), lane(lost, "begin"), lane(lost, failed_at=1.0)]
+    begun += [lane(away, "begin", "load"), lane(away, "load", failed_at=1.0)]
     assert [has_begun(error) for error in begun] == [True] * len(begun)
-    never = [NotSent("x"), BeginFailed("x"), lane(("begin", "not_sent", 3)), InputError("x"), ValueError("x")]
+    never = [away, BeginFailed("x"), lost, lane(lost), InputError("x"), ValueError("x")]
+    never += [lane(away, "begin"), lane(away, failed_at=1.0)]  # a backend that the sink cannot reach
     assert [has_begun(error) for error in never] == [False] * len(never)
