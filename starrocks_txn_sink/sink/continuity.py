@@ -11,7 +11,7 @@ starts above micro-batch 0 is refused if the ledger
 
 A proof is a lower bound, so a missing or older file is no error, and none is awaited: a thread writes them. The user
 may accept the ledger as it is (`recover --accept-ledger`); proofs that were written before say nothing any more. A
-proof also keeps the skips of replayed rows (`rows.replay`) for a query that starts again in the middle of one.
+proof also keeps the skips of replayed rows (`rows.segments`) for a query that starts again in the middle of one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from starrocks_txn_sink.errors import LedgerBehind
 from starrocks_txn_sink.protocol.fencing import TakenOver, retry_until_answered
 from starrocks_txn_sink.protocol.label import Steps
 from starrocks_txn_sink.protocol.ledger import Position, ReadTraces, Traces
-from starrocks_txn_sink.rows.replay import Skip
+from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.lifecycle import run_with_timeout, start_thread
 from starrocks_txn_sink.telemetry import get_logger
 from starrocks_txn_sink.writer.messages import LaneReport

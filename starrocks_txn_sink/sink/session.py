@@ -24,7 +24,7 @@ from starrocks_txn_sink.options.addresses import require_supported
 from starrocks_txn_sink.protocol import dead_letters, fencing, receipts_log
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Result, Steps, run
 from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, Position, identifier
-from starrocks_txn_sink.rows.replay import Skip
+from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.continuity import FROM_THE_BEGINNING, Proof, Resumption, resume
 from starrocks_txn_sink.sink.typed.target import (
     COLUMNS_SQL,

@@ -27,7 +27,7 @@ from starrocks_txn_sink.protocol.wire import Operation, Status
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME, PARTITION, POSITION, TABLE, TRANSACTION_END
 from starrocks_txn_sink.rows.json_objects import MemberNames
-from starrocks_txn_sink.rows.replay import Replay
+from starrocks_txn_sink.rows.segments import Replay
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import Durations, Floats, LaneReport, TableLoads

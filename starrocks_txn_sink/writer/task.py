@@ -36,8 +36,7 @@ from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import HASH, POSITION
 from starrocks_txn_sink.rows.json_objects import MemberNames, RowCheck
 from starrocks_txn_sink.rows.keys import TableKey
-from starrocks_txn_sink.rows.replay import Replay, Skip
-from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, TaskRepeated, rows_before_sentinel
+from starrocks_txn_sink.rows.segments import Replay, RowsAfterEnd, Segmenter, Skip, TaskRepeated, rows_before_sentinel
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter, unpositioned_segmenter
 from starrocks_txn_sink.writer.messages import (
     LaneReport,
@@ -65,7 +64,7 @@ ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 class JobOwnership:
     """The driver's right to write the job, as its lanes get it: the token of its take-over, and its knowledge.
 
-    That is the positions, and the skips of earlier micro-batches (`rows.replay`), by source partition; with `canary`
+    That is the positions, and the skips of earlier micro-batches (`rows.segments`), by source partition; with `canary`
     no lane of this run has asked yet whether its label is listed.
     """
 

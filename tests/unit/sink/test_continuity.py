@@ -16,7 +16,7 @@ from starrocks_txn_sink.errors import LedgerBehind
 from starrocks_txn_sink.protocol.fencing import Scope, fresh_tokens, take_over
 from starrocks_txn_sink.protocol.label import run
 from starrocks_txn_sink.protocol.ledger import ACCEPTED, DRIVER, Owner, WriteMarker
-from starrocks_txn_sink.rows.replay import Skip
+from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.continuity import (
     FOLDER,
     Proof,
