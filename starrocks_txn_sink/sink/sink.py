@@ -35,6 +35,7 @@ from starrocks_txn_sink.sink.continuity import ProofLog, Resumption
 from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly
 from starrocks_txn_sink.sink.failures import wait_out
 from starrocks_txn_sink.sink.lanes import LanePlan, SharedLabelRun, follows_a_shuffle, refuse_own_labels
+from starrocks_txn_sink.sink.lifecycle import Endpoint, SinkEvents
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, LaneInput, has_unfilled_deletes, is_marked, lane_input
 from starrocks_txn_sink.sink.session import (
     UNLISTED,
@@ -46,7 +47,6 @@ from starrocks_txn_sink.sink.session import (
     open_session,
     roll_back_until,
 )
-from starrocks_txn_sink.sink.sink_events import Endpoint, SinkEvents
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
 from starrocks_txn_sink.sink.typed.route import (
     TableRoute,
