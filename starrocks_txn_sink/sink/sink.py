@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from starrocks_txn_sink.clock import microseconds
+from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
@@ -358,11 +358,16 @@ class StarRocksSink:
 
         Before the job's first session a failure is more often a wrong address than an outage, so it is raised at once.
         """
-        if origin.job not in self._served:
+        deadline = Deadline.after(self.options.batch_deadline, SystemClock())
+        try:
             return self._commit(frame, origin)
+        except Exception as error:
+            if origin.job not in self._served:
+                raise
+            failed = error
         place = {"job": origin.job, "batch_id": origin.batch_id}
         write, stopped = partial(self._commit, frame, origin), partial(lifecycle.is_stopped, frame)
-        return wait_out(write, place, self.options.batch_deadline, self._listener, stopped)
+        return wait_out(failed, write, place, deadline, self._listener, stopped)
 
     def _commit(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
         session = self._sessions.get(origin.job)
