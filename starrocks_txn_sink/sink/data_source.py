@@ -36,22 +36,19 @@ from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.rows.segments import check_row_numbers
 from starrocks_txn_sink.sink.checkpoint import FOLDER
-from starrocks_txn_sink.sink.continuity import FROM_THE_BEGINNING, Proof, ProofLog, see_query
 from starrocks_txn_sink.sink.plain_frames import ABORT_SECONDS, BATCH_ID, PlainFrameWriter, is_plain, log_messages
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, lane_input
-from starrocks_txn_sink.sink.session import (
-    Session,
+from starrocks_txn_sink.sink.session import Proof, ProofLog, Session, keyless
+from starrocks_txn_sink.sink.takeover import (
+    FROM_THE_BEGINNING,
     job_of_frame,
-    keyless,
     new_epoch,
     open_session,
-    required_columns,
     roll_back_until,
-    table_columns,
-    table_models,
+    see_query,
 )
 from starrocks_txn_sink.sink.typed.route import TableRoute, delete_placeholders, fit_routes, table_keys, with_columns
-from starrocks_txn_sink.sink.typed.target import TargetColumn
+from starrocks_txn_sink.sink.typed.target import TargetColumn, required_columns, table_columns, table_models
 from starrocks_txn_sink.spark_version import BATCH_DATA_SOURCE, STREAM_DATA_SOURCE, require
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.telemetry import Event, EventLogger, LogSettings, executor_log_settings
