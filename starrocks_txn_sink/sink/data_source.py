@@ -243,7 +243,7 @@ def _tables(
 
     Empty, None and empty without `query_url`.
     """
-    if not options.query_addresses:
+    if options.query_url is None:
         return {}, None, {}
     deadline = Deadline.after(options.batch_deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
@@ -399,7 +399,7 @@ def _lane_task(session: Session, options: SinkOptions, terms: LaneTerms, *, asks
         0,
         terms.marked,
         ownership=session.ownership,
-        compared=frozenset() if asks and options.query_addresses else None,
+        compared=frozenset() if asks and options.query_url is not None else None,
         keys=terms.keys,
         logging=terms.logging,
     )

@@ -141,7 +141,7 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
             marked=False,
             streaming=False,
             at_end_only=True,
-            compared=frozenset() if options.query_addresses and not typed else None,
+            compared=frozenset() if options.query_url is not None and not typed else None,
             label=next(labels(job, session.epoch, LANE, number, 0)),
             logging=None,
         )

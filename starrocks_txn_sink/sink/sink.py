@@ -424,7 +424,7 @@ class StarRocksSink:
             origin.batch_id,
             streaming=origin.streaming,
             ownership=session.ownership,
-            compared=session.compared if self.options.query_addresses else None,
+            compared=session.compared if self.options.query_url is not None else None,
             hold=session.hold,
         )
         receipts, reports = writer.write(frame, task, self._listener)

@@ -165,7 +165,7 @@ def open_session(
     """
     clock = clock or SystemClock()
     session = Session(key, job, new_epoch(run_epoch), checkpoint, {})
-    if not options.query_addresses:
+    if options.query_url is None:
         return session
     deadline = Deadline.after(options.batch_deadline, clock)
     connection = LeaderConnection(options)
@@ -244,7 +244,7 @@ def clean_up(options: SinkOptions, session: Session, done: Callable[[], object])
     The next take-over would do the same; until then the labels count against the server's limit of running
     transactions. Without `query_url` they cannot be listed, and end at their timeout.
     """
-    if not options.query_addresses:
+    if options.query_url is None:
         done()
         return
     _roll_back_open(options, session.labels, _CLEAN_UP_SECONDS)
@@ -264,7 +264,7 @@ def roll_back_until(options: SinkOptions, labels: LabelPrefix, seconds: float) -
     Never raises.
     """
     limit = time.monotonic() + seconds
-    while options.query_addresses and (left := limit - time.monotonic()) > 0:
+    while options.query_url is not None and (left := limit - time.monotonic()) > 0:
         _roll_back_open(options, labels, left)
         SystemClock().sleep(max(0.0, min(_PAUSE, limit - time.monotonic())))
 

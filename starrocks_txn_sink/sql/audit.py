@@ -241,7 +241,7 @@ class AuditWatch:
         clock: Clock | None = None,
         linger: float = _LINGER,
     ) -> None:
-        if not options.query_addresses:
+        if options.query_url is None:
             raise OptionError(
                 "An audit requires query_url.",
                 hint="Set query_url='mysql://<frontend>:9030'.",

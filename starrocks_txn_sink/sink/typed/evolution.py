@@ -171,7 +171,7 @@ def _creation(database: str, route: TableRoute, frame: T.StructType, replication
 
 def read_planned_changes(options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame) -> list[SchemaChange]:
     """The changes that rows of `frame` need, by what the server has now."""
-    if not options.query_addresses:
+    if options.query_url is None:
         raise OptionError("Schema changes are planned over SQL.", hint="Set query_url.", option="query_url")
     deadline = Deadline.after(options.batch_deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:

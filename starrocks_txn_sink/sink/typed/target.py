@@ -265,7 +265,7 @@ def compare_columns(options: SinkOptions, reports: Sequence[LaneReport]) -> list
     for report in reports:
         for table, names in report.members.items():
             found.setdefault(table, set()).update(names)
-    if not found or not options.query_addresses:
+    if not found or options.query_url is None:
         return []
     deadline = Deadline.after(_COMPARE_SECONDS, SystemClock())
     try:
