@@ -39,7 +39,7 @@ from starrocks_txn_sink.sink.lifecycle import run_with_timeout
 from starrocks_txn_sink.sink.session import Proof, ProofLog, Session, ignored, run_once
 from starrocks_txn_sink.sink.typed.target import required_columns, table_columns, table_models
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
-from starrocks_txn_sink.sql.port import LOGIN_OR_DATABASE
+from starrocks_txn_sink.sql.failures import LOGIN_OR_DATABASE
 
 _CLEAN_UP_SECONDS = 5.0
 _PAUSE = 0.5  # between two roll-backs of labels that ending tasks still begin
