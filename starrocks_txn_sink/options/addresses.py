@@ -101,9 +101,9 @@ def parse_query_url(text: str | Sequence[str], option: str = "query_url") -> tup
     return addresses
 
 
-def parse_authority(text: str, option: str, default_scheme: str = "http") -> Address:
+def parse_authority(text: str, option: str) -> Address:
     """Parse `host:port` or `scheme://host:port`."""
-    return _split_address(text if "://" in text else f"{default_scheme}://{text}", option, None)
+    return _split_address(text if "://" in text else f"http://{text}", option, None)
 
 
 def parse_location(text: str | None) -> Address | None:
