@@ -33,7 +33,7 @@ from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, MARKER, Owner, row_
 from starrocks_txn_sink.protocol.wire import Body
 from starrocks_txn_sink.rows.body import load_body
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
-from starrocks_txn_sink.sql.port import NO_TABLE
+from starrocks_txn_sink.sql.failures import NO_TABLE
 from starrocks_txn_sink.writer.runner import explain_rejection, may_be_rows
 
 REPLAY = "replay"

@@ -20,8 +20,8 @@ from starrocks_txn_sink.protocol.fencing import (
 )
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
 from starrocks_txn_sink.protocol.ledger import POSITION, ListUnfinished, Owner, ReadPositions, ReadTraces, Traces
-from starrocks_txn_sink.sink.continuity import Resumed, Resumption, resume
 from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.sink.takeover import Resumed, Resumption, resume
 from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import LaneTask, ReadRows
 from starrocks_txn_sink.writer.worker import Attempt

@@ -19,7 +19,7 @@ from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Committed
 from starrocks_txn_sink.protocol.ledger import ReadOwners
 from starrocks_txn_sink.rows import segments
-from starrocks_txn_sink.rows.replay import Replay, Skip
+from starrocks_txn_sink.rows.segments import Replay, Skip
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.writer import task
 
