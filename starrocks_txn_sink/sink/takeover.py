@@ -33,7 +33,15 @@ from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import dead_letters, fencing, receipts_log
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps, run
-from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, Position, ReadTraces, Traces
+from starrocks_txn_sink.protocol.ledger import (
+    ListUnfinished,
+    Owner,
+    Position,
+    ReadTraces,
+    Traces,
+    fresh_tokens,
+    retry_until_answered,
+)
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.lifecycle import run_with_timeout
 from starrocks_txn_sink.sink.session import Proof, ProofLog, Session, ignored, run_once
@@ -90,7 +98,7 @@ def resume(
     """
     if resumption.batch == 0:  # the source begins at its beginning
         return Resumed((yield from take_over))
-    traces: Traces = yield from fencing.retry_until_answered(ReadTraces(job, checkpoint), rng)
+    traces: Traces = yield from retry_until_answered(ReadTraces(job, checkpoint), rng)
     if not traces.known:
         take_over.close()
         raise _lost(job, resumption.batch)
@@ -199,7 +207,7 @@ def _take_over(
             ledger.create(options.ledger_replication, deadline)
     rng = random.Random()
     scope = fencing.Scope(session.job, options.database, Owner("", session.epoch, session.checkpoint))
-    steps = fencing.take_over(scope, fencing.fresh_tokens(session.epoch, 0, rng), rng)
+    steps = fencing.take_over(scope, fresh_tokens(session.epoch, 0, rng), rng)
     resuming = resume(resumption, session.job, session.checkpoint, steps, rng)
     with contextlib.closing(HttpTransport(options)) as transport:
         with contextlib.nullcontext() if options.ledger_create else advising(_CREATE_IS_OFF):
@@ -276,7 +284,7 @@ def _roll_back_open(options: SinkOptions, labels: LabelPrefix, seconds: float) -
 
 def _roll_back_all(prefix: LabelPrefix, database: str) -> Steps[None]:
     rng = random.Random()
-    for name in (yield from fencing.retry_until_answered(ListUnfinished(prefix), rng)):
+    for name in (yield from retry_until_answered(ListUnfinished(prefix), rng)):
         yield from fencing.roll_back_until_confirmed(Label(database, name), rng)
 
 

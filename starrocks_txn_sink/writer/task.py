@@ -28,9 +28,8 @@ from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
 from starrocks_txn_sink.errors import StarRocksSinkError, TransactionTimedOut, Unordered, add_note, notes_of
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.load_properties import RENAMING
-from starrocks_txn_sink.protocol.fencing import fresh_tokens
 from starrocks_txn_sink.protocol.label import Backoff, RetryPolicy, Steps, labels, run, run_of
-from starrocks_txn_sink.protocol.ledger import Position
+from starrocks_txn_sink.protocol.ledger import Position, fresh_tokens
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import HASH, POSITION

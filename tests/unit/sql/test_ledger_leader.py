@@ -18,9 +18,8 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import Fenced
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
-from starrocks_txn_sink.protocol.fencing import check_owner
 from starrocks_txn_sink.protocol.label import run
-from starrocks_txn_sink.protocol.ledger import Owner
+from starrocks_txn_sink.protocol.ledger import Owner, check_owner
 from starrocks_txn_sink.protocol.wire import Reply, Request
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.takeover import open_session
