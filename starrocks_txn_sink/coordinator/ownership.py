@@ -14,7 +14,7 @@ import orjson
 from starrocks_txn_sink.coordinator.model import Chunk, PositionSpan
 from starrocks_txn_sink.coordinator.write_buffer import Contents, EntriesBuilder
 from starrocks_txn_sink.errors import CommitFailed, Fenced, OutcomeUnknown, TransportError
-from starrocks_txn_sink.protocol import fencing
+from starrocks_txn_sink.protocol import fencing, ledger
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, LabelPrefix, Outcome, Steps, Unknown, epoch_of
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, ListUnfinished, Owner, Position, position_rows
 from starrocks_txn_sink.protocol.receipts_log import LOG_TABLE
@@ -39,7 +39,7 @@ class LaneOwnership:
     database: str
     driver_token: str
     owner: Owner
-    new_token: fencing.NewToken
+    new_token: ledger.NewToken
     now_text: Callable[[], str]  # a DATETIME literal in UTC, for readers of the ledger
     known_labels: frozenset[str] = frozenset()
     canary: bool = False
@@ -62,7 +62,7 @@ class LaneOwnership:
             found = yield ListUnfinished(LabelPrefix(self.job, self.owner.epoch, self.owner.lane))
             if not isinstance(found, TransportError):  # else the next StarRocks transaction asks
                 self.canary, self.listed = False, label in found
-        yield from fencing.check_owner(self.job, self.owner, self.driver_token, rng)
+        yield from ledger.check_owner(self.job, self.owner, self.driver_token, rng)
 
     def recover(self, label: str, spans: Sequence[PositionSpan], rng: random.Random) -> Steps[Outcome]:
         """Settle an unknown outcome: end the label for good, take the lane over, and compare the ledger with `spans`.
@@ -140,7 +140,7 @@ def _has_written(label: str, span: PositionSpan, known: Position | None) -> bool
 def _fenced_by(other: str, label: str) -> Fenced:
     if epoch_of(other) == epoch_of(label):
         text = f"Rows of this lane were written by another try of the same task, under label {other}."
-        return Fenced(text, hint=fencing.OTHER_TRY, label=label)
+        return Fenced(text, hint=ledger.OTHER_TRY, label=label)
     return Fenced(f"Rows of this lane were written by another writer, under label {other}.", label=label)
 
 

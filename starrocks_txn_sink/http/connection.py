@@ -434,7 +434,7 @@ def _prepare_request(exchange: Exchange) -> requests.PreparedRequest:
     """The request as an adapter takes it; adds only the body's headers to those of the exchange."""
     made = requests.PreparedRequest()
     made.prepare_method(exchange.method)
-    made.prepare_url(f"{exchange.address}{exchange.path}", None)
+    made.prepare_url(exchange.address.url + exchange.path, None)
     made.prepare_headers(exchange.headers)
     made.prepare_cookies({})  # the adapter reads the cookie jar
     made.prepare_body(exchange.body if exchange.body is not None and len(exchange.body) else None, None)

@@ -25,7 +25,7 @@ import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
 from urllib.parse import quote
@@ -86,14 +86,17 @@ REDIRECT = 307
 
 @dataclass(frozen=True, slots=True)
 class RedirectedRequest:
-    """One request across its redirects. `perform` makes one exchange; `reply_seconds` bounds each wait for a reply."""
+    """One request across its redirects. `perform` makes one exchange; `reply_seconds` bounds each wait for a reply.
+
+    `target_of` is `redirect_target` under the sink's rules.
+    """
 
     request: Request
     body: BodyPieces
     headers: Mapping[str, bytes] = field(repr=False)
     deadline: Deadline
     reply_seconds: float
-    rules: RedirectRules
+    target_of: Callable[[str | None], Address]
     frontends: Frontends
     perform: Callable[[Exchange], HttpResponse]
 
@@ -112,7 +115,7 @@ class RedirectedRequest:
                 self.frontends.remember_leader(asked if sending else target)
                 return reply
             asked = target
-            target = self._redirect_target(answer, target)
+            target = self._redirect_target(answer.location, target)
             # Only a backend gets the body; frontends get an empty PUT.
             sending = self.request.operation is Operation.LOAD and not self.frontends.includes(target)
             if (target, sending) in seen:
@@ -145,22 +148,12 @@ class RedirectedRequest:
             self.frontends.ask_last(target)
             raise
 
-    def _redirect_target(self, answer: HttpResponse, asked: Address) -> Address:
-        """The next address. Ignores the redirect's path, query and user info: the original ones fit every server."""
-        named = parse_location(answer.location)
-        if named is None:
-            raise errors.BadReply(
-                "The server sent a redirect whose Location names no usable host.", hint=HOST_HINT, url=str(asked)
-            )
-        target = self.rules.rewrite(named)
-        if not self.rules.allows(target):
-            raise errors.RedirectRefused(
-                f"The frontend redirected to {target}, which is neither a host of load_url nor allowed by "
-                "redirect_hosts; the sink sent nothing there.",
-                hint=f"If that server is yours, set {self.rules.option_line(target)}, or map it with redirect_map.",
-                url=str(asked),
-            )
-        return target
+    def _redirect_target(self, location: str | None, asked: Address) -> Address:
+        try:
+            return self.target_of(location)
+        except (errors.BadReply, errors.RedirectRefused) as error:
+            error.context.setdefault("url", str(asked))
+            raise
 
     def _read_answer(self, answer: HttpResponse, target: Address, sending: bool) -> Reply:
         read = read_load_state if self.request.operation is Operation.LOAD_STATE else read_reply
@@ -185,6 +178,21 @@ class RedirectedRequest:
         return reply
 
 
+def redirect_target(rules: RedirectRules, location: str | None) -> Address:
+    """The next address. Ignores the Location's path, query and user info: the original ones fit every server."""
+    named = parse_location(location)
+    if named is None:
+        raise errors.BadReply("The server sent a redirect whose Location names no usable host.", hint=HOST_HINT)
+    target = rules.rewrite(named)
+    if not rules.allows(target):
+        raise errors.RedirectRefused(
+            f"The frontend redirected to {target}, which is neither a host of load_url nor allowed by redirect_hosts; "
+            "the sink sent nothing there.",
+            hint=f"If that server is yours, set {rules.option_line(target)}, or map it with redirect_map.",
+        )
+    return target
+
+
 ROUNDS = 3
 """Tries of the whole list of frontends."""
 
@@ -194,7 +202,8 @@ class HttpTransport:
 
     def __init__(self, options: SinkOptions, *, clock: Clock | None = None, rng: random.Random | None = None) -> None:
         self._options = options
-        self._rules = options.redirect_rules
+        # Each request meets the same few Locations, but get_load_state's repeat its label.
+        self._target_of = lru_cache(maxsize=64)(partial(redirect_target, options.redirect_rules))
         self._frontends = Frontends(options.frontends)
         self._connections = ConnectionsByThread(options)
         self._clock = clock or SystemClock()
@@ -222,7 +231,7 @@ class HttpTransport:
             headers=self._headers(request),
             deadline=deadline,
             reply_seconds=self._options.read_timeout,
-            rules=self._rules,
+            target_of=self._target_of,
             frontends=self._frontends,
             perform=self._perform,
         )

@@ -28,14 +28,14 @@ from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol import dead_letters as letter_table
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetter, DeadLetterRow
-from starrocks_txn_sink.protocol.fencing import NewToken, Scope, check_owner, fresh_tokens, take_over
+from starrocks_txn_sink.protocol.fencing import Scope, take_over
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Outcome, RetryPolicy, Steps, labels
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, MARKER, Owner, row_id
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, MARKER, NewToken, Owner, check_owner, fresh_tokens, row_id
 from starrocks_txn_sink.protocol.wire import Body
 from starrocks_txn_sink.rows.body import load_body, without_replaced
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
-from starrocks_txn_sink.sql.port import NO_TABLE
+from starrocks_txn_sink.sql.failures import NO_TABLE
 from starrocks_txn_sink.writer.runner import explain_rejection, may_be_rows
 
 REPLAY = "replay"

@@ -19,9 +19,16 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.protocol import label as protocol
-from starrocks_txn_sink.protocol.fencing import retry_until_answered, roll_back_until_confirmed
+from starrocks_txn_sink.protocol.fencing import roll_back_until_confirmed
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
-from starrocks_txn_sink.protocol.ledger import ACCEPTED, LEDGER_TABLE, ListUnfinished, WriteMarker, identifier
+from starrocks_txn_sink.protocol.ledger import (
+    ACCEPTED,
+    LEDGER_TABLE,
+    ListUnfinished,
+    WriteMarker,
+    identifier,
+    retry_until_answered,
+)
 from starrocks_txn_sink.protocol.wire import Operation, Reply
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
@@ -109,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
 def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False, accept: bool = False) -> JobFindings:
     """Read the state of `options.job` from the server, within `seconds`; raises StarRocksSinkError.
 
-    With `accept` the next start of a query takes the ledger as it is (`sink.continuity`).
+    With `accept` the next start of a query takes the ledger as it is (`sink.takeover`).
     """
     clock = SystemClock()
     deadline = Deadline.after(seconds, clock)

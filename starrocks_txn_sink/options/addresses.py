@@ -15,7 +15,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from starrocks_txn_sink.errors import OptionError
@@ -41,19 +41,21 @@ class Address:
     scheme: str
     host: str
     port: int
+    netloc: str = field(init=False, repr=False, compare=False)
+    url: str = field(init=False, repr=False, compare=False)
+    """Scheme, host and port, for the path to follow."""
 
     def __post_init__(self) -> None:
         if _HOST_NAME.fullmatch(self.host) is None and not _is_ipv6(self.host):
             raise ValueError("The host is neither a host name nor an IP literal.")
         if not 0 < self.port <= 65535:
             raise ValueError("The port is not between 1 and 65535.")
-
-    @property
-    def netloc(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        netloc = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        object.__setattr__(self, "netloc", netloc)
+        object.__setattr__(self, "url", f"{self.scheme}://{netloc}")
 
     def __str__(self) -> str:
-        return f"{self.scheme}://{self.netloc}"
+        return self.url
 
 
 def _is_ipv6(host: str) -> bool:
@@ -99,9 +101,9 @@ def parse_query_url(text: str | Sequence[str], option: str = "query_url") -> tup
     return addresses
 
 
-def parse_authority(text: str, option: str, default_scheme: str = "http") -> Address:
+def parse_authority(text: str, option: str) -> Address:
     """Parse `host:port` or `scheme://host:port`."""
-    return _split_address(text if "://" in text else f"{default_scheme}://{text}", option, None)
+    return _split_address(text if "://" in text else f"http://{text}", option, None)
 
 
 def parse_location(text: str | None) -> Address | None:

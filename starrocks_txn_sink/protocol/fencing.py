@@ -1,4 +1,4 @@
-"""Take-over (claim, list, barrier, read) and owner check before a commit (docs/inside/exactly-once.md, "How it works").
+"""Take-over: claim, list, barrier, read (docs/inside/exactly-once.md, "How it works").
 
 Labels are no locks: the server forgets them, and a writer that slept can begin a forgotten one again. Owner rows in
 the ledger exclude other writers, and the order of these steps makes their reading safe. Without any one of the steps
@@ -14,27 +14,17 @@ two writers can double or lose rows:
 
 import itertools
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Any
 
-from starrocks_txn_sink.errors import Fenced, StarRocksSinkError, TransportError
+from starrocks_txn_sink.errors import Fenced, TransportError
 from starrocks_txn_sink.protocol import ledger, refusals
-from starrocks_txn_sink.protocol.label import Backoff, Label, LabelPrefix, LedgerRequest, Steps, Wait, run_of
+from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps, Wait, run_of
 from starrocks_txn_sink.protocol.ledger import Owner, Owners, Position, ReadOwners
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply
 
-NewToken = Callable[[], str]
-
-BACKOFF = Backoff(first=0.05, longest=2.0)
 MARKER_READS = 8
 """Readings of the first marker before another one is written."""
-
-
-def fresh_tokens(epoch: str, attempt: int, rng: random.Random) -> NewToken:
-    """A maker of unique tokens: the driver's run, the task's attempt, and 64 random bits."""
-    return lambda: f"{epoch}.{attempt}.{rng.getrandbits(64):016x}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +56,7 @@ class TakenOver:
 
 
 def take_over(
-    scope: Scope, new_token: NewToken, rng: random.Random, driver_token: str | None = None
+    scope: Scope, new_token: ledger.NewToken, rng: random.Random, driver_token: str | None = None
 ) -> Steps[TakenOver]:
     """Take `scope` over. A lane passes its driver's token, which must still own the job; a replay of dead letters has
     no driver and passes None.
@@ -83,17 +73,17 @@ def take_over(
 
 
 def read_positions(
-    scope: Scope, new_token: NewToken, rng: random.Random, driver_token: str | None
+    scope: Scope, new_token: ledger.NewToken, rng: random.Random, driver_token: str | None
 ) -> Steps[dict[str, Position]]:
     """3. and 4.: the positions of every commit before now; raises Fenced unless the scope's owner is still ours."""
     yield from _write_barrier(scope, new_token, rng)
-    owners: Owners = yield from retry_until_answered(_owners_of(scope.job, scope.owner), rng)
-    refuse_others(owners, scope.owner, driver_token)
-    positions: dict[str, Position] = yield from retry_until_answered(ledger.ReadPositions(scope.job), rng)
+    owners: Owners = yield from ledger.retry_until_answered(ledger.owners_of(scope.job, scope.owner), rng)
+    ledger.refuse_others(owners, scope.owner, driver_token)
+    positions: dict[str, Position] = yield from ledger.retry_until_answered(ledger.ReadPositions(scope.job), rng)
     return positions
 
 
-def _claim(scope: Scope, new_token: NewToken, rng: random.Random) -> Steps[Owner]:
+def _claim(scope: Scope, new_token: ledger.NewToken, rng: random.Random) -> Steps[Owner]:
     """1. Claim, with a fresh token for every try."""
     tries = 0
     while True:
@@ -101,16 +91,16 @@ def _claim(scope: Scope, new_token: NewToken, rng: random.Random) -> Steps[Owner
         answer = yield ledger.WriteClaim(scope.job, owner)
         if not isinstance(answer, TransportError):
             return owner
-        yield Wait(BACKOFF.seconds(tries, rng), "the ledger's owner row being written")
+        yield Wait(ledger.BACKOFF.seconds(tries, rng), "the ledger's owner row being written")
         tries += 1
 
 
-def _await_claim(scope: Scope, owner: Owner, new_token: NewToken, rng: random.Random) -> Steps[None]:
+def _await_claim(scope: Scope, owner: Owner, new_token: ledger.NewToken, rng: random.Random) -> Steps[None]:
     """Wait until the claim is visible: the server may answer OK to an INSERT that is only committed.
 
     An invisible claim is still on its way, or overwritten by now; after a barrier it has been visible in both cases.
     """
-    owners: Owners = yield from retry_until_answered(_owners_of(scope.job, owner), rng)
+    owners: Owners = yield from ledger.retry_until_answered(ledger.owners_of(scope.job, owner), rng)
     holder = owners.driver if owner.lane is None else owners.lane
     if holder is None or holder.token != owner.token:
         yield from _write_barrier(scope, new_token, rng)
@@ -118,7 +108,7 @@ def _await_claim(scope: Scope, owner: Owner, new_token: NewToken, rng: random.Ra
 
 def _roll_back_unfinished(scope: Scope, rng: random.Random) -> Steps[None]:
     """2. List unfinished labels, and roll them back."""
-    labels: tuple[str, ...] = yield from retry_until_answered(ledger.ListUnfinished(scope.label_prefix), rng)
+    labels: tuple[str, ...] = yield from ledger.retry_until_answered(ledger.ListUnfinished(scope.label_prefix), rng)
     for name in labels:
         yield from roll_back_until_confirmed(Label(scope.database, name), rng)
 
@@ -136,14 +126,14 @@ def roll_back_until_confirmed(label: Label, rng: random.Random) -> Steps[None]:
         answer = yield label.request(Operation.ROLLBACK)
         if isinstance(answer, Reply) and (refusals.is_rolled_back(answer) or _has_ended(answer)):
             return
-        yield Wait(BACKOFF.seconds(tries, rng), f"label {label.name} being rolled back")
+        yield Wait(ledger.BACKOFF.seconds(tries, rng), f"label {label.name} being rolled back")
 
 
 def _has_ended(reply: Reply) -> bool:
     return refusals.CANNOT_ABORT_VISIBLE in reply.message or refusals.is_gone(reply)
 
 
-def _write_barrier(scope: Scope, new_token: NewToken, rng: random.Random) -> Steps[None]:
+def _write_barrier(scope: Scope, new_token: ledger.NewToken, rng: random.Random) -> Steps[None]:
     """3. Barrier: write a marker and wait until it is visible.
 
     After a lost reply, and for a marker that stays invisible because another writer's may have overwritten it, another
@@ -154,20 +144,13 @@ def _write_barrier(scope: Scope, new_token: NewToken, rng: random.Random) -> Ste
         answer = yield ledger.WriteMarker(scope.job, scope.name, token)
         if not isinstance(answer, TransportError):
             for look in range(MARKER_READS << min(tries, 16)):
-                visible: bool = yield from retry_until_answered(ledger.ReadMarker(scope.job, scope.name, token), rng)
+                visible: bool = yield from ledger.retry_until_answered(
+                    ledger.ReadMarker(scope.job, scope.name, token), rng
+                )
                 if visible:
                     return
-                yield Wait(BACKOFF.seconds(look, rng), "the ledger's marker becoming visible")
-        yield Wait(BACKOFF.seconds(tries, rng), "the ledger's marker being written")
-
-
-def check_owner(job: str, mine: Owner, driver_token: str | None, rng: random.Random) -> Steps[None]:
-    """Check before a commit: read the owner rows again; raises Fenced if they are not ours.
-
-    `mine` is the lane's claim, or an owner with an empty token for an attempt without a claim.
-    """
-    owners: Owners = yield from retry_until_answered(_owners_of(job, mine), rng)
-    refuse_others(owners, mine, driver_token)
+                yield Wait(ledger.BACKOFF.seconds(look, rng), "the ledger's marker becoming visible")
+        yield Wait(ledger.BACKOFF.seconds(tries, rng), "the ledger's marker being written")
 
 
 def refuse_newer(job: str, run: str, rng: random.Random) -> Steps[None]:
@@ -176,7 +159,7 @@ def refuse_newer(job: str, run: str, rng: random.Random) -> Steps[None]:
     The data source takes its job over before every write, because its driver part keeps nothing between two writes: two
     runs would take the job from each other in turns. Positions keep even that exact; this check ends the older run.
     """
-    owners: Owners = yield from retry_until_answered(ReadOwners(job), rng)
+    owners: Owners = yield from ledger.retry_until_answered(ReadOwners(job), rng)
     if owners.driver is not None and run_of(owners.driver.epoch) > run:
         mine, other = _began(run), _began(run_of(owners.driver.epoch))
         raise Fenced(
@@ -203,72 +186,6 @@ def _began(run: str) -> str:
         return f"an unknown time ({run})"
 
 
-def _owners_of(job: str, mine: Owner) -> ReadOwners:
-    return ReadOwners(job) if mine.lane is None else ReadOwners(job, mine.lane, mine.epoch, mine.batch)
-
-
-def refuse_others(owners: Owners, mine: Owner, driver_token: str | None) -> None:
-    """Raise Fenced unless `driver_token` (if not None) owns the job and `mine` (if it has a lane) owns its lane.
-
-    An attempt without a claim (an empty token) owns its lane while no other attempt has claimed it in the same run of
-    the driver for the same or a later micro-batch. So a first attempt needs no claim, because every other one claims.
-    """
-    holder = owners.driver
-    if driver_token is not None and (holder is None or holder.token != driver_token):
-        raise _fenced("The job", holder)
-    if mine.lane is None:
-        return
-    claim = owners.lane
-    if mine.token:
-        if claim is None or claim.token != mine.token:
-            raise _lane_fenced(mine, claim)
-    elif claim is not None and claim.epoch == mine.epoch and claim.batch >= mine.batch:
-        raise _lane_fenced(mine, claim)
-
-
-OTHER_TRY = (
-    "Nothing is wrong with the rows: the other try writes them. Spark starts one next to a task that is slow "
-    "(spark.speculation) or that it believes lost (executor heartbeats); set spark.speculation to false for this job."
-)
-
-
-def _lane_fenced(mine: Owner, holder: Owner | None) -> StarRocksSinkError:
-    """The error for a lane whose claim is `holder`'s; another try in our own run is no second query."""
-    if holder is None or holder.epoch != mine.epoch:
-        return _fenced(f"Lane {mine.lane}", holder)
-    other = "try of the same task" if holder.batch == mine.batch else f"task, of micro-batch {holder.batch}"
-    return Fenced(
-        f"Lane {mine.lane} was taken over by another {other}, in the same run of the query.",
-        hint=OTHER_TRY,
-        epoch=holder.epoch,
-        checkpoint=holder.checkpoint,
-        since=holder.since,
-    )
-
-
-def _fenced(what: str, holder: Owner | None) -> StarRocksSinkError:
-    if holder is None:
-        return Fenced(
-            f"{what} has no owner in the ledger any more: its rows were deleted while this writer was running."
-        )
-    return Fenced(
-        f"{what} was taken over by another writer.",
-        epoch=holder.epoch,
-        checkpoint=holder.checkpoint,
-        since=holder.since,
-    )
-
-
-def retry_until_answered(request: LedgerRequest, rng: random.Random) -> Steps[Any]:
-    """Repeat `request` until it is answered; it must only read."""
-    for tries in itertools.count():
-        answer = yield request
-        if not isinstance(answer, TransportError):
-            return answer
-        waiting = f"the ledger answering {type(request).__name__}, after: {answer.message.rstrip('.')}"
-        yield Wait(BACKOFF.seconds(tries, rng), waiting)
-
-
 MAX_DELETED_CLAIMS = 500
 """Most owner rows that one start of a driver deletes; the next start goes on."""
 
@@ -287,12 +204,12 @@ def delete_dead_claims(job: str, mine: Owner, rng: random.Random) -> Steps[int]:
 
     Best-effort: an unanswered deletion is not repeated. Raises Fenced if `mine` does not own the job any more.
     """
-    names: tuple[str, ...] = yield from retry_until_answered(
+    names: tuple[str, ...] = yield from ledger.retry_until_answered(
         ledger.ListDeadClaims(job, mine.epoch, MAX_DELETED_CLAIMS), rng
     )
     if not names:
         return 0
-    owners: Owners = yield from retry_until_answered(ReadOwners(job), rng)
-    refuse_others(owners, mine, mine.token)
+    owners: Owners = yield from ledger.retry_until_answered(ReadOwners(job), rng)
+    ledger.refuse_others(owners, mine, mine.token)
     yield ledger.DeleteClaims(job, names)
     return len(names)

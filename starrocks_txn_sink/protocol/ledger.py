@@ -1,4 +1,4 @@
-"""The ledger: its values, requests, DDL, and the SQL of every request.
+"""The ledger: its values, requests, DDL, the SQL of every request, and the check of an owner before a commit.
 
 A `LedgerRequest` is to the ledger what a `Request` is to the transaction interface: the protocol yields it, and
 `sql.connection` executes its SQL, or a model in tests.
@@ -10,14 +10,17 @@ partition, so that its versions become visible in the order of the commits: the 
 """
 
 import hashlib
+import itertools
+import random
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
-from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.protocol.label import LabelPrefix, LedgerRequest
+from starrocks_txn_sink.errors import Fenced, InputError, StarRocksSinkError, TransportError
+from starrocks_txn_sink.protocol.label import Backoff, LabelPrefix, LedgerRequest, Steps, Wait
 
 LEDGER_TABLE = "_starrocks_txn_sink_ledger"
 NAME_BYTES = 1024
@@ -360,3 +363,90 @@ def _table(database: str) -> str:
 def _like(prefix: str) -> str:
     escaped = prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return escaped + "%"
+
+
+# --- who owns a job, and a lane ---
+
+NewToken = Callable[[], str]
+
+BACKOFF = Backoff(first=0.05, longest=2.0)
+
+
+def fresh_tokens(epoch: str, attempt: int, rng: random.Random) -> NewToken:
+    """A maker of unique tokens: the driver's run, the task's attempt, and 64 random bits."""
+    return lambda: f"{epoch}.{attempt}.{rng.getrandbits(64):016x}"
+
+
+def check_owner(job: str, mine: Owner, driver_token: str | None, rng: random.Random) -> Steps[None]:
+    """Check before a commit: read the owner rows again; raises Fenced if they are not ours.
+
+    `mine` is the lane's claim, or an owner with an empty token for an attempt without a claim.
+    """
+    owners: Owners = yield from retry_until_answered(owners_of(job, mine), rng)
+    refuse_others(owners, mine, driver_token)
+
+
+def refuse_others(owners: Owners, mine: Owner, driver_token: str | None) -> None:
+    """Raise Fenced unless `driver_token` (if not None) owns the job and `mine` (if it has a lane) owns its lane.
+
+    An attempt without a claim (an empty token) owns its lane while no other attempt has claimed it in the same run of
+    the driver for the same or a later micro-batch. So a first attempt needs no claim, because every other one claims.
+    """
+    holder = owners.driver
+    if driver_token is not None and (holder is None or holder.token != driver_token):
+        raise _fenced("The job", holder)
+    if mine.lane is None:
+        return
+    claim = owners.lane
+    if mine.token:
+        if claim is None or claim.token != mine.token:
+            raise _lane_fenced(mine, claim)
+    elif claim is not None and claim.epoch == mine.epoch and claim.batch >= mine.batch:
+        raise _lane_fenced(mine, claim)
+
+
+OTHER_TRY = (
+    "Nothing is wrong with the rows: the other try writes them. Spark starts one next to a task that is slow "
+    "(spark.speculation) or that it believes lost (executor heartbeats); set spark.speculation to false for this job."
+)
+
+
+def _lane_fenced(mine: Owner, holder: Owner | None) -> StarRocksSinkError:
+    """The error for a lane whose claim is `holder`'s; another try in our own run is no second query."""
+    if holder is None or holder.epoch != mine.epoch:
+        return _fenced(f"Lane {mine.lane}", holder)
+    other = "try of the same task" if holder.batch == mine.batch else f"task, of micro-batch {holder.batch}"
+    return Fenced(
+        f"Lane {mine.lane} was taken over by another {other}, in the same run of the query.",
+        hint=OTHER_TRY,
+        epoch=holder.epoch,
+        checkpoint=holder.checkpoint,
+        since=holder.since,
+    )
+
+
+def _fenced(what: str, holder: Owner | None) -> StarRocksSinkError:
+    if holder is None:
+        return Fenced(
+            f"{what} has no owner in the ledger any more: its rows were deleted while this writer was running."
+        )
+    return Fenced(
+        f"{what} was taken over by another writer.",
+        epoch=holder.epoch,
+        checkpoint=holder.checkpoint,
+        since=holder.since,
+    )
+
+
+def owners_of(job: str, mine: Owner) -> ReadOwners:
+    return ReadOwners(job) if mine.lane is None else ReadOwners(job, mine.lane, mine.epoch, mine.batch)
+
+
+def retry_until_answered(request: LedgerRequest, rng: random.Random) -> Steps[Any]:
+    """Repeat `request` until it is answered; it must only read."""
+    for tries in itertools.count():
+        answer = yield request
+        if not isinstance(answer, TransportError):
+            return answer
+        waiting = f"the ledger answering {type(request).__name__}, after: {answer.message.rstrip('.')}"
+        yield Wait(BACKOFF.seconds(tries, rng), waiting)

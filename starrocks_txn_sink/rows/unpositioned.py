@@ -18,8 +18,15 @@ from starrocks_txn_sink.coordinator.model import Segment, TransactionEnds
 from starrocks_txn_sink.errors import SourceChanged
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.columns import HASH, PAYLOAD, TABLE
-from starrocks_txn_sink.rows.replay import BatchRows, source_changed
-from starrocks_txn_sink.rows.segments import CheckRows, offsets_of, refuse_nulls, segments_of, slices_of
+from starrocks_txn_sink.rows.segments import (
+    BatchRows,
+    CheckRows,
+    offsets_of,
+    refuse_nulls,
+    segments_of,
+    slices_of,
+    source_changed,
+)
 
 _MASK = (1 << 64) - 1
 

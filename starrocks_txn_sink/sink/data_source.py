@@ -36,22 +36,19 @@ from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.rows.segments import check_row_numbers
 from starrocks_txn_sink.sink.checkpoint import FOLDER
-from starrocks_txn_sink.sink.continuity import FROM_THE_BEGINNING, Proof, ProofLog, see_query
 from starrocks_txn_sink.sink.plain_frames import ABORT_SECONDS, BATCH_ID, PlainFrameWriter, is_plain, log_messages
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, lane_input
-from starrocks_txn_sink.sink.session import (
-    Session,
+from starrocks_txn_sink.sink.session import Proof, ProofLog, Session, keyless
+from starrocks_txn_sink.sink.takeover import (
+    FROM_THE_BEGINNING,
     job_of_frame,
-    keyless,
     new_epoch,
     open_session,
-    required_columns,
     roll_back_until,
-    table_columns,
-    table_models,
+    see_query,
 )
 from starrocks_txn_sink.sink.typed.route import TableRoute, delete_placeholders, fit_routes, table_keys, with_columns
-from starrocks_txn_sink.sink.typed.target import TargetColumn
+from starrocks_txn_sink.sink.typed.target import TargetColumn, required_columns, table_columns, table_models
 from starrocks_txn_sink.spark_version import BATCH_DATA_SOURCE, STREAM_DATA_SOURCE, require
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.telemetry import Event, EventLogger, LogSettings, executor_log_settings
@@ -246,7 +243,7 @@ def _tables(
 
     Empty, None and empty without `query_url`.
     """
-    if not options.query_addresses:
+    if options.query_url is None:
         return {}, None, {}
     deadline = Deadline.after(options.batch_deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
@@ -402,7 +399,7 @@ def _lane_task(session: Session, options: SinkOptions, terms: LaneTerms, *, asks
         0,
         terms.marked,
         ownership=session.ownership,
-        compared=frozenset() if asks and options.query_addresses else None,
+        compared=frozenset() if asks and options.query_url is not None else None,
         keys=terms.keys,
         logging=terms.logging,
     )

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import math
+import itertools
 import os
 import random
 import re
@@ -184,17 +184,17 @@ class FailureBoard:
     def __init__(self, delay: float = _DELAY) -> None:
         self._delay = delay
         self._guard = threading.Lock()
-        self._last: dict[str, Failure] = {}
+        self.last: dict[str, Failure] = {}  # by query
         self._waiting: dict[str, Failure] = {}
         self._awaited: set[str] = set()
 
     def post(self, query: str, failure: Failure) -> None:
         """Keep the failure of a micro-batch of `query`, and print its block soon."""
         with self._guard:
-            self._last.pop(query, None)
-            self._last[query] = self._waiting[query] = failure
-            if len(self._last) > _QUERIES:
-                del self._last[next(iter(self._last))]
+            self.last.pop(query, None)
+            self.last[query] = self._waiting[query] = failure
+            if len(self.last) > _QUERIES:
+                del self.last[next(iter(self.last))]
         atexit.unregister(self.print_waiting)
         atexit.register(self.print_waiting)
         timer = threading.Timer(self._delay, self._print_late, (query, failure))
@@ -205,13 +205,13 @@ class FailureBoard:
     def forget(self, query: str) -> None:
         """A micro-batch of `query` has succeeded."""
         with self._guard:
-            self._last.pop(query, None)
+            self.last.pop(query, None)
 
     def take(self, query: str) -> Failure | None:
         """The last failure of `query`, which the caller prints; None without one."""
         with self._guard:
             self._waiting.pop(query, None)
-            return self._last.pop(query, None)
+            return self.last.pop(query, None)
 
     @contextlib.contextmanager
     def awaited(self, query: str) -> Iterator[None]:
@@ -290,43 +290,43 @@ def has_begun(error: BaseException) -> bool:
 
 
 def wait_out(
+    failed: Exception,
     write: Callable[[], Result],
     place: Mapping[str, Any],
-    seconds: float,
+    deadline: Deadline,
     emit: Listener,
     stopped: Callable[[], bool],
     clock: Clock | None = None,
 ) -> Result:
-    """Call `write` until it meets no outage; its last error after `seconds`, or once the query is `stopped`.
+    """Call `write`, which has `failed`, until it meets no outage; its last error after `deadline`, or once the query is
+    `stopped`.
 
     Emits `outage.met` for each failed try, `outage.waiting` at the first one and then about every LOG_SECONDS, and
     `outage.ended`, all with `place`, the `code` and the `seconds` since the first failure.
     """
     clock = clock or SystemClock()
-    deadline, rng = Deadline.after(seconds, clock), random.Random()
-    began, next_line = math.inf, 0.0
-    tries = 0
-    while True:
+    rng = random.Random()
+    began, next_line = clock.monotonic(), 0.0
+    for tries in itertools.count():
+        met = outage_of(failed)
+        if met is None or deadline.expired() or stopped():
+            raise failed
+        code, report = met
+        fields = {**place, "code": code, "seconds": clock.monotonic() - began}
+        emit(Event("outage.met", {**fields, "report": report}))
+        if fields["seconds"] >= next_line:
+            emit(Event("outage.waiting", fields))
+            next_line = fields["seconds"] + LOG_SECONDS
+        pause = Deadline.after(_BACKOFF.seconds(tries, rng), clock)
+        while not pause.expired():
+            clock.sleep(min(_SLICE, pause.remaining()))
+            if stopped():
+                raise failed
         try:
             result = write()
         except Exception as error:
-            met = outage_of(error)
-            if met is None or deadline.expired() or stopped():
-                raise
-            code, report = met
-            began = min(began, clock.monotonic())
-            fields = {**place, "code": code, "seconds": clock.monotonic() - began}
-            emit(Event("outage.met", {**fields, "report": report}))
-            if fields["seconds"] >= next_line:
-                emit(Event("outage.waiting", fields))
-                next_line = fields["seconds"] + LOG_SECONDS
-            pause = Deadline.after(_BACKOFF.seconds(tries, rng), clock)
-            while not pause.expired():
-                clock.sleep(min(_SLICE, pause.remaining()))
-                if stopped():
-                    raise
-            tries += 1
+            failed = error
         else:
-            if tries:
-                emit(Event("outage.ended", {**place, "seconds": clock.monotonic() - began}))
+            emit(Event("outage.ended", {**place, "seconds": clock.monotonic() - began}))
             return result
+    raise AssertionError("count() has no end")

@@ -23,8 +23,8 @@ from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner,
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
 from starrocks_txn_sink.errors import InputError, KeyRepeated, OptionError, SourceChanged, StarRocksSinkError, add_note
 from starrocks_txn_sink.options import Compression, SinkOptions, Transactions
-from starrocks_txn_sink.protocol.fencing import fresh_tokens
 from starrocks_txn_sink.protocol.label import RetryPolicy, labels
+from starrocks_txn_sink.protocol.ledger import fresh_tokens
 from starrocks_txn_sink.sink.lifecycle import context_of
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS

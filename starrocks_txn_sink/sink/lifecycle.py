@@ -1,9 +1,17 @@
-"""The life of a sink's writes on the driver: turns, Spark jobs and progress, and the end of the process.
+"""The life of a sink's writes on the driver: turns, Spark jobs, events, and the end of the process.
 
-When the process ends, the sink first rolls back open labels, within seconds. At a normal end, an exception in the main
-program included, Python runs `atexit`. SIGTERM, which supervisors send first to end a driver (systemd, Kubernetes,
-YARN), ends Python at once by default, and labels would stay open until their timeout. So the first write takes the
-signal, unless the application has; making a sink changes nothing.
+**Events.** `SinkEvents` sends those of a sink to log, listener and metrics endpoint: sessions, micro-batches, receipts,
+and source transactions that stay open. The sink knows an endpoint only by the protocol `Endpoint`; `metrics` is
+imported when an endpoint is asked for. Events never break a commit: a listener that raises is skipped.
+
+A source transaction whose END does not come is no failure, and nothing is written: so a warning must say so. The counts
+come from the lanes that assemble (`sink.events_writer`), or through Spark's progress from a stage. A timer looks at
+them, because no further micro-batch may come.
+
+**The end.** When the process ends, the sink first rolls back open labels, within seconds. At a normal end, an exception
+in the main program included, Python runs `atexit`. SIGTERM, which supervisors send first to end a driver (systemd,
+Kubernetes, YARN), ends Python at once by default, and labels would stay open until their timeout. So the first write
+takes the signal, unless the application has; making a sink changes nothing.
 
 The first write of a streaming query runs in a thread of Spark's, and Python lets only the main thread set a handler
 (`signal.signal`), which then waits for the query. `faulthandler.register` takes a signal from any thread: its handler
@@ -20,20 +28,33 @@ import faulthandler
 import os
 import secrets
 import signal
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TextIO
+from typing import Any, Final, Protocol
 
-from pyspark.sql import DataFrame
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.utils import is_remote
 
-from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.errors import DeadlineExceeded, Fenced
-from starrocks_txn_sink.telemetry import Event, Listener
+from starrocks_txn_sink import __version__
+from starrocks_txn_sink.assembler.keyed_state import PLANNED
+from starrocks_txn_sink.clock import Clock, SystemClock
+from starrocks_txn_sink.coordinator.model import Receipt
+from starrocks_txn_sink.errors import DeadlineExceeded, Fenced, StarRocksSinkError
+from starrocks_txn_sink.metrics.jobs import AssemblerLevels
+from starrocks_txn_sink.metrics.spark_progress import ProgressWatch
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sink import progress
+from starrocks_txn_sink.sink.failures import FAILURES, SPARK, Failure, is_interruption, refused_row, text_of
+from starrocks_txn_sink.telemetry import Event, EventLogger, Listener, fan_out, get_logger, shares_stderr
+from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
+
+_log = get_logger("metrics")
+_log_sink = get_logger("sink")
+_LINES = EventLogger("sink")
 
 
 class WriteTurns:
@@ -108,7 +129,8 @@ class SparkJobs:
         if context is None:
             yield
             return
-        with show_progress(partial(read_task_progress, context, self._tag), choose_display(context, listener)):
+        display = progress.choose_display(context, listener)
+        with progress.show_progress(partial(progress.read_task_progress, context, self._tag), display):
             yield
 
     def cancel(self) -> None:
@@ -133,6 +155,222 @@ def is_stopped(frame: DataFrame) -> bool:
         return context is not None and bool(context._jvm.java.lang.Thread.currentThread().isInterrupted())
     return False
 
+
+def end_progress_bar(frame: DataFrame) -> None:
+    """End the progress bar of Spark's console and clear its line: JSON lines go to the same stream."""
+    context = context_of(frame)
+    with contextlib.suppress(Exception):  # Spark Connect has no context, and another Spark no such bar
+        bar = context._jsc.sc().progressBar()
+        if bar.isDefined():
+            bar.get().finishAll()
+            bar.get().stop()
+
+
+# --- events ---
+
+OPEN_SECONDS: Final = 60.0
+_LONGEST: Final = 3600.0  # seconds between two warnings
+_LOOK_SECONDS: Final = 5.0
+_ADVICE: Final = (
+    "Its END has not come, so none of its rows is written: did the source stop, is the END filtered out, or do several "
+    "producers write the partition (interleaved=True)?"
+)
+
+
+class OpenTransactionWatch:
+    """A listener that warns about the oldest open source transaction after OPEN_SECONDS, then ever more rarely.
+
+    Emits `transaction.open`. Thread-safe; pickled empty.
+    """
+
+    def __init__(self, emit: Listener, clock: Clock | None = None) -> None:
+        self._emit, self._clock = emit, clock or SystemClock()
+        self._guard = threading.Lock()
+        self._levels = AssemblerLevels()
+        self._said: dict[tuple[str, float], float] = {}  # by stage and opening: when to warn next
+        self._timer: threading.Timer | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OpenTransactionWatch, (self._emit,)
+
+    def __call__(self, event: Event) -> None:
+        """Take in `assembler.counted`; ignore other events."""
+        if event.name != "assembler.counted":
+            return
+        fields = event.fields
+        with self._guard:
+            self._levels.add_counts(fields["name"], fields["counts"], self._clock.wall(), fields.get("oldest", ()))
+        self._look_later()
+
+    def look(self) -> bool:
+        """Warn if it is time; whether a source transaction is open."""
+        now = self._clock.wall()
+        with self._guard:
+            found = self._levels.open_transactions()
+            if not found:
+                self._said.clear()
+                return False
+            oldest = found[0]
+            age, key = now - oldest["since"], (oldest["stage"], oldest["since"])
+            due = age >= self._said.get(key, OPEN_SECONDS)
+            if due:
+                self._said = {key: min(2 * age, age + _LONGEST)}
+        if due:
+            fields = {name: oldest[name] for name in ("stage", "place", "open", "rows")}
+            self._emit(Event("transaction.open", {**fields, "seconds": age, "advice": _ADVICE}))
+        return True
+
+    def _look_later(self) -> None:
+        with self._guard:
+            if self._timer is not None and self._timer.is_alive():
+                return
+            self._timer = threading.Timer(_LOOK_SECONDS, self._tick)
+            self._timer.daemon = True
+            with contextlib.suppress(RuntimeError):  # the interpreter is ending
+                self._timer.start()
+
+    def _tick(self) -> None:
+        still = self.look()
+        self._timer = None
+        if still:
+            self._look_later()
+
+
+class _StageCounts:
+    """Passes the counts of stages to all watches of this process; Spark calls one listener, not one for each sink."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._watches = weakref.WeakSet[OpenTransactionWatch]()
+        self._session: Any = None
+
+    def __call__(self, event: Event) -> None:
+        for watch in list(self._watches):
+            watch(event)
+
+    def follow(self, watch: OpenTransactionWatch, frame: DataFrame) -> None:
+        """Have `watch` get the counts of the stages in this process, if there are any and Spark reports them."""
+        if not PLANNED.is_set() or getattr(frame.sparkSession, "_sc", None) is None:
+            return
+        with self._guard, contextlib.suppress(Exception):  # watching never breaks a commit
+            self._watches.add(watch)
+            session = SparkSession.builder.getOrCreate()
+            if self._session is not session:
+                self._session = session
+                ProgressWatch(session, self)
+
+
+STAGES: Final = _StageCounts()
+
+
+class Endpoint(Protocol):
+    """A metrics endpoint such as `metrics.MetricsServer`."""
+
+    def __call__(self, event: Event) -> None: ...
+
+    def start(self) -> object: ...
+
+    def watch(self, session: Any) -> None: ...
+
+
+class SinkEvents:
+    """Emits the events of one sink: sessions, micro-batches, receipts. `emit` also takes events of other modules.
+
+    Pickled with its listeners: Spark Connect moves the sink into a process of the server's, where it emits `sink.made`
+    again.
+    """
+
+    def __init__(self, options: SinkOptions, listener: Listener, endpoint: Endpoint | None) -> None:
+        self.endpoint = endpoint if endpoint is not None else _shared_endpoint(options)
+        self._open = OpenTransactionWatch(_LINES)
+        targets = (_LINES, self._open, listener)
+        self.emit = fan_out(targets if self.endpoint is None else (*targets, self.endpoint))
+        versions = {"version": __version__, "spark": pyspark.__version__}
+        limits = {"buffer_bytes": options.buffer_bytes, "timeout": options.timeout}
+        self._made = Event("sink.made", {**limits, **versions})
+        self._database = options.database
+        self._settles_doubts = options.exactly_once  # the take-over of a restart finds the outcome of a commit
+        if self.endpoint is not None and not is_remote():  # with Spark Connect the sink works in another process
+            self.endpoint.start()
+        self.emit(self._made)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.emit(self._made)
+
+    @contextlib.contextmanager
+    def follow_batch(
+        self, frame: DataFrame, job: str, batch_id: int, lanes: int, query: str
+    ) -> Iterator[list[Receipt]]:
+        """Emit the events of the micro-batch that is written inside; the list takes its receipts.
+
+        `receipt.collected` comes before `batch.completed`; an error that leaves the block emits `batch.failed`. A
+        lane's error leaves it as the lane raised it, not as Spark's text. Spark's own errors stay untouched.
+        """
+        started, receipts = time.monotonic(), list[Receipt]()
+        if shares_stderr():
+            end_progress_bar(frame)
+        self._start_endpoint(frame, query)
+        place = {"job": job, "batch_id": batch_id}
+        self.emit(Event("batch.started", {**place, "lanes": lanes, "query": query, "database": self._database}))
+        try:
+            yield receipts
+        except BaseException as error:
+            report = read_envelope(text_of(error))
+            ours = _own_error(error, report)
+            code = ours.code if ours is not None else (report.error if report else "") or SPARK
+            seconds = time.monotonic() - started
+            _log_sink.debug("batch.traceback", **place, exc_info=error)
+            self.emit(Event("batch.failed", {**place, "seconds": seconds, "code": code, "report": report}))
+            if query and isinstance(error, Exception) and not _ends_with_query(frame, error):
+                FAILURES.post(query, Failure.of(ours or error, settles_doubts=self._settles_doubts, **place))
+            if ours is None or type(ours) is StarRocksSinkError:  # the latter is a bug, so its traceback counts
+                raise
+            raise ours.with_traceback(None) from None  # what Spark prints of it, Spark prints several times
+        if query in FAILURES.last:
+            FAILURES.forget(query)
+        if query:
+            STAGES.follow(self._open, frame)
+        for receipt in receipts:
+            self.emit(Event("receipt.collected", {"receipt": receipt}))
+        seconds = time.monotonic() - started
+        done = {"receipts": len(receipts), "rows": sum(one.rows for one in receipts)}
+        done["source_transactions"] = sum(one.source_transactions for one in receipts)
+        self.emit(Event("batch.completed", {**place, "seconds": seconds, **done}))
+
+    def _start_endpoint(self, frame: DataFrame, query: str) -> None:
+        if self.endpoint is None:
+            return
+        try:
+            self.endpoint.start()
+            if query and context_of(frame) is not None:
+                # The frame's own session is a copy for the query; Spark reports progress to the original one.
+                self.endpoint.watch(SparkSession.builder.getOrCreate())
+        except Exception as error:  # broken metrics must not stop a job
+            _log.warning("metrics.broken", why=str(error))
+
+
+def _own_error(error: BaseException, report: LaneReport | None) -> StarRocksSinkError | None:
+    """The sink's error behind `error`: itself, that of a lane, or the refusal of a row in the JVM."""
+    if isinstance(error, StarRocksSinkError):
+        return error
+    return report.lane_error() if report is not None else refused_row(text_of(error))
+
+
+def _ends_with_query(frame: DataFrame, error: Exception) -> bool:
+    """Whether a micro-batch failed only because its query is being stopped."""
+    return is_stopped(frame) or (not isinstance(error, StarRocksSinkError) and is_interruption(text_of(error)))
+
+
+def _shared_endpoint(options: SinkOptions) -> Endpoint | None:
+    if options.metrics_port is None:
+        return None
+    from starrocks_txn_sink.metrics.server import shared_server
+
+    return shared_server(options.metrics_port, options.metrics_host)
+
+
+# --- the end of the process ---
 
 EXIT_SECONDS = 5.0
 """How long the end of the process may be delayed; supervisors wait for 10 to 90 seconds before they use SIGKILL."""
@@ -265,116 +503,3 @@ def start_thread(call: Callable[[], None]) -> threading.Thread | None:
     except RuntimeError:
         return None
     return thread
-
-
-POLL_SECONDS = 0.5
-LOG_SECONDS = 10.0
-"""Seconds between two log lines of progress; a shorter write has none."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskProgress:
-    """Spark tasks that ended, out of those known so far: later stages are added when Spark plans them."""
-
-    tasks: int
-    of: int
-
-
-ReadProgress = Callable[[], TaskProgress | None]
-
-
-class ProgressDisplay(Protocol):
-    """Shows progress; `seconds` have passed since the write began."""
-
-    def show(self, done: TaskProgress, seconds: float) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class ProgressLog:
-    """Emits `write.progressed` every so many seconds."""
-
-    def __init__(self, listener: Listener, every: float = LOG_SECONDS) -> None:
-        self._listener, self._every, self._shown_at = listener, every, 0.0
-
-    def show(self, done: TaskProgress, seconds: float) -> None:
-        if seconds - self._shown_at >= self._every:
-            self._shown_at = seconds
-            self._listener(Event("write.progressed", {"tasks": done.tasks, "of": done.of, "seconds": seconds}))
-
-    def close(self) -> None:
-        """Holds nothing open."""
-
-
-class ProgressBar:
-    """A bar that disappears at the end of the write. Needs rich."""
-
-    def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-        self._progress = Progress(*columns, console=Console(file=stream), transient=True, redirect_stdout=False)
-        self._task = self._progress.add_task("StarRocks write, Spark tasks", total=None)
-        self._progress.start()
-
-    def show(self, done: TaskProgress, seconds: float) -> None:
-        del seconds
-        self._progress.update(self._task, completed=done.tasks, total=done.of)
-
-    def close(self) -> None:
-        self._progress.stop()
-
-
-@contextlib.contextmanager
-def show_progress(read: ReadProgress, display: ProgressDisplay, every: float = POLL_SECONDS) -> Iterator[None]:
-    """Inside, a thread reads and shows progress; its errors never touch the write."""
-    stop, started = threading.Event(), time.monotonic()
-
-    def poll() -> None:
-        while not stop.wait(every):
-            with contextlib.suppress(Exception):
-                progress = read()
-                if progress is not None:
-                    display.show(progress, time.monotonic() - started)
-
-    thread = threading.Thread(target=poll, name="starrocks-progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(5.0)
-        with contextlib.suppress(Exception):
-            display.close()
-
-
-def choose_display(context: Any, listener: Listener, stream: TextIO | None = None) -> ProgressDisplay:
-    """A bar on a terminal if rich is installed and Spark draws no bar of its own; log lines otherwise."""
-    target = sys.stderr if stream is None else stream
-    drawn = str(context.getConf().get("spark.ui.showConsoleProgress", "false")).lower() == "true"
-    if target.isatty() and not drawn:
-        with contextlib.suppress(ImportError):
-            return ProgressBar(target)
-    return ProgressLog(listener)
-
-
-def end_progress_bar(frame: DataFrame) -> None:
-    """End the progress bar of Spark's console and clear its line: JSON lines go to the same stream."""
-    context = context_of(frame)
-    with contextlib.suppress(Exception):  # Spark Connect has no context, and another Spark no such bar
-        bar = context._jsc.sc().progressBar()
-        if bar.isDefined():
-            bar.get().finishAll()
-            bar.get().stop()
-
-
-def read_task_progress(context: Any, tag: str) -> TaskProgress | None:
-    """The progress of the jobs with `tag`; None before the first one."""
-    jobs = list(context._jsc.sc().statusTracker().getJobIdsForTag(tag))
-    tracker = context.statusTracker()
-    stages = {stage for job in jobs if (info := tracker.getJobInfo(job)) is not None for stage in info.stageIds}
-    seen = [info for stage in stages if (info := tracker.getStageInfo(stage)) is not None]
-    if not seen:
-        return None
-    return TaskProgress(sum(info.numCompletedTasks for info in seen), sum(info.numTasks for info in seen))

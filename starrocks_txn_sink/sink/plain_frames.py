@@ -40,9 +40,11 @@ from starrocks_txn_sink.protocol.label import Label, LabelPrefix, RetryPolicy, b
 from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.rows.segments import TaskRepeated
 from starrocks_txn_sink.sink.lanes import LabelAttempt, SharedLabelRun
-from starrocks_txn_sink.sink.session import UNLISTED, Session, compare_columns, keyless, open_session, roll_back_until
+from starrocks_txn_sink.sink.session import UNLISTED, Session, keyless
+from starrocks_txn_sink.sink.takeover import open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
 from starrocks_txn_sink.sink.typed.route import TableRoute, TypedRoute, delete_placeholders, with_columns
+from starrocks_txn_sink.sink.typed.target import compare_columns
 from starrocks_txn_sink.spark_version import BATCH_DATA_SOURCE, require
 from starrocks_txn_sink.telemetry import Event, EventLogger, apply_log_settings
 from starrocks_txn_sink.writer.messages import LaneReport, Message, of_kind
@@ -139,7 +141,7 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
             marked=False,
             streaming=False,
             at_end_only=True,
-            compared=frozenset() if options.query_addresses and not typed else None,
+            compared=frozenset() if options.query_url is not None and not typed else None,
             label=next(labels(job, session.epoch, LANE, number, 0)),
             logging=None,
         )

@@ -135,7 +135,7 @@ def is_marked(frame: DataFrame) -> bool:
 def has_unfilled_deletes(frame: DataFrame, options: SinkOptions) -> bool:
     """Whether deletes carry only their key, as far as the frame knows, and nobody can fill NOT NULL columns."""
     fields = (field for field in frame.schema.fields if field.name == names.OP)
-    return not options.query_addresses and any(field.metadata.get(names.KEY_DELETES) is True for field in fields)
+    return options.query_url is None and any(field.metadata.get(names.KEY_DELETES) is True for field in fields)
 
 
 def _check_input(frame: DataFrame, routes: Sequence[TypedRoute]) -> bool:

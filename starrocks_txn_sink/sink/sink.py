@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from starrocks_txn_sink.clock import microseconds
+from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
@@ -31,22 +31,13 @@ from starrocks_txn_sink.rows.columns import Placeholders
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.sink import lifecycle
 from starrocks_txn_sink.sink.checkpoint import query_directory
-from starrocks_txn_sink.sink.continuity import ProofLog, Resumption
 from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly
 from starrocks_txn_sink.sink.failures import has_begun, wait_out
 from starrocks_txn_sink.sink.lanes import LanePlan, SharedLabelRun, follows_a_shuffle, refuse_own_labels
+from starrocks_txn_sink.sink.lifecycle import Endpoint, SinkEvents
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, LaneInput, has_unfilled_deletes, is_marked, lane_input
-from starrocks_txn_sink.sink.session import (
-    UNLISTED,
-    Session,
-    clean_up,
-    compare_columns,
-    job_of_frame,
-    keyless,
-    open_session,
-    roll_back_until,
-)
-from starrocks_txn_sink.sink.sink_events import Endpoint, SinkEvents
+from starrocks_txn_sink.sink.session import UNLISTED, ProofLog, Session, keyless
+from starrocks_txn_sink.sink.takeover import Resumption, clean_up, job_of_frame, open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
 from starrocks_txn_sink.sink.typed.route import (
     TableRoute,
@@ -56,6 +47,7 @@ from starrocks_txn_sink.sink.typed.route import (
     table_keys,
     with_columns,
 )
+from starrocks_txn_sink.sink.typed.target import compare_columns
 from starrocks_txn_sink.sources.kafka.spark_reader import SMALL_POLLS, has_small_polls
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger, ignore_event
@@ -359,13 +351,16 @@ class StarRocksSink:
         Until StarRocks has begun a transaction of the job's, a failure is more often a wrong address than an outage, so
         it is raised at once.
         """
-
-        def stopped() -> bool:
-            return origin.job not in self._served or lifecycle.is_stopped(frame)
-
+        deadline = Deadline.after(self.options.batch_deadline, SystemClock())
+        try:
+            return self._commit(frame, origin)
+        except Exception as error:
+            if origin.job not in self._served:
+                raise
+            failed = error
         place = {"job": origin.job, "batch_id": origin.batch_id}
-        write = partial(self._commit, frame, origin)
-        return wait_out(write, place, self.options.batch_deadline, self._listener, stopped)
+        write, stopped = partial(self._commit, frame, origin), partial(lifecycle.is_stopped, frame)
+        return wait_out(failed, write, place, deadline, self._listener, stopped)
 
     def _commit(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
         session = self._sessions.get(origin.job)
@@ -432,7 +427,7 @@ class StarRocksSink:
             origin.batch_id,
             streaming=origin.streaming,
             ownership=session.ownership,
-            compared=session.compared if self.options.query_addresses else None,
+            compared=session.compared if self.options.query_url is not None else None,
             hold=session.hold,
         )
         receipts, reports = writer.write(frame, task, self._listener)
@@ -450,6 +445,8 @@ class StarRocksSink:
 
     def _compare_columns(self, session: Session, reports: Sequence[LaneReport]) -> None:
         """Say once a session and table which names in JSON rows are no columns."""
+        if not any(report.members for report in reports):
+            return
         events = compare_columns(self.options, reports)
         if events is None:  # the next micro-batch's lanes name them again
             return

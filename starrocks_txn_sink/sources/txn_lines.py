@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from starrocks_txn_sink import compiled
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.json_objects import Bools, checked_text, layout, read_objects
@@ -178,7 +179,13 @@ def _parse_one_by_one(values: pa.Array, fields: pa.Schema) -> tuple[pa.Table, Bo
 
 
 def _parse_at_once(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
-    """All values parsed at once; None when pyarrow refuses a value, finds more objects than values, or is too lax."""
+    """All values parsed at once, by the compiled loop or by pyarrow; None when both refuse a value.
+
+    pyarrow also refuses more objects than values, and texts for which it would be too lax.
+    """
+    read = compiled.read_events(values, fields)
+    if read is not None:
+        return read
     lines = strict_text(values)
     return None if lines is None else read_objects(lines, fields)
 

@@ -17,7 +17,7 @@ from typing import Any
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.sql.connection import Excerpt, SqlConnection
+from starrocks_txn_sink.sql.any_frontend import Excerpt, SqlConnection
 from starrocks_txn_sink.telemetry import Event, Listener, fan_out, ignore_event
 
 _SELECT = re.compile(r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*\(*\s*(SELECT|WITH)\b", re.IGNORECASE | re.DOTALL)
@@ -241,7 +241,7 @@ class AuditWatch:
         clock: Clock | None = None,
         linger: float = _LINGER,
     ) -> None:
-        if not options.query_addresses:
+        if options.query_url is None:
             raise OptionError(
                 "An audit requires query_url.",
                 hint="Set query_url='mysql://<frontend>:9030'.",

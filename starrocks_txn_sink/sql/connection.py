@@ -1,7 +1,9 @@
-"""Connections to the query ports: any frontend for the tools, the leader for the ledger.
+"""Connections to query ports, and the leader's for the ledger.
 
-**Any frontend** (`SqlConnection`): rows with column names, errors with the server's text. Queries that decide about
-commits do not use it, because an older server's follower may return old rows.
+Two rules hold for every statement of the package (`QueryPort`):
+- An exchange (connecting and login, or a statement with all its rows) ends by one deadline. A socket's own timeout
+  restarts with each byte, so BoundedSocket gives every call only the remaining time.
+- Each failure is typed. PyMySQL reads a broken packet with plain `struct` and slices, so it raises any exception.
 
 **The leader** (`LeaderConnection`, and `SqlLedger` over it). A follower lags behind, so it may return an old owner or
 old positions. SHOW FRONTENDS names the leader; the sink looks it up again after a connection breaks. A leader may also
@@ -12,90 +14,225 @@ per thread would be mostly idle.
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
+import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from starrocks_txn_sink.clock import Deadline, SystemClock
+from pymysql.cursors import SSCursor
+
+from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused, RedirectRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import HOST_HINT, Address
 from starrocks_txn_sink.protocol.label import LedgerRequest
 from starrocks_txn_sink.protocol.ledger import LedgerOperation, create_table, read_result, statement
-from starrocks_txn_sink.sql.port import Answer, QueryPort, may_pass
+from starrocks_txn_sink.sql.failures import may_pass, typed_error
+from starrocks_txn_sink.sql.login import Dial, Driver, dial, login
 
-Row = dict[str, Any]
-
-_LOGIN_SECONDS = 10.0
-"""A port of another protocol accepts the connection and says nothing: nobody should wait for a statement's time."""
+_FETCH_ROWS = 1000
+_TROUBLE = "Look at the frontend's log, and at SHOW BACKENDS: the same statement may succeed later."
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
-class Excerpt:
-    """The first rows of a result, and its total number of rows."""
+class Answer:
+    """Rows of a statement, each as long as `columns`. `total` counts rows that were read but not kept, too."""
 
     columns: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
+    rows: list[tuple[Any, ...]]
     total: int
 
 
-class SqlConnection:
-    """One connection to one query port.
+class QueryPort:
+    """A logged-in connection. Not thread-safe.
 
-    Raises QueryFailed if the port does not answer, QueryRefused with the server's text if the server refuses. The text
-    may repeat the statement, so show it to its author only and keep it out of logs.
+    Raises QueryFailed if no usable answer arrived (a statement may have taken effect), QueryRefused if the server
+    refused, DeadlineExceeded if no time is left at the start. With `quotes_server`, QueryRefused has the server's text,
+    which may repeat the statement and its values: for a person who wrote the statement, never for a log.
     """
 
-    def __init__(self, options: SinkOptions, address: Address) -> None:
+    def __init__(
+        self,
+        options: SinkOptions,
+        address: Address,
+        deadline: Deadline,
+        *,
+        quotes_server: bool = False,
+        dial: Dial = dial,
+    ) -> None:
         self.address = address
-        self._options = options
-        login = self._within(options.connect_timeout + min(options.read_timeout, _LOGIN_SECONDS))
-        self._port = QueryPort(options, address, login, quotes_server=True)
-        self._port.forward_to_leader(self._within(options.read_timeout))
+        self._quotes_server = quotes_server
+        self._driver: Driver | None = None
+        settings = login(options, address)
+        seconds = deadline.bounded(options.connect_timeout, f"connecting to {address.netloc}")
+        with self._typed():
+            self._socket = BoundedSocket(dial(address, seconds), deadline.earlier(options.read_timeout))
+            self._driver = Driver(**settings)
+            self._driver.connect(self._socket)  # type: ignore[arg-type]
 
-    @classmethod
-    def connect_any(cls, options: SinkOptions) -> SqlConnection:
-        """Connect to the first address of `query_url` that accepts the login; raises the last address's error."""
-        error: QueryFailed | QueryRefused = QueryFailed("query_url names no address.")
-        for address in options.query_addresses:
-            try:
-                return cls(options, address)
-            except (QueryFailed, QueryRefused) as failed:
-                error = failed
-        raise error
+    def run(self, sql: str, parameters: tuple[object, ...], deadline: Deadline) -> Answer:
+        """Run one statement; `%s` marks a parameter, except inside a name in backticks."""
+        with self._exchange(deadline) as driver, driver.cursor() as cursor:
+            cursor.execute(bind(sql, [str(cursor.mogrify("%s", (value,))) for value in parameters]))
+            columns = _columns(cursor)
+            rows = list(cursor.fetchall())
+            return _whole(Answer(columns, rows, len(rows)))
 
-    def rows(self, sql: str, parameters: tuple[object, ...] = ()) -> list[Row]:
-        """All rows as dicts. Column names are in lower case, because versions of StarRocks differ in their case."""
-        answer = self._port.run(sql, parameters, self._within(self._options.read_timeout))
-        names = [name.lower() for name in answer.columns]
-        return [dict(zip(names, row, strict=True)) for row in answer.rows]
+    def forward_to_leader(self, deadline: Deadline) -> bool:
+        """Have the frontend pass queries on while it does not lead, now or later (wire contract 10.11).
 
-    def value(self, sql: str, parameters: tuple[object, ...] = ()) -> Any:
-        """The first column of the first row; None without rows."""
-        return next((next(iter(row.values())) for row in self.rows(sql, parameters)), None)
-
-    def excerpt(self, sql: str, limit: int) -> Excerpt:
-        """The first `limit` rows. Counts the remaining rows without keeping them, so memory stays bounded.
-
-        `batch_deadline` bounds the whole statement: its author knows how many rows it returns.
+        False if the server does not know how: then a follower answers from its own state.
         """
-        answer = self._port.excerpt(sql, limit, self._within(self._options.batch_deadline))
-        return Excerpt(answer.columns, tuple(answer.rows), answer.total)
+        try:
+            self.run("SET follower_query_forward_mode = 'leader'", (), deadline)
+        except QueryRefused:
+            return False
+        return True
+
+    def excerpt(self, sql: str, limit: int, deadline: Deadline) -> Answer:
+        """Run `sql` as it is and keep the first `limit` rows; the rest is counted, so memory stays bounded."""
+        with self._exchange(deadline) as driver, _unbuffered(driver) as cursor:
+            cursor.execute(sql)
+            columns = _columns(cursor)
+            first = list(cursor.fetchmany(limit)) if columns else []
+            total = len(first)
+            while rest := (cursor.fetchmany(_FETCH_ROWS) if total else ()):
+                total += len(rest)
+            return _whole(Answer(columns, first, total))
+
+    def is_connected_to(self, host: str, port: int) -> bool:
+        """Whether the peer's own address is `host` and `port`."""
+        try:
+            return bool(self._socket.peer()[:2] == (host, port))
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Close the connection; never raises."""
-        self._port.close()
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            with contextlib.suppress(Exception):
+                driver.close()
 
-    @staticmethod
-    def _within(seconds: float) -> Deadline:
-        return Deadline.after(seconds, SystemClock())
+    @contextlib.contextmanager
+    def _exchange(self, deadline: Deadline) -> Iterator[Driver]:
+        deadline.bounded(1.0, f"the answer of {self.address.netloc}")
+        if self._driver is None:
+            raise QueryFailed("The connection to the query port is closed.", place=self.address.netloc)
+        self._socket.deadline = deadline
+        with self._typed():
+            yield self._driver
+
+    @contextlib.contextmanager
+    def _typed(self) -> Iterator[None]:
+        """Turn each exception into a typed error. After QueryFailed the protocol's state is unknown: close."""
+        try:
+            yield
+        except QueryRefused:
+            raise
+        except StarRocksSinkError:
+            self.close()
+            raise
+        except Exception as error:
+            typed = typed_error(error, self.address.netloc, quotes_server=self._quotes_server)
+            if isinstance(typed, QueryFailed):
+                self.close()
+            raise typed from None  # the driver's text and frames may hold the statement and its values
+
+
+_NAME_OR_MARK = re.compile(r"`(?:[^`]|``)*`|%s")
+
+
+def bind(sql: str, literals: Sequence[str]) -> str:
+    """`sql` with its marks replaced by `literals`; no other `%` has a meaning. TypeError for another number."""
+    left = iter(literals)
+    marks = [found for found in _NAME_OR_MARK.findall(sql) if found == "%s"]
+    if len(marks) != len(literals):
+        raise TypeError(f"{len(marks)} marks, {len(literals)} parameters")
+    return _NAME_OR_MARK.sub(lambda found: next(left) if found[0] == "%s" else found[0], sql)
+
+
+class BoundedSocket:
+    """A connected socket (plain, after `start_tls` with TLS) that never waits past `deadline`."""
+
+    def __init__(self, connected: Any, deadline: Deadline) -> None:
+        self._socket = connected
+        self.deadline = deadline
+
+    def _bound(self) -> Any:
+        left = self.deadline.remaining()
+        if left <= 0.0:
+            raise TimeoutError("no time is left")
+        self._socket.settimeout(left)
+        return self._socket
+
+    def settimeout(self, seconds: float | None) -> None:
+        """Ignore the driver's timeouts: each of them would start again."""
+
+    def sendall(self, data: bytes) -> None:
+        self._bound().sendall(data)
+
+    def receive_into(self, buffer: Any) -> int:
+        received: int = self._bound().recv_into(buffer)
+        return received
+
+    def makefile(self, _: str) -> io.BufferedReader:
+        return io.BufferedReader(_Received(self))
+
+    def start_tls(self, wrap: Callable[..., ssl.SSLSocket], host: str) -> None:
+        self._socket = wrap(self._bound(), server_hostname=host)
+
+    def peer(self) -> Any:
+        return self._socket.getpeername()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class _Received(io.RawIOBase):
+    def __init__(self, bounded: BoundedSocket) -> None:
+        self._bounded = bounded
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._bounded.receive_into(buffer)
+
+
+# --- errors of the driver ---
+
+
+@contextlib.contextmanager
+def _unbuffered(driver: Driver) -> Iterator[SSCursor]:
+    """A cursor that streams. After an error its result must not read on when it is collected."""
+    cursor = driver.cursor(SSCursor)
+    try:
+        yield cursor
+        cursor.close()
+    except BaseException:
+        result = getattr(driver, "_result", None) or getattr(cursor, "_result", None)
+        if result is not None:
+            result.unbuffered_active = False
+        raise
+
+
+def _columns(cursor: Any) -> tuple[str, ...]:
+    return tuple(str(column[0]) for column in cursor.description or ())
+
+
+def _whole(answer: Answer) -> Answer:
+    if any(len(row) != len(answer.columns) for row in answer.rows):
+        raise ValueError("a row has another number of columns")
+    return answer
 
 
 # --- the leader ---
-
-_TROUBLE = "Look at the frontend's log, and at SHOW BACKENDS: the same statement may succeed later."
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class LeaderConnection:

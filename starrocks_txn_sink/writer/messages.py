@@ -37,7 +37,7 @@ from starrocks_txn_sink.coordinator.model import Receipt, receipt_of
 from starrocks_txn_sink.coordinator.shared_label import LaneShare
 from starrocks_txn_sink.errors import StarRocksSinkError, Unordered, class_of
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.rows.replay import Skip
+from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.telemetry import Event
 
 Floats = npt.NDArray[np.float64]

@@ -27,7 +27,7 @@ from starrocks_txn_sink.protocol.wire import Operation, Status
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME, PARTITION, POSITION, TABLE, TRANSACTION_END
 from starrocks_txn_sink.rows.json_objects import MemberNames
-from starrocks_txn_sink.rows.replay import Replay
+from starrocks_txn_sink.rows.segments import Replay
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import Durations, Floats, LaneReport, TableLoads
@@ -94,9 +94,9 @@ class LaneMetrics:
         """Say in the report that Spark runs the task again."""
         self._report = replace(self._report, task_retry=True)
 
-    def attach_coordinator(self, core: SharedTransactionCoordinator) -> None:
-        """Have the report count `core`'s buffers and receipts."""
-        self._core = core
+    def attach_coordinator(self, core: SharedTransactionCoordinator, unique: UniqueRows) -> None:
+        """Have the report count `core`'s buffers and receipts, and say whether keys came again."""
+        self._core, self._unique = core, unique
 
     def attach_ownership(self, ownership: LaneOwnership | None) -> None:
         """Have the report say whether the lane's label was listed."""
@@ -105,10 +105,6 @@ class LaneMetrics:
     def attach_members(self, members: MemberNames) -> None:
         """Have the report of a lane that succeeds name the members of its first rows."""
         self._members = members
-
-    def attach_unique_rows(self, unique: UniqueRows) -> None:
-        """Have the report say whether keys came again."""
-        self._unique = unique
 
     def attach_replay(self, replay: Replay) -> None:
         """For rows with positions: `replay` knows which rows are new, and how many were skipped."""

@@ -28,16 +28,14 @@ from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
 from starrocks_txn_sink.errors import StarRocksSinkError, TransactionTimedOut, Unordered, add_note, notes_of
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.load_properties import RENAMING
-from starrocks_txn_sink.protocol.fencing import fresh_tokens
 from starrocks_txn_sink.protocol.label import Backoff, RetryPolicy, Steps, labels, run, run_of
-from starrocks_txn_sink.protocol.ledger import Position
+from starrocks_txn_sink.protocol.ledger import Position, fresh_tokens
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import HASH, POSITION
 from starrocks_txn_sink.rows.json_objects import MemberNames, RowCheck
 from starrocks_txn_sink.rows.keys import TableKey
-from starrocks_txn_sink.rows.replay import Replay, Skip
-from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, TaskRepeated, rows_before_sentinel
+from starrocks_txn_sink.rows.segments import Replay, RowsAfterEnd, Segmenter, Skip, TaskRepeated, rows_before_sentinel
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter, unpositioned_segmenter
 from starrocks_txn_sink.writer.messages import (
     LaneReport,
@@ -65,7 +63,7 @@ ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 class JobOwnership:
     """The driver's right to write the job, as its lanes get it: the token of its take-over, and its knowledge.
 
-    That is the positions, and the skips of earlier micro-batches (`rows.replay`), by source partition; with `canary`
+    That is the positions, and the skips of earlier micro-batches (`rows.segments`), by source partition; with `canary`
     no lane of this run has asked yet whether its label is listed.
     """
 
@@ -211,7 +209,7 @@ class LaneTask:
         clock: Clock,
         deadline: Deadline,
         rng: random.Random,
-        metrics: LaneMetrics | None = None,
+        metrics: LaneMetrics,
         rows: ReadRows | None = None,
         listener: telemetry.Listener = telemetry.ignore_event,
         coordinator_limits: CoordinatorLimits | None = None,
@@ -238,10 +236,8 @@ class LaneTask:
             shared=self.label is not None,
         )
         unique = UniqueRows(keys)
-        if metrics is not None:
-            metrics.attach_coordinator(core)
-            metrics.attach_ownership(ownership)
-            metrics.attach_unique_rows(unique)
+        metrics.attach_coordinator(core, unique)
+        metrics.attach_ownership(ownership)
         performer = Performer(
             self.options,
             resources.transport,
@@ -256,7 +252,7 @@ class LaneTask:
             query=resources.connection.query if resources.connection is not None else None,
         )
         segments = self._segments(batches, attempt.lane, positions, metrics, rows)
-        if metrics is not None and self.compared is not None:
+        if self.compared is not None:
             members = MemberNames(self._is_compared_by_name)
             metrics.attach_members(members)
             segments = members.read(segments)
@@ -314,22 +310,20 @@ class LaneTask:
         batches: Iterable[pa.RecordBatch],
         lane: int,
         positions: Mapping[str, Position],
-        metrics: LaneMetrics | None = None,
-        rows: ReadRows | None = None,
+        metrics: LaneMetrics,
+        rows: ReadRows | None,
     ) -> Iterator[Segment]:
         compare = self.options.check_replays
-        read = metrics.read_batch if metrics is not None else _ignore_batch
         if self.marked:
             epoch = run_of(self.epoch) if self.streaming else ""
             skips = dict(self.ownership.skips) if self.ownership is not None else {}
             replay = Replay(positions, compare, epoch, self.batch_id, skips)
-            if metrics is not None:
-                metrics.attach_replay(replay)
+            metrics.attach_replay(replay)
             quarantines = self.options.quarantines
             indexed = quarantines or bool(self.keys)
             segmenter = Segmenter(replay, with_row_index=indexed, check=RowCheck(allow_torn=quarantines))
             for batch in rows(batches) if rows is not None else rows_before_sentinel(batches, POSITION):
-                read(batch)
+                metrics.read_batch(batch)
                 yield from segmenter.split(batch)
             return
         if self.label is not None:
@@ -338,10 +332,9 @@ class LaneTask:
             place = (self.checkpoint, lane, self.options.lane_count, self.batch_id)
             unit = unpositioned_segmenter(*place, positions, compare, RowCheck())
             batches = rows_before_sentinel(batches, HASH)
-        if metrics is not None:
-            metrics.attach_unit(unit)
+        metrics.attach_unit(unit)
         for batch in batches:
-            read(batch)
+            metrics.read_batch(batch)
             yield from unit.split(batch)
         yield from unit.end()
 
@@ -386,10 +379,6 @@ def now_text(clock: Clock) -> str:
 
 def _columns_header(options: SinkOptions, table: str) -> str:
     return options.load_headers(table).get("columns", "")
-
-
-def _ignore_batch(batch: pa.RecordBatch) -> None:
-    """Stands for LaneMetrics in a lane without metrics."""
 
 
 _REPEATED = "The log of the executors has the error of the first try."

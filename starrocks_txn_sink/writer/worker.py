@@ -131,7 +131,7 @@ class WorkerResources:
     @classmethod
     def open(cls, options: SinkOptions) -> WorkerResources:
         """New resources; connections open when they are first used."""
-        connection = LeaderConnection(options) if options.query_addresses else None
+        connection = LeaderConnection(options) if options.query_url is not None else None
         ledger = SqlLedger(connection, options.database) if connection and options.exactly_once else None
         threads = DaemonThreadPool(options.load_parallelism + 1, "starrocks-lane")
         return cls(HttpTransport(options), threads, ledger, connection)

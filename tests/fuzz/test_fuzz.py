@@ -13,7 +13,7 @@ from starrocks_txn_sink.assembler.rules.assembler import TransactionAssembler
 from starrocks_txn_sink.options.addresses import RedirectRules
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.wire import LabelState
-from starrocks_txn_sink.sql.port import QueryPort
+from starrocks_txn_sink.sql.connection import QueryPort
 from tests.support.depth import scaled
 
 from . import events as event_fuzz

@@ -29,8 +29,7 @@ from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol import ledger
 from starrocks_txn_sink.protocol.label import LabelPrefix
 from starrocks_txn_sink.protocol.wire import Operation, Request
-from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
-from starrocks_txn_sink.sql.port import QueryPort
+from starrocks_txn_sink.sql.connection import LeaderConnection, QueryPort, SqlLedger
 from tests.fuzz.replies import answer
 from tests.support import query_peer
 from tests.support.manual_clock import ManualClock

@@ -10,18 +10,20 @@ import pyarrow as pa
 
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import DeadlineExceeded
-from starrocks_txn_sink.protocol.fencing import (
-    Scope,
-    delete_dead_claims,
+from starrocks_txn_sink.protocol.fencing import Scope, delete_dead_claims, roll_back_until_confirmed, take_over
+from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
+from starrocks_txn_sink.protocol.ledger import (
+    POSITION,
+    ListUnfinished,
+    Owner,
+    ReadPositions,
+    ReadTraces,
+    Traces,
     fresh_tokens,
     retry_until_answered,
-    roll_back_until_confirmed,
-    take_over,
 )
-from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
-from starrocks_txn_sink.protocol.ledger import POSITION, ListUnfinished, Owner, ReadPositions, ReadTraces, Traces
-from starrocks_txn_sink.sink.continuity import Resumed, Resumption, resume
 from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.sink.takeover import Resumed, Resumption, resume
 from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import LaneTask, ReadRows
 from starrocks_txn_sink.writer.worker import Attempt

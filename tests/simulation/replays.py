@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from starrocks_txn_sink.operations.dead_letters import REPLAY, _loads, replay_transaction, take_over_replays
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetterRow
-from starrocks_txn_sink.protocol.fencing import fresh_tokens
 from starrocks_txn_sink.protocol.label import Committed, Label, labels
-from starrocks_txn_sink.protocol.ledger import LANE, Owner, lane_name
+from starrocks_txn_sink.protocol.ledger import LANE, Owner, fresh_tokens, lane_name
 
 from .driver import DATABASE, JOB
 from .scheduler import Fiber, Node

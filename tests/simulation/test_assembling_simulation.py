@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from starrocks_txn_sink.assembler.rules.spill import Manifest
-from starrocks_txn_sink.rows.replay import Replay
+from starrocks_txn_sink.rows.segments import Replay
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from tests.support.depth import scaled
 

@@ -13,7 +13,7 @@ from starrocks_txn_sink.operations.doctor.target import Finding, Severity, Targe
 from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRules, parse_location
 from starrocks_txn_sink.protocol.label import Label
 from starrocks_txn_sink.protocol.wire import Operation
-from starrocks_txn_sink.sql.connection import Row
+from starrocks_txn_sink.sql.any_frontend import Row
 
 LABEL = "starrocks-txn-sink-doctor"
 """A label that no writer begins: its state can be requested without effect. The leader answers, followers redirect."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from starrocks_txn_sink import compiled
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.operations.doctor.server import judge_clock
 from starrocks_txn_sink.operations.doctor.target import (
@@ -72,13 +73,16 @@ REQUIREMENTS = (
 )
 PYTHON = Requirement("python", "sys", (3, 10), "The package uses features of this version.")
 _UNPACKAGED = "unpackaged"
+_COMPILED = "compiled loops"
 LEAST_JAVA = 17  # of Spark 4
 LEAST_JAVA_OF_SPARK_3 = 8
 
 
 def installed_versions() -> dict[str, str | None]:
-    """Versions in this process by name: `python` and every library of REQUIREMENTS; None for a missing one."""
+    """Versions in this process by name: `python`, every library of REQUIREMENTS, and whether it has the compiled loops;
+    None for a missing one."""
     found: dict[str, str | None] = {"python": ".".join(str(part) for part in sys.version_info[:3])}
+    found[_COMPILED] = "yes" if compiled.is_available() else None
     return found | {need.name: _installed_version(need) for need in REQUIREMENTS}
 
 
@@ -127,6 +131,8 @@ def judge_libraries(found: Mapping[str, str | None], place: str) -> Iterator[Fin
     """One finding for Python and one for each library."""
     for need in (PYTHON, *REQUIREMENTS):
         yield _judge_library(need, found.get(need.name), place)
+    loops = "has the compiled loops" if found.get(_COMPILED) else "has no compiled loops: raw events cost more"
+    yield good("library.compiled", f"This installation {loops} (docs/guides/performance.md)", place)
 
 
 def judge_java(version: str | None, place: str, spark: str | None = None) -> Finding:

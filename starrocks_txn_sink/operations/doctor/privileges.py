@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.operations.doctor.target import Finding, Target, failure, good, skipped, warning
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
-from starrocks_txn_sink.sql.connection import SqlConnection
+from starrocks_txn_sink.sql.any_frontend import SqlConnection
 
 _ADMIN_ROLES = ("root", "db_admin")
 """Built-in roles of StarRocks that hold every privilege the sink needs on tables."""

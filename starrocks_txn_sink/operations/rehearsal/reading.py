@@ -25,7 +25,7 @@ from starrocks_txn_sink.operations.rehearsal.stage import (
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.rows.body import load_body
 from starrocks_txn_sink.sql.audit import Audit, AuditConnection, Auditor
-from starrocks_txn_sink.sql.port import QueryPort
+from starrocks_txn_sink.sql.connection import QueryPort
 
 _MEGABYTE = 1_000_000
 _PADDING = "x" * 24

@@ -401,7 +401,7 @@ def check_take_over(stage: Stage) -> Finding:
         seconds = stage.clock.monotonic() - began
         try:
             run(
-                fencing.check_owner(stage.job, first.owner, first.owner.token, stage.rng),
+                ledger.check_owner(stage.job, first.owner, first.owner.token, stage.rng),
                 stage.transport,
                 stage.clock,
                 stage.deadline(),
@@ -424,7 +424,7 @@ def check_take_over(stage: Stage) -> Finding:
 
 def _take_over(stage: Stage) -> fencing.TakenOver:
     scope = fencing.Scope(stage.job, stage.database, Owner("", stage.epoch, "rehearsal"))
-    steps = fencing.take_over(scope, fencing.fresh_tokens(stage.epoch, 0, stage.rng), stage.rng)
+    steps = fencing.take_over(scope, ledger.fresh_tokens(stage.epoch, 0, stage.rng), stage.rng)
     return run(steps, stage.transport, stage.clock, stage.deadline(), stage.ledger)
 
 

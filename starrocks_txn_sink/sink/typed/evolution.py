@@ -17,10 +17,11 @@ from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import identifier
-from starrocks_txn_sink.sink.session import Session, advising, table_columns, table_models
+from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.sink.takeover import advising
 from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
 from starrocks_txn_sink.sink.typed.route import TableRoute
-from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
+from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type, table_columns, table_models
 from starrocks_txn_sink.sql.connection import LeaderConnection
 
 Columns = Mapping[str, Sequence[TargetColumn]]
@@ -170,7 +171,7 @@ def _creation(database: str, route: TableRoute, frame: T.StructType, replication
 
 def read_planned_changes(options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame) -> list[SchemaChange]:
     """The changes that rows of `frame` need, by what the server has now."""
-    if not options.query_addresses:
+    if options.query_url is None:
         raise OptionError("Schema changes are planned over SQL.", hint="Set query_url.", option="query_url")
     deadline = Deadline.after(options.batch_deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from operator import itemgetter, methodcaller
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
+from starrocks_txn_sink.sources.kafka.consumer import Consumer, Problem, Rows, open_consumer, topic_names
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE
-
-Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 _POLL_MESSAGES: Final = 20_000
 _POLL_SECONDS: Final = 0.1  # a poll waits this long for more messages, so it asks for no more than there are
-# methodcaller keeps the loop over messages in C code: there are hundreds of thousands of messages a second.
-_ERROR, _TOPIC, _PARTITION, _OFFSET = map(methodcaller, ("error", "topic", "partition", "offset"))
-_TIME, _VALUE = map(methodcaller, ("timestamp", "value"))
 _UNRECOVERABLE: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
@@ -37,27 +32,19 @@ _UNRECOVERABLE: Final = (
 class OffsetRanges:
     """Offsets [start, end) of each partition with rows; `patience` is the longest wait for the next row, in seconds.
 
-    With `time` `read_values` also reads the rows' timestamps.
+    With `time` `read_values` also gives the rows' timestamps; with `keys` `read_ranges` reads their keys.
     """
 
     ranges: Mapping[KafkaPartition, tuple[int, int]]
     patience: float
     config: Mapping[str, Any] = field(repr=False)  # may hold a password: not in repr
     time: bool = False
+    keys: bool = False
 
     @property
     def topics(self) -> list[str]:
         """The names of the topics, sorted."""
-        return sorted({topic for topic, _ in self.ranges})
-
-
-class Poll(NamedTuple):
-    """Messages within the ranges, in the order of their partitions; `topics` has each message's index in the names."""
-
-    messages: list[Message]
-    topics: Integers
-    partitions: Integers
-    offsets: Integers
+        return topic_names(self.ranges)
 
 
 # At most one: a worker process reads for one query at a time, and it is mostly the same one.
@@ -70,18 +57,18 @@ def consumer_of(config: Mapping[str, Any]) -> Consumer:
     if name not in _consumers:
         for other in list(_consumers):
             _consumers.pop(other).close()
-        _consumers[name] = Consumer(dict(config))
+        _consumers[name] = open_consumer(config)
     return _consumers[name]
 
 
-def read_ranges(part: OffsetRanges) -> Iterator[Poll]:
+def read_ranges(part: OffsetRanges) -> Iterator[Rows]:
     """The rows of the ranges with this process's consumer; errors as of `polls`."""
     consumer = consumer_of(part.config)
-    consumer.assign([TopicPartition(topic, number, start) for (topic, number), (start, _) in part.ranges.items()])
+    consumer.assign({partition: start for partition, (start, _) in part.ranges.items()})
     try:
         yield from polls(consumer, part, SystemClock())
     finally:
-        consumer.unassign()
+        consumer.assign({})
 
 
 def read_values(part: OffsetRanges) -> Iterator[pa.RecordBatch]:
@@ -90,16 +77,10 @@ def read_values(part: OffsetRanges) -> Iterator[pa.RecordBatch]:
     Rows of a partition come in the order of their offsets. Errors as of `polls`.
     """
     names = [SOURCE_PARTITION, POSITION, VALUE, *([EVENT_TIME] if part.time else [])]
-    for poll in read_ranges(part):
-        partitions = pa.array(poll.partitions).dictionary_encode().cast(pa.dictionary(pa.int32(), pa.string()))
-        columns = [partitions.cast(pa.string()), pa.array(poll.offsets)]
-        columns.append(pa.array(list(map(_VALUE, poll.messages)), pa.binary()))
-        yield pa.record_batch(columns + ([pa.array(times(poll) * 1000)] if part.time else []), names)
-
-
-def times(poll: Poll) -> Integers:
-    """The timestamp of each message in milliseconds since the Unix epoch."""
-    return np.fromiter(map(itemgetter(1), map(_TIME, poll.messages)), dtype=np.int64, count=len(poll.messages))
+    for rows in read_ranges(part):
+        partitions = pa.array(rows.partitions).dictionary_encode().cast(pa.dictionary(pa.int32(), pa.string()))
+        columns = [partitions.cast(pa.string()), pa.array(rows.offsets), rows.values]
+        yield pa.record_batch(columns + ([pa.array(rows.times * 1000)] if part.time else []), names)
 
 
 def spread(ranges: Mapping[KafkaPartition, tuple[int, int]], parts: int) -> list[dict[KafkaPartition, tuple[int, int]]]:
@@ -113,7 +94,7 @@ def spread(ranges: Mapping[KafkaPartition, tuple[int, int]], parts: int) -> list
     return groups
 
 
-def polls(consumer: Consumer, part: OffsetRanges, clock: Clock) -> Iterator[Poll]:
+def polls(consumer: Consumer, part: OffsetRanges, clock: Clock) -> Iterator[Rows]:
     """The rows of the ranges; the consumer has been assigned their starts.
 
     Raises SourceChanged for offsets that Kafka no longer has, DeadlineExceeded after `patience` seconds without a row.
@@ -121,8 +102,8 @@ def polls(consumer: Consumer, part: OffsetRanges, clock: Clock) -> Iterator[Poll
     unfinished = UnfinishedPartitions(part)
     deadline = Deadline.after(part.patience, clock)
     while unfinished.ends:
-        messages = consumer.consume(min(unfinished.left, _POLL_MESSAGES), timeout=_POLL_SECONDS)
-        if messages:
+        rows, problems = consumer.poll(min(unfinished.left, _POLL_MESSAGES), _POLL_SECONDS, part.keys)
+        if len(rows.offsets) or problems:
             deadline = Deadline.after(part.patience, clock)
         elif deadline.expired():
             raise DeadlineExceeded(
@@ -131,13 +112,13 @@ def polls(consumer: Consumer, part: OffsetRanges, clock: Clock) -> Iterator[Poll
                 partitions=len(unfinished.ends),
                 first=next(iter(unfinished.ends)),
             )
-        poll, done = unfinished.take(messages)
+        rows, done = unfinished.take(rows, problems)
         if done:
             # A partition that is done must not fill the fetch queue with rows beyond its end. Nor is it paused: clients
             # whose partitions were all paused wait a second when they are to go on.
-            consumer.incremental_unassign([TopicPartition(*partition) for partition in done])
-        if poll.messages:
-            yield poll
+            consumer.leave(done)
+        if len(rows.offsets):
+            yield rows
 
 
 class UnfinishedPartitions:
@@ -158,52 +139,36 @@ class UnfinishedPartitions:
         """Offsets before the ends, at least 1."""
         return max(1, int(np.maximum(self._end_array - self._next, 0).sum()))
 
-    def take(self, messages: list[Message]) -> tuple[Poll, list[KafkaPartition]]:
-        """The rows before the ends among the messages, and the partitions that have just reached their ends."""
-        passed = set()
-        if any(map(_ERROR, messages)):
-            passed = {partition for message in messages if (partition := self._partition_at_end(message)) is not None}
-            messages = [each for each in messages if each.error() is None]
-        topics, partitions = self._topic_indexes(messages), _integers(_PARTITION, messages)
-        numbers, offsets = self._index_of[topics, partitions], _integers(_OFFSET, messages)
-        np.maximum.at(self._next, numbers, offsets + 1)
+    def take(self, rows: Rows, problems: list[Problem]) -> tuple[Rows, list[KafkaPartition]]:
+        """The rows before the ends among the rows, and the partitions that have just reached their ends."""
+        passed = {partition for problem in problems if (partition := self._partition_at_end(problem)) is not None}
+        numbers = self._index_of[rows.topics, rows.partitions]
+        np.maximum.at(self._next, numbers, rows.offsets + 1)
         # The last offset before an end may be a marker: a row beyond the end shows as well that the end is reached.
         passed |= {self._ordered[number] for number in np.flatnonzero(self._next >= self._end_array)}
         done = [partition for partition in passed if self.ends.pop(partition, None) is not None]
         for topic, number in done:
             place = self._index_of[self._topics.index(topic), number]
             self._next[place] = self._end_array[place]
-        within = offsets < self._end_array[numbers]
-        if within.all():
-            return Poll(messages, topics, partitions, offsets), done
-        kept = np.flatnonzero(within)
-        return Poll([messages[n] for n in kept.tolist()], topics[kept], partitions[kept], offsets[kept]), done
+        within = rows.offsets < self._end_array[numbers]
+        return rows if within.all() else rows.take(np.flatnonzero(within)), done
 
-    def _topic_indexes(self, messages: list[Message]) -> Integers:
-        """The index of each message's topic; a slice of one topic, the usual case, needs no call per message."""
-        if len(self._topics) == 1:
-            return np.zeros(len(messages), dtype=np.int64)
-        codes = {topic: code for code, topic in enumerate(self._topics)}
-        return np.fromiter(map(codes.__getitem__, map(_TOPIC, messages)), dtype=np.int64, count=len(messages))
-
-    def _partition_at_end(self, message: Message) -> KafkaPartition | None:
-        """The partition whose log ends at or after its end in the slice, if the message reports the end of a log.
+    def _partition_at_end(self, problem: Problem) -> KafkaPartition | None:
+        """The partition whose log ends at or after its end in the slice, if the problem is the end of a log.
 
         The last offsets before an end may be markers of Kafka transactions, which a consumer never receives.
         """
-        error = message.error()
-        if error is None:
-            return None
+        partition, offset, error = problem
         if error.code() == KafkaError._PARTITION_EOF:
-            partition, offset = partition_of(message), message.offset()
             # After a change of leader a log may seem to end too early for a while: keep waiting then.
-            return partition if offset is not None and offset >= self.ends.get(partition, offset) else None
-        _raise_unrecoverable(message, error)
+            return partition if partition is not None and offset >= self.ends.get(partition, offset) else None
+        _raise_unrecoverable(problem)
         return None
 
 
-def _raise_unrecoverable(message: Message, error: KafkaError) -> None:
+def _raise_unrecoverable(problem: Problem) -> None:
     """Raise SourceChanged for an error that waiting does not cure."""
+    error = problem.error
     if error.code() == KafkaError._AUTO_OFFSET_RESET:
         what = "Kafka no longer has the first offsets of the micro-batch."
         hint = "Raise the topic's retention, or start with a new checkpoint."
@@ -212,15 +177,5 @@ def _raise_unrecoverable(message: Message, error: KafkaError) -> None:
         hint = "Correct the topic or the consumer's options."
     else:
         return
-    raise SourceChanged(what, hint=hint, topic=message.topic(), partition=message.partition())
-
-
-def partition_of(message: Message) -> KafkaPartition:
-    topic, number = message.topic(), message.partition()
-    assert topic is not None  # a received message has both
-    assert number is not None
-    return topic, number
-
-
-def _integers(what: Callable[[Message], int], messages: list[Message]) -> Integers:
-    return np.fromiter(map(what, messages), dtype=np.int64, count=len(messages))
+    topic, number = problem.partition or (None, None)
+    raise SourceChanged(what, hint=hint, topic=topic, partition=number)

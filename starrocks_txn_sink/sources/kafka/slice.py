@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from operator import methodcaller
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,7 +15,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, Offsets
-from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, Poll, partition_of, read_ranges, times
+from starrocks_txn_sink.sources.kafka.consumer import Rows
+from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, read_ranges
 from starrocks_txn_sink.spark_version import BALANCED_READING, require
 
 try:
@@ -60,7 +60,10 @@ class RowSizes:
         while len(sizes) < len(partitions) and rows < _SAMPLE_ROWS and not deadline.expired():
             for message in self._consumer.consume(500, timeout=0.2):
                 if message.error() is None:
-                    sizes[partition_of(message)].append(len(message.value() or b"") + len(message.key() or b""))
+                    topic, number = message.topic(), message.partition()
+                    assert topic is not None  # a received message has both
+                    assert number is not None
+                    sizes[topic, number].append(len(message.value() or b"") + len(message.key() or b""))
                     rows += 1
         self._consumer.unassign()
         self._means.update({partition: sum(each) / len(each) for partition, each in sizes.items()})
@@ -77,7 +80,6 @@ _ARROW: Final = pa.schema(
         ("timestamp", pa.timestamp("us", "UTC")),
     ]
 )
-_KEY, _VALUE = map(methodcaller, ("key", "value"))
 _BATCH_ROWS: Final = 50_000
 _ORDER: Final = ("timestamp", "topic", "partition", "offset")
 
@@ -86,6 +88,8 @@ _ORDER: Final = ("timestamp", "topic", "partition", "offset")
 class Slice(InputPartition, OffsetRanges):
     """The offset ranges of one task."""
 
+    keys: bool = True
+
 
 def read_slice(part: Slice) -> Iterator[pa.RecordBatch]:
     """All rows of the slice, sorted by event time, topic, partition and offset; errors as of `ranges.polls`."""
@@ -93,20 +97,20 @@ def read_slice(part: Slice) -> Iterator[pa.RecordBatch]:
     yield from rows.to_batches(max_chunksize=_BATCH_ROWS)
 
 
-def collect(part: OffsetRanges, polls: Iterable[Poll]) -> pa.Table:
+def collect(part: OffsetRanges, polls: Iterable[Rows]) -> pa.Table:
     """All rows of the polls in no particular order."""
     topics = pa.array(part.topics, pa.string())
-    parts = [_table(poll, topics) for poll in polls]
+    parts = [_table(rows, topics) for rows in polls]
     return pa.concat_tables(parts) if parts else _ARROW.empty_table()
 
 
-def _table(poll: Poll, topics: pa.Array) -> pa.Table:
+def _table(rows: Rows, topics: pa.Array) -> pa.Table:
     columns = [
-        pa.array(list(map(_KEY, poll.messages)), pa.binary()),
-        pa.array(list(map(_VALUE, poll.messages)), pa.binary()),
-        topics.take(pa.array(poll.topics)),
-        pa.array(poll.partitions).cast(pa.int32()),
-        pa.array(poll.offsets),
-        pa.array(times(poll) * 1000).cast(pa.timestamp("us", "UTC")),
+        rows.keys,
+        rows.values,
+        topics.take(pa.array(rows.topics)),
+        pa.array(rows.partitions).cast(pa.int32()),
+        pa.array(rows.offsets),
+        pa.array(rows.times * 1000).cast(pa.timestamp("us", "UTC")),
     ]
     return pa.table(columns, _ARROW)

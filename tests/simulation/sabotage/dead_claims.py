@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from starrocks_txn_sink.protocol import fencing as take_over
+from starrocks_txn_sink.protocol import ledger
 from starrocks_txn_sink.protocol.label import Wait
 from starrocks_txn_sink.protocol.ledger import DeleteClaims, ListDeadClaims, Owner
 
@@ -19,7 +20,7 @@ def claims_are_removed_before_the_job_is_claimed(put: Any) -> None:
 
     def broken(scope: Any, new_token: Any, rng: Any, driver_token: Any = None) -> Any:
         if scope.owner.lane is None:
-            names = yield from take_over.retry_until_answered(ListDeadClaims(scope.job, scope.owner.epoch, 500), rng)
+            names = yield from ledger.retry_until_answered(ListDeadClaims(scope.job, scope.owner.epoch, 500), rng)
             if names:
                 yield DeleteClaims(scope.job, names)
         return (yield from right(scope, new_token, rng, driver_token))
@@ -31,7 +32,7 @@ def claims_are_removed_before_the_job_is_claimed(put: Any) -> None:
 def the_driver_removes_claims_of_its_own_run(put: Any) -> None:
     def broken(job: str, mine: Owner, rng: Any) -> Any:
         while True:
-            names = yield from take_over.retry_until_answered(ListDeadClaims(job, "", 500), rng)
+            names = yield from ledger.retry_until_answered(ListDeadClaims(job, "", 500), rng)
             if names:
                 yield DeleteClaims(job, names)
             yield Wait(1.0, "")

@@ -10,8 +10,8 @@ from typing import Any
 from starrocks_txn_sink.coordinator import ownership
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.errors import CommitFailed
-from starrocks_txn_sink.protocol import fencing as take_over
 from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol import ledger
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Unknown
 from starrocks_txn_sink.protocol.ledger import ReadPositions
 from starrocks_txn_sink.protocol.wire import LabelState, Reply, Status
@@ -72,7 +72,7 @@ def committed_is_taken_for_visible(put: Any) -> None:
 @bug
 def a_recovery_reads_positions_without_taking_over(put: Any) -> None:
     def broken(self: Any, label: str, spans: Any, rng: Any) -> Any:
-        positions = yield from take_over.retry_until_answered(ReadPositions(self.job), rng)
+        positions = yield from ledger.retry_until_answered(ReadPositions(self.job), rng)
         return ownership._outcome_of(label, spans, positions)
 
     put(LaneOwnership, "recover", broken)

@@ -14,12 +14,12 @@ from starrocks_txn_sink.coordinator.model import Region
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch, WriteBuffer
 from starrocks_txn_sink.errors import CommitFailed
-from starrocks_txn_sink.protocol import fencing as take_over
 from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol import ledger
 from starrocks_txn_sink.protocol.label import Committed
 from starrocks_txn_sink.protocol.ledger import ReadOwners
 from starrocks_txn_sink.rows import segments
-from starrocks_txn_sink.rows.replay import Replay, Skip
+from starrocks_txn_sink.rows.segments import Replay, Skip
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.writer import task
 
@@ -204,7 +204,7 @@ def the_owner_is_read_when_the_transaction_begins(put: Any) -> None:
     def early(label: Any, headers: Any) -> Any:
         lane, epoch = int(label.name.rsplit("-", 4)[2]), label.name.rsplit("-", 4)[1]
         batch = int(label.name.rsplit("-", 4)[3])
-        kept[label.name] = yield from take_over.retry_until_answered(
+        kept[label.name] = yield from ledger.retry_until_answered(
             ReadOwners("job", lane, epoch, batch), random.Random(0)
         )
         yield from begin(label, headers)
@@ -213,7 +213,7 @@ def the_owner_is_read_when_the_transaction_begins(put: Any) -> None:
         del label, rng
         self.listed = True  # which it would be
         mine = [n for n in kept if n.startswith(f"job-{self.owner.epoch}-{self.owner.lane}-{self.owner.batch}-")]
-        take_over.refuse_others(kept[mine[-1]], self.owner, self.driver_token)
+        ledger.refuse_others(kept[mine[-1]], self.owner, self.driver_token)
         yield from ()
 
     put(protocol, "begin", early)

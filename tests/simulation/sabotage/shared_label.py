@@ -11,7 +11,7 @@ from starrocks_txn_sink.coordinator.shared_label import LaneShare
 from starrocks_txn_sink.errors import CommitFailed
 from starrocks_txn_sink.protocol import fencing
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Unknown, labels
-from starrocks_txn_sink.rows.replay import Replay
+from starrocks_txn_sink.rows.segments import Replay
 from starrocks_txn_sink.sink import lanes
 from starrocks_txn_sink.writer.messages import LaneReport, of_kind
 from starrocks_txn_sink.writer.task import LaneTask

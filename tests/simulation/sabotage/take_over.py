@@ -13,12 +13,13 @@ from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
 from starrocks_txn_sink.errors import TransportError
 from starrocks_txn_sink.protocol import fencing as take_over
+from starrocks_txn_sink.protocol import ledger
 from starrocks_txn_sink.protocol import ledger as table
 from starrocks_txn_sink.protocol.fencing import TakenOver
 from starrocks_txn_sink.protocol.label import Label, Wait
 from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, ReadMarker, ReadPositions, WriteMarker
 from starrocks_txn_sink.protocol.wire import Operation
-from starrocks_txn_sink.sink import continuity
+from starrocks_txn_sink.sink import takeover
 from starrocks_txn_sink.writer import task
 from starrocks_txn_sink.writer.worker import Attempt
 
@@ -60,14 +61,14 @@ def the_ledger_gets_the_first_position_instead_of_the_last(put: Any) -> None:
 
 @bug
 def the_owner_is_not_checked_before_the_commit(put: Any) -> None:
-    put(take_over, "check_owner", nothing)
+    put(ledger, "check_owner", nothing)
 
 
 @bug
 def the_check_looks_at_the_job_only(put: Any) -> None:
-    refuse = take_over.refuse_others
+    refuse = ledger.refuse_others
     put(
-        take_over,
+        ledger,
         "refuse_others",
         lambda owners, mine, token: refuse(owners, dataclasses.replace(mine, lane=None), token),
     )
@@ -75,12 +76,12 @@ def the_check_looks_at_the_job_only(put: Any) -> None:
 
 @bug
 def the_check_looks_at_the_lane_only(put: Any) -> None:
-    refuse = take_over.refuse_others
+    refuse = ledger.refuse_others
 
     def broken(owners: Any, mine: Owner, token: str) -> None:
         refuse(owners, mine, owners.driver.token if mine.lane is not None and owners.driver else token)
 
-    put(take_over, "refuse_others", broken)
+    put(ledger, "refuse_others", broken)
 
 
 @bug
@@ -119,7 +120,7 @@ def a_retry_goes_on_from_the_drivers_positions(put: Any) -> None:
 @bug
 def a_take_over_rolls_back_only_the_first_listed_label(put: Any) -> None:
     def broken(scope: Any, rng: Any) -> Any:
-        labels = yield from take_over.retry_until_answered(ListUnfinished(scope.label_prefix), rng)
+        labels = yield from ledger.retry_until_answered(ListUnfinished(scope.label_prefix), rng)
         for name in labels[:1]:
             yield from take_over.roll_back_until_confirmed(Label(scope.database, name), rng)
 
@@ -139,23 +140,23 @@ def the_take_over_does_not_read_the_owner_at_the_end(put: Any) -> None:
         yield from take_over._await_claim(scope, owner, new_token, rng)
         yield from take_over._roll_back_unfinished(scope, rng)
         yield from take_over._write_barrier(scope, new_token, rng)
-        positions = yield from take_over.retry_until_answered(ReadPositions(scope.job), rng)
+        positions = yield from ledger.retry_until_answered(ReadPositions(scope.job), rng)
         return TakenOver(owner, positions)
 
     put(driver, "take_over", broken)
     put(take_over, "take_over", broken)
-    put(take_over, "check_owner", nothing)
+    put(ledger, "check_owner", nothing)
 
 
 @bug
 def a_query_goes_on_whatever_became_of_the_ledger(put: Any) -> None:
-    put(continuity, "_refuse_behind", lambda proof, positions: None)
-    put(driver, "Resumption", lambda batch, proofs: continuity.FROM_THE_BEGINNING)
+    put(takeover, "_refuse_behind", lambda proof, positions: None)
+    put(driver, "Resumption", lambda batch, proofs: takeover.FROM_THE_BEGINNING)
 
 
 @bug
 def a_ledger_that_is_behind_its_proofs_is_good_enough(put: Any) -> None:
-    put(continuity, "_refuse_behind", lambda proof, positions: None)
+    put(takeover, "_refuse_behind", lambda proof, positions: None)
 
 
 @bug
@@ -188,7 +189,7 @@ def positions_are_read_before_the_claim(put: Any) -> None:
     right = take_over.take_over
 
     def broken(scope: Any, new_token: Any, rng: Any, driver_token: Any = None) -> Any:
-        positions = yield from take_over.retry_until_answered(ReadPositions(scope.job), rng)
+        positions = yield from ledger.retry_until_answered(ReadPositions(scope.job), rng)
         taken = yield from right(scope, new_token, rng, driver_token)
         return TakenOver(taken.owner, positions)
 
@@ -216,7 +217,7 @@ def a_marker_that_was_overwritten_is_waited_for(put: Any) -> None:
         token = new_token()
         while isinstance((yield WriteMarker(scope.job, scope.name, token)), TransportError):
             yield Wait(1.0, "")
-        while not (yield from take_over.retry_until_answered(ReadMarker(scope.job, scope.name, token), rng)):
+        while not (yield from ledger.retry_until_answered(ReadMarker(scope.job, scope.name, token), rng)):
             yield Wait(1.0, "")
 
     put(take_over, "_write_barrier", broken)
@@ -234,9 +235,9 @@ def a_retried_task_does_not_take_its_lane_over(put: Any) -> None:
 
 @bug
 def a_first_task_ignores_claims_of_its_lane(put: Any) -> None:
-    refuse = take_over.refuse_others
+    refuse = ledger.refuse_others
 
     def broken(owners: Any, mine: Owner, token: str) -> None:
         refuse(dataclasses.replace(owners, lane=owners.lane if mine.token else None), mine, token)
 
-    put(take_over, "refuse_others", broken)
+    put(ledger, "refuse_others", broken)

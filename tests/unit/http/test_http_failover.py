@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from starrocks_txn_sink.errors import (
 )
 from starrocks_txn_sink.http import HttpTransport, connection
 from starrocks_txn_sink.http.connection import BodyPieces, Exchange, HttpResponse
-from starrocks_txn_sink.http.transport import Frontends, RedirectedRequest
+from starrocks_txn_sink.http.transport import Frontends, RedirectedRequest, redirect_target
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Request, Status
@@ -271,7 +272,7 @@ def held(request: Request, perform: Any, body: Any = None, **changes: Any) -> Re
         headers={"authorization": b"Basic secret"},
         deadline=soon(),
         reply_seconds=1.0,
-        rules=options.redirect_rules,
+        target_of=partial(redirect_target, options.redirect_rules),
         frontends=Frontends(options.frontends),
         perform=perform,
     )

@@ -11,8 +11,8 @@ from pyspark import cloudpickle
 from starrocks_txn_sink import MetricsServer, SinkOptions, StarRocksSink
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import LoadFailed
-from starrocks_txn_sink.sink import sink_events
-from starrocks_txn_sink.sink.sink_events import SinkEvents
+from starrocks_txn_sink.sink import lifecycle
+from starrocks_txn_sink.sink.lifecycle import SinkEvents
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import LaneReport, envelope
 
@@ -91,7 +91,7 @@ def test_an_endpoint_that_cannot_start_breaks_no_batch(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics = MetricsServer(0)
-    monkeypatch.setattr(sink_events, "is_remote", lambda: True)  # then nothing is started before the first micro-batch
+    monkeypatch.setattr(lifecycle, "is_remote", lambda: True)  # then nothing is started before the first micro-batch
     watch = SinkEvents(OPTIONS, lambda _: None, metrics)
     monkeypatch.setattr(metrics, "start", lambda: 1 / 0)
     told(watch)

@@ -20,7 +20,7 @@ from starrocks_txn_sink.operations.where import LedgerPosition, LoggedSpan, Posi
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.receipts_log import LOG_TABLE
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
-from starrocks_txn_sink.sink.session import open_session
+from starrocks_txn_sink.sink.takeover import open_session
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 from tests.support.query_port import query as ask

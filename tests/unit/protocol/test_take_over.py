@@ -17,7 +17,7 @@ from starrocks_txn_sink.coordinator.model import Chunk, PositionSpan, Transactio
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner
 from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
 from starrocks_txn_sink.errors import Fenced, QueryFailed, ReplyLost, TransportError
-from starrocks_txn_sink.protocol.fencing import Scope, TakenOver, check_owner, refuse_newer, refuse_others, take_over
+from starrocks_txn_sink.protocol.fencing import Scope, TakenOver, refuse_newer, take_over
 from starrocks_txn_sink.protocol.label import (
     Aborted,
     Committed,
@@ -40,7 +40,9 @@ from starrocks_txn_sink.protocol.ledger import (
     ReadPositions,
     WriteClaim,
     WriteMarker,
+    check_owner,
     lane_name,
+    refuse_others,
     statement,
 )
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status

@@ -15,8 +15,7 @@ from starrocks_txn_sink.coordinator.model import RegionRows, TransactionEnds
 from starrocks_txn_sink.errors import InputError, SourceChanged
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.columns import COLUMNS
-from starrocks_txn_sink.rows.replay import Replay, Skip
-from starrocks_txn_sink.rows.segments import Segmenter
+from starrocks_txn_sink.rows.segments import Replay, Segmenter, Skip
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter, unpositioned_segmenter
 
 Row = tuple[str, int, str, bool, str]

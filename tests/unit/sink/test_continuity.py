@@ -13,20 +13,12 @@ import pytest
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt
 from starrocks_txn_sink.errors import LedgerBehind
-from starrocks_txn_sink.protocol.fencing import Scope, fresh_tokens, take_over
+from starrocks_txn_sink.protocol.fencing import Scope, take_over
 from starrocks_txn_sink.protocol.label import run
-from starrocks_txn_sink.protocol.ledger import ACCEPTED, DRIVER, Owner, WriteMarker
-from starrocks_txn_sink.rows.replay import Skip
-from starrocks_txn_sink.sink.continuity import (
-    FOLDER,
-    Proof,
-    ProofLog,
-    Resumed,
-    Resumption,
-    SeenQuery,
-    resume,
-    see_query,
-)
+from starrocks_txn_sink.protocol.ledger import ACCEPTED, DRIVER, Owner, WriteMarker, fresh_tokens
+from starrocks_txn_sink.rows.segments import Skip
+from starrocks_txn_sink.sink.session import FOLDER, Proof, ProofLog
+from starrocks_txn_sink.sink.takeover import Resumed, Resumption, SeenQuery, resume, see_query
 from starrocks_txn_sink.writer.messages import LaneReport
 from tests.support.memory_directory import MemoryDirectory
 from tests.support.model_ledger import ModelLedger

@@ -25,8 +25,7 @@ from starrocks_txn_sink.sink.typed.evolution import (
 )
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
-from starrocks_txn_sink.sql.connection import LeaderConnection
-from starrocks_txn_sink.sql.port import bind
+from starrocks_txn_sink.sql.connection import LeaderConnection, bind
 from tests.support.manual_clock import ManualClock
 from tools.pages import SOURCES
 

@@ -12,7 +12,8 @@ from pyspark import cloudpickle
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly
 from starrocks_txn_sink.errors import LoadFailed, OptionError, StarRocksSinkError
-from starrocks_txn_sink.sink.session import Session, job_of_frame
+from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.sink.takeover import job_of_frame
 
 dumps: Callable[[object], bytes] = cloudpickle.dumps
 OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once", password="geheim")

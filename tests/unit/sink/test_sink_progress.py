@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.sink.lifecycle import (
+from starrocks_txn_sink.sink.progress import (
     ProgressBar,
     ProgressDisplay,
     ProgressLog,

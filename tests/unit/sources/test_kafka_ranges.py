@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from starrocks_txn_sink import TxnEventLines
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.sources.kafka import ranges
+from starrocks_txn_sink.sources.kafka.consumer import Rows
 from starrocks_txn_sink.sources.kafka.options import client_config
-from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, Poll, read_values, spread
+from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, read_values, spread
 from starrocks_txn_sink.sources.kafka.spark_reader import first_offsets
 
 SPARK = {
@@ -104,26 +106,15 @@ def test_a_new_partition_that_spark_has_cut_is_read_from_its_first_offset() -> N
     assert first_offsets(map(Cut, (40, 0, 80))) == {("t", 3): 0}
 
 
-class Message:
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def value(self) -> bytes | None:
-        return None if self._number == 2 else b"%d" % self._number
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, 1000 * self._number
-
-
 @pytest.mark.parametrize("time", [False, True])
 def test_a_row_has_its_place_its_value_and_its_time(monkeypatch: pytest.MonkeyPatch, time: bool) -> None:
     part = OffsetRanges({("t", 3): (7, 10)}, 1.0, {}, time)
-    messages = cast(Any, [Message(number) for number in (1, 2, 3)])
-    threes = np.array([3, 3, 3])
-    monkeypatch.setattr(ranges, "read_ranges", lambda _: [Poll(messages, threes * 0, threes, np.array([7, 8, 9]))])
+    threes, times = np.array([3, 3, 3]), np.array([1000, 2000, 3000])
+    rows = Rows(threes * 0, threes, np.array([7, 8, 9]), times, pa.array([b"1", None, b"3"]), None)
+    monkeypatch.setattr(ranges, "read_ranges", lambda _: [rows])
     (batch,) = read_values(part)
-    rows = {"source_partition": ["3"] * 3, "position": [7, 8, 9], "value": [b"1", None, b"3"]}
-    assert batch.to_pydict() == rows | ({"event_time": [1_000_000, 2_000_000, 3_000_000]} if time else {})
+    expected = {"source_partition": ["3"] * 3, "position": [7, 8, 9], "value": [b"1", None, b"3"]}
+    assert batch.to_pydict() == expected | ({"event_time": [1_000_000, 2_000_000, 3_000_000]} if time else {})
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError
 
 from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
+from starrocks_txn_sink.sources.kafka.consumer import ObjectConsumer
 from starrocks_txn_sink.sources.kafka.ranges import polls
 from starrocks_txn_sink.sources.kafka.slice import Slice, collect
 from tests.support.manual_clock import ManualClock
@@ -58,7 +59,7 @@ def eof(place: KafkaPartition, offset: int) -> Said:
 
 @dataclass
 class Scripted:
-    """A consumer that gives `polls` one after the other, then nothing while time passes."""
+    """A client that gives `polls` one after the other, then nothing while time passes."""
 
     polls: Iterator[list[Said]]
     clock: ManualClock
@@ -70,6 +71,9 @@ class Scripted:
             self.clock.advance(timeout)
         return given
 
+    def assign(self, places: list[Any]) -> None:
+        """Its messages are given."""
+
     def incremental_unassign(self, places: list[Any]) -> None:
         self.left += [(each.topic, each.partition) for each in places]
 
@@ -78,9 +82,15 @@ def read(
     wanted: dict[KafkaPartition, tuple[int, int]], *given: list[Said]
 ) -> tuple[list[tuple[int, int]], list[KafkaPartition]]:
     clock = ManualClock()
-    consumer, part = Scripted(iter(given), clock), Slice(wanted, 5.0, {})
-    rows = collect(part, polls(consumer, part, clock))  # type: ignore[arg-type]
-    return [(each["partition"], each["offset"]) for each in rows.to_pylist()], consumer.left
+    client, part = Scripted(iter(given), clock), Slice(wanted, 5.0, {})
+    rows = collect(part, polls(consumer_of(client, part), part, clock))
+    return [(each["partition"], each["offset"]) for each in rows.to_pylist()], client.left
+
+
+def consumer_of(client: Scripted, part: Slice) -> ObjectConsumer:
+    consumer = ObjectConsumer(cast(Any, client))
+    consumer.assign({partition: start for partition, (start, _) in part.ranges.items()})
+    return consumer
 
 
 def test_rows_beyond_an_end_are_left_and_the_partition_is_read_no_more() -> None:
@@ -103,8 +113,8 @@ def test_a_log_that_seems_to_end_too_early_is_waited_for() -> None:
 def test_rows_of_several_topics_keep_their_places() -> None:
     clock, other = ManualClock(), ("b", 7)
     wanted = Slice({A: (0, 1), other: (5, 6), B: (2, 3)}, 5.0, {})
-    consumer = Scripted(iter([[row(other, 5), row(B, 2), row(A, 0), row(other, 6)]]), clock)
-    rows = collect(wanted, polls(consumer, wanted, clock))  # type: ignore[arg-type]
+    client = Scripted(iter([[row(other, 5), row(B, 2), row(A, 0), row(other, 6)]]), clock)
+    rows = collect(wanted, polls(consumer_of(client, wanted), wanted, clock))
     assert [tuple(each[name] for name in ("topic", "partition", "offset")) for each in rows.to_pylist()] == [
         ("b", 7, 5), ("a", 1, 2), ("a", 0, 0)
     ]  # fmt: skip

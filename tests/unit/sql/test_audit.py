@@ -24,8 +24,8 @@ from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.operations.audit import exit_code, verdict
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.wire import Operation, Request
+from starrocks_txn_sink.sql.any_frontend import Excerpt
 from starrocks_txn_sink.sql.audit import AuditConnection, Auditor, AuditWatch, Evidence
-from starrocks_txn_sink.sql.connection import Excerpt
 from starrocks_txn_sink.telemetry import Event, ignore_event
 from tests.support.manual_clock import ManualClock
 from tests.support.query_port import connect

@@ -14,7 +14,7 @@ from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState
 from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import LoadFailed, add_note
-from starrocks_txn_sink.rows.replay import Skip
+from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import (
     CarryOver,

@@ -1,0 +1,509 @@
+/* Two loops over rows, both into Arrow columns: raw TxnEvents, and messages of Kafka; compiled.py calls them.
+
+   The parser takes a strict subset of what sources/txn_lines.py accepts, so that it never has to decide: a value outside of the
+   subset (malformed, an escape in a name, a lone surrogate, nested deeper than 64) ends the call, and Python judges. */
+
+#include <stdint.h>
+#include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#define SLACK 32 /* bytes that a column has beyond its content: copies go in blocks of 16 */
+#define FIELDS 16
+#define DEEPEST 64
+
+enum { ABI = 1, TEXT = 0, NUMBER = 1 };
+
+int32_t txn_sink_abi(void) { return ABI; }
+int32_t txn_sink_slack(void) { return SLACK; }
+
+typedef const uint8_t *Place;
+
+/* `end` is the end of one value, `last` the last place in the whole buffer from which 16 bytes can be read. */
+typedef struct {
+    Place end, last;
+} Bounds;
+
+static inline uint8_t at(Place p, const Bounds *b) { return p < b->end ? *p : 0; } /* 0 is nowhere valid */
+
+static inline Place skip_spaces(Place p, const Bounds *b) {
+    while (p < b->end && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t')) p++;
+    return p;
+}
+
+static inline int is_digit(uint8_t c) { return c >= '0' && c <= '9'; }
+
+static inline int hex_digit(uint8_t c) {
+    if (is_digit(c)) return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static int32_t hex4(Place p, Place end) {
+    int32_t code = 0;
+    if (end - p < 4) return -1;
+    for (int i = 0; i < 4; i++) {
+        int digit = hex_digit(p[i]);
+        if (digit < 0) return -1;
+        code = code << 4 | digit;
+    }
+    return code;
+}
+
+/* The place after one character of several bytes; NULL if it is no UTF-8 (RFC 3629, table in section 4). */
+static Place skip_utf8(Place p, Place end) {
+    uint8_t c = *p, low = 0x80, high = 0xBF;
+    int more;
+    if (c >= 0xC2 && c <= 0xDF) {
+        more = 1;
+    } else if (c >= 0xE0 && c <= 0xEF) {
+        more = 2;
+        if (c == 0xE0) low = 0xA0;
+        if (c == 0xED) high = 0x9F;
+    } else if (c >= 0xF0 && c <= 0xF4) {
+        more = 3;
+        if (c == 0xF0) low = 0x90;
+        if (c == 0xF4) high = 0x8F;
+    } else {
+        return NULL;
+    }
+    if (end - p <= more || p[1] < low || p[1] > high) return NULL;
+    for (int i = 2; i <= more; i++)
+        if (p[i] < 0x80 || p[i] > 0xBF) return NULL;
+    return p + more + 1;
+}
+
+/* The next byte that is a quote, a backslash, a control character or no ASCII; may be beyond the end. */
+static inline Place skip_plain(Place p, const Bounds *b) {
+#if defined(__SSE2__)
+    const __m128i quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\'), space = _mm_set1_epi8(' ');
+    while (p <= b->last && p < b->end) {
+        __m128i block = _mm_loadu_si128((const __m128i *)p);
+        __m128i stop = _mm_or_si128(_mm_or_si128(_mm_cmpeq_epi8(block, quote), _mm_cmpeq_epi8(block, backslash)),
+                                    _mm_cmplt_epi8(block, space)); /* signed: from 0x80 on bytes are negative */
+        int mask = _mm_movemask_epi8(stop);
+        if (mask) return p + __builtin_ctz((unsigned)mask);
+        p += 16;
+    }
+#endif
+    while (p < b->end && *p != '"' && *p != '\\' && *p >= 0x20 && *p < 0x80) p++;
+    return p;
+}
+
+/* The closing quote of the string whose content begins at `p`; NULL if it is malformed. */
+static inline Place end_of_string(Place p, const Bounds *b, int *escaped) {
+    for (;;) {
+        p = skip_plain(p, b);
+        if (p >= b->end) return NULL;
+        if (*p == '"') return p;
+        if (*p == '\\') {
+            *escaped = 1;
+            switch (at(p + 1, b)) {
+            case '"': case '\\': case '/': case 'b': case 'f': case 'n': case 'r': case 't':
+                p += 2;
+                break;
+            case 'u':
+                if (hex4(p + 2, b->end) < 0) return NULL;
+                p += 6;
+                break;
+            default:
+                return NULL;
+            }
+        } else {
+            if (*p < 0x20) return NULL;
+            p = skip_utf8(p, b->end);
+            if (!p) return NULL;
+        }
+    }
+}
+
+static Place skip_digits(Place p, const Bounds *b) {
+    if (!is_digit(at(p, b))) return NULL;
+    while (is_digit(at(p, b))) p++;
+    return p;
+}
+
+static Place skip_number(Place p, const Bounds *b) {
+    if (at(p, b) == '-') p++;
+    p = at(p, b) == '0' ? p + 1 : skip_digits(p, b);
+    if (p && at(p, b) == '.') p = skip_digits(p + 1, b);
+    if (p && (at(p, b) | 0x20) == 'e') {
+        p++;
+        if (at(p, b) == '+' || at(p, b) == '-') p++;
+        p = skip_digits(p, b);
+    }
+    return p;
+}
+
+static Place skip_word(Place p, const Bounds *b, const char *word, int size) {
+    return b->end - p >= size && !memcmp(p, word, (size_t)size) ? p + size : NULL;
+}
+
+static Place skip_scalar(Place p, const Bounds *b) {
+    int escaped = 0;
+    switch (at(p, b)) {
+    case '"':
+        p = end_of_string(p + 1, b, &escaped);
+        return p ? p + 1 : NULL;
+    case 't':
+        return skip_word(p, b, "true", 4);
+    case 'f':
+        return skip_word(p, b, "false", 5);
+    case 'n':
+        return skip_word(p, b, "null", 4);
+    default:
+        return skip_number(p, b);
+    }
+}
+
+/* The place after a name and its colon; `*content` is its content. NULL if it is malformed. */
+static inline Place skip_name(Place p, const Bounds *b, Place *content, Place *end, int *escaped) {
+    if (at(p, b) != '"') return NULL;
+    *content = p + 1;
+    *end = p = end_of_string(p + 1, b, escaped);
+    if (!p) return NULL;
+    p = skip_spaces(p + 1, b);
+    return at(p, b) == ':' ? skip_spaces(p + 1, b) : NULL;
+}
+
+/* The place after any value; NULL if it is malformed or nested too deep. */
+static Place skip_value(Place p, const Bounds *b) {
+    uint64_t objects = 0; /* a bit for each open bracket, the innermost last: 1 for an object */
+    int depth = 0, escaped = 0;
+    Place ignored;
+    for (;;) {
+        uint8_t c = at(p, b);
+        if (c == '{' || c == '[') {
+            if (depth++ == DEEPEST) return NULL;
+            objects = objects << 1 | (c == '{');
+            p = skip_spaces(p + 1, b);
+            if (at(p, b) != (c == '{' ? '}' : ']')) {
+                if (c == '{') p = skip_name(p, b, &ignored, &ignored, &escaped);
+                if (!p) return NULL;
+                continue;
+            }
+        } else {
+            p = skip_scalar(p, b);
+            if (!p || !depth) return p;
+            p = skip_spaces(p, b);
+        }
+        while (at(p, b) == (objects & 1 ? '}' : ']')) {
+            objects >>= 1;
+            p++;
+            if (!--depth) return p;
+            p = skip_spaces(p, b);
+        }
+        if (at(p, b) != ',') return NULL;
+        p = skip_spaces(p + 1, b);
+        if (objects & 1) p = skip_name(p, b, &ignored, &ignored, &escaped);
+        if (!p) return NULL;
+    }
+}
+
+/* A whole number of 64 bits between `p` and `end`, which is a JSON number; 0 if it is none. */
+static int whole_number(Place p, Place end, int64_t *number) {
+    int negative = *p == '-';
+    uint64_t found = 0;
+    p += negative;
+    if (end - p > 19) return 0;
+    for (; p < end; p++) {
+        if (!is_digit(*p)) return 0;
+        found = found * 10 + (uint64_t)(*p - '0');
+    }
+    if (found > (uint64_t)INT64_MAX + (uint64_t)negative) return 0;
+    *number = negative ? (int64_t)(0 - found) : (int64_t)found;
+    return 1;
+}
+
+/* Copy bytes, up to 15 more than asked for where 16 can be read. */
+static inline uint8_t *copy(uint8_t *to, Place from, int64_t size, Place last) {
+#if defined(__SSE2__)
+    if (size <= 64 && from + size <= last) {
+        for (int64_t i = 0; i < size; i += 16)
+            _mm_storeu_si128((__m128i *)(to + i), _mm_loadu_si128((const __m128i *)(from + i)));
+        return to + size;
+    }
+#else
+    (void)last;
+#endif
+    memcpy(to, from, (size_t)size);
+    return to + size;
+}
+
+static uint8_t *put_utf8(uint8_t *to, uint32_t code) {
+    if (code < 0x80) {
+        *to++ = (uint8_t)code;
+    } else if (code < 0x800) {
+        *to++ = (uint8_t)(0xC0 | code >> 6);
+        *to++ = (uint8_t)(0x80 | (code & 0x3F));
+    } else if (code < 0x10000) {
+        *to++ = (uint8_t)(0xE0 | code >> 12);
+        *to++ = (uint8_t)(0x80 | (code >> 6 & 0x3F));
+        *to++ = (uint8_t)(0x80 | (code & 0x3F));
+    } else {
+        *to++ = (uint8_t)(0xF0 | code >> 18);
+        *to++ = (uint8_t)(0x80 | (code >> 12 & 0x3F));
+        *to++ = (uint8_t)(0x80 | (code >> 6 & 0x3F));
+        *to++ = (uint8_t)(0x80 | (code & 0x3F));
+    }
+    return to;
+}
+
+/* Copy up to the next backslash or the end; `*from` moves there. */
+static inline uint8_t *copy_plain(uint8_t *to, Place *from, Place end, Place last) {
+    Place p = *from;
+#if defined(__SSE2__)
+    const __m128i backslash = _mm_set1_epi8('\\');
+    while (p < end && p <= last) {
+        __m128i block = _mm_loadu_si128((const __m128i *)p);
+        int64_t plain = end - p < 16 ? end - p : 16;
+        int mask = _mm_movemask_epi8(_mm_cmpeq_epi8(block, backslash));
+        _mm_storeu_si128((__m128i *)to, block);
+        if (mask && __builtin_ctz((unsigned)mask) < plain) {
+            plain = __builtin_ctz((unsigned)mask);
+            *from = p + plain;
+            return to + plain;
+        }
+        p += plain;
+        to += plain;
+    }
+#else
+    (void)last;
+#endif
+    while (p < end && *p != '\\') *to++ = *p++;
+    *from = p;
+    return to;
+}
+
+/* Copy the content of a well-formed string without its escapes; NULL for a lone surrogate, which has no UTF-8. */
+static uint8_t *unescape(uint8_t *to, Place p, Place end, Place last) {
+    for (;;) {
+        to = copy_plain(to, &p, end, last);
+        if (p >= end) return to;
+        uint8_t c = p[1];
+        p += 2;
+        switch (c) {
+        case 'b': *to++ = '\b'; break;
+        case 'f': *to++ = '\f'; break;
+        case 'n': *to++ = '\n'; break;
+        case 'r': *to++ = '\r'; break;
+        case 't': *to++ = '\t'; break;
+        case 'u': {
+            uint32_t code = (uint32_t)hex4(p, end);
+            p += 4;
+            if (code >= 0xD800 && code < 0xE000) {
+                if (code >= 0xDC00 || end - p < 6 || p[0] != '\\' || p[1] != 'u') return NULL;
+                uint32_t low = (uint32_t)hex4(p + 2, end);
+                if (low < 0xDC00 || low >= 0xE000) return NULL;
+                code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+                p += 6;
+            }
+            to = put_utf8(to, code);
+            break;
+        }
+        default: *to++ = c; /* a quote, a backslash or a slash */
+        }
+    }
+}
+
+/* A column of the result. `ends` has room for rows + 1, `data` for the bytes of all values and SLACK, `valid` is zero.
+   For NUMBER `data` is an array of int64, and `ends` is unused. */
+typedef struct {
+    const char *name;
+    int64_t name_size;
+    int64_t kind;
+    int32_t *ends;
+    uint8_t *data;
+    uint8_t *valid;
+    int64_t nulls;
+} Column;
+
+typedef struct {
+    Place start, end;
+    int there, escaped;
+} Field;
+
+static inline int find_column(const Column *columns, int64_t count, int expected, Place name, int64_t size) {
+    for (int64_t i = 0; i < count; i++) {
+        int n = (int)((expected + i) % count);
+        if (columns[n].name_size == size && !memcmp(columns[n].name, name, (size_t)size)) return n;
+    }
+    return -1;
+}
+
+static inline Place read_field(Place p, const Bounds *b, Field *field, int64_t kind) {
+    int escaped = 0;
+    Place start = p;
+    field->there = 1;
+    field->escaped = 0;
+    if (*p == '"' && kind == TEXT) {
+        p = end_of_string(p + 1, b, &escaped);
+        if (!p) return NULL;
+        field->start = start + 1;
+        field->end = p;
+        field->escaped = escaped;
+        return p + 1;
+    }
+    if (*p == 'n') {
+        field->there = 0;
+        return skip_word(p, b, "null", 4);
+    }
+    p = kind == NUMBER ? skip_number(p, b) : skip_value(p, b);
+    field->start = start;
+    field->end = p;
+    return p;
+}
+
+/* Read the members of one object into `fields`; 0 if the value is outside of the subset. */
+static int read_object(Place p, const Bounds *b, const Column *columns, int64_t count, Field *fields) {
+    int expected = 0;
+    p = skip_spaces(p, b);
+    if (at(p, b) != '{') return 0;
+    p = skip_spaces(p + 1, b);
+    if (at(p, b) != '}') {
+        for (;;) {
+            int escaped = 0;
+            Place name, name_end;
+            p = skip_name(p, b, &name, &name_end, &escaped);
+            if (!p || escaped || p >= b->end) return 0;
+            int n = find_column(columns, count, expected, name, name_end - name);
+            if (n >= 0) {
+                expected = n + 1;
+                p = read_field(p, b, &fields[n], columns[n].kind);
+            } else {
+                p = skip_value(p, b);
+            }
+            if (!p) return 0;
+            p = skip_spaces(p, b);
+            if (at(p, b) == '}') break;
+            if (at(p, b) != ',') return 0;
+            p = skip_spaces(p + 1, b);
+        }
+    }
+    return skip_spaces(p + 1, b) == b->end;
+}
+
+/* Append the field to its column; 0 for a lone surrogate, or a number that is not whole. */
+static inline int append(Column *column, int64_t row, const Field *field, Place last) {
+    if (column->kind == NUMBER) {
+        int64_t *to = (int64_t *)column->data + row;
+        *to = 0;
+        if (field->there && !whole_number(field->start, field->end, to)) return 0;
+    } else {
+        uint8_t *to = column->data + column->ends[row];
+        if (field->there) {
+            to = field->escaped ? unescape(to, field->start, field->end, last)
+                                : copy(to, field->start, field->end - field->start, last);
+            if (!to) return 0;
+        }
+        column->ends[row + 1] = (int32_t)(to - column->data);
+    }
+    if (field->there)
+        column->valid[row >> 3] |= (uint8_t)(1u << (row & 7));
+    else
+        column->nulls++;
+    return 1;
+}
+
+/* Read `rows` values, each between two of the `bounds` (int64 if `wide`, else int32); returns how many were read before
+   the first one outside of the subset. The data has less than 2 GiB. */
+int64_t txn_sink_read(const void *bounds, int32_t wide, const uint8_t *data, int64_t rows, Column *columns,
+                      int64_t count) {
+    const int32_t *narrow_bounds = bounds;
+    const int64_t *wide_bounds = bounds;
+    Field fields[FIELDS];
+    if (count < 1 || count > FIELDS) return -1;
+#define BOUND(n) (wide ? wide_bounds[n] : (int64_t)narrow_bounds[n])
+    Place last = data + BOUND(rows) - 16;
+    for (int64_t n = 0; n < count; n++)
+        if (columns[n].kind == TEXT) columns[n].ends[0] = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        Bounds b = {data + BOUND(row + 1), last};
+        for (int64_t n = 0; n < count; n++) fields[n].there = 0;
+        if (!read_object(data + BOUND(row), &b, columns, count, fields)) return row;
+        for (int64_t n = 0; n < count; n++)
+            if (!append(&columns[n], row, &fields[n], last)) return row;
+    }
+#undef BOUND
+    return rows;
+}
+
+/* Messages of Kafka. */
+
+/* rd_kafka_message_t of rdkafka.h, a public type whose layout librdkafka keeps. */
+typedef struct {
+    int32_t error;
+    void *topic;
+    int32_t partition;
+    const uint8_t *value;
+    size_t value_size;
+    const uint8_t *key;
+    size_t key_size;
+    int64_t offset;
+    void *of_librdkafka;
+} Message;
+
+typedef void (*Destroy)(Message *);
+typedef int64_t (*Timestamp)(const Message *, int32_t *);
+
+/* A binary column: `ends` has room for rows + 1, `data` for all values, `valid` is zero. */
+typedef struct {
+    int32_t *ends;
+    uint8_t *data;
+    uint8_t *valid;
+    int64_t nulls;
+} Binary;
+
+static inline void append_bytes(Binary *column, int64_t row, const uint8_t *from, size_t size) {
+    int32_t start = column->ends[row];
+    if (from) {
+        memcpy(column->data + start, from, size);
+        column->valid[row >> 3] |= (uint8_t)(1u << (row & 7));
+    } else {
+        size = 0;
+        column->nulls++;
+    }
+    column->ends[row + 1] = start + (int32_t)size;
+}
+
+/* Move the errors among the messages behind the rows, each in their order, with the help of `spare`, which has room for
+   `count`; returns how many rows there are, and the bytes of their values and keys. */
+int64_t txn_sink_messages(Message **messages, int64_t count, Message **spare, int64_t *values, int64_t *keys) {
+    int64_t rows = 0, errors = 0;
+    *values = *keys = 0;
+    for (int64_t i = 0; i < count; i++) {
+        Message *each = messages[i];
+        if (each->error) {
+            spare[errors++] = each;
+            continue;
+        }
+        messages[rows++] = each;
+        *values += each->value ? (int64_t)each->value_size : 0;
+        *keys += each->key ? (int64_t)each->key_size : 0;
+    }
+    memcpy(messages + rows, spare, (size_t)errors * sizeof(Message *));
+    return rows;
+}
+
+/* The rows as columns. `topics` has the address of each one's topic, `times` are in milliseconds since the Unix epoch;
+   `keys` may be NULL. */
+void txn_sink_take(Message **messages, int64_t rows, Timestamp timestamp, int64_t *topics, int64_t *partitions,
+                   int64_t *offsets, int64_t *times, Binary *values, Binary *keys) {
+    int32_t kind;
+    values->ends[0] = 0;
+    if (keys) keys->ends[0] = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        const Message *each = messages[row];
+        topics[row] = (int64_t)(intptr_t)each->topic;
+        partitions[row] = each->partition;
+        offsets[row] = each->offset;
+        times[row] = timestamp(each, &kind);
+        append_bytes(values, row, each->value, each->value_size);
+        if (keys) append_bytes(keys, row, each->key, each->key_size);
+    }
+}
+
+void txn_sink_destroy(Message **messages, int64_t count, Destroy destroy) {
+    for (int64_t i = 0; i < count; i++) destroy(messages[i]);
+}

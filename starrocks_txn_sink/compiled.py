@@ -1,0 +1,204 @@
+"""The compiled loops over raw TxnEvents and over Kafka's messages (`compiled.c`), where the installation has them.
+
+They are optional: a wheel for a platform brings them, and a source tree with a C compiler builds them
+(`tools/compile.py`). Everything works without them, more slowly, and with the same results: the parser takes only plain
+values, and leaves the judgement of all others to Python (`sources.txn_lines`). ctypes releases the GIL while they run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+LIBRARY: Final = Path(__file__).with_name("_compiled.so")
+PURE: Final = "STARROCKS_TXN_SINK_PURE"
+"""Set to 1 in the environment, this variable does without the compiled loops."""
+_ABI: Final = 1  # of compiled.c; a library of another one is not used
+_MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
+_NARROW: Final = (pa.string(), pa.binary())
+_WIDE: Final = (pa.large_string(), pa.large_binary())
+
+
+class _Column(ctypes.Structure):
+    """`Column` of compiled.c."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("name_size", ctypes.c_int64),
+        ("kind", ctypes.c_int64),
+        ("ends", ctypes.c_void_p),
+        ("data", ctypes.c_void_p),
+        ("valid", ctypes.c_void_p),
+        ("nulls", ctypes.c_int64),
+    )
+
+
+def is_available() -> bool:
+    """Whether this process uses the compiled loops."""
+    return os.environ.get(PURE) != "1" and _library() is not None
+
+
+@cache
+def _library() -> Any:
+    try:
+        found = ctypes.CDLL(str(LIBRARY))
+        abi = found.txn_sink_abi()
+    except (OSError, AttributeError):  # not there, in a zip file, or of another platform
+        return None
+    if abi != _ABI:
+        return None
+    found.txn_sink_read.restype = ctypes.c_int64
+    found.txn_sink_read.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_int32,
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        ctypes.POINTER(_Column),
+        ctypes.c_int64,
+    )
+    found.txn_sink_messages.restype = ctypes.c_int64
+    found.txn_sink_messages.argtypes = (ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_void_p] * 3)
+    found.txn_sink_take.restype = None
+    found.txn_sink_take.argtypes = (ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_void_p] * 7)
+    found.txn_sink_destroy.restype = None
+    found.txn_sink_destroy.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+    return found
+
+
+def read_events(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
+    """The `fields`, texts and whole numbers, of values that are one JSON object each.
+
+    None where the loop is not there, or a value is not plain: malformed, with an escape in a name or a lone surrogate,
+    nested deeper than 64, or NULL.
+    """
+    wide = values.type in _WIDE
+    if not is_available() or values.null_count or not len(values) or not (wide or values.type in _NARROW):
+        return None
+    _, bounds, data = values.buffers()
+    width = 8 if wide else 4
+    first, last = (int.from_bytes(bounds[at : at + width], sys.byteorder) for at in _ends(values, width))
+    if data is None or last - first > _MOST_BYTES:
+        return None
+    room = last - first + _library().txn_sink_slack()
+    made = [_Buffers(kind, len(values), room) for kind in fields.types]
+    columns = (_Column * len(made))(
+        *(each.column(name.encode()) for each, name in zip(made, fields.names, strict=True))
+    )
+    start = bounds.address + values.offset * width
+    read = _library().txn_sink_read(start, wide, data.address, len(values), columns, len(made))
+    if read != len(values):
+        return None
+    arrays = [each.array(column.nulls) for each, column in zip(made, columns, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=fields)
+
+
+def _ends(values: pa.Array, width: int) -> tuple[int, int]:
+    """Where the buffer of offsets has the first one of a slice, and the last."""
+    return values.offset * width, (values.offset + len(values)) * width
+
+
+class _Binary(ctypes.Structure):
+    """`Binary` of compiled.c."""
+
+    _fields_ = (
+        ("ends", ctypes.c_void_p),
+        ("data", ctypes.c_void_p),
+        ("valid", ctypes.c_void_p),
+        ("nulls", ctypes.c_int64),
+    )
+
+
+class _Buffers:
+    """Room for a column: whole numbers, or texts of `size` bytes in all; pyarrow.ArrowCapacityError for 2 GiB."""
+
+    def __init__(self, kind: pa.DataType, rows: int, size: int) -> None:
+        self._kind, self._rows, self._number = kind, rows, kind == pa.int64()
+        if size > _MOST_BYTES:
+            raise pa.ArrowCapacityError(f"{size} bytes in one column")
+        self._valid = pa.py_buffer(bytearray((rows + 7) // 8))
+        self._ends = None if self._number else pa.allocate_buffer(4 * (rows + 1))
+        self._data = pa.allocate_buffer(8 * rows if self._number else size, resizable=True)
+
+    def column(self, name: bytes) -> _Column:
+        ends, data, valid = self._addresses()
+        return _Column(name, len(name), int(self._number), ends, data, valid, 0)
+
+    def binary(self) -> _Binary:
+        return _Binary(*self._addresses(), 0)
+
+    def _addresses(self) -> tuple[int | None, int, int]:
+        return self._ends and self._ends.address, self._data.address, self._valid.address
+
+    def array(self, nulls: int) -> pa.Array:
+        """The column, once it is filled; gives back the room that was not needed."""
+        valid = self._valid if nulls else None
+        if self._ends is None:
+            return pa.Array.from_buffers(self._kind, self._rows, [valid, self._data], nulls)
+        used = int.from_bytes(self._ends[4 * self._rows :], sys.byteorder)
+        if used < self._data.size:
+            self._data.resize(used, shrink_to_fit=True)
+        return pa.Array.from_buffers(self._kind, self._rows, [valid, self._ends, self._data], nulls)
+
+
+# --- Kafka's messages ---
+
+
+class Message(ctypes.Structure):
+    """`rd_kafka_message_t` of librdkafka."""
+
+    _fields_ = (
+        ("error", ctypes.c_int32),
+        ("topic", ctypes.c_void_p),
+        ("partition", ctypes.c_int32),
+        ("value", ctypes.c_void_p),
+        ("value_size", ctypes.c_size_t),
+        ("key", ctypes.c_void_p),
+        ("key_size", ctypes.c_size_t),
+        ("offset", ctypes.c_int64),
+        ("of_librdkafka", ctypes.c_void_p),
+    )
+
+
+class Messages:
+    """The messages at these addresses (unsigned integers of a pointer's size), which librdkafka has handed over."""
+
+    def __init__(self, addresses: np.ndarray[Any, np.dtype[np.uintp]]) -> None:
+        self._at = addresses
+        spare, sizes = np.empty_like(addresses), np.zeros(2, dtype=np.int64)
+        values, keys = sizes.ctypes.data, sizes.ctypes.data + sizes.itemsize
+        self._rows = _library().txn_sink_messages(self._start, len(addresses), spare.ctypes.data, values, keys)
+        self._sizes: list[int] = sizes.tolist()
+
+    @property
+    def _start(self) -> int:
+        return int(self._at.ctypes.data)
+
+    def errors(self) -> list[Message]:
+        """The messages that are errors; they are valid until `destroy`."""
+        return [Message.from_address(address) for address in self._at[self._rows :].tolist()]
+
+    def columns(self, timestamp: Any, keys: bool) -> list[Any]:
+        """Of the rows: address of the topic, partition, offset, time in milliseconds, value, and key unless None.
+
+        `timestamp` is librdkafka's function. Raises pyarrow.ArrowCapacityError for 2 GiB and more.
+        """
+        numbers = [np.empty(self._rows, dtype=np.int64) for _ in range(4)]
+        texts = [_Buffers(pa.binary(), self._rows, size) for size in self._sizes[: 1 + keys]]
+        made = [each.binary() for each in texts]
+        pointers = [ctypes.addressof(each) for each in made] + [None] * (not keys)
+        function = ctypes.cast(timestamp, ctypes.c_void_p)
+        columns = (each.ctypes.data for each in numbers)
+        _library().txn_sink_take(self._start, self._rows, function, *columns, *pointers)
+        arrays = [each.array(column.nulls) for each, column in zip(texts, made, strict=True)]
+        return [*numbers, *arrays, *([] if keys else [None])]
+
+    def destroy(self, destroy: Any) -> None:
+        """Give the messages back by librdkafka's function."""
+        _library().txn_sink_destroy(self._start, len(self._at), ctypes.cast(destroy, ctypes.c_void_p))

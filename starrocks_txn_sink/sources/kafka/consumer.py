@@ -1,0 +1,270 @@
+"""Consumers of assigned Kafka partitions, which give rows as columns; both stand on librdkafka.
+
+`NativeConsumer` calls librdkafka's C interface, and the compiled loop copies its messages: no Python object for each of
+them. `ObjectConsumer` is the Python client, which works without the compiled loop and costs several times as much.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from operator import itemgetter, methodcaller
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer as Client
+from confluent_kafka import KafkaError, KafkaException, TopicPartition, cimpl
+
+from starrocks_txn_sink import compiled
+from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
+
+Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+# methodcaller keeps the loop over messages in C code: there are hundreds of thousands of messages a second.
+_ERROR, _TOPIC, _PARTITION, _OFFSET = map(methodcaller, ("error", "topic", "partition", "offset"))
+_TIME, _KEY, _VALUE = map(methodcaller, ("timestamp", "key", "value"))
+_CONSUMER: Final = 1  # of rd_kafka_type_t
+_TEXT_BYTES: Final = 512  # for the text of an error
+
+
+class Rows(NamedTuple):
+    """Messages as columns. `topics` has each one's index in the names that were assigned, sorted.
+
+    `times` are in milliseconds since the Unix epoch. `keys` are None unless they were asked for.
+    """
+
+    topics: Integers
+    partitions: Integers
+    offsets: Integers
+    times: Integers
+    values: pa.Array
+    keys: pa.Array | None
+
+    def take(self, places: Integers) -> Rows:
+        """The rows at these places."""
+        taken = pa.array(places)
+        keys = None if self.keys is None else self.keys.take(taken)
+        topics, partitions, offsets, times = (each[places] for each in self[:4])
+        return Rows(topics, partitions, offsets, times, self.values.take(taken), keys)
+
+
+class Problem(NamedTuple):
+    """An error that librdkafka reports among the messages, or the end of a log; `partition` is None for a broker's."""
+
+    partition: KafkaPartition | None
+    offset: int
+    error: KafkaError
+
+
+class Consumer(Protocol):
+    """What reads the assigned partitions. Its methods raise KafkaException."""
+
+    def assign(self, starts: Mapping[KafkaPartition, int]) -> None:
+        """Read these partitions, from their offsets on, and no others."""
+
+    def leave(self, partitions: Iterable[KafkaPartition]) -> None:
+        """Read these partitions no longer, and drop what was fetched of them."""
+
+    def poll(self, most: int, seconds: float, keys: bool) -> tuple[Rows, list[Problem]]:
+        """Wait for up to `most` messages, `seconds` at most."""
+
+    def close(self) -> None: ...
+
+
+def open_consumer(config: Mapping[str, Any]) -> Consumer:
+    """A consumer with librdkafka's settings: the native one where this process has the compiled loop."""
+    if compiled.is_available() and _librdkafka() is not None:
+        return NativeConsumer(config)
+    return ObjectConsumer(Client(dict(config)))
+
+
+def topic_names(partitions: Iterable[KafkaPartition]) -> list[str]:
+    return sorted({topic for topic, _ in partitions})
+
+
+# --- the Python client ---
+
+
+class ObjectConsumer:
+    """A Python object for each message."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._codes: dict[str, int] = {}
+
+    def assign(self, starts: Mapping[KafkaPartition, int]) -> None:
+        self._codes = {topic: code for code, topic in enumerate(topic_names(starts))}
+        self._client.assign([TopicPartition(*partition, start) for partition, start in starts.items()])
+
+    def leave(self, partitions: Iterable[KafkaPartition]) -> None:
+        self._client.incremental_unassign([TopicPartition(*each) for each in partitions])
+
+    def poll(self, most: int, seconds: float, keys: bool) -> tuple[Rows, list[Problem]]:
+        messages = self._client.consume(most, timeout=seconds)
+        problems: list[Problem] = []
+        if any(map(_ERROR, messages)):
+            problems = [_problem(each) for each in messages if each.error() is not None]
+            messages = [each for each in messages if each.error() is None]
+        count = len(messages)
+        topics = (
+            np.fromiter(map(self._codes.__getitem__, map(_TOPIC, messages)), np.int64, count)
+            if len(self._codes) > 1
+            else np.zeros(count, dtype=np.int64)
+        )
+        rows = Rows(
+            topics,
+            np.fromiter(map(_PARTITION, messages), np.int64, count),
+            np.fromiter(map(_OFFSET, messages), np.int64, count),
+            np.fromiter(map(itemgetter(1), map(_TIME, messages)), np.int64, count),
+            pa.array(list(map(_VALUE, messages)), pa.binary()),
+            pa.array(list(map(_KEY, messages)), pa.binary()) if keys else None,
+        )
+        return rows, problems
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _problem(message: Any) -> Problem:
+    topic = message.topic()
+    return Problem(None if topic is None else (topic, message.partition()), message.offset(), message.error())
+
+
+# --- librdkafka's C interface ---
+
+
+class _Partition(ctypes.Structure):
+    """The head of `rd_kafka_topic_partition_t`."""
+
+    _fields_ = (("topic", ctypes.c_char_p), ("partition", ctypes.c_int32), ("offset", ctypes.c_int64))
+
+
+_POINTER, _INT, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
+_FUNCTIONS: Final[Mapping[str, tuple[Any, Sequence[Any]]]] = {
+    "conf_new": (_POINTER, ()),
+    "conf_set": (_INT, (_POINTER, _TEXT, _TEXT, _TEXT, ctypes.c_size_t)),
+    "conf_destroy": (None, (_POINTER,)),
+    "new": (_POINTER, (_INT, _POINTER, _TEXT, ctypes.c_size_t)),
+    "poll_set_consumer": (_INT, (_POINTER,)),
+    "queue_get_consumer": (_POINTER, (_POINTER,)),
+    "queue_destroy": (None, (_POINTER,)),
+    "consumer_close": (_INT, (_POINTER,)),
+    "destroy": (None, (_POINTER,)),
+    "topic_partition_list_new": (_POINTER, (_INT,)),
+    "topic_partition_list_add": (ctypes.POINTER(_Partition), (_POINTER, _TEXT, ctypes.c_int32)),
+    "topic_partition_list_destroy": (None, (_POINTER,)),
+    "assign": (_INT, (_POINTER, _POINTER)),
+    "incremental_unassign": (_POINTER, (_POINTER, _POINTER)),
+    "error_code": (_INT, (_POINTER,)),
+    "error_destroy": (None, (_POINTER,)),
+    "consume_batch_queue": (ctypes.c_ssize_t, (_POINTER, _INT, _POINTER, ctypes.c_size_t)),
+    "topic_name": (_TEXT, (_POINTER,)),
+    "message_timestamp": (ctypes.c_int64, (_POINTER, _POINTER)),
+    "message_destroy": (None, (_POINTER,)),
+}
+
+
+@cache
+def _librdkafka() -> Any:
+    """The functions of the library that the Python client brings; None where it hides them."""
+    library = ctypes.CDLL(cimpl.__file__)
+    try:
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(library, f"rd_kafka_{name}")
+            function.restype, function.argtypes = result, arguments
+    except AttributeError:
+        return None
+    return library
+
+
+class NativeConsumer:
+    """Columns straight from librdkafka's messages."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._lib = _librdkafka()
+        self._handle = self._open(config)
+        self._lib.rd_kafka_poll_set_consumer(self._handle)
+        self._queue = self._lib.rd_kafka_queue_get_consumer(self._handle)
+        self._names: list[str] = []
+        self._codes: dict[int, int] = {}
+
+    def _open(self, config: Mapping[str, Any]) -> int:
+        said = ctypes.create_string_buffer(_TEXT_BYTES)
+        settings = self._lib.rd_kafka_conf_new()
+        for name, value in config.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            if self._lib.rd_kafka_conf_set(settings, name.encode(), text.encode(), said, _TEXT_BYTES):
+                self._lib.rd_kafka_conf_destroy(settings)
+                raise KafkaException(KafkaError(KafkaError._INVALID_ARG, said.value.decode()))
+        handle: int | None = self._lib.rd_kafka_new(_CONSUMER, settings, said, _TEXT_BYTES)
+        if handle is None:
+            self._lib.rd_kafka_conf_destroy(settings)
+            raise KafkaException(KafkaError(KafkaError._INVALID_ARG, said.value.decode()))
+        return handle
+
+    def assign(self, starts: Mapping[KafkaPartition, int]) -> None:
+        self._names, self._codes = topic_names(starts), {}
+        _check(self._with_list(starts, lambda places: self._lib.rd_kafka_assign(self._handle, places)))
+
+    def leave(self, partitions: Iterable[KafkaPartition]) -> None:
+        fault = self._with_list(
+            dict.fromkeys(partitions, 0), lambda places: self._lib.rd_kafka_incremental_unassign(self._handle, places)
+        )
+        if fault:
+            code = self._lib.rd_kafka_error_code(fault)
+            self._lib.rd_kafka_error_destroy(fault)
+            _check(code)
+
+    def poll(self, most: int, seconds: float, keys: bool) -> tuple[Rows, list[Problem]]:
+        pointers = np.empty(most, dtype=np.uintp)
+        milliseconds = round(1000 * seconds)
+        count = self._lib.rd_kafka_consume_batch_queue(self._queue, milliseconds, pointers.ctypes.data, most)
+        messages = compiled.Messages(pointers[: max(count, 0)])
+        try:
+            columns = messages.columns(self._lib.rd_kafka_message_timestamp, keys)
+            problems = [self._problem(each) for each in messages.errors()]
+            rows = Rows(self._topics(columns[0]), *columns[1:])
+        finally:
+            messages.destroy(self._lib.rd_kafka_message_destroy)
+        return rows, problems
+
+    def close(self) -> None:
+        self._lib.rd_kafka_queue_destroy(self._queue)
+        self._lib.rd_kafka_consumer_close(self._handle)
+        self._lib.rd_kafka_destroy(self._handle)
+
+    def _topics(self, addresses: Integers) -> Integers:
+        """The indexes of the topics at these addresses."""
+        if len(self._names) == 1:
+            return np.zeros(len(addresses), dtype=np.int64)
+        found, inverse = np.unique(addresses, return_inverse=True)
+        for address in found.tolist():
+            if address not in self._codes:
+                self._codes[address] = self._names.index(self._lib.rd_kafka_topic_name(address).decode())
+        return np.array([self._codes[address] for address in found.tolist()], dtype=np.int64)[inverse]
+
+    def _problem(self, message: compiled.Message) -> Problem:
+        topic = self._lib.rd_kafka_topic_name(message.topic).decode() if message.topic else None
+        text = ctypes.string_at(message.value, message.value_size).decode(errors="replace") if message.value else None
+        error = KafkaError(message.error, text, message.error == KafkaError._FATAL)
+        return Problem(None if topic is None else (topic, message.partition), message.offset, error)
+
+    def _with_list(self, starts: Mapping[KafkaPartition, int], call: Callable[[int], _Result]) -> _Result:
+        places = self._lib.rd_kafka_topic_partition_list_new(len(starts))
+        try:
+            for (topic, number), start in starts.items():
+                added = self._lib.rd_kafka_topic_partition_list_add(places, topic.encode(), number)
+                added.contents.offset = start
+            return call(places)
+        finally:
+            self._lib.rd_kafka_topic_partition_list_destroy(places)
+
+
+_Result = TypeVar("_Result")
+
+
+def _check(code: int) -> None:
+    if code:
+        raise KafkaException(KafkaError(code))

@@ -1,0 +1,142 @@
+"""Failures of the query port: the driver's exceptions become QueryFailed (no usable answer) or QueryRefused.
+
+The server's own text may repeat a statement and its values, so an error names what an error number means instead.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+
+from pymysql.err import InterfaceError, InternalError, MySQLError
+
+from starrocks_txn_sink.errors import QueryFailed, QueryRefused
+
+_TRANSIENT_NUMBERS = frozenset({0, 1040, 1053, 1152, 1158, 1159, 1160, 1161, 1205, 2003, 2005, 2006, 2013, 2014, 2055})
+_TRANSIENT_TEXTS = (
+    *("timeout", "timed out", "not alive", "no alive", "alive: false", "backend node not found"),
+    *("publish", "too many", "mem_limit", "exceed limit", "not ready"),
+)
+_PRIVILEGE = ("the user lacks a privilege", "Grant it: `starrocks-txn-sink doctor` names it.")
+_REFUSALS = {
+    1045: ("the user name or the password is wrong", "Check username and password."),
+    3162: ("the user does not exist", "Check username, or create the user."),
+    1049: ("the database does not exist", "Create it, or correct the option database."),
+    1146: ("a table does not exist", "Create it, or correct its name."),
+    5502: ("a table does not exist", "Create it, or correct its name."),
+    **dict.fromkeys((1044, 1142, 1227, 5203), _PRIVILEGE),
+}
+"""What the server's error numbers mean, with the advice. The server's own text may repeat a statement's values."""
+NO_TABLE = frozenset((1146, 5502))
+_CLIENT_REASONS = {
+    1040: "the server has too many connections",
+    2003: "no connection could be made",
+    2005: "the host name cannot be resolved",
+    2006: "the server closed the connection",
+    2013: "the connection broke before the answer arrived",
+}
+"""What numbers of the MySQL client mean, and of a server that takes no login at the moment."""
+LOGIN_OR_DATABASE = frozenset((1045, 1049, 3162))
+"""Refusals that no privilege cures."""
+_UNSPECIFIC = 1064
+"""StarRocks' number for an error without a number of its own: of a statement, or of a server in trouble."""
+_OF_STATEMENT = ("syntax error", "analyzing error", "semantic")
+_QUOTED = re.compile(r"""'[^']*'?|"[^"]*"?|`[^`]*`?""")
+_SECURE_TRANSPORT_REQUIRED = 3159
+_TLS_NOT_SUPPORTED = 2026
+_TEXT_LIMIT = 200
+
+
+def typed_error(error: Exception, place: str, *, quotes_server: bool) -> QueryFailed | QueryRefused:
+    """The typed error for the driver's `error` at `place`; with `quotes_server` a refusal has the server's text."""
+    if (failed := _tls_failure(error)) is not None:
+        return QueryFailed(
+            f"The TLS handshake with the query port failed ({type(failed).__name__}).",
+            hint="Check tls_ca, tls_certificate, tls_key and that the certificate names this host.",
+            place=place,
+        )
+    out_of_step = isinstance(error, InternalError) and not _number(error)  # the driver's own, of a packet's number
+    if out_of_step or not isinstance(error, (MySQLError, OSError)):
+        return QueryFailed(
+            f"The query port's answer is not the MySQL protocol ({type(error).__name__}).",
+            hint="Check that query_url names query_port (9030 by default).",
+            place=place,
+        )
+    if _is_transient(error):
+        said = f"{_error_kind(error)}{_words(error)}"
+        return QueryFailed(f"StarRocks did not answer over the MySQL protocol: {said}.", place=place)
+    return _refusal(error, place, quotes_server)
+
+
+def _refusal(error: Exception, place: str, quotes_server: bool) -> QueryRefused:
+    number = _number(error)
+    if number in (_SECURE_TRANSPORT_REQUIRED, _TLS_NOT_SUPPORTED):
+        return QueryRefused(
+            f"The query port and query_tls do not fit ({number}).",
+            hint="Set query_tls=True for a server that requires TLS.",
+            place=place,
+        )
+    if quotes_server:
+        said = str(error.args[1] if len(error.args) > 1 else error)[:_TEXT_LIMIT]
+        return QueryRefused(f"{said} ({number})")
+    why, hint = _REFUSALS.get(
+        number,
+        (
+            f"{_error_kind(error)}{_words(error)}",
+            "Check the user's privileges, and that the database and its tables exist.",
+        ),
+    )
+    return QueryRefused(
+        f"StarRocks refused a statement over the MySQL protocol: {why}.", hint=hint, place=place, number=number
+    )
+
+
+def _tls_failure(error: BaseException) -> ssl.SSLError | None:
+    original = getattr(error, "original_exception", None) or error.__context__
+    return next((one for one in (error, original) if isinstance(one, ssl.SSLError)), None)
+
+
+def _is_transient(error: Exception) -> bool:
+    """Whether the cause is the connection or the server's load, so that the same statement may succeed later."""
+    if isinstance(error, (OSError, InterfaceError)):
+        return True
+    number = _number(error)
+    if number in _TRANSIENT_NUMBERS or number in _REFUSALS:  # whose text has names, and a name may be any word
+        return number in _TRANSIENT_NUMBERS
+    text = _QUOTED.sub("", str(error.args[-1] if error.args else error)).lower()
+    return any(fragment in text for fragment in _TRANSIENT_TEXTS)
+
+
+def _number(error: Exception) -> int:
+    """The server's or the driver's error number; 0 without one."""
+    number = error.args[0] if error.args else 0
+    return number if isinstance(number, int) else 0
+
+
+def may_pass(refusal: QueryRefused) -> bool:
+    """Whether a refusal of a statement that is known to be right may be the server's trouble, which passes."""
+    said = refusal.message.lower()
+    return refusal.context.get("number") == _UNSPECIFIC and not any(fragment in said for fragment in _OF_STATEMENT)
+
+
+def _words(error: Exception) -> str:
+    """The server's words of an unspecific error, without what it quotes: it may repeat a statement's values."""
+    if _number(error) != _UNSPECIFIC or len(error.args) < 2:
+        return ""
+    said = " ".join(_QUOTED.sub("…", str(error.args[1])).split())[:_TEXT_LIMIT].rstrip(".")
+    return f": {said}" if said else ""
+
+
+def _error_kind(error: Exception) -> str:
+    """The cause in words, or type and number of the error. Never its text, which may repeat a statement's values."""
+    if isinstance(error, socket.gaierror):
+        return "the host name cannot be resolved"
+    if isinstance(error, ConnectionRefusedError):
+        return "nothing listens there"
+    if isinstance(error, TimeoutError) or isinstance(error.__cause__ or error.__context__, TimeoutError):
+        return "no answer in time"
+    if (why := _CLIENT_REASONS.get(_number(error))) is not None:
+        return why
+    number = f" {error.args[0]}" if error.args and isinstance(error.args[0], int) else ""
+    return f"{type(error).__name__}{number}"

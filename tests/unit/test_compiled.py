@@ -1,0 +1,234 @@
+"""The compiled loops: plain values of TxnEvents and nothing else, read as Python reads them; and messages of Kafka.
+
+`test_one_judgement` judges values with and without them; `tests/kafka` reads a broker with and without them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starrocks_txn_sink import compiled
+from starrocks_txn_sink.sources import txn_lines
+from starrocks_txn_sink.sources.txn_lines import TxnEventLines
+from tests.support.depth import scaled
+from tests.support.event_lines import DeepRecursion, judge, random_value, same_event
+
+ROOT = Path(__file__).parents[2]
+FIELDS = TxnEventLines(source_partition=None, position=None)._fields()
+BASE = '{"position": 1, "row": %s}'
+
+needed = pytest.mark.skipif(not compiled.is_available(), reason="this installation has no compiled loop")
+
+
+def read(*values: bytes | str | None, kind: pa.DataType | None = None) -> list[dict[str, Any]] | None:
+    raw = [value.encode() if isinstance(value, str) else value for value in values]
+    found = compiled.read_events(pa.array(raw, kind or pa.binary()), FIELDS)
+    if found is None:
+        return None
+    found.validate(full=True)
+    return [dict(row) for row in found.to_pylist()]
+
+
+@needed
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ('"{}"', "{}"),
+        ('""', ""),
+        ("null", None),
+        (r'"{\"id\": 1}"', '{"id": 1}'),
+        (r'"\"\\\/\b\f\n\r\t\u0041\u00e9\u20ac\ud83d\ude00\u0000"', '"\\/\b\f\n\r\tAé€😀\x00'),
+        ('"é€😀\x7f"', "é€😀\x7f"),
+        ("-1.50E+3", "-1.50E+3"),
+        ("0", "0"),
+        ("true", "true"),
+        ('{"a" : [1, {"b":"]}"}, [], {} ]}', '{"a" : [1, {"b":"]}"}, [], {} ]}'),
+        (r'{"a": "\ud800"}', r'{"a": "\ud800"}'),
+        ("[" * 64 + "]" * 64, "[" * 64 + "]" * 64),
+        ('"' + "x" * 100 + r"\n" + "y" * 100 + '"', "x" * 100 + "\n" + "y" * 100),
+    ],
+)
+def test_plain_values_are_read(row: str, text: str | None) -> None:
+    for number in (1, 40):  # at the end of the buffer, and before it
+        found = read(*[BASE % row] * number)
+        assert found is not None
+        assert [(each["position"], each["row"]) for each in found] == [(1, text)] * number
+
+
+@needed
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, "", " ", "null", "[]", "{", "{}{}", '{"position": 1,}', '{"position" 1}', '{"position": "1"}',
+        '{"position": 1.0}', '{"position": 9223372036854775808}', '{"position": -9223372036854775809}',
+        r'{"posi\u0074ion": 1}', '{"a": 01}', '{"a": 1.}', '{"a": -}', '{"a": 1e}', '{"a": NaN}', '{"a": tru}',
+        '{"a": "\n"}', r'{"a": "\x"}', r'{"a": "\u12g4"}', r'{"row": "\ud800"}', r'{"row": "\ud800\u0041"}',
+        r'{"row": "\udc00"}', '{"a": [1,]}', '{"a": [}', '{"a": {"b": 1]}', '{"a": {"b"}}', '{"a": "',
+        '{"a": ' + "[" * 65 + "]" * 65 + "}", "\ufeff{}", b'{"a": "\xff"}', b'{"a": "\xed\xa0\x80"}',
+        b'{"a": "\xc0\x80"}', b'{"a": "\xf4\x90\x80\x80"}', b'{"a": "\xc3"}', b'{"a": "\xe2\x82"}', b"{}\x00",
+    ],
+)  # fmt: skip
+def test_other_values_are_left_to_python(value: bytes | str | None) -> None:
+    assert read(value) is None
+    assert read(BASE % 1, value, BASE % 2) is None
+
+
+@needed
+def test_it_agrees_with_the_judge_on_random_values() -> None:
+    rng = random.Random(5)
+    taken = 0
+    for _ in range(scaled(20_000)):
+        value = random_value(rng)
+        found = read(value)
+        if found is not None:
+            taken += 1
+            with DeepRecursion():
+                judged = judge(value)
+                assert judged is not None, value
+                assert same_event(found[0], judged), value
+    assert taken > scaled(20_000) // 3
+
+
+@needed
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()])
+def test_slices_of_every_text_type(kind: pa.DataType) -> None:
+    values = pa.array([orjson.dumps({"position": number, "row": {"n": number}}).decode() for number in range(100)])
+    found = compiled.read_events(values.cast(kind).slice(30, 20), FIELDS)
+    assert found is not None
+    assert found["position"].to_pylist() == list(range(30, 50))
+    assert found["row"].to_pylist() == [f'{{"n":{number}}}' for number in range(30, 50)]
+
+
+@needed
+def test_columns_keep_no_more_memory_than_they_have_content() -> None:
+    lines = pa.array([orjson.dumps({"type": "DATA", "row": "x" * 1000})] * 1000)
+    found = compiled.read_events(lines, FIELDS)
+    assert found is not None
+    assert found.get_total_buffer_size() < found.nbytes + 1000
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    compiled._library.cache_clear()
+    yield
+    compiled._library.cache_clear()
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("why", ["missing", "another version", "not a library", "unwanted"])
+def test_python_does_without_it(why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if why == "another version":
+        monkeypatch.setattr(compiled, "_ABI", -1)
+    elif why == "unwanted":
+        monkeypatch.setenv(compiled.PURE, "1")
+    else:
+        place = tmp_path / "_compiled.so"
+        if why == "not a library":
+            place.write_bytes(b"no")
+        monkeypatch.setattr(compiled, "LIBRARY", place)
+    assert not compiled.is_available()
+    assert read(BASE % '"{}"') is None
+    read_by_python = txn_lines._parse_at_once(pa.array([BASE % '"{}"']), FIELDS)
+    assert read_by_python is not None
+    assert read_by_python["row"].to_pylist() == ["{}"]
+
+
+# --- Kafka's messages ---
+
+TIMESTAMP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+DESTROY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+texts = st.none() | st.binary(max_size=40)
+kinds = st.tuples(st.sampled_from([0, 0, 0, -191]), texts, texts, st.integers(0, 2**62))
+
+
+class Buffers:
+    """Buffers that outlive the messages that point to them; an empty one is not NULL."""
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
+
+    def place(self, content: bytes | None) -> tuple[int | None, int]:
+        if content is None:
+            return None, 0
+        self._kept.append(ctypes.create_string_buffer(content, len(content) + 1))
+        return ctypes.addressof(self._kept[-1]), len(content)
+
+
+@needed
+@given(st.lists(kinds, max_size=30), st.booleans())
+def test_messages_become_columns_and_each_is_given_back_once(
+    received: list[tuple[int, bytes | None, bytes | None, int]], keys: bool
+) -> None:
+    buffers = Buffers()
+    made = [
+        compiled.Message(error, 7, number, *buffers.place(value), *buffers.place(key), offset, None)
+        for number, (error, value, key, offset) in enumerate(received)
+    ]
+    time, back = TIMESTAMP(lambda at, _: compiled.Message.from_address(at).offset // 2), list[int]()
+    messages = compiled.Messages(np.array([ctypes.addressof(each) for each in made], dtype=np.uintp))
+    topics, partitions, offsets, times, values, found = messages.columns(time, keys)
+    rows = [(number, *each) for number, each in enumerate(received) if not each[0]]
+    assert topics.tolist() == [7] * len(rows)
+    assert partitions.tolist() == [each[0] for each in rows]
+    assert offsets.tolist() == [each[4] for each in rows]
+    assert times.tolist() == [each[4] // 2 for each in rows]
+    for array, expected in ((values, [each[2] for each in rows]), (found, [each[3] for each in rows])):
+        if array is not None:
+            array.validate(full=True)
+            assert array.to_pylist() == expected
+    assert (found is not None) == keys
+    assert [each.partition for each in messages.errors()] == [n for n, each in enumerate(received) if each[0]]
+    messages.destroy(DESTROY(back.append))
+    assert sorted(back) == sorted(map(ctypes.addressof, made))
+
+
+# --- wheels ---
+
+
+def build(place: Path, **environment: str) -> Path:
+    """The wheel of a copy of what a wheel is made from."""
+    source, skipped = place / "source", shutil.ignore_patterns("__pycache__", "_compiled.so")
+    for name in ("starrocks_txn_sink", "starrocks_emulator", "starrocks_demo", "tools"):
+        shutil.copytree(ROOT / name, source / name, ignore=skipped)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(place / "dist")]
+    subprocess.run(command, cwd=source, env=os.environ | environment, check=True, capture_output=True)
+    (wheel,) = (place / "dist").glob("*.whl")
+    return wheel
+
+
+def has_library(wheel: Path) -> bool:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert not any(name.endswith(".c") for name in names)
+    return "starrocks_txn_sink/_compiled.so" in names
+
+
+@needed
+def test_a_wheel_with_the_loop_is_for_one_platform_and_every_python(tmp_path: Path) -> None:
+    wheel = build(tmp_path)
+    assert "-py3-none-" in wheel.name
+    assert not wheel.name.endswith("-any.whl")
+    assert has_library(wheel)
+
+
+@pytest.mark.parametrize("environment", [{"CC": "/there/is/no/compiler"}, {"CC": "false"}, {compiled.PURE: "1"}])
+def test_a_wheel_without_a_compiler_is_for_every_platform(tmp_path: Path, environment: dict[str, str]) -> None:
+    wheel = build(tmp_path, **environment)
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert not has_library(wheel)

@@ -1,0 +1,62 @@
+"""Compiles `starrocks_txn_sink/compiled.c` when a wheel or an editable installation is built: hatchling's build hook.
+
+Without a C compiler, or with STARROCKS_TXN_SINK_PURE=1, the wheel is for every platform and has no compiled part. With
+it the wheel is for one platform and every Python: ctypes needs no header of Python's.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+FLAGS = ("-std=c11", "-O3", "-shared", "-fPIC")
+
+
+class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
+    """Puts `_compiled.so` next to its source, and the platform into the wheel's name."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        del version  # hatchling's own argument
+        package = Path(self.root) / "starrocks_txn_sink"
+        library = package / "_compiled.so"
+        library.unlink(missing_ok=True)
+        fault = _compile(package / "compiled.c", library)
+        if fault:
+            self.app.display_warning(f"Building without the compiled loop, which is optional: {fault}")
+            return
+        build_data["artifacts"].append(f"/{package.name}/{library.name}")
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{_platform()}"
+
+
+def _compile(source: Path, library: Path) -> str:
+    """Compile; returns why that failed, or an empty text. Running processes keep the library that they have loaded."""
+    if os.environ.get("STARROCKS_TXN_SINK_PURE") == "1":
+        return "STARROCKS_TXN_SINK_PURE is 1"
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix=".compile-") as folder:
+        made = Path(folder) / library.name
+        try:
+            subprocess.run(
+                [*compiler, *FLAGS, "-o", str(made), str(source)], check=True, capture_output=True, text=True
+            )
+        except OSError as error:
+            return f"no C compiler ({error})"
+        except subprocess.CalledProcessError as error:
+            return f"the C compiler failed: {error.stderr[-500:]}"
+        made.replace(library)
+    return ""
+
+
+def _platform() -> str:
+    """The platform's tag; `auditwheel repair` makes it a manylinux one."""
+    name = sysconfig.get_platform().replace("universal2", platform.machine())
+    return name.replace("-", "_").replace(".", "_")
