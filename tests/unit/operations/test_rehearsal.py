@@ -304,6 +304,23 @@ def test_the_doctor_can_rehearse_too(
     assert databases(server) == {"information_schema"}
 
 
+def test_the_doctor_is_not_content_with_what_the_rehearsal_could_not_see(
+    start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start()
+    server.faults.replace({"rules": [{"operation": "load", "action": "answer", "body": "?"}]})
+    monkeypatch.setattr("starrocks_txn_sink.operations.doctor.command.Terms", lambda: TERMS)
+    given = ["doctor", *words(server)[1:5], "--password-environment", "SECRET", "--json", "--no-spark"]
+    query(server, "CREATE DATABASE shop", password=PASSWORD)
+    query(server, "CREATE TABLE shop.t (id INT) PRIMARY KEY (id) DISTRIBUTED BY HASH (id)", password=PASSWORD)
+    code = cli.main([*given, "--database", "shop", "--rehearse", "scratch"])
+    found = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["section"] == "rehearsal"]
+    unseen = [one for one in found if one["what"].startswith("it could not be seen")]
+    assert unseen
+    assert {one["severity"] for one in unseen} == {"warning"}
+    assert code == 1
+
+
 def test_a_ledger_that_a_job_uses_meanwhile_is_not_dropped(start: Start) -> None:
     server = start()
 
