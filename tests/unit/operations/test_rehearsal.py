@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -258,6 +259,20 @@ def test_each_difference_has_its_verdict(
     assert found.verdict is verdict, found
     assert advice in found.advice
     assert bool(found.advice) is (verdict is Verdict.DIFFERS)
+
+
+def test_a_user_that_may_not_create_a_database_reads_what_to_grant(
+    start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = start()
+    server.faults.replace({"rules": [asked("^CREATE DATABASE")]})
+    assert cli.main(words(server)) == 3
+    said = capsys.readouterr().err
+    assert "Access denied; you need more privileges" in said
+    page = (Path(__file__).parents[3] / "docs" / "operations" / "rehearsal.md").read_text()
+    statements = re.findall(r"(?:CREATE DATABASE|GRANT) [^;]+;", said.replace("`", "").replace("'root'", "'sink'"))
+    assert len(statements) == 3
+    assert all(statement in page for statement in statements)
 
 
 def test_loads_that_stay_preparing_are_harmless_and_said(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
