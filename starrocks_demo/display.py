@@ -112,7 +112,7 @@ def line(status: Status) -> str:
     """The status in one line, for logs and pipes."""
     p50, looks = status.freshness[0], f"{status.torn:,} torn in {status.samples:,} looks"
     return (
-        f"{f'{status.phase}, {_progress(status)}':<30} {status.visible:,} of {status.written:,} transactions visible; "
+        f"{f'{status.phase}, {_progress(status)}':<32} {status.visible:,} of {status.written:,} transactions visible; "
         f"{looks}; commits {status.committed:,}" + ("" if p50 is None else f"; visible after {_seconds(p50)}")
     )
 

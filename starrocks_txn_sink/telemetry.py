@@ -29,6 +29,7 @@ import orjson
 import structlog
 
 from starrocks_txn_sink.errors import OptionError, printable
+from starrocks_txn_sink.public_names import suggests_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +255,7 @@ class LogSettings:
 _executor_settings: LogSettings | None = None
 
 
+@suggests_arguments
 def configure_logging(
     level: str = "INFO", *, form: str = "auto", stream: TextIO | None = None, executors: bool = True
 ) -> None:

@@ -32,6 +32,7 @@ from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.combinations import Feature
 from starrocks_txn_sink.protocol.label import LabelPrefix
+from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.rows.segments import check_row_numbers
@@ -165,6 +166,7 @@ STREAM_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 _DEFAULT_CHECKPOINT = "spark.sql.streaming.checkpointLocation"
 
 
+@suggests_arguments
 def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence[TableRoute] = ()) -> DataFrame:
     """Lay out a frame as `options.lanes` lanes, for the data source `starrocks_txn`.
 

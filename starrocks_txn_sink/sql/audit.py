@@ -17,6 +17,7 @@ from typing import Any
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sql.any_frontend import Excerpt, SqlConnection
 from starrocks_txn_sink.telemetry import Event, Listener, fan_out, ignore_event
 
@@ -24,6 +25,7 @@ _SELECT = re.compile(r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*\(*\s*(SELECT|WITH)\b",
 MAX_EVIDENCE = 1000
 
 
+@suggests_arguments
 @dataclass(frozen=True, slots=True)
 class Audit:
     """An invariant, and the seconds between two samples of it.

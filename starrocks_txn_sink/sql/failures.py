@@ -77,16 +77,10 @@ def _refusal(error: Exception, place: str, quotes_server: bool) -> QueryRefused:
             hint="Set query_tls=True for a server that requires TLS.",
             place=place,
         )
+    why, hint = _REFUSALS.get(number, (f"{_error_kind(error)}{_words(error)}", QueryRefused.hint))
     if quotes_server:
         said = str(error.args[1] if len(error.args) > 1 else error)[:_TEXT_LIMIT]
-        return QueryRefused(f"{said} ({number})")
-    why, hint = _REFUSALS.get(
-        number,
-        (
-            f"{_error_kind(error)}{_words(error)}",
-            "Check the user's privileges, and that the database and its tables exist.",
-        ),
-    )
+        return QueryRefused(f"{said} ({number})", hint=hint)
     return QueryRefused(
         f"StarRocks refused a statement over the MySQL protocol: {why}.", hint=hint, place=place, number=number
     )

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,17 +60,23 @@ class Requirement:
 REQUIREMENTS = (
     Requirement("pyspark", "pyspark", (3, 5), "docs/guides/deploy.md says what works with which version.", (5,)),
     Requirement(
-        "pandas", "pandas", (2, 2), "With pandas 3 Spark's createDataFrame turned None into the text 'nan'.", (3,)
+        "pandas", "pandas", (1, 5), "With pandas 3 Spark's createDataFrame turned None into the text 'nan'.", (3,)
     ),
-    Requirement("pyarrow", "pyarrow", (18,), "Rows travel to the lanes as Arrow."),
+    Requirement("pyarrow", "pyarrow", (14,), "Rows travel to the lanes as Arrow."),
     Requirement(
         "protobuf",
         "google.protobuf",
-        (5,),
+        (4,),
         "transformWithState needs it; without it the query dies with no more than 'worker exited unexpectedly'.",
     ),
     Requirement("starrocks-txn-sink", "starrocks_txn_sink", (), "Lanes run this package on every executor."),
 )
+OF_SPARK: tuple[tuple[Version, dict[str, Version]], ...] = (
+    ((4, 2), {"pandas": (2, 2), "pyarrow": (18,), "protobuf": (5,)}),
+    ((4, 1), {"pandas": (2, 2), "pyarrow": (15,), "protobuf": (5,)}),
+    ((4, 0), {"pandas": (2, 0), "protobuf": (5,)}),
+)
+"""The oldest libraries that Spark itself takes, from a version on, where they are newer than those of the package."""
 PYTHON = Requirement("python", "sys", (3, 10), "The package uses features of this version.")
 _UNPACKAGED = "unpackaged"
 _COMPILED = "compiled loops"
@@ -128,9 +134,15 @@ def check_spark_features() -> Iterator[Finding]:
 
 
 def judge_libraries(found: Mapping[str, str | None], place: str) -> Iterator[Finding]:
-    """One finding for Python and one for each library."""
+    """One finding for Python and one for each library; the version of Spark decides what is old."""
+    spark = version_numbers(found.get("pyspark") or "") or OF_SPARK[0][0]
+    least = next((own for version, own in OF_SPARK if spark >= version), {})
     for need in (PYTHON, *REQUIREMENTS):
-        yield _judge_library(need, found.get(need.name), place)
+        version = found.get(need.name)
+        if need.name == "protobuf" and version is None and spark < (4,):
+            yield skipped("library.protobuf", "protobuf is not installed; Spark 3 has no state that needs it", place)
+        else:
+            yield _judge_library(replace(need, least=least.get(need.name, need.least)), version, place)
     loops = "has the compiled loops" if found.get(_COMPILED) else "has no compiled loops: raw events cost more"
     yield good("library.compiled", f"This installation {loops} (docs/guides/performance.md)", place)
 

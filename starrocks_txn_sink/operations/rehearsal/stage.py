@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any
 
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
-from starrocks_txn_sink.errors import OptionError, QueryFailed, StarRocksSinkError
+from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.http.transport import read_reply
@@ -203,8 +203,7 @@ class Stage:
         """Make the database if there is none; raises OptionError for a database that has a ledger."""
         names = [str(row["schema_name"]) for row in self.rows("SELECT SCHEMA_NAME FROM information_schema.schemata")]
         if self.database not in names:
-            self.rows(f"CREATE DATABASE {identifier(self.database)}")
-            self._made_database = True
+            self._create_database()
         elif LEDGER_TABLE in self._tables():
             raise OptionError(
                 f"The database {self.database} has a ledger, so a job may write it; a rehearsal leaves it alone.",
@@ -212,6 +211,19 @@ class Stage:
                 f"DROP TABLE {identifier(self.database, LEDGER_TABLE)} FORCE",
                 option="database",
             )
+
+    def _create_database(self) -> None:
+        name, user = identifier(self.database), f"USER '{self.options.username}'"
+        try:
+            self.rows(f"CREATE DATABASE {name}")
+        except QueryRefused as error:
+            raise QueryRefused(
+                f"The scratch database is not there and cannot be created: {error.message}.",
+                hint=f"Let an administrator run: CREATE DATABASE {name}; "
+                f"GRANT CREATE TABLE ON DATABASE {name} TO {user}; "
+                f"GRANT SELECT, INSERT, UPDATE, DELETE, DROP ON ALL TABLES IN DATABASE {name} TO {user};",
+            ) from None
+        self._made_database = True
 
     def _tables(self) -> list[str]:
         found = self.rows("SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s", (self.database,))

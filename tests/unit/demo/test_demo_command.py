@@ -191,14 +191,14 @@ STATUS = Status(
 
 def test_the_line_has_the_figures() -> None:
     assert line(STATUS) == (
-        "writing, 12 s of 20 s          2,400 of 2,511 transactions visible; 0 torn in 98 looks; commits 20; "
+        "writing, 12 s of 20 s            2,400 of 2,511 transactions visible; 0 torn in 98 looks; commits 20; "
         "visible after 0.90 s"
     )
 
 
 def test_the_line_and_the_panel_know_the_end_of_the_warm_up() -> None:
     warming = replace(STATUS, phase="warming up", planned=0.0, batch=(3, 6))
-    assert "warming up, micro-batch 3 of 6" in line(warming)
+    assert "warming up, micro-batch 3 of 6  " in line(warming)  # the next number stands apart
     console = Console(file=io.StringIO(), width=100)
     with console.capture() as captured:
         console.print(picture(warming))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,37 @@ def test_the_libraries_of_this_environment_are_right() -> None:
 def test_each_wrong_library_is_a_failure_of_its_own(name: str, version: str | None) -> None:
     found = severities(libraries.judge_libraries({**RIGHT, name: version}, "driver"))
     assert {check for check, severity in found.items() if severity is FAILURE} == {f"library.{name}"}
+
+
+# Of Databricks 15.4 and 16.4: `make matrix` runs on the older ones.
+PLATFORM = RIGHT | {"pyspark": "3.5.0", "pandas": "1.5.3", "pyarrow": "14.0.1", "protobuf": "4.24.1"}
+
+
+def test_the_libraries_of_a_platform_with_spark_3_are_right() -> None:
+    assert set(severities(libraries.judge_libraries(PLATFORM, "driver")).values()) == {GOOD}
+
+
+def test_spark_3_has_no_state_that_needs_protobuf() -> None:
+    found = severities(libraries.judge_libraries({**PLATFORM, "protobuf": None}, "driver"))
+    assert {check for check, severity in found.items() if severity is not GOOD} == {"library.protobuf"}
+    assert found["library.protobuf"] is SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("spark", "wrong"),
+    [("3.5.9", set()), ("4.0.1", {"pandas", "protobuf"}), ("4.1.0", {"pandas", "protobuf", "pyarrow"})],
+)
+def test_a_newer_spark_needs_newer_libraries(spark: str, wrong: set[str]) -> None:
+    found = severities(libraries.judge_libraries({**PLATFORM, "pyspark": spark}, "driver"))
+    assert {check for check, severity in found.items() if severity is FAILURE} == {f"library.{name}" for name in wrong}
+
+
+def test_the_doctor_asks_for_no_more_than_the_package() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    named = [*project["dependencies"], *project["optional-dependencies"]["spark"]]
+    least = dict(re.findall(r"^(\w+)>=([\d.]+)", "\n".join(named), re.MULTILINE))
+    asked = {need.name: ".".join(map(str, need.least)) for need in libraries.REQUIREMENTS if need.least}
+    assert asked == {name: least[name] for name in asked}
 
 
 @pytest.mark.parametrize(

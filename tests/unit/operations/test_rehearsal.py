@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -260,6 +261,20 @@ def test_each_difference_has_its_verdict(
     assert bool(found.advice) is (verdict is Verdict.DIFFERS)
 
 
+def test_a_user_that_may_not_create_a_database_reads_what_to_grant(
+    start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = start()
+    server.faults.replace({"rules": [asked("^CREATE DATABASE")]})
+    assert cli.main(words(server)) == 3
+    said = capsys.readouterr().err
+    assert "Access denied; you need more privileges" in said
+    page = (Path(__file__).parents[3] / "docs" / "operations" / "rehearsal.md").read_text()
+    statements = re.findall(r"(?:CREATE DATABASE|GRANT) [^;]+;", said.replace("`", "").replace("'root'", "'sink'"))
+    assert len(statements) == 3
+    assert all(statement in page for statement in statements)
+
+
 def test_loads_that_stay_preparing_are_harmless_and_said(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("starrocks_txn_sink.operations.rehearsal.transactions._SETTLE_SECONDS", 0.2)
     found = looked_at(start(loads_stay_preparing=True), "label.states", "takeover")
@@ -302,6 +317,23 @@ def test_the_doctor_can_rehearse_too(
     assert [one["check"] for one in found] == [check.name for check in (*command.CHECKS, command.CLEARED)]
     assert {one["severity"] for one in found} == {"good", "skipped"}
     assert databases(server) == {"information_schema"}
+
+
+def test_the_doctor_is_not_content_with_what_the_rehearsal_could_not_see(
+    start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start()
+    server.faults.replace({"rules": [{"operation": "load", "action": "answer", "body": "?"}]})
+    monkeypatch.setattr("starrocks_txn_sink.operations.doctor.command.Terms", lambda: TERMS)
+    given = ["doctor", *words(server)[1:5], "--password-environment", "SECRET", "--json", "--no-spark"]
+    query(server, "CREATE DATABASE shop", password=PASSWORD)
+    query(server, "CREATE TABLE shop.t (id INT) PRIMARY KEY (id) DISTRIBUTED BY HASH (id)", password=PASSWORD)
+    code = cli.main([*given, "--database", "shop", "--rehearse", "scratch"])
+    found = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["section"] == "rehearsal"]
+    unseen = [one for one in found if one["what"].startswith("it could not be seen")]
+    assert unseen
+    assert {one["severity"] for one in unseen} == {"warning"}
+    assert code == 1
 
 
 def test_a_ledger_that_a_job_uses_meanwhile_is_not_dropped(start: Start) -> None:

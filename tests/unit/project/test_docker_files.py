@@ -125,6 +125,31 @@ def test_the_dockerfile_keeps_to_the_usual_rules() -> None:
             json.loads(rest)
 
 
+def locked(lock: Path) -> dict[str, str]:
+    """The version of each package in a lock."""
+    return dict(re.findall(r"^([\w-]+)==(\S+)", lock.read_text(), re.MULTILINE))
+
+
+def test_the_drivers_image_has_what_the_pipeline_needs_and_no_tools_of_development() -> None:
+    lock = locked(DOCKER / "driver" / "requirements.lock")
+    dockerfile = (DOCKER / "driver" / "Dockerfile").read_text()
+    assert "COPY docker/driver/requirements.lock ./" in dockerfile
+    assert not {"pytest", "mypy", "ruff", "sphinx", "duckdb", "rich"} & lock.keys()
+    assert {"pyspark", "pandas", "pyarrow", "prometheus-client", "hatchling"} <= lock.keys()
+
+
+def test_the_drivers_pyspark_has_a_kafka_source_in_maven_central() -> None:
+    quick_start = (DOCKER.parent / "docs" / "start" / "kafka.md").read_text()
+    (tried,) = set(re.findall(r"pyspark==([\d.]+)", quick_start))
+    assert locked(DOCKER / "driver" / "requirements.lock")["pyspark"] == tried
+
+
+def test_kubernetes_image_has_the_metrics_endpoint_that_the_pipeline_opens() -> None:
+    """The lock of the driver's image has it too; Spark itself comes with the base image."""
+    assert "metrics_port=" in (DOCKER / "driver" / "pipeline.py").read_text()
+    assert re.search(r"pip install .*'\.\[metrics\]'", (DOCKER / "kubernetes" / "Dockerfile").read_text())
+
+
 @pytest.mark.timeout(300)
 def test_what_the_image_copies_is_enough_to_build_the_package(tmp_path: Path) -> None:
     root, place = DOCKER.parent, tmp_path / "image"

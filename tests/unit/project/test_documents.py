@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 
 import pytest
@@ -61,6 +62,17 @@ def test_links_between_documents_lead_somewhere(page: Path) -> None:
         if "/" not in link or not file.startswith("../../security/"):  # GitHub's own page
             assert target.exists(), link
             assert not place or place in anchors(target), link
+
+
+def test_functions_that_pages_name_in_their_text_can_be_called() -> None:
+    calls = {
+        (page.name, name)
+        for page in PAGES
+        for name in re.findall(r"`(starrocks_\w+(?:\.\w+)+)\(", page.read_text(encoding="utf-8"))
+    }
+    assert calls
+    wrong = [(page, name) for page, name in sorted(calls) if not callable(resolve_name(name))]
+    assert wrong == []
 
 
 def test_every_page_that_code_names_is_there() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from starrocks_txn_sink import cli, telemetry
 from starrocks_txn_sink.metrics.catalogue import ERRORS, SPARK
-from starrocks_txn_sink.operations.where import JobLedgerMissing
+from starrocks_txn_sink.operations.where import JobLedgerMissing, UnknownJob
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -32,7 +32,7 @@ def anchors(text: str) -> list[str]:
     return [anchor(heading) for heading in re.findall(r"^#{1,6} +(.+)$", plain, re.MULTILINE)]
 
 
-EXPLAINED = ERRORS | {JobLedgerMissing.code: JobLedgerMissing}
+EXPLAINED = ERRORS | {each.code: each for each in (JobLedgerMissing, UnknownJob)}
 CODES = sorted({*EXPLAINED, SPARK})
 
 

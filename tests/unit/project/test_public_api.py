@@ -162,6 +162,18 @@ def test_a_misspelt_argument_is_answered_with_the_right_one(name: str, given: st
         getattr(starrocks_txn_sink, name)(**{given: 1})
 
 
+# Spark makes data sources; errors, warnings and receipts are read, not made.
+CALLED_BY_USERS = [name for name in DOCUMENTED if "." not in name]
+CALLED_BY_USERS = sorted({*CALLED_BY_USERS} - {"StarRocksDataSource", "StarRocksSinkError", "Receipt", "kafka_options"})
+
+
+@pytest.mark.parametrize("name", CALLED_BY_USERS)
+def test_each_public_call_suggests_the_right_argument(name: str) -> None:
+    *_, last = inspect.signature(DOCUMENTED[name]).parameters
+    with pytest.raises(OptionError, match=f"Did you mean {last}\\?"):
+        DOCUMENTED[name](**{f"{last}s": 1})
+
+
 def test_the_docstring_of_the_options_has_each_of_them() -> None:
     shown = re.findall(r"^ {4}(\w+) \(", str(SinkOptions.__doc__), re.MULTILINE)
     assert shown == [one.name for one in fields(SinkOptions)]

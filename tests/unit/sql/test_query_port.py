@@ -289,8 +289,12 @@ def test_a_refusal_names_its_cause_and_its_remedy(number: int, cause: str, remed
             ask(peer.url)
         with pytest.raises(QueryRefused) as advised, advising("Grant CREATE TABLE on the database."):
             ask(peer.url)
+        given = options(peer.url)
+        with closing(SqlConnection(given, given.query_addresses[0])) as tool, pytest.raises(QueryRefused) as quoted:
+            tool.rows("SELECT 1")
     assert cause in caught.value.message
     assert remedy in caught.value.advice
+    assert (quoted.value.message, quoted.value.advice) == (f"ROW-VALUE ({number})", caught.value.advice)
     assert "ROW-VALUE" not in str(caught.value)
     assert ("CREATE TABLE" in advised.value.advice) == (number in (1142, 5203, 5502))
 
