@@ -337,7 +337,7 @@ class SharedTransactionCoordinator:
                 if self._stop is not None:
                     self._abort(self._stop)
             case Aborted():
-                self._abort(result.error)
+                self._abort(model.name_source(result.error, self._batch.position_spans()))
             case Unknown() if self._entries is not None and self._phase is Phase.COMMITTING:
                 self._retries += 1
                 self._move(Phase.RECOVERING)

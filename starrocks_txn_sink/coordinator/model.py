@@ -21,7 +21,7 @@ opaque byte buffers and are never copied.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Final
@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from starrocks_txn_sink.errors import RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Backoff
 
 Ints = npt.NDArray[np.int64]
@@ -261,6 +262,18 @@ class PositionSpan:
     last: int
     source_transactions: int
     digest: str = ""
+
+
+_SPANS_NAMED = 5
+
+
+def name_source(error: StarRocksSinkError, spans: Sequence[PositionSpan]) -> StarRocksSinkError:
+    """`error`; of rejected rows with the positions that came from the source, because the server names none."""
+    if isinstance(error, RowsRejected) and spans:
+        named = [f"{span.partition} {span.first} to {span.last}" for span in spans[:_SPANS_NAMED]]
+        more = [f"{len(spans) - _SPANS_NAMED} more source partitions"] if len(spans) > _SPANS_NAMED else []
+        error.context["source_positions"] = "; ".join([*named, *more])
+    return error
 
 
 @dataclass(frozen=True, slots=True)

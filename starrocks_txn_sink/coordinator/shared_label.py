@@ -138,7 +138,7 @@ def commit_shared(
         case Committed():
             return outcome
         case Aborted() | Unknown():
-            raise outcome.error
+            raise model.name_source(outcome.error, contents.position_spans())
         case _:
             raise TypeError(f"A commit cannot end with {type(outcome).__name__}.")
 

@@ -104,7 +104,7 @@ class TransactionAssembly:
 
     def __post_init__(self) -> None:
         _ = self.policy
-        if self.state_dir is not None and not re.match(r"/|[A-Za-z][\w+.-]*:", self.state_dir):
+        if self.state_dir is not None and not re.match(r"([A-Za-z][\w+.-]*:)?/", self.state_dir):
             raise OptionError(
                 f"state_dir is {self.state_dir!r}, which means another folder in each process.",
                 hint="Give an absolute path, or a URI such as s3a://bucket/folder, that driver and executors share.",

@@ -69,7 +69,7 @@ def test_a_file_system_without_access_is_an_error_that_says_why(tmp_path: Path) 
         FileDirectory(str(tmp_path)).write("owners/one", b"")
 
 
-@pytest.mark.parametrize("relative", ["state", "./state", "../x"])
+@pytest.mark.parametrize("relative", ["state", "./state", "../x", "file:x", "dbfs:x/y"])
 def test_a_relative_state_directory_is_refused(relative: str) -> None:
     with pytest.raises(OptionError, match="means another folder in each process"):
         TransactionAssembly(state_dir=relative)

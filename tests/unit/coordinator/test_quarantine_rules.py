@@ -225,6 +225,7 @@ def test_a_source_transaction_beyond_the_retry_buffer_is_not_set_aside_in_silenc
     lane.finish()
     assert isinstance(lane.core.error, RowsRejected)
     assert "Raise retry_buffer_bytes" in str(lane.core.error)
+    assert "source_positions=p 1 to 1" in str(lane.core.error)  # the server names no place in the source
     assert lane.core.phase is Phase.FAILED
     assert lane.core.receipts == []
     assert (len(server.tasks), server.open_labels()) == (1, [])  # not tried again

@@ -40,6 +40,13 @@ def run(*command: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.deep
+def test_a_large_source_transaction_grows_a_worker_by_little_more_than_its_buffers() -> None:
+    """400 MB into two busy tables and a rare one, whose rows once kept every Arrow batch in memory; buffers 24 MiB."""
+    grown = run("-m", "benchmarks.memory", "--megabytes", "400", "--row-bytes", "10000", "--rare-every", "200")
+    assert grown["growth"] < 150
+
+
 def test_what_a_process_used_counts_on_after_its_end() -> None:
     alive, ended = run("-c", FAMILY)
     assert alive["used"] >= 0.25
