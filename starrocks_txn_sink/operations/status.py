@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
-from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
 from starrocks_txn_sink.operations.where import UnknownJob
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the jobs' state, once or repeatedly; raises StarRocksSinkError."""
+    """Print the jobs' state, once or repeatedly; raises StarRocksSinkError. A watch outlasts transient errors."""
     options = command_line.server_options(args, database=args.database, job=args.job)
     if args.top < 0 or (args.watch is not None and args.watch <= 0):
         raise OptionError("--top must not be negative, and --watch must be above zero.")
@@ -97,8 +97,13 @@ def run(args: argparse.Namespace) -> int:
     with closing(LeaderConnection(options)) as connection:
         try:
             while True:
-                found = job_statuses(options, connection, Deadline.after(args.deadline, clock), args, ends)
-                _show(found, args, again=args.watch is not None and sys.stdout.isatty())
+                try:
+                    found = job_statuses(options, connection, Deadline.after(args.deadline, clock), args, ends)
+                    _show(found, args, again=args.watch is not None and sys.stdout.isatty())
+                except StarRocksSinkError as error:
+                    if args.watch is None or not error.retryable:
+                        raise
+                    sys.stderr.write(f"{_time(clock)} UTC: {error} Looking again in {args.watch:g} s.\n")
                 if args.watch is None:
                     return 0
                 clock.sleep(args.watch)
@@ -203,12 +208,10 @@ def _show(found: Sequence[JobStatus], args: argparse.Namespace, *, again: bool) 
 
 def text_lines(found: Sequence[JobStatus], database: str, clock: Clock) -> Iterator[str]:
     """The state as text; `clock` dates it, because times of the ledger are UTC."""
-    hour = clock.wall() % 86_400
-    now = f"{int(hour // 3600):02}:{int(hour // 60 % 60):02}:{int(hour % 60):02}"
     if not found:
         yield f"No job has written exactly-once into {database}: it has no ledger, or an empty one."
     for one in found:
-        yield f"Job {one.job}, database {database} (now {now} UTC)"
+        yield f"Job {one.job}, database {database} (now {_time(clock)} UTC)"
         yield (
             f"  last commit: {one.last_commit} UTC, micro-batch {one.last_batch}" if one.last_commit else "  no commit"
         )
@@ -222,3 +225,8 @@ def text_lines(found: Sequence[JobStatus], database: str, clock: Clock) -> Itera
             yield f"    {row.partition}  {row.position}{behind}  at {row.committed_at} UTC"
         if one.partition_count > len(one.partitions):
             yield f"    … and {one.partition_count - len(one.partitions)} more (--top)"
+
+
+def _time(clock: Clock) -> str:
+    second = int(clock.wall() % 86_400)
+    return f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import cli
 from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.errors import QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.operations import status
 from starrocks_txn_sink.operations.status import KafkaPartition, lags_of
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, create_table
@@ -124,6 +126,24 @@ def test_it_looks_again_until_it_is_stopped(jobs: Emulator, capsys: Shown, monke
     assert command(jobs, "--watch", "2.5", "--json") == 0
     assert pauses == [2.5] * 3
     assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize(("error", "looks"), [(QueryFailed("No answer."), 2), (QueryRefused("No."), 1)])
+def test_a_watch_outlasts_an_outage_and_ends_with_any_other_error(
+    jobs: Emulator, capsys: Shown, monkeypatch: pytest.MonkeyPatch, error: StarRocksSinkError, looks: int
+) -> None:
+    seen: list[int] = []
+
+    def look(*_: Any) -> list[Any]:
+        seen.append(1)
+        if len(seen) == 1:
+            raise error
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(status, "job_statuses", look)
+    assert command(jobs, "--watch", "0.001") == (0 if looks == 2 else 1)
+    assert len(seen) == looks
+    assert ("Looking again in 0.001 s." in capsys.readouterr().err) == (looks == 2)
 
 
 @pytest.mark.parametrize("words", [["--watch", "0"], ["--top", "-1"]])
