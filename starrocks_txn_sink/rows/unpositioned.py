@@ -17,16 +17,8 @@ import pyarrow as pa
 from starrocks_txn_sink.coordinator.model import Segment, TransactionEnds
 from starrocks_txn_sink.errors import SourceChanged
 from starrocks_txn_sink.protocol.ledger import Position
+from starrocks_txn_sink.rows import segments
 from starrocks_txn_sink.rows.columns import HASH, PAYLOAD, TABLE
-from starrocks_txn_sink.rows.segments import (
-    BatchRows,
-    CheckRows,
-    offsets_of,
-    refuse_nulls,
-    segments_of,
-    slices_of,
-    source_changed,
-)
 
 _MASK = (1 << 64) - 1
 
@@ -38,7 +30,7 @@ def unpositioned_segmenter(
     number: int,
     positions: Mapping[str, Position],
     compare: bool,
-    check: CheckRows | None = None,
+    check: segments.CheckRows | None = None,
 ) -> UnpositionedSegmenter:
     """The segmenter for lane `lane` of `lanes` in micro-batch `number` of a query; `positions` is the whole ledger.
 
@@ -71,7 +63,7 @@ class UnpositionedSegmenter:
     number: int
     committed: Position | None = None
     compare: bool = True
-    check: CheckRows | None = None
+    check: segments.CheckRows | None = None
     rows: int = 0
     sum: int = 0
 
@@ -85,11 +77,11 @@ class UnpositionedSegmenter:
 
         Raises SourceChanged if the ledger is ahead of this micro-batch: it does not say any more which rows it has.
         """
-        for rows in slices_of(batch):
+        for rows in segments.slices_of(batch):
             yield from self._split(rows)
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[Segment]:
-        refuse_nulls(batch, (TABLE, PAYLOAD))
+        segments.refuse_nulls(batch, (TABLE, PAYLOAD))
         if self.committed is not None and self.committed.position > self.number:
             raise SourceChanged(
                 f"Micro-batch {self.number} comes again, but the ledger has micro-batch {self.committed.position} of "
@@ -105,8 +97,10 @@ class UnpositionedSegmenter:
         if not self.replayed:
             if self.check is not None:
                 self.check(batch)
-            nothing = BatchRows(np.zeros(rows, np.int64), np.zeros(rows, np.bool_), offsets_of(batch), memoryview(b""))
-            yield from segments_of(batch, [(self.name, 0, rows)], nothing, {})
+            nothing = segments.BatchRows(
+                np.zeros(rows, np.int64), np.zeros(rows, np.bool_), segments.offsets_of(batch), memoryview(b"")
+            )
+            yield from segments.segments_of(batch, [(self.name, 0, rows)], nothing, {})
 
     def end(self) -> Iterator[Segment]:
         """Yield the end, unless there were no rows or this is a replay; raises SourceChanged for other contents."""
@@ -124,7 +118,7 @@ class UnpositionedSegmenter:
         """Raise SourceChanged if rows that are in StarRocks already are others now."""
         known = self.committed
         if known is not None and self.replayed and self.rows and self.compare and known.digest != self.digest:
-            raise source_changed(f"micro-batch {self.number}", known)
+            raise segments.source_changed(f"micro-batch {self.number}", known)
 
     def add(self, rows: int, total: int) -> None:
         """Count the rows of a lane, and the sum of their hashes."""

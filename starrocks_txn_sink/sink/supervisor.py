@@ -30,16 +30,7 @@ from pyspark.sql.utils import is_remote
 
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
 from starrocks_txn_sink.public_names import suggests_arguments
-from starrocks_txn_sink.sink.failures import (
-    FAILURES,
-    SPARK,
-    Failure,
-    FailureKind,
-    cause_line,
-    error_in_text,
-    print_block,
-    text_of,
-)
+from starrocks_txn_sink.sink import failures
 from starrocks_txn_sink.telemetry import get_logger
 
 _POLL_SECONDS: Final = 1.0  # between two looks at the stop signal while the query runs
@@ -167,22 +158,24 @@ def run_forever(
                 return ExitCode.ENDED
             if moved or time.monotonic() - began > policy.reset_after:
                 tally = _Tally()
-            tally.unknown = tally.unknown + 1 if failure.kind is FailureKind.UNKNOWN else 0
+            tally.unknown = tally.unknown + 1 if failure.kind is failures.FailureKind.UNKNOWN else 0
             verdict = _verdict(failure, tally, policy)
             if verdict is not None:
-                print_block(failure, f"the query stays down (exit code {verdict.value})")
+                failures.print_block(failure, f"the query stays down (exit code {verdict.value})")
                 return verdict
             seconds = policy.seconds(tally.restarts, rng)
             tally.restarts += 1
-            print_block(failure, f"the query starts again in {seconds:.1f} s (restart {tally.restarts} in a row)")
+            failures.print_block(
+                failure, f"the query starts again in {seconds:.1f} s (restart {tally.restarts} in a row)"
+            )
             _log.info("query.restarting", code=failure.code, seconds=seconds, restarts=tally.restarts)
             if stop.wait(seconds):
                 return ExitCode.ENDED
 
 
-def _verdict(failure: Failure, tally: _Tally, policy: RestartPolicy) -> ExitCode | None:
+def _verdict(failure: failures.Failure, tally: _Tally, policy: RestartPolicy) -> ExitCode | None:
     """How `run_forever` ends after this failure; None for a restart."""
-    if failure.kind is FailureKind.TERMINAL:
+    if failure.kind is failures.FailureKind.TERMINAL:
         return ExitCode.TERMINAL
     if _spark_has_ended() or tally.unknown > policy.most_unknown:
         return ExitCode.GAVE_UP
@@ -191,13 +184,13 @@ def _verdict(failure: Failure, tally: _Tally, policy: RestartPolicy) -> ExitCode
 
 def _run_once(
     start: Callable[[], Any], stop: threading.Event, stop_seconds: float, *, quiet: bool
-) -> tuple[Failure | None, bool]:
+) -> tuple[failures.Failure | None, bool]:
     """Run the query to its end: its failure, None if it ended or was stopped; and whether it ended a micro-batch."""
     query: Any = None
     with contextlib.ExitStack() as stack:
         try:
             query = start()
-            stack.enter_context(FAILURES.awaited(str(query.id)))
+            stack.enter_context(failures.FAILURES.awaited(str(query.id)))
             if quiet:
                 _silence_spark()
             _await(query, stop, stop_seconds)
@@ -240,24 +233,26 @@ def _is_failure(error: Exception) -> bool:
     return known or type(error).__module__.startswith("py4j")
 
 
-def _failure_of(query: Any, error: BaseException) -> Failure:
+def _failure_of(query: Any, error: BaseException) -> failures.Failure:
     """The failure of a query that `error` has ended: the sink's own record of it, or as much as the error says."""
-    recorded = FAILURES.take(str(query.id)) if query is not None and not _is_gone(query) else None
+    recorded = failures.FAILURES.take(str(query.id)) if query is not None and not _is_gone(query) else None
     if recorded is not None:
         return recorded
     if isinstance(error, StarRocksSinkError):
-        return Failure.of(error)
+        return failures.Failure.of(error)
     if query is not None and _spark_has_ended():
-        return Failure(SPARK, _SPARK_HAS_ENDED, _START_THE_PROCESS, FailureKind.UNKNOWN)
-    text = text_of(error)
-    named = error_in_text(text)
+        return failures.Failure(failures.SPARK, _SPARK_HAS_ENDED, _START_THE_PROCESS, failures.FailureKind.UNKNOWN)
+    text = failures.text_of(error)
+    named = failures.error_in_text(text)
     if named is not None:
-        return Failure.of(named)
+        return failures.Failure.of(named)
     _, found, cause = text.partition(_TERMINATED)
-    plain = Failure.of(error)
-    message = cause_line(cause if found else text)
+    plain = failures.Failure.of(error)
+    message = failures.cause_line(cause if found else text)
     wrong = isinstance(error, (AnalysisException, IllegalArgumentException))  # the query is not valid as it is
-    return Failure(SPARK, message, plain.advice, FailureKind.TERMINAL if wrong else plain.kind)
+    return failures.Failure(
+        failures.SPARK, message, plain.advice, failures.FailureKind.TERMINAL if wrong else plain.kind
+    )
 
 
 def _is_gone(query: Any) -> bool:
