@@ -13,7 +13,7 @@ from starrocks_txn_sink.assembler.rules.assembler import TransactionAssembler
 from starrocks_txn_sink.options.addresses import RedirectRules
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.wire import LabelState
-from starrocks_txn_sink.sql.connection import QueryPort
+from starrocks_txn_sink.sql import connection
 from tests.support.depth import scaled
 
 from . import events as event_fuzz
@@ -55,7 +55,7 @@ def test_a_hundred_thousand_replies_and_streams(seed: int) -> None:
 
 
 def test_an_error_without_a_type_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(QueryPort, "_translate", lambda _, error: error)
+    monkeypatch.setattr(connection, "typed_error", lambda error, *_, **__: error)
     with pytest.raises(AssertionError, match="not typed"):
         wire_fuzz.fuzz_query_port(2_000, seed=1)
 

@@ -190,7 +190,7 @@ def test_many_threads_at_once_share_and_end_what_they_use(peer: Peer, cache: Res
         user.join(60)
     assert failures == []
     cache.close()
-    assert soon(lambda: threads() == before)
+    assert soon(lambda: threads() <= before)  # those of an earlier test may end meanwhile
 
 
 def test_the_password_is_in_no_key(peer: Peer, cache: ResourceCache) -> None:
