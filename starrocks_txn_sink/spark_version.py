@@ -94,6 +94,7 @@ BALANCED_READING: Final = SparkFeature(
     (4, 2),
     'Use Spark\'s own source: readStream.format("kafka").',
 )
+UNIX_SOCKETS: Final[Version] = (4, 1)  # an older Spark ignores the settings
 FEATURES: Final = (
     SINK,
     JSON_TEXTS,
@@ -180,11 +181,15 @@ def recommended_conf(
         PROVIDER: ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     }
+    # The JVM writes to a Python task in small pieces; over TCP the last one waits 40 ms for the kernel's delayed ACK.
+    # YARN's java.io.tmpdir, the default folder, is longer than the 107 bytes that the path of a socket may have.
+    sockets = {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": "/tmp"}
     return {
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
         "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
         "spark.sql.shuffle.partitions": str(shuffle_partitions),
         **(state if STATE_BY_KEY.works else {}),
+        **(sockets if SPARK >= UNIX_SOCKETS else {}),
         "spark.driver.extraJavaOptions": " ".join(["-Xss16m", _LATER_COMPILER, *_archive_options(class_archive)]),
         "spark.executor.extraJavaOptions": _LATER_COMPILER,
     }

@@ -165,6 +165,8 @@ def _place(name: str | None, kind: str) -> Column:
 RELAY_LIMIT: Final = 128 << 20  # bytes: the driver holds them, and each micro-batch brings them to the lanes
 STAGE: Final = "lanes"  # the assembler's name in metrics, in place of a stage's own name
 OLDEST_LIMIT: Final = 20  # open source transactions that an event lists one by one
+_LANE_BYTES: Final = 4 << 20
+"""Payload that is worth a lane of its own: one more costs the job about 50 ms, in which a lane writes this much."""
 _MESSAGES: Final = T.StructType([T.StructField("message", T.StringType())])  # `messages.MESSAGES`, parsed
 _RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"
 
@@ -196,6 +198,7 @@ class EventsWriter:
     plan: LanePlan | None = None
     _relay: dict[str, bytes] = field(default_factory=dict)  # the files of open rows that the driver brings to lanes
     _kafka: KafkaSource | None = None
+    _row_bytes: float = _LANE_BYTES  # of the last micro-batch; the first one starts all lanes, and their processes
     _kept: dict[bool, _SchemaColumns] = field(default_factory=dict)  # by whether events are sorted
 
     @classmethod
@@ -225,6 +228,9 @@ class EventsWriter:
         now = SystemClock().wall()
         messages = self._lanes(frame, task, before, now)
         receipts = of_kind(messages, Receipt)
+        regions = [region for each in receipts for region in each.regions]
+        if rows := sum(region.rows for region in regions):
+            self._row_bytes = sum(region.bytes for region in regions) / rows
         self._conclude(task, before, of_kind(messages, CarryOver), now, bool(receipts), listener)
         return receipts, of_kind(messages, LaneReport)
 
@@ -297,7 +303,10 @@ class EventsWriter:
             columns = {lines.value: "value", str(lines.source_partition): "partition", str(lines.position): "offset"}
             columns |= {EVENT_TIME: "timestamp"} if projection.event_time(frame) else {}
             self._kafka = KafkaSource.of(frame, task.checkpoint, columns)
-        return self._kafka.plan(frame, plan.lanes) if self._kafka is not None else None
+        if self._kafka is None:
+            return None
+        least = 1 if task.options.lanes is not None else round(_LANE_BYTES / self._row_bytes)
+        return self._kafka.plan(frame, plan.lanes, max(1, least))
 
     def _contents(self, before: Manifest) -> dict[str, bytes]:
         """Every file of open rows that `before` names; from the checkpoint only after a restart."""

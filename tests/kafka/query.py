@@ -23,19 +23,20 @@ from starrocks_txn_sink import (
     TxnEventLines,
     assemble_debezium,
     assemble_transactions,
+    recommended_conf,
 )
 from starrocks_txn_sink.sources import kafka_options, parse_debezium, parse_debezium_transactions, parse_txn_events
+from starrocks_txn_sink.sources.kafka import ranges
 from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
 from tests.kafka.workload import CHANGES, EVENTS, MARKERS
-
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def main(task: dict[str, Any]) -> None:
     """`task` has servers, jars, folder, format (events, debezium), per_trigger, checkpoint, the sink's options; it may
     have a trigger interval, `source` (balanced_kafka), `options_of_kafka` (whether `kafka_options` makes them),
-    `topic`, `assemble` (lanes), `reader` (of such lanes), `changed` (whether a step stands in front of the sink), and
-    `metrics` (whether to serve them; the address is in the file `metrics`)."""
+    `topic`, `assemble` (lanes), `reader` (of such lanes; how many there are is printed), `changed` (whether a step
+    stands in front of the sink), `restarted` (whether to stop the query after a micro-batch and to start it again with
+    the same sink), and `metrics` (whether to serve them; the address is in the file `metrics`)."""
     spark = _spark(Path(task["folder"]), task["jars"])
     spark.dataSource.register(BalancedKafka)
     frame, assemble = _frame(spark, task)
@@ -46,13 +47,31 @@ def main(task: dict[str, Any]) -> None:
     write: Callable[[DataFrame, int], None] = sink
     if task.get("changed"):
         write = lambda batch, number: sink(batch.where("partition = 0").localCheckpoint(), number)  # noqa: E731
+    if task.get("reader") == "librdkafka":
+        _print_lanes()
     writer = frame.writeStream.foreachBatch(write)
     writer = writer.option("checkpointLocation", task["checkpoint"])
+    if task.get("restarted"):
+        query = writer.start()
+        while not query.recentProgress:
+            assert not query.awaitTermination(1)
+        query.stop()
     interval = task.get("trigger")
     writer = writer.trigger(processingTime=interval) if interval else writer.trigger(availableNow=True)
     query = writer.start()
     query.awaitTermination()
     sys.stdout.write(f"input rows: {sum(each['numInputRows'] for each in query.recentProgress)}\n")
+
+
+def _print_lanes() -> None:
+    spread: Callable[..., Any] = ranges.spread
+
+    def counted(*given: Any) -> Any:
+        groups = spread(*given)
+        sys.stdout.write(f"lanes: {len(groups)}\n")
+        return groups
+
+    vars(ranges)["spread"] = counted
 
 
 def _frame(spark: SparkSession, task: dict[str, Any]) -> tuple[DataFrame, TransactionAssembly | None]:
@@ -78,7 +97,7 @@ def _read(spark: SparkSession, task: dict[str, Any], **topics: str) -> DataFrame
 
 def _spark(folder: Path, jars: str) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    options = {
+    options = recommended_conf(shuffle_partitions=2) | {
         "spark.jars": jars,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -88,9 +107,7 @@ def _spark(folder: Path, jars: str) -> SparkSession:
         "spark.driver.extraJavaOptions": f"-Xss16m -Djava.io.tmpdir={folder}",
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
     }
     builder = SparkSession.builder.master("local[2]").appName("kafka")
     for name, value in options.items():

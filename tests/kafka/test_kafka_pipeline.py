@@ -113,6 +113,21 @@ def test_lanes_that_read_kafka_write_all_rows_once_and_tell_spark_how_many(
     assert "source.slow" not in query.messages()
 
 
+def test_a_small_micro_batch_has_one_lane_and_a_query_may_start_again_with_the_same_sink(
+    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path
+) -> None:
+    partitions, transactions = 3, 50
+    broker.create({"restarted": partitions})
+    send(broker.servers, txn_events(partitions, transactions, 4, "restarted"))
+    run = Run(broker, starrocks, spark_kafka, tmp_path, "events")
+    task = run.task | {"topic": "restarted", "assemble": "lanes", "reader": "librdkafka", "restarted": True}
+    query = QueryProcess(task | {"per_trigger": 200})
+    query.finish(400)
+    assert judge(run.shop.seen(), expected(partitions, transactions)) == Verdict()
+    lanes = [line for line in query.messages().splitlines() if line.startswith("lanes: ")]
+    assert lanes[:2] == ["lanes: 2", "lanes: 1"]  # the size of a row is known after the first
+
+
 def test_rows_that_were_changed_in_front_of_the_sink_are_not_read_again_without_the_change(
     broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from starrocks_txn_sink import recommended_conf
 from tests.support.depth import is_deep
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -32,6 +33,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.sql.streaming.metricsEnabled": "false",
+        **{name: value for name, value in recommended_conf().items() if ".socket." in name},
         # ICU's tables for lower() cost each JVM three seconds; the deep profile takes them, as Spark does by default.
         "spark.sql.icu.caseMappings.enabled": str(is_deep()).lower(),
         # Without checksums there are half as many files, and Hadoop starts a process (chmod) for each one.

@@ -83,9 +83,15 @@ def read_values(part: OffsetRanges) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch(columns + ([pa.array(rows.times * 1000)] if part.time else []), names)
 
 
-def spread(ranges: Mapping[KafkaPartition, tuple[int, int]], parts: int) -> list[dict[KafkaPartition, tuple[int, int]]]:
-    """The ranges in at most `parts` groups of about as many offsets; none is cut, and no group is empty."""
-    groups: list[dict[KafkaPartition, tuple[int, int]]] = [{} for _ in range(min(parts, len(ranges)))]
+def spread(
+    ranges: Mapping[KafkaPartition, tuple[int, int]], parts: int, least: int = 1
+) -> list[dict[KafkaPartition, tuple[int, int]]]:
+    """The ranges in at most `parts` groups of about as many offsets; none is cut, and no group is empty.
+
+    There are several groups only if each could have `least` offsets.
+    """
+    enough = max(1, sum(end - start for start, end in ranges.values()) // least)
+    groups: list[dict[KafkaPartition, tuple[int, int]]] = [{} for _ in range(min(parts, enough, len(ranges)))]
     sizes = [0] * len(groups)
     for partition, (start, end) in sorted(ranges.items(), key=lambda each: each[1][0] - each[1][1]):
         least = sizes.index(min(sizes))

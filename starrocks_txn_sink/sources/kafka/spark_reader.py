@@ -209,14 +209,16 @@ class PlannedRanges:
         self.counter.set(rows)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class KafkaSource:
     """Spark's Kafka source of the running query `query`, whose offsets lanes read themselves.
 
-    `config` is librdkafka's; `time` says whether the lanes take the rows' timestamps.
+    `stream` is Spark's execution of the query, `config` is librdkafka's; `time` says whether the lanes take the rows'
+    timestamps.
     """
 
     query: str
+    stream: Any
     config: Mapping[str, Any] = field(repr=False)  # may hold a password: not in repr
     time: bool = False
 
@@ -229,7 +231,8 @@ class KafkaSource:
         """
         _require_client()
         try:
-            execution = _execution(frame, query)
+            stream = _stream(frame, query)
+            execution = stream.lastExecution()
             names, steps = _columns_and_steps(execution.analyzed())
         except Exception as error:  # py4j's: the plan is hidden, or of another version of Spark
             raise _not_alone("the query's plan cannot be seen") from error
@@ -244,15 +247,22 @@ class KafkaSource:
             raise _not_alone(f"there is {_kind(first)}")
         if not first.failOnDataLoss():
             raise _not_alone("failOnDataLoss is false")
-        return cls(query, client_config(dict(first.executorKafkaParams())), EVENT_TIME in columns)
+        return cls(query, stream, client_config(dict(first.executorKafkaParams())), EVENT_TIME in columns)
 
-    def plan(self, frame: DataFrame, lanes: int) -> PlannedRanges:
-        """The micro-batch's offsets, as at most `lanes` groups of whole source partitions. Raises OptionError."""
+    def plan(self, frame: DataFrame, lanes: int, least: int = 1) -> PlannedRanges:
+        """The micro-batch's offsets, as at most `lanes` groups of whole source partitions.
+
+        There are several only if each could have `least` offsets. Raises OptionError.
+        """
         ranges_of = _require_client()
-        execution = _execution(frame, self.query)
         rows = frame._jdf.queryExecution().analyzed()
-        if _kind(rows) != "LogicalRDD" or rows.rdd().id() != execution.toRdd().id():
-            raise _not_alone("there is a step in front of the sink")
+        number = rows.rdd().id() if _kind(rows) == "LogicalRDD" else None
+        execution = self.stream.lastExecution()
+        if number != execution.toRdd().id():  # perhaps the query has been started again
+            self.stream = _stream(frame, self.query)
+            execution = self.stream.lastExecution()
+            if number != execution.toRdd().id():
+                raise _not_alone("there is a step in front of the sink")
         scan = _scan(execution)
         start, end = (_offsets(each) for each in (scan.start(), scan.end()))
         if end.keys() - start.keys():  # of a new partition only the source's own plan has the start
@@ -260,7 +270,7 @@ class KafkaSource:
         ranges = {place: (start[place], until) for place, until in end.items() if until > start.get(place, until)}
         if len({topic for topic, _ in ranges}) > 1:
             raise _not_alone("there are several topics, whose partitions have the same numbers")
-        groups = ranges_of.spread(ranges, lanes)
+        groups = ranges_of.spread(ranges, lanes, least)
         lists = [ranges_of.OffsetRanges(each, PATIENCE, self.config, self.time) for each in groups]
         return PlannedRanges(lists, scan.metrics().get("numOutputRows").get())
 
@@ -273,11 +283,11 @@ def _require_client() -> ModuleType:
     return ranges
 
 
-def _execution(frame: DataFrame, query: str) -> Any:
-    """The running micro-batch of the query, as Spark has planned it."""
+def _stream(frame: DataFrame, query: str) -> Any:
+    """The running query; its `lastExecution` is the micro-batch, as Spark has planned it."""
     session: Any = frame.sparkSession
     number = session._jvm.java.util.UUID.fromString(query)
-    return session._jsparkSession.sharedState().activeStreamingQueries().get(number).lastExecution()
+    return session._jsparkSession.sharedState().activeStreamingQueries().get(number)
 
 
 def _scan(execution: Any) -> Any:
