@@ -166,7 +166,10 @@ RELAY_LIMIT: Final = 128 << 20  # bytes: the driver holds them, and each micro-b
 STAGE: Final = "lanes"  # the assembler's name in metrics, in place of a stage's own name
 OLDEST_LIMIT: Final = 20  # open source transactions that an event lists one by one
 _LANE_BYTES: Final = 4 << 20
-"""Payload that is worth a lane of its own: one more costs the job about 50 ms, in which a lane writes this much."""
+"""Payload that is worth a lane of its own.
+
+One more lane costs a job about 50 ms, in which a lane writes this much, and 2 CPU seconds once, for its process.
+"""
 _MESSAGES: Final = T.StructType([T.StructField("message", T.StringType())])  # `messages.MESSAGES`, parsed
 _RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"
 
@@ -198,7 +201,7 @@ class EventsWriter:
     plan: LanePlan | None = None
     _relay: dict[str, bytes] = field(default_factory=dict)  # the files of open rows that the driver brings to lanes
     _kafka: KafkaSource | None = None
-    _row_bytes: float = _LANE_BYTES  # of the last micro-batch; the first one starts all lanes, and their processes
+    _row_bytes: float = 200.0  # of the last micro-batch; a guess for the first one
     _kept: dict[bool, _SchemaColumns] = field(default_factory=dict)  # by whether events are sorted
 
     @classmethod

@@ -203,6 +203,7 @@ def run(broker: Broker, starrocks: EmulatorProcess, jars: str, home: Path, minut
     sending = threading.Thread(target=send, args=(broker.servers, rest), daemon=True)
     task = {"servers": broker.servers, "jars": jars, "folder": str(home / "spark"), "trigger": "1 second"}
     task |= {"checkpoint": str(home / "checkpoint"), "format": "events", "topic": _TOPIC, "assemble": "lanes"}
+    task |= {"reader": "librdkafka"}  # as the documents show it
     query = QueryProcess({**task, "per_trigger": 100_000, "options": shop.options("soak"), "metrics": True})
     expected = Look(each * _PARTITIONS, 0, 0, _PARTITIONS, 1, each)
     try:

@@ -125,7 +125,8 @@ def test_a_small_micro_batch_has_one_lane_and_a_query_may_start_again_with_the_s
     query.finish(400)
     assert judge(run.shop.seen(), expected(partitions, transactions)) == Verdict()
     lanes = [line for line in query.messages().splitlines() if line.startswith("lanes: ")]
-    assert lanes[:2] == ["lanes: 2", "lanes: 1"]  # the size of a row is known after the first
+    assert len(lanes) > 2
+    assert set(lanes) == {"lanes: 1"}
 
 
 def test_rows_that_were_changed_in_front_of_the_sink_are_not_read_again_without_the_change(
