@@ -72,7 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--keep", action="store_true", help="keep the temporary folder")
     add("--json", action="store_true", help="print one JSON object as the last line, and all else to stderr")
     add("--quiet", action="store_true", help="print the summary only")
-    add("--picture", type=Path, metavar="FILE", help="save the last status while writing as an SVG picture")
+    add(
+        "--picture",
+        type=Path,
+        metavar="FILE",
+        help="save the last status while writing as SVG pictures: FILE for light pages, NAME-dark for dark ones",
+    )
     default = DemoOptions()
     parser.set_defaults(**{name: getattr(default, name) for name in DemoOptions.__dataclass_fields__})
     for action in parser._actions:

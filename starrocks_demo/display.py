@@ -18,7 +18,7 @@ from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.terminal_theme import MONOKAI
+from rich.terminal_theme import DEFAULT_TERMINAL_THEME, MONOKAI
 from rich.text import Text
 
 from starrocks_demo.verdict import Verdict
@@ -161,13 +161,17 @@ def picture(status: Status) -> RenderableType:
 
 
 def save_picture(status: Status, path: Path) -> None:
-    """Write the panel as an SVG file that needs nothing from the network."""
-    console = Console(record=True, width=_WIDTH, file=StringIO(), force_terminal=True, color_system="truecolor")
-    console.print(picture(status))
+    """Write the panel as SVG: `path` for light pages, NAME-dark for dark ones. They need nothing from the network."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    svg = console.export_svg(title="make demo", theme=MONOKAI, unique_id="demo")
-    svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace("Fira Code, monospace", _FONTS)
-    path.write_text("\n".join(text.rstrip() for text in svg.splitlines() if text.strip()) + "\n")
+    light, dark = (DEFAULT_TERMINAL_THEME, "0,0,0"), (MONOKAI, "255,255,255")
+    files = {path: light, path.with_name(f"{path.stem}-dark{path.suffix}"): dark}
+    for file, (theme, border) in files.items():
+        console = Console(record=True, width=_WIDTH, file=StringIO(), force_terminal=True, color_system="truecolor")
+        console.print(picture(status))
+        svg = console.export_svg(title="make demo", theme=theme, unique_id="demo")
+        svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace("Fira Code, monospace", _FONTS)
+        svg = svg.replace("rgba(255,255,255,", f"rgba({border},")  # Rich draws a white border on every theme
+        file.write_text("\n".join(text.rstrip() for text in svg.splitlines() if text.strip()) + "\n")
 
 
 @dataclass(frozen=True, slots=True)

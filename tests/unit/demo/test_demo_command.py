@@ -270,14 +270,16 @@ def test_a_pipe_gets_lines_and_sentences_as_they_are_and_quiet_nothing() -> None
     assert stream.getvalue() == f"{sentence}\n{line(STATUS)}\n"
 
 
-def test_the_picture_is_whole_and_asks_nothing_of_the_network(tmp_path: Path) -> None:
-    path = tmp_path / "images" / "demo.svg"
-    save_picture(STATUS, path)
-    text = path.read_text()
-    assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
-    assert "2,511" in text.replace("&#160;", " ")
-    assert "url(http" not in text
-    assert "@font-face" not in text
+def test_the_pictures_are_whole_light_and_dark_and_ask_nothing_of_the_network(tmp_path: Path) -> None:
+    save_picture(STATUS, tmp_path / "images" / "demo.svg")
+    light, dark = ((tmp_path / "images" / name).read_text() for name in ("demo.svg", "demo-dark.svg"))
+    for text in (light, dark):
+        assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
+        assert "2,511" in text.replace("&#160;", " ")
+        assert "url(http" not in text
+        assert "@font-face" not in text
+    grounds = [re.findall(r'<rect fill="(#\w+)" stroke="(\S+)"', text) for text in (light, dark)]
+    assert grounds == [[("#ffffff", "rgba(0,0,0,0.35)")], [("#0c0c0c", "rgba(255,255,255,0.35)")]]
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------
@@ -388,7 +390,7 @@ def test_a_crash_leaves_the_logs(
 
 def test_the_picture_is_saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run(monkeypatch, tmp_path, summary(), "--picture", str(tmp_path / "demo.svg"))
-    assert (tmp_path / "demo.svg").stat().st_size > 1000
+    assert all((tmp_path / name).stat().st_size > 1000 for name in ("demo.svg", "demo-dark.svg"))
 
 
 def test_the_phases_of_micro_batches_with_rows_are_told_by_their_median() -> None:
