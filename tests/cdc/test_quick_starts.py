@@ -61,7 +61,6 @@ def shows_it(page: str, home: Path, broker: Broker, jars: str, here: Mapping[str
             "broker:9092": broker.servers,
             "fe:8030": load,
             "fe:9030": query,
-            "/data/": f"{home / Path(page).stem}/",
             '"spark.jars.packages", KAFKA': f'"spark.jars", {jars!r}',
             **(here or {}),
         }
