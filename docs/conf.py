@@ -34,6 +34,7 @@ IMAGES = """\
 :alt: \\2
 :class: only-dark
 ```"""
+RUNBOOK, ERRORS = "operations/runbook", "\n```{toctree}\n:glob:\n:hidden:\n\nerrors/*\n```\n"
 default_role = "literal"  # in docstrings `x` is code, as in Markdown
 suppress_warnings = ["misc.highlighting_failure"]  # examples of JSON leave things out
 
@@ -44,8 +45,13 @@ def setup(app: Sphinx) -> None:
 
 
 def _read(app: Sphinx, page: str, source: list[str]) -> None:
-    """A link out of this folder leads to the repository; the theme chooses a picture's light or dark image."""
-    del app, page
+    """A link out of this folder leads to the repository; the theme chooses a picture's light or dark image.
+
+    The pages of the error codes are under the runbook.
+    """
+    del app
+    if page == RUNBOOK:
+        source[0] += ERRORS
     source[0] = PICTURE.sub(IMAGES, source[0])
     source[0] = re.sub(
         r"\]\((?:\.\./)+((?:docker/|[A-Z]{4,}|pyproject)[\w./-]*)\)", rf"]({REPOSITORY}/blob/main/\1)", source[0]

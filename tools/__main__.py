@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tools import errors
 from tools.alerts import RUNBOOK, rules
 from tools.diagrams import DIAGRAMS, svg
 from tools.grafana import dashboard_json
@@ -23,7 +24,9 @@ def generated() -> Mapping[str, str]:
         **{name: svg(diagram) for name, diagram in DIAGRAMS.items()},
         "docker/grafana/dashboards/starrocks-txn-sink.json": dashboard_json(),
         "docker/prometheus/alerts.yml": rules(),
-        "starrocks_txn_sink/metrics/page/operations.html": runbook_page((ROOT / RUNBOOK).read_text(encoding="utf-8")),
+        "starrocks_txn_sink/metrics/page/operations.html": runbook_page(
+            pages[RUNBOOK], {code: pages[errors.path(code)] for code in errors.CODES}
+        ),
     }
 
 

@@ -26,9 +26,14 @@ def repository() -> str:
     return str(tomllib.loads(text)["project"]["urls"]["Repository"])
 
 
+def page_url(path: str) -> str:
+    """A link to a page in the project's repository."""
+    return f"{repository()}/blob/main/{path}"
+
+
 def runbook_url(anchor: str = "") -> str:
-    """A link to the runbook in the project's repository."""
-    return f"{repository()}/blob/main/{RUNBOOK}{anchor}"
+    """A link to the runbook."""
+    return page_url(f"{RUNBOOK}{anchor}")
 
 
 @dataclass(frozen=True, slots=True)

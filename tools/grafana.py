@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from starrocks_txn_sink.metrics.catalogue import BY_NAME, JOB, PREFIX
-from tools import alerts
-from tools.alerts import runbook_url
+from tools import alerts, errors
+from tools.alerts import page_url, runbook_url
 
 _WINDOW = "$__rate_interval"
 _COLUMNS = 24
@@ -33,13 +33,17 @@ def metric(name: str, suffix: str = "", **labels: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """`queries` are pairs of expression and legend; `red_above` colours a figure that is above it."""
+    """`queries` are pairs of expression and legend; `red_above` colours a figure that is above it.
+
+    `leads_to` is a link of each series: its title and its address.
+    """
 
     title: str
     queries: Sequence[tuple[str, str]]
     unit: str = "short"
     figure: bool = False
     red_above: float | None = None
+    leads_to: tuple[str, str] | None = None
 
     @property
     def description(self) -> str:
@@ -70,6 +74,8 @@ def _both(name: str) -> list[tuple[str, str]]:
 _AGE = f"time() - max by ({JOB}) ({metric('last_commit_timestamp_seconds')} > 0)"
 _OLDEST = f"time() - min({metric('oldest_open_transaction_timestamp_seconds')} > 0)"
 _COMPANY = f"{_mean('transactions_per_commit', 'instance')}"
+
+_ERROR_PAGE = ("What ${__field.labels.code} means", page_url(errors.path("${__field.labels.code}")))
 
 ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
     (
@@ -169,7 +175,9 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
     (
         "Errors and dead letters",
         (
-            Panel("Errors by code", [(f"{_rate('errors_total', 'code')} > 0", "{{code}}")], "ops"),
+            Panel(
+                "Errors by code", [(f"{_rate('errors_total', 'code')} > 0", "{{code}}")], "ops", leads_to=_ERROR_PAGE
+            ),
             Panel(
                 "Retries", [(f"{_rate('retries_total', 'operation, reason')} > 0", "{{operation}}: {{reason}}")], "ops"
             ),
@@ -304,6 +312,10 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
     if panel.red_above is not None:
         steps.append({"color": "red", "value": panel.red_above + 1e-9})
     source = _PROMETHEUS
+    links: dict[str, Any] = {}
+    if panel.leads_to is not None:
+        title, url = panel.leads_to
+        links["links"] = [{"title": title, "url": url, "targetBlank": True}]
     return {
         "id": number,
         "type": "stat" if panel.figure else "timeseries",
@@ -312,7 +324,7 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
         "gridPos": place,
         "datasource": source,
         "fieldConfig": {
-            "defaults": {"unit": panel.unit, "thresholds": {"mode": "absolute", "steps": steps}},
+            "defaults": {"unit": panel.unit, "thresholds": {"mode": "absolute", "steps": steps}, **links},
             "overrides": [],
         },
         "options": {"reduceOptions": {"calcs": ["lastNotNull"]}} if panel.figure else {"tooltip": {"mode": "multi"}},

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
@@ -42,7 +42,9 @@ from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sink.typed.target import parse_type
 from starrocks_txn_sink.spark_version import FEATURES, OLDEST
+from tools import errors
 from tools.alerts import ALERTS
+from tools.tables import table
 
 _PART = re.compile(r"(<!-- made from the code: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -53,13 +55,6 @@ def with_parts(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
     if sorted(named) != sorted(parts):
         raise ValueError(f"The page marks the parts {sorted(named)}, and should mark {sorted(parts)}.")
     return _PART.sub(lambda found: f"{found[1]}\n{parts[found[2]]()}\n{found[3]}", text)
-
-
-def table(head: str, rows: Iterator[tuple[str, ...]]) -> str:
-    """A Markdown table; a bar in a cell is escaped."""
-    lines = [f"| {head} |", "|" + "---|" * (head.count(" | ") + 1)]
-    lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
-    return "\n".join(lines) + "\n"
 
 
 # --- docs/reference/metrics.md ---
@@ -327,6 +322,8 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/guides/migration.md": {"flink-options": flink_options, "spark-options": spark_options},
     "docs/reference/options.md": {"options": options},
     "docs/operations/rehearsal.md": {"checks": checks},
+    "docs/operations/runbook.md": {"codes": errors.index},
+    **errors.PAGES,
     "docs/guides/types.md": {"types": types},
 }
 """The generated parts of each page."""

@@ -1,8 +1,12 @@
-"""The runbook's page of the metrics endpoint: `docs/operations/runbook.md` as HTML, so that error codes lead to it."""
+"""The runbook's page of the metrics endpoint, as HTML: `docs/operations/runbook.md`, and the pages of the error codes.
+
+They are one page here, so that error codes lead to their text without a network.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -13,7 +17,7 @@ from mdit_py_plugins.anchors import anchors_plugin
 
 _HEAD = """\
 <!doctype html>
-<!-- Made by `make docs` from docs/operations/runbook.md. -->
+<!-- Made by `make docs` from docs/operations/runbook.md and docs/operations/errors. -->
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -28,11 +32,23 @@ _HEAD = """\
 """
 _FOOT = "</main>\n</body>\n</html>\n"
 _REACHED = ("#", "https://", "http://")
+_MARK = re.compile(r"<!-- .*? -->\n|<a id=\"[\w-]+\"></a>")
+_ERROR = re.compile(r"\]\((?:errors/)?([a-z_]+)\.md\)")
 
 
-def runbook_page(text: str) -> str:
-    """The whole page, in the dashboard's style, from Markdown; headings have the anchors that GitHub gives them."""
-    return f"{_HEAD}{to_html(text)}{_FOOT}"
+def runbook_page(text: str, errors: Mapping[str, str]) -> str:
+    """The whole page, in the dashboard's style, from Markdown: the runbook, then the page of each error by its code.
+
+    Headings have the anchors that GitHub gives them.
+    """
+    pages = [_in_one_page(text, errors), *(f"##{_in_one_page(page, errors)}" for page in errors.values())]
+    return f"{_HEAD}{to_html(chr(10).join(pages))}{_FOOT}"
+
+
+def _in_one_page(text: str, errors: Mapping[str, str]) -> str:
+    """Without marks for tools, and with links between the pages as links to anchors."""
+    text = _MARK.sub("", text).replace("](../runbook.md#", "](#")
+    return _ERROR.sub(lambda found: f"](#error-{found[1]})" if found[1] in errors else found[0], text)
 
 
 def to_html(text: str) -> str:

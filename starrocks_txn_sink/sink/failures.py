@@ -42,7 +42,7 @@ from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
 _DELAY: Final = 2.0  # seconds: Spark logs a failed query within one
 _LONGEST: Final = 600  # characters of a line of the block
 _QUERIES: Final = 100  # queries whose last failure is kept
-_DOCUMENT: Final = "docs/operations/runbook.md"
+_PAGES: Final = "docs/operations/errors"
 RUNBOOK_VARIABLE: Final = "STARROCKS_TXN_SINK_RUNBOOK"
 """The environment variable with the address of another copy of the runbook."""
 SPARK: Final = "spark"
@@ -57,6 +57,14 @@ _INTERRUPTED: Final = (
 _SPARK_ADVICE: Final = (
     "The cause is outside the sink: read it in the query's exception or the executors' logs, and correct it there."
 )
+_NO_BROKER: Final = "No Kafka broker answers: check kafka.bootstrap.servers, and that a broker listens there."
+_KNOWN: Final = {
+    "UnknownTopicOrPartition": "Kafka has no topic of that name: correct its name, or create the topic.",
+    "Failed to create new KafkaAdminClient": _NO_BROKER,
+    "No resolvable bootstrap urls": _NO_BROKER,
+    "Timed out waiting for a node assignment": _NO_BROKER,
+}
+"""Advice for what a first start meets most often, by a part of the exception's text."""
 
 
 class FailureKind(Enum):
@@ -81,7 +89,9 @@ class Failure:
     def of(cls, error: BaseException, *, settles_doubts: bool = False, **place: Any) -> Failure:
         """The failure that `error` says. With `settles_doubts` a restart finds the outcome of an open commit."""
         if not isinstance(error, StarRocksSinkError):
-            return cls(SPARK, cause_line(text_of(error)), _SPARK_ADVICE, FailureKind.UNKNOWN, place)
+            text = text_of(error)
+            advice = next((advice for part, advice in _KNOWN.items() if part in text), _SPARK_ADVICE)
+            return cls(SPARK, cause_line(text), advice, FailureKind.UNKNOWN, place)
         kind = _kind_of(error)
         if isinstance(error, errors.OutcomeUnknown) and settles_doubts:
             kind = FailureKind.TRANSIENT
@@ -91,7 +101,7 @@ class Failure:
         """The lines for people: cause, remedy, place, link, and the `following` step; with a line end."""
         names = {"batch_id": "micro-batch"}
         place = ", ".join(f"{names.get(name, name)} {value}" for name, value in self.place.items() if value != "")
-        link = f"{runbook_link(f'error-{self.code}')} ({self.kind.value})"
+        link = f"{error_link(self.code)} ({self.kind.value})"
         lines = {"Remedy": self.advice, "Place": place, "More": link, "Next": following}
         shown = [f"  {name + ':':<8}{_one_line(text)}" for name, text in lines.items() if text]
         return "\n".join([f"starrocks-txn-sink: {_one_line(self.message)}", *shown]) + "\n"
@@ -108,16 +118,16 @@ def _one_line(text: str) -> str:
     return line if len(line) <= _LONGEST else line[:_LONGEST] + "…"
 
 
-def runbook_link(anchor: str) -> str:
-    """A link to the runbook's section: under RUNBOOK_VARIABLE, else in the project's repository, else its path."""
+def error_link(code: str) -> str:
+    """A link to the page of a code: in RUNBOOK_VARIABLE's copy, else in the project's repository, else its path."""
     if base := os.environ.get(RUNBOOK_VARIABLE):
-        return f"{base}#{anchor}"
+        return f"{base}#error-{code}"
     with contextlib.suppress(metadata.PackageNotFoundError):
         for entry in metadata.metadata("starrocks-txn-sink").get_all("Project-URL") or ():
             name, _, address = entry.partition(", ")
             if name == "Repository":
-                return f"{address}/blob/main/{_DOCUMENT}#{anchor}"
-    return f"{_DOCUMENT}#{anchor}"
+                return f"{address}/blob/main/{_PAGES}/{code}.md"
+    return f"{_PAGES}/{code}.md"
 
 
 # --- from errors and texts ---

@@ -176,6 +176,13 @@ def test_each_panel_has_a_description_and_restarts_and_failures_are_marked() -> 
     assert document["links"][0]["url"].startswith("https://")
 
 
+def test_the_panel_of_errors_leads_to_the_page_of_a_code() -> None:
+    (panel,) = (panel for panel in dashboard()["panels"] if panel["title"] == "Errors by code")
+    (link,) = panel["fieldConfig"]["defaults"]["links"]
+    path = link["url"].replace("${__field.labels.code}", CODES[0]).partition("/blob/main/")[2]
+    assert (Path(__file__).parents[3] / path).is_file()
+
+
 def test_no_metric_has_a_label_that_prometheus_sets_itself() -> None:
     taken = {"job", "instance"}
     assert [metric.name for metric in METRICS if taken & set(metric.labels)] == []

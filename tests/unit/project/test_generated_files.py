@@ -8,7 +8,8 @@ import pytest
 
 from tools import __main__ as command
 from tools.__main__ import ROOT, generated
-from tools.pages import table, with_parts
+from tools.pages import with_parts
+from tools.tables import table
 
 PAGE = "# Page\n\n<!-- made from the code: a -->\nold\n<!-- end -->\nby hand\n"
 

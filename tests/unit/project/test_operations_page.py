@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from starrocks_txn_sink import cli, telemetry
-from starrocks_txn_sink.metrics.catalogue import ERRORS, SPARK
-from starrocks_txn_sink.operations.where import JobLedgerMissing, UnknownJob
+from starrocks_txn_sink import cli, errors, telemetry
+from starrocks_txn_sink.sink.failures import error_link
+from tools.errors import CODES, EXPLAINED
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -32,24 +32,36 @@ def anchors(text: str) -> list[str]:
     return [anchor(heading) for heading in re.findall(r"^#{1,6} +(.+)$", plain, re.MULTILINE)]
 
 
-EXPLAINED = ERRORS | {each.code: each for each in (JobLedgerMissing, UnknownJob)}
-CODES = sorted({*EXPLAINED, SPARK})
+def error_page(code: str) -> str:
+    return (DOCS / "operations" / "errors" / f"{code}.md").read_text()
+
+
+def test_every_error_code_has_a_page_and_no_other_code_has_one() -> None:
+    assert {file.stem for file in (DOCS / "operations" / "errors").iterdir()} == set(CODES)
+    assert set(CODES) >= {
+        kind.code for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "code")
+    }
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_every_error_code_has_a_section(code: str) -> None:
-    assert anchors(PAGE).count(f"error-{code}") == 1
+def test_the_page_of_an_error_has_what_it_is_cause_sight_remedy_and_links(code: str) -> None:
+    page = error_page(code)
+    assert page.startswith(f"# Error `{code}`\n")
+    assert code not in EXPLAINED or EXPLAINED[code].summary in page
+    parts = re.findall(r"^\*\*(.+?)\.\*\* \S", page, re.MULTILINE)
+    assert parts in (["See it", "Cause", "Remedy"], ["See it", "Cause", "Remedy", "More"])
+    assert len(page.split()) < 250
 
 
-@pytest.mark.parametrize("code", sorted(EXPLAINED))
-def test_the_section_of_an_error_begins_with_its_summary(code: str) -> None:
-    section = PAGE.partition(f"\n### Error `{code}`\n")[2].split()
-    assert " ".join(section).startswith(EXPLAINED[code].summary.removesuffix("."))
+@pytest.mark.parametrize("code", CODES)
+def test_the_index_leads_to_the_page_of_an_error_and_has_its_anchor(code: str) -> None:
+    assert PAGE.count(f'<a id="error-{code}"></a>[`{code}`](errors/{code}.md)') == 1
 
 
-def test_no_section_is_about_a_code_that_does_not_exist() -> None:
-    found = {one.removeprefix("error-") for one in anchors(PAGE) if one.startswith("error-")}
-    assert found - {"codes"} == set(CODES)
+@pytest.mark.parametrize("code", CODES)
+def test_the_block_of_a_failed_query_links_to_the_page(code: str) -> None:
+    page = error_link(code).partition("/blob/main/")[2]
+    assert (ROOT / page).read_text() == error_page(code)
 
 
 def test_sections_are_told_apart() -> None:

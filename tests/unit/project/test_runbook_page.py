@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from starrocks_txn_sink.metrics.server import read_asset
 from tools.__main__ import ROOT
 from tools.alerts import RUNBOOK
-from tools.runbook import to_html
+from tools.errors import CODES, path
+from tools.runbook import runbook_page, to_html
 
 VOID = {"meta", "link", "hr", "br"}
 TAGS = {
@@ -101,12 +102,22 @@ def test_any_text_makes_a_well_formed_page_and_no_markup_of_its_own(text: str) -
 
 def test_the_runbook_says_all_that_the_document_says_and_its_links_arrive() -> None:
     page = Reader(read_asset("operations.html").decode())
-    document = (ROOT / RUNBOOK).read_text(encoding="utf-8")
-    words = re.findall(r"[A-Za-z]{3,}", re.sub(r"\]\([^)]*\)|```\w*", "]", document))
+    documents = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in (RUNBOOK, *map(path, CODES)))
+    words = re.findall(r"[A-Za-z]{3,}", re.sub(r"<[^>]*>|\]\([^)]*\)|```\w*", "]", documents))
     assert set(words) <= set(re.findall(r"[A-Za-z]{3,}", page.text))
     assert {link.removeprefix("#") for link in page.links if link.startswith("#")} <= set(page.anchors)
     assert "`" not in re.sub(r"(?s)\{.*?\}", "", page.text)
     assert not {"script", "style"} & page.tags
+    assert "<!--" not in page.text
+    assert "<a " not in page.text
+
+
+def test_the_pages_of_errors_become_sections_and_the_links_between_them_anchors() -> None:
+    index = '# Runbook\n\n<!-- made -->\n<a id="error-x"></a>[`x`](errors/x.md)\n<!-- end -->\n'
+    error = "# Error `x`\n\n[all](../runbook.md#runbook), [itself](x.md), [other](../logs.md), [more](y.md)\n"
+    page = Reader(runbook_page(index, {"x": error}))
+    assert page.anchors == ["runbook", "error-x"]
+    assert page.links == ["./", "#error-x", "#runbook", "#error-x"]
 
 
 def test_anchors_are_made_as_github_makes_them() -> None:

@@ -16,12 +16,12 @@ from starrocks_txn_sink.sink.failures import (
     FailureKind,
     cause_line,
     error_in_text,
+    error_link,
     is_interruption,
-    runbook_link,
 )
 from starrocks_txn_sink.writer.messages import LaneReport, envelope, read_envelope
 
-RUNBOOK = "https://github.com/starrocks-txn-sink/starrocks-txn-sink/blob/main/docs/operations/runbook.md"
+ERRORS = "https://github.com/starrocks-txn-sink/starrocks-txn-sink/blob/main/docs/operations/errors"
 
 
 def report_of(error: StarRocksSinkError) -> LaneReport:
@@ -36,7 +36,7 @@ def test_the_block_has_cause_remedy_place_and_link_in_this_order() -> None:
         "starrocks-txn-sink: The load failed: disk full",
         "  Remedy: Free space.",
         "  Place:  job shop, micro-batch 7, label l-1, table orders",
-        f"  More:   {RUNBOOK}#error-load_failed (transient)",
+        f"  More:   {ERRORS}/load_failed.md (transient)",
         "  Next:   a restart",
     ]
 
@@ -85,6 +85,21 @@ def test_errors_from_outside_are_of_unknown_kind_and_say_so() -> None:
     failure = Failure.of(RuntimeError("Boom."))
     assert (failure.code, failure.kind, failure.message) == ("spark", FailureKind.UNKNOWN, "Boom.")
     assert "outside the sink" in failure.advice
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        (
+            "org.apache.kafka.common.errors.UnknownTopicOrPartitionException: This server does not host",
+            "create the topic",
+        ),
+        ("Failed to create new KafkaAdminClient SQLSTATE: XXKST", "kafka.bootstrap.servers"),
+        ("TimeoutException: Timed out waiting for a node assignment. Call: describeTopics", "kafka.bootstrap.servers"),
+    ],
+)
+def test_what_kafka_says_at_a_first_start_has_a_remedy(text: str, advice: str) -> None:
+    assert advice in Failure.of(RuntimeError(text)).advice
 
 
 def test_a_stop_is_no_failure() -> None:
@@ -140,7 +155,7 @@ def test_the_block_follows_the_traceback_of_a_program_that_ends() -> None:
     assert lines.index("starrocks-txn-sink: Busy.") > lines.index("RuntimeError: what Spark raises")
 
 
-def test_the_link_leads_to_the_runbook(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert runbook_link("error-spark") == f"{RUNBOOK}#error-spark"
+def test_the_link_leads_to_the_page_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert error_link("spark") == f"{ERRORS}/spark.md"
     monkeypatch.setenv("STARROCKS_TXN_SINK_RUNBOOK", "https://wiki/sink")
-    assert runbook_link("error-spark") == "https://wiki/sink#error-spark"
+    assert error_link("spark") == "https://wiki/sink#error-spark"

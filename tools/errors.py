@@ -1,0 +1,74 @@
+"""The pages of the error codes in `docs/operations/errors`: the head of each is made from the error's class.
+
+The rest of a page is written by hand, and is the one home of its text: the index in the runbook and the endpoint's
+page are made from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from starrocks_txn_sink.errors import OptionError, Outage, SparkTooOld, StarRocksSinkError, Terminal, Transient
+from starrocks_txn_sink.metrics.catalogue import ERRORS, PREFIX, SPARK
+from starrocks_txn_sink.operations.where import JobLedgerMissing, UnknownJob
+from tools.tables import table
+
+FOLDER = "docs/operations/errors"
+COMMANDS: Mapping[str, type[StarRocksSinkError]] = {each.code: each for each in (JobLedgerMissing, UnknownJob)}
+"""Errors of commands, which no query meets."""
+EXPLAINED: Mapping[str, type[StarRocksSinkError]] = {**ERRORS, **COMMANDS}
+CODES = tuple(sorted([*EXPLAINED, SPARK]))
+
+_BY_CALLS = (OptionError.code, SparkTooOld.code)
+_SPARK = "An error of Spark or of the application."
+_WHAT_THEN: Mapping[type, tuple[str, str]] = {
+    Outage: (
+        "the sink waits",
+        "An *outage*: the sink tries again, and then waits for StarRocks until `batch_deadline`.",
+    ),
+    Transient: ("the sink tries again", "*Transient*: the sink tries again by itself, under a new label."),
+    Terminal: ("the query ends", "*Terminal*: the query ends at once, and a restart alone does not help."),
+}
+
+
+def path(code: str) -> str:
+    """The page of a code, in the repository."""
+    return f"{FOLDER}/{code}.md"
+
+
+def _summary(code: str) -> str:
+    return EXPLAINED[code].summary if code in EXPLAINED else _SPARK
+
+
+def _what_then(code: str) -> tuple[str, str]:
+    """What follows by itself: a word or two, and a sentence."""
+    if code in COMMANDS:
+        return "the command ends", "The command ends; no query meets this error."
+    for kind, texts in _WHAT_THEN.items():
+        if code in EXPLAINED and issubclass(EXPLAINED[code], kind):
+            return texts
+    return "the query ends", "The query ends; whether a restart helps depends on the cause."
+
+
+def head(code: str) -> str:
+    """The beginning of a page: what the error is, what follows by itself, and how to see it."""
+    seen = f'`{PREFIX}errors_total{{code="{code}"}}` grows, and lines of the log have `code={code}`.'
+    if code in COMMANDS:
+        seen = "The command prints it."
+    if code in _BY_CALLS:
+        seen = f"The call raises it, mostly before a query starts. Later {seen}"
+    return f"{_summary(code)}\n{_what_then(code)[1]} ([All codes](../runbook.md#error-codes))\n\n**See it.** {seen}\n"
+
+
+def index() -> str:
+    """Every code with a link to its page; a row has the anchor that a copy of the runbook is asked for."""
+    rows = (
+        (f'<a id="error-{code}"></a>[`{code}`](errors/{code}.md)', _summary(code), _what_then(code)[0])
+        for code in CODES
+    )
+    return table("code | what it says | and then", rows)
+
+
+PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {path(code): {"error": partial(head, code)} for code in CODES}
+"""The generated part of each page."""
