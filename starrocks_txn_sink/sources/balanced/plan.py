@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from starrocks_txn_sink.clock import Clock
+from starrocks_txn_sink.public_names import suggests_arguments
 
 KafkaPartition = tuple[str, int]  # topic, number of the partition
 Offsets = Mapping[KafkaPartition, int]
@@ -227,8 +228,15 @@ def is_balanced(source: Mapping[str, Any]) -> bool:
     return NEWEST in (latest if isinstance(latest, (str, Mapping)) else ())
 
 
+@suggests_arguments
 def skew_of(source: Any) -> Skew:
-    """Skew from the endOffset and latestOffset of a progress' source (pyspark's object, or a mapping)."""
+    """How far the partitions of a `balanced_kafka` source are apart: `seconds`, `held_back_rows` and `read_until`.
+
+    `newest` and `held_back` of the result have it by partition. Times are seconds since the epoch.
+
+    Args:
+        source: One of the sources of a query's progress (pyspark's object, or a mapping).
+    """
     end, latest = _offset(source, "endOffset"), _offset(source, "latestOffset")
     reached = _offsets_by_partition(end)
     held_back = {
