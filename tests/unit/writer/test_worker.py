@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import psutil
 import pytest
@@ -18,8 +18,9 @@ from pyspark import TaskContext
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import NotSent
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.protocol.wire import Operation, Reply, Request
+from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
 from starrocks_txn_sink.writer import worker
+from starrocks_txn_sink.writer.runner import DaemonThreadPool
 from starrocks_txn_sink.writer.worker import ResourceCache, WorkerResources, freeze_loaded_objects
 from tests.support.http_peer import Peer
 
@@ -93,8 +94,9 @@ def send(resources: WorkerResources) -> Reply:
     return answers.get(timeout=20)
 
 
-def threads() -> int:
-    return sum(thread.name.startswith("starrocks-lane") for thread in threading.enumerate())
+def living(pools: Iterable[DaemonThreadPool]) -> int:
+    """The threads of `pools` that have not ended."""
+    return sum(thread.is_alive() for pool in pools for thread in pool._threads)
 
 
 def connections(peer: Peer) -> int:
@@ -111,16 +113,17 @@ def soon(reached: Callable[[], bool]) -> bool:
 
 
 def test_twenty_option_sets_leave_two_sets_of_threads_and_connections(peer: Peer, cache: ResourceCache) -> None:
-    before = threads()
+    pools: list[DaemonThreadPool] = []
     for number in range(20):
         with cache.lease(option_set(peer, number)) as resources:
-            assert send(resources).ok
+            pools.append(resources.threads)
+            assert send(resources).status is Status.OK
             assert connections(peer) <= 2
     last_two = sum(2 + number % 3 for number in (18, 19))
-    assert soon(lambda: threads() - before == last_two)
+    assert soon(lambda: living(pools) == last_two)
     assert soon(lambda: connections(peer) == 2)
     cache.close()
-    assert soon(lambda: threads() == before)
+    assert soon(lambda: living(pools) == 0)
     assert soon(lambda: connections(peer) == 0)
 
 
@@ -133,7 +136,7 @@ def test_the_same_options_get_the_same_resources_and_the_longest_unused_ones_go_
         with cache.lease(options) as found[number]:
             send(found[number])
     assert found[2] is found[0]
-    assert send(found[0]).ok
+    assert send(found[0]).status is Status.OK
     with pytest.raises(NotSent, match="closed"):
         found[1].transport.send(BEGIN, Deadline.after(20, SystemClock()))
 
@@ -145,10 +148,10 @@ def test_resources_in_use_are_never_closed(peer: Peer, cache: ResourceCache) -> 
             with cache.lease(option_set(peer, number)) as other:
                 send(other)
         cache.close()
-        assert send(used).ok
+        assert send(used).status is Status.OK
         with cache.lease(options) as again:
             assert again is used
-        assert send(used).ok
+        assert send(used).status is Status.OK
 
 
 def test_an_error_ends_the_resources_once_nobody_uses_them(peer: Peer, cache: ResourceCache) -> None:
@@ -162,24 +165,25 @@ def test_an_error_ends_the_resources_once_nobody_uses_them(peer: Peer, cache: Re
     with cache.lease(options) as used:
         with pytest.raises(ZeroDivisionError):
             fail()
-        assert send(used).ok  # a task that works on is left alone
+        assert send(used).status is Status.OK  # a task that works on is left alone
         with cache.lease(options) as new:
             assert new is not used
     with pytest.raises(NotSent, match="closed"):
         used.transport.send(BEGIN, Deadline.after(20, SystemClock()))
     with cache.lease(options) as kept:
         assert kept is new
-        assert send(kept).ok
+        assert send(kept).status is Status.OK
 
 
 def test_many_threads_at_once_share_and_end_what_they_use(peer: Peer, cache: ResourceCache) -> None:
-    before, failures = threads(), list[BaseException]()
+    pools, failures = set[DaemonThreadPool](), list[BaseException]()
 
     def use(number: int) -> None:
         try:
             for turn in range(10):
                 with cache.lease(option_set(peer, (number + turn) % 4)) as resources:
-                    assert send(resources).ok
+                    pools.add(resources.threads)
+                    assert send(resources).status is Status.OK
         except BaseException as failure:
             failures.append(failure)
 
@@ -190,7 +194,7 @@ def test_many_threads_at_once_share_and_end_what_they_use(peer: Peer, cache: Res
         user.join(60)
     assert failures == []
     cache.close()
-    assert soon(lambda: threads() <= before)  # those of an earlier test may end meanwhile
+    assert soon(lambda: living(pools) == 0)
 
 
 def test_the_password_is_in_no_key(peer: Peer, cache: ResourceCache) -> None:
