@@ -162,14 +162,14 @@ class RedirectedRequest:
         except (errors.BadReply, errors.HttpRefused) as error:
             error.context.setdefault("url", str(target))
             raise
-        if self.request.operation is Operation.LOAD and reply.ok and not sending:
+        if self.request.operation is Operation.LOAD and reply.status is Status.OK and not sending:
             raise errors.BadReply(
                 "The empty PUT that asks for a backend returned OK: a proxy followed the redirect by itself and loaded "
                 "an empty body.",
                 hint="Set load_url to the frontends themselves, not to a proxy that follows redirects.",
                 url=str(target),
             )
-        if reply.ok and not answer.whole:
+        if reply.status is Status.OK and not answer.whole:
             raise errors.ReplyLost(
                 "The server answered the load with OK before its body was sent.",
                 hint="Check the proxies between the sink and the backends.",

@@ -260,7 +260,7 @@ def begin(label: Label, headers: Mapping[str, str]) -> Steps[None]:
     answer = yield label.request(Operation.BEGIN, headers=headers)
     if not isinstance(answer, Reply):
         raise _no_reply(BeginFailed, "begin", label, answer)
-    if not answer.ok:
+    if answer.status is not Status.OK:
         raise refusals.begin_error(answer, label.name)
 
 
@@ -279,7 +279,7 @@ def load(
         answer = yield label.request(Operation.LOAD, table=table, headers=headers, body=body)
         if not isinstance(answer, Reply):
             raise _no_reply(LoadFailed, "load", label, answer, table)
-        if answer.ok:
+        if answer.status is Status.OK:
             return Loaded(answer.txn_id, tries)
         if answer.status is not Status.TXN_IN_PROCESSING:  # another load of this table runs (wire contract 4.5)
             raise refusals.load_error(answer, label.name, table)
@@ -337,7 +337,7 @@ def confirm(label: Label, txn_id: int | None, retry_policy: RetryPolicy, rng: ra
 def _commit_again(label: Label) -> Steps[Outcome | None]:
     """Repeat the commit of a label without a state; None while the outcome is open."""
     answer = yield label.request(Operation.COMMIT)
-    if not isinstance(answer, Reply) or answer.ok or _still_committing(answer):
+    if not isinstance(answer, Reply) or answer.status is Status.OK or _still_committing(answer):
         return None
     if "commit CANCELLED" in answer.message or "is aborting" in answer.message:  # a label may be called CANCELLED
         return Aborted(label.name, refusals.commit_error(answer, label.name))
@@ -369,7 +369,7 @@ def roll_back(label: Label, retry_policy: RetryPolicy, rng: random.Random) -> St
     answer: StepResult | None = None
     for tries in range(_ROLLBACK_TRIES):
         answer = yield label.request(Operation.ROLLBACK)
-        if isinstance(answer, Reply) and answer.ok:
+        if isinstance(answer, Reply) and answer.status is Status.OK:
             return None
         if isinstance(answer, Reply) and refusals.DURING_COMMITTING not in answer.message:
             return LoadFailed(f"The server did not roll back: {answer.message[:200]}", label=label.name)
@@ -386,7 +386,7 @@ _ROLLED_BACK = Reply(Status.FAILED, "the server rolled the transaction back afte
 
 def _state(answer: StepResult | None) -> LabelState | None:
     """The label's state, or None without an answer."""
-    return answer.state if isinstance(answer, Reply) and answer.ok else None
+    return answer.state if isinstance(answer, Reply) and answer.status is Status.OK else None
 
 
 def _still_committing(reply: Reply) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from starrocks_txn_sink import errors
 from starrocks_txn_sink.errors import StarRocksSinkError
-from starrocks_txn_sink.protocol.wire import Reply
+from starrocks_txn_sink.protocol.wire import Reply, Status
 
 # The server rejects these rows again, however often they are sent.
 _BAD_ROWS = (
@@ -125,7 +125,7 @@ def is_rolled_back(reply: Reply) -> bool:
 
     Generation C also says OK to a rollback that is only begun, and it may still end committed (wire contract 10.5).
     """
-    return reply.ok and not _contains_any(reply.message, _ROLLBACK_PENDING)
+    return reply.status is Status.OK and not _contains_any(reply.message, _ROLLBACK_PENDING)
 
 
 def is_gone(reply: Reply) -> bool:

@@ -91,10 +91,6 @@ class Reply:
     txn_id: int | None = None
     state: LabelState | None = None
 
-    @property
-    def ok(self) -> bool:
-        return self.status is Status.OK
-
 
 class Transport(Protocol):
     """Sends one request and returns its reply.

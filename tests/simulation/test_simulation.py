@@ -7,7 +7,7 @@ import itertools
 import orjson
 import pytest
 
-from starrocks_txn_sink.protocol.wire import LabelState, Operation, Request
+from starrocks_txn_sink.protocol.wire import LabelState, Operation, Request, Status
 from tests.support.depth import scaled
 from tests.support.model_server import Fault, ModelServer
 
@@ -99,7 +99,7 @@ def test_nothing_is_torn_by_a_restart_and_a_commit_under_way_is_lost() -> None:
 def test_only_generation_b_says_ok_to_a_commit_that_rolled_back(generation: str, ok: bool) -> None:
     server = ModelServer(generation)
     loaded(server)
-    assert server.execute(request(Operation.COMMIT), Fault.ROLLED_BACK).ok is ok
+    assert (server.execute(request(Operation.COMMIT), Fault.ROLLED_BACK).status is Status.OK) is ok
     assert server.execute(request(Operation.LOAD_STATE)).state is LabelState.ABORTED
     assert server.tables == {}
 
@@ -109,17 +109,17 @@ def test_a_forgotten_label_can_be_begun_again_unless_the_history_still_has_its_c
     loaded(server)
     server.execute(request(Operation.COMMIT))
     del server.tasks["l"]
-    assert not server.execute(request(Operation.BEGIN)).ok
+    assert server.execute(request(Operation.BEGIN)).status is not Status.OK
     server.forget("l")
-    assert server.execute(request(Operation.BEGIN)).ok
+    assert server.execute(request(Operation.BEGIN)).status is Status.OK
 
 
 def test_a_backend_that_gave_up_is_not_noticed_by_a_commit() -> None:
     server = ModelServer()
     loaded(server)
-    assert not server.execute(request(Operation.LOAD, table="a", body=[b"[2]"]), Fault.BACKEND).ok
-    assert not server.execute(request(Operation.LOAD, table="a", body=[b"[3]"])).ok
-    assert server.execute(request(Operation.COMMIT)).ok
+    assert server.execute(request(Operation.LOAD, table="a", body=[b"[2]"]), Fault.BACKEND).status is not Status.OK
+    assert server.execute(request(Operation.LOAD, table="a", body=[b"[3]"])).status is not Status.OK
+    assert server.execute(request(Operation.COMMIT)).status is Status.OK
     assert list(itertools.chain(*server.tables.values())) == [1]
 
 

@@ -16,7 +16,7 @@ from starrocks_txn_sink.operations.doctor.target import Finding, Target, failure
 from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRules, parse_location
 from starrocks_txn_sink.protocol import ledger, refusals
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix
-from starrocks_txn_sink.protocol.wire import Operation, Reply
+from starrocks_txn_sink.protocol.wire import Operation, Reply, Status
 from starrocks_txn_sink.sql.any_frontend import Row
 
 MOST_TABLES = 20
@@ -61,12 +61,12 @@ def check_empty_transaction(target: Target) -> Iterator[Finding]:
     trial = TrialTransaction(target, target.require_database(), target.require_leader())
     begun = trial.begin()
     yield judge_begin(begun, trial.database)
-    if begun.ok:
+    if begun.status is Status.OK:
         yield judge_rollback(trial.roll_back())
 
 
 def judge_begin(reply: Reply, database: str) -> Finding:
-    if reply.ok:
+    if reply.status is Status.OK:
         return good("transaction.begin", f"a transaction can begin in {database}")
     error = refusals.begin_error(reply, "")
     return failure(
@@ -78,7 +78,7 @@ def judge_begin(reply: Reply, database: str) -> Finding:
 
 
 def judge_rollback(reply: Reply) -> Finding:
-    if reply.ok:
+    if reply.status is Status.OK:
         return good("transaction.rollback", "and roll back")
     return failure(
         "transaction.rollback",
@@ -158,7 +158,7 @@ def _redirect_backends(target: Target) -> Iterator[tuple[Address | Finding, str]
     try:
         for table in target.tables[:MOST_TABLES]:
             # One label serves all tables until a refused load ends it; the next table then begins a new one.
-            if not trial.label and not trial.begin().ok:
+            if not trial.label and trial.begin().status is not Status.OK:
                 return
             answer = trial.load(table)
             backend = parse_location(answer.location) if answer.status == HTTPStatus.TEMPORARY_REDIRECT else None
@@ -200,7 +200,7 @@ def judge_refused_load(table: str, answer: HttpResponse) -> Finding:
         reply = read_reply(answer.status, answer.body)
     except StarRocksSinkError as error:
         return failure("table.load", error.message, why, error.advice, table)
-    if reply.ok:
+    if reply.status is Status.OK:
         return failure(
             "table.load",
             "The empty load returned OK instead of a redirect: a proxy followed the redirect by itself.",

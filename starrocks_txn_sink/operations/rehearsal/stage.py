@@ -26,7 +26,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.label import Label, labels
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
-from starrocks_txn_sink.protocol.wire import Body, LabelState, Operation, Reply, Request
+from starrocks_txn_sink.protocol.wire import Body, LabelState, Operation, Reply, Request, Status
 from starrocks_txn_sink.sql.any_frontend import Row, SqlConnection
 from starrocks_txn_sink.sql.audit import Auditor
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
@@ -295,7 +295,7 @@ class Stage:
 
     def roll_back(self, label: Label) -> Reply:
         reply = self.send(label.request(Operation.ROLLBACK))
-        if reply.ok:
+        if reply.status is Status.OK:
             self._open.discard(label.name)
         return reply
 
@@ -378,7 +378,7 @@ class Surprise(Exception):
 
 def require(reply: Reply, step: str) -> Reply:
     """`reply` if it is OK; raises Surprise with the server's words."""
-    if not reply.ok:
+    if reply.status is not Status.OK:
         raise Surprise(f"{step} was answered {said(reply)}")
     return reply
 

@@ -103,7 +103,7 @@ def check_key_only_delete(stage: Stage) -> Finding:
     stage.write(("filled", array({"id": 61, "n": 0, "__op": 1})))
     if stage.count("filled", 61, 61):
         return differs("a delete with a value for each NOT NULL column does not delete", REPORT)
-    if reply.ok:
+    if reply.status is Status.OK:
         return harmless("a delete with the key alone is taken", "the sink sends values for the other columns as well")
     return as_expected("refused; with values for the NOT NULL columns it deletes")
 
@@ -111,8 +111,8 @@ def check_key_only_delete(stage: Stage) -> Finding:
 def check_strict(stage: Stage) -> Finding:
     with stage.transaction() as label:
         reply = stage.load(label, "upserts", array({"id": 70, "n": "not a number"}))
-        reply = stage.commit(label) if reply.ok else reply
-    if reply.ok:
+        reply = stage.commit(label) if reply.status is Status.OK else reply
+    if reply.status is Status.OK:
         return differs("the row was committed, with NULL for the value", "Compare source and tables after each load.")
     return as_expected("the commit is refused")
 
@@ -199,10 +199,10 @@ def _look_busy(stage: Stage, pause: float) -> Finding:
         if second.status is not Status.TXN_IN_PROCESSING:
             return harmless(f"the second load was answered {said(second)}", _ONE_AT_A_TIME)
         done = stage.commit(label)
-        if done.ok:
+        if done.status is Status.OK:
             stage.await_visible(label)
     taken = stage.count("upserts", 101, 101)
-    if taken or not done.ok:
+    if taken or done.status is not Status.OK:
         return differs(f"refused as in processing, but then: {said(done)}, {taken} of its rows visible", REPORT)
     return as_expected(f"{said(second)}; nothing of it was taken")
 
@@ -213,8 +213,8 @@ def _look_cut(stage: Stage, pause: float) -> Finding:
         _break_off(stage, label, {"id": 110, "note": "cut"})
         stage.clock.sleep(pause)
         after = stage.load(label, "upserts", array({"id": 111, "note": "after"}))
-        done = stage.commit(label) if after.ok else after
-        if done.ok:
+        done = stage.commit(label) if after.status is Status.OK else after
+        if done.status is Status.OK:
             stage.await_visible(label)
     both = stage.count("upserts", 110, 110), stage.count("upserts", 111, 111)
     with stage.transaction() as label:
@@ -222,9 +222,9 @@ def _look_cut(stage: Stage, pause: float) -> Finding:
         _break_off(stage, label, {"id": 113, "note": "cut"})
         stage.clock.sleep(pause)
         end = stage.roll_back(label)
-    if not end.ok or stage.count("upserts", 112, 113):
+    if end.status is not Status.OK or stage.count("upserts", 112, 113):
         return differs(f"the rollback after it: {said(end)}", REPORT)
-    if done.ok:
+    if done.status is Status.OK:
         content = "the next load alone" if both == (0, 1) else f"{both[0]} and {both[1]} rows of both loads"
         return harmless(f"a commit after it holds {content}", "the sink rolls back after every broken load")
     return as_expected(f"a label with half a body cannot commit ({said(done)[:80]}); its rollback leaves nothing")
@@ -283,7 +283,7 @@ def _committed(stage: Stage) -> Label:
 
 def check_repeated_commit(stage: Stage) -> Finding:
     reply = stage.commit(_committed(stage))
-    if reply.ok:
+    if reply.status is Status.OK:
         return as_expected(said(reply))
     if stage.wanted.exactly_once:
         return harmless(said(reply), _LEDGER_DECIDES)
@@ -311,7 +311,7 @@ def check_reuse(stage: Stage) -> Finding:
         reply = stage.send(label.request(Operation.BEGIN, headers=stage.options.begin_headers()))
         if reply.status is not Status.LABEL_ALREADY_EXISTS:
             free.append(f"{how}: {said(reply)}")
-        if reply.ok:
+        if reply.status is Status.OK:
             stage.roll_back(label)
     if free:
         return harmless("; ".join(free), "the sink takes a new label for every attempt")
@@ -326,7 +326,7 @@ def check_bad_row(stage: Stage) -> Finding:
     with stage.transaction() as label:
         stage.loaded(label, "filled", array({"id": 140, "n": 1}, {"id": 141, "n": None}))
         reply = stage.commit(label)
-        if reply.ok:
+        if reply.status is Status.OK:
             return differs("a NULL in a NOT NULL column was committed", REPORT)
     row = stage.loads(label.name).get(stage.table("filled"), {})
     filtered = int(row.get("filtered_rows") or 0)
@@ -354,8 +354,8 @@ def check_empty(stage: Stage) -> Finding:
     with stage.transaction() as label:
         stage.loaded(label, "upserts", array({"id": 150}))
         reply = stage.load(label, "events", [])
-        reply = stage.commit(label) if reply.ok else reply
-        if reply.ok:
+        reply = stage.commit(label) if reply.status is Status.OK else reply
+        if reply.status is Status.OK:
             stage.await_visible(label)
             return harmless("it was committed", "the sink sends no empty load")
     error = refusals.commit_error(reply, label.name)
@@ -375,8 +375,8 @@ def check_slow(stage: Stage) -> Finding:
         stage.loaded(label, "upserts", array({"id": 160}), timeout=str(int(3 * seconds)))
         _wait(stage, seconds)
         reply = stage.load(label, "upserts", array({"id": 161}), timeout=str(int(3 * seconds)))
-        reply = stage.commit(label) if reply.ok else reply
-        if reply.ok:
+        reply = stage.commit(label) if reply.status is Status.OK else reply
+        if reply.status is Status.OK:
             stage.await_visible(label)
             return as_expected(f"committed after {seconds:g} s")
     if stage.wanted.timeout <= _INNER_SECONDS:
@@ -412,7 +412,7 @@ def check_take_over(stage: Stage) -> Finding:
         else:
             fenced = False
         late = stage.commit(label)
-    if late.ok or stage.count("upserts", 170, 170):
+    if late.status is Status.OK or stage.count("upserts", 170, 170):
         return differs(f"the first writer's commit was answered {said(late)}", REPORT)
     if not fenced:
         return differs("the first writer still reads itself as the owner", REPORT)

@@ -22,7 +22,7 @@ def a_load_is_sent_again_after_a_lost_reply(put: Any) -> None:
 
     def broken(label: Any, table: str, body: Any, headers: Any, retry_policy: Any, rng: Any) -> Any:
         answer = yield label.request(Operation.LOAD, table=table, headers=headers, body=body)
-        if isinstance(answer, Reply) and answer.ok:
+        if isinstance(answer, Reply) and answer.status is Status.OK:
             return Loaded(answer.txn_id, 0)
         return (yield from right(label, table, body, headers, retry_policy, rng))
 

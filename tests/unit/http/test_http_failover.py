@@ -83,8 +83,8 @@ def asked(web: responses.RequestsMock) -> list[str]:
 def test_the_next_address_is_asked_when_no_connection_can_be_made() -> None:
     with Peer(says(OK)) as frontend:
         made = transport(f"http://127.0.0.1:{unused_port()},{frontend.url}")
-        assert made.send(BEGIN, soon()).ok
-        assert made.send(COMMIT, soon()).ok
+        assert made.send(BEGIN, soon()).status is Status.OK
+        assert made.send(COMMIT, soon()).status is Status.OK
         made.close()
         assert [got.line.split()[1] for got in frontend.got] == ["/api/transaction/begin", "/api/transaction/commit"]
         assert {got.connection for got in frontend.got} == {0}
@@ -174,8 +174,8 @@ def test_the_state_of_a_label_is_asked_for_until_somebody_answers(web: responses
 def test_a_follower_points_to_the_leader_which_is_then_asked_first() -> None:
     with Peer(says(OK)) as leader, Peer(redirects(f"{leader.url}/api/transaction/begin")) as follower:
         made = transport(follower.url)
-        assert made.send(BEGIN, soon()).ok
-        assert made.send(COMMIT, soon()).ok
+        assert made.send(BEGIN, soon()).status is Status.OK
+        assert made.send(COMMIT, soon()).status is Status.OK
         made.close()
         assert [len(follower.got), len(leader.got)] == [1, 2]
         assert [got.path for got in leader.got] == ["/api/transaction/begin", "/api/transaction/commit"]
@@ -185,7 +185,7 @@ def test_a_leader_that_went_away_is_forgotten() -> None:
     with Peer(says(OK)) as follower:
         made = transport(follower.url)
         made._frontends.remember_leader(Address("http", "127.0.0.1", unused_port()))
-        assert made.send(BEGIN, soon()).ok
+        assert made.send(BEGIN, soon()).status is Status.OK
         assert [str(address) for address in made._frontends.in_order()] == [follower.url]
         made.close()
 
@@ -248,7 +248,7 @@ def test_a_connection_goes_to_the_checked_address_whatever_the_url_says(monkeypa
     monkeypatch.setattr(connection, "_prepare_request", elsewhere)
     with Peer(says(OK)) as frontend:
         made = transport(frontend.url)
-        assert made.send(BEGIN, soon()).ok
+        assert made.send(BEGIN, soon()).status is Status.OK
         made.close()
         assert [got.headers["host"] for got in frontend.got] == [frontend.url.removeprefix("http://")]
 
@@ -298,7 +298,7 @@ def test_a_kept_alive_connection_that_died_leaves_the_effect_unknown() -> None:
 
     with Peer(once) as frontend:
         made = transport(frontend.url)
-        assert made.send(BEGIN, soon()).ok
+        assert made.send(BEGIN, soon()).status is Status.OK
         with pytest.raises(ReplyLost):
             made.send(COMMIT, soon())
         made.close()
@@ -339,8 +339,8 @@ def test_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused_port()}")
     with Peer(lambda caller, _: caller.answer(OK, 200, **{"Set-Cookie": "session=1"})) as frontend:
         made = transport(frontend.url)
-        assert made.send(BEGIN, soon()).ok
-        assert made.send(COMMIT, soon()).ok
+        assert made.send(BEGIN, soon()).status is Status.OK
+        assert made.send(COMMIT, soon()).status is Status.OK
         made.close()
         assert len({got.headers["authorization"] for got in frontend.got}) == 1
         assert "cookie" not in frontend.got[1].headers
@@ -372,5 +372,5 @@ def test_a_frontend_that_never_answers_does_not_get_every_attempt() -> None:
         sender = transport(f"{silent.url},{well.url}", clock=SystemClock())
         with pytest.raises(ReplyLost):
             sender.send(BEGIN, soon(seconds=0.5))
-        assert sender.send(Request(Operation.BEGIN, "shop", "job-2"), soon()).ok
+        assert sender.send(Request(Operation.BEGIN, "shop", "job-2"), soon()).status is Status.OK
         sender.close()

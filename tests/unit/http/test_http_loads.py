@@ -74,11 +74,11 @@ def test_a_body_of_many_buffers_arrives_exactly_and_is_never_copied_whole() -> N
         body = list(Body())
         tracemalloc.start()
         try:
-            assert send(frontend.url, body).ok
+            assert send(frontend.url, body).status is Status.OK
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        assert send(frontend.url, Body()).ok
+        assert send(frontend.url, Body()).status is Status.OK
     assert all(received)
     assert peak < 16 << 20
     assert [got.headers["content-length"] for got in backend.got] == [str(size)] * 2
@@ -104,7 +104,7 @@ def test_a_redirect_to_a_host_that_is_not_allowed_is_refused_before_anything_is_
         with Peer(redirects(location)) as frontend:
             with pytest.raises(RedirectRefused) as caught:
                 send(frontend.url)
-            assert send(frontend.url, redirect_hosts=["localhost"]).ok
+            assert send(frontend.url, redirect_hosts=["localhost"]).status is Status.OK
     assert f"localhost:{backend.port}" in str(caught.value)
     assert "redirect_hosts=['localhost']" in str(caught.value)
     assert "geheim" not in str(caught.value)
@@ -117,7 +117,7 @@ def test_redirects_are_rewritten_by_the_map() -> None:
         inside = "http://be-0.internal:8040/api/transaction/load"
         with Peer(redirects(inside)) as frontend:
             rewrite = {"be-0.internal:8040": f"127.0.0.1:{backend.port}"}
-            assert send(frontend.url, redirect_map=rewrite).ok
+            assert send(frontend.url, redirect_map=rewrite).status is Status.OK
 
 
 @pytest.mark.parametrize("location", ["", "/api/transaction/load", "ftp://be:1/", "http://:8040/", "http://be:x/"])
@@ -128,14 +128,14 @@ def test_a_redirect_without_a_usable_location(location: str) -> None:
 
 def test_a_known_leader_is_asked_again_before_the_body_is_sent() -> None:
     with Peer(says(OK)) as backend, Peer(points_to(backend)) as leader, Peer(points_to(leader)) as follower:
-        assert send(f"{follower.url},{leader.url}").ok
+        assert send(f"{follower.url},{leader.url}").status is Status.OK
     assert [got.body for got in follower.got + leader.got] == [b"", b""]
     assert [got.body for got in backend.got] == [b"[]"]
 
 
 def test_an_unknown_leader_passes_the_body_on_to_the_backend() -> None:
     with Peer(says(OK)) as backend, Peer(points_to(backend)) as leader, Peer(points_to(leader)) as follower:
-        assert send(follower.url).ok
+        assert send(follower.url).status is Status.OK
     assert [got.body for got in backend.got] == [b"[]"]
 
 
@@ -167,7 +167,7 @@ def test_a_backend_that_cannot_be_reached_is_asked_for_again() -> None:
     with Peer(says(OK)) as backend:
         places = iter([f"http://127.0.0.1:{dead}/", f"{backend.url}/"])
         with Peer(lambda caller, _: caller.redirect(next(places))) as frontend:
-            assert send(frontend.url).ok
+            assert send(frontend.url).status is Status.OK
             assert len(frontend.got) == 2
 
 
@@ -191,7 +191,7 @@ def test_a_body_that_is_not_as_long_as_it_said_breaks_the_connection() -> None:
 
 def test_names_travel_as_utf8_and_cannot_smuggle_headers() -> None:
     with Peer(says(OK)) as backend, Peer(points_to(backend)) as frontend:
-        assert send(frontend.url, table="bestellungen_größe_订单").ok
+        assert send(frontend.url, table="bestellungen_größe_订单").status is Status.OK
         for table in ("orders\r\nlabel: other", "a\nb", " orders", ""):
             with pytest.raises(InputError, match="table"):
                 send(frontend.url, table=table)

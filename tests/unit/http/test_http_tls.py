@@ -14,7 +14,7 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import NotSent, ReplyLost
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.protocol.wire import Operation, Reply, Request
+from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
 from tests.support.http_peer import Peer, says
 
 OK = {"Status": "OK", "Message": ""}
@@ -53,7 +53,7 @@ def begin(url: str, **options: Any) -> Reply:
 
 def test_a_server_of_the_named_authority_is_trusted(certificates: Path) -> None:
     with Peer(says(OK), tls=server(certificates)) as frontend:
-        assert begin(frontend.url, tls_ca=str(certificates / "server.pem")).ok
+        assert begin(frontend.url, tls_ca=str(certificates / "server.pem")).status is Status.OK
 
 
 def test_a_server_of_another_authority_sees_no_request(certificates: Path) -> None:
@@ -68,7 +68,7 @@ def test_the_clients_certificate_is_shown(certificates: Path) -> None:
     trusted = {"tls_ca": str(certificates / "server.pem")}
     own = {"tls_certificate": str(certificates / "client.pem"), "tls_key": str(certificates / "client.key")}
     with Peer(says(OK), tls=server(certificates, asks_client=True)) as frontend:
-        assert begin(frontend.url, **trusted, **own).ok
+        assert begin(frontend.url, **trusted, **own).status is Status.OK
         with pytest.raises((NotSent, ReplyLost)):
             begin(frontend.url, **trusted)
         assert len(frontend.got) == 1

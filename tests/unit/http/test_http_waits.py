@@ -15,7 +15,7 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import DeadlineExceeded, NotSent, ReplyLost
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.protocol.wire import Operation, Reply, Request
+from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
 from tests.support.http_peer import Caller, Got, Peer, points_to, says
 
 OK = {"Status": "OK", "Message": ""}
@@ -100,7 +100,8 @@ def test_a_slow_backend_may_take_longer_than_one_timeout_for_the_whole_body() ->
 
     with Peer(slow, read_body=False) as backend, Peer(points_to(backend)) as frontend:
         begun = time.monotonic()
-        assert send(Operation.LOAD, frontend.url, 60, [bytes(24 << 20)], read_timeout=2, connect_timeout=2).ok
+        reply = send(Operation.LOAD, frontend.url, 60, [bytes(24 << 20)], read_timeout=2, connect_timeout=2)
+        assert reply.status is Status.OK
         assert took(begun) > 2
 
 
@@ -148,7 +149,7 @@ def test_threads_share_a_transport_and_closing_it_ends_its_use() -> None:
         for thread in threads:
             thread.join()
         transport.close()
-        assert [reply.ok for reply in replies] == [True] * 20
+        assert [reply.status for reply in replies] == [Status.OK] * 20
         assert len({got.connection for got in frontend.got}) == 4  # one kept-alive connection for each thread
         with pytest.raises(NotSent, match="closed"):
             transport.send(begin, Deadline.after(20, SystemClock()))

@@ -20,7 +20,7 @@ from starrocks_emulator.settings import Limits, Settings
 from starrocks_txn_sink import SinkOptions, cli
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.protocol.wire import Operation, Request
+from starrocks_txn_sink.protocol.wire import Operation, Request, Status
 from tests.support.query_port import query
 
 PASSWORD = "secret-of-the-doctor"
@@ -250,7 +250,7 @@ def test_committed_labels_that_are_listed_as_open_are_no_running_transactions(
                         headers={"format": "json"} if loads else {},
                         body=[b'{"id": 1}'] if loads else None,
                     )
-                    assert transport.send(request, deadline).ok
+                    assert transport.send(request, deadline).status is Status.OK
         visit = Visit(server, capsys)
     assert "transaction.headroom" not in visit.bad()
 
@@ -455,8 +455,8 @@ def test_transactions_that_somebody_leaves_open_take_the_room(server: Emulator, 
             rows_of = Request(
                 Operation.LOAD, "shop", label, "orders", options.load_headers("orders"), body=[b'[{"id": 1}]']
             )
-            assert transport.send(begin, deadline).ok
-            assert transport.send(rows_of, deadline).ok
+            assert transport.send(begin, deadline).status is Status.OK
+            assert transport.send(rows_of, deadline).status is Status.OK
     visit = Visit(server, capsys)
     assert (visit.code, list(visit.bad())) == (3, ["transaction.headroom"])
     assert "No room: 4 of 4 running" in visit.bad()["transaction.headroom"]["what"]

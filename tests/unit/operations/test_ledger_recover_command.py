@@ -20,7 +20,7 @@ from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Label, run
-from starrocks_txn_sink.protocol.wire import Operation
+from starrocks_txn_sink.protocol.wire import Operation, Status
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.takeover import Resumption, open_session
@@ -87,7 +87,7 @@ def leave_open(server: Emulator, name: str) -> None:
         request = label.request(
             Operation.LOAD, table="items", headers=given.load_headers("items"), body=[memoryview(b'[{"id":7}]')]
         )
-        assert transport.send(request, deadline).ok
+        assert transport.send(request, deadline).status is Status.OK
 
 
 def recover(server: Emulator, *words: str, job: str = "shop") -> int:

@@ -254,7 +254,9 @@ def test_only_visible_is_proof_of_a_commit_and_only_evidence_of_an_abort(state: 
             server = Server(Operation.COMMIT, answer, state, rollback, answer)
             result = commit_word(server, ledger=ledger)
             place = f"commit: {name}, rollback: {rollback_name}"
-            rolled_back = isinstance(rollback, Reply) and rollback.ok and Operation.ROLLBACK in server.asked
+            rolled_back = (
+                isinstance(rollback, Reply) and rollback.status is Status.OK and Operation.ROLLBACK in server.asked
+            )
             cancelled = name in ("cannot commit cancelled", "aborting, load", "aborting, commit")
             if result == "C":
                 assert state in ("VISIBLE", "COMMITTED"), place

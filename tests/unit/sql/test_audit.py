@@ -23,7 +23,7 @@ from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.operations.audit import exit_code, verdict
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.protocol.wire import Operation, Request
+from starrocks_txn_sink.protocol.wire import Operation, Request, Status
 from starrocks_txn_sink.sql.any_frontend import Excerpt
 from starrocks_txn_sink.sql.audit import AuditConnection, Auditor, AuditWatch, Evidence
 from starrocks_txn_sink.telemetry import Event, ignore_event
@@ -308,7 +308,7 @@ def test_half_a_publish_is_seen_by_default_and_not_with_the_databases_lock(serve
 
         def send(operation: Operation, **fields: Any) -> None:
             request = Request(operation, "bank", "move", **fields)
-            assert transport.send(request, Deadline.after(30, clock)).ok
+            assert transport.send(request, Deadline.after(30, clock)).status is Status.OK
 
         send(Operation.BEGIN, headers={"timeout": "60"})
         for table, cents in (("a", 50), ("b", 50)):
