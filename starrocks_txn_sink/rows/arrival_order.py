@@ -1,26 +1,33 @@
-"""Rows that reach a lane without a sort before it: sorted here if they are few, checked if they are many.
+"""Rows as they reach a lane: their order, and the check of their text.
 
-Rows are sorted before their lane unless that is expensive and needless: for a small micro-batch a shuffle would be the
-larger part of its time, and with `shuffle=False` the user says that the order is right. The output looks sorted: each
-batch has whole source transactions, one source partition after the other; at most the last one is unfinished and goes
-on in the next batch.
+**Order.** Rows are sorted before their lane unless that is expensive and needless: for a small micro-batch a shuffle
+would be the larger part of its time, and with `shuffle=False` the user says that the order is right. Such rows are
+sorted here if they are few, checked if they are many. The output looks sorted: each batch has whole source
+transactions, one source partition after the other; at most the last one is unfinished and goes on in the next batch.
+
+**Text.** A lane puts rows into the array of a load's body unread. A row of two objects would be two rows that are
+counted as one, and a row with the member `__op` would be another operation than the event says. The check of a batch is
+a few passes over its bytes, and looks closer only at rows that it cannot clear.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.coordinator.model import Ints
-from starrocks_txn_sink.errors import Unordered
+from starrocks_txn_sink.coordinator.model import SEPARATOR, Ints, RegionRows, Segment
+from starrocks_txn_sink.errors import InputError, Unordered
+from starrocks_txn_sink.rows import columns, segments
 from starrocks_txn_sink.rows.columns import PARTITION, POSITION, SEQ, TRANSACTION_END
-from starrocks_txn_sink.rows.segments import list_runs, refuse_nulls, rows_before_sentinel, runs_of
+from starrocks_txn_sink.rows.json_objects import checked_text, read_objects
 
 SMALL_ROWS: Final = 100_000  # up to so many rows are collected and sorted, so any order will do
 SMALL_BYTES: Final = 32 << 20
@@ -62,7 +69,7 @@ class ArrivalOrder:
         source transactions do not fit `held_bytes`; RowsCutOff, RowsAfterEnd; InputError for NULLs.
         """
         # Strict: without a sort the sentinel may come too early, and rows behind it would be lost silently.
-        marked = rows_before_sentinel(batches, POSITION, strict=True) if self.sentinel else _filled(batches)
+        marked = segments.rows_before_sentinel(batches, POSITION, strict=True) if self.sentinel else _filled(batches)
         first, small = take_first(marked, self.small_rows, SMALL_BYTES)
         if small:
             if first:
@@ -71,18 +78,18 @@ class ArrivalOrder:
         if self.small_only:
             raise Unordered(f"These are more than {self.small_rows} rows, or {SMALL_BYTES} bytes.")
         for batch in chain(first, marked):
-            refuse_nulls(batch)
+            segments.refuse_nulls(batch)
             yield from self._whole(batch)
         yield from self._held  # Segmenter rejects these: their source transactions have no END
 
     def _whole(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the part of `batch` and of the held rows that the lane can read next."""
         rows = _concat([*self._held, batch])
-        runs = runs_of(rows)
+        runs = segments.runs_of(rows)
         if len(pc.unique(runs.values)) < len(runs.values):
             rows = rows.take(pc.array_sort_indices(pa.array(_codes(rows)[0])))
-            runs = runs_of(rows)
-        parts = [_PartitionRows(name, rows.slice(low, high - low)) for name, low, high in list_runs(runs)]
+            runs = segments.runs_of(rows)
+        parts = [_PartitionRows(name, rows.slice(low, high - low)) for name, low, high in segments.list_runs(runs)]
         held = {_name(one): one.num_rows for one in self._held}
         for part in parts:
             self._check(part, held.get(part.name, 0))
@@ -197,7 +204,7 @@ def _filled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _sort(rows: pa.RecordBatch) -> pa.RecordBatch:
-    refuse_nulls(rows)
+    segments.refuse_nulls(rows)
     codes, names = _codes(rows)
     ranks = np.argsort(np.argsort(np.array(names, dtype=object)))
     return rows.take(pa.array(np.lexsort((_ints(rows, SEQ), _ints(rows, POSITION), ranks[codes]))))
@@ -224,3 +231,250 @@ def _ints(rows: pa.RecordBatch, name: str) -> Ints:
         column = pc.fill_null(column.cast(pa.int64()), _NULL)  # NULL comes first, as in a sort
     values: Ints = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
     return values
+
+
+# --- their text ---
+
+_OPEN, _CLOSE, _COMMA, _COLON, _BACKSLASH, _QUOTE, _BRACKET = (ord(each) for each in '{},:\\"[')
+_JSON: Final = SEPARATOR.encode()[0]  # first byte of a row in JSON; rows in CSV are the sink's own work
+_SPACES: Final = np.frombuffer(b" \t\r\n", dtype=np.uint8)
+_AFTER_STRING: Final = b",:}] \t\r\n"
+_MAY_FOLLOW: Final = np.isin(np.arange(256, dtype=np.uint8), np.frombuffer(_AFTER_STRING, dtype=np.uint8))
+_CLEAN_START: Final = re.compile(r'[ \t\r\n]*\{[ \t\r\n]*"[^,:}\] \t\r\n]')
+_OP: Final = columns.OWN_OP.encode()
+_UNDERSCORES, _NUMBERED = (np.frombuffer(each, dtype=np.uint16)[0] for each in (_OP[:2], b"\\u"))
+_OP_OF_DELETE: Final = len(SEPARATOR) + columns.DELETING.index(columns.OWN_OP)  # its place in a delete
+_PIECE: Final = 1 << 17
+_ESCAPED: Final = r"(?i)\\u00(?:5f|6f|70)"  # a letter of `__op` in another spelling
+
+
+@dataclass(frozen=True, slots=True)
+class RowCheck:
+    """Checks that each payload of a lane is one JSON object without `__op`, but for the sink's own in a delete.
+
+    With `allow_torn` text that is no JSON passes, for the server to reject (the quarantine finds its row), unless it
+    may be valid together with other rows.
+    """
+
+    allow_torn: bool = False
+
+    def __call__(self, batch: pa.RecordBatch) -> None:
+        """Raise InputError with the place of the first row at fault, never its content.
+
+        Text that is no JSON may pass where no other row can make it valid: the server refuses the load.
+        """
+        payload = batch.column(columns.PAYLOAD)
+        deleted = batch.column(columns.DELETED).fill_null(False) if columns.DELETED in batch.schema.names else None
+        doubtful = _doubtful_rows(payload, None if deleted is None else deleted.to_numpy(zero_copy_only=False))
+        if not len(doubtful):
+            return
+        rows = _rows_of(payload, deleted, pa.array(doubtful))
+        read = _read_rows(rows)
+        if read is not None and read[columns.OWN_OP].null_count == read.num_rows:
+            return
+        for row, text in zip(doubtful.tolist(), rows.cast(pa.large_binary()).to_pylist(), strict=True):
+            fault = _fault(text, allow_torn=self.allow_torn)
+            if fault is not None:
+                raise InputError(
+                    f"A row {fault}{segments.place_of(batch, row, ' at ')}.",
+                    hint="Correct the source: a row is the text of one JSON object, and `op` alone says what is done.",
+                )
+
+
+def _doubtful_rows(payload: pa.Array, deleted: segments.Bools | None) -> Ints:
+    """The rows that may be something else than one object without `__op`; a row with other ends is always doubtful.
+
+    A second object begins with a brace after a comma, and flat rows have no further brace at all. Torn rows are valid
+    together in two ways. A row that closes the string of an earlier row begins with a quote that something may follow
+    which follows strings. A row that ends in an open array has an object in it, which begins after `[` or a comma.
+    """
+    bounds, data = segments.layout(payload)
+    content = np.frombuffer(data, dtype=np.uint8)
+    starts, ends, there = bounds[:-1], bounds[1:], np.arange(len(payload))
+    empty: Ints = np.flatnonzero(starts == ends)
+    if len(empty):  # not even a separator: no projection of the sink makes such a row
+        return empty
+    if (content[starts] != _JSON).any():
+        there = np.flatnonzero(content[starts] == _JSON)
+        starts, ends = starts[there], ends[there]
+    if not len(there):
+        return there
+    odd_ends = np.flatnonzero((content[starts + (ends - starts > 1)] != _OPEN) | (content[ends - 1] != _CLOSE))
+    first, after = content.take(starts + 2, mode="clip"), content.take(starts + 3, mode="clip")
+    found = [odd_ends, np.flatnonzero((first != _QUOTE) | _MAY_FOLLOW[after])]
+    own = starts[:0] if deleted is None else starts[deleted[there]] + _OP_OF_DELETE
+    content = content[: ends[-1]]
+    braces, pairs, backslashes = _count_signs(content[starts[0] :])
+    if braces != len(there) or len(odd_ends):
+        found.append(np.searchsorted(starts, _second_braces(content, starts), side="right") - 1)
+    if pairs != len(own):
+        signs = _without(_op_places(content, starts[0]), own)
+        found.append(np.searchsorted(starts, signs, side="right") - 1)
+    if backslashes:
+        escaped = pc.match_substring_regex(payload, _ESCAPED).to_numpy(zero_copy_only=False)
+        found.append(np.flatnonzero(escaped[there]))
+    doubtful = np.concatenate(found)
+    return there[np.unique(doubtful)] if len(doubtful) else doubtful
+
+
+def _count_signs(content: segments.Octets) -> tuple[int, int, int]:
+    """Opening braces, pairs of underscores, and backslashes that escape a character by its number.
+
+    Pairs of bytes are compared as one number, from even and from odd places: the cheapest way to find a word that is
+    hardly ever there. In pieces that fit into the processor's cache.
+    """
+    braces = pairs = escapes = 0
+    marks = np.empty(_PIECE, dtype=bool)
+    for start in range(0, len(content), _PIECE):
+        piece = content[start : start + _PIECE + 1]
+        here = marks[: min(len(piece), _PIECE)]
+        braces += int(np.count_nonzero(np.equal(piece[:_PIECE], _OPEN, out=here)))
+        backslash = np.equal(piece[:_PIECE], _BACKSLASH, out=here).any()
+        for odd in (0, 1):
+            words = piece[odd : odd + (len(piece) - odd) // 2 * 2].view(np.uint16)
+            words = words[: _PIECE // 2]
+            half = marks[: len(words)]
+            pairs += int(np.count_nonzero(np.equal(words, _UNDERSCORES, out=half)))
+            if backslash:
+                escapes += int(np.count_nonzero(np.equal(words, _NUMBERED, out=half)))
+    return braces, pairs, escapes
+
+
+def _second_braces(content: segments.Octets, starts: Ints) -> Ints:
+    """Places of opening braces that come after a comma or a bracket, or after blanks that do not follow a colon."""
+    at = _without(np.flatnonzero(content[starts[0] :] == _OPEN) + starts[0], starts + 1)
+    before = content[at - 1]
+    blank = np.isin(before, _SPACES) & (content[at - 2] != _COLON)
+    second: Ints = at[(before == _COMMA) | (before == _BRACKET) | blank]
+    return second
+
+
+def _op_places(content: segments.Octets, first: int) -> Ints:
+    """Places of `__op`, ascending."""
+    at = np.flatnonzero(content[first : len(content) + 1 - len(_OP)] == _OP[0]) + first
+    for number, letter in enumerate(_OP):
+        at = at[content[at + number] == letter]
+    return at
+
+
+def _without(places: Ints, excluded: Ints) -> Ints:
+    """`places` without `excluded`, both ascending."""
+    left = np.ones(len(places), dtype=bool)
+    at = np.searchsorted(places, excluded)
+    inside = at < len(places)
+    at, excluded = at[inside], excluded[inside]
+    left[at[places[at] == excluded]] = False
+    return places[left]
+
+
+def _rows_of(payload: pa.Array, deleted: pa.Array | None, doubtful: pa.Array) -> pa.Array:
+    """The users' rows: payloads without their separator and, of deletes, without the sink's `__op`."""
+    chosen = payload.take(doubtful).cast(pa.large_binary())
+    rows = pc.binary_replace_slice(chosen, 0, len(SEPARATOR), b"")
+    if deleted is None:
+        return rows
+    size = len(columns.DELETING)
+    followed = pc.starts_with(rows, columns.DELETING + ",")
+    cut = (pc.binary_replace_slice(rows, 0, stop, b"{") for stop in (size + 1, size))
+    return pc.if_else(deleted.take(doubtful), pc.if_else(followed, *cut), rows)
+
+
+def _read_rows(rows: pa.Array) -> pa.Table | None:
+    try:
+        return read_objects(checked_text(rows), pa.schema([(columns.OWN_OP, pa.string())]))
+    except pa.ArrowInvalid:
+        return None
+
+
+def _fault(text: bytes, *, allow_torn: bool) -> str | None:
+    """What is wrong with a row, by Python's `json`; None if nothing is."""
+    try:
+        members = _DECODER.decode(text.decode())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        extra = isinstance(error, json.JSONDecodeError) and error.msg == "Extra data"
+        torn = allow_torn and not extra and not _may_join(text.decode(errors="replace"))
+        return None if torn else "is not exactly one JSON object"
+    except RecursionError:
+        return "is not exactly one JSON object"
+    if not isinstance(members, _Members):
+        return "is not exactly one JSON object"
+    return f"has the column {columns.OWN_OP}, which belongs to the sink" if columns.OWN_OP in members.names else None
+
+
+def _may_join(torn: str) -> bool:
+    """Whether text that is no JSON may be valid with rows before or after it: it may close a string of theirs, or a
+    comma and another object may follow in its own open string or array."""
+    if not _CLEAN_START.match(torn):
+        return True
+    try:
+        _DECODER.decode(torn + ",{")
+    except json.JSONDecodeError as error:
+        return error.msg.startswith("Unterminated string") or error.pos >= len(torn) + 2
+    except RecursionError:
+        return True
+    return False
+
+
+class _Members:
+    """The members of an object; only their names matter."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        self.names = [name for name, _ in pairs]
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_Members, parse_int=str, parse_float=str)
+
+
+_NAMED_ROWS: Final = 100
+_NAMED_BYTES: Final = 1 << 20
+_BETWEEN: Final = re.compile(rf"[ \t\r\n{SEPARATOR}]*")
+
+
+@dataclass(slots=True)
+class MemberNames:
+    """The names of members in the first rows of each table, so that the driver can compare them with the columns.
+
+    The server drops a member without a column, and a column that a row does not name is NULL (wire contract 5.4).
+    `wants` says whether a table is of interest; it is asked once a table. At most 100 rows and 1 MiB of a table are
+    read. Deletes do not count: only their key matters.
+    """
+
+    wants: Callable[[str], bool]
+    _found: dict[str, set[str]] = field(default_factory=dict)
+    _left: dict[str, int] = field(default_factory=dict)  # rows to read, by table
+
+    @property
+    def by_table(self) -> dict[str, tuple[str, ...]]:
+        """The names by table, of tables with a row that is no delete."""
+        return {table: tuple(sorted(names)) for table, names in self._found.items()}
+
+    def read(self, lane: Iterable[Segment]) -> Iterator[Segment]:
+        """The segments of `lane` unchanged; reads the first rows on the way."""
+        for segment in lane:
+            if isinstance(segment, RegionRows) and self._left.get(segment.table, 1):
+                self._read_rows(segment.table, segment.piece)
+            yield segment
+
+    def _read_rows(self, table: str, piece: memoryview) -> None:
+        left = self._left.get(table)
+        if left is None:
+            left = _NAMED_ROWS if self.wants(table) else 0
+        rows = list(_first_rows(piece, left))
+        self._left[table] = left - len(rows) if rows else 0
+        upserts = [row.names for row in rows if columns.OWN_OP not in row.names]
+        if upserts:
+            names = {name.encode("utf-8", "replace").decode() for row in upserts for name in row}
+            self._found.setdefault(table, set()).update(names)
+
+
+def _first_rows(piece: memoryview, most: int) -> Iterator[_Members]:
+    """The first rows of a piece of a body; ends before a row that cannot be read."""
+    text, at = bytes(piece[:_NAMED_BYTES]).decode(errors="replace") if most else "", 0
+    for _ in range(most):
+        between = _BETWEEN.match(text, at)
+        try:
+            row, at = _DECODER.raw_decode(text, between.end() if between else at)
+        except (json.JSONDecodeError, RecursionError):
+            return
+        if isinstance(row, _Members):
+            yield row

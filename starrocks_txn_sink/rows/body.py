@@ -27,8 +27,8 @@ from starrocks_txn_sink.errors import KeyRepeated
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.protocol.label import ReplacedRows
 from starrocks_txn_sink.rows import columns
-from starrocks_txn_sink.rows.json_objects import Bools, Octets, layout
 from starrocks_txn_sink.rows.keys import ROOM, TableKey, of_one_type, read_keys
+from starrocks_txn_sink.rows.segments import Bools, Octets, layout
 
 _CODECS = {"gzip": "gzip", "lz4_frame": "lz4", "zstd": "zstd"}  # our option's value -> pyarrow's name of the codec
 

@@ -24,7 +24,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from starrocks_txn_sink.coordinator.model import SEPARATOR, Ints
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN
 from starrocks_txn_sink.rows import columns
-from starrocks_txn_sink.rows.json_objects import BLOCK_BYTES, Bools, Octets
+from starrocks_txn_sink.rows.json_objects import BLOCK_BYTES
+from starrocks_txn_sink.rows.segments import Bools, Octets
 
 _NUMBER: Final = re.compile(r"[ \t]*([+-]?)0*([0-9]*?)(?:\.([0-9]*?)0*)?[ \t]*")
 _DAY: Final = re.compile(r"[ \t]*([0-9]{4})([0-9]{2})([0-9]{2})[ \t]*")

@@ -43,6 +43,7 @@ memory, but count with its own bytes only: rows of a rare table wait there for m
 SLICE_BYTES: Final = 16 << 20
 """Larger batches (Spark sends up to 64 MiB at once) are split into slices, because their rows are copied by table."""
 
+Octets = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 PartitionRun = tuple[str, int, int]  # source partition, first row, row after the last
 
@@ -307,8 +308,8 @@ def list_runs(runs: pa.RunEndEncodedArray) -> list[PartitionRun]:
 def _batch_rows(batch: pa.RecordBatch) -> BatchRows:
     positions = batch.column(columns.POSITION).to_numpy(zero_copy_only=False)
     ends = batch.column(columns.TRANSACTION_END).to_numpy(zero_copy_only=False)
-    payload = batch.column(columns.PAYLOAD)
-    return BatchRows(positions, ends, _offsets(payload), memoryview(payload.buffers()[2] or b""))
+    offsets, data = layout(batch.column(columns.PAYLOAD))
+    return BatchRows(positions, ends, offsets, memoryview(data))
 
 
 def segments_of(
@@ -328,8 +329,8 @@ def segments_of(
         keys = keys + np.repeat(np.arange(len(parts)) * len(names), [high - low for _, low, high, _ in parts])
     payload, keys, order = _group_by_key(batch.column(columns.PAYLOAD), keys)
     positions = rows.positions if order is None or not with_row_index else rows.positions[order]
-    offsets = _offsets(payload)
-    data = memoryview(payload.buffers()[2] or b"")
+    offsets, buffer = layout(payload)
+    data = memoryview(buffer)
     bounds = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
     row = 0
     for partition, low, high, complete in parts:
@@ -357,7 +358,8 @@ def _refuse_own_tables(batch: pa.RecordBatch, tables: pa.DictionaryArray) -> Non
     """Every way into the sink ends here, so no row of the source reaches the ledger."""
     for code, name in enumerate(tables.dictionary.to_pylist()):
         if is_own_table(name):
-            place = _place(batch, pc.index(tables.indices, code).as_py(), (columns.PARTITION, columns.POSITION))
+            row = pc.index(tables.indices, code).as_py()
+            place = place_of(batch, row, names=(columns.PARTITION, columns.POSITION))
             raise InputError(
                 f"A row is for the table {name}, which belongs to the sink{place}.",
                 hint=f"Names that begin with {OWN_TABLES} are reserved: correct the source, or filter such rows out.",
@@ -382,20 +384,16 @@ def _group_by_key(payload: pa.Array, keys: Ints) -> tuple[pa.Array, Ints, Ints |
     return payload.take(order), keys[order], order.to_numpy()
 
 
-def offsets_of(batch: pa.RecordBatch) -> Ints:
-    """Byte offset of each row's payload, then the end of the last one."""
-    return _offsets(batch.column(columns.PAYLOAD))
+def layout(values: pa.Array) -> tuple[Ints, pa.Buffer]:
+    """Offsets of strings or binaries in their data buffer, then the end of the last one; and that buffer."""
+    return _bounds(values).astype(np.int64), values.buffers()[2] or pa.py_buffer(b"")
 
 
-def _offsets(payload: pa.Array) -> Ints:
-    return _bounds(payload).astype(np.int64)
-
-
-def _bounds(strings: pa.Array) -> np.ndarray[Any, Any]:
-    """Offsets of the strings in the data buffer, then the end of the last; int32, or int64 for large strings."""
-    wide = pa.types.is_large_string(strings.type) or pa.types.is_large_binary(strings.type)
-    bounds = np.frombuffer(strings.buffers()[1], dtype=np.int64 if wide else np.int32)
-    return bounds[strings.offset : strings.offset + len(strings) + 1]
+def _bounds(values: pa.Array) -> np.ndarray[Any, Any]:
+    """The offsets of `layout` without a copy: int32, or int64 for large strings."""
+    wide = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
+    bounds = np.frombuffer(values.buffers()[1], dtype=np.int64 if wide else np.int32)
+    return bounds[values.offset : values.offset + len(values) + 1]
 
 
 def refuse_nulls(batch: pa.RecordBatch, names: tuple[str, ...] = columns.COLUMNS) -> None:
@@ -403,7 +401,7 @@ def refuse_nulls(batch: pa.RecordBatch, names: tuple[str, ...] = columns.COLUMNS
     for name in names:
         column = batch.column(name)
         if column.null_count:
-            place = _place(batch, pc.index(column.is_null(), True).as_py())
+            place = place_of(batch, pc.index(column.is_null(), True).as_py())
             raise InputError(
                 f"Column {name} is NULL in {column.null_count} of {batch.num_rows} rows{place}.",
                 hint="Every row needs a source partition, a position, a table, transaction_end and its content.",
@@ -413,12 +411,12 @@ def refuse_nulls(batch: pa.RecordBatch, names: tuple[str, ...] = columns.COLUMNS
 _PLACE = (columns.PARTITION, columns.POSITION, columns.TABLE)
 
 
-def _place(batch: pa.RecordBatch, row: int, names: tuple[str, ...] = _PLACE) -> str:
-    """The place of a row, for the end of a message, from the columns `names` that the batch has."""
+def place_of(batch: pa.RecordBatch, row: int, before: str = ", first at ", names: tuple[str, ...] = _PLACE) -> str:
+    """The place of a row behind `before`, for the end of a message, from the columns `names` that the batch has."""
     there = [
         f"{name.replace('_', ' ')} {batch.column(name)[row].as_py()}" for name in names if name in batch.schema.names
     ]
-    return ", first at " + ", ".join(there) if there else ""
+    return before + ", ".join(there) if there else ""
 
 
 def _torn_error(partition: str | None, position: int) -> InputError:

@@ -97,9 +97,8 @@ class UnpositionedSegmenter:
         if not self.replayed:
             if self.check is not None:
                 self.check(batch)
-            nothing = segments.BatchRows(
-                np.zeros(rows, np.int64), np.zeros(rows, np.bool_), segments.offsets_of(batch), memoryview(b"")
-            )
+            offsets, _ = segments.layout(batch.column(PAYLOAD))
+            nothing = segments.BatchRows(np.zeros(rows, np.int64), np.zeros(rows, np.bool_), offsets, memoryview(b""))
             yield from segments.segments_of(batch, [(self.name, 0, rows)], nothing, {})
 
     def end(self) -> Iterator[Segment]:

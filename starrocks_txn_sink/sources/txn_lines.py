@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 from starrocks_txn_sink import compiled
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.public_names import suggests_arguments
-from starrocks_txn_sink.rows.json_objects import Bools, checked_text, layout, read_objects
+from starrocks_txn_sink.rows.json_objects import checked_text, read_objects
+from starrocks_txn_sink.rows.segments import Bools, layout
 
 OnMalformed = Literal["fail", "drop"]
 Reader = Literal["spark", "librdkafka"]

@@ -17,7 +17,8 @@ from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.columns import DELETES, OP
-from starrocks_txn_sink.rows.json_objects import checked_text, layout
+from starrocks_txn_sink.rows.json_objects import checked_text
+from starrocks_txn_sink.rows.segments import layout
 from starrocks_txn_sink.sink.typed.fit import NEGATIVE, NOT_FINITE, NOT_UTF8, OUT_OF_YEARS, natural
 from starrocks_txn_sink.sink.typed.route import NOT_NULL, TypedField, TypedRoute
 from starrocks_txn_sink.sink.typed.target import TargetColumn, TargetType
