@@ -12,9 +12,7 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
-from starrocks_txn_sink.sql.connection import QueryPort
-
-Row = dict[str, Any]
+from starrocks_txn_sink.sql.connection import QueryPort, Row
 
 _LOGIN_SECONDS = 10.0
 """A port of another protocol accepts the connection and says nothing: nobody should wait for a statement's time."""
@@ -55,10 +53,8 @@ class SqlConnection:
         raise error
 
     def rows(self, sql: str, parameters: tuple[object, ...] = ()) -> list[Row]:
-        """All rows as dicts. Column names are in lower case, because versions of StarRocks differ in their case."""
-        answer = self._port.run(sql, parameters, self._within(self._options.read_timeout))
-        names = [name.lower() for name in answer.columns]
-        return [dict(zip(names, row, strict=True)) for row in answer.rows]
+        """All rows as dicts, with column names in lower case."""
+        return self._port.run(sql, parameters, self._within(self._options.read_timeout)).named()
 
     def value(self, sql: str, parameters: tuple[object, ...] = ()) -> Any:
         """The first column of the first row; None without rows."""

@@ -38,6 +38,8 @@ _FETCH_ROWS = 1000
 _TROUBLE = "Look at the frontend's log, and at SHOW BACKENDS: the same statement may succeed later."
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
+Row = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -46,6 +48,11 @@ class Answer:
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
     total: int
+
+    def named(self) -> list[Row]:
+        """The rows as dicts. Column names are in lower case, because versions of StarRocks differ in their case."""
+        names = [name.lower() for name in self.columns]
+        return [dict(zip(names, row, strict=True)) for row in self.rows]
 
 
 class QueryPort:
@@ -270,11 +277,11 @@ class LeaderConnection:
     def _fitting_replication(self, replication: int | None, refused: QueryRefused, deadline: Deadline) -> int:
         """The number of backends if the cluster has fewer than replicas are wanted by default; else raises."""
         try:
-            nodes = self._named_rows("SHOW BACKENDS", deadline)
-            default = self._named_rows("ADMIN SHOW FRONTEND CONFIG LIKE 'default_replication_num'", deadline)
+            nodes = self._run("SHOW BACKENDS", (), deadline).named()
+            default = self._run("ADMIN SHOW FRONTEND CONFIG LIKE 'default_replication_num'", (), deadline).named()
         except QueryRefused:
             raise refused from None  # without the privilege to ask
-        alive = sum(_is_true(node.get("alive", "true")) for node in nodes)
+        alive = count_alive(nodes)
         wanted = replication or next((int(row["value"]) for row in default if str(row.get("value")).isdecimal()), 3)
         if not nodes or alive >= wanted:
             raise refused
@@ -285,10 +292,6 @@ class LeaderConnection:
             hint=f"Start more backends, or set ledger_replication={max(1, alive)}.",
             backends=alive,
         ) from None
-
-    def _named_rows(self, sql: str, deadline: Deadline) -> list[dict[str, Any]]:
-        answer = self._run(sql, (), deadline)
-        return [dict(zip(map(str.lower, answer.columns), row, strict=True)) for row in answer.rows]
 
     def _run(self, sql: str, parameters: tuple[object, ...], deadline: Deadline) -> Answer:
         with self._lock:
@@ -356,12 +359,9 @@ class LeaderConnection:
             if may_pass(error):
                 raise QueryFailed(error.message, hint=_TROUBLE, **error.context) from None
             raise _no_leader_error(error) from None
-        names = [column.lower() for column in answer.columns]
-        frontends = [dict(zip(names, row, strict=True)) for row in answer.rows]
-        for frontend in frontends:
-            if str(frontend.get("role", "")).upper() == "LEADER" or _is_true(frontend.get("ismaster")):
-                return None if len(frontends) == 1 else self._other_leader(port, frontend)
-        return None
+        frontends = answer.named()
+        leader = next(filter(leads, frontends), None)
+        return None if leader is None or len(frontends) == 1 else self._other_leader(port, leader)
 
     def _other_leader(self, port: QueryPort, frontend: dict[str, Any]) -> Address | None:
         """The leader's checked address; None if it is `port` itself, perhaps under another name.
@@ -435,6 +435,16 @@ def _is_same_address(leader: Address, address: Address) -> bool:
     if leader.port != address.port:
         return False
     return leader.host == address.host or {leader.host, address.host} <= set(_LOOPBACK)
+
+
+def leads(frontend: Row) -> bool:
+    """Whether a row of SHOW FRONTENDS is the leader's."""
+    return str(frontend.get("role", "")).upper() == "LEADER" or _is_true(frontend.get("ismaster"))
+
+
+def count_alive(backends: Sequence[Row]) -> int:
+    """How many rows of SHOW BACKENDS are those of backends that are alive."""
+    return sum(_is_true(backend.get("alive", "true")) for backend in backends)
 
 
 def _is_true(value: object) -> bool:

@@ -13,7 +13,7 @@ from starrocks_txn_sink.operations.doctor.target import Finding, Severity, Targe
 from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRules, parse_location
 from starrocks_txn_sink.protocol.label import Label
 from starrocks_txn_sink.protocol.wire import Operation
-from starrocks_txn_sink.sql.any_frontend import Row
+from starrocks_txn_sink.sql.connection import Row, leads
 
 LABEL = "starrocks-txn-sink-doctor"
 """A label that no writer begins: its state can be requested without effect. The leader answers, followers redirect."""
@@ -160,7 +160,7 @@ def check_members(target: Target) -> Iterator[Finding]:
         return
     yield from judge_members(rows)
     yield from judge_versions(rows, "frontend", unreleased=target.options.allow_unreleased_server)
-    leader = leader_of(rows)
+    leader = next(filter(leads, rows), None)
     if leader is None or not target.options.find_leader:
         return
     rules = target.options.redirect_rules
@@ -217,7 +217,7 @@ def judge_members(rows: Sequence[Row]) -> Iterator[Finding]:
                 "Start it, or remove it from the cluster.",
                 str(row.get("name", "")),
             )
-    leader = leader_of(rows)
+    leader = next(filter(leads, rows), None)
     if leader is None:
         yield failure(
             "frontend.leader",
@@ -227,10 +227,3 @@ def judge_members(rows: Sequence[Row]) -> Iterator[Finding]:
         )
     else:
         yield good("frontend.members", f"{len(rows)} frontend(s), the leader is {leader['ip']}:{leader['queryport']}")
-
-
-def leader_of(rows: Sequence[Row]) -> Row | None:
-    for row in rows:
-        if str(row.get("role", "")).upper() == "LEADER" or str(row.get("ismaster", "")).lower() == "true":
-            return row
-    return None

@@ -9,6 +9,7 @@ from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.operations.doctor.target import Finding, Target, failure, good, skipped, warning
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
 from starrocks_txn_sink.sql.any_frontend import SqlConnection
+from starrocks_txn_sink.sql.connection import count_alive
 
 _ADMIN_ROLES = ("root", "db_admin")
 """Built-in roles of StarRocks that hold every privilege the sink needs on tables."""
@@ -99,7 +100,7 @@ def _judge_replicas(target: Target) -> Iterator[Finding]:
         default = target.sql().rows("ADMIN SHOW FRONTEND CONFIG LIKE 'default_replication_num'")
     except QueryRefused:
         return
-    alive = sum(str(node.get("alive", "true")).lower() in ("true", "1") for node in nodes)
+    alive = count_alive(nodes)
     wanted = wanted or next((int(row["value"]) for row in default if str(row.get("value")).isdecimal()), 0)
     if not alive or alive >= wanted or (target.options.ledger_replication is None and alive == len(nodes)):
         return  # with a backend for each replica, or with one replica on each backend of a small cluster

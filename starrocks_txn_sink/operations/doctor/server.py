@@ -12,7 +12,7 @@ from starrocks_txn_sink.operations.doctor.target import Finding, Severity, Targe
 from starrocks_txn_sink.options.addresses import MIN_SERVER_VERSION, require_supported
 from starrocks_txn_sink.protocol.label import Label
 from starrocks_txn_sink.protocol.wire import LabelState, Operation
-from starrocks_txn_sink.sql.any_frontend import Row
+from starrocks_txn_sink.sql.connection import Row
 
 CLOCK_TOLERANCE = 2.0
 """Seconds that clocks may differ: utc_timestamp() has whole seconds only."""

@@ -13,7 +13,7 @@ from starrocks_txn_sink.operations.doctor.target import Finding, Target, failure
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.load_properties import why_not_compacted
 from starrocks_txn_sink.protocol.ledger import identifier
-from starrocks_txn_sink.sql.any_frontend import Row
+from starrocks_txn_sink.sql.connection import Row
 
 SINK_TABLE_PREFIX = "_starrocks_txn_sink_"
 _CONFIG = (

@@ -17,7 +17,7 @@ from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRul
 from starrocks_txn_sink.protocol import ledger, refusals
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Status
-from starrocks_txn_sink.sql.any_frontend import Row
+from starrocks_txn_sink.sql.connection import Row
 
 MOST_TABLES = 20
 """Tables at most whose redirect to a backend is requested."""

@@ -23,6 +23,7 @@ from starrocks_txn_sink.operations.rehearsal.stage import (
 from starrocks_txn_sink.options.addresses import Address, parse_location, require_supported
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Owner, ReadPositions, WriteClaim, identifier
 from starrocks_txn_sink.protocol.wire import LabelState, Operation
+from starrocks_txn_sink.sql.connection import count_alive, leads
 
 _NUMBER = re.compile(r"\d+")
 
@@ -47,16 +48,10 @@ def check_frontends_privilege(stage: Stage) -> Finding:
             return harmless(f"refused: {error.message}", "find_leader=False does without it")
         advice = "Grant OPERATE ON SYSTEM, or set find_leader=False and let query_url name the leader alone."
         return differs(f"refused: {error.message}", advice)
-    leaders = [row for row in rows if _leads(row)]
-    if len(leaders) != 1:
-        return differs(
-            f"{len(leaders)} of {len(rows)} frontends lead", "Read the frontends' logs: an election may last."
-        )
+    leaders = sum(map(leads, rows))
+    if leaders != 1:
+        return differs(f"{leaders} of {len(rows)} frontends lead", "Read the frontends' logs: an election may last.")
     return as_expected(f"{len(rows)} frontend(s), one leads")
-
-
-def _leads(row: dict[str, object]) -> bool:
-    return str(row.get("role", "")).upper() == "LEADER" or str(row.get("ismaster", "")).lower() == "true"
 
 
 def check_loads_privilege(stage: Stage) -> Finding:
@@ -87,10 +82,9 @@ def check_create(stage: Stage) -> Finding:
 def live_backends(stage: Stage) -> int | None:
     """Backends that are alive; None without the privilege to ask, or where compute nodes hold the data."""
     try:
-        rows = stage.rows("SHOW BACKENDS")
+        return count_alive(stage.rows("SHOW BACKENDS")) or None
     except QueryRefused:
         return None
-    return sum(str(row.get("alive", "true")).lower() in ("true", "1") for row in rows) or None
 
 
 def check_ledger(stage: Stage) -> Finding:

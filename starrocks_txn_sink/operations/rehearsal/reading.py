@@ -25,7 +25,7 @@ from starrocks_txn_sink.operations.rehearsal.stage import (
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.rows.body import load_body
 from starrocks_txn_sink.sql.audit import Audit, AuditConnection, Auditor
-from starrocks_txn_sink.sql.connection import QueryPort
+from starrocks_txn_sink.sql.connection import QueryPort, leads
 
 _MEGABYTE = 1_000_000
 _PADDING = "x" * 24
@@ -78,7 +78,7 @@ def _followers(stage: Stage) -> list[Address]:
         return []
     rules, found = stage.options.redirect_rules, []
     for row in rows:
-        if str(row.get("role", "")).upper() == "LEADER" or str(row.get("ismaster", "")).lower() == "true":
+        if leads(row):
             continue
         with contextlib.suppress(ValueError, KeyError):
             address = rules.query_target(str(row["ip"]), int(row["queryport"]))

@@ -27,9 +27,9 @@ from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.label import Label, labels
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
 from starrocks_txn_sink.protocol.wire import Body, LabelState, Operation, Reply, Request, Status
-from starrocks_txn_sink.sql.any_frontend import Row, SqlConnection
+from starrocks_txn_sink.sql.any_frontend import SqlConnection
 from starrocks_txn_sink.sql.audit import Auditor
-from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
+from starrocks_txn_sink.sql.connection import LeaderConnection, Row, SqlLedger
 
 PREFIX = "rehearsal"
 """Names of jobs and scratch tables begin so."""
