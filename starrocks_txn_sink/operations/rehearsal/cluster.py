@@ -8,6 +8,7 @@ from http import HTTPStatus
 
 from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http.connection import HttpResponse
+from starrocks_txn_sink.http.transport import read_reply
 from starrocks_txn_sink.operations.rehearsal.stage import (
     Check,
     Finding,
@@ -22,7 +23,7 @@ from starrocks_txn_sink.operations.rehearsal.stage import (
 )
 from starrocks_txn_sink.options.addresses import Address, parse_location, require_supported
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Owner, ReadPositions, WriteClaim, identifier
-from starrocks_txn_sink.protocol.wire import LabelState, Operation
+from starrocks_txn_sink.protocol.wire import LabelState, Operation, Request
 from starrocks_txn_sink.sql.connection import count_alive, leads
 
 _NUMBER = re.compile(r"\d+")
@@ -162,7 +163,7 @@ def check_begin(stage: Stage) -> Finding:
         request = label.request(Operation.BEGIN, headers=stage.options.begin_headers())
         stage.remember(label)
         try:
-            answer = stage.exchange(request, address)
+            answer = stage.target.send(request, address)
         except StarRocksSinkError:
             if named:
                 raise
@@ -175,7 +176,7 @@ def check_begin(stage: Stage) -> Finding:
             redirected += 1
             require(stage.send(request), "begin through a follower's redirect")
         else:
-            require(stage.reply(answer), "begin")
+            require(read_reply(answer.status, answer.body), "begin")
             leading += 1
         require(stage.roll_back(label), "the rollback")
     return as_expected(
@@ -223,7 +224,7 @@ def check_redirect(stage: Stage) -> Finding:
         )
         answer, address = _ask_leader(stage, request)
         if answer.status != HTTPStatus.TEMPORARY_REDIRECT:
-            raise Surprise(f"an empty load was answered {said(stage.reply(answer))}")
+            raise Surprise(f"an empty load was answered {said(read_reply(answer.status, answer.body))}")
         found = _judge_target(stage, answer, "backend")
         if found is not None:
             return found
@@ -233,11 +234,11 @@ def check_redirect(stage: Stage) -> Finding:
         return as_expected(f"307 from {address.scheme} to {scheme}, to an allowed host{mapped}")
 
 
-def _ask_leader(stage: Stage, request: object) -> tuple[HttpResponse, Address]:
+def _ask_leader(stage: Stage, request: Request) -> tuple[HttpResponse, Address]:
     """The leader's answer to a load without a body."""
     address = stage.options.frontends[0]
     for _ in range(3):
-        answer = stage.exchange(request, address)  # type: ignore[arg-type]
+        answer = stage.target.send(request, address)
         named = parse_location(answer.location)
         target = None if named is None else stage.options.redirect_rules.rewrite(named)
         leader = target is not None and target in [known for known, _ in _frontends(stage)]

@@ -19,11 +19,8 @@ from typing import Any
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.http.connection import HttpResponse
-from starrocks_txn_sink.http.transport import read_reply
 from starrocks_txn_sink.operations.doctor.target import Target
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.label import Label, labels
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
 from starrocks_txn_sink.protocol.wire import Body, LabelState, Operation, Reply, Request, Status
@@ -146,7 +143,7 @@ class Stage:
         self.left: list[str] = []
         self._made: list[str] = []
         self._made_database = False
-        self._target = Target(self.options, options.database)
+        self.target = Target(self.options, options.database)
         self.transport = HttpTransport(self.options)
         self.leader = LeaderConnection(self.options)
         self.ledger = SqlLedger(self.leader, options.database)
@@ -267,13 +264,6 @@ class Stage:
     def deadline(self, seconds: float = STEP_SECONDS) -> Deadline:
         return Deadline.after(seconds, self.clock)
 
-    def exchange(self, request: Request, address: Address) -> HttpResponse:
-        """One HTTP exchange with `address`, redirects not followed; a load has an empty body."""
-        return self._target.send(request, address)
-
-    def reply(self, answer: HttpResponse) -> Reply:
-        return read_reply(answer.status, answer.body)
-
     def begin(self, **headers: str) -> Label:
         """Begin a new label; raises Surprise if the server refuses."""
         label = self.new_label()
@@ -369,7 +359,7 @@ class Stage:
         self._close_sql()
         self.leader.close()
         self.transport.close()
-        self._target.close()
+        self.target.close()
 
 
 class Surprise(Exception):
