@@ -22,9 +22,7 @@ $(STAMP) $(DEMO)/.installed:
 	@echo "Installing $$(grep -c == $(LOCK)) packages into $(@D), once; PySpark, the largest, has 450 MB."
 	@test -x $(@D)/bin/pip || $(PYTHON) -m venv $(@D) || \
 	  { rm -rf $(@D); echo "$(PYTHON) cannot make virtual environments (Debian: apt install python3-venv)"; exit 1; }
-	@bash -o pipefail -c "$(@D)/bin/pip install --disable-pip-version-check --require-hashes -r $(LOCK) | sed -un \
-	  -e 's/^Collecting \([^ ;]*\).*/  fetching \1/p' -e 's/^Building wheels.*: /  building /p' \
-	  -e 's/^Installing collected packages.*/  unpacking/p'"
+	@$(PYTHON) tools/install.py $(@D) $(LOCK)
 	$(if $(filter $(STAMP),$@),\
 	  $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .)
 	@touch $@

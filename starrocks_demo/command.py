@@ -168,7 +168,7 @@ def run(args: argparse.Namespace) -> int:
     if not options.quiet:  # before the imports, which take seconds on a cold disk
         out.write(_WHAT_HAPPENS.format(seconds=options.seconds))
         out.flush()
-    from starrocks_demo.display import Display, Summary, save_picture
+    from starrocks_demo.display import Display, Summary, own_copy, save_picture
     from starrocks_demo.pipeline import Workspace, require_java
     from starrocks_demo.run import DemoRun
     from starrocks_txn_sink.clock import SystemClock
@@ -177,8 +177,8 @@ def run(args: argparse.Namespace) -> int:
     space = Workspace.open(options.data_dir, keep=options.keep)
     summary: Summary | None = None
     try:
-        with interruption() as signals:
-            demo = DemoRun(options, space, Display(out, quiet=options.quiet), SystemClock())
+        with interruption() as signals, own_copy(out) as screen:
+            demo = DemoRun(options, space, Display(screen, quiet=options.quiet), SystemClock())
             summary = demo.play(signals)
             if options.picture is not None:
                 save_picture(demo.last_writing, options.picture)

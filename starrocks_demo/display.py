@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import statistics
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -26,7 +27,7 @@ from starrocks_txn_sink.telemetry import Event
 
 _WIDTH = 88
 _FONTS = "Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-_STILL_EVERY = 5.0  # seconds between two lines while Spark starts
+_STILL_EVERY = 3.0  # seconds between two lines while Spark starts
 _LINE_EVERY = 2.0  # seconds between two lines of one phase
 
 
@@ -240,6 +241,19 @@ def _seconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.2f} s"
 
 
+@contextlib.contextmanager
+def own_copy(stream: TextIO) -> Iterator[TextIO]:
+    """The stream under a descriptor of its own: it is also reached while descriptors 1 and 2 lead to a log."""
+    stream.flush()
+    try:
+        descriptor = os.dup(stream.fileno())
+    except (OSError, ValueError):  # not a file
+        yield stream
+        return
+    with os.fdopen(descriptor, "w", encoding=stream.encoding, errors=stream.errors) as copy:
+        yield copy
+
+
 class Display:
     """Shows statuses as they come, and sentences in between: a panel on a terminal, else a line now and then."""
 
@@ -254,8 +268,11 @@ class Display:
         self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     @contextlib.contextmanager
-    def waiting(self, text: str) -> Iterator[None]:
-        """Say `text`, and that it goes on as long as the block does: a moving sign, or a line every few seconds."""
+    def waiting(self, text: str, step: Callable[[], str]) -> Iterator[None]:
+        """Say `text`, and how far it is as long as the block lasts: a moving sign, or a line every few seconds.
+
+        `step` says what goes on at the moment.
+        """
         self.say(text)
         with contextlib.ExitStack() as stack:
             if self._draws:
@@ -263,13 +280,13 @@ class Display:
             else:
                 over = threading.Event()
                 stack.callback(over.set)
-                threading.Thread(target=self._still, args=(over,), daemon=True).start()
+                threading.Thread(target=self._still, args=(over, step), daemon=True).start()
             yield
 
-    def _still(self, over: threading.Event) -> None:
+    def _still(self, over: threading.Event, step: Callable[[], str]) -> None:
         seconds = _STILL_EVERY
         while not over.wait(_STILL_EVERY):
-            self.say(f"  … still starting after {seconds:g} s")
+            self.say(f"  {step()}, {seconds:g} s")
             seconds += _STILL_EVERY
 
     def show(self, status: Status) -> None:

@@ -151,6 +151,13 @@ def _settings(folder: Path, shuffle_partitions: int) -> dict[str, str]:
     }
 
 
+def starting_step() -> str:
+    """What goes on within `local_spark` while Spark starts."""
+    if SparkContext._gateway is None:
+        return "step 1 of 2, its Java process"
+    return "step 2 of 2, its session"
+
+
 @contextlib.contextmanager
 def local_spark(space: Workspace, *, shuffle_partitions: int) -> Iterator[SparkSession]:
     """A Spark of this process's own; its JVM and Python workers write to the log, and all end with the block."""

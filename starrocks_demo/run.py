@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_demo.command import DemoOptions, Interruption
 from starrocks_demo.display import Deliveries, Display, Status, Summary, median_seconds
-from starrocks_demo.pipeline import Workspace, local_spark, reason, start_query
+from starrocks_demo.pipeline import Workspace, local_spark, reason, start_query, starting_step
 from starrocks_demo.reader import NEWEST, WITNESS, Freshness, Reader, SqlClient, glance, judge
 from starrocks_demo.verdict import DATABASE, TABLES, create_tables, judge_tables, read_all
 from starrocks_demo.workload import Feed, Workload, WorkloadOptions
@@ -119,7 +119,7 @@ class DemoRun:
         options, space = self._options, self._space
         stack.enter_context(_log_to(space.sink_log))
         starting = f"Starting Spark (logs: {space.spark_log}, {space.sink_log.name})."
-        with self._display.waiting(starting), interruption.held_back():
+        with self._display.waiting(starting, starting_step), interruption.held_back():
             spark = stack.enter_context(local_spark(space, shuffle_partitions=min(2, options.lanes)))
         metrics = None
         if options.metrics_port is not None:

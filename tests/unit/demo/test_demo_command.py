@@ -20,7 +20,17 @@ from rich.console import Console
 
 from starrocks_demo import command, display
 from starrocks_demo.command import DemoOptions, Interrupted, Interruption, add_arguments, interruption
-from starrocks_demo.display import Deliveries, Display, Status, Summary, line, median_seconds, picture, save_picture
+from starrocks_demo.display import (
+    Deliveries,
+    Display,
+    Status,
+    Summary,
+    line,
+    median_seconds,
+    own_copy,
+    picture,
+    save_picture,
+)
 from starrocks_demo.pipeline import Workspace
 from starrocks_demo.verdict import TableVerdict, Verdict
 from starrocks_txn_sink.errors import OptionError
@@ -226,7 +236,7 @@ def test_a_terminal_gets_the_panel_and_sentences_above_it(monkeypatch: pytest.Mo
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
     shown = Display(stream, quiet=False)
-    with shown.waiting("Starting [something]."):
+    with shown.waiting("Starting [something].", str):
         pass
     shown.show(STATUS)
     text = stream.getvalue()
@@ -252,9 +262,22 @@ def test_a_panel_is_drawn_over_the_last_one_and_never_empties_a_line(monkeypatch
 def test_a_pipe_hears_that_something_slow_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(display, "_STILL_EVERY", 0.01)
     stream = io.StringIO()
-    with Display(stream, quiet=False).waiting("Starting."):
-        until(lambda: "… still starting after" in stream.getvalue(), 20)
+    with Display(stream, quiet=False).waiting("Starting.", lambda: "step 1 of 2"):
+        until(lambda: "  step 1 of 2, 0.02 s\n" in stream.getvalue(), 20)
     assert stream.getvalue().startswith("Starting.\n")
+
+
+def test_lines_are_seen_while_the_output_of_children_goes_to_a_log(tmp_path: Path) -> None:
+    with (tmp_path / "pipe").open("w") as pipe:
+        log = os.open(tmp_path / "log", os.O_CREAT | os.O_WRONLY)
+        with own_copy(pipe) as copy:
+            os.dup2(log, pipe.fileno())
+            Display(copy, quiet=False).say("still seen")
+        os.close(log)
+    assert (tmp_path / "pipe").read_text() == "still seen\n"
+    stream = io.StringIO()
+    with own_copy(stream) as copy:
+        assert copy is stream
 
 
 def test_a_pipe_gets_lines_and_sentences_as_they_are_and_quiet_nothing() -> None:
