@@ -261,6 +261,22 @@ def test_each_difference_has_its_verdict(
     assert bool(found.advice) is (verdict is Verdict.DIFFERS)
 
 
+def test_few_reads_are_no_proof_that_nothing_is_torn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = "starrocks_txn_sink.operations.rehearsal.reading"
+    monkeypatch.setattr(f"{reading}._LONGER", 0.2)
+    monkeypatch.setattr(f"{reading}._ENOUGH_SAMPLES", 1_000_000)
+    found = looked_at(start(), "read.torn", "read.torn_locked")
+    for check in ("read.torn", "read.torn_locked"):
+        assert found[check].verdict is Verdict.NOT_SEEN
+        assert "too few to say" in found[check].why
+
+
+def test_a_slow_server_gets_longer_until_enough_was_read(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("starrocks_txn_sink.operations.rehearsal.reading._ENOUGH_SAMPLES", 400)
+    figures = looked_at(start(), "read.torn")["read.torn"].figures
+    assert figures["samples"] >= 400
+
+
 def test_a_user_that_may_not_create_a_database_reads_what_to_grant(
     start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
