@@ -13,9 +13,9 @@ whereas a trailing one would stay inside the array. Rows of CSV have the row del
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Final
 
 import numpy as np
@@ -26,10 +26,12 @@ from starrocks_txn_sink.coordinator.model import SEPARATOR, Chunk, Ints, LoadAct
 from starrocks_txn_sink.errors import KeyRepeated
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.protocol.label import ReplacedRows
+from starrocks_txn_sink.protocol.wire import Body
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.keys import ROOM, TableKey, of_one_type, read_keys
 from starrocks_txn_sink.rows.segments import Bools, Octets, layout
 
+_RELEASED_BYTES: Final = 1 << 20
 _CODECS = {"gzip": "gzip", "lz4_frame": "lz4", "zstd": "zstd"}  # our option's value -> pyarrow's name of the codec
 
 
@@ -77,6 +79,29 @@ class Compressed:
         yield self.data
 
 
+@dataclass(frozen=True, slots=True)
+class ReleasedBody:
+    """A body in pieces of at most _RELEASED_BYTES; calls `release` whenever so many are sent."""
+
+    body: Body
+    release: Callable[[], None]
+
+    def __len__(self) -> int:
+        return len(self.body)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        sent = 0
+        for piece in self.body:
+            for low in range(0, len(piece), _RELEASED_BYTES):
+                part = memoryview(piece)[low : low + _RELEASED_BYTES]
+                yield part
+                sent += part.nbytes
+                if sent >= _RELEASED_BYTES:
+                    self.release()
+                    sent = 0
+        self.release()
+
+
 def load_body(pieces: Sequence[memoryview], compression: str, *, csv: bool = False) -> JsonArray | CsvRows | Compressed:
     """The body of a load for one table; `compression` is `none` or the option's name of a codec."""
     rows = CsvRows(pieces) if csv else JsonArray(pieces)
@@ -94,6 +119,7 @@ def load_body(pieces: Sequence[memoryview], compression: str, *, csv: bool = Fal
 
 _JSON_DELETE: Final = (SEPARATOR + columns.DELETING).encode()
 _GROUP_BYTES: Final = 4 << 20
+_LARGE_PIECE: Final = 1 << 20
 _CSV_DELETE: Final = f"{CSV_COLUMN}1".encode()  # the last field is `__op`
 
 
@@ -216,8 +242,8 @@ class UniqueRows:
         if sent is None or sent.label != action.label:  # by table: the loads of others may run in other threads
             sent = self._sent[action.table] = SentKeys(action.label)
         groups = list(_groups(action.chunks))
-        by_chunk = [keys for group in groups for keys in _ChunkRows.of(group).keys(key)]
-        again, kept = sent.contain(by_chunk), last_of_each(pa.concat_arrays(of_one_type(*by_chunk)))
+        by_chunk = _keys_by_chunk(groups, key)
+        again, kept = sent.contain(by_chunk), last_of_each(_concat(by_chunk))
         if again is not None:
             self.repeated = True
             if not action.newest_first:
@@ -234,64 +260,110 @@ class UniqueRows:
             return Selection(action.pieces)
         return self._select(action, groups, kept)
 
-    def _select(self, action: LoadAction, groups: Sequence[Sequence[Chunk]], kept: Bools) -> Selection:
+    def _select(self, action: LoadAction, groups: Sequence[Sequence[_Part]], kept: Bools) -> Selection:
         pieces: list[memoryview] = []
         replaced: dict[str, ReplacedRows] = {}
         low = 0
         for group in groups:
-            high = low + sum(chunk.rows for chunk in group)
+            high = low + sum(part.rows for part in group)
             if kept[low:high].all():
-                pieces += [piece for chunk in group for piece in chunk.pieces]
+                pieces += [part.piece for part in group]
             else:
-                piece, deletes = _ChunkRows.of(group).select(kept[low:high], replaced)
+                piece, deletes = _GroupRows.of(group).select(kept[low:high], replaced)
                 pieces += [piece] if len(piece) else []
                 self.replaced_deletes[(action.label, action.table)] += deletes
             low = high
         return Selection(pieces, replaced)
 
 
-def _groups(chunks: Sequence[Chunk]) -> Iterator[Sequence[Chunk]]:
-    """The chunks, some at a time: their rows are copied into one buffer, which should be neither large nor tiny."""
-    group: list[Chunk] = []
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some rows of a piece of `chunk`, whose bytes are `text`; `starts` has the place of each row, then the end."""
+
+    chunk: Chunk
+    text: memoryview
+    starts: Ints
+
+    @property
+    def piece(self) -> memoryview:
+        return self.text[self.starts[0] : self.starts[-1]]
+
+    @property
+    def rows(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def in_place(self) -> bool:
+        """Whether its rows are read where they are: they are many bytes, with room behind the last row."""
+        return self.text.nbytes >= _LARGE_PIECE and int(self.starts[-1]) + ROOM <= self.text.nbytes
+
+
+def _parts(chunk: Chunk) -> Iterator[_Part]:
+    """The rows of a chunk; the last ones of a large piece are a part of their own."""
+    for piece, index in zip(chunk.pieces, chunk.row_indexes, strict=True):
+        if index is None:
+            raise TypeError("The rows of a table whose keys are known need a row index.")
+        starts = np.subtract(index.offsets, index.offsets[0], dtype=np.int64)
+        in_place = 0
+        if piece.nbytes >= _LARGE_PIECE:
+            in_place = max(0, int(np.searchsorted(starts, piece.nbytes - ROOM, side="right")) - 1)
+            if in_place:
+                yield _Part(chunk, piece, starts[: in_place + 1])
+        yield _Part(chunk, piece, starts[in_place:])
+
+
+def _groups(chunks: Sequence[Chunk]) -> Iterator[Sequence[_Part]]:
+    """The rows, some at a time: small pieces are copied into one buffer, which should be neither large nor tiny."""
+    group: list[_Part] = []
     size = 0
-    for chunk in chunks:
-        if group and size + chunk.bytes > _GROUP_BYTES:
+    for part in (part for chunk in chunks for part in _parts(chunk)):
+        if group and (part.in_place or size + part.piece.nbytes > _GROUP_BYTES):
             yield group
             group, size = [], 0
-        group.append(chunk)
-        size += chunk.bytes
-    yield group
+        if part.in_place:
+            yield [part]
+        else:
+            group.append(part)
+            size += part.piece.nbytes
+    if group:
+        yield group
+
+
+def _keys_by_chunk(groups: Iterable[Sequence[_Part]], key: TableKey) -> list[pa.Array]:
+    """The keys of each chunk's rows."""
+    found = (pair for group in groups for pair in zip(group, _GroupRows.of(group).keys(key), strict=True))
+    by_chunk = groupby(found, key=lambda pair: id(pair[0].chunk))
+    return [_concat([keys for _, keys in pairs]) for _, pairs in by_chunk]
+
+
+def _concat(keys: Sequence[pa.Array]) -> pa.Array:
+    return keys[0] if len(keys) == 1 else pa.concat_arrays(of_one_type(*keys))
 
 
 @dataclass(frozen=True, slots=True)
-class _ChunkRows:
-    """The rows of chunks in one buffer; `starts` has the place of each row, then the end."""
+class _GroupRows:
+    """The rows of a group in one buffer; `starts` has the place of each row, then the end."""
 
-    chunks: Sequence[Chunk]
+    group: Sequence[_Part]
     text: Octets
     starts: Ints
 
     @classmethod
-    def of(cls, chunks: Sequence[Chunk]) -> _ChunkRows:
-        content = bytearray().join(piece for chunk in chunks for piece in chunk.pieces)
-        content.extend(bytes(ROOM))
-        text = np.frombuffer(content, dtype=np.uint8)
-        parts, size = [], 0
-        for chunk in chunks:
-            for piece, index in zip(chunk.pieces, chunk.row_indexes, strict=True):
-                if index is None:
-                    raise TypeError("The rows of a table whose keys are known need a row index.")
-                parts.append(index.offsets[:-1] + (size - int(index.offsets[0])))
-                size += piece.nbytes
-        return cls(chunks, text, np.concatenate((*parts, [size])))
+    def of(cls, group: Sequence[_Part]) -> _GroupRows:
+        if group[0].in_place:
+            return cls(group, np.frombuffer(group[0].text, np.uint8), group[0].starts)
+        content = bytearray().join((*(part.piece for part in group), bytes(ROOM)))
+        before = accumulate((part.piece.nbytes for part in group), initial=0)
+        starts = [part.starts[:-1] + (low - part.starts[0]) for part, low in zip(group, before, strict=False)]
+        return cls(group, np.frombuffer(content, np.uint8), np.concatenate((*starts, [len(content) - ROOM])))
 
     def keys(self, key: TableKey) -> list[pa.Array]:
-        """The keys of each chunk's rows."""
+        """The keys of each part's rows."""
         keys = read_keys(self.text, self.starts, key)
         return [keys.slice(low, high - low) for low, high in self._bounds()]
 
     def _bounds(self) -> Iterator[tuple[int, int]]:
-        return pairwise([0, *accumulate(chunk.rows for chunk in self.chunks)])
+        return pairwise([0, *accumulate(part.rows for part in self.group)])
 
     def select(self, kept: Bools, replaced: dict[str, ReplacedRows]) -> tuple[memoryview, int]:
         """The `kept` rows, and the number of deletes among the others, which `replaced` counts by source partition."""
@@ -299,12 +371,12 @@ class _ChunkRows:
         rows = pa.Array.from_buffers(pa.large_binary(), len(kept), buffers)
         offsets, data = layout(rows.filter(pa.array(kept)))
         sizes = np.diff(self.starts)
-        for chunk, (low, high) in zip(self.chunks, self._bounds(), strict=True):
+        for part, (low, high) in zip(self.group, self._bounds(), strict=True):
             left_out = ~kept[low:high]
             if left_out.any():
-                before = replaced.get(chunk.partition, ReplacedRows())
+                before = replaced.get(part.chunk.partition, ReplacedRows())
                 count, size = int(np.count_nonzero(left_out)), int(sizes[low:high][left_out].sum())
-                replaced[chunk.partition] = ReplacedRows(before.rows + count, before.bytes + size)
+                replaced[part.chunk.partition] = ReplacedRows(before.rows + count, before.bytes + size)
         return memoryview(data)[int(offsets[0]) : int(offsets[-1])], _count_deletes(rows.filter(pa.array(~kept)))
 
 

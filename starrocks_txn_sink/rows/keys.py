@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -145,7 +145,7 @@ def read_keys(text: Octets, starts: Ints, key: TableKey) -> pa.Array:
     """The keys of rows, one each: int64 for one integer column, else large strings; NULL for a row without a key.
 
     `text` holds the rows, each with a separator of one byte in front; `starts` has the place of each separator, then
-    the end.
+    the end. Nothing is copied if rows begin with their key and `text` goes on for ROOM bytes behind them.
     """
     if text[starts[0]] != ord(SEPARATOR):
         parts = _read_fields(text, starts, key)
@@ -184,7 +184,8 @@ def _read_first_members(text: Octets, starts: Ints, key: TableKey) -> list[pa.Ar
     """
     room = max(ROOM, *(_TEXT_BYTES + len(_DELETING) + 8 * len(column.field) for column in key))
     if len(text) < starts[-1] + room:
-        text = np.concatenate((text, np.zeros(room, np.uint8)))
+        text = np.concatenate((text[starts[0] : starts[-1]], np.zeros(room, np.uint8)))
+        starts = starts - starts[0]
     windows = {size: sliding_window_view(text, size) for size in (_NUMBER_BYTES, _TEXT_BYTES)}
     found: list[list[pa.Array]] = [[] for _ in key]
     for low in range(0, len(starts) - 1, _BLOCK_ROWS):
@@ -307,14 +308,28 @@ def _read_members(text: Octets, starts: Ints, key: TableKey) -> list[pa.Array] |
     longest = int(np.diff(starts).max())
     reading = pj.ReadOptions(use_threads=False, block_size=max(BLOCK_BYTES, 2 * longest))  # a row must fit into a block
     parsing = pj.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
-    text[starts[:-1]] = _LINE_BREAK
-    try:
-        read = pj.read_json(pa.BufferReader(pa.py_buffer(text[starts[0] : starts[-1]])), reading, parsing)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return None
-    finally:
-        text[starts[:-1]] = ord(SEPARATOR)
-    return [read[each.field].combine_chunks() for each in key] if read.num_rows == len(starts) - 1 else None
+    found = []
+    for low, high in _cut_rows(starts):
+        block = text[starts[low] : starts[high]].copy()
+        block[starts[low:high] - starts[low]] = _LINE_BREAK
+        try:
+            read = pj.read_json(pa.BufferReader(pa.py_buffer(block)), reading, parsing)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return None
+        if read.num_rows != high - low:
+            return None
+        found.append(read)
+    table = pa.concat_tables(found)
+    return [table[each.field].combine_chunks() for each in key]
+
+
+def _cut_rows(starts: Ints) -> Iterator[tuple[int, int]]:
+    """Runs of rows that have at most BLOCK_BYTES together, or are one row."""
+    low = 0
+    while low < len(starts) - 1:
+        high = max(int(np.searchsorted(starts, starts[low] + BLOCK_BYTES, side="right")) - 1, low + 1)
+        yield low, high
+        low = high
 
 
 def _parse_rows(text: Octets, starts: Ints, key: TableKey) -> list[pa.Array]:

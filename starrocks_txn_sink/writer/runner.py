@@ -28,8 +28,8 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Ledger, RetryPolicy, Steps, Unknown, run
 from starrocks_txn_sink.protocol.refusals import NO_ROWS
-from starrocks_txn_sink.protocol.wire import Transport
-from starrocks_txn_sink.rows.body import UniqueRows, load_body
+from starrocks_txn_sink.protocol.wire import Body, Transport
+from starrocks_txn_sink.rows.body import ReleasedBody, UniqueRows, load_body
 from starrocks_txn_sink.telemetry import Listener, Span, ignore_event
 
 Perform = Callable[[model.Action], object]
@@ -297,8 +297,8 @@ _ROLLBACK_SECONDS = 10.0  # a rollback may go on after the batch's deadline, but
 class Performer:
     """Runs actions; may be called from several threads at once.
 
-    `listener` gets the events of each action and of its requests. `filtered` collects, by label, the rows of each table
-    that the server left out of a commit (`max_filter_ratio`).
+    `listener` gets the events of each action and of its requests. `release` gives memory back that has rows of a file.
+    `filtered` collects, by label, the rows of each table that the server left out of a commit (`max_filter_ratio`).
     """
 
     options: SinkOptions
@@ -311,6 +311,7 @@ class Performer:
     ownership: LaneOwnership | None = None
     ledger: Ledger | None = None
     unique: UniqueRows = field(default_factory=lambda: UniqueRows({}))
+    release: Callable[[], None] | None = None
     query: Query | None = None
     filtered: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -377,7 +378,10 @@ class Performer:
         if not rows.pieces:
             return protocol.Loaded(None, 0, rows.replaced)
         codec, csv = self.options.compression_of(action.table).value, self.options.writes_csv(action.table)
-        body = load_body(rows.pieces, codec, csv=csv)
+        body: Body = load_body(rows.pieces, codec, csv=csv)
+        if self.release is not None and any(chunk.spilled for chunk in action.chunks):
+            self.release()
+            body = ReleasedBody(body, self.release)
         headers = self.options.load_headers(action.table)
         loaded = yield from protocol.load(label, action.table, body, headers, self.retry_policy, self.rng)
         return replace(loaded, replaced=rows.replaced) if rows.replaced else loaded

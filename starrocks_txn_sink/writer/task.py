@@ -220,6 +220,7 @@ class LaneTask:
         """
         positions = yield from self._known_positions(attempt, ownership, rng)
         keys = self.keys if self.marked else {}  # rows without positions have no order
+        spill = SpillFile() if keys else None
         core = SharedTransactionCoordinator(
             LaneIdentity(self.job, attempt.lane, self.batch_id),
             coordinator_limits or limits(self.options, at_end_only=self.at_end_only),
@@ -229,7 +230,7 @@ class LaneTask:
             ownership.ledger_entries if ownership is not None else None,
             self._log(attempt.lane, clock),
             self._quarantine(clock),
-            SpillFile().take if keys else None,
+            spill.take if spill is not None else None,
             keys.keys(),
             hold=self.hold or attempt.retry,
             shared=self.label is not None,
@@ -248,6 +249,7 @@ class LaneTask:
             ownership=ownership,
             ledger=resources.ledger,
             unique=unique,
+            release=spill.release if spill is not None else None,
             query=resources.connection.query if resources.connection is not None else None,
         )
         segments = self._segments(batches, attempt.lane, positions, metrics, rows)

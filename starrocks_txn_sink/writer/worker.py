@@ -34,11 +34,11 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark import TaskContext
 
@@ -242,37 +242,48 @@ _SEGMENT_BYTES: Final = 1 << 30
 class SpillFile:
     """Files without a name that take chunks out of memory; each is gone with its last chunk, or with the process.
 
-    The pages that a load has read count as the process's memory until `take` hands them back to the kernel.
+    Pages that a load has read count as the process's memory until `take` or `release` hands them back to the kernel.
     """
 
     def __init__(self) -> None:
-        self._mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+        self._mappings: tuple[weakref.ref[mmap.mmap], ...] = ()  # replaced as a whole: loads release in threads
         self._content = memoryview(b"")
         self._used = 0
         self._file: IO[bytes] | None = None
 
     def take(self, chunks: Sequence[Chunk]) -> bool:
-        """Write the rows of `chunks` and let their pieces point into a file; False if the disk does not take them."""
-        pieces = [piece for chunk in chunks for piece in chunk.pieces]
-        size = sum(piece.nbytes for piece in pieces)
+        """Move the rows of `chunks` and their indexes into a file; False if the disk does not take them."""
+        buffers = [buffer for chunk in chunks for buffer in _buffers_of(chunk)]
+        size = sum(map(len, buffers))
         try:
             if self._file is None or self._used + size > len(self._content):
                 self._open_segment(max(size, _SEGMENT_BYTES))
             assert self._file is not None
-            self._file.writelines(pieces)
+            self._file.writelines(buffers)
             self._file.flush()
         except OSError:
             return False
         for chunk in chunks:
-            bounds = np.cumsum([self._used, *(piece.nbytes for piece in chunk.pieces)]).tolist()
-            chunk.pieces = [self._content[low:high] for low, high in pairwise(bounds)]
-            self._used = bounds[-1]
-            # Slices of arrays that belong to whole Arrow batches would keep the batches in memory.
-            copies = (index and RowIndex(index.positions.copy(), index.offsets.copy()) for index in chunk.row_indexes)
-            chunk.row_indexes = list(copies)
-        for mapping in self._mappings:
-            mapping.madvise(mmap.MADV_DONTNEED)
+            chunk.pieces = [self._next(piece.nbytes) for piece in chunk.pieces]
+            # Of many small rows the indexes are a large part; as slices of an Arrow batch's they would keep all of it.
+            chunk.row_indexes = [
+                index and RowIndex(*map(self._next_like, (index.positions, index.offsets)))
+                for index in chunk.row_indexes
+            ]
+        self.release()
         return True
+
+    def release(self) -> None:
+        """Hand the pages that were read back to the kernel: they are read again when they are needed."""
+        for mapping in filter(None, (each() for each in self._mappings)):
+            mapping.madvise(mmap.MADV_DONTNEED)
+
+    def _next(self, size: int) -> memoryview:
+        self._used += size
+        return self._content[self._used - size : self._used]
+
+    def _next_like(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.frombuffer(self._next(array.nbytes), array.dtype)
 
     def _open_segment(self, size: int) -> None:
         """A sparse file and its mapping: each mapping keeps a file descriptor open, so there are few."""
@@ -281,5 +292,12 @@ class SpillFile:
         weakref.finalize(self, self._file.close)
         self._file.truncate(size)
         mapping = mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ)
-        self._mappings.add(mapping)
+        self._mappings = (*(each for each in self._mappings if each() is not None), weakref.ref(mapping))
         self._content, self._used = memoryview(mapping), 0
+
+
+def _buffers_of(chunk: Chunk) -> Iterator[memoryview | bytes]:
+    """What a chunk takes in a file: its pieces, then the arrays of each row index."""
+    yield from chunk.pieces
+    for index in filter(None, chunk.row_indexes):
+        yield from (array.tobytes() for array in (index.positions, index.offsets))

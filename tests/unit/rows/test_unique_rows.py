@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 
 from starrocks_txn_sink.coordinator.model import Chunk, LoadAction, RowIndex
 from starrocks_txn_sink.errors import KeyRepeated
+from starrocks_txn_sink.rows import body
 from starrocks_txn_sink.rows.body import UniqueRows, last_of_each
-from starrocks_txn_sink.rows.keys import KeyColumn
+from starrocks_txn_sink.rows.keys import KeyColumn, read_keys
 
 INTEGER = KeyColumn.of("id", "BIGINT", None)
 
@@ -43,7 +45,7 @@ def loads(draw: st.DrawFn) -> list[list[Chunk]]:
         for partition in draw(st.lists(st.sampled_from("pq"), min_size=1, max_size=3)):
             chunk = Chunk(partition, "t")
             for _ in range(draw(st.integers(1, 3))):
-                keys = draw(st.lists(st.none() | st.integers(0, 30), min_size=1, max_size=4))
+                keys = draw(st.lists(st.none() | st.integers(0, 30), min_size=1, max_size=9))
                 add_piece(chunk, [(key, next(number)) for key in keys])
             chunks.append(chunk)
         made.append(chunks)
@@ -75,6 +77,17 @@ def send(unique: UniqueRows, label: str, chunks: list[list[Chunk]], *, newest_fi
         yield from sent
 
 
+@pytest.fixture(params=[None, 100])
+def large_piece(request: pytest.FixtureRequest) -> Iterator[None]:
+    """As it is, or with pieces that are large: rows are then read in place, but for the last ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param is not None:
+            patch.setattr(body, "_LARGE_PIECE", request.param)
+            patch.setattr(body, "ROOM", 16)
+        yield
+
+
+@pytest.mark.usefixtures("large_piece")
 @given(loads())
 def test_newest_first_leaves_the_last_row_of_each_key_however_many_loads(chunks: list[list[Chunk]]) -> None:
     everything = [row for load in chunks for chunk in load for row in rows_in(chunk.pieces)]
@@ -84,6 +97,7 @@ def test_newest_first_leaves_the_last_row_of_each_key_however_many_loads(chunks:
     assert sorted(row["v"] for row in sent if "id" not in row) == [row["v"] for row in everything if "id" not in row]
 
 
+@pytest.mark.usefixtures("large_piece")
 @given(loads())
 def test_in_order_a_key_that_comes_again_is_refused_and_else_nothing_is_missing(chunks: list[list[Chunk]]) -> None:
     keys = [{row["id"] for chunk in load for row in rows_in(chunk.pieces) if "id" in row} for load in chunks]
@@ -126,3 +140,21 @@ def test_a_label_that_one_table_has_begun_takes_no_keys_from_another() -> None:
 def test_rows_of_other_tables_are_sent_as_they_are() -> None:
     chunk = Chunk("p", "other", [memoryview(b',{"id":1},{"id":1}')], 2, 18, [None])
     assert UniqueRows({"t": [INTEGER]}).select(LoadAction("l", "other", (chunk,))).pieces == chunk.pieces
+
+
+def test_the_keys_of_a_large_piece_are_read_without_a_copy_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[int] = []
+
+    def read(text: Any, starts: Any, key: Any) -> Any:
+        copied.append(0 if not text.flags.owndata and not text.flags.writeable else int(starts[-1]))
+        return read_keys(text, starts, key)
+
+    monkeypatch.setattr(body, "read_keys", read)
+    chunk = Chunk("p", "t")
+    for low in (0, 100_000):
+        add_piece(chunk, [(number, number) for number in range(low, low + 100_000)])
+    assert min(piece.nbytes for piece in chunk.pieces) > 1 << 20
+    unique = UniqueRows({"t": [INTEGER]})
+    assert rows_in(unique.select(LoadAction("l", "t", (chunk,))).pieces)[-1] == {"id": 199_999, "v": 199_999}
+    assert copied.count(0) == 2  # and the rows at the end of each piece, which have no room behind them
+    assert sum(copied) < 2000

@@ -12,6 +12,15 @@ from starrocks_txn_sink.writer.worker import SpillFile
 from tests.unit.rows.test_unique_rows import add_piece
 
 
+def contents(chunk: Chunk) -> list[tuple[bytes, list[bytes], list[int]]]:
+    """The bytes of each piece, its rows and their positions."""
+    return [
+        (bytes(piece), index.rows(piece), index.positions.tolist())
+        for piece, index in zip(chunk.pieces, chunk.row_indexes, strict=True)
+        if index is not None
+    ]
+
+
 def test_a_spilled_chunk_has_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/elsewhere")
     spill, rng = SpillFile(), random.Random(3)
@@ -20,15 +29,10 @@ def test_a_spilled_chunk_has_the_same_rows(tmp_path: Path, monkeypatch: pytest.M
         chunk = Chunk("p", "t")
         for _ in range(3):
             add_piece(chunk, [(rng.randrange(9), rng.randrange(10**9)) for _ in range(rng.randrange(1, 200))])
-        before.append([bytes(piece) for piece in chunk.pieces])
+        before.append(contents(chunk))
         assert spill.take([chunk])
         chunks.append(chunk)
-    assert [[bytes(piece) for piece in chunk.pieces] for chunk in chunks] == before
-    assert all(
-        index is not None and index.rows(piece)
-        for chunk in chunks
-        for piece, index in zip(chunk.pieces, chunk.row_indexes, strict=True)
-    )
+    assert [contents(chunk) for chunk in chunks] == before
     assert list(tmp_path.iterdir()) == []  # the file has no name, so nothing is left behind
 
 
