@@ -117,7 +117,8 @@ class SinkOptions:
         "Lifetime of a StarRocks transaction, sent at begin; the server rolls older ones back.", default=600
     )
     batch_deadline: float = kind.SECONDS(
-        "Time limit of a micro-batch, including all waits and retries: an outage of StarRocks is waited out so long.",
+        "Time limit of a micro-batch, including all waits and retries: an outage of StarRocks is waited out so long. "
+        "The last try may take 2 × `read_timeout` longer.",
         derive=lambda options: 2.0 * options.timeout,
         default_text="2 × `timeout`",
     )

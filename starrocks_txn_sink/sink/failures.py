@@ -26,7 +26,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from importlib import metadata
 from typing import Any, Final, TypeVar
@@ -34,6 +34,7 @@ from typing import Any, Final, TypeVar
 from starrocks_txn_sink import errors
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import StarRocksSinkError
+from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import Backoff
 from starrocks_txn_sink.rows.columns import KEYLESS_ADVICE, NO_PRIMARY_KEY, REFUSED
 from starrocks_txn_sink.telemetry import Event, Listener
@@ -297,6 +298,16 @@ def has_begun(error: BaseException) -> bool:
         return "load" in passed
     begun = bool(passed) or (report is not None and report.failed_at > 0)
     return begun or issubclass(errors.class_of(code), _AFTER_BEGIN)
+
+
+def options_of_try(options: SinkOptions, deadline: Deadline) -> SinkOptions:
+    """The options of another try at a micro-batch: it gets what is left of `deadline`, and not the whole time again.
+
+    It always gets the time of two replies: those to a commit and to the question about its label. A shorter try would
+    mostly end between the two, with an outcome that nobody knows.
+    """
+    left = max(deadline.remaining(), 2 * options.read_timeout)
+    return replace(options, batch_deadline=min(options.batch_deadline, left))
 
 
 def wait_out(

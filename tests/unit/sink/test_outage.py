@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import (
     BeginFailed,
     CommitFailed,
+    DeadlineExceeded,
     Fenced,
     InputError,
     LoadFailed,
@@ -21,7 +23,8 @@ from starrocks_txn_sink.errors import (
     StarRocksSinkError,
     TooManyTransactions,
 )
-from starrocks_txn_sink.sink.failures import LOG_SECONDS, has_begun, outage_of, wait_out
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sink.failures import LOG_SECONDS, has_begun, options_of_try, outage_of, wait_out
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import LaneReport, envelope
 from tests.support.manual_clock import ManualClock
@@ -99,6 +102,45 @@ def test_no_try_begins_after_the_deadline() -> None:
     with pytest.raises(QueryFailed):
         waited.run(seconds=60.0)
     assert 60.0 <= waited.clock.monotonic() < 71.0
+
+
+@pytest.mark.parametrize(
+    ("batch_deadline", "passed", "given"),
+    [(600, 0, 600), (600, 200, 400), (600, 595, 40), (600, 700, 40), (30, 0, 30), (30, 29, 30)],
+)
+def test_another_try_gets_what_is_left_of_the_time(batch_deadline: float, passed: float, given: float) -> None:
+    """At least the time of two replies, those to a commit and about its label, but never more than the whole."""
+    clock = ManualClock()
+    options = SinkOptions(
+        load_url="http://h:8030",
+        database="shop",
+        delivery="at-least-once",
+        batch_deadline=batch_deadline,
+        read_timeout=20.0,
+    )
+    deadline = Deadline.after(batch_deadline, clock)
+    clock.sleep(passed)
+    assert options_of_try(options, deadline) == replace(options, batch_deadline=given)
+
+
+def test_a_server_that_hangs_after_an_outage_does_not_double_the_wait() -> None:
+    clock, tries = ManualClock(), list[float]()
+    options = SinkOptions(
+        load_url="http://h:8030", database="shop", delivery="at-least-once", batch_deadline=600.0, read_timeout=20.0
+    )
+    deadline = Deadline.after(600.0, clock)
+
+    def write() -> str:
+        tries.append(clock.monotonic())
+        if len(tries) < 50:
+            raise NotSent("nobody")
+        clock.sleep(options_of_try(options, deadline).batch_deadline)
+        raise DeadlineExceeded("hung")
+
+    with pytest.raises(DeadlineExceeded):
+        wait_out(NotSent("nobody"), write, PLACE, deadline, lambda _: None, lambda: False, clock)
+    assert tries[-1] > 300.0
+    assert clock.monotonic() <= 640.0
 
 
 def test_a_stop_of_the_query_ends_the_wait_with_the_last_error() -> None:

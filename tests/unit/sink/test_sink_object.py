@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,9 +12,13 @@ import pytest
 from pyspark import cloudpickle
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly
-from starrocks_txn_sink.errors import LoadFailed, OptionError, StarRocksSinkError
+from starrocks_txn_sink.errors import LoadFailed, NotSent, OptionError, StarRocksSinkError
+from starrocks_txn_sink.sink import failures, lifecycle
+from starrocks_txn_sink.sink import sink as sink_module
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.takeover import job_of_frame
+from starrocks_txn_sink.writer.task import LaneTask
+from tests.support.manual_clock import ManualClock
 
 dumps: Callable[[object], bytes] = cloudpickle.dumps
 OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once", password="geheim")
@@ -87,3 +92,39 @@ def test_errors_survive_pickling_and_end_in_advice() -> None:
     assert there.context == {"label": "job-1", "table": "orders"}
     assert str(there) == str(error) == "The load failed: x [label=job-1, table=orders] Do this."
     assert there.retryable
+
+
+def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That goes for the take-over of the job and for the lanes, whose options RowsWriter makes anew."""
+    clock, given = ManualClock(), list[tuple[float, float]]()
+    options = replace(OPTIONS, job="job", batch_deadline=600.0)
+    sink, opened = StarRocksSink(options), list[float]()
+    frame: Any = SimpleNamespace(sparkSession=None)
+
+    def open_session(options: SinkOptions, *_: object, **__: object) -> Session:
+        opened.append(options.batch_deadline)
+        return Session("key", "job", "epoch", "checkpoint", {})
+
+    def run_unsorted(_: object, _make: object, _frame: object, task: LaneTask) -> list[object]:
+        given.append((opened[-1], task.options.batch_deadline))
+        clock.sleep(100.0)
+        if len(given) < 4:
+            raise NotSent("nobody")
+        return []
+
+    monkeypatch.setattr(sink_module, "open_session", open_session)
+    monkeypatch.setattr(sink_module, "clean_up", lambda *_, **__: None)
+    monkeypatch.setattr(sink_module, "SystemClock", lambda: clock)
+    monkeypatch.setattr(failures, "SystemClock", lambda: clock)
+    monkeypatch.setattr(lifecycle, "is_stopped", lambda _: False)
+    monkeypatch.setattr(StarRocksSink, "_advise", lambda *_: None)
+    monkeypatch.setattr(sink_module.RowsWriter, "_fitted", lambda *_: ((), options, {}, {}))
+    monkeypatch.setattr(sink_module.RowsWriter, "_run_unsorted", run_unsorted)
+    monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
+    sink._served.add("job")
+    sink._commit_or_wait(frame, sink_module.BatchOrigin(7, "job", "checkpoint", "key", True))
+    assert given[0] == (600.0, 600.0)
+    assert [
+        opened == lanes == pytest.approx(500.0 - 100.0 * tries, abs=20)
+        for tries, (opened, lanes) in enumerate(given[1:])
+    ] == [True] * 3
