@@ -221,7 +221,7 @@ def test_a_row_that_the_jvm_refuses_is_an_error_of_the_input(text: str, cause: s
     assert cause in lines[0]
     assert "SQLSTATE" not in lines[0]
     assert remedy in lines[1]
-    assert lines[-1].endswith("#error-input (terminal)")
+    assert lines[-1].endswith("/errors/input.md (terminal)")
     assert refused_row("another error") is None
 
 
