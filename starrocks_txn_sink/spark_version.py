@@ -189,7 +189,7 @@ def recommended_conf(
         "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
         "spark.sql.shuffle.partitions": str(shuffle_partitions),
         **(state if STATE_BY_KEY.works else {}),
-        **(sockets if SPARK >= UNIX_SOCKETS else {}),
+        **(sockets if SPARK >= UNIX_SOCKETS and os.name == "posix" else {}),
         "spark.driver.extraJavaOptions": " ".join(["-Xss16m", _LATER_COMPILER, *_archive_options(class_archive)]),
         "spark.executor.extraJavaOptions": _LATER_COMPILER,
     }

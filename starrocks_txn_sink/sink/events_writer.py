@@ -32,7 +32,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import always_sorted
 from starrocks_txn_sink.protocol.ledger import Owner, check_owner
 from starrocks_txn_sink.public_names import suggests_arguments
-from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
+from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.sink import projection

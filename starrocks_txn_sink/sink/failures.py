@@ -26,7 +26,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from importlib import metadata
 from typing import Any, Final, TypeVar
@@ -300,14 +300,13 @@ def has_begun(error: BaseException) -> bool:
     return begun or issubclass(errors.class_of(code), _AFTER_BEGIN)
 
 
-def options_of_try(options: SinkOptions, deadline: Deadline) -> SinkOptions:
-    """The options of another try at a micro-batch: it gets what is left of `deadline`, and not the whole time again.
+def seconds_of_try(options: SinkOptions, deadline: Deadline) -> float:
+    """The time of a try at a micro-batch: what is left of `deadline`, so that another try has not the whole again.
 
     It always gets the time of two replies: those to a commit and to the question about its label. A shorter try would
     mostly end between the two, with an outcome that nobody knows.
     """
-    left = max(deadline.remaining(), 2 * options.read_timeout)
-    return replace(options, batch_deadline=min(options.batch_deadline, left))
+    return min(options.batch_deadline, max(deadline.remaining(), 2 * options.read_timeout))
 
 
 def wait_out(

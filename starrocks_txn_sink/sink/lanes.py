@@ -139,7 +139,7 @@ class SharedLabelRun:
         Returns the receipt, and the reports and CarryOvers of the lanes; or OrderViolations if the rows must be sorted
         first, after the label was rolled back. Raises the error of the step, or of the lane, that failed last.
         """
-        rng, deadline = random.Random(), Deadline.after(self.options.batch_deadline, self.clock)
+        rng, deadline = random.Random(), Deadline.after(self.task.time_limit, self.clock)
         backoff, reports = limits(self.options).backoff, list[Message]()
         task, failures = self.task, 0
         names = labels(self.session.job, self.session.epoch, shared_label.LANE, task.batch_id, next(_NUMBERS))

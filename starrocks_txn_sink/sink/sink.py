@@ -26,13 +26,13 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, always_sorted
 from starrocks_txn_sink.public_names import suggests_arguments
-from starrocks_txn_sink.rows.arrival_order import SMALL_BYTES, SMALL_ROWS
+from starrocks_txn_sink.rows.arrival import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.rows.columns import Placeholders
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.sink import lifecycle
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly
-from starrocks_txn_sink.sink.failures import has_begun, options_of_try, wait_out
+from starrocks_txn_sink.sink.failures import has_begun, seconds_of_try, wait_out
 from starrocks_txn_sink.sink.lanes import LanePlan, SharedLabelRun, follows_a_shuffle, refuse_own_labels
 from starrocks_txn_sink.sink.lifecycle import Endpoint, SinkEvents
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, LaneInput, has_unfilled_deletes, is_marked, lane_input
@@ -80,8 +80,6 @@ class RowsWriter:
         and a source partition's rows do not come in order."""
         session = self.session
         routes, options, placeholders, keys = self._fitted(frame)
-        if options.batch_deadline != task.options.batch_deadline:  # this is another try, with less time
-            options = replace(options, batch_deadline=task.options.batch_deadline)
         task = replace(task, options=options, keys=keys)
         make_input = partial(
             lane_input,
@@ -355,7 +353,7 @@ class StarRocksSink:
         """
         deadline = Deadline.after(self.options.batch_deadline, SystemClock())
         try:
-            return self._commit(frame, origin)
+            return self._commit(frame, origin, deadline)
         except Exception as error:
             if origin.job not in self._served:
                 raise
@@ -364,8 +362,8 @@ class StarRocksSink:
         write, stopped = partial(self._commit, frame, origin, deadline), partial(lifecycle.is_stopped, frame)
         return wait_out(failed, write, place, deadline, self._listener, stopped)
 
-    def _commit(self, frame: DataFrame, origin: BatchOrigin, deadline: Deadline | None = None) -> list[Receipt]:
-        """Commit the micro-batch; with a `deadline` this is another try, in what is left of its time."""
+    def _commit(self, frame: DataFrame, origin: BatchOrigin, deadline: Deadline) -> list[Receipt]:
+        """Commit the micro-batch, in what is left of its time."""
         session = self._sessions.get(origin.job)
         if session is None or session.key != origin.key:
             self._turns.refuse_replaced(origin.job, origin.key)
@@ -376,12 +374,13 @@ class StarRocksSink:
             begun = origin.batch_id if origin.streaming else 0
             resumption = Resumption(begun, proofs.read() if proofs and begun else ())
             session = open_session(
-                self._options_until(deadline),
+                self.options,
                 origin.key,
                 origin.job,
                 origin.checkpoint,
                 typed_tables=tables,
                 resumption=resumption,
+                seconds=seconds_of_try(self.options, deadline),
             )
             self._sessions[origin.job] = session
             self._proofs[origin.job] = replace(proofs, epoch=session.epoch) if proofs is not None else None
@@ -390,7 +389,7 @@ class StarRocksSink:
             self._advise(frame, origin)
         try:
             with self._jobs.tag(frame), self.auditing.while_writing() if self.auditing else contextlib.nullcontext():
-                receipts = self._run_lanes(frame, origin, session, self._options_until(deadline))
+                receipts = self._run_lanes(frame, origin, session, seconds_of_try(self.options, deadline))
         except BaseException as error:
             if has_begun(error):
                 self._served.add(origin.job)
@@ -421,19 +420,14 @@ class StarRocksSink:
         directory = query_directory(frame, self.assemble.state_dir if self.assemble else None, origin.checkpoint)
         return ProofLog(directory) if directory is not None else None
 
-    def _options_until(self, deadline: Deadline | None) -> SinkOptions:
-        return self.options if deadline is None else options_of_try(self.options, deadline)
-
-    def _run_lanes(
-        self, frame: DataFrame, origin: BatchOrigin, session: Session, options: SinkOptions
-    ) -> list[Receipt]:
+    def _run_lanes(self, frame: DataFrame, origin: BatchOrigin, session: Session, seconds: float) -> list[Receipt]:
         if self.assemble is None:
             self._change_schema(frame, session)
         writer = self._writers.get(origin.job)
         if writer is None or writer.session is not session:
             writer = self._writers[origin.job] = self._open_writer(frame, origin, session)
         task = LaneTask(
-            options,
+            self.options,
             session.job,
             session.epoch,
             session.checkpoint,
@@ -442,6 +436,7 @@ class StarRocksSink:
             ownership=session.ownership,
             compared=session.compared if self.options.query_url is not None else None,
             hold=session.hold,
+            seconds=seconds,
         )
         receipts, reports = writer.write(frame, task, self._listener)
         session.learn_keys(reports)

@@ -160,12 +160,13 @@ def open_session(
     typed_tables: Sequence[str] = (),
     run_epoch: str | None = None,
     resumption: Resumption = FROM_THE_BEGINNING,
+    seconds: float | None = None,
 ) -> Session:
     """Check the server, read the columns of `typed_tables` and, for exactly-once, create the ledger and take over.
 
     With `run_epoch` the session is one write of a run without a lasting process (the data source): such a run is as old
     as its epoch, and never takes the job from a run that began later. `resumption` is the place where a streaming query
-    goes on.
+    goes on. It takes at most `seconds`, or `batch_deadline`.
 
     Raises LedgerBehind when the ledger knows less than the query's checkpoint, Fenced when a newer run took over
     meanwhile, OptionError for a server that is too old, QueryRefused without the privileges, DeadlineExceeded when the
@@ -175,7 +176,7 @@ def open_session(
     session = Session(key, job, new_epoch(run_epoch), checkpoint, {})
     if options.query_url is None:
         return session
-    deadline = Deadline.after(options.batch_deadline, clock)
+    deadline = Deadline.after(options.batch_deadline if seconds is None else seconds, clock)
     connection = LeaderConnection(options)
     with contextlib.closing(connection):
         session.models = table_models(connection, options, deadline)

@@ -30,7 +30,7 @@ from starrocks_txn_sink.assembler.rules.spill import CarriedState, FileDirectory
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.shared_label import LaneShare
 from starrocks_txn_sink.errors import SourceTransactionError, TransactionTimedOut, Unordered
-from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, take_first
+from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, rows_before_sentinel
 from starrocks_txn_sink.sources.kafka.options import no_client

@@ -123,7 +123,7 @@ class LaneReport:
     this lane began or ended, by source partition, for the next micro-batch's lanes. `listed` says whether a take-over
     would have found the lane's label; None if it did not ask. `keys_repeated` says whether keys came in more than one
     load of a StarRocks transaction. `members` has the names in the first JSON rows by table, for tables that the driver
-    has not compared yet (`rows.arrival_order.MemberNames`). `failure` has message, advice and place of the error that
+    has not compared yet (`rows.arrival.MemberNames`). `failure` has message, advice and place of the error that
     the lane failed with, and `failed_at` its time (seconds since the Unix epoch) under a shared label. There a lane
     does not know when its rows are visible, so `ages` has how old source transactions were at `loaded_at`, each age
     with a count; `commit` makes latencies of them.

@@ -24,7 +24,7 @@ from starrocks_txn_sink.errors import KeyRepeated, StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Operation, Status
-from starrocks_txn_sink.rows.arrival_order import MemberNames
+from starrocks_txn_sink.rows.arrival import MemberNames
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME, PARTITION, POSITION, TABLE, TRANSACTION_END
 from starrocks_txn_sink.rows.segments import Replay

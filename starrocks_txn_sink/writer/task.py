@@ -30,7 +30,7 @@ from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.load_properties import RENAMING
 from starrocks_txn_sink.protocol.label import Backoff, RetryPolicy, Steps, labels, run, run_of
 from starrocks_txn_sink.protocol.ledger import Position, fresh_tokens
-from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder, MemberNames, RowCheck
+from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder, MemberNames, RowCheck
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import HASH, POSITION
 from starrocks_txn_sink.rows.keys import TableKey
@@ -92,7 +92,8 @@ class LaneTask:
     `keys` has the primary keys of the tables whose rows replace each other (`rows.body`); with `hold` nothing is
     loaded before a StarRocks transaction's rows are there, because the last micro-batch's keys came again and again.
     `label` is a shared label, under which the lane only loads. With `whole` it is known that no source partition is in
-    two lanes, and that each is in order. `logging` has the log settings of the driver.
+    two lanes, and that each is in order. `seconds` is its time, if another try has used some of `batch_deadline`; it is
+    no option, because workers keep their connections by options. `logging` has the log settings of the driver.
     """
 
     options: SinkOptions
@@ -109,7 +110,13 @@ class LaneTask:
     hold: bool = False
     label: str | None = None
     whole: bool = False
+    seconds: float | None = None
     logging: telemetry.LogSettings | None = field(default_factory=telemetry.executor_log_settings)
+
+    @property
+    def time_limit(self) -> float:
+        """Seconds that the micro-batch may take."""
+        return self.options.batch_deadline if self.seconds is None else self.seconds
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of `batches`; yields rows of `messages.MESSAGES`: each receipt, then the lane's report."""
@@ -184,7 +191,7 @@ class LaneTask:
         metrics: LaneMetrics,
         rows: ReadRows | None,
     ) -> list[Receipt]:
-        deadline, rng = Deadline.after(self.options.batch_deadline, clock), random.Random()
+        deadline, rng = Deadline.after(self.time_limit, clock), random.Random()
         if self.ownership is not None and self.label is None:
             attempt, batches = resolve_attempt(attempt, batches)
         log = telemetry.EventLogger("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)

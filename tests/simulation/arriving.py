@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
+from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.columns import COLUMNS, SENTINEL_POSITION, SEQ
 from starrocks_txn_sink.writer.task import ReadRows
 

@@ -13,7 +13,7 @@ from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.protocol.ledger import Owner, check_owner
-from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
+from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 from starrocks_txn_sink.writer.assembling import AssemblySpec, LaneAssembler

@@ -17,7 +17,7 @@ from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.coordinator.shared_label import Actions, LaneShare, SharedContents, commit_shared, roll_back
 from starrocks_txn_sink.errors import DeadlineExceeded, KeyRepeated, StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Committed, RetryPolicy, labels
-from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
+from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.segments import RowsCutOff
 from starrocks_txn_sink.sink.lanes import judge, own_label
 from starrocks_txn_sink.writer.messages import LaneReport, Message, OrderViolation, of_kind

@@ -94,9 +94,9 @@ def spread(
     groups: list[dict[KafkaPartition, tuple[int, int]]] = [{} for _ in range(min(parts, enough, len(ranges)))]
     sizes = [0] * len(groups)
     for partition, (start, end) in sorted(ranges.items(), key=lambda each: each[1][0] - each[1][1]):
-        least = sizes.index(min(sizes))
-        groups[least][partition] = (start, end)
-        sizes[least] += end - start
+        smallest = sizes.index(min(sizes))
+        groups[smallest][partition] = (start, end)
+        sizes[smallest] += end - start
     return groups
 
 

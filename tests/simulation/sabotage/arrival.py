@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from starrocks_txn_sink.rows import arrival_order as arrival
-from starrocks_txn_sink.rows.arrival_order import ArrivalOrder
+from starrocks_txn_sink.rows import arrival
+from starrocks_txn_sink.rows.arrival import ArrivalOrder
 
 from .registry import bug
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from starrocks_txn_sink.coordinator.model import RegionRows, TransactionEnds
 from starrocks_txn_sink.errors import InputError, Unordered
-from starrocks_txn_sink.rows.arrival_order import ArrivalOrder
+from starrocks_txn_sink.rows.arrival import ArrivalOrder
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION, SEQ
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, RowsCutOff, Segmenter
 from tests.unit.rows.test_segments import Row, lanes

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.coordinator.model import RegionRows, Segment, TransactionEnds
-from starrocks_txn_sink.rows.arrival_order import MemberNames
+from starrocks_txn_sink.rows.arrival import MemberNames
 
 
 def piece(table: str, *rows: str) -> RegionRows:

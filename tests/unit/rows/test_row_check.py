@@ -11,7 +11,7 @@ import pytest
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options.load_properties import CSV_ROW
-from starrocks_txn_sink.rows.arrival_order import RowCheck
+from starrocks_txn_sink.rows.arrival import RowCheck
 from starrocks_txn_sink.rows.columns import COLUMNS, DELETED, DELETING, PAYLOAD, POSITION
 from starrocks_txn_sink.rows.segments import Segmenter
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter

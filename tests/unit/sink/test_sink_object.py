@@ -95,18 +95,19 @@ def test_errors_survive_pickling_and_end_in_advice() -> None:
 
 
 def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That goes for the take-over of the job and for the lanes, whose options RowsWriter makes anew."""
+    """That goes for the take-over of the job and for the lanes, and their options stay the same."""
     clock, given = ManualClock(), list[tuple[float, float]]()
     options = replace(OPTIONS, job="job", batch_deadline=600.0)
     sink, opened = StarRocksSink(options), list[float]()
     frame: Any = SimpleNamespace(sparkSession=None)
 
-    def open_session(options: SinkOptions, *_: object, **__: object) -> Session:
-        opened.append(options.batch_deadline)
+    def open_session(*_: object, seconds: float, **__: object) -> Session:
+        opened.append(seconds)
         return Session("key", "job", "epoch", "checkpoint", {})
 
     def run_unsorted(_: object, _make: object, _frame: object, task: LaneTask) -> list[object]:
-        given.append((opened[-1], task.options.batch_deadline))
+        assert task.options == options
+        given.append((opened[-1], task.time_limit))
         clock.sleep(100.0)
         if len(given) < 4:
             raise NotSent("nobody")

@@ -14,7 +14,7 @@ from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.errors import TransactionTimedOut, Unordered
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
+from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
