@@ -76,6 +76,7 @@ def install(environment: Path, lock: Path, out: TextIO) -> int:
         str(environment / "bin" / "pip"),
         "install",
         "--disable-pip-version-check",
+        "--no-compile",  # Python compiles what it imports; all of it takes as long as the rest of the installation
         "--require-hashes",
         "-r",
         str(lock),
