@@ -4,9 +4,10 @@
 
 Four source partitions, which are the topic's. `ready rows` are the same rows in a topic of their own, already whole and
 marked, parsed by the JVM (`from_json`) and written without assembling; once shuffled, as they go by default, once as
-they come (`shuffle=False`). The lanes read with `kafka_options`, as all others do, and with Kafka's defaults. Reading
-the events' values and throwing them away, and the JVM parsing them and throwing the events away, stand beside it. CPU
-seconds are those of Spark and the broker together. Needs the broker that `make servers` fetches.
+they come (`shuffle=False`). The lanes read as the documents show it (`reader="librdkafka"`), with Spark's source and
+`kafka_options`, as all others do, and with Kafka's defaults. Reading the events' values and throwing them away, and
+the JVM parsing them and throwing the events away, stand beside it. CPU seconds are those of Spark and the broker
+together. Needs the broker that `make servers` fetches; without Maven it says so and ends.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from benchmarks.spark import session
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.sources import kafka_options
 from tests.kafka.broker import Broker
-from tests.kafka.jars import SPARK, archives
+from tests.kafka.jars import BROKER, SPARK, NoMaven, archives, fetched
 
 EVENTS, READY = "events", "ready"
 KAFKA_DEFAULTS = {
@@ -44,12 +45,18 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=800_000, help="events of a micro-batch")
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
+    try:
+        jars = archives(SPARK)
+        fetched(BROKER)
+    except NoMaven as missing:
+        say(f"kafka_lines: not run, {missing}")
+        return
     rows = given.rows // (feeds.PARTITIONS * feeds.ROWS) * feeds.PARTITIONS * feeds.ROWS
     with tempfile.TemporaryDirectory(prefix="kafka-lines-") as folder:
         home = Path(folder)
         with Broker(home / "broker", heap="1g") as broker, NullServer() as server:
             broker.create({EVENTS: feeds.PARTITIONS, READY: feeds.PARTITIONS})
-            spark = session(**{"spark.jars": archives(SPARK)})
+            spark = session(**{"spark.jars": jars})
             _fill(spark, broker.servers, rows)
             variants = _variants(spark, broker.servers, server, home / "checkpoint", rows, given.batch)
             take_turns(variants, given.rounds)
@@ -95,6 +102,7 @@ def _variants(
         shutil.rmtree(checkpoint, ignore_errors=True)
 
     in_lanes = TransactionAssembly(lines=TxnEventLines())
+    documented = TransactionAssembly(lines=TxnEventLines(reader="librdkafka"))
     events, small_polls = topic(EVENTS, batch), topic(EVENTS, batch, **KAFKA_DEFAULTS)
     whole = feeds.PARTITIONS * feeds.ROWS  # Kafka cuts by offsets, and ready source transactions must come whole
     ready = _ready(topic(READY, batch // feeds.EVENTS * feeds.ROWS // whole * whole))  # as many micro-batches
@@ -106,7 +114,8 @@ def _variants(
         Variant(
             "lanes, Kafka's defaults", rows, lambda: run(small_polls, StarRocksSink(sink(), assemble=in_lanes)), clean
         ),
-        Variant("lanes", rows, lambda: run(events, StarRocksSink(sink(), assemble=in_lanes)), clean),
+        Variant("lanes, Spark's source", rows, lambda: run(events, StarRocksSink(sink(), assemble=in_lanes)), clean),
+        Variant("lanes", rows, lambda: run(events, StarRocksSink(sink(), assemble=documented)), clean),
     ]
 
 
