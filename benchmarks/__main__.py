@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other, each in a process of its own; together they take less than 15 minutes.
+"""All benchmarks, one after the other, each in a process of its own.
 
 python -m benchmarks
 """
