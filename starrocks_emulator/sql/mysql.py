@@ -205,14 +205,15 @@ class _Server(MysqlServer):  # type: ignore[misc]  # the library has no types
         self._writers.discard(writer)
 
     async def hang_up(self) -> None:
-        """End all connections; those that are being accepted first, because nobody else has their sockets."""
-        accepting = asyncio.all_tasks() - self._clients - {asyncio.current_task()}
-        if accepting:
-            await asyncio.wait(accepting, timeout=_ACCEPT_SECONDS)
-        clients = list(self._clients)
-        for client in clients:
-            client.cancel()
-        await asyncio.gather(*clients, return_exceptions=True)
+        """End all connections, also those that are being accepted and become clients meanwhile."""
+        ended: set[asyncio.Task[None]] = set()
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:  # each client's own tasks end with it
+            for client in self._clients - ended:
+                client.cancel()
+            ended |= self._clients
+            done, _ = await asyncio.wait(tasks, timeout=_ACCEPT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
         for writer in self._writers:
             writer.transport.abort()  # a close would wait for clients that do not read
         self._writers.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import socket
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from datetime import date, datetime
@@ -208,8 +209,9 @@ def test_a_stop_leaves_no_socket_behind_of_a_client_that_has_just_come(listener:
 
 def test_it_stops_with_clients_connected_and_starts_again_on_its_port(listener: QueryListener) -> None:
     connection = connect(listener)
-    port = listener.port
+    port, began = listener.port, time.monotonic()
     listener.stop()
+    assert time.monotonic() - began < 2.5  # an idle client is not waited for
     with pytest.raises(pymysql.err.Error):
         connection.ping(reconnect=False)
     connection.close()

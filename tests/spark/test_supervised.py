@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,11 +65,17 @@ def test_a_stop_ends_a_running_query(shop: Shop) -> None:
     stop = threading.Event()
     started: list[Any] = []
 
+    def stop_when_idle() -> None:
+        while not started[-1].recentProgress or started[-1].status["isTriggerActive"]:
+            time.sleep(0.1)
+        stop.set()
+
     def start() -> Any:
         started.append(shop.start(forever=True)[0])
-        threading.Timer(3.0, stop.set).start()
+        threading.Thread(target=stop_when_idle, daemon=True).start()
         return started[-1]
 
     assert run_forever(start, stop=stop) == ExitCode.ENDED
     assert not started[0].isActive
+    assert shop.written() == (2, 2)
     assert shop.open_labels() == []
