@@ -31,7 +31,7 @@ from starrocks_emulator.tables.catalog import CatalogError
 from starrocks_emulator.tables.store import Store
 
 DEFAULT_VERSION = "4.0.7-emulator"
-_ACCEPT_SECONDS = 5.0
+_END_SECONDS = 5.0
 _START_SECONDS = 30.0
 _WORKERS = 32
 _COLUMN_TYPES = {
@@ -211,7 +211,7 @@ class _Server(MysqlServer):  # type: ignore[misc]  # the library has no types
             for client in self._clients - ended:
                 client.cancel()
             ended |= self._clients
-            done, _ = await asyncio.wait(tasks, timeout=_ACCEPT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, timeout=_END_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 break
         for writer in self._writers:

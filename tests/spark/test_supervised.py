@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from pyspark.sql import SparkSession
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import RestartPolicy, run_forever
 from starrocks_txn_sink.sink.supervisor import ExitCode
-from tests.support.exactly_once_shop import Shop, rows_of
+from tests.support.exactly_once_shop import Shop, rows_of, wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -66,8 +65,7 @@ def test_a_stop_ends_a_running_query(shop: Shop) -> None:
     started: list[Any] = []
 
     def stop_when_idle() -> None:
-        while not started[-1].recentProgress or started[-1].status["isTriggerActive"]:
-            time.sleep(0.1)
+        wait_for(lambda: started[-1].recentProgress and not started[-1].status["isTriggerActive"])
         stop.set()
 
     def start() -> Any:
