@@ -19,7 +19,14 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_demo.command import DemoOptions
-from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines, assemble_transactions
+from starrocks_txn_sink import (
+    SinkOptions,
+    StarRocksSink,
+    TransactionAssembly,
+    TxnEventLines,
+    assemble_transactions,
+    recommended_conf,
+)
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.rows.columns import EVENT_TIME
@@ -122,27 +129,25 @@ def reason(error: Exception | None) -> str:
 def _settings(folder: Path, shuffle_partitions: int) -> dict[str, str]:
     """Spark's configuration; `folder` takes its scratch files.
 
-    The deep stack is for stopping a query in the middle of a batch; RocksDB is what transformWithState needs. Spark's
-    own manager of checkpoint files asks Hadoop for links in a local folder, which starts processes; the other one does
-    not, and a micro-batch is a tenth shorter.
+    Spark's own manager of checkpoint files asks Hadoop for links in a local folder, which starts processes; the other
+    one does not, and a micro-batch is a tenth shorter.
     """
+    recommended = recommended_conf(shuffle_partitions, preload=True)
     log4j = folder / "log4j2.properties"
     log4j.write_text(_LOG4J)
     return {
+        **recommended,
         "spark.master": "local[2]",
         "spark.app.name": "starrocks-txn-sink demo",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": (
-            f"-Xss16m -Dlog4j2.configurationFile={log4j.as_uri()} -Djava.io.tmpdir={folder}"
+            f"{recommended['spark.driver.extraJavaOptions']} "
+            f"-Dlog4j2.configurationFile={log4j.as_uri()} -Djava.io.tmpdir={folder}"
         ),
         "spark.local.dir": str(folder),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(shuffle_partitions),
-        "spark.sql.streaming.stateStore.providerClass": (
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-        ),
         "spark.sql.streaming.checkpointFileManagerClass": _LOGS,
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),

@@ -151,7 +151,7 @@ of a start, for code of Spark that runs a few hundred times.
 
 @suggests_arguments
 def recommended_conf(
-    shuffle_partitions: int = 4, class_archive: str | os.PathLike[str] | None = None
+    shuffle_partitions: int = 4, class_archive: str | os.PathLike[str] | None = None, *, preload: bool = False
 ) -> dict[str, str]:
     """Recommended Spark settings, for the session's builder or spark-submit's `--conf`.
 
@@ -162,6 +162,8 @@ def recommended_conf(
             of its first start.
         class_archive: The file that `starrocks-txn-sink class-archive` wrote on the driver's host: the JVM maps Spark's
             classes from it. A missing file, and one of another Java or class path, changes nothing.
+        preload: Python workers fork from a process that has loaded the sink's modules, instead of each loading them.
+            Install the package on all executors first: Spark's Python does not start without it. Local mode has it.
 
     Returns:
         Names and values of the settings.
@@ -189,6 +191,7 @@ def recommended_conf(
         "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
         "spark.sql.shuffle.partitions": str(shuffle_partitions),
         **(state if STATE_BY_KEY.works else {}),
+        **({"spark.python.daemon.module": "starrocks_txn_sink.writer.daemon"} if preload else {}),
         **(sockets if SPARK >= UNIX_SOCKETS and os.name == "posix" else {}),
         "spark.driver.extraJavaOptions": " ".join(["-Xss16m", _LATER_COMPILER, *_archive_options(class_archive)]),
         "spark.executor.extraJavaOptions": _LATER_COMPILER,

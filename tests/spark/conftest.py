@@ -33,7 +33,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.sql.streaming.metricsEnabled": "false",
-        **{name: value for name, value in recommended_conf().items() if ".socket." in name},
+        **{name: value for name, value in recommended_conf(preload=True).items() if name.startswith("spark.python.")},
         # ICU's tables for lower() cost each JVM three seconds; the deep profile takes them, as Spark does by default.
         "spark.sql.icu.caseMappings.enabled": str(is_deep()).lower(),
         # Without checksums there are half as many files, and Hadoop starts a process (chmod) for each one.

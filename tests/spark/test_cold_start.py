@@ -1,16 +1,20 @@
-"""What makes a JVM start faster: `recommended_conf()` and the archive of Spark's classes."""
+"""What makes a start faster: `recommended_conf()`, the archive of Spark's classes, workers with the modules loaded."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import recommended_conf
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.writer.daemon import prefer_installed_pyspark
 
 _SESSION = """
 import sys
@@ -60,6 +64,35 @@ def test_an_archive_has_a_folder_and_a_path_that_spark_does_not_split(tmp_path: 
     (tmp_path / "a b").mkdir()
     with pytest.raises(OptionError, match="without blanks"):
         recommended_conf(class_archive=tmp_path / "a b" / "spark.jsa")
+
+
+@pytest.mark.spark
+def test_a_preloaded_worker_starts_with_the_modules(spark: SparkSession) -> None:
+    def modules(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import sys
+
+        loaded = "starrocks_txn_sink.writer.task" in sys.modules
+        for batch in batches:
+            yield pa.record_batch({"loaded": [loaded], "pyspark": [str(sys.modules["pyspark"].__file__)]})
+            assert batch.num_rows
+
+    (row,) = spark.range(1).coalesce(1).mapInArrow(modules, "loaded boolean, pyspark string").collect()
+    assert row.loaded
+    assert ".zip" not in row.pyspark
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["pip's pyspark", "another Spark beside it"])
+def test_only_the_zip_of_the_installed_pyspark_leaves_the_path(
+    same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "site" / "pyspark"
+    installed.mkdir(parents=True)
+    (installed / "__init__.py").touch()
+    home = installed if same else tmp_path / "spark"
+    path = [f"{home}/python/lib/pyspark.zip", f"{home}/python/lib/py4j-src.zip", str(installed.parent)]
+    monkeypatch.setattr(sys, "path", path.copy())
+    prefer_installed_pyspark()
+    assert sys.path == (path[1:] if same else path)
 
 
 @pytest.mark.spark

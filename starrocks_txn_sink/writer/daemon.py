@@ -1,0 +1,44 @@
+"""Spark's Python daemon with the lanes' modules loaded, for `spark.python.daemon.module`: workers fork from it.
+
+A worker of Spark's own daemon imports them by itself, a second of processor time each, and compiles pyspark from
+`pyspark.zip` where that comes first on its path. A fork has no threads, so nothing here may start one in Python; the
+native ones of NumPy and Arrow take care of a fork by themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.machinery
+import sys
+from pathlib import Path
+from typing import Final
+
+_ZIP: Final = Path("python", "lib", "pyspark.zip")  # below SPARK_HOME, which pip's installation is as well
+
+
+def prefer_installed_pyspark() -> None:
+    """Take `pyspark.zip` off the path where pip installed the same pyspark: its modules are compiled there."""
+    others = [each for each in sys.path if not each.endswith(str(_ZIP))]
+    spec = importlib.machinery.PathFinder.find_spec("pyspark", others)
+    if spec is None or spec.origin is None:
+        return
+    same = str(Path(spec.origin).parent / _ZIP)
+    sys.path[:] = [each for each in sys.path if each != same]
+
+
+def preload() -> None:
+    """Import what a lane needs, with the Kafka client where it is installed."""
+    import pyspark.worker  # noqa: F401  (from the place that was just chosen)
+
+    import starrocks_txn_sink.writer.assembling
+
+    with contextlib.suppress(ImportError):  # confluent-kafka is an extra
+        import starrocks_txn_sink.sources.kafka.ranges  # noqa: F401
+
+
+if __name__ == "__main__":
+    prefer_installed_pyspark()
+    preload()
+    from pyspark.daemon import manager
+
+    manager()
