@@ -11,7 +11,6 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from starrocks_txn_sink import __version__
 from starrocks_txn_sink.errors import StarRocksSinkError
@@ -100,9 +99,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = next((command for command in COMMANDS if command.name == next(iter(words), None)), None)
     try:
-        module = importlib.import_module(chosen.module) if chosen else None
-        args = _parser(chosen, module).parse_args(words)
-        return int(module.run(args)) if module else 0
+        if chosen is None:
+            _parser().parse_args(words)
+            return 0
+        module = importlib.import_module(chosen.module)
+        own = argparse.ArgumentParser(f"{PROGRAM} {chosen.name}", description=_sentence(chosen.help))
+        module.add_arguments(own)
+        return int(module.run(own.parse_args(words[1:])))
     except ModuleNotFoundError as error:
         if chosen is None or _is_own_module(error.name):
             raise
@@ -114,18 +117,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return chosen.error_code if chosen else 1
 
 
-def _parser(chosen: Command | None, module: Any) -> argparse.ArgumentParser:
-    """Parser of all commands; only the chosen command has its options, because only its module is imported."""
+def _parser() -> argparse.ArgumentParser:
+    """Parser of the commands' names, without their options: those would import each command's module."""
     parser = argparse.ArgumentParser(
         PROGRAM, description="Whole source transactions from PySpark into several StarRocks tables, atomically."
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
-        own = commands.add_parser(command.name, help=command.help, description=command.help.capitalize() + ".")
-        if command is chosen:
-            module.add_arguments(own)
+        commands.add_parser(command.name, help=command.help)
     return parser
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def _is_own_module(module: str | None) -> bool:

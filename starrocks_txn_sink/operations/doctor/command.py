@@ -173,11 +173,19 @@ def run(args: argparse.Namespace) -> int:
             _show_progress("")
             if not args.json:
                 first = not found or found[-1][0] != section
-                command_line.print_lines(text_lines(section, finding, first))
+                command_line.print_lines(text_lines(section, _refer_to_first(finding, found), first))
             found.append((section, finding))
     findings = [finding for _, finding in found]
     command_line.print_lines([json.dumps(json_document(found)) if args.json else f"\n{summary_line(findings)}"])
     return exit_code(findings)
+
+
+def _refer_to_first(finding: Finding, found: Sequence[tuple[str, Finding]]) -> Finding:
+    """A skipped check whose reason stands in an earlier section names that section instead of repeating the reason."""
+    earlier = next((section for section, each in found if each.what == finding.what), None)
+    if earlier is None or finding.severity is not Severity.SKIPPED:
+        return finding
+    return replace(finding, what=f"not checked: see {earlier} above")
 
 
 def _show_progress(section: str) -> None:

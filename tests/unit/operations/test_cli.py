@@ -87,6 +87,21 @@ def test_wrong_usage_is_exit_code_2(words: list[str]) -> None:
     assert ended.value.code == 2
 
 
+@pytest.mark.usefixtures("fake")
+def test_a_misspelt_option_shows_the_usage_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["demo", "--sead", "7"])
+    said = capsys.readouterr().err
+    assert said.startswith("usage: starrocks-txn-sink demo [-h] [--seed SEED]")
+    assert "unrecognized arguments: --sead 7" in said
+
+
+def test_a_commands_help_keeps_the_names_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["class-archive", "--help"])
+    assert "Write a file of Spark's classes" in capsys.readouterr().out
+
+
 def test_help_and_version_need_no_extra(capsys: pytest.CaptureFixture[str]) -> None:
     for words, expected in (
         (["--version"], f"starrocks-txn-sink {starrocks_txn_sink.__version__}\n"),

@@ -468,6 +468,14 @@ def test_without_a_database_the_rest_is_examined(server: Emulator, capsys: Shown
     assert {"transaction", "tables", "privileges"} <= visit.skipped()
 
 
+def test_a_reason_that_several_sections_have_is_said_once(capsys: Shown) -> None:
+    place = ["--load-url", "http://127.0.0.1:1", "--query-url", "mysql://127.0.0.1:1", "--username", "root"]
+    assert cli.main(["doctor", *place, "--database", "shop", "--no-spark"]) == 3
+    said = capsys.readouterr().out
+    assert said.count("no query port is usable") == 1
+    assert "clock: not checked: see server version above" in said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
