@@ -25,6 +25,10 @@ def pytest_runtestloop() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else DuckDB reports what nobody frees as leaked
+
+
 @pytest.fixture(autouse=True)
 def _log_as_if_for_the_first_time() -> None:
     """A warning that another test has caused is no repetition."""

@@ -183,6 +183,7 @@ def run_driver(shop: Shop, when: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.deep
 def test_a_task_that_failed_after_rows_fails_the_write(server: Shop) -> None:
     done = run_driver(server, "late")
     assert done.returncode
