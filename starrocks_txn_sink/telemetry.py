@@ -151,6 +151,7 @@ _LEVELS = {
     "session.opened": logging.INFO,
     "batch.completed": logging.INFO,
     "batch.failed": logging.ERROR,
+    "batch.stopped": logging.INFO,
     "integrity.violated": logging.ERROR,
     "audit.failed": logging.WARNING,
     "label.unlisted": logging.WARNING,

@@ -5,7 +5,7 @@ Events of the sink on the driver, and their fields:
     sink.made           buffer_bytes, timeout, version     session.opened   job, exactly_once
     batch.started       job, batch_id, lanes, query, database    lane.reported    report (lane.report.LaneReport)
     receipt.collected   receipt (lane.receipt.Receipt)     batch.completed  job, batch_id, seconds, receipts
-    batch.failed        job, batch_id, seconds, code, report or None
+    batch.failed        job, batch_id, seconds, code, report or None     batch.stopped    job, batch_id, seconds
     outage.met          the same; the driver waits and writes again    outage.ended   job, batch_id, seconds
     integrity.violated  kind (torn, duplicated, lost, source_changed, unlisted)
     label.unlisted      job                                columns.unknown  job, table, count
@@ -118,6 +118,11 @@ class Model:
         self._add_failure(job, fields, now)
         if fields["code"] == "source_changed":
             self._on_integrity_violated({"kind": "source_changed"}, now)
+        self._set_job_gauges()
+
+    def _on_batch_stopped(self, fields: Mapping[str, Any], now: float) -> None:
+        job = self.jobs.touch(fields["job"], now)
+        job.running_since, job.lanes, job.outage_since = 0.0, 0, 0.0
         self._set_job_gauges()
 
     def _on_outage_met(self, fields: Mapping[str, Any], now: float) -> None:

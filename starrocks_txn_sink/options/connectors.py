@@ -117,6 +117,8 @@ _NO_END = "in Flink and Spark connectors, values of 0 and less mean no timeout; 
 
 Rule = MapsTo | Refused | WithoutEffect
 
+_SEPARATORS = WithoutEffect("the sink writes CSV with separators of its own, the characters 1 and 2")
+
 FLINK_OPTIONS: Mapping[str, Rule] = {
     "connector": Refused("this is the StarRocks sink", ("starrocks",)),
     "load-url": MapsTo("load_url", _text),
@@ -139,6 +141,8 @@ FLINK_OPTIONS: Mapping[str, Rule] = {
     "sink.transaction.multi-table.max-txn-bytes": WithoutEffect(
         "a source transaction of any size is sent within buffer_bytes"
     ),
+    "sink.properties.row_delimiter": _SEPARATORS,
+    "sink.properties.column_separator": _SEPARATORS,
     "sink.properties.timeout": MapsTo("timeout", _integer),
     "sink.properties.compression": MapsTo("compression", _compression),
     "sink.properties.warehouse": MapsTo("warehouse", _text),
@@ -170,7 +174,6 @@ FLINK_PREFIXES: Mapping[str, Rule] = {
 }
 """Prefix of names → its translation. `_read_property` reads `sink.properties.…` and `table.….properties.…`."""
 
-_SEPARATORS = WithoutEffect("the sink writes CSV with separators of its own, the characters 1 and 2")
 _READ_REQUESTS = WithoutEffect("it is about requests that read; starrocks.write.… is about loads")
 _TABLE_NOTE = "the part before the point; a `TableRoute` or the row itself names the table"
 _INTERVAL_NOTE = "for several lanes with a StarRocks transaction each; otherwise a micro-batch is committed at its end"

@@ -48,7 +48,15 @@ from starrocks_txn_sink.metrics.jobs import AssemblerLevels
 from starrocks_txn_sink.metrics.spark_progress import ProgressWatch
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink import progress
-from starrocks_txn_sink.sink.failures import FAILURES, SPARK, Failure, is_interruption, refused_row, text_of
+from starrocks_txn_sink.sink.failures import (
+    FAILURES,
+    SPARK,
+    Failure,
+    error_in_text,
+    is_interruption,
+    refused_row,
+    text_of,
+)
 from starrocks_txn_sink.telemetry import Event, EventLogger, Listener, fan_out, get_logger, shares_stderr
 from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
 
@@ -304,8 +312,9 @@ class SinkEvents:
     ) -> Iterator[list[Receipt]]:
         """Emit the events of the micro-batch that is written inside; the list takes its receipts.
 
-        `receipt.collected` comes before `batch.completed`; an error that leaves the block emits `batch.failed`. A
-        lane's error leaves it as the lane raised it, not as Spark's text. Spark's own errors stay untouched.
+        `receipt.collected` comes before `batch.completed`. An error that leaves the block emits `batch.failed`, or
+        `batch.stopped` where Spark interrupts the micro-batch of a query that is being stopped. A lane's or a stage's
+        error leaves it as it was raised, not as Spark's text. Spark's own errors stay untouched.
         """
         started, receipts = time.monotonic(), list[Receipt]()
         if shares_stderr():
@@ -321,8 +330,12 @@ class SinkEvents:
             code = ours.code if ours is not None else (report.error if report else "") or SPARK
             seconds = time.monotonic() - started
             _log_sink.debug("batch.traceback", **place, exc_info=error)
+            stopped = bool(query) and isinstance(error, Exception) and _ends_with_query(frame, error)
+            if stopped and ours is None:
+                self.emit(Event("batch.stopped", {**place, "seconds": seconds}))
+                raise
             self.emit(Event("batch.failed", {**place, "seconds": seconds, "code": code, "report": report}))
-            if query and isinstance(error, Exception) and not _ends_with_query(frame, error):
+            if query and isinstance(error, Exception) and not stopped:
                 FAILURES.post(query, Failure.of(ours or error, settles_doubts=self._settles_doubts, **place))
             if ours is None or type(ours) is StarRocksSinkError:  # the latter is a bug, so its traceback counts
                 raise
@@ -351,10 +364,13 @@ class SinkEvents:
 
 
 def _own_error(error: BaseException, report: LaneReport | None) -> StarRocksSinkError | None:
-    """The sink's error behind `error`: itself, that of a lane, or the refusal of a row in the JVM."""
+    """The sink's error behind `error`: itself, that of a lane, of the JVM that refused a row, or of a stage."""
     if isinstance(error, StarRocksSinkError):
         return error
-    return report.lane_error() if report is not None else refused_row(text_of(error))
+    if report is not None:
+        return report.lane_error()
+    text = text_of(error)
+    return refused_row(text) or error_in_text(text)
 
 
 def _ends_with_query(frame: DataFrame, error: Exception) -> bool:

@@ -51,8 +51,15 @@ def connector(printed: str, here: Mapping[str, str]) -> dict[str, str]:
     return {"name": body["name"], **body["config"]}
 
 
-def shows_it(page: str, home: Path, broker: Broker, jars: str, here: Mapping[str, str] | None = None) -> None:
-    """The page's pipeline writes what the page of Debezium shows."""
+def shows_it(
+    page: str,
+    home: Path,
+    broker: Broker,
+    jars: str,
+    here: Mapping[str, str] | None = None,
+    change: Callable[[], None] = lambda: None,
+) -> None:
+    """The page's pipeline writes what the page of Debezium shows, after `change` at the source."""
     (program,) = blocks(page, "python")
     with Warehouse(home / f"starrocks-{Path(page).stem}") as starrocks:
         starrocks.run(blocks(TABLES, "sql")[0])
@@ -65,6 +72,7 @@ def shows_it(page: str, home: Path, broker: Broker, jars: str, here: Mapping[str
             **(here or {}),
         }
         with Pipeline(program, home / Path(page).stem, places) as pipeline:
+            change()
             pipeline.wait(starrocks.shows(SELECT, SHOWN))
 
 
@@ -86,10 +94,13 @@ def test_postgresql_and_from_flink_sql(home: Path) -> None:
         here = {'"postgres"': '"127.0.0.1"', '"5432"': f'"{postgres.port}"'}
         connect = stack.enter_context(Connect(home / "connect", broker.servers, connector(POSTGRES_CONNECTOR, here)))
         wait_for(connect, lambda: postgres.sql("SELECT 1 FROM pg_replication_slots WHERE active"))
-        postgres.sql(POSTGRES_CHANGES, "shop")
-        wait_for(connect, lambda: "shop.transaction" in broker.topics())
-        for page in (PAGE, FLINK):
-            shows_it(page, home, broker, spark_kafka)
+
+        def change() -> None:
+            postgres.sql(POSTGRES_CHANGES, "shop")
+            wait_for(connect, lambda: "shop.transaction" in broker.topics())
+
+        shows_it(PAGE, home, broker, spark_kafka, change=change)
+        shows_it(FLINK, home, broker, spark_kafka)
 
 
 def test_mariadb_with_the_text_for_mysql(home: Path) -> None:
@@ -110,6 +121,9 @@ def test_mariadb_with_the_text_for_mysql(home: Path) -> None:
         settings = connector(MYSQL_CONNECTOR, here)
         connect = stack.enter_context(Connect(home / "connect", broker.servers, settings, CONNECT_MARIADB))
         wait_for(connect, lambda: any("Binlog" in str(row[4]) for row in mariadb.sql("SHOW PROCESSLIST")))
-        mariadb.sql(*statements(MYSQL_CHANGES))
-        wait_for(connect, lambda: "shop.transaction" in broker.topics())
-        shows_it(PAGE, home, broker, spark_kafka, {r"shop\.public\..*": r"shop\.shop\..*"})
+
+        def change() -> None:
+            mariadb.sql(*statements(MYSQL_CHANGES))
+            wait_for(connect, lambda: "shop.transaction" in broker.topics())
+
+        shows_it(PAGE, home, broker, spark_kafka, {r"shop\.public\..*": r"shop\.shop\..*"}, change)

@@ -203,8 +203,9 @@ def _check(events: pa.Table, source: str) -> None:
     read = pc.fill_null(pc.equal(events[model.OP], SNAPSHOT), False)
     strange = pc.and_(marker, pc.invert(pc.is_in(events[STATUS], value_set=pa.array([BEGIN, END]))))
     metadata = "Set provide.transaction.metadata=true at the connector, and give the transaction topic whole."
+    before = "Changes that it wrote before that setting have none: start behind them."
     for wrong, what, hint in (
-        (pc.and_(row, pc.and_(alone, pc.invert(read))), "A change has no transaction", metadata),
+        (pc.and_(row, pc.and_(alone, pc.invert(read))), "A change has no transaction", f"{metadata} {before}"),
         (pc.and_(marker, alone), "A transaction marker has no id", metadata),
         (strange, "A transaction marker is neither BEGIN nor END", metadata),
         (pc.and_(row, _missing(events, TOTAL_ORDER, alone)), "A change has no total_order", metadata),

@@ -249,8 +249,8 @@ def reason(found: Tally, transaction: int) -> str:
     return "table counts" if not found.collections_agree[transaction] else "gap in total_order"
 
 
-def collection_counts(events: pa.Table, found: Tally, transaction: int) -> dict[str, str]:
-    """`{collection: "found/expected"}` of a transaction."""
+def collection_counts(events: pa.Table, found: Tally, transaction: int) -> str:
+    """The rows that were found and expected in each table of a transaction, like `orders 1/1, order_items 0/2`."""
     rows = found.rows[found.first[transaction] : found.first[transaction + 1]]
     tables = events[v.COLLECTION].take(pa.array(rows)).value_counts().to_pylist()
     seen = {each["values"]: int(each["counts"]) for each in tables}
@@ -258,7 +258,7 @@ def collection_counts(events: pa.Table, found: Tally, transaction: int) -> dict[
     said = (events[v.DATA_COLLECTIONS][end].as_py() or []) if end >= 0 else []
     wanted = {each["data_collection"]: each["event_count"] for each in said}
     names = sorted(str(name) for name in {*seen, *wanted})
-    return {name: f"{seen.get(name, 0)}/{wanted.get(name, 0) if end >= 0 else '?'}" for name in names}
+    return ", ".join(f"{name} {seen.get(name, 0)}/{wanted.get(name, 0) if end >= 0 else '?'}" for name in names)
 
 
 # --- the deliveries of a transaction that a restart cut ---

@@ -10,7 +10,7 @@ from pyspark import cloudpickle
 
 from starrocks_txn_sink import MetricsServer, SinkOptions, StarRocksSink
 from starrocks_txn_sink.coordinator.model import Receipt
-from starrocks_txn_sink.errors import LoadFailed
+from starrocks_txn_sink.errors import InputError, LoadFailed
 from starrocks_txn_sink.sink import lifecycle
 from starrocks_txn_sink.sink.lifecycle import SinkEvents
 from starrocks_txn_sink.telemetry import Event
@@ -72,6 +72,29 @@ def test_a_failing_batch_is_told_with_its_code_and_its_lanes_report() -> None:
         ("rows_rejected", report),
         ("spark", None),
     ]
+
+
+def test_a_micro_batch_that_a_stop_interrupts_is_no_failure() -> None:
+    events: list[Event] = []
+    with MetricsServer(0) as metrics:
+
+        def listen(event: Event) -> None:
+            events.append(event)
+            metrics(event)
+
+        with pytest.raises(RuntimeError):
+            told(SinkEvents(OPTIONS, listen, None), error=RuntimeError("java.lang.InterruptedException"))
+        assert metrics.model.metrics.value("errors_total", "spark") == 0
+        assert not any(job.running_since or job.failed_at for job in metrics.model.jobs)
+    assert [event.name for event in events[1:]] == ["batch.started", "batch.stopped"]
+
+
+def test_an_error_of_a_stage_in_front_of_the_sink_is_raised_as_itself() -> None:
+    trace = "Traceback (most recent call last):\n  File ...\nstarrocks_txn_sink.errors.InputError: A change is odd."
+    events: list[Event] = []
+    with pytest.raises(InputError, match="A change is odd"):
+        told(SinkEvents(OPTIONS, events.append, None), error=RuntimeError(f"PythonException: {trace}"))
+    assert events[-1].fields["code"] == "input"
 
 
 def test_receipts_are_told_before_the_micro_batchs_success_and_none_of_a_failed_one() -> None:
