@@ -66,7 +66,9 @@ class Postgres:
             command, input=text, stdout=out, stderr=out, text=True, check=False, cwd=self.folder, timeout=600
         )
         if done.returncode:
-            raise NoPostgres(f"{program} failed: {(done.stderr or '')[:500]}")
+            log = self.folder / "postgres.log"
+            said = done.stderr or (log.read_text(errors="replace")[-1500:] if log.exists() else "")
+            raise NoPostgres(f"{program} failed with {done.returncode}: {said}")
         return done.stdout or ""
 
     def __enter__(self) -> Self:
