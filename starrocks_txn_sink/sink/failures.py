@@ -165,6 +165,16 @@ def refused_row(text: str) -> errors.InputError | None:
     return errors.InputError(found[1], hint=KEYLESS_ADVICE if NO_PRIMARY_KEY[1] in found[1] else None)
 
 
+def own_error(error: BaseException, report: LaneReport | None) -> StarRocksSinkError | None:
+    """The sink's error behind `error`: itself, that of a lane, of the JVM that refused a row, or of a stage."""
+    if isinstance(error, StarRocksSinkError):
+        return error
+    if report is not None:
+        return report.lane_error()
+    text = text_of(error)
+    return refused_row(text) or error_in_text(text)
+
+
 def text_of(error: BaseException) -> str:
     """The text of an error with its notes; empty if the JVM that has it is gone."""
     with contextlib.suppress(Exception):  # a JVM error fetches its text from the JVM, which may have ended

@@ -48,17 +48,9 @@ from starrocks_txn_sink.metrics.jobs import AssemblerLevels
 from starrocks_txn_sink.metrics.spark_progress import ProgressWatch
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink import progress
-from starrocks_txn_sink.sink.failures import (
-    FAILURES,
-    SPARK,
-    Failure,
-    error_in_text,
-    is_interruption,
-    refused_row,
-    text_of,
-)
+from starrocks_txn_sink.sink.failures import FAILURES, SPARK, Failure, is_interruption, own_error, text_of
 from starrocks_txn_sink.telemetry import Event, EventLogger, Listener, fan_out, get_logger, shares_stderr
-from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
+from starrocks_txn_sink.writer.messages import read_envelope
 
 _log = get_logger("metrics")
 _log_sink = get_logger("sink")
@@ -326,7 +318,7 @@ class SinkEvents:
             yield receipts
         except BaseException as error:
             report = read_envelope(text_of(error))
-            ours = _own_error(error, report)
+            ours = own_error(error, report)
             code = ours.code if ours is not None else (report.error if report else "") or SPARK
             seconds = time.monotonic() - started
             _log_sink.debug("batch.traceback", **place, exc_info=error)
@@ -361,16 +353,6 @@ class SinkEvents:
                 self.endpoint.watch(SparkSession.builder.getOrCreate())
         except Exception as error:  # broken metrics must not stop a job
             _log.warning("metrics.broken", why=str(error))
-
-
-def _own_error(error: BaseException, report: LaneReport | None) -> StarRocksSinkError | None:
-    """The sink's error behind `error`: itself, that of a lane, of the JVM that refused a row, or of a stage."""
-    if isinstance(error, StarRocksSinkError):
-        return error
-    if report is not None:
-        return report.lane_error()
-    text = text_of(error)
-    return refused_row(text) or error_in_text(text)
 
 
 def _ends_with_query(frame: DataFrame, error: Exception) -> bool:
