@@ -112,12 +112,11 @@ _SCANS = WithoutEffect("no thread polls the buffers")
 _CONTINUE = WithoutEffect("the backend is asked for before the body is sent")
 _WAITS = WithoutEffect("waits between attempts grow by themselves, up to batch_deadline")
 _ROWS = WithoutEffect("the buffer is bounded by bytes (buffer_bytes), not by rows")
+_SEPARATORS = WithoutEffect("the sink writes CSV with separators of its own, the characters 1 and 2")
 _ALWAYS = Refused("every load is part of a transaction", ("true",))
 _NO_END = "in Flink and Spark connectors, values of 0 and less mean no timeout; here they select the default"
 
 Rule = MapsTo | Refused | WithoutEffect
-
-_SEPARATORS = WithoutEffect("the sink writes CSV with separators of its own, the characters 1 and 2")
 
 FLINK_OPTIONS: Mapping[str, Rule] = {
     "connector": Refused("this is the StarRocks sink", ("starrocks",)),

@@ -50,6 +50,7 @@ SPARK: Final = "spark"
 """Code of errors from outside the sink: Spark's own, a user's function, a stop."""
 
 _RAISED: Final = re.compile(r"starrocks_txn_sink\.[\w.]*?\.?(\w+): (.+)")
+_PLACED: Final = re.compile(r"(.+ \[\w+=.*\]) (.+)")  # a message with its context, and the advice after it
 _REFUSED_ROW: Final = re.compile(re.escape(REFUSED) + r"([^\n]+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 _INTERRUPTED: Final = (
     *("InterruptedException", "InterruptedIOException", "ClosedByInterruptException"),
@@ -153,7 +154,8 @@ def error_in_text(text: str) -> StarRocksSinkError | None:
     for name, message in _RAISED.findall(text):
         for kind in _classes():
             if kind.__name__ == name:
-                return kind(message)
+                placed = _PLACED.fullmatch(message)
+                return kind(placed[1], hint=placed[2]) if placed else kind(message)
     return None
 
 

@@ -72,9 +72,8 @@ def test_a_preloaded_worker_starts_with_the_modules(spark: SparkSession) -> None
         import sys
 
         loaded = "starrocks_txn_sink.writer.task" in sys.modules
-        for batch in batches:
+        for _ in batches:
             yield pa.record_batch({"loaded": [loaded], "pyspark": [str(sys.modules["pyspark"].__file__)]})
-            assert batch.num_rows
 
     (row,) = spark.range(1).coalesce(1).mapInArrow(modules, "loaded boolean, pyspark string").collect()
     assert row.loaded

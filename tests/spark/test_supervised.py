@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from starrocks_emulator.server import Emulator
-from starrocks_txn_sink import RestartPolicy, run_forever
+from starrocks_txn_sink import RestartPolicy, StarRocksSink, run_forever
+from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.sink.supervisor import ExitCode
-from tests.support.exactly_once_shop import Shop, rows_of, wait_for
+from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of, wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -57,6 +59,28 @@ def test_rejected_rows_end_it_with_one_block_as_the_last_lines(shop: Shop, capfd
     assert lines[-1] == "  Next:   the query stays down (exit code 78)"
     assert len(lines) < 15
     assert not any("starrocks_txn_sink/1:" in line or "Traceback" in line for line in lines)
+
+
+def test_what_a_stage_in_front_of_the_sink_refuses_needs_a_person(
+    shop: Shop, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shop.feed(rows_of("p-0", [1]))
+
+    def refuse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows:
+                raise InputError("A change has no transaction.", hint="Start behind it.", position=7)
+            yield batch
+
+    def start() -> Any:
+        rows = shop.spark.readStream.schema(SCHEMA).json(str(shop.source)).mapInArrow(refuse, SCHEMA)
+        writer = rows.writeStream.foreachBatch(StarRocksSink(shop.options()))
+        return writer.option("checkpointLocation", str(shop.checkpoint())).trigger(availableNow=True).start()
+
+    assert run_forever(start, policy=AT_ONCE) == ExitCode.TERMINAL
+    said = capfd.readouterr().err
+    assert "\nstarrocks-txn-sink: A change has no transaction. [position=7]\n  Remedy: Start behind it.\n" in said
+    assert "errors/input.md (terminal)" in said
 
 
 def test_a_stop_ends_a_running_query(shop: Shop) -> None:

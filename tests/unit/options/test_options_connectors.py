@@ -28,6 +28,8 @@ FLINK = {
     "sink.buffer-flush.interval-ms": "2500",
     "sink.properties.format": "json",
     "sink.properties.strip_outer_array": "true",
+    "sink.properties.column_separator": "\\x01",
+    "sink.properties.row_delimiter": "\\x02",
     "table.order_items.properties.columns": "id,qty",
 }
 SPARK = {
