@@ -13,7 +13,8 @@ import io
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ SEND_SIZE = 1 << 20
 
 
 class RequestTimer:
-    """Remaining time and progress of one request; connections find it through a RequestSlot.
+    """Remaining time and progress of one request; connections find it in `_REQUEST`.
 
     `connected`: a new connection was opened for this request. `sent`: bytes given to the socket so far.
     """
@@ -112,38 +113,29 @@ class RequestTimer:
         return left
 
 
-class RequestSlot:
-    """The current request of one thread; pooled connections outlive requests, so they read it from here."""
-
-    def __init__(self) -> None:
-        self.waiting: RequestTimer | None = None
-
-    def current(self) -> RequestTimer:
-        if self.waiting is None:
-            raise RuntimeError("a connection is used outside a request")
-        return self.waiting
+_REQUEST: ContextVar[RequestTimer] = ContextVar("request")
+"""The current request of a thread; pooled connections outlive requests, so they read it from here."""
 
 
 class DeadlineSocket:
-    """A connected socket (plain or TLS) that never waits past the deadline of the slot's request."""
+    """A connected socket (plain or TLS) that never waits past the deadline of its thread's request."""
 
-    def __init__(self, connected: socket.socket, slot: RequestSlot) -> None:
+    def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
-        self._slot = slot
 
     def sendall(self, data: Any) -> None:
         view = memoryview(data)
         for start in range(0, len(view), SEND_SIZE):
             piece = view[start : start + SEND_SIZE]
-            waiting = self._slot.current()
+            waiting = _REQUEST.get()
             self._socket.settimeout(waiting.send_timeout())
             waiting.sent += len(piece)  # before the call: a failed sendall may have sent a part
             self._socket.sendall(piece)
 
     def makefile(self, *_: Any, **__: Any) -> io.BufferedReader:
         """The reply stream. `http.client` calls this after it has sent the request, so the reply time starts here."""
-        self._slot.current().begin_reply()
-        return io.BufferedReader(_ReplyStream(self._socket, self._slot))
+        _REQUEST.get().begin_reply()
+        return io.BufferedReader(_ReplyStream(self._socket))
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -155,16 +147,15 @@ class DeadlineSocket:
 class _ReplyStream(io.RawIOBase):
     """Received bytes; each receive may take the remaining reply time."""
 
-    def __init__(self, connected: socket.socket, slot: RequestSlot) -> None:
+    def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
-        self._slot = slot
         self._raw = connected.makefile("rb", buffering=0)  # keeps the socket open until the reply is read
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        self._socket.settimeout(self._slot.current().reply_timeout())
+        self._socket.settimeout(_REQUEST.get().reply_timeout())
         return self._raw.readinto(buffer)
 
     def close(self) -> None:
@@ -173,49 +164,33 @@ class _ReplyStream(io.RawIOBase):
 
 
 class _PlainConnection(HTTPConnection):
-    slot: RequestSlot
-
     def connect(self) -> None:
-        self.slot.current().connected = True
+        _REQUEST.get().connected = True
         super().connect()
-        self.sock = DeadlineSocket(self.sock, self.slot)
+        self.sock = DeadlineSocket(self.sock)
 
 
 class _SecureConnection(HTTPSConnection):
-    slot: RequestSlot
-
     def connect(self) -> None:
-        self.slot.current().connected = True
+        _REQUEST.get().connected = True
         super().connect()
-        self.sock = DeadlineSocket(self.sock, self.slot)
+        self.sock = DeadlineSocket(self.sock)
 
 
 class _PlainPool(HTTPConnectionPool):
     ConnectionCls = _PlainConnection
-    slot: RequestSlot
-
-    def _new_conn(self) -> Any:
-        return _with_slot(super()._new_conn, self.slot)
 
 
 class _SecurePool(HTTPSConnectionPool):
     ConnectionCls = _SecureConnection
-    slot: RequestSlot
-
-    def _new_conn(self) -> Any:
-        return _with_slot(super()._new_conn, self.slot)
 
 
 class _Pools(urllib3.PoolManager):
-    """Pools whose connections read their request from `slot`."""
+    """Pools whose connections have a DeadlineSocket."""
 
-    def __init__(self, slot: RequestSlot, **settings: Any) -> None:
+    def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._slot = slot
         self.pool_classes_by_scheme = {"http": _PlainPool, "https": _SecurePool}
-
-    def _new_pool(self, *place: Any, **settings: Any) -> Any:
-        return _with_slot(super()._new_pool, self._slot, *place, **settings)
 
     def clear(self) -> None:
         """Close every pool now: urllib3 waits for garbage collection, and a traceback may keep a pool alive."""
@@ -226,17 +201,10 @@ class _Pools(urllib3.PoolManager):
         super().clear()
 
 
-def _with_slot(make: Callable[..., Any], slot: RequestSlot, *place: Any, **settings: Any) -> Any:
-    made = make(*place, **settings)
-    made.slot = slot
-    return made
-
-
 class DeadlineAdapter(HTTPAdapter):
     """Makes `requests` use DeadlineSocket, without retries of its own. For one thread."""
 
-    def __init__(self, slot: RequestSlot) -> None:
-        self._slot = slot
+    def __init__(self) -> None:
         self.address: Address | None = None
         super().__init__(max_retries=0)
 
@@ -251,7 +219,7 @@ class DeadlineAdapter(HTTPAdapter):
         return {"scheme": address.scheme, "host": address.host, "port": address.port}, settings
 
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **settings: Any) -> None:
-        self.poolmanager = _Pools(self._slot, num_pools=connections, maxsize=maxsize, block=block, **settings)
+        self.poolmanager = _Pools(num_pools=connections, maxsize=maxsize, block=block, **settings)
 
 
 def transport_error(error: Exception, waiting: RequestTimer, address: Address, step: str) -> TransportError:
@@ -350,11 +318,10 @@ class ThreadConnections:
     """The connections of one thread. Ignores HTTP_PROXY, .netrc and cookies."""
 
     def __init__(self, options: SinkOptions) -> None:
-        self._slot = RequestSlot()
         self._connect_timeout = options.connect_timeout
         self._verify: bool | str = options.tls_ca or options.tls_verify
         self._certificate = _client_certificate(options)
-        self._adapter = DeadlineAdapter(self._slot)
+        self._adapter = DeadlineAdapter()
 
     def perform(self, exchange: Exchange) -> HttpResponse:
         """Send one request and read its response; never follows a redirect.
@@ -364,7 +331,7 @@ class ThreadConnections:
         connect = exchange.deadline.bounded(self._connect_timeout, exchange.step)
         reply = min(exchange.reply_seconds, exchange.deadline.remaining()) or connect
         waiting = RequestTimer(exchange.deadline, exchange.reply_seconds)
-        self._slot.waiting = waiting
+        _REQUEST.set(waiting)
         self._adapter.address = exchange.address
         try:
             with self._adapter.send(
