@@ -110,12 +110,15 @@ class RedirectedRequest:
         seen = {(first, False)}
         for _ in range(HOPS + 1):
             answer = self._exchange(target, sending)
-            if answer.status != REDIRECT:
-                reply = self._read_answer(answer, target, sending)
-                self.frontends.remember_leader(asked if sending else target)
-                return reply
-            asked = target
-            target = self._redirect_target(answer.location, target)
+            try:
+                if answer.status != REDIRECT:
+                    reply = self._read_answer(answer, sending)
+                    self.frontends.remember_leader(asked if sending else target)
+                    return reply
+                asked, target = target, self.target_of(answer.location)
+            except (errors.BadReply, errors.HttpRefused, errors.RedirectRefused, errors.ReplyLost) as error:
+                error.context.setdefault("url", str(target))
+                raise
             # Only a backend gets the body; frontends get an empty PUT.
             sending = self.request.operation is Operation.LOAD and not self.frontends.includes(target)
             if (target, sending) in seen:
@@ -148,32 +151,19 @@ class RedirectedRequest:
             self.frontends.ask_last(target)
             raise
 
-    def _redirect_target(self, location: str | None, asked: Address) -> Address:
-        try:
-            return self.target_of(location)
-        except (errors.BadReply, errors.RedirectRefused) as error:
-            error.context.setdefault("url", str(asked))
-            raise
-
-    def _read_answer(self, answer: HttpResponse, target: Address, sending: bool) -> Reply:
+    def _read_answer(self, answer: HttpResponse, sending: bool) -> Reply:
         read = read_load_state if self.request.operation is Operation.LOAD_STATE else read_reply
-        try:
-            reply = read(answer.status, answer.body)
-        except (errors.BadReply, errors.HttpRefused) as error:
-            error.context.setdefault("url", str(target))
-            raise
+        reply = read(answer.status, answer.body)
         if self.request.operation is Operation.LOAD and reply.status is Status.OK and not sending:
             raise errors.BadReply(
                 "The empty PUT that asks for a backend returned OK: a proxy followed the redirect by itself and loaded "
                 "an empty body.",
                 hint="Set load_url to the frontends themselves, not to a proxy that follows redirects.",
-                url=str(target),
             )
         if reply.status is Status.OK and not answer.whole:
             raise errors.ReplyLost(
                 "The server answered the load with OK before its body was sent.",
                 hint="Check the proxies between the sink and the backends.",
-                url=str(target),
             )
         return reply
 
