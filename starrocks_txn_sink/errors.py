@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 _UNPRINTABLE = re.compile(
@@ -94,14 +95,16 @@ def _rebuild(kind: type[StarRocksSinkError], message: str, hint: str, context: d
     return kind(message, hint=hint, **context)
 
 
+def error_classes(root: type[StarRocksSinkError] = StarRocksSinkError) -> Iterator[type[StarRocksSinkError]]:
+    """The classes of errors of all loaded modules, each before those that derive from it."""
+    yield root
+    for child in root.__subclasses__():
+        yield from error_classes(child)
+
+
 def class_of(code: str) -> type[StarRocksSinkError]:
     """The class of errors with `code`; StarRocksSinkError for a code that no loaded module has."""
-    waiting = [StarRocksSinkError]
-    for kind in waiting:
-        if kind.code == code:
-            return kind
-        waiting += kind.__subclasses__()
-    return StarRocksSinkError
+    return next((kind for kind in error_classes() if kind.code == code), StarRocksSinkError)
 
 
 # --- options and input ---

@@ -4,7 +4,6 @@ The endpoint, docs/reference/metrics.md, the Grafana dashboard and the tests of 
 A label is bounded: never a StarRocks label, a transaction id, an offset or a message.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -49,18 +48,12 @@ class Metric:
         return PREFIX + self.name
 
 
-def _error_classes(root: type[errors.StarRocksSinkError]) -> Iterator[type[errors.StarRocksSinkError]]:
-    yield root
-    for child in root.__subclasses__():
-        yield from _error_classes(child)
-
-
 SPARK = "spark"
 """Code of errors from outside the sink: Spark's own, a user's function, a stop."""
 
 ERRORS: dict[str, type[errors.StarRocksSinkError]] = {
     kind.code: kind
-    for kind in _error_classes(errors.StarRocksSinkError)
+    for kind in errors.error_classes()
     if kind.__module__ in (errors.__name__, RowsCutOff.__module__, StateNotWritten.__module__)
 }
 """Every error of the sink by its code."""

@@ -135,12 +135,6 @@ def error_link(code: str) -> str:
 # --- from errors and texts ---
 
 
-def _classes(root: type[StarRocksSinkError] = StarRocksSinkError) -> Iterator[type[StarRocksSinkError]]:
-    yield root
-    for child in root.__subclasses__():
-        yield from _classes(child)
-
-
 def is_outage_code(code: str) -> bool:
     """Whether errors of this code say that StarRocks cannot serve at the moment."""
     return issubclass(errors.class_of(code), errors.Outage)
@@ -152,7 +146,7 @@ def error_in_text(text: str) -> StarRocksSinkError | None:
     if report is not None and (made := report.lane_error()) is not None:
         return made
     for name, message in _RAISED.findall(text):
-        for kind in _classes():
+        for kind in errors.error_classes():
             if kind.__name__ == name:
                 placed = _PLACED.fullmatch(message)
                 return kind(placed[1], hint=placed[2]) if placed else kind(message)
