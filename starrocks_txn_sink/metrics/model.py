@@ -65,6 +65,7 @@ class Model:
         if handler is not None:
             with self.lock:
                 handler(event.fields, self.clock.wall())
+                self._set_job_gauges()
 
     def has_query(self, query: str) -> bool:
         """Whether a streaming query uses the sink."""
@@ -85,7 +86,6 @@ class Model:
         job.ended_at, job.ended_code = 0.0, ""
         if fields["exactly_once"]:  # the take-over has settled all commits in doubt: the ledger has their outcome
             job.in_doubt, job.doubt_since = 0, 0.0
-        self._set_job_gauges()
 
     def _on_batch_started(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
@@ -94,7 +94,6 @@ class Model:
         job.query, job.database = fields["query"] or "", fields.get("database", "")
         job.started_at = job.started_at or now
         self._new_batch = True
-        self._set_job_gauges()
 
     def _on_batch_completed(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
@@ -106,7 +105,6 @@ class Model:
         slot.counts["batches"] += 1
         slot.level("batch_seconds", fields["seconds"])
         job.batch_seconds.append(fields["seconds"])
-        self._set_job_gauges()
 
     def _on_batch_failed(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
@@ -118,22 +116,18 @@ class Model:
         self._add_failure(job, fields, now)
         if fields["code"] == "source_changed":
             self._on_integrity_violated({"kind": "source_changed"}, now)
-        self._set_job_gauges()
 
     def _on_batch_stopped(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
         job.running_since, job.lanes, job.outage_since = 0.0, 0, 0.0
-        self._set_job_gauges()
 
     def _on_outage_met(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
         job.outage_since, job.outage_code = job.outage_since or now, fields["code"]
         self._add_failure(job, fields, now)
-        self._set_job_gauges()
 
     def _on_outage_ended(self, fields: Mapping[str, Any], now: float) -> None:
         self.jobs.touch(fields["job"], now).outage_since = 0.0
-        self._set_job_gauges()
 
     def _add_failure(self, job: JobStatus, fields: Mapping[str, Any], now: float) -> None:
         """Add what a failed try at a micro-batch has counted: the lane's report, or the code of the driver's error."""
@@ -341,13 +335,11 @@ class Model:
         job = self.jobs.for_query(fields["query"])
         if job is not None:  # its first start is not seen: the query has no job before its first micro-batch
             job.started_at, job.restarts = now, job.restarts + 1
-            self._set_job_gauges()
 
     def _on_query_idle(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.for_query(fields["query"])
         if job is not None:
             job.idle, job.last_progress = True, now
-            self._set_job_gauges()
 
     def _on_query_ended(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.for_query(fields["query"])
@@ -357,7 +349,6 @@ class Model:
             job.ended_code = (job.failed_code or SPARK) if fields["failed"] else ""
             if not fields["failed"]:
                 job.failed_at = 0.0  # stopping a query fails its running micro-batch; that is no failure of the job
-            self._set_job_gauges()
 
     def _set_job_gauges(self) -> None:
         """Set the metrics of each job."""
