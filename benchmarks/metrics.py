@@ -195,7 +195,7 @@ def main(rows: int, rounds: int, with_spark: bool) -> None:
             metrics(event)
 
     driver = min(cpu(tell) for _ in range(200))
-    scrape = min(cpu(lambda: exposition(metrics._registry, "")) for _ in range(20))
+    scrape = min(cpu(lambda: exposition(metrics._collector, "")) for _ in range(20))
     page = min(cpu(lambda: dashboard_state(metrics.model, time.time(), 60.0)) for _ in range(20))
     base, share = spent["without"], spent["with"] / spent["without"] - 1
     say = sys.stdout.write

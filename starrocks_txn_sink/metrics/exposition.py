@@ -3,16 +3,17 @@
 from collections.abc import Iterator
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, core
+from prometheus_client import core
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from starrocks_txn_sink.metrics.catalogue import METRICS, Metric, MetricKind
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.writer.messages import Durations
 
 
-class ModelCollector:
-    """A prometheus-client collector over one model."""
+class ModelCollector(Collector):
+    """A collector over one model, of which the process's default registry knows nothing."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -42,14 +43,7 @@ def _buckets(durations: Durations) -> list[tuple[str, float]]:
     return list(zip(bounds, map(float, accumulate(durations.counts)), strict=True))
 
 
-def registry_of(model: Model) -> CollectorRegistry:
-    """A registry of its own for this model; the process's default registry stays untouched."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(ModelCollector(model))
-    return registry
-
-
-def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+def exposition(collector: Collector, accept: str) -> tuple[bytes, str]:
     """Body and content type in the format that the Accept header prefers."""
     encoder, content_type = choose_encoder(accept)
-    return encoder(registry), content_type
+    return encoder(collector), content_type

@@ -194,10 +194,6 @@ class JobStatuses:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def oldest_outage(self) -> float:
-        """Time since which a job has waited for StarRocks; 0 if none waits."""
-        return min((job.outage_since for job in self if job.outage_since), default=0.0)
-
     @property
     def in_doubt(self) -> int:
         return sum(job.in_doubt for job in self)

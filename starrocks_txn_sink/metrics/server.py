@@ -1,4 +1,4 @@
-"""Files of the page; they ship in the package."""
+"""The metrics endpoint: `MetricsServer`, and a small HTTP server under it for the page's files and the metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from types import TracebackType
@@ -21,6 +21,8 @@ import orjson
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.metrics.model import Model
+from starrocks_txn_sink.metrics.source_lag import LagWatch, has_ended
+from starrocks_txn_sink.metrics.spark_progress import ProgressWatch
 from starrocks_txn_sink.metrics.state import RUNBOOK, dashboard_state
 from starrocks_txn_sink.metrics.verdict import readiness
 from starrocks_txn_sink.public_names import suggests_arguments
@@ -208,11 +210,6 @@ def _names_loopback(host: str) -> bool:
         return False
 
 
-def _has_ended(session: Any) -> bool:
-    context = getattr(session, "_sc", None)  # on Spark Connect there is none
-    return context is not None and context._jsc is None
-
-
 PORT = 9464
 HOST = "127.0.0.1"
 READY_SECONDS = 60.0
@@ -250,7 +247,7 @@ class MetricsServer:
         self.port, self.host, self.ready_seconds = port, host, ready_seconds
         self._clock = clock or SystemClock()
         self.model = Model(self._clock)
-        self._registry = _registry(self.model)
+        self._collector = _collector(self.model)
         self._guard = threading.Lock()
         self._listener: HttpListener | None = None
         self._watched: Any = None
@@ -258,7 +255,7 @@ class MetricsServer:
         self._lag_watch: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.port, self.host, self.ready_seconds)
+        return partial(MetricsServer, ready_seconds=self.ready_seconds), (self.port, self.host)
 
     def __repr__(self) -> str:
         return f"MetricsServer({self.url or f'{self.host}:{self.port}, not started'})"
@@ -312,11 +309,8 @@ class MetricsServer:
             session: The SparkSession.
         """
         with self._guard:
-            if self._progress_watch is not None and not _has_ended(self._watched):
+            if self._progress_watch is not None and not has_ended(self._watched):
                 return
-            from starrocks_txn_sink.metrics.source_lag import LagWatch
-            from starrocks_txn_sink.metrics.spark_progress import ProgressWatch
-
             self._watched, self._progress_watch = session, ProgressWatch(session, self.model.record)
             if hasattr(session, "_jsparkSession"):  # Spark Connect hides the query
                 self._lag_watch = LagWatch(session, self.model.record, self._clock, self.model.has_query)
@@ -359,7 +353,7 @@ class MetricsServer:
     def _metrics(self, query: HttpQuery) -> HttpReply:
         from starrocks_txn_sink.metrics.exposition import exposition
 
-        return HttpReply(*exposition(self._registry, query.accept))
+        return HttpReply(*exposition(self._collector, query.accept))
 
     def _healthz(self, query: HttpQuery) -> HttpReply:
         del query
@@ -382,13 +376,9 @@ class MetricsServer:
         return lambda _: HttpReply(read_asset(name), ASSETS[name])
 
 
-def _restore(port: int, host: str, ready_seconds: float) -> MetricsServer:
-    return MetricsServer(port, host, ready_seconds=ready_seconds)
-
-
-def _registry(model: Model) -> Any:
+def _collector(model: Model) -> Any:
     try:
-        from starrocks_txn_sink.metrics.exposition import registry_of
+        from starrocks_txn_sink.metrics.exposition import ModelCollector
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "prometheus_client":
             raise
@@ -397,7 +387,7 @@ def _registry(model: Model) -> Any:
             hint="Run: pip install 'starrocks-txn-sink[metrics]'",
             option="metrics_port",
         ) from error
-    return registry_of(model)
+    return ModelCollector(model)
 
 
 _shared: dict[tuple[str, int], MetricsServer] = {}
@@ -407,9 +397,8 @@ _shared_guard = threading.Lock()
 def shared_server(port: int, host: str = HOST) -> MetricsServer:
     """The process's server at this address, created at the first call; with port 0 a new one at each call."""
     with _shared_guard:
-        if port == 0 or (host, port) not in _shared:
-            server = MetricsServer(port, host)
-            if port == 0:
-                return server
-            _shared[(host, port)] = server
+        if port == 0:
+            return MetricsServer(port, host)
+        if (host, port) not in _shared:
+            _shared[(host, port)] = MetricsServer(port, host)
         return _shared[(host, port)]

@@ -15,13 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import orjson
-
 from starrocks_txn_sink.clock import Clock, SystemClock
+from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, Offsets, offsets_of
+from starrocks_txn_sink.sources.kafka.spark_reader import class_name, elements
 from starrocks_txn_sink.telemetry import Event, Listener
 
-KafkaPartition = tuple[str, int]
-Offsets = Mapping[KafkaPartition, int]
 EndOffsets = Callable[[Offsets], Offsets]
 """The ends of the partitions that have the given offsets; raises any exception if Kafka does not answer."""
 
@@ -95,23 +93,6 @@ class QueryLag:
                     ends.close()
 
 
-def offsets_of(text: str) -> dict[KafkaPartition, int]:
-    """Offsets by partition in a source's JSON; empty for a source of another kind."""
-    try:
-        offset = orjson.loads(text)
-    except ValueError:
-        return {}
-    if not isinstance(offset, Mapping):
-        return {}
-    return {
-        (topic, int(number)): at
-        for topic, numbers in offset.items()
-        if isinstance(numbers, Mapping) and not topic.startswith("@")
-        for number, at in numbers.items()
-        if isinstance(at, int) and number.isdigit()
-    }
-
-
 class LagWatch:
     """A daemon thread that emits `source.lagged` for the `wanted` queries of a session, until `close`.
 
@@ -132,7 +113,7 @@ class LagWatch:
         self._over.set()
 
     def _watch(self) -> None:
-        while not self._over.wait(INTERVAL) and _is_alive(self._session):
+        while not self._over.wait(INTERVAL) and not has_ended(self._session):
             with contextlib.suppress(Exception):  # the JVM is about to end
                 running = {str(query.id): query for query in self._session.streams.active}
                 for name in self._queries.keys() - running.keys():
@@ -168,20 +149,9 @@ class LagWatch:
             self._emit(Event(event.name, {"query": name, **event.fields}))
 
 
-def _is_alive(session: Any) -> bool:
-    context = getattr(session, "_sc", None)
-    return context is not None and context._jsc is not None
-
-
-def _elements(sequence: Any) -> Iterator[Any]:
-    """The elements of a Scala collection."""
-    each = sequence.iterator()
-    while each.hasNext():
-        yield each.next()
-
-
-def _class_name(value: Any) -> str:
-    return str(value.getClass().getSimpleName())
+def has_ended(session: Any) -> bool:
+    context = getattr(session, "_sc", None)  # on Spark Connect there is none
+    return context is not None and context._jsc is None
 
 
 def _read_offsets(session: Any, execution: Any) -> dict[int, Offsets]:
@@ -192,7 +162,7 @@ def _read_offsets(session: Any, execution: Any) -> dict[int, Offsets]:
     """
     committed = execution.committedOffsets()
     found: dict[int, Offsets] = {}
-    for place, source in enumerate(_elements(execution.sources())):
+    for place, source in enumerate(elements(execution.sources().iterator())):
         offset = committed.get(source)
         if offset.isDefined():
             found[place] = offsets_of(str(offset.get().json()))
@@ -216,9 +186,9 @@ def _initial_offsets(jvm: Any, execution: Any, place: int) -> str:
 
 def _end_offsets(session: Any, execution: Any) -> Iterator[tuple[int, EndOffsets]]:
     """How to ask each Kafka source of a query for its ends; sources and the plan's leaves come in the same order."""
-    leaves = (leaf for leaf in _elements(execution.analyzedPlan().collectLeaves()) if leaf.isStreaming())
+    leaves = (leaf for leaf in elements(execution.analyzedPlan().collectLeaves().iterator()) if leaf.isStreaming())
     for place, leaf in enumerate(leaves):
-        if _class_name(leaf) != "StreamingRelationV2" or leaf.sourceName() not in (_KAFKA, _BALANCED):
+        if class_name(leaf) != "StreamingRelationV2" or leaf.sourceName() not in (_KAFKA, _BALANCED):
             continue
         options = {str(name): str(value) for name, value in leaf.extraOptions().asCaseSensitiveMap().items()}
         if leaf.sourceName() == _BALANCED:

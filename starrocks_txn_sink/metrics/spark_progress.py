@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-import orjson
 from pyspark.sql.streaming import listener as spark
 
 from starrocks_txn_sink.assembler.rules.model import Counters
-from starrocks_txn_sink.sources.balanced.plan import Skew, is_balanced, skew_of
+from starrocks_txn_sink.sources.balanced.plan import Skew, is_balanced, offsets_of, skew_of
 from starrocks_txn_sink.telemetry import Event, Listener
 
 
@@ -62,27 +61,11 @@ _WHOLE = "triggerExecution"
 
 def _lags(source: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     """(partition, unread offsets) for sources that report both offsets by topic and partition, as Kafka's does."""
-    read, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-    for place, newest in latest.items():
-        if place in read:
-            yield place[1] if len({topic for topic, _ in latest}) == 1 else "/".join(place), newest - read[place]
-
-
-def _offsets(offset: Any) -> dict[tuple[str, str], int]:
-    if isinstance(offset, str):
-        try:
-            offset = orjson.loads(offset)
-        except ValueError:
-            return {}
-    if not isinstance(offset, Mapping):
-        return {}
-    return {
-        (topic, partition): at
-        for topic, partitions in offset.items()
-        if isinstance(partitions, Mapping)
-        for partition, at in partitions.items()
-        if isinstance(at, int)
-    }
+    read, latest = offsets_of(source.get("endOffset")), offsets_of(source.get("latestOffset"))
+    alone = len({topic for topic, _ in latest}) == 1
+    for (topic, number), newest in latest.items():
+        if (topic, number) in read:
+            yield str(number) if alone else f"{topic}/{number}", newest - read[topic, number]
 
 
 def _time(text: str | None) -> float:

@@ -184,7 +184,7 @@ def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
     limit_bytes = metrics.value("buffer_limit_bytes")
     full = metrics.value("buffer_bytes") / limit_bytes if limit_bytes else 0.0
     failing = any(job.failed_at for job in model.jobs)
-    waiting = bool(model.jobs.oldest_outage())
+    waiting = any(job.outage_since for job in model.jobs)
     found = {
         "right": Light.BAD if wrong else _warn(metrics.total("dead_letter_rows_total")),
         "fresh": Light.BAD if stale else _warn(waiting or _slow_status(model, now) or _lag_status(model, now)),

@@ -238,10 +238,10 @@ def skew_of(source: Any) -> Skew:
         source: One of the sources of a query's progress (pyspark's object, or a mapping).
     """
     end, latest = _offset(source, "endOffset"), _offset(source, "latestOffset")
-    reached = _offsets_by_partition(end)
+    reached = offsets_of(end)
     held_back = {
-        partition: max(0, offset - reached.get(partition, offset))
-        for partition, offset in _offsets_by_partition(latest).items()
+        f"{topic}-{number}": max(0, offset - reached.get((topic, number), offset))
+        for (topic, number), offset in offsets_of(latest).items()
     }
     newest = {
         f"{topic}-{number}": time / 1000
@@ -258,6 +258,19 @@ def _offset(source: Any, name: str) -> Mapping[str, Any]:
     return parsed or {}
 
 
-def _offsets_by_partition(offset: Mapping[str, Any]) -> dict[str, int]:
-    topics = {name: numbers for name, numbers in offset.items() if not name.startswith("@")}
-    return {f"{topic}-{number}": int(at) for topic, numbers in topics.items() for number, at in numbers.items()}
+def offsets_of(offset: Any) -> dict[KafkaPartition, int]:
+    """Offsets by partition in a source's offset, as JSON or parsed; empty for a source of another kind than Kafka's."""
+    if isinstance(offset, str):
+        try:
+            offset = json.loads(offset)
+        except ValueError:
+            return {}
+    if not isinstance(offset, Mapping):
+        return {}
+    return {
+        (topic, int(number)): at
+        for topic, numbers in offset.items()
+        if isinstance(numbers, Mapping) and not topic.startswith("@")
+        for number, at in numbers.items()
+        if isinstance(at, int) and number.isdigit()
+    }

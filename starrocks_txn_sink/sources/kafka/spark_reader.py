@@ -159,7 +159,7 @@ def _sources(frame: DataFrame) -> Iterator[list[Any]]:
     if handle is None:
         return
     leaves = list(_items(handle.queryExecution().analyzed().collectLeaves()))
-    waiting = [leaf.rdd() for leaf in leaves if _kind(leaf) == "LogicalRDD"]
+    waiting = [leaf.rdd() for leaf in leaves if class_name(leaf) == "LogicalRDD"]
     yield from ([] for _ in range(len(leaves) - len(waiting)))
     seen = set[int]()
     while waiting and len(seen) < _MOST_STEPS:
@@ -170,9 +170,9 @@ def _sources(frame: DataFrame) -> Iterator[list[Any]]:
         seen.add(number)
         parents = [each.rdd() for each in _items(rdd.dependencies())]
         if not parents:
-            inputs = rdd.partitions() if _kind(rdd) == "DataSourceRDD" else ()
+            inputs = rdd.partitions() if class_name(rdd) == "DataSourceRDD" else ()
             found = [each for partition in inputs for each in _inputs(partition)]
-            yield found if all(_kind(each) == "KafkaBatchInputPartition" for each in found) else []
+            yield found if all(class_name(each) == "KafkaBatchInputPartition" for each in found) else []
         waiting += parents
 
 
@@ -181,15 +181,21 @@ def _inputs(partition: Any) -> Iterator[Any]:
         found = partition.inputPartition().iterator()
     except Exception:  # py4j's, for a method that is not there: some versions of Spark have several
         found = partition.inputPartitions().iterator()
-    while found.hasNext():
-        yield found.next()
+    return elements(found)
+
+
+def elements(iterator: Any) -> Iterator[Any]:
+    """The elements that a Scala iterator has left."""
+    while iterator.hasNext():
+        yield iterator.next()
 
 
 def _items(sequence: Any) -> Iterator[Any]:
     return (sequence.apply(at) for at in range(sequence.size()))
 
 
-def _kind(node: Any) -> str:
+def class_name(node: Any) -> str:
+    """The name of a JVM object's class, without its package."""
     return str(node.getClass().getSimpleName())
 
 
@@ -243,8 +249,8 @@ class KafkaSource:
         if not inputs.size():
             return None
         first = inputs.apply(0)
-        if _kind(first) != "KafkaBatchInputPartition":
-            raise _not_alone(f"there is {_kind(first)}")
+        if class_name(first) != "KafkaBatchInputPartition":
+            raise _not_alone(f"there is {class_name(first)}")
         if not first.failOnDataLoss():
             raise _not_alone("failOnDataLoss is false")
         return cls(query, stream, client_config(dict(first.executorKafkaParams())), EVENT_TIME in columns)
@@ -256,7 +262,7 @@ class KafkaSource:
         """
         ranges_of = _require_client()
         rows = frame._jdf.queryExecution().analyzed()
-        number = rows.rdd().id() if _kind(rows) == "LogicalRDD" else None
+        number = rows.rdd().id() if class_name(rows) == "LogicalRDD" else None
         execution = self.stream.lastExecution()
         if number != execution.toRdd().id():  # perhaps the query has been started again
             self.stream = _stream(frame, self.query)
@@ -298,19 +304,19 @@ def _columns_and_steps(plan: Any) -> tuple[dict[str, str], list[str]]:
     """The source's name of each column of the plan that is a column of the source, and what else the plan does."""
     steps: list[str] = []
     aliases: dict[int, int] = {}
-    if _kind(plan) == "WriteToMicroBatchDataSourceV1":
+    if class_name(plan) == "WriteToMicroBatchDataSourceV1":
         plan = plan.children().apply(0)
     outputs = [(str(each.name()), each.exprId().id()) for each in _items(plan.output())]
     while plan.children().size() == 1:
-        if _kind(plan) != "Project":
-            steps.append(_kind(plan))
+        if class_name(plan) != "Project":
+            steps.append(class_name(plan))
         else:
-            renamed = (each for each in _items(plan.projectList()) if _kind(each) == "Alias")
-            plain = (each for each in renamed if _kind(each.child()) == "AttributeReference")
+            renamed = (each for each in _items(plan.projectList()) if class_name(each) == "Alias")
+            plain = (each for each in renamed if class_name(each.child()) == "AttributeReference")
             aliases |= {each.exprId().id(): each.child().exprId().id() for each in plain}
         plan = plan.children().apply(0)
-    if _kind(plan) not in _SOURCE_KINDS:
-        steps.append(_kind(plan))
+    if class_name(plan) not in _SOURCE_KINDS:
+        steps.append(class_name(plan))
     own = {each.exprId().id(): str(each.name()) for each in _items(plan.output())}
     names: dict[str, str] = {}
     for name, number in outputs:
