@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -26,8 +27,12 @@ _NARROW: Final = (pa.string(), pa.binary())
 _WIDE: Final = (pa.large_string(), pa.large_binary())
 
 
+Functions = Mapping[str, tuple[Any, Sequence[Any]]]
+"""The functions of a C library by name: the type of the result, and those of the arguments."""
+
+
 class _Column(ctypes.Structure):
-    """`Column` of compiled.c."""
+    """`Column` of compiled.c, which ends in a `Binary`."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -54,22 +59,24 @@ def _library() -> Any:
         return None
     if abi != _ABI:
         return None
-    found.txn_sink_read.restype = ctypes.c_int64
-    found.txn_sink_read.argtypes = (
-        ctypes.c_void_p,
-        ctypes.c_int32,
-        ctypes.c_void_p,
-        ctypes.c_int64,
-        ctypes.POINTER(_Column),
-        ctypes.c_int64,
-    )
-    found.txn_sink_messages.restype = ctypes.c_int64
-    found.txn_sink_messages.argtypes = (ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_void_p] * 3)
-    found.txn_sink_take.restype = None
-    found.txn_sink_take.argtypes = (ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_void_p] * 7)
-    found.txn_sink_destroy.restype = None
-    found.txn_sink_destroy.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+    declare(found, "txn_sink_", _FUNCTIONS)
     return found
+
+
+_POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int64
+_FUNCTIONS: Final[Functions] = {
+    "read": (_NUMBER, (_POINTER, ctypes.c_int32, _POINTER, _NUMBER, ctypes.POINTER(_Column), _NUMBER)),
+    "messages": (_NUMBER, (_POINTER, _NUMBER, *[_POINTER] * 3)),
+    "take": (None, (_POINTER, _NUMBER, *[_POINTER] * 7)),
+    "destroy": (None, (_POINTER, _NUMBER, _POINTER)),
+}
+
+
+def declare(library: ctypes.CDLL, prefix: str, functions: Functions) -> None:
+    """Tell ctypes the types of a library's functions; AttributeError for a function that it does not have."""
+    for name, (result, arguments) in functions.items():
+        function = getattr(library, prefix + name)
+        function.restype, function.argtypes = result, arguments
 
 
 def read_events(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
@@ -104,17 +111,6 @@ def _ends(values: pa.Array, width: int) -> tuple[int, int]:
     return values.offset * width, (values.offset + len(values)) * width
 
 
-class _Binary(ctypes.Structure):
-    """`Binary` of compiled.c."""
-
-    _fields_ = (
-        ("ends", ctypes.c_void_p),
-        ("data", ctypes.c_void_p),
-        ("valid", ctypes.c_void_p),
-        ("nulls", ctypes.c_int64),
-    )
-
-
 class _Buffers:
     """Room for a column: whole numbers, or texts of `size` bytes in all; pyarrow.ArrowCapacityError for 2 GiB."""
 
@@ -126,15 +122,9 @@ class _Buffers:
         self._ends = None if self._number else pa.allocate_buffer(4 * (rows + 1))
         self._data = pa.allocate_buffer(8 * rows if self._number else size, resizable=True)
 
-    def column(self, name: bytes) -> _Column:
-        ends, data, valid = self._addresses()
-        return _Column(name, len(name), int(self._number), ends, data, valid, 0)
-
-    def binary(self) -> _Binary:
-        return _Binary(*self._addresses(), 0)
-
-    def _addresses(self) -> tuple[int | None, int, int]:
-        return self._ends and self._ends.address, self._data.address, self._valid.address
+    def column(self, name: bytes = b"") -> _Column:
+        ends = self._ends and self._ends.address
+        return _Column(name, len(name), int(self._number), ends, self._data.address, self._valid.address, 0)
 
     def array(self, nulls: int) -> pa.Array:
         """The column, once it is filled; gives back the room that was not needed."""
@@ -191,8 +181,8 @@ class Messages:
         """
         numbers = [np.empty(self._rows, dtype=np.int64) for _ in range(4)]
         texts = [_Buffers(pa.binary(), self._rows, size) for size in self._sizes[: 1 + keys]]
-        made = [each.binary() for each in texts]
-        pointers = [ctypes.addressof(each) for each in made] + [None] * (not keys)
+        made = [each.column() for each in texts]
+        pointers = [ctypes.addressof(each) + _Column.ends.offset for each in made] + [None] * (not keys)
         function = ctypes.cast(timestamp, ctypes.c_void_p)
         columns = (each.ctypes.data for each in numbers)
         _library().txn_sink_take(self._start, self._rows, function, *columns, *pointers)

@@ -7,7 +7,7 @@ them. `ObjectConsumer` is the Python client, which works without the compiled lo
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from operator import itemgetter, methodcaller
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -142,7 +142,7 @@ class _Partition(ctypes.Structure):
 
 
 _POINTER, _INT, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
-_FUNCTIONS: Final[Mapping[str, tuple[Any, Sequence[Any]]]] = {
+_FUNCTIONS: Final[compiled.Functions] = {
     "conf_new": (_POINTER, ()),
     "conf_set": (_INT, (_POINTER, _TEXT, _TEXT, _TEXT, ctypes.c_size_t)),
     "conf_destroy": (None, (_POINTER,)),
@@ -171,9 +171,7 @@ def _librdkafka() -> Any:
     """The functions of the library that the Python client brings; None where it hides them."""
     library = ctypes.CDLL(cimpl.__file__)
     try:
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(library, f"rd_kafka_{name}")
-            function.restype, function.argtypes = result, arguments
+        compiled.declare(library, "rd_kafka_", _FUNCTIONS)
     except AttributeError:
         return None
     return library
