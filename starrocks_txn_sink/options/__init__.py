@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from starrocks_txn_sink.options.addresses import MIN_SERVER_VERSION, require_supported
 from starrocks_txn_sink.options.declarations import Compression, Delivery, SchemaChanges, TableOptions, Transactions
 from starrocks_txn_sink.options.sink_options import SinkOptions
 
 __all__ = [
-    "MIN_SERVER_VERSION",
     "Compression",
     "Delivery",
     "SchemaChanges",
     "SinkOptions",
     "TableOptions",
     "Transactions",
-    "require_supported",
 ]

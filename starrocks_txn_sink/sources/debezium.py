@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from pyspark.sql import functions as F  # noqa: N812
 
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.columns import KEY_DELETES
 from starrocks_txn_sink.sources.debezium_values import CHANGE, KEY, MARKER, PLACE, TIMESTAMP, read_values
-from starrocks_txn_sink.sources.txn_event import check_input, named_column
-from starrocks_txn_sink.sources.txn_lines import OnMalformed, check_policy
+from starrocks_txn_sink.sources.txn_event import check_input
+from starrocks_txn_sink.sources.txn_lines import OnMalformed, check_literal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -38,10 +39,7 @@ class TableMapping:
     dead_letter_table: str | None = None
 
     def __post_init__(self) -> None:
-        if self.on_unknown not in get_args(OnUnknownTable):
-            raise OptionError(
-                f"on_unknown_table is {self.on_unknown!r}.", hint=f"Use one of: {', '.join(get_args(OnUnknownTable))}."
-            )
+        check_choice("on_unknown_table", self.on_unknown, get_args(OnUnknownTable))
         if (self.on_unknown == "dead_letter") != (self.dead_letter_table is not None):
             raise OptionError(
                 "on_unknown_table and dead_letter_table do not fit together.",
@@ -152,9 +150,8 @@ def parse_debezium(
         rows = parse_debezium(changes, tables={"public.orders": "orders", "public.items": "order_items"})
     """
     rule = TableMapping(tables, on_unknown_table, dead_letter_table)
-    if deleted_row not in get_args(DeletedRow):
-        raise OptionError(f"deleted_row is {deleted_row!r}.", hint="Use before or key.")
-    check_policy(on_malformed)
+    check_literal("deleted_row", deleted_row, DeletedRow)
+    check_literal("on_malformed", on_malformed, OnMalformed)
     check_input(df, (value, *((key,) if deleted_row == "key" else ())))
     event = F.col("_event")
     parsed = read_values(df, value, CHANGE, key if deleted_row == "key" else None)
@@ -168,9 +165,8 @@ def parse_debezium(
     if dead_letter_table is not None:
         unknown = rule.table_by_rule(collection).isNull()
         row = F.when(unknown, _dead_letter(event, collection, row)).otherwise(row)
-        op = F.when(unknown & (op == _DELETE), F.lit("c")).otherwise(
-            op
-        )  # the dead letter of a delete is itself an insert
+        # The dead letter of a delete is itself an insert.
+        op = F.when(unknown & (op == _DELETE), F.lit("c")).otherwise(op)
     return frame.select(
         event["source"]["name"].alias("source_partition"),
         _stable_txn_id(event["transaction"]["id"]).alias("txn_id"),
@@ -218,7 +214,7 @@ def parse_debezium_transactions(
         InputError: A column is missing.
         OptionError: `on_malformed` is unknown.
     """
-    check_policy(on_malformed)
+    check_literal("on_malformed", on_malformed, OnMalformed)
     check_input(df, (value, "partition", "offset", *(() if source else ("topic",))))
     event = F.col("_event")
     parsed = read_values(df, value, MARKER)
@@ -252,18 +248,17 @@ def _handle_malformed(frame: DataFrame, good: Column, what: str, on_malformed: O
             f"A value is not a Debezium {what} (not exactly one JSON object, a field of another type, or an "
             "unknown operation)"
         ),
-        *_place_text({name: name for name in PLACE if name in frame.columns}),
+        *_place_text([name for name in PLACE if name in frame.columns]),
         F.lit('. Correct the source, or pass on_malformed="drop" to lose such values.'),
     )
     return frame.where(F.when(bad, F.raise_error(message).cast("boolean")).otherwise(F.lit(True)))
 
 
-def _place_text(columns: Mapping[str, str | None]) -> list[Column]:
-    """The end of an error's text: the row's values in `columns`, by name; empty without any."""
+def _place_text(columns: Iterable[str]) -> list[Column]:
+    """The end of an error's text: the row's values in `columns`; empty without any."""
     parts: list[Column] = []
-    for name, own in columns.items():
-        if own:
-            parts += [F.lit(f" {name}="), F.coalesce(named_column(own).cast("string"), F.lit("NULL"))]
+    for name in columns:
+        parts += [F.lit(f" {name}="), F.coalesce(F.col(name).cast("string"), F.lit("NULL"))]
     return [F.lit(" at"), *parts] if parts else []
 
 

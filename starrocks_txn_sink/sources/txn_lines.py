@@ -49,10 +49,10 @@ def map_ahead(work: Callable[[In], Out], items: Iterable[In], threads: int) -> I
             yield futures.popleft().result()
 
 
-def check_policy(on_malformed: str) -> None:
-    """Raise OptionError for an unknown `on_malformed`."""
-    if on_malformed not in get_args(OnMalformed):
-        raise OptionError(f"on_malformed is {on_malformed!r}.", hint=f"Use {' or '.join(get_args(OnMalformed))}.")
+def check_literal(name: str, value: str, allowed: Any) -> None:
+    """Raise OptionError for a value that is none of the Literal `allowed`."""
+    if value not in get_args(allowed):
+        raise OptionError(f"{name} is {value!r}.", hint=f"Use {' or '.join(get_args(allowed))}.")
 
 
 SOURCE_PARTITION, POSITION, VALUE = "source_partition", "position", "value"
@@ -91,9 +91,8 @@ class TxnEventLines:
     reader: Reader = "spark"
 
     def __post_init__(self) -> None:
-        check_policy(self.on_malformed)
-        if self.reader not in get_args(Reader):
-            raise OptionError(f"reader is {self.reader!r}.", hint=f"Use {' or '.join(get_args(Reader))}.")
+        check_literal("on_malformed", self.on_malformed, OnMalformed)
+        check_literal("reader", self.reader, Reader)
         if self.reader == "librdkafka" and not self.placed:
             raise OptionError(
                 'With reader="librdkafka" source partition and position are Kafka\'s own.',

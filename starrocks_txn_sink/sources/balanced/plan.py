@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
 from starrocks_txn_sink.clock import Clock
@@ -88,7 +89,7 @@ def plan_batch(
     common = common_time(ends, idle)
     if common is None:
         return BatchEnd(start, None)
-    offsets_at = _OffsetsAtTime(start, ends.end, offsets_from)
+    offsets_at = _offsets_at_time(start, ends.end, offsets_from)
     time = max(common, since)
     end = offsets_at(time)
     if limits.fill(start, end) <= 1:
@@ -114,7 +115,7 @@ def slice_bounds(
     start: Offsets, end: Offsets, since: int, time: int, count: int, offsets_from: OffsetsFrom
 ) -> list[Offsets]:
     """Offsets at event times that divide start…end into about `count` equal parts; first `start`, last `end`."""
-    offsets_at = _OffsetsAtTime(start, end, offsets_from)
+    offsets_at = _offsets_at_time(start, end, offsets_from)
     total = sum(end[each] - start[each] for each in start)
     cuts: list[Offsets] = [start]
     low = since
@@ -131,20 +132,15 @@ def slice_bounds(
     return [*cuts, end]
 
 
-class _OffsetsAtTime:
+def _offsets_at_time(low: Offsets, high: Offsets, offsets_from: OffsetsFrom) -> Callable[[int], Offsets]:
     """Offsets just past an event time, clamped to low…high; requests each time only once."""
 
-    def __init__(self, low: Offsets, high: Offsets, offsets_from: OffsetsFrom) -> None:
-        self._low, self._high, self._offsets_from = low, high, offsets_from
-        self._known: dict[int, Offsets] = {}
+    @cache
+    def offsets_at(time: int) -> Offsets:
+        found = offsets_from(time + 1)
+        return {each: max(first, min(found.get(each, first), high[each])) for each, first in low.items()}
 
-    def __call__(self, time: int) -> Offsets:
-        if time not in self._known:
-            found = self._offsets_from(time + 1)
-            self._known[time] = {
-                each: max(low, min(found.get(each, low), self._high[each])) for each, low in self._low.items()
-            }
-        return self._known[time]
+    return offsets_at
 
 
 def _cut_millisecond(start: Offsets, end: Offsets, limits: BatchLimits) -> Offsets:

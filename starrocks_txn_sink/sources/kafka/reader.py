@@ -66,10 +66,7 @@ class BalancedOffset:
     time: int = -1
 
     def as_json(self) -> dict[str, Any]:
-        topics: dict[str, dict[str, int]] = {}
-        for (topic, number), offset in sorted(self.offsets.items()):
-            topics.setdefault(topic, {})[str(number)] = offset
-        return {**topics, plan.TIME: self.time}
+        return {**_by_topic(self.offsets), plan.TIME: self.time}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> BalancedOffset:
@@ -80,6 +77,13 @@ class BalancedOffset:
             for number, offset in numbers.items()
         }
         return cls(offsets, int(value[plan.TIME]))
+
+
+def _by_topic(values: Mapping[KafkaPartition, int]) -> dict[str, dict[str, int]]:
+    topics: dict[str, dict[str, int]] = {}
+    for (topic, number), value in sorted(values.items()):
+        topics.setdefault(topic, {})[str(number)] = value
+    return topics
 
 
 class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -129,11 +133,8 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Ends of the partitions, and under `@newest` the highest event time of each: the input of `skew_of`."""
         ends = self._target or self._kafka.partition_ends(self._partitions())
-        newest: dict[str, dict[str, int]] = {}
-        for (topic, number), time in ends.newest.items():
-            if time is not None:
-                newest.setdefault(topic, {})[str(number)] = time
-        return {**BalancedOffset(ends.end).as_json(), plan.NEWEST: newest}
+        newest = {partition: time for partition, time in ends.newest.items() if time is not None}
+        return {**BalancedOffset(ends.end).as_json(), plan.NEWEST: _by_topic(newest)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One slice of event time per task, each over all partitions, oldest first."""
