@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
 from pyspark import SparkContext
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.utils import is_remote
@@ -213,6 +214,25 @@ def check_class_archive(file: str | os.PathLike[str]) -> Path:
     if any(each.isspace() or each in "'\"" for each in str(path)):  # Spark splits the JVM's options there
         raise OptionError(f"The class archive is {path}.", hint="Choose a path without blanks and quotes.")
     return path
+
+
+# --- the JVM's objects ---
+
+
+def analyzed_plan(frame: DataFrame) -> Any:
+    """The analysed plan of a frame; None on Spark Connect, where it is out of reach."""
+    handle: Any = getattr(frame, "_jdf", None)
+    return None if handle is None else handle.queryExecution().analyzed()
+
+
+def items(sequence: Any) -> Iterator[Any]:
+    """The items of a Scala sequence."""
+    return (sequence.apply(at) for at in range(sequence.size()))
+
+
+def class_name(node: Any) -> str:
+    """The name of an object's class, without its package."""
+    return str(node.getClass().getSimpleName())
 
 
 # --- what Spark 3.5 does without ---

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
+from starrocks_txn_sink.spark_version import analyzed_plan, class_name, items
+
 # Deterministic to Spark, because a query takes the time once; but each run and each micro-batch has another.
 _TIMES: Final = frozenset(
     ("CurrentTimestamp", "CurrentDate", "CurrentTime", "CurrentBatchTimestamp", "LocalTimestamp", "Now")
@@ -24,12 +26,11 @@ def non_deterministic_functions(frame: DataFrame) -> list[str]:
     Conditions of filters and joins do not count. A column that Python code or a state operator has made is taken as it
     is. Empty on Spark Connect, where the plan is out of reach.
     """
-    handle = getattr(frame, "_jdf", None)
-    if handle is None:
+    plan = analyzed_plan(frame)
+    if plan is None:
         return []
-    plan = handle.queryExecution().analyzed()
     sources = dict(_sources(plan))
-    waiting, seen, found = [_id(each) for each in _items(plan.output())], set[int](), set[str]()
+    waiting, seen, found = [_id(each) for each in items(plan.output())], set[int](), set[str]()
     while waiting:
         number = waiting.pop()
         if number in seen:
@@ -37,7 +38,7 @@ def non_deterministic_functions(frame: DataFrame) -> list[str]:
         seen.add(number)
         for expression in sources.get(number, ()):
             found.update(_culprits(expression))
-            waiting += [_id(each) for each in _items(expression.references().toSeq())]
+            waiting += [_id(each) for each in items(expression.references().toSeq())]
     return sorted(found)
 
 
@@ -47,20 +48,19 @@ def is_unchanged_since(frame: DataFrame, marked: str, mark: str, names: Sequence
     Only projections and filters may stand in between: a join keeps the metadata, and may repeat a row. False on Spark
     Connect, where the plan is out of reach.
     """
-    handle = getattr(frame, "_jdf", None)
-    if handle is None:
+    plan = analyzed_plan(frame)
+    if plan is None:
         return False
-    plan = handle.queryExecution().analyzed()
     now = _outputs(plan)
     number = now[marked]
-    while _kind(plan) in _ROW_BY_ROW:
-        made = [each for each in _items(plan.expressions()) if _kind(each) == "Alias" and _id(each) == number]
+    while class_name(plan) in _ROW_BY_ROW:
+        made = [each for each in items(plan.expressions()) if class_name(each) == "Alias" and _id(each) == number]
         for alias in made:
             metadata = alias.explicitMetadata()
             if metadata.isDefined() and metadata.get().contains(mark):
                 then = _outputs(plan)
                 return all(name in then and then[name] == now.get(name) for name in names)
-            if _kind(alias.child()) != "AttributeReference":
+            if class_name(alias.child()) != "AttributeReference":
                 return False
             number = _id(alias.child())
         plan = plan.children().apply(0)
@@ -71,40 +71,32 @@ _ROW_BY_ROW: Final = frozenset(("Project", "Filter", "SubqueryAlias", "EventTime
 
 
 def _outputs(plan: Any) -> dict[str, int]:
-    return {str(each.name()): _id(each) for each in _items(plan.output())}
+    return {str(each.name()): _id(each) for each in items(plan.output())}
 
 
 def _sources(plan: Any) -> Iterator[tuple[int, list[Any]]]:
     """The expressions of each column that a plan's nodes make, by the column's id."""
-    for child in _items(plan.children()):
+    for child in items(plan.children()):
         yield from _sources(child)
-    if _kind(plan) == "Union":
-        columns = zip(*(_items(child.output()) for child in _items(plan.children())), strict=True)
-        yield from ((_id(made), [*of]) for made, of in zip(_items(plan.output()), columns, strict=True))
-    elif _kind(plan) == "Generate":
-        yield from ((_id(made), [plan.generator()]) for made in _items(plan.generatorOutput()))
-    for expression in _items(plan.expressions()):
-        if _kind(expression) == "Alias":
+    if class_name(plan) == "Union":
+        columns = zip(*(items(child.output()) for child in items(plan.children())), strict=True)
+        yield from ((_id(made), [*of]) for made, of in zip(items(plan.output()), columns, strict=True))
+    elif class_name(plan) == "Generate":
+        yield from ((_id(made), [plan.generator()]) for made in items(plan.generatorOutput()))
+    for expression in items(plan.expressions()):
+        if class_name(expression) == "Alias":
             yield _id(expression), [expression.child()]
 
 
 def _culprits(expression: Any) -> Iterator[str]:
     """The functions that make an expression non-deterministic: those whose arguments are deterministic."""
-    children = [*_items(expression.children())]
-    if _kind(expression) in _TIMES or (
+    children = [*items(expression.children())]
+    if class_name(expression) in _TIMES or (
         not expression.deterministic() and all(child.deterministic() for child in children)
     ):
-        yield str(expression.name() if "UDF" in _kind(expression) else expression.prettyName())
+        yield str(expression.name() if "UDF" in class_name(expression) else expression.prettyName())
     for child in children:
         yield from _culprits(child)
-
-
-def _items(sequence: Any) -> Iterator[Any]:
-    return (sequence.apply(at) for at in range(sequence.size()))
-
-
-def _kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
 
 
 def _id(attribute: Any) -> int:

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, Offsets, offsets_of
-from starrocks_txn_sink.sources.kafka.spark_reader import class_name, elements
+from starrocks_txn_sink.sources.kafka.spark_reader import elements
+from starrocks_txn_sink.spark_version import class_name
 from starrocks_txn_sink.telemetry import Event, Listener
 
 EndOffsets = Callable[[Offsets], Offsets]

@@ -21,6 +21,7 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
 from starrocks_txn_sink.sources.kafka.options import PATIENCE, SPARK_READS, client_config, no_client
+from starrocks_txn_sink.spark_version import analyzed_plan, class_name, items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -155,10 +156,10 @@ def has_small_polls(frame: DataFrame) -> bool:
 
 def _sources(frame: DataFrame) -> Iterator[list[Any]]:
     """The Kafka input partitions of each source in the frame's lineage; none for a source of another kind."""
-    handle: Any = getattr(frame, "_jdf", None)
-    if handle is None:
+    plan = analyzed_plan(frame)
+    if plan is None:
         return
-    leaves = list(_items(handle.queryExecution().analyzed().collectLeaves()))
+    leaves = list(items(plan.collectLeaves()))
     waiting = [leaf.rdd() for leaf in leaves if class_name(leaf) == "LogicalRDD"]
     yield from ([] for _ in range(len(leaves) - len(waiting)))
     seen = set[int]()
@@ -168,7 +169,7 @@ def _sources(frame: DataFrame) -> Iterator[list[Any]]:
         if number in seen:
             continue
         seen.add(number)
-        parents = [each.rdd() for each in _items(rdd.dependencies())]
+        parents = [each.rdd() for each in items(rdd.dependencies())]
         if not parents:
             inputs = rdd.partitions() if class_name(rdd) == "DataSourceRDD" else ()
             found = [each for partition in inputs for each in _inputs(partition)]
@@ -188,15 +189,6 @@ def elements(iterator: Any) -> Iterator[Any]:
     """The elements that a Scala iterator has left."""
     while iterator.hasNext():
         yield iterator.next()
-
-
-def _items(sequence: Any) -> Iterator[Any]:
-    return (sequence.apply(at) for at in range(sequence.size()))
-
-
-def class_name(node: Any) -> str:
-    """The name of a JVM object's class, without its package."""
-    return str(node.getClass().getSimpleName())
 
 
 # --- the plan of a micro-batch ---
@@ -261,7 +253,7 @@ class KafkaSource:
         There are several only if each could have `least` offsets. Raises OptionError.
         """
         ranges_of = _require_client()
-        rows = frame._jdf.queryExecution().analyzed()
+        rows = analyzed_plan(frame)
         number = rows.rdd().id() if class_name(rows) == "LogicalRDD" else None
         execution = self.stream.lastExecution()
         if number != execution.toRdd().id():  # perhaps the query has been started again
@@ -272,7 +264,7 @@ class KafkaSource:
         scan = _scan(execution)
         start, end = (_offsets(each) for each in (scan.start(), scan.end()))
         if end.keys() - start.keys():  # of a new partition only the source's own plan has the start
-            start = first_offsets(each.offsetRange() for each in _items(scan.inputPartitions())) | start
+            start = first_offsets(each.offsetRange() for each in items(scan.inputPartitions())) | start
         ranges = {place: (start[place], until) for place, until in end.items() if until > start.get(place, until)}
         if len({topic for topic, _ in ranges}) > 1:
             raise _not_alone("there are several topics, whose partitions have the same numbers")
@@ -306,18 +298,18 @@ def _columns_and_steps(plan: Any) -> tuple[dict[str, str], list[str]]:
     aliases: dict[int, int] = {}
     if class_name(plan) == "WriteToMicroBatchDataSourceV1":
         plan = plan.children().apply(0)
-    outputs = [(str(each.name()), each.exprId().id()) for each in _items(plan.output())]
+    outputs = [(str(each.name()), each.exprId().id()) for each in items(plan.output())]
     while plan.children().size() == 1:
         if class_name(plan) != "Project":
             steps.append(class_name(plan))
         else:
-            renamed = (each for each in _items(plan.projectList()) if class_name(each) == "Alias")
+            renamed = (each for each in items(plan.projectList()) if class_name(each) == "Alias")
             plain = (each for each in renamed if class_name(each.child()) == "AttributeReference")
             aliases |= {each.exprId().id(): each.child().exprId().id() for each in plain}
         plan = plan.children().apply(0)
     if class_name(plan) not in _SOURCE_KINDS:
         steps.append(class_name(plan))
-    own = {each.exprId().id(): str(each.name()) for each in _items(plan.output())}
+    own = {each.exprId().id(): str(each.name()) for each in items(plan.output())}
     names: dict[str, str] = {}
     for name, number in outputs:
         while number in aliases:
