@@ -19,11 +19,11 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import orjson
 import structlog
@@ -38,6 +38,24 @@ class Event:
 
     name: str
     fields: dict[str, Any] = field(default_factory=dict)
+
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class LatestValues(dict[Key, Value]):
+    """The newest value of each key, for at most `limit` keys; a new key evicts the one set longest ago."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def __setitem__(self, key: Key, value: Value) -> None:
+        self.pop(key, None)
+        super().__setitem__(key, value)
+        if len(self) > self._limit:
+            del self[next(iter(self))]
 
 
 Listener = Callable[[Event], None]
@@ -179,17 +197,16 @@ class Repeats:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._guard = threading.Lock()
-        self._seen: dict[tuple[object, ...], tuple[float, int]] = {}  # when a kind was written, and how many since
+        self._seen: LatestValues[tuple[object, ...], tuple[float, int]]  # when a kind was written, and how many since
+        self._seen = LatestValues(_MOST_KINDS)
 
     def due(self, event: str, fields: Mapping[str, Any]) -> dict[str, int] | None:
         """Further fields of a line that is due: `left_out`, if there were any; None for a line to leave out."""
         key, now = (event, *(fields.get(name) for name in _SAME)), self._monotonic()
         with self._guard:
-            written, left_out = self._seen.pop(key, (-math.inf, 0))
+            written, left_out = self._seen.get(key, (-math.inf, 0))
             due = now - written >= REPEAT_SECONDS
             self._seen[key] = (now, 0) if due else (written, left_out + 1)
-            if len(self._seen) > _MOST_KINDS:
-                del self._seen[next(iter(self._seen))]
         if not due:
             return None
         return {"left_out": left_out} if left_out else {}

@@ -8,7 +8,7 @@ from typing import Any
 
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.metrics.catalogue import JOBS
-from starrocks_txn_sink.metrics.series import LatestValues
+from starrocks_txn_sink.telemetry import LatestValues
 
 REMEMBERED = 60
 REGIONS = 40

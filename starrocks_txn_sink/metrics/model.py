@@ -29,10 +29,10 @@ from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.metrics.catalogue import JOBS, PARTITIONS, SPARK, VIOLATIONS
 from starrocks_txn_sink.metrics.jobs import REMEMBERED, AssemblerLevels, JobStatus, JobStatuses, committed_entry
-from starrocks_txn_sink.metrics.series import History, HistorySlot, LatestValues, MetricValues
+from starrocks_txn_sink.metrics.series import History, HistorySlot, MetricValues
 from starrocks_txn_sink.metrics.source_lag import SourceLag
 from starrocks_txn_sink.metrics.spark_progress import QueryProgress
-from starrocks_txn_sink.telemetry import Event
+from starrocks_txn_sink.telemetry import Event, LatestValues
 from starrocks_txn_sink.writer.messages import LaneReport
 
 Handler = Callable[[Mapping[str, Any], float], None]

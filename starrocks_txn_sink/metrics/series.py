@@ -1,30 +1,12 @@
 """Bounded collections of label values, so that a metric never has unlimited series."""
 
 from collections import Counter, deque
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from starrocks_txn_sink.metrics.catalogue import JOB, JOBS, METRICS, OTHER, PARTITIONS, TABLES, MetricKind
+from starrocks_txn_sink.telemetry import LatestValues
 from starrocks_txn_sink.writer.messages import BOUNDS, Durations
-
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
-
-
-class LatestValues(dict[Key, Value]):
-    """The newest value of each key, for at most `limit` keys; a new key evicts the one set longest ago."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__()
-        self._limit = limit
-
-    def __setitem__(self, key: Key, value: Value) -> None:
-        self.pop(key, None)
-        super().__setitem__(key, value)
-        if len(self) > self._limit:
-            del self[next(iter(self))]
-
 
 Labels = tuple[str, ...]
 

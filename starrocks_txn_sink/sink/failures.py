@@ -37,7 +37,7 @@ from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import Backoff
 from starrocks_txn_sink.rows.columns import KEYLESS_ADVICE, NO_PRIMARY_KEY, REFUSED
-from starrocks_txn_sink.telemetry import Event, Listener
+from starrocks_txn_sink.telemetry import Event, LatestValues, Listener
 from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
 
 _DELAY: Final = 2.0  # seconds: Spark logs a failed query within one
@@ -201,17 +201,14 @@ class FailureBoard:
     def __init__(self, delay: float = _DELAY) -> None:
         self._delay = delay
         self._guard = threading.Lock()
-        self.last: dict[str, Failure] = {}  # by query
+        self.last: LatestValues[str, Failure] = LatestValues(_QUERIES)  # by query
         self._waiting: dict[str, Failure] = {}
         self._awaited: set[str] = set()
 
     def post(self, query: str, failure: Failure) -> None:
         """Keep the failure of a micro-batch of `query`, and print its block soon."""
         with self._guard:
-            self.last.pop(query, None)
             self.last[query] = self._waiting[query] = failure
-            if len(self.last) > _QUERIES:
-                del self.last[next(iter(self.last))]
         atexit.unregister(self.print_waiting)
         atexit.register(self.print_waiting)
         timer = threading.Timer(self._delay, self._print_late, (query, failure))
