@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import requests
 import urllib3
@@ -30,7 +31,7 @@ from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import BadReply, NotSent, OptionError, ReplyLost, StarRocksSinkError, TransportError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
-from starrocks_txn_sink.protocol.wire import Body
+from starrocks_txn_sink.protocol.wire import Body, Operation, Request
 
 REPLY_LIMIT = 1 << 20
 """Most bytes of a reply; the longest real ones have a few hundred."""
@@ -232,9 +233,9 @@ def transport_error(error: Exception, waiting: RequestTimer, address: Address, s
     chain = _cause_chain(error)
     name = type(chain[-1]).__name__
     place = {"url": str(address)}
-    if _never_connected(chain):
+    if _has(chain, *_NEVER_CONNECTED):
         return NotSent(f"No connection could be made for {step}: {_unreachable(chain)}.", **place)
-    if waiting.sent == 0 and any(isinstance(one, urllib3.exceptions.SSLError) for one in chain):
+    if waiting.sent == 0 and _has(chain, urllib3.exceptions.SSLError):
         return NotSent(
             f"The TLS handshake for {step} failed ({name}).",
             hint="Check tls_ca, tls_certificate and tls_key, and that the port speaks TLS.",
@@ -242,7 +243,7 @@ def transport_error(error: Exception, waiting: RequestTimer, address: Address, s
         )
     if waiting.sent == 0 and waiting.connected:
         return NotSent(f"The new connection broke before {step} was sent ({name}).", **place)
-    if any(isinstance(one, http.client.BadStatusLine) for one in chain) and not _disconnected(chain):
+    if _has(chain, http.client.BadStatusLine) and not _has(chain, http.client.RemoteDisconnected):
         return BadReply(f"The answer to {step} is not HTTP.", **place)
     return ReplyLost(
         f"{step} was sent at least in part, but its reply did not arrive ({name}).",
@@ -252,29 +253,27 @@ def transport_error(error: Exception, waiting: RequestTimer, address: Address, s
     )
 
 
-def _never_connected(chain: list[BaseException]) -> bool:
-    kinds = (
-        requests.exceptions.ConnectTimeout,
-        requests.exceptions.InvalidURL,
-        urllib3.exceptions.ConnectTimeoutError,  # also refused, unreachable and not resolved
-    )
+_NEVER_CONNECTED = (
+    requests.exceptions.ConnectTimeout,
+    requests.exceptions.InvalidURL,
+    urllib3.exceptions.ConnectTimeoutError,  # also refused, unreachable and not resolved
+)
+
+
+def _has(chain: list[BaseException], *kinds: type[BaseException]) -> bool:
     return any(isinstance(one, kinds) for one in chain)
 
 
 def _unreachable(chain: list[BaseException]) -> str:
     """Why no connection was made."""
     unresolved = getattr(urllib3.exceptions, "NameResolutionError", socket.gaierror)  # urllib3 1.26 has none
-    if any(isinstance(one, (socket.gaierror, unresolved)) for one in chain):
+    if _has(chain, socket.gaierror, unresolved):
         return "the host name cannot be resolved"
-    if any(isinstance(one, ConnectionRefusedError) for one in chain):
+    if _has(chain, ConnectionRefusedError):
         return "nothing listens there"
-    if any(isinstance(one, (TimeoutError, urllib3.exceptions.ConnectTimeoutError)) for one in chain[-1:]):
+    if _has(chain[-1:], TimeoutError, urllib3.exceptions.ConnectTimeoutError):
         return "no answer in time"
     return type(chain[-1]).__name__
-
-
-def _disconnected(chain: list[BaseException]) -> bool:
-    return any(isinstance(one, http.client.RemoteDisconnected) for one in chain)
 
 
 def _cause_chain(error: BaseException) -> list[BaseException]:
@@ -302,16 +301,36 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One HTTP request to one address. `step` names it in errors; `reply_seconds` bounds the wait for the reply."""
+    """One HTTP request to one address; `reply_seconds` bounds the wait for the reply."""
 
-    step: str
-    method: str
+    request: Request
     address: Address
-    path: str
     headers: Mapping[str, bytes] = field(repr=False)
     body: BodyPieces | None
     deadline: Deadline
     reply_seconds: float
+
+    @property
+    def step(self) -> str:
+        """The request's name in errors."""
+        return self.request.operation.value
+
+    @property
+    def path(self) -> str:
+        """Path and query of the request; equal on every server of a redirect chain."""
+        if self.request.operation is Operation.LOAD_STATE:
+            database, label = quote(self.request.database, safe=""), quote(self.request.label, safe="")
+            return f"/api/{database}/get_load_state?label={label}"
+        return f"/api/transaction/{self.step}"
+
+
+METHODS: Mapping[Operation, str] = {
+    Operation.BEGIN: "POST",
+    Operation.LOAD: "PUT",
+    Operation.COMMIT: "POST",
+    Operation.ROLLBACK: "POST",
+    Operation.LOAD_STATE: "GET",
+}
 
 
 class ThreadConnections:
@@ -400,7 +419,7 @@ def _client_certificate(options: SinkOptions) -> str | tuple[str, str] | None:
 def _prepare_request(exchange: Exchange) -> requests.PreparedRequest:
     """The request as an adapter takes it; adds only the body's headers to those of the exchange."""
     made = requests.PreparedRequest()
-    made.prepare_method(exchange.method)
+    made.prepare_method(METHODS[exchange.request.operation])
     made.prepare_url(exchange.address.url + exchange.path, None)
     made.prepare_headers(exchange.headers)
     made.prepare_cookies({})  # the adapter reads the cookie jar

@@ -28,7 +28,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
-from urllib.parse import quote
 
 import orjson
 from tenacity import RetryCallState, Retrying, retry_if_exception
@@ -132,18 +131,9 @@ class RedirectedRequest:
         )
 
     def _exchange(self, target: Address, sending: bool) -> HttpResponse:
-        exchange = Exchange(
-            step=self.request.operation.value,
-            method=METHODS[self.request.operation],
-            address=target,
-            path=path_of(self.request),
-            headers=self.headers,
-            body=self.body if sending else None,
-            deadline=self.deadline,
-            reply_seconds=self.reply_seconds,
-        )
+        body = self.body if sending else None
         try:
-            return self.perform(exchange)
+            return self.perform(Exchange(self.request, target, self.headers, body, self.deadline, self.reply_seconds))
         except errors.NotSent:
             self.frontends.forget_leader(target)
             raise
@@ -263,14 +253,6 @@ def _may_repeat(operation: Operation, error: BaseException) -> bool:
 
 # --- messages of the protocol ---
 
-METHODS: Mapping[Operation, str] = {
-    Operation.BEGIN: "POST",
-    Operation.LOAD: "PUT",
-    Operation.COMMIT: "POST",
-    Operation.ROLLBACK: "POST",
-    Operation.LOAD_STATE: "GET",
-}
-
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _VALUE = re.compile(r"[^\s\x00-\x1f\x7f]([^\r\n\x00-\x08\x0b-\x1f\x7f]*[^\s\x00-\x1f\x7f])?")
 
@@ -278,14 +260,6 @@ _VALUE = re.compile(r"[^\s\x00-\x1f\x7f]([^\r\n\x00-\x08\x0b-\x1f\x7f]*[^\s\x00-
 def basic_authorization(username: str, password: str) -> str:
     """The value of `Authorization`; user and password as UTF-8."""
     return "Basic " + b64encode(f"{username}:{password}".encode()).decode("ascii")
-
-
-def path_of(request: Request) -> str:
-    """Path and query of a request; equal on every server of a redirect chain."""
-    if request.operation is Operation.LOAD_STATE:
-        database, label = quote(request.database, safe=""), quote(request.label, safe="")
-        return f"/api/{database}/get_load_state?label={label}"
-    return f"/api/transaction/{request.operation.value}"
 
 
 def headers_of(request: Request, authorization: str) -> dict[str, bytes]:

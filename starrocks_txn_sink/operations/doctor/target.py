@@ -12,7 +12,7 @@ from enum import Enum
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused
 from starrocks_txn_sink.http.connection import Exchange, HttpResponse, ThreadConnections
-from starrocks_txn_sink.http.transport import METHODS, basic_authorization, headers_of, path_of
+from starrocks_txn_sink.http.transport import basic_authorization, headers_of
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.wire import Request
@@ -175,17 +175,8 @@ class Target:
             self._link = ThreadConnections(self.options)
             self._stack.callback(self._link.close)
         authorization = basic_authorization(self.options.username, self.options.read_password())
-        exchange = Exchange(
-            request.operation.value,
-            METHODS[request.operation],
-            address,
-            path_of(request),
-            headers_of(request, authorization),
-            None,
-            Deadline.after(_STEP_SECONDS, self.clock),
-            _STEP_SECONDS,
-        )
-        return self._link.perform(exchange)
+        headers, deadline = headers_of(request, authorization), Deadline.after(_STEP_SECONDS, self.clock)
+        return self._link.perform(Exchange(request, address, headers, None, deadline, _STEP_SECONDS))
 
     def sql(self) -> SqlConnection:
         """A connection to the first query port that accepts the login. Raises SectionSkipped if none does."""
