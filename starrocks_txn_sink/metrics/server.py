@@ -251,8 +251,7 @@ class MetricsServer:
         self._guard = threading.Lock()
         self._listener: HttpListener | None = None
         self._watched: Any = None
-        self._progress_watch: Any = None
-        self._lag_watch: Any = None
+        self._watches: list[ProgressWatch | LagWatch] = []  # of the session `_watched`
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(MetricsServer, ready_seconds=self.ready_seconds), (self.port, self.host)
@@ -309,22 +308,19 @@ class MetricsServer:
             session: The SparkSession.
         """
         with self._guard:
-            if self._progress_watch is not None and not has_ended(self._watched):
+            if self._watches and not has_ended(self._watched):
                 return
-            self._watched, self._progress_watch = session, ProgressWatch(session, self.model.record)
+            self._watched, self._watches = session, [ProgressWatch(session, self.model.record)]
             if hasattr(session, "_jsparkSession"):  # Spark Connect hides the query
-                self._lag_watch = LagWatch(session, self.model.record, self._clock, self.model.has_query)
+                self._watches.append(LagWatch(session, self.model.record, self._clock, self.model.has_query))
 
     def close(self) -> None:
         """Stop serving and listening to Spark. Counts stay, and `start` works again."""
         with self._guard:
             listener, self._listener = self._listener, None
-            progress_watch, self._progress_watch = self._progress_watch, None
-            lag_watch, self._lag_watch = self._lag_watch, None
-        if lag_watch is not None:
-            lag_watch.close()
-        if progress_watch is not None:
-            progress_watch.close()
+            watches, self._watches = self._watches, []
+        for watch in watches:
+            watch.close()
         if listener is not None:
             listener.close()
 
@@ -344,7 +340,7 @@ class MetricsServer:
             **pages,
             "/": self._asset("index.html"),
             "/metrics": self._metrics,
-            "/healthz": self._healthz,
+            "/healthz": lambda _: HttpReply(b"alive\n"),
             "/readyz": self._readyz,
             "/api/state": self._state,
             f"/{RUNBOOK}": self._asset("operations.html"),
@@ -354,10 +350,6 @@ class MetricsServer:
         from starrocks_txn_sink.metrics.exposition import exposition
 
         return HttpReply(*exposition(self._collector, query.accept))
-
-    def _healthz(self, query: HttpQuery) -> HttpReply:
-        del query
-        return HttpReply(b"alive\n")
 
     def _readyz(self, query: HttpQuery) -> HttpReply:
         del query

@@ -75,11 +75,16 @@ def _time(text: str | None) -> float:
 # ruff: noqa: N802 - the names of the methods are Spark's
 
 
-class ProgressListener(spark.StreamingQueryListener):
-    """Turns Spark's callbacks into events. Never raises: Spark would log the error at every micro-batch."""
+class ProgressWatch(spark.StreamingQueryListener):
+    """Turns a session's callbacks into events until `close`. Never raises: Spark would log it at every micro-batch."""
 
-    def __init__(self, emit: Listener) -> None:
-        self._emit = emit
+    def __init__(self, session: Any, emit: Listener) -> None:
+        self._session, self._emit = session, emit
+        session.streams.addListener(self)
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):  # the session may have ended first
+            self._session.streams.removeListener(self)
 
     def onQueryStarted(self, event: spark.QueryStartedEvent) -> None:
         """A restart, if the query has used the sink before."""
@@ -97,15 +102,3 @@ class ProgressListener(spark.StreamingQueryListener):
 
     def onQueryTerminated(self, event: spark.QueryTerminatedEvent) -> None:
         self._emit(Event("query.ended", {"query": str(event.id), "failed": event.exception is not None}))
-
-
-class ProgressWatch:
-    """Registers a listener with a session until `close`."""
-
-    def __init__(self, session: Any, emit: Listener) -> None:
-        self._session, self._listener = session, ProgressListener(emit)
-        session.streams.addListener(self._listener)
-
-    def close(self) -> None:
-        with contextlib.suppress(Exception):  # the session may have ended first
-            self._session.streams.removeListener(self._listener)

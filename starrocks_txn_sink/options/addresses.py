@@ -265,14 +265,14 @@ class RedirectRules:
 
     def _is_mapped(self, target: Address, downgrade: bool) -> bool:
         mapped = self.rewrites.values()
-        return target in mapped or (not downgrade and replace_scheme(target, "") in mapped)
+        return target in mapped or (not downgrade and replace(target, scheme="") in mapped)
 
     def query_target(self, host: str, port: int) -> Address:
         """The query port to connect to for the leader's address `host` and `port`.
 
         Raises ValueError for a host that is no host name.
         """
-        return replace_scheme(self.rewrite(Address("mysql", host.lower(), port)), "mysql")
+        return replace(self.rewrite(Address("mysql", host.lower(), port)), scheme="mysql")
 
     def allows_query(self, target: Address) -> bool:
         """Whether the sink may log in at `target`, an address that `query_target` returned.
@@ -296,12 +296,7 @@ class RedirectRules:
 
 def _rewritten(target: str) -> Address:
     mapped = parse_authority(target, "redirect_map")
-    return mapped if "://" in target else replace_scheme(mapped, "")
-
-
-def replace_scheme(address: Address, scheme: str) -> Address:
-    """`address` under another scheme."""
-    return replace(address, scheme=scheme)
+    return mapped if "://" in target else replace(mapped, scheme="")
 
 
 MIN_SERVER_VERSION = "4.0.7"

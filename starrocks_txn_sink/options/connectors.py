@@ -118,6 +118,16 @@ _NO_END = "in Flink and Spark connectors, values of 0 and less mean no timeout; 
 
 Rule = MapsTo | Refused | WithoutEffect
 
+_PROPERTIES: Mapping[str, Rule] = {
+    "row_delimiter": _SEPARATORS,
+    "column_separator": _SEPARATORS,
+    "timeout": MapsTo("timeout", _integer),
+    "compression": MapsTo("compression", _compression),
+    "warehouse": MapsTo("warehouse", _text),
+    "enable_merge_commit": Refused(_MERGE_COMMIT, ("false",)),
+}
+"""Stream-load properties with a translation of their own; both connectors have them, under prefixes."""
+
 FLINK_OPTIONS: Mapping[str, Rule] = {
     "connector": Refused("this is the StarRocks sink", ("starrocks",)),
     "load-url": MapsTo("load_url", _text),
@@ -140,12 +150,7 @@ FLINK_OPTIONS: Mapping[str, Rule] = {
     "sink.transaction.multi-table.max-txn-bytes": WithoutEffect(
         "a source transaction of any size is sent within buffer_bytes"
     ),
-    "sink.properties.row_delimiter": _SEPARATORS,
-    "sink.properties.column_separator": _SEPARATORS,
-    "sink.properties.timeout": MapsTo("timeout", _integer),
-    "sink.properties.compression": MapsTo("compression", _compression),
-    "sink.properties.warehouse": MapsTo("warehouse", _text),
-    "sink.properties.enable_merge_commit": Refused(_MERGE_COMMIT, ("false",)),
+    **{f"sink.properties.{name}": rule for name, rule in _PROPERTIES.items()},
     "sink.buffer-flush.max-bytes": WithoutEffect("buffer_bytes bounds the buffer, chunk_bytes the size of a load"),
     "sink.buffer-flush.max-rows": _ROWS,
     "sink.buffer-flush.enqueue-timeout-ms": WithoutEffect("batch_deadline bounds all waiting"),
@@ -209,12 +214,7 @@ SPARK_OPTIONS: Mapping[str, Rule] = {
     "starrocks.write.wait-for-continue.timeout.ms": _CONTINUE,
     "starrocks.write.chunk.limit": _CHUNKS,
     "starrocks.write.scan-frequency.ms": _SCANS,
-    "starrocks.write.properties.row_delimiter": _SEPARATORS,
-    "starrocks.write.properties.column_separator": _SEPARATORS,
-    "starrocks.write.properties.timeout": MapsTo("timeout", _integer),
-    "starrocks.write.properties.compression": MapsTo("compression", _compression),
-    "starrocks.write.properties.warehouse": MapsTo("warehouse", _text),
-    "starrocks.write.properties.enable_merge_commit": Refused(_MERGE_COMMIT, ("false",)),
+    **{f"starrocks.write.properties.{name}": rule for name, rule in _PROPERTIES.items()},
     "starrocks.request.query.timeout.s": _READING,
     "starrocks.request.tablet.size": _READING,
     "starrocks.batch.size": _READING,
