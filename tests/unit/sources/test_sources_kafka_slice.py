@@ -13,7 +13,7 @@ from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
 from starrocks_txn_sink.sources.kafka.consumer import ObjectConsumer
 from starrocks_txn_sink.sources.kafka.ranges import polls
-from starrocks_txn_sink.sources.kafka.slice import Slice, collect
+from starrocks_txn_sink.sources.kafka.reader import Slice, collect
 from tests.support.manual_clock import ManualClock
 
 A, B = ("a", 0), ("a", 1)
