@@ -74,8 +74,7 @@ class Model:
 
     # --- the sink ---
 
-    def _on_sink_made(self, fields: Mapping[str, Any], now: float) -> None:
-        del now
+    def _on_sink_made(self, fields: Mapping[str, Any], _: float) -> None:
         self.timeout = float(fields["timeout"])
         self.metrics.set("buffer_limit_bytes", fields["buffer_bytes"])
         for name in ("version", "spark"):
@@ -101,17 +100,14 @@ class Model:
         job.failed_at, job.failures, job.failed_code, job.outage_since = 0.0, 0, "", 0.0
         job.in_doubt, job.doubt_since = 0, 0.0
         self.metrics.histogram("batch_duration_seconds").add(fields["seconds"])
-        slot = self.history.slot(now)
-        slot.counts["batches"] += 1
-        slot.level("batch_seconds", fields["seconds"])
+        self.history.slot(now).level("batch_seconds", fields["seconds"])
         job.batch_seconds.append(fields["seconds"])
 
     def _on_batch_failed(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
         job.running_since, job.lanes, job.outage_since = 0.0, 0, 0.0
         job.failed_at, job.failed_code, job.failures = now, fields["code"], job.failures + 1
-        slot = self.history.slot(now)
-        slot.counts["failed"] += 1
+        self.history.slot(now).counts["failed"] += 1
         job.failed_batches += 1
         self._add_failure(job, fields, now)
         if fields["code"] == "source_changed":
@@ -248,11 +244,10 @@ class Model:
         self.history.slot(now).counts["violations"] += 1
         self.last_violation = now
 
-    def _on_label_unlisted(self, fields: Mapping[str, Any], now: float) -> None:  # noqa: ARG002
+    def _on_label_unlisted(self, _: Mapping[str, Any], now: float) -> None:
         self._on_integrity_violated({"kind": "unlisted"}, now)
 
-    def _on_columns_unknown(self, fields: Mapping[str, Any], now: float) -> None:
-        del now
+    def _on_columns_unknown(self, fields: Mapping[str, Any], _: float) -> None:
         self.metrics.add("unknown_columns_total", fields["count"], self.metrics.table(fields["table"]))
 
     def _on_rows_dead_lettered(self, fields: Mapping[str, Any], now: float) -> None:
@@ -260,7 +255,7 @@ class Model:
         self.metrics.add("dead_letter_rows_total", fields["rows"], table, fields["reason"])
         self.history.slot(now).counts["dead_letters"] += fields["rows"]
 
-    def _on_query_progressed(self, fields: Mapping[str, Any], now: float) -> None:
+    def _on_query_progressed(self, fields: Mapping[str, Any], _: float) -> None:
         if self.jobs.for_query(fields["query"]) is None:
             return  # the query does not use the sink
         progress: QueryProgress = fields["progress"]
@@ -275,9 +270,6 @@ class Model:
             for partition, lag in progress.lags.items():
                 self.lags[partition] = lag
         self._set_skew(progress)
-        slot = self.history.slot(now)
-        slot.counts["input_rows"] += progress.input_rows
-        slot.level("spark_state_bytes", progress.state_bytes)
 
     def _set_skew(self, progress: QueryProgress) -> None:
         if not progress.skews:
@@ -301,8 +293,7 @@ class Model:
         slot.level("lag_rows", sum(lag.rows for lags in self.source_lags.values() for lag in lags.values()))
         slot.level("lag_seconds", max(lag.seconds for lags in self.source_lags.values() for lag in lags.values()))
 
-    def _on_source_unknown(self, fields: Mapping[str, Any], now: float) -> None:
-        del now
+    def _on_source_unknown(self, fields: Mapping[str, Any], _: float) -> None:
         if self.source_lags.pop(fields["query"], None) is not None:
             self.lags.clear()
             self._set_source_lags()

@@ -351,8 +351,7 @@ class MetricsServer:
 
         return HttpReply(*exposition(self._collector, query.accept))
 
-    def _readyz(self, query: HttpQuery) -> HttpReply:
-        del query
+    def _readyz(self, _: HttpQuery) -> HttpReply:
         with self.model.lock:
             ready = readiness(self.model, self._clock.wall(), self.ready_seconds)
         return HttpReply(f"{ready.reason}\n".encode(), status=200 if ready.ready else 503)
