@@ -36,47 +36,16 @@ _CODECS = {"gzip": "gzip", "lz4_frame": "lz4", "zstd": "zstd"}  # our option's v
 
 
 @dataclass(frozen=True, slots=True)
-class JsonArray:
-    """A JSON array over `pieces`, runs of rows that each begin with the separator; can be iterated again."""
+class LoadBody:
+    """A body of these pieces; can be iterated again, and copies nothing."""
 
-    pieces: Sequence[memoryview]
-
-    def __len__(self) -> int:
-        return sum(piece.nbytes for piece in self.pieces) + 1
-
-    def __iter__(self) -> Iterator[memoryview | bytes]:
-        yield b"["
-        yield self.pieces[0][len(SEPARATOR) :]
-        yield from self.pieces[1:]
-        yield b"]"
-
-
-@dataclass(frozen=True, slots=True)
-class CsvRows:
-    """CSV over `pieces`, runs of rows that each begin with CSV_ROW; can be iterated again."""
-
-    pieces: Sequence[memoryview]
+    pieces: Sequence[memoryview | bytes]
 
     def __len__(self) -> int:
-        return sum(piece.nbytes for piece in self.pieces)
+        return sum(map(len, self.pieces))
 
     def __iter__(self) -> Iterator[memoryview | bytes]:
-        yield self.pieces[0][len(CSV_ROW) :]
-        yield from self.pieces[1:]
-        yield CSV_ROW.encode()  # the last row needs it too: the server joins loads (wire contract 5.3)
-
-
-@dataclass(frozen=True, slots=True)
-class Compressed:
-    """A compressed body."""
-
-    data: memoryview
-
-    def __len__(self) -> int:
-        return self.data.nbytes
-
-    def __iter__(self) -> Iterator[memoryview | bytes]:
-        yield self.data
+        return iter(self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +71,23 @@ class ReleasedBody:
         self.release()
 
 
-def load_body(pieces: Sequence[memoryview], compression: str, *, csv: bool = False) -> JsonArray | CsvRows | Compressed:
-    """The body of a load for one table; `compression` is `none` or the option's name of a codec."""
-    rows = CsvRows(pieces) if csv else JsonArray(pieces)
+def load_body(pieces: Sequence[memoryview], compression: str, *, csv: bool = False) -> LoadBody:
+    """The body of a load for one table; `pieces` are runs of rows that each begin with their separator.
+
+    `compression` is `none` or the option's name of a codec.
+    """
+    first, *others = pieces
+    if csv:  # the last row needs its delimiter too: the server joins loads (wire contract 5.3)
+        rows = LoadBody((first[len(CSV_ROW) :], *others, CSV_ROW.encode()))
+    else:
+        rows = LoadBody((b"[", first[len(SEPARATOR) :], *others, b"]"))
     if compression == "none":
         return rows
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, _CODECS[compression]) as stream:
         for piece in rows:
             stream.write(piece)
-    return Compressed(memoryview(sink.getvalue()))
+    return LoadBody((memoryview(sink.getvalue()),))
 
 
 # --- of the rows of one key only the last one ---

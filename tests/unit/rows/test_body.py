@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink.rows import body
-from starrocks_txn_sink.rows.body import JsonArray, ReleasedBody, load_body
+from starrocks_txn_sink.rows.body import ReleasedBody, load_body
 
 PIECES = [memoryview(b',{"a":1},{"a":2}'), memoryview(b',{"b":"\xc3\xa9"}')]
 
 
 def test_pieces_become_one_json_array_and_can_be_sent_again() -> None:
-    array = JsonArray(PIECES)
+    array = load_body(PIECES, "none")
     for _ in range(2):
         data = b"".join(array)
         assert orjson.loads(data) == [{"a": 1}, {"a": 2}, {"b": "é"}]
@@ -24,7 +24,7 @@ def test_pieces_become_one_json_array_and_can_be_sent_again() -> None:
 
 def test_no_piece_is_copied() -> None:
     backing = bytearray(b',{"a":1}')
-    parts = list(JsonArray([memoryview(backing)]))
+    parts = list(load_body([memoryview(backing)], "none"))
     backing[6:7] = b"7"
     assert b"".join(parts) == b'[{"a":7}]'
 
@@ -43,7 +43,7 @@ def test_compressed_bodies_read_back(compression: str) -> None:
 
 def test_a_body_that_is_released_as_it_is_sent_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body, "_RELEASED_BYTES", 8)
-    plain, sent, released = JsonArray(PIECES), list[memoryview](), list[int]()
+    plain, sent, released = load_body(PIECES, "none"), list[memoryview](), list[int]()
     parts = ReleasedBody(plain, lambda: released.append(sum(map(len, sent))))
     for part in parts:
         assert len(part) <= 8
