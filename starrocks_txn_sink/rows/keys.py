@@ -41,7 +41,6 @@ _TEXT_BYTES: Final = 66  # of 64 characters, their quotes not counted, and the n
 _BLOCK_ROWS: Final = 1 << 12
 _JSON_NUMBER: Final = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$"
 _SCALE: Final = re.compile(r",\s*(\d+)\s*\)")
-_IN_NUMBER: Final = np.isin(np.arange(256), list(b"0123456789+-.eE"))
 ROOM: Final = 256  # behind the last row, so that all rows are read alike
 _NULL_CSV: Final = "\\N"
 _LINE_BREAK, _COLUMN, _QUOTE, _BACKSLASH = map(ord, ("\n", CSV_COLUMN, '"', "\\"))
@@ -245,7 +244,7 @@ def _parse_numbers(heads: npt.NDArray[np.uint8]) -> tuple[Ints, Ints] | None:
         still = going & (digit <= 9)
         ended = going & ~still
         if ended.any():
-            if not place or not _ends_value(letter[ended]):
+            if not place or not _ends_values(letter[ended]).all():
                 return None
             lengths[ended] = place
         if place == 1 and (still & (heads[0] == ord("0"))).any():
@@ -259,44 +258,25 @@ def _parse_numbers(heads: npt.NDArray[np.uint8]) -> tuple[Ints, Ints] | None:
 
 
 def _find_delimiters(heads: npt.NDArray[np.uint8]) -> Ints | None:
-    """The lengths of the JSON numbers that texts begin with; None if one begins with anything else."""
-    lengths = np.zeros(heads.shape[1], np.int64)
-    going = np.ones(heads.shape[1], dtype=bool)
-    for place, letter in enumerate(heads):
-        still = going & _IN_NUMBER[letter]
-        ended = going & ~still
-        if ended.any():
-            if not place or not _ends_value(letter[ended]):
-                return None
-            lengths[ended] = place
-        going = still
-        if not going.any():
-            return lengths
-    return None
+    """The lengths of the values that texts begin with, if they are numbers; None if one does not end."""
+    lengths: Ints = np.argmax(_ends_values(heads), axis=0)
+    return lengths if lengths.all() else None
 
 
 def _find_quotes(heads: npt.NDArray[np.uint8]) -> Ints | None:
     """The lengths of the JSON strings that texts begin with, with their quotes; None if one is escaped or too long."""
-    lengths = np.zeros(heads.shape[1], np.int64)
-    going = heads[0] == _QUOTE
-    if not going.all():
+    last: Ints = np.argmax(heads[1:-1] == _QUOTE, axis=0) + 1
+    rows = np.arange(len(last))
+    if not (heads[0] == _QUOTE).all() or not (heads[last, rows] == _QUOTE).all():
         return None
-    for place, letter in enumerate(heads[1:-1], 1):
-        if (going & (letter == _BACKSLASH)).any():
-            return None
-        ended = going & (letter == _QUOTE)
-        if ended.any():
-            if not _ends_value(heads[place + 1][ended]):
-                return None
-            lengths[ended] = place + 1
-            going = going & ~ended
-            if not going.any():
-                return lengths
-    return None
+    escapes = heads == _BACKSLASH
+    if (escapes.any(axis=0) & (np.argmax(escapes, axis=0) < last)).any():
+        return None
+    return last + 1 if _ends_values(heads[last + 1, rows]).all() else None
 
 
-def _ends_value(letters: npt.NDArray[np.uint8]) -> bool:
-    return bool(((letters == ord(",")) | (letters == ord("}"))).all())
+def _ends_values(letters: npt.NDArray[np.uint8]) -> Bools:
+    return (letters == ord(",")) | (letters == ord("}"))
 
 
 # --- members anywhere ---
