@@ -36,7 +36,7 @@ from starrocks_txn_sink.rows.body import load_body, without_replaced
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.failures import NO_TABLE
-from starrocks_txn_sink.writer.runner import explain_rejection, may_be_rows
+from starrocks_txn_sink.writer.runner import explain_rejection
 
 REPLAY = "replay"
 """Takes the place of the driver's run in labels and owner rows; a run of a driver begins with a hexadecimal time."""
@@ -219,7 +219,7 @@ def _require_visible(
     if isinstance(outcome, Committed):
         return
     error = outcome.error
-    if isinstance(outcome, Aborted) and may_be_rows(error):
+    if isinstance(outcome, Aborted):
         limit = Deadline.after(_EXPLAIN_SECONDS, SystemClock())
         error = explain_rejection(error, connection.query, outcome.label, limit, values=options.show_rejected_values)
     if isinstance(error, RowsRejected):

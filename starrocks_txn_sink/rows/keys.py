@@ -276,7 +276,8 @@ def _find_quotes(heads: npt.NDArray[np.uint8]) -> Ints | None:
 
 
 def _ends_values(letters: npt.NDArray[np.uint8]) -> Bools:
-    return (letters == ord(",")) | (letters == ord("}"))
+    ended: Bools = (letters == ord(",")) | (letters == ord("}"))
+    return ended
 
 
 # --- members anywhere ---

@@ -8,6 +8,7 @@ over SQL why rows were rejected: `information_schema.loads` has the counts by ta
 (wire contract 5.10, 6.5, 7.5). The server's reason repeats the row, so errors show only rule and column.
 """
 
+import contextlib
 import queue
 import random
 import re
@@ -64,25 +65,18 @@ class DaemonThreadPool:
             job()
 
 
+@dataclass(slots=True)
 class LaneRunner:
     """Runs one coordinator to its end: `run` returns the receipts or raises the first error."""
 
-    def __init__(
-        self,
-        core: SharedTransactionCoordinator,
-        perform: Perform,
-        threads: DaemonThreadPool,
-        clock: Clock,
-        deadline: Deadline,
-    ) -> None:
-        self._core = core
-        self._perform = perform
-        self._threads = threads
-        self._clock = clock
-        self._deadline = deadline
-        self._changed = threading.Condition()
-        self._bug: BaseException | None = None
-        self._over = False
+    core: SharedTransactionCoordinator
+    perform: Perform
+    threads: DaemonThreadPool
+    clock: Clock
+    deadline: Deadline
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _bug: BaseException | None = None
+    _over: bool = False
 
     def run(self, segments: Iterable[Segment]) -> list[model.Receipt]:
         """Feed all segments, commit them, and return one receipt a StarRocks transaction.
@@ -95,76 +89,68 @@ class LaneRunner:
         )
         manager.start()
         try:
-            return self._run(segments)
+            try:
+                for segment in segments:
+                    self._feed(segment)
+                with self._changed:
+                    self.core.finish(self.clock.monotonic())
+                    self._changed.notify_all()
+            except BaseException as error:
+                self._give_up(error)
+                raise
+            self._await(lambda: self.core.finished)
         finally:
             with self._changed:
                 self._over = True
                 self._changed.notify_all()
-
-    def _run(self, segments: Iterable[Segment]) -> list[model.Receipt]:
-        try:
-            for segment in segments:
-                self._feed(segment)
-            with self._changed:
-                self._core.finish(self._clock.monotonic())
-                self._changed.notify_all()
-        except BaseException as error:
-            self._give_up(error)
-            raise
-        self._await(lambda: self._core.finished, self._deadline)
-        if self._core.error is not None:
-            raise self._core.error
-        return self._core.receipts
+        if self.core.error is not None:
+            raise self.core.error
+        return self.core.receipts
 
     def _feed(self, segment: Segment) -> None:
         with self._changed:
-            self._await_locked(lambda: not self._core.saturated, self._deadline)
-            if self._core.finished and self._core.error is not None:
-                raise self._core.error
-            now = self._clock.monotonic()
+            self._await(lambda: not self.core.saturated)
+            if self.core.finished and self.core.error is not None:
+                raise self.core.error
+            now = self.clock.monotonic()
             match segment:
                 case RegionRows(partition, table, piece, rows):
-                    self._core.write(partition, table, piece, rows, now, segment.row_index)
+                    self.core.write(partition, table, piece, rows, now, segment.row_index)
                 case TransactionEnds():
-                    self._core.end_transactions(segment, now)
+                    self.core.end_transactions(segment, now)
             self._changed.notify_all()
 
     def _give_up(self, error: BaseException) -> None:
-        cause = error if isinstance(error, StarRocksSinkError) else _stop_error(error)
+        stopped = StarRocksSinkError(f"The lane was stopped by {type(error).__name__}.")
         with self._changed:
-            self._core.fail(cause)
+            self.core.fail(error if isinstance(error, StarRocksSinkError) else stopped)
             self._changed.notify_all()
-            limit = self._clock.monotonic() + _GRACE_SECONDS
-            while not self._core.finished and self._bug is None and (left := limit - self._clock.monotonic()) > 0:
-                self._changed.wait(left)
+            self._changed.wait_for(lambda: self.core.finished or self._bug is not None, _GRACE_SECONDS)
 
-    def _await(self, reached: Callable[[], bool], deadline: Deadline) -> None:
+    def _await(self, reached: Callable[[], bool]) -> None:
         with self._changed:
-            self._await_locked(reached, deadline)
-
-    def _await_locked(self, reached: Callable[[], bool], deadline: Deadline) -> None:
-        while not reached():
-            if self._bug is not None:
-                raise self._bug
-            if deadline.expired():
-                passed = f"The batch's deadline passed during {self._core.waiting_for}."
-                error = DeadlineExceeded(passed, hint=self._core.advice)
-                self._give_up(error)
-                raise error
-            self._changed.wait(min(deadline.remaining(), 1.0))
+            while not reached():
+                if self._bug is not None:
+                    raise self._bug
+                if self.deadline.expired():
+                    passed = f"The batch's deadline passed during {self.core.waiting_for}."
+                    error = DeadlineExceeded(passed, hint=self.core.advice)
+                    self._give_up(error)
+                    raise error
+                self._changed.wait(min(self.deadline.remaining(), 1.0))
 
     def _manage(self) -> None:
         """The manager thread: take due actions from the coordinator and submit them, until the lane is finished."""
         while True:
             with self._changed:
-                due = self._core.tick(self._clock.monotonic())
-                if self._core.finished or self._over:
+                due = self.core.tick(self.clock.monotonic())
+                if self.core.finished or self._over:
                     self._changed.notify_all()
                     return
                 if not due:
                     self._changed.wait(_SCAN_SECONDS)
             for action in due:
-                self._threads.submit(partial(self._guarded, partial(self._do, action)))
+                self.threads.submit(partial(self._guarded, partial(self._do, action)))
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Run `work`; a bug in it must end the lane at once, not at its deadline."""
@@ -177,19 +163,15 @@ class LaneRunner:
 
     def _do(self, action: model.Action) -> None:
         try:
-            result = self._perform(action)
+            result = self.perform(action)
         except StarRocksSinkError as error:
             result = error
         except Exception as error:  # a bug must end the lane, not a thread
             result = StarRocksSinkError(f"{type(action).__name__} failed: {type(error).__name__}: {error}")
             result.__cause__ = error
         with self._changed:
-            self._core.complete(action, result, self._clock.monotonic())
+            self.core.complete(action, result, self.clock.monotonic())
             self._changed.notify_all()
-
-
-def _stop_error(error: BaseException) -> StarRocksSinkError:
-    return StarRocksSinkError(f"The lane was stopped by {type(error).__name__}.")
 
 
 Query = Callable[[str, tuple[object, ...], Deadline], list[tuple[Any, ...]]]
@@ -216,41 +198,9 @@ _COLUMN = re.compile(r"column:? '?`?(\w+)|(?:type|length) of '(\w+)'", re.IGNORE
 _REPEATED = re.compile(r"\((\d+) rows")
 
 
-@dataclass(frozen=True, slots=True)
-class Rejections:
-    """Rejected rows by table, and the lines of the server's log."""
-
-    rows: dict[str, int]
-    lines: tuple[str, ...]
-
-
-def query_rejections(query: Query, label: str, deadline: Deadline) -> Rejections:
-    """The rows that the server rejected under `label`, with reasons; raises QueryFailed or QueryRefused."""
-    counts = {str(table): int(rows) for table, rows in query(_COUNTS, (label,), deadline)}
-    logs = [str(row[0]) for row in query(_LOGS, (label,), deadline) if row[0]]
-    lines = (line.strip() for log in logs for line in log.splitlines())
-    return Rejections(counts, tuple(line for line in lines if line))
-
-
-def filtered_rows(query: Query, label: str, deadline: Deadline) -> dict[str, int]:
-    """Rows by table that the server left out of the committed `label` (`max_filter_ratio`); empty if the query
-    fails."""
-    try:
-        return {str(table): int(rows) for table, rows in query(_COUNTS, (label,), deadline)}
-    except (StarRocksSinkError, ValueError):
-        return {}
-
-
-def with_reasons(error: StarRocksSinkError, found: Rejections, *, values: bool = False) -> RowsRejected:
-    """`error` as RowsRejected, with tables, counts and reasons; with `values` the server's own log lines, which repeat
-    rows."""
-    counts = ", ".join(f"{rows} row{'s' if rows > 1 else ''} of {table}" for table, rows in sorted(found.rows.items()))
-    lines = found.lines[:_MOST_REASONS] if values else reasons(found.lines)
-    why = "; ".join(line[:_SHOWN_BYTES] for line in lines)
-    message = f"The server rejected {counts or 'rows'}, so nothing of the transaction became visible"
-    hint = "Correct the rows or the table, or set on_bad_rows='quarantine'."
-    context = {"table": ", ".join(sorted(found.rows)) or None, **error.context}
-    return RowsRejected(f"{message}: {why or 'the server gave no reason'}.", hint=hint, **context)
+def _rejected_rows(query: Query, label: str, deadline: Deadline) -> dict[str, int]:
+    """The rows under `label` that the server left out, by table; raises QueryFailed or QueryRefused."""
+    return {str(table): int(rows) for table, rows in query(_COUNTS, (label,), deadline)}
 
 
 def reasons(lines: Iterable[str]) -> list[str]:
@@ -267,26 +217,31 @@ def reasons(lines: Iterable[str]) -> list[str]:
     return [*most, "…"] if len(counted) > _MOST_REASONS else most
 
 
-def may_be_rows(error: StarRocksSinkError) -> bool:
-    """Whether a commit's error says, or leaves open, that rows are at fault."""
-    return isinstance(error, RowsRejected) or (isinstance(error, CommitFailed) and NO_ROWS in error.message)
-
-
 def explain_rejection(
     error: StarRocksSinkError, query: Query, label: str, deadline: Deadline, *, values: bool = False
 ) -> StarRocksSinkError:
-    """`error` as `with_reasons`, once the server has shown rejected rows.
+    """`error` as RowsRejected with tables, counts and reasons, once the server has shown rejected rows.
 
-    Without them, and when the server cannot be asked, the error stays as it is: the question must not hide it, and "No
-    rows were imported" alone is the server's trouble, which passes.
+    With `values` the reasons are the server's own log lines, which repeat rows. Without rejected rows, and when the
+    server cannot be asked, the error stays as it is: the question must not hide it, and "No rows were imported" alone
+    is the server's trouble, which passes. An error of a commit that leaves no such question open stays, too.
     """
+    if not (isinstance(error, RowsRejected) or (isinstance(error, CommitFailed) and NO_ROWS in error.message)):
+        return error
     try:
-        found = query_rejections(query, label, deadline)
+        rows = _rejected_rows(query, label, deadline)
+        logs = [str(row[0]) for row in query(_LOGS, (label,), deadline) if row[0]]
     except (StarRocksSinkError, ValueError):
         return error
-    if not found.rows and not found.lines:
+    lines = [line.strip() for log in logs for line in log.splitlines() if line.strip()]
+    if not rows and not lines:
         return error
-    return with_reasons(error, found, values=values)
+    counts = ", ".join(f"{count} row{'s' if count > 1 else ''} of {table}" for table, count in sorted(rows.items()))
+    why = "; ".join(line[:_SHOWN_BYTES] for line in (lines[:_MOST_REASONS] if values else reasons(lines)))
+    message = f"The server rejected {counts or 'rows'}, so nothing of the transaction became visible"
+    hint = "Correct the rows or the table, or set on_bad_rows='quarantine'."
+    context = {"table": ", ".join(sorted(rows)) or None, **error.context}
+    return RowsRejected(f"{message}: {why or 'the server gave no reason'}.", hint=hint, **context)
 
 
 _EXPLAIN_SECONDS = 10.0  # for the query of rejected rows
@@ -396,13 +351,14 @@ class Performer:
         if self.query is None or not isinstance(action, model.CommitAction):
             return result
         limit = Deadline.after(min(_EXPLAIN_SECONDS, self.deadline.remaining()), self.clock)
-        if isinstance(result, Committed) and self.options.allows_filtered_rows:
-            self.filtered[result.label] = filtered_rows(self.query, result.label, limit)
-        if not isinstance(result, Aborted) or not may_be_rows(result.error):
-            return result
-        values = self.options.show_rejected_values
-        error = explain_rejection(result.error, self.query, result.label, limit, values=values)
-        return Aborted(result.label, error)
+        match result:
+            case Committed(label) if self.options.allows_filtered_rows:
+                with contextlib.suppress(StarRocksSinkError, ValueError):
+                    self.filtered[label] = _rejected_rows(self.query, label, limit)
+            case Aborted(label, error):
+                values = self.options.show_rejected_values
+                return Aborted(label, explain_rejection(error, self.query, label, limit, values=values))
+        return result
 
 
 def _fields(action: model.Action) -> dict[str, object]:

@@ -10,10 +10,16 @@ from hypothesis import strategies as st
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import CommitFailed, QueryFailed, RowsRejected, StarRocksSinkError
-from starrocks_txn_sink.writer.runner import Rejections, explain_rejection, may_be_rows, reasons, with_reasons
+from starrocks_txn_sink.writer.runner import Query, explain_rejection, reasons
 
+LIMIT = Deadline.after(60, SystemClock())
 ERROR = RowsRejected("The server rejected rows: abnormal data", label="l1", status="FAILED")
 SECRET = "4111-1111"
+
+
+def answers(counts: list[tuple[Any, ...]], logs: list[str]) -> Query:
+    """A query port that knows of these rejected rows."""
+    return lambda sql, *_: counts if "FILTERED_ROWS" in sql else [("\n".join(logs),)]
 
 
 @pytest.mark.parametrize(
@@ -45,13 +51,13 @@ def test_reasons_name_rule_and_column(line: str, told: str) -> None:
 @given(st.lists(st.text(alphabet="0123456789", min_size=8, max_size=12), min_size=1, max_size=9))
 def test_no_value_gets_through(values: list[str]) -> None:
     lines = [f"Error: Value '{value}' is out of range. Row: [{value}]" for value in values]
-    text = str(with_reasons(ERROR, Rejections({"t": len(lines)}, tuple(lines))))
+    text = str(explain_rejection(ERROR, answers([("t", len(lines))], lines), "l1", LIMIT))
     assert not any(value in text for value in values)
 
 
 def test_the_error_names_tables_counts_and_reasons() -> None:
-    found = Rejections({"b": 1, "a": 2}, ("Error: NULL value in non-nullable column 'k'. Row: [NULL]",))
-    text = str(with_reasons(ERROR, found))
+    query = answers([("b", 1), ("a", 2)], ["Error: NULL value in non-nullable column 'k'. Row: [NULL]"])
+    text = str(explain_rejection(ERROR, query, "l1", LIMIT))
     assert "The server rejected 2 rows of a, 1 row of b" in text
     assert "NULL in a NOT NULL column, column k (1)" in text
     assert "label=l1" in text
@@ -59,17 +65,17 @@ def test_the_error_names_tables_counts_and_reasons() -> None:
 
 
 def test_values_are_shown_when_asked_for() -> None:
-    found = Rejections({"a": 1}, (f"Error: bad. Row: [{SECRET}]",))
-    assert SECRET in str(with_reasons(ERROR, found, values=True))
-    assert SECRET not in str(with_reasons(ERROR, found))
+    query = answers([("a", 1)], [f"Error: bad. Row: [{SECRET}]"])
+    assert SECRET in str(explain_rejection(ERROR, query, "l1", LIMIT, values=True))
+    assert SECRET not in str(explain_rejection(ERROR, query, "l1", LIMIT))
 
 
 def test_a_server_that_does_not_answer_hides_nothing() -> None:
     def query(*_: object) -> list[tuple[Any, ...]]:
         raise QueryFailed("no")
 
-    assert explain_rejection(ERROR, query, "l1", Deadline.after(1, SystemClock())) is ERROR
-    nothing = explain_rejection(ERROR, lambda *_: [], "l1", Deadline.after(1, SystemClock()))
+    assert explain_rejection(ERROR, query, "l1", LIMIT) is ERROR
+    nothing = explain_rejection(ERROR, lambda *_: [], "l1", LIMIT)
     assert nothing is ERROR
 
 
@@ -78,20 +84,16 @@ NO_ROWS = CommitFailed("The server did not commit: No rows were imported from up
 
 @pytest.mark.parametrize(
     ("counts", "logs", "kind"),
-    [([], [], CommitFailed), ([("t", 2)], [], RowsRejected), ([], [("Error: NULL value. Row: [NULL]",)], RowsRejected)],
+    [([], [], CommitFailed), ([("t", 2)], [], RowsRejected), ([], ["Error: NULL value. Row: [NULL]"], RowsRejected)],
 )
 def test_rows_are_at_fault_only_if_the_server_shows_some(
-    counts: list[tuple[Any, ...]], logs: list[tuple[Any, ...]], kind: type[StarRocksSinkError]
+    counts: list[tuple[Any, ...]], logs: list[str], kind: type[StarRocksSinkError]
 ) -> None:
-    def query(sql: str, *_: object) -> list[tuple[Any, ...]]:
-        return counts if "FILTERED_ROWS" in sql else logs
-
-    assert may_be_rows(NO_ROWS)
-    found = explain_rejection(NO_ROWS, query, "l1", Deadline.after(1, SystemClock()))
+    found = explain_rejection(NO_ROWS, answers(counts, logs), "l1", LIMIT)
     assert type(found) is kind
     assert found.context["label"] == "l1"
 
 
 def test_other_failures_of_a_commit_are_no_question_of_rows() -> None:
-    assert not may_be_rows(CommitFailed("The server did not commit: too many versions"))
-    assert may_be_rows(ERROR)
+    other = CommitFailed("The server did not commit: too many versions")
+    assert explain_rejection(other, answers([("t", 1)], []), "l1", LIMIT) is other
