@@ -16,11 +16,7 @@ from starrocks_txn_sink.coordinator.write_buffer import Contents, EntriesBuilder
 from starrocks_txn_sink.errors import CommitFailed, Fenced, OutcomeUnknown, TransportError
 from starrocks_txn_sink.protocol import fencing, ledger
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, LabelPrefix, Outcome, Steps, Unknown, epoch_of
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, ListUnfinished, Owner, Position, position_rows
-from starrocks_txn_sink.protocol.receipts_log import LOG_TABLE
-
-MOST_TABLES = 200
-"""Most tables that a row of the receipts' log names."""
+from starrocks_txn_sink.protocol.ledger import Owner, Position, position_rows
 
 
 @dataclass(slots=True)
@@ -59,7 +55,7 @@ class LaneOwnership:
         A claim is visible before its take-over lists labels: a load after that list sees the claim in this check.
         """
         if self.canary:
-            found = yield ListUnfinished(LabelPrefix(self.job, self.owner.epoch, self.owner.lane))
+            found = yield ledger.ListUnfinished(LabelPrefix(self.job, self.owner.epoch, self.owner.lane))
             if not isinstance(found, TransportError):  # else the next StarRocks transaction asks
                 self.canary, self.listed = False, label in found
         yield from ledger.check_owner(self.job, self.owner, self.driver_token, rng)
@@ -106,7 +102,7 @@ class LaneOwnership:
             )
             for span in batch.position_spans()
         ]
-        chunk = Chunk("", LEDGER_TABLE)
+        chunk = Chunk("", ledger.LEDGER_TABLE)
         chunk.append(position_rows(self.job, positions, self.now_text()), len(positions))
         return chunk
 
@@ -152,6 +148,39 @@ def labels_of(positions: Mapping[str, Position]) -> frozenset[str]:
 def first_owner(epoch: str, checkpoint: str, batch: int, lane: int | None) -> Owner:
     """The owner of an attempt before any claim: without a token."""
     return Owner("", epoch, checkpoint, batch, lane)
+
+
+# --- the receipts' log: the positions of source partitions that each label made visible ---
+
+LOG_TABLE = "_starrocks_txn_sink_receipts"
+
+LOG_COLUMNS = (
+    ("job", "VARCHAR(64) NOT NULL"),
+    ("source_partition", "VARCHAR(1024) NOT NULL"),
+    ("last_position", "BIGINT NOT NULL"),
+    ("first_position", "BIGINT NOT NULL"),
+    ("source_transactions", "BIGINT"),
+    ("row_count", "BIGINT"),
+    ("label", "VARCHAR(128)"),
+    ("lane", "INT"),
+    ("batch", "BIGINT"),
+    ("tables", "VARCHAR(65533)"),
+    ("loaded_at", "DATETIME"),
+)
+MOST_TABLES = 200
+"""Most tables that a row of the receipts' log names."""
+
+
+def create_log_table(database: str, replication: int | None = None) -> str:
+    """The DDL; `replication` None leaves the number of replicas to the server."""
+    keys = "`job`, `source_partition`, `last_position`"
+    layout = f"DUPLICATE KEY ({keys}) DISTRIBUTED BY HASH (`source_partition`) BUCKETS 1"
+    return ledger.own_table_ddl(ledger.identifier(database, LOG_TABLE), LOG_COLUMNS, layout, replication)
+
+
+def delete_older_receipts(database: str, job: str, before: str) -> tuple[str, tuple[str, str]]:
+    """Statement that deletes a job's rows loaded before `before` (a DATETIME literal)."""
+    return f"DELETE FROM {ledger.identifier(database, LOG_TABLE)} WHERE job = %s AND loaded_at < %s", (job, before)
 
 
 def log_entries(job: str, lane: int | None, batch_id: int, now_text: Callable[[], str]) -> EntriesBuilder:

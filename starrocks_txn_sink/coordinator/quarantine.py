@@ -154,10 +154,10 @@ class Quarantine:
         """
         ((partition, span),) = batch.spans.items()  # dead-lettered ones are not in `spans`
         label = str(error.context.get("label", ""))
-        place = DeadLetterSource(self.job, partition, span.last, error.message, label, self.batch, self.now_text())
+        place = DeadLetterSource(partition, span.last, error.message, label, self.batch, self.now_text())
         dead_letters = Chunk("", DEAD_LETTER_TABLE)
         for table in dict.fromkeys(chunk.table for chunk in batch.chunks()):
-            for piece in dead_letter_rows(place, table, self.columns(table), _table_rows(batch, table)):
+            for piece in dead_letter_rows(self.job, place, table, self.columns(table), _table_rows(batch, table)):
                 dead_letters.append(memoryview(piece), 1)
         replacement = batch.successor()
         replacement.inherit_dead_letters(batch)

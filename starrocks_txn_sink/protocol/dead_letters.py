@@ -12,7 +12,8 @@ import orjson
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol import ledger
-from starrocks_txn_sink.protocol.ledger import Sql, identifier
+from starrocks_txn_sink.protocol.label import Sql
+from starrocks_txn_sink.protocol.ledger import identifier
 
 DEAD_LETTER_TABLE = "_starrocks_txn_sink_dead_letter"
 MOST_ROW_BYTES = 1_048_576
@@ -36,9 +37,8 @@ _REASON_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterSource:
-    """Origin of a dead letter: the source transaction, the reason, and the time (a DATETIME literal)."""
+    """Origin of dead letters: the source transaction, the reason, and the time (a DATETIME literal)."""
 
-    job: str
     partition: str
     position: int
     reason: str
@@ -48,15 +48,9 @@ class DeadLetterSource:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(DeadLetterSource):
     """One dead-lettered source transaction; `tables` has its number of rows by table."""
 
-    partition: str
-    position: int
-    reason: str
-    label: str
-    batch: int
-    at: str
     tables: dict[str, int]
 
     @property
@@ -80,7 +74,7 @@ def create_table(database: str, replication: int | None = None) -> str:
     return ledger.own_table_ddl(_qualified_table(database), COLUMNS, layout, replication)
 
 
-def dead_letter_rows(place: DeadLetterSource, table: str, columns: str, rows: Iterable[bytes]) -> list[bytes]:
+def dead_letter_rows(job: str, place: DeadLetterSource, table: str, columns: str, rows: Iterable[bytes]) -> list[bytes]:
     """Rows of `table` as rows of the dead-letter table: JSON objects, each with the separator in front.
 
     Raises InputError for a row above MOST_ROW_BYTES, the limit of a VARCHAR.
@@ -96,8 +90,8 @@ def dead_letter_rows(place: DeadLetterSource, table: str, columns: str, rows: It
                 table=table,
             )
         row = {
-            "id": ledger.row_id(place.job, place.partition, str(place.position), table, str(number)),
-            "job": place.job,
+            "id": ledger.row_id(job, place.partition, str(place.position), table, str(number)),
+            "job": job,
             "source_partition": place.partition,
             "position": place.position,
             "table_name": table,

@@ -168,9 +168,7 @@ def refuse_newer(job: str, run: str, rng: random.Random) -> Steps[None]:
             hint="If the other run has ended, this host's clock is behind or was set back (or the other's was ahead): "
             "correct it, or wait until it has passed that time, and call lane_partitioned again. Else run one query "
             "per job.",
-            epoch=owners.driver.epoch,
-            checkpoint=owners.driver.checkpoint,
-            since=owners.driver.since,
+            **owners.driver.context,
         )
 
 

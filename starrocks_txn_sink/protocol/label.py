@@ -34,10 +34,25 @@ class Wait:
     reason: str
 
 
+Sql = tuple[str, tuple[object, ...]]
+"""A statement and its parameters."""
+Rows = list[tuple[Any, ...]]
+"""What a statement returned."""
+
+
 class LedgerRequest:
     """Base of the requests to the ledger, which go to the query port; see `protocol.ledger`."""
 
     __slots__ = ()
+
+    def statement(self, database: str) -> Sql:
+        """The SQL of the request over the ledger in `database`."""
+        raise NotImplementedError
+
+    def result(self, rows: Rows) -> object:
+        """The result of the request; IndexError, TypeError or ValueError for rows that cannot be the statement's."""
+        del rows
+        return None
 
 
 class Ledger(Protocol):

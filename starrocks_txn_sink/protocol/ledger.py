@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 
 from starrocks_txn_sink.errors import Fenced, InputError, StarRocksSinkError, TransportError
-from starrocks_txn_sink.protocol.label import Backoff, LabelPrefix, LedgerRequest, Steps, Wait
+from starrocks_txn_sink.protocol.label import Backoff, LabelPrefix, LedgerRequest, Rows, Sql, Steps, Wait
 
 LEDGER_TABLE = "_starrocks_txn_sink_ledger"
 NAME_BYTES = 1024
@@ -59,6 +59,11 @@ class Owner:
     lane: int | None = None
     since: str = ""
 
+    @property
+    def context(self) -> dict[str, str]:
+        """What an error says of this owner."""
+        return {"epoch": self.epoch, "checkpoint": self.checkpoint, "since": self.since}
+
 
 @dataclass(frozen=True, slots=True)
 class Owners:
@@ -74,104 +79,6 @@ class Traces:
 
     known: bool
     acceptance: str = ""
-
-
-# --- requests; each names the type of its result ---
-
-
-@dataclass(frozen=True, slots=True)
-class WriteClaim(LedgerRequest):
-    """Write the owner row. Result: None."""
-
-    job: str
-    owner: Owner
-
-
-@dataclass(frozen=True, slots=True)
-class ListUnfinished(LedgerRequest):
-    """List labels with `prefix` in the database that have not ended. Result: tuple of labels."""
-
-    prefix: LabelPrefix
-
-
-@dataclass(frozen=True, slots=True)
-class WriteMarker(LedgerRequest):
-    """Write the barrier's marker row with `token`; it must not touch an owner row. Result: None."""
-
-    job: str
-    scope: str
-    token: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReadMarker(LedgerRequest):
-    """Read whether the marker row with `token` is visible. Result: bool."""
-
-    job: str
-    scope: str
-    token: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOwners(LedgerRequest):
-    """Read the owner of the job and, with a `lane`, its owner in that run of the driver and micro-batch.
-
-    Claims of other runs and micro-batches are other rows, so a late one cannot hide the claim that counts.
-    Result: Owners.
-    """
-
-    job: str
-    lane: int | None = None
-    epoch: str = ""
-    batch: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class ReadPositions(LedgerRequest):
-    """Read all positions of the job. Result: dict of source partition to Position."""
-
-    job: str
-
-
-@dataclass(frozen=True, slots=True)
-class ListDeadClaims(LedgerRequest):
-    """List names of lanes' owner rows of runs other than `epoch`. Result: tuple of at most `most` names."""
-
-    job: str
-    epoch: str
-    most: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteClaims(LedgerRequest):
-    """Delete the owner rows of lanes with these names. Result: None."""
-
-    job: str
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadTraces(LedgerRequest):
-    """Read whether there is a position or a driver of the job, a row of any job with the checkpoint, or an acceptance.
-
-    Result: Traces.
-    """
-
-    job: str
-    checkpoint: str
-
-
-LedgerOperation = (
-    WriteClaim
-    | ListUnfinished
-    | WriteMarker
-    | ReadMarker
-    | ReadOwners
-    | ReadPositions
-    | ListDeadClaims
-    | DeleteClaims
-    | ReadTraces
-)
 
 
 POSITION, DRIVER, LANE, MARKER = "position", "driver", "lane", "marker"
@@ -193,7 +100,6 @@ COLUMNS = (
     ("digest", "VARCHAR(64)"),
     ("updated_at", "DATETIME"),
 )
-Sql = tuple[str, tuple[object, ...]]
 _NO_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 # Sub-tasks in these states of information_schema.loads have ended (wire contract 6.5). COMMITED may still be on its
 # way; asking for its rollback is harmless, because the server refuses it.
@@ -258,78 +164,168 @@ def position_rows(job: str, positions: Iterable[Position], updated_at: str) -> m
     return memoryview(b"".join(b"," + orjson.dumps(row) for row in rows))
 
 
-def statement(database: str, request: LedgerOperation) -> Sql:
-    """The SQL of `request` and its parameters; see `read_result`."""
-    table = _table(database)
-    match request:
-        case WriteClaim(job, owner):
-            kind, name = (DRIVER, "") if owner.lane is None else (LANE, lane_name(owner.epoch, owner.batch, owner.lane))
-            return (
-                f"INSERT INTO {table} (id, job, kind, name, token, epoch, checkpoint, batch, updated_at) "
-                "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, now())",
-                (row_id(job, kind, name), job, kind, name, owner.token, owner.epoch, owner.checkpoint, owner.batch),
-            )
-        case WriteMarker(job, scope, token):
-            return (
-                f"INSERT INTO {table} (id, job, kind, name, token, updated_at) VALUES (%s, %s, %s, %s, %s, now())",
-                (row_id(job, MARKER, scope), job, MARKER, scope, token),
-            )
-        case ReadMarker(job, scope, token):
-            return (
-                f"SELECT count(*) FROM {table} WHERE job = %s AND kind = %s AND name = %s AND token = %s",
-                (job, MARKER, scope, token),
-            )
-        case ReadOwners(job, lane, epoch, batch):
-            return (
-                f"SELECT kind, name, token, epoch, checkpoint, batch, updated_at FROM {table} "
-                "WHERE job = %s AND (kind = %s OR (kind = %s AND name = %s))",
-                (job, DRIVER, LANE, "" if lane is None else lane_name(epoch, batch, lane)),
-            )
-        case ReadPositions(job):
-            return (
-                f"SELECT name, position, checkpoint, batch, label, row_count, digest FROM {table} "
-                "WHERE job = %s AND kind = %s",
-                (job, POSITION),
-            )
-        case ListDeadClaims(job, epoch, most):
-            return (
-                f"SELECT name FROM {table} WHERE job = %s AND kind = %s AND epoch <> %s ORDER BY name LIMIT {most:d}",
-                (job, LANE, epoch),
-            )
-        case DeleteClaims(job, names):
-            ids = tuple(row_id(job, LANE, name) for name in names)
-            return f"DELETE FROM {table} WHERE id IN ({', '.join(['%s'] * len(ids))})", ids
-        case ReadTraces(job, checkpoint):
-            return (
-                f"SELECT kind, max(token) FROM {table} WHERE checkpoint = %s OR (job = %s AND "
-                "(kind IN (%s, %s) OR (kind = %s AND name = %s))) GROUP BY kind",
-                (checkpoint, job, POSITION, DRIVER, MARKER, ACCEPTED),
-            )
-        case ListUnfinished(prefix):
-            return (
-                "SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = %s AND LABEL LIKE %s "
-                f"AND STATE NOT IN ({', '.join(['%s'] * len(_ENDED))})",
-                (database, _like(prefix.text), *_ENDED),
-            )
+# --- requests: the SQL of each, and its result from the rows that the statement returned ---
 
 
-def read_result(request: LedgerOperation, rows: list[tuple[object, ...]]) -> object:
-    """The result of `request` from the rows that its statement returned."""
-    match request:
-        case WriteClaim() | WriteMarker() | DeleteClaims():
-            return None
-        case ListDeadClaims():
-            return tuple(str(row[0]) for row in rows)
-        case ReadTraces():
-            return Traces(bool(rows), next((str(row[1]) for row in rows if row[0] == MARKER), ""))
-        case ReadMarker():
-            return bool(rows and int(str(rows[0][0])))
-        case ListUnfinished(prefix):
-            return tuple(sorted(str(row[0]) for row in rows if prefix.matches(str(row[0]))))
-        case ReadOwners():
-            return Owners(_owner(rows, DRIVER), _owner(rows, LANE))
-        case ReadPositions():
-            return {position.partition: position for position in map(_position, rows)}
+@dataclass(frozen=True, slots=True)
+class WriteClaim(LedgerRequest):
+    """Write the owner row. Result: None."""
+
+    job: str
+    owner: Owner
+
+    def statement(self, database: str) -> Sql:
+        job, owner = self.job, self.owner
+        kind, name = (DRIVER, "") if owner.lane is None else (LANE, lane_name(owner.epoch, owner.batch, owner.lane))
+        return (
+            f"INSERT INTO {_table(database)} (id, job, kind, name, token, epoch, checkpoint, batch, updated_at) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, now())",
+            (row_id(job, kind, name), job, kind, name, owner.token, owner.epoch, owner.checkpoint, owner.batch),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ListUnfinished(LedgerRequest):
+    """List labels with `prefix` in the database that have not ended. Result: tuple of labels."""
+
+    prefix: LabelPrefix
+
+    def statement(self, database: str) -> Sql:
+        return (
+            "SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = %s AND LABEL LIKE %s "
+            f"AND STATE NOT IN ({', '.join(['%s'] * len(_ENDED))})",
+            (database, _like(self.prefix.text), *_ENDED),
+        )
+
+    def result(self, rows: Rows) -> tuple[str, ...]:
+        return tuple(sorted(str(row[0]) for row in rows if self.prefix.matches(str(row[0]))))
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMarker(LedgerRequest):
+    """Write the barrier's marker row with `token`; it must not touch an owner row. Result: None."""
+
+    job: str
+    scope: str
+    token: str
+
+    def statement(self, database: str) -> Sql:
+        return (
+            f"INSERT INTO {_table(database)} (id, job, kind, name, token, updated_at) "
+            "VALUES (%s, %s, %s, %s, %s, now())",
+            (row_id(self.job, MARKER, self.scope), self.job, MARKER, self.scope, self.token),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMarker(LedgerRequest):
+    """Read whether the marker row with `token` is visible. Result: bool."""
+
+    job: str
+    scope: str
+    token: str
+
+    def statement(self, database: str) -> Sql:
+        return (
+            f"SELECT count(*) FROM {_table(database)} WHERE job = %s AND kind = %s AND name = %s AND token = %s",
+            (self.job, MARKER, self.scope, self.token),
+        )
+
+    def result(self, rows: Rows) -> bool:
+        return bool(rows and int(str(rows[0][0])))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOwners(LedgerRequest):
+    """Read the owner of the job and, with a `lane`, its owner in that run of the driver and micro-batch.
+
+    Claims of other runs and micro-batches are other rows, so a late one cannot hide the claim that counts.
+    Result: Owners.
+    """
+
+    job: str
+    lane: int | None = None
+    epoch: str = ""
+    batch: int = -1
+
+    def statement(self, database: str) -> Sql:
+        return (
+            f"SELECT kind, name, token, epoch, checkpoint, batch, updated_at FROM {_table(database)} "
+            "WHERE job = %s AND (kind = %s OR (kind = %s AND name = %s))",
+            (self.job, DRIVER, LANE, "" if self.lane is None else lane_name(self.epoch, self.batch, self.lane)),
+        )
+
+    def result(self, rows: Rows) -> Owners:
+        return Owners(_owner(rows, DRIVER), _owner(rows, LANE))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPositions(LedgerRequest):
+    """Read all positions of the job. Result: dict of source partition to Position."""
+
+    job: str
+
+    def statement(self, database: str) -> Sql:
+        return (
+            f"SELECT name, position, checkpoint, batch, label, row_count, digest FROM {_table(database)} "
+            "WHERE job = %s AND kind = %s",
+            (self.job, POSITION),
+        )
+
+    def result(self, rows: Rows) -> dict[str, Position]:
+        return {position.partition: position for position in map(_position, rows)}
+
+
+@dataclass(frozen=True, slots=True)
+class ListDeadClaims(LedgerRequest):
+    """List names of lanes' owner rows of runs other than `epoch`. Result: tuple of at most `most` names."""
+
+    job: str
+    epoch: str
+    most: int
+
+    def statement(self, database: str) -> Sql:
+        return (
+            f"SELECT name FROM {_table(database)} WHERE job = %s AND kind = %s AND epoch <> %s "
+            f"ORDER BY name LIMIT {self.most:d}",
+            (self.job, LANE, self.epoch),
+        )
+
+    def result(self, rows: Rows) -> tuple[str, ...]:
+        return tuple(str(row[0]) for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteClaims(LedgerRequest):
+    """Delete the owner rows of lanes with these names. Result: None."""
+
+    job: str
+    names: tuple[str, ...]
+
+    def statement(self, database: str) -> Sql:
+        ids = tuple(row_id(self.job, LANE, name) for name in self.names)
+        return f"DELETE FROM {_table(database)} WHERE id IN ({', '.join(['%s'] * len(ids))})", ids
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTraces(LedgerRequest):
+    """Read whether there is a position or a driver of the job, a row of any job with the checkpoint, or an acceptance.
+
+    Result: Traces.
+    """
+
+    job: str
+    checkpoint: str
+
+    def statement(self, database: str) -> Sql:
+        return (
+            f"SELECT kind, max(token) FROM {_table(database)} WHERE checkpoint = %s OR (job = %s AND "
+            "(kind IN (%s, %s) OR (kind = %s AND name = %s))) GROUP BY kind",
+            (self.checkpoint, self.job, POSITION, DRIVER, MARKER, ACCEPTED),
+        )
+
+    def result(self, rows: Rows) -> Traces:
+        return Traces(bool(rows), next((str(row[1]) for row in rows if row[0] == MARKER), ""))
 
 
 def lane_name(epoch: str, batch: int, lane: int) -> str:
@@ -337,7 +333,7 @@ def lane_name(epoch: str, batch: int, lane: int) -> str:
     return f"{epoch}/{batch}/{lane}"
 
 
-def _owner(rows: list[tuple[object, ...]], kind: str) -> Owner | None:
+def _owner(rows: Rows, kind: str) -> Owner | None:
     for row in rows:
         if row[0] == kind:
             lane = int(str(row[1]).rpartition("/")[2]) if kind == LANE else None
@@ -419,9 +415,7 @@ def _lane_fenced(mine: Owner, holder: Owner | None) -> StarRocksSinkError:
     return Fenced(
         f"Lane {mine.lane} was taken over by another {other}, in the same run of the query.",
         hint=OTHER_TRY,
-        epoch=holder.epoch,
-        checkpoint=holder.checkpoint,
-        since=holder.since,
+        **holder.context,
     )
 
 
@@ -430,12 +424,7 @@ def _fenced(what: str, holder: Owner | None) -> StarRocksSinkError:
         return Fenced(
             f"{what} has no owner in the ledger any more: its rows were deleted while this writer was running."
         )
-    return Fenced(
-        f"{what} was taken over by another writer.",
-        epoch=holder.epoch,
-        checkpoint=holder.checkpoint,
-        since=holder.since,
-    )
+    return Fenced(f"{what} was taken over by another writer.", **holder.context)
 
 
 def owners_of(job: str, mine: Owner) -> ReadOwners:

@@ -28,10 +28,11 @@ import orjson
 
 from starrocks_txn_sink.assembler.rules.spill import StateDirectory
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, microseconds
+from starrocks_txn_sink.coordinator.ownership import create_log_table, delete_older_receipts
 from starrocks_txn_sink.errors import LedgerBehind, OptionError, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.protocol import dead_letters, fencing, receipts_log
+from starrocks_txn_sink.protocol import dead_letters, fencing
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps, run
 from starrocks_txn_sink.protocol.ledger import (
     ListUnfinished,
@@ -226,9 +227,9 @@ def _take_over(
 def _open_log(options: SinkOptions, job: str, connection: LeaderConnection, clock: Clock, deadline: Deadline) -> None:
     """Create the receipts' log if needed, and delete receipts older than `receipts_log_days`."""
     oldest = time.gmtime(clock.wall() - options.receipts_log_days * 86_400)
-    forget = receipts_log.delete_older(options.database, job, time.strftime("%Y-%m-%d %H:%M:%S", oldest))
+    forget = delete_older_receipts(options.database, job, time.strftime("%Y-%m-%d %H:%M:%S", oldest))
     with advising("Grant CREATE TABLE on the database, or set receipts_log=False."):
-        ddl = partial(receipts_log.create_table, options.database)
+        ddl = partial(create_log_table, options.database)
         connection.create_table(ddl, options.ledger_replication, deadline)
     with contextlib.suppress(QueryRefused):  # without the DELETE privilege the log only grows
         connection.query(*forget, deadline)

@@ -30,7 +30,7 @@ from starrocks_txn_sink.errors import QueryFailed, QueryRefused, RedirectRefused
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import HOST_HINT, Address
 from starrocks_txn_sink.protocol.label import LedgerRequest
-from starrocks_txn_sink.protocol.ledger import LedgerOperation, create_table, read_result, statement
+from starrocks_txn_sink.protocol.ledger import create_table
 from starrocks_txn_sink.sql.failures import may_pass, typed_error
 from starrocks_txn_sink.sql.login import Dial, Driver, dial, login
 
@@ -403,9 +403,7 @@ class SqlLedger:
 
     def execute(self, request: LedgerRequest, deadline: Deadline) -> Any:
         """Execute `request` (one of `protocol.ledger`)."""
-        if not isinstance(request, LedgerOperation):
-            raise TypeError(f"{type(request).__name__} is no request for the ledger.")
-        sql, parameters = statement(self._database, request)
+        sql, parameters = request.statement(self._database)
         try:
             rows = self._connection.query(sql, parameters, deadline)
         except QueryRefused as refusal:
@@ -413,7 +411,7 @@ class SqlLedger:
                 raise QueryFailed(refusal.message, hint=_TROUBLE, **refusal.context) from None
             raise
         try:
-            return read_result(request, rows)
+            return request.result(rows)
         except (IndexError, TypeError, ValueError):
             raise QueryFailed(
                 "The ledger's rows do not have the ledger's form.",

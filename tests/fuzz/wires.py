@@ -27,7 +27,7 @@ from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol import ledger
-from starrocks_txn_sink.protocol.label import LabelPrefix
+from starrocks_txn_sink.protocol.label import LabelPrefix, LedgerRequest
 from starrocks_txn_sink.protocol.wire import Operation, Request
 from starrocks_txn_sink.sql.connection import LeaderConnection, QueryPort, SqlLedger
 from tests.fuzz.replies import answer
@@ -334,7 +334,7 @@ def query_stream(rng: random.Random) -> bytes:
     return stream
 
 
-def _questions() -> tuple[ledger.LedgerOperation, ...]:
+def _questions() -> tuple[LedgerRequest, ...]:
     return (
         ledger.ReadPositions("job"),
         ledger.ReadOwners("job", 0, "epoch", 1),

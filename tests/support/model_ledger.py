@@ -13,7 +13,6 @@ from starrocks_txn_sink.protocol.ledger import (
     MARKER,
     POSITION,
     DeleteClaims,
-    LedgerOperation,
     ListDeadClaims,
     ListUnfinished,
     ReadMarker,
@@ -22,8 +21,6 @@ from starrocks_txn_sink.protocol.ledger import (
     ReadTraces,
     WriteClaim,
     WriteMarker,
-    read_result,
-    statement,
 )
 from tests.support.model_server import ModelServer
 
@@ -41,8 +38,6 @@ class ModelLedger:
     def execute(self, question: LedgerRequest, deadline: Deadline) -> Any:
         """Answer at once; what was inserted is visible when the answer comes."""
         del deadline
-        if not isinstance(question, LedgerOperation):
-            raise TypeError(f"{type(question).__name__} is no question for the ledger.")
         if isinstance(question, (WriteClaim, WriteMarker, DeleteClaims)):
             self._server.publish(self.insert(question))
             return None
@@ -55,7 +50,7 @@ class ModelLedger:
         if isinstance(question, DeleteClaims):
             self._server.store.remove(tuple((question.job, LANE, one) for one in question.names), name)
             return name
-        sql, values = statement("model", question)
+        sql, values = question.statement("model")
         columns = sql[sql.index("(") + 1 : sql.index(")")].split(", ")
         row = dict(zip(columns, (*values, f"{self._server.now:.3f}"), strict=True))  # the last column is now()
         self._server.store.insert(row, name)
@@ -72,7 +67,7 @@ class ModelLedger:
                 row = ledger.get((job, MARKER, scope))
                 rows = [(int(row is not None and row["token"] == token),)]
             case ReadOwners(job):
-                name = str(statement("model", question)[1][-1])
+                name = str(question.statement("model")[1][-1])
                 keys = [(job, DRIVER, ""), (job, LANE, name)]
                 rows = [_columns(ledger[key], _OWNER) for key in keys if key in ledger]
             case ListDeadClaims(job, epoch, most):
@@ -89,7 +84,7 @@ class ModelLedger:
                 rows = [(row["kind"], row.get("token")) for row in found]
             case ReadPositions(job):
                 rows = [_columns(row, _POSITION) for key, row in ledger.items() if key[:2] == (job, POSITION)]
-        return read_result(question, rows)  # type: ignore[arg-type]
+        return question.result(rows)
 
 
 def _columns(row: dict[str, Any], names: tuple[str, ...]) -> tuple[object, ...]:

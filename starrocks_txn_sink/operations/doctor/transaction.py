@@ -176,7 +176,7 @@ def _redirect_backends(target: Target) -> Iterator[tuple[Address | Finding, str]
 
 def _is_listed(target: Target, trial: TrialTransaction) -> bool:
     """Whether a take-over would find the trial's label, which has a load by now, with the query that it uses."""
-    sql, parameters = ledger.statement(trial.database, ledger.ListUnfinished(LabelPrefix(_JOB)))
+    sql, parameters = ledger.ListUnfinished(LabelPrefix(_JOB)).statement(trial.database)
     return trial.label in [str(row["label"]) for row in target.sql().rows(sql, parameters)]
 
 

@@ -40,11 +40,11 @@ def server(tmp_path: Path) -> Iterator[Emulator]:
 
 
 def set_aside(server: Emulator, position: int, job: str = "j", columns: str | None = None, **tables: list[str]) -> None:
-    place = DeadLetterSource(job, "p-0", position, "NULL in a NOT NULL column", "label-1", 4, "2026-01-02 03:04:05")
+    place = DeadLetterSource("p-0", position, "NULL in a NOT NULL column", "label-1", 4, "2026-01-02 03:04:05")
     for table, rows in tables.items():
         binary = "`id`,`__hex_b`,`b`=to_binary(`__hex_b`, 'hex')" if table == "items" else ""
         loaded = binary if columns is None else columns
-        for piece in dead_letter_rows(place, table, loaded, [row.encode() for row in rows]):
+        for piece in dead_letter_rows(job, place, table, loaded, [row.encode() for row in rows]):
             row = orjson.loads(piece[1:])
             names = ", ".join(row)
             marks = ", ".join(["%s"] * len(row))

@@ -21,7 +21,6 @@ from starrocks_txn_sink.protocol.ledger import (
     ReadOwners,
     WriteClaim,
     row_id,
-    statement,
 )
 from tests.support.manual_clock import ManualClock
 from tests.support.model_ledger import ModelLedger
@@ -169,6 +168,6 @@ def test_in_every_version_a_claim_is_missing_only_when_its_run_is_fenced() -> No
 
 
 def test_the_statements_name_rows_by_their_keys() -> None:
-    sql, ids = statement("shop", DeleteClaims("job", ("e1/0/0", "e1/1/0")))
+    sql, ids = DeleteClaims("job", ("e1/0/0", "e1/1/0")).statement("shop")
     assert sql == "DELETE FROM `shop`.`_starrocks_txn_sink_ledger` WHERE id IN (%s, %s)"
     assert ids == (row_id("job", LANE, "e1/0/0"), row_id("job", LANE, "e1/1/0"))

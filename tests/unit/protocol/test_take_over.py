@@ -43,7 +43,6 @@ from starrocks_txn_sink.protocol.ledger import (
     check_owner,
     lane_name,
     refuse_others,
-    statement,
 )
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 from tests.support.manual_clock import ManualClock
@@ -101,7 +100,7 @@ class Ledger:
 
 def key_of(question: WriteClaim | WriteMarker) -> str:
     """The key of the row as the SQL has it."""
-    _, (_, job, kind, name, *_) = statement("shop", question)
+    _, (_, job, kind, name, *_) = question.statement("shop")
     return f"{job}/{kind}/{name}"
 
 
