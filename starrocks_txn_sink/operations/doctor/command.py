@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import textwrap
 from collections import Counter
@@ -15,9 +14,8 @@ from typing import Any
 
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.operations.doctor import frontends, libraries, privileges, server, transaction
-from starrocks_txn_sink.operations.doctor import target as doctor
 from starrocks_txn_sink.operations.doctor.tables import check_tables
-from starrocks_txn_sink.operations.doctor.target import DRIVER, Finding, Severity, Target, exit_code
+from starrocks_txn_sink.operations.doctor.target import Check, Finding, SectionSkipped, Severity, Target, exit_code
 from starrocks_txn_sink.operations.rehearsal import command as rehearsal
 from starrocks_txn_sink.operations.rehearsal.stage import Stage, Terms, Verdict
 from starrocks_txn_sink.options import command_line
@@ -64,17 +62,8 @@ def json_document(found: Sequence[tuple[str, Finding]]) -> dict[str, Any]:
 Section = Callable[[Target], Iterator[Finding]]
 
 
-def check_libraries(target: Target) -> Iterator[Finding]:
-    """Check Python, libraries and JDK of this process. With Spark, `check_executors` reports the JDK in use."""
-    installed = libraries.installed_versions()
-    yield from libraries.judge_libraries(installed, DRIVER)
-    yield from libraries.check_spark_features()
-    if target.executors is None:
-        yield libraries.judge_java(libraries.java_version(os.environ.get("JAVA_HOME")), DRIVER, installed["pyspark"])
-
-
 SECTIONS: tuple[tuple[str, Section], ...] = (
-    ("libraries", check_libraries),
+    ("libraries", libraries.check_libraries),
     ("addresses", frontends.check_addresses),
     ("server version", server.check_version),
     ("frontends", frontends.check_members),
@@ -97,14 +86,14 @@ def check_rehearsal(target: Target) -> Iterator[Finding]:
         for check, found in [(one.check, one.finding) for one in rehearsal.collect(stage, lambda _: None)]:
             if found.verdict in (Verdict.AS_EXPECTED, Verdict.HARMLESS):
                 why = f"; harmless, because {found.why}" if found.why else ""
-                yield doctor.good(check.name, found.what + why)
+                yield Check(check.name).good(found.what + why)
             elif found.verdict is Verdict.DIFFERS:
-                yield doctor.failure(check.name, found.what, f"Expected: {check.expects}", found.advice)
+                yield Check(check.name).failure(found.what, f"Expected: {check.expects}", found.advice)
             elif found.verdict is Verdict.NOT_SEEN:
                 advice = "Solve what the line says, and run `starrocks-txn-sink rehearse`."
-                yield doctor.warning(check.name, found.what, found.why or f"Expected: {check.expects}", advice)
+                yield Check(check.name).warning(found.what, found.why or f"Expected: {check.expects}", advice)
             else:
-                yield doctor.skipped(check.name, found.what)
+                yield Check(check.name).skipped(found.what)
 
 
 def examine(
@@ -121,11 +110,11 @@ def examine(
         try:
             for finding in section(target):
                 yield name, finding
-        except doctor.SectionSkipped as reason:
-            yield name, doctor.skipped(name, f"not checked: {reason}")
+        except SectionSkipped as reason:
+            yield name, Check(name).skipped(f"not checked: {reason}")
         except StarRocksSinkError as error:
             why = "The section ended early, so later checks of it did not run."
-            yield name, doctor.failure(name, error.message, why, error.advice or "Solve the findings above first.")
+            yield name, Check(name).failure(error.message, why, error.advice or "Solve the findings above first.")
 
 
 _NO_DATABASE = "information_schema"  # placeholder: SinkOptions requires a database, and every server has this one

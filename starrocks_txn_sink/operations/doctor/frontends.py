@@ -9,7 +9,7 @@ from http import HTTPStatus
 from starrocks_txn_sink.errors import AuthenticationFailed, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http.transport import read_load_state
 from starrocks_txn_sink.operations.doctor.server import judge_versions
-from starrocks_txn_sink.operations.doctor.target import Finding, Severity, Target, failure, good, warning
+from starrocks_txn_sink.operations.doctor.target import Check, Finding, Severity, Target
 from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRules, parse_location
 from starrocks_txn_sink.protocol.label import Label
 from starrocks_txn_sink.protocol.wire import Operation
@@ -45,22 +45,18 @@ def _check_login(target: Target, address: Address) -> Finding:
     try:
         target.log_in(address).close()
     except QueryRefused as error:
-        return failure(
-            "sql.login",
+        return Check("sql.login", place).failure(
             f"The query port rejected the user {options.username!r}: {error.message}",
             "The ledger is read and written over SQL.",
             "Check username and password, and that the user may connect from this host and from every executor.",
-            place,
         )
     except QueryFailed as error:
-        return failure(
-            "sql.login",
+        return Check("sql.login", place).failure(
             error.message,
             "The ledger is read and written over SQL.",
             "Check that query_url names query_port (9030 by default) and not another port of the frontend.",
-            place,
         )
-    return good("sql.login", f"user {options.username!r} is accepted", place)
+    return Check("sql.login", place).good(f"user {options.username!r} is accepted")
 
 
 def check_leader(target: Target) -> Iterator[Finding]:
@@ -74,8 +70,7 @@ def check_leader(target: Target) -> Iterator[Finding]:
         elif reply.redirect_target is not None:
             yield from _follow_redirect(target, rules.rewrite(reply.redirect_target), rules, database)
     if target.leader is None:
-        yield failure(
-            "frontend.leader",
+        yield Check("frontend.leader").failure(
             "No frontend of load_url answers as leader or redirects to it.",
             "Only the leader answers the steps of a StarRocks transaction.",
             "Solve the findings above first.",
@@ -107,30 +102,22 @@ def judge_leader_reply(reply: LeaderReply, rules: RedirectRules) -> Iterator[Fin
     """Findings for the reply of one frontend; pure."""
     place = str(reply.address)
     if isinstance(reply.error, AuthenticationFailed):
-        yield failure(
-            "http.login",
+        yield Check("http.login", place).failure(
             "The frontend rejected the user name or password (HTTP 401).",
             "Every request carries user name and password.",
             reply.error.advice,
-            place,
         )
     elif reply.error is not None:
-        yield failure(
-            "frontend.answer",
-            reply.error.message,
-            "Every load starts with a request to a frontend.",
-            reply.error.advice,
-            place,
+        yield Check("frontend.answer", place).failure(
+            reply.error.message, "Every load starts with a request to a frontend.", reply.error.advice
         )
     elif not reply.redirected:
-        yield good("frontend.leader", "answers as leader", place)
+        yield Check("frontend.leader", place).good("answers as leader")
     elif reply.redirect_target is None:
-        yield failure(
-            "frontend.redirect",
+        yield Check("frontend.redirect", place).failure(
             "The frontend's redirect has no usable Location header.",
             "A follower redirects every request to the leader.",
             "Check which server answers at this address: a proxy may have rewritten the redirect.",
-            place,
         )
     else:
         yield judge_redirect("frontend.redirect", reply.redirect_target, rules, "the leader", place)
@@ -141,13 +128,11 @@ def judge_redirect(check: str, named: Address, rules: RedirectRules, role: str, 
     rewritten = rules.rewrite(named)
     shown = str(rewritten) if rewritten == named else f"{named}, rewritten to {rewritten}"
     if rules.allows(rewritten):
-        return good(check, f"{role} is at {shown}, which is allowed", place)
-    return failure(
-        check,
+        return Check(check, place).good(f"{role} is at {shown}, which is allowed")
+    return Check(check, place).failure(
         f"The redirect leads to {shown}, which is neither a host of load_url nor in redirect_hosts.",
         "The password travels with every request, so the sink follows redirects to configured hosts only.",
         f"If that server is yours, set {rules.option_line(rewritten)}, or rewrite it with redirect_map.",
-        place,
     )
 
 
@@ -167,8 +152,7 @@ def check_members(target: Target) -> Iterator[Finding]:
     try:
         address = rules.query_target(str(leader["ip"]), int(leader["queryport"]))
     except ValueError:
-        yield failure(
-            "frontend.query_leader",
+        yield Check("frontend.query_leader").failure(
             "SHOW FRONTENDS gives the leader an address that is no host and port.",
             "The sink logs in nowhere else than at a plain host and port.",
             HOST_HINT,
@@ -183,22 +167,19 @@ def check_members(target: Target) -> Iterator[Finding]:
 def judge_query_leader(address: Address, rules: RedirectRules) -> Finding:
     """Whether the sink would log in at the leader's query port `address`; pure."""
     if rules.allows_query(address):
-        return good("frontend.query_leader", f"the leader's query port {address.netloc} is allowed")
-    return failure(
-        "frontend.query_leader",
+        return Check("frontend.query_leader").good(f"the leader's query port {address.netloc} is allowed")
+    return Check("frontend.query_leader", address.netloc).failure(
         f"The leader's query port is {address.netloc}, whose host no option names.",
         "The sink logs in at configured hosts only.",
         f"If that server is yours, set {rules.option_line(address)}, or rewrite it with redirect_map.",
-        address.netloc,
     )
 
 
 def judge_refusal(error: QueryRefused, find_leader: bool) -> Finding:
     """Finding for a refused SHOW FRONTENDS; pure."""
     if not find_leader:
-        return good("privilege.operate", "SHOW FRONTENDS is refused, and find_leader=False does not need it")
-    return failure(
-        "privilege.operate",
+        return Check("privilege.operate").good("SHOW FRONTENDS is refused, and find_leader=False does not need it")
+    return Check("privilege.operate").failure(
         f"SHOW FRONTENDS is refused: {error.message}",
         "The sink finds the leader with it: a follower lags behind and may return an old ledger.",
         "Grant OPERATE ON SYSTEM to the user, or set find_leader=False and let query_url name the leader alone.",
@@ -207,23 +188,22 @@ def judge_refusal(error: QueryRefused, find_leader: bool) -> Finding:
 
 def judge_members(rows: Sequence[Row]) -> Iterator[Finding]:
     """Findings for the rows of SHOW FRONTENDS; pure."""
-    yield good("privilege.operate", "SHOW FRONTENDS is allowed")
+    yield Check("privilege.operate").good("SHOW FRONTENDS is allowed")
     for row in rows:
         if str(row.get("alive", "true")).lower() not in ("true", "1"):
-            yield warning(
-                "frontend.alive",
+            yield Check("frontend.alive", str(row.get("name", ""))).warning(
                 f"The frontend {row.get('ip')} is not alive.",
                 "With one frontend less, the next failure may leave no leader.",
                 "Start it, or remove it from the cluster.",
-                str(row.get("name", "")),
             )
     leader = next(filter(leads, rows), None)
     if leader is None:
-        yield failure(
-            "frontend.leader",
+        yield Check("frontend.leader").failure(
             "SHOW FRONTENDS names no leader.",
             "Nothing can be committed without one.",
             "Read the frontends' logs: an election may not end.",
         )
     else:
-        yield good("frontend.members", f"{len(rows)} frontend(s), the leader is {leader['ip']}:{leader['queryport']}")
+        yield Check("frontend.members").good(
+            f"{len(rows)} frontend(s), the leader is {leader['ip']}:{leader['queryport']}"
+        )

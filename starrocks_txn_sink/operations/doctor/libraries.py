@@ -24,18 +24,7 @@ import pyarrow as pa
 from starrocks_txn_sink import compiled
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.operations.doctor.server import judge_clock
-from starrocks_txn_sink.operations.doctor.target import (
-    Endpoint,
-    Finding,
-    ProbeResult,
-    Target,
-    failure,
-    good,
-    judge_probe,
-    probe,
-    skipped,
-    warning,
-)
+from starrocks_txn_sink.operations.doctor.target import DRIVER, Check, Endpoint, Finding, ProbeResult, Target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,14 +109,23 @@ def check_spark_features() -> Iterator[Finding]:
     try:
         from starrocks_txn_sink.spark_version import FEATURES
     except ImportError as error:  # no Spark, or one that is too old: judge_libraries says so
-        yield skipped("spark.features", str(error))
+        yield Check("spark.features").skipped(str(error))
         return
     for feature in FEATURES:
         least = ".".join(map(str, feature.least))
         if feature.works:
-            yield good("spark.features", f"{feature.name} (Spark {least} and newer)")
+            yield Check("spark.features").good(f"{feature.name} (Spark {least} and newer)")
         else:
-            yield skipped("spark.features", f"{feature.name}: needs Spark {least}. {feature.instead}")
+            yield Check("spark.features").skipped(f"{feature.name}: needs Spark {least}. {feature.instead}")
+
+
+def check_libraries(target: Target) -> Iterator[Finding]:
+    """Check Python, libraries and JDK of this process. With Spark, `check_executors` reports the JDK in use."""
+    installed = installed_versions()
+    yield from judge_libraries(installed, DRIVER)
+    yield from check_spark_features()
+    if target.executors is None:
+        yield judge_java(java_version(os.environ.get("JAVA_HOME")), DRIVER, installed["pyspark"])
 
 
 # --- pure judgements ---
@@ -140,24 +138,26 @@ def judge_libraries(found: Mapping[str, str | None], place: str) -> Iterator[Fin
     for need in (PYTHON, *REQUIREMENTS):
         version = found.get(need.name)
         if need.name == "protobuf" and version is None and spark < (4,):
-            yield skipped("library.protobuf", "protobuf is not installed; Spark 3 has no state that needs it", place)
+            yield Check("library.protobuf", place).skipped(
+                "protobuf is not installed; Spark 3 has no state that needs it"
+            )
         else:
             yield _judge_library(replace(need, least=least.get(need.name, need.least)), version, place)
     loops = "has the compiled loops" if found.get(_COMPILED) else "has no compiled loops: raw events cost more"
-    yield good("library.compiled", f"This installation {loops} (docs/guides/performance.md)", place)
+    yield Check("library.compiled", place).good(f"This installation {loops} (docs/guides/performance.md)")
 
 
 def judge_java(version: str | None, place: str, spark: str | None = None) -> Finding:
     """Finding for the JDK that Spark would start; `spark` is its version."""
-    check = "library.java"
+    check = Check("library.java", place)
     least = LEAST_JAVA_OF_SPARK_3 if spark is not None and spark.startswith("3.") else LEAST_JAVA
     why = f"Spark {spark or 4} needs a JDK {least} or newer."
     if version is None:
-        return failure(check, "No JDK was found.", why, "Install a JDK 17 and set JAVA_HOME, or put it on PATH.", place)
+        return check.failure("No JDK was found.", why, "Install a JDK 17 and set JAVA_HOME, or put it on PATH.")
     major = java_major(version)
     if major < least:
-        return failure(check, f"The JDK is {version}.", why, "Install a JDK 17 or 21 and set JAVA_HOME to it.", place)
-    return good(check, f"JDK {version}", place)
+        return check.failure(f"The JDK is {version}.", why, "Install a JDK 17 or 21 and set JAVA_HOME to it.")
+    return check.good(f"JDK {version}")
 
 
 def java_major(version: str) -> int:
@@ -179,12 +179,10 @@ def judge_same_versions(
         here, there = driver.get(name), executor.get(name)
         cut = 2 if name == "python" else 9
         if here and there and version_numbers(here)[:cut] != version_numbers(there)[:cut]:
-            yield failure(
-                f"library.{name}",
+            yield Check(f"library.{name}", place).failure(
                 f"{name} is {there} on the executor and {here} on the driver.",
                 why,
                 "Set PYSPARK_PYTHON (spark.pyspark.python) to an environment with the driver's versions.",
-                place,
             )
 
 
@@ -195,19 +193,17 @@ def version_numbers(version: str) -> Version:
 
 
 def _judge_library(need: Requirement, version: str | None, place: str) -> Finding:
-    check = f"library.{need.name}"
+    check = Check(f"library.{need.name}", place)
     wanted = ".".join(map(str, need.least)) + (f", below {'.'.join(map(str, need.below))}" if need.below else "")
     advice = f"Install {need.name} {wanted} on the driver and on every executor."
     if version is None:
-        return failure(check, f"{need.name} is not installed.", need.why, advice, place)
+        return check.failure(f"{need.name} is not installed.", need.why, advice)
     numbers = version_numbers(version)
     if not numbers and need.least:
-        return warning(
-            check, f"{need.name} has the version {version[:40]}, which cannot be compared.", need.why, advice, place
-        )
+        return check.warning(f"{need.name} has the version {version[:40]}, which cannot be compared.", need.why, advice)
     if numbers < need.least or (need.below is not None and numbers >= need.below):
-        return failure(check, f"{need.name} is {version}; {wanted} is needed.", need.why, advice, place)
-    return good(check, f"{need.name} {version}", place)
+        return check.failure(f"{need.name} is {version}; {wanted} is needed.", need.why, advice)
+    return check.good(f"{need.name} {version}")
 
 
 # --- executors ---
@@ -228,7 +224,7 @@ class ExecutorProbe:
             "process": os.getpid(),
             "clock": SystemClock().wall(),
             "libraries": installed_versions(),
-            "probes": [asdict(probe(endpoint, self.timeout)) for endpoint in self.endpoints],
+            "probes": [asdict(endpoint.probe(self.timeout)) for endpoint in self.endpoints],
         }
         yield pa.RecordBatch.from_arrays([pa.array([json.dumps(seen)])], schema=_SCHEMA)
 
@@ -236,12 +232,12 @@ class ExecutorProbe:
 def check_executors(target: Target) -> Iterator[Finding]:
     """Run the job with `target.executors` tasks and report each host once."""
     if target.executors is None:
-        yield skipped("executor", "not checked (--no-spark)")
+        yield Check("executor").skipped("not checked (--no-spark)")
         return
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        yield skipped("executor", "pyspark is not installed here")
+        yield Check("executor").skipped("pyspark is not installed here")
         return
     try:
         session, ours = _session(SparkSession, target)
@@ -267,8 +263,7 @@ def check_executors(target: Target) -> Iterator[Finding]:
 def judge_speculation(setting: str) -> Iterator[Finding]:
     """A warning if Spark starts copies of slow tasks; pure."""
     if setting.lower() == "true":
-        yield warning(
-            "executor.speculation",
+        yield Check("executor.speculation").warning(
             "spark.speculation is on.",
             "A copy of a slow lane reads and loads the lane's rows a second time, and takes the lane over: the first "
             "try then fails with `fenced`, which counts against spark.task.maxFailures. Rows stay right.",
@@ -279,8 +274,7 @@ def judge_speculation(setting: str) -> Iterator[Finding]:
 def judge_broken(error: Exception, what: str) -> Finding:
     """Finding for a Spark error, with the first line of its message; pure."""
     said = str(error).strip().splitlines()[:1]
-    return failure(
-        "executor.spark",
+    return Check("executor.spark").failure(
         f"{what}: {type(error).__name__}: {' '.join(said)[:200]}",
         _WHY,
         "Check JAVA_HOME, PYSPARK_PYTHON (its Python needs pandas, pyarrow, protobuf) and the cluster's own log.",
@@ -301,11 +295,11 @@ def judge_reports(reports: list[dict[str, Any]], before: float, after: float) ->
         yield judge_clock(ahead, 0.0, "the executor's clock", place)
         for seen in report["probes"]:
             endpoint = Endpoint(**seen["endpoint"])
-            yield judge_probe(ProbeResult(**{**seen, "endpoint": endpoint}), place)
+            yield ProbeResult(**{**seen, "endpoint": endpoint}).judge(place)
     if not reports:
-        yield failure("executor.spark", "The Spark job returned nothing.", _WHY, "Read the cluster's own log.")
+        yield Check("executor.spark").failure("The Spark job returned nothing.", _WHY, "Read the cluster's own log.")
     else:
-        yield good("executor.spark", f"{len(reports)} task(s) ran on {len(hosts)} host(s)")
+        yield Check("executor.spark").good(f"{len(reports)} task(s) ran on {len(hosts)} host(s)")
 
 
 def _session(spark: type[SparkSession], target: Target) -> tuple[SparkSession, bool]:

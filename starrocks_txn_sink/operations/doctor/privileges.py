@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from starrocks_txn_sink.errors import QueryRefused
-from starrocks_txn_sink.operations.doctor.target import Finding, Target, failure, good, skipped, warning
+from starrocks_txn_sink.operations.doctor.target import Check, Finding, Target
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
 from starrocks_txn_sink.sql.any_frontend import SqlConnection
 from starrocks_txn_sink.sql.connection import count_alive
@@ -34,17 +34,16 @@ def check_privileges(target: Target) -> Iterator[Finding]:
 
 
 def _check_loads_view(sql: SqlConnection) -> Finding:
-    check = "privilege.loads"
+    check = Check("privilege.loads")
     try:
         sql.rows("SELECT LABEL FROM information_schema.loads LIMIT 1")
     except QueryRefused as error:
-        return failure(
-            check,
+        return check.failure(
             f"information_schema.loads cannot be read: {error.message}",
             "A take-over lists unfinished labels there, to end the transactions that a dead writer left open.",
             "Let the user that loads read information_schema; loads of other users may be hidden from it.",
         )
-    return good(check, "information_schema.loads can be read")
+    return check.good("information_schema.loads can be read")
 
 
 def _ledger_exists(sql: SqlConnection, database: str) -> bool:
@@ -57,35 +56,32 @@ def _ledger_exists(sql: SqlConnection, database: str) -> bool:
 
 
 def _check_ledger(sql: SqlConnection, database: str) -> Finding:
-    check = "privilege.ledger"
+    check = Check("privilege.ledger")
     try:
         sql.rows(f"SELECT count(*) FROM {identifier(database, LEDGER_TABLE)}")
     except QueryRefused as error:
-        return failure(
-            check,
+        return check.failure(
             f"The ledger cannot be read: {error.message}",
             "Positions and owners are read before the first load.",
             f"Grant SELECT, INSERT ON TABLE {database}.{LEDGER_TABLE} to the user.",
         )
-    return good(check, f"the ledger {LEDGER_TABLE} exists and can be read")
+    return check.good(f"the ledger {LEDGER_TABLE} exists and can be read")
 
 
 def judge_ledger_create(allowed: bool | None, wanted: bool) -> Finding:
     """Finding for a ledger table that does not exist yet; `allowed` None: SHOW GRANTS does not show it; pure."""
-    check = "privilege.ledger"
+    check = Check("privilege.ledger")
     if not wanted:
-        return failure(
-            check,
+        return check.failure(
             f"The table {LEDGER_TABLE} does not exist, and ledger_create is off.",
             "Exactly-once stores its positions there.",
             "Create it by hand (docs/guides/exactly-once.md has its DDL), or set ledger_create=True.",
         )
     if allowed is None:
-        return skipped(check, "SHOW GRANTS does not show whether the ledger's table can be created")
+        return check.skipped("SHOW GRANTS does not show whether the ledger's table can be created")
     if allowed:
-        return good(check, "the ledger's table does not exist yet and can be created")
-    return failure(
-        check,
+        return check.good("the ledger's table does not exist yet and can be created")
+    return check.failure(
         "SHOW GRANTS lists no CREATE TABLE on the database for the user.",
         "The sink creates its ledger's table when it starts.",
         "Grant CREATE TABLE ON DATABASE, or create it by hand (docs/guides/exactly-once.md) with ledger_create=False.",
@@ -104,8 +100,7 @@ def _judge_replicas(target: Target) -> Iterator[Finding]:
     wanted = wanted or next((int(row["value"]) for row in default if str(row.get("value")).isdecimal()), 0)
     if not alive or alive >= wanted or (target.options.ledger_replication is None and alive == len(nodes)):
         return  # with a backend for each replica, or with one replica on each backend of a small cluster
-    yield failure(
-        "ledger.replicas",
+    yield Check("ledger.replicas").failure(
         f"The ledger's table would have {wanted} replicas, and {alive} of {len(nodes)} backends are alive.",
         "StarRocks creates no table with more replicas than backends.",
         f"Start more backends, or set ledger_replication={max(1, alive)}.",
@@ -114,17 +109,15 @@ def _judge_replicas(target: Target) -> Iterator[Finding]:
 
 def judge_insert(allowed: bool | None, table: str) -> Finding:
     """Finding for INSERT on a table; `allowed` None: SHOW GRANTS does not show it; pure."""
-    check = "privilege.insert"
+    check = Check("privilege.insert", table)
     if allowed is None:
-        return skipped(check, "SHOW GRANTS does not show it", table)
+        return check.skipped("SHOW GRANTS does not show it")
     if allowed:
-        return good(check, "INSERT is granted", table)
-    return warning(
-        check,
+        return check.good("INSERT is granted")
+    return check.warning(
         "SHOW GRANTS lists no INSERT on the table for the user.",
         "Present servers do not check it for multi-table transactions, later ones may; claims in the ledger need it.",
         "Grant INSERT ON TABLE to the user.",
-        table,
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from starrocks_txn_sink.errors import OptionError, QueryRefused
 from starrocks_txn_sink.http.transport import read_load_state
-from starrocks_txn_sink.operations.doctor.target import Finding, Severity, Target, failure, good, skipped, warning
+from starrocks_txn_sink.operations.doctor.target import Check, Finding, Severity, Target
 from starrocks_txn_sink.options.addresses import MIN_SERVER_VERSION, require_supported
 from starrocks_txn_sink.protocol.label import Label
 from starrocks_txn_sink.protocol.wire import LabelState, Operation
@@ -36,13 +36,10 @@ def judge_version(found: str, *, unreleased: bool = False) -> Finding:
     try:
         require_supported(found, unreleased=unreleased)
     except OptionError as error:
-        return failure(
-            "server.version",
-            error.message,
-            "Older servers answer OK to failed loads and commits, and ignore rollbacks.",
-            error.advice,
+        return Check("server.version").failure(
+            error.message, "Older servers answer OK to failed loads and commits, and ignore rollbacks.", error.advice
         )
-    return good("server.version", f"StarRocks {found}")
+    return Check("server.version").good(f"StarRocks {found}")
 
 
 def judge_versions(rows: Sequence[Row], kind: str, *, unreleased: bool = False) -> Iterator[Finding]:
@@ -50,12 +47,10 @@ def judge_versions(rows: Sequence[Row], kind: str, *, unreleased: bool = False) 
     for row in rows:
         found = str(row.get("version") or "")
         if found and judge_version(found, unreleased=unreleased).severity is not Severity.GOOD:
-            yield failure(
-                "server.version",
+            yield Check("server.version", str(row.get("ip"))).failure(
                 f"The {kind} {row.get('ip')} runs StarRocks {found}.",
                 "Every server must handle multi-table transactions correctly: any frontend may become leader.",
                 f"Upgrade it to StarRocks {MIN_SERVER_VERSION} or later (4.1.1 or later in the 4.1 line).",
-                str(row.get("ip")),
             )
 
 
@@ -69,7 +64,7 @@ def check_clock(target: Target) -> Iterator[Finding]:
     after = target.clock.wall()
     server_time = epoch_seconds(said)
     if server_time is None:
-        yield skipped("server.clock", f"the server's time cannot be read from {str(said)[:40]!r}")
+        yield Check("server.clock").skipped(f"the server's time cannot be read from {str(said)[:40]!r}")
     else:
         yield judge_clock(server_time - (before + after) / 2, after - before, "the leader's clock")
 
@@ -88,14 +83,13 @@ def epoch_seconds(said: object) -> float | None:
 
 def judge_clock(ahead: float, uncertain: float, whose: str, place: str = "") -> Finding:
     """Finding for a clock `ahead` seconds of the driver's, measured within `uncertain` seconds; pure."""
+    check = Check("executor.clock" if place else "server.clock", place)
     if abs(ahead) <= CLOCK_TOLERANCE + uncertain:
-        return good("server.clock" if not place else "executor.clock", f"{whose} agrees with the driver's", place)
-    return warning(
-        "server.clock" if not place else "executor.clock",
+        return check.good(f"{whose} agrees with the driver's")
+    return check.warning(
         f"{whose} is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the driver's.",
         "No decision of the sink uses it, but latencies, `updated_at` in the ledger and times in receipts are wrong.",
         "Synchronize all machines with the same time server (NTP).",
-        place,
     )
 
 
@@ -109,12 +103,12 @@ def check_limits(target: Target) -> Iterator[Finding]:
         rows = sql.rows("ADMIN SHOW FRONTEND CONFIG")
         config = {str(row["key"]): str(row["value"]) for row in rows if str(row.get("key")) in _CONFIG}
     except QueryRefused:
-        yield skipped("server.limits", "ADMIN SHOW FRONTEND CONFIG needs OPERATE ON SYSTEM: limits are unknown")
+        yield Check("server.limits").skipped("ADMIN SHOW FRONTEND CONFIG needs OPERATE ON SYSTEM: limits are unknown")
         config = {}
     age = checkpoint_age(target.checkpoint, target.clock.wall()) if target.checkpoint else None
     yield from judge_retention(config, age, target.options.exactly_once)
     if target.checkpoint and age is None:
-        yield skipped("checkpoint.age", "this machine sees no commit files of the checkpoint")
+        yield Check("checkpoint.age").skipped("this machine sees no commit files of the checkpoint")
     database = target.require_database()
     listed = sql.rows(
         "SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = %s "
@@ -155,23 +149,21 @@ def judge_retention(config: Mapping[str, str], age: float | None, exactly_once: 
     kept = _config_number(config, "label_keep_max_second")
     number = _config_number(config, "label_keep_max_num")
     if number is not None and number < LEAST_LABELS:
-        yield warning(
-            "label.retention",
+        yield Check("label.retention").warning(
             f"The server remembers only {number:.0f} labels per database (label_keep_max_num).",
             "When the server forgets a label before the sink reads the commit's outcome, a take-over has to settle it.",
             f"Raise label_keep_max_num to {LEAST_LABELS} or more.",
         )
     elif number is not None:
-        yield good("label.retention", f"the last {number:.0f} labels of a database are remembered")
+        yield Check("label.retention").good(f"the last {number:.0f} labels of a database are remembered")
     if age is None or kept is None:
         return
     shown = f"the last commit is {_days(age)} old, labels are kept for {_days(kept)}"
     if age <= kept or exactly_once:
         tail = "" if age <= kept else "; the ledger, not the label, decides what is visible"
-        yield good("checkpoint.age", shown + tail)
+        yield Check("checkpoint.age").good(shown + tail)
     else:
-        yield warning(
-            "checkpoint.age",
+        yield Check("checkpoint.age").warning(
             shown[0].upper() + shown[1:] + ".",
             "The outcome of an interrupted commit is lost; without a ledger its micro-batch may be written twice.",
             "Use exactly-once (set query_url), or compare the last micro-batch with the tables before the job starts.",
@@ -180,17 +172,17 @@ def judge_retention(config: Mapping[str, str], age: float | None, exactly_once: 
 
 def judge_headroom(running: int, lanes: int, config: Mapping[str, str]) -> Finding:
     """Finding for unfinished labels plus the job's lanes, against the server's limit per database; pure."""
-    limit = _config_number(config, "max_running_txn_num_per_db")
+    check, limit = Check("transaction.headroom"), _config_number(config, "max_running_txn_num_per_db")
     if limit is None:
-        return skipped("transaction.headroom", f"{running} transactions are running; the server's limit is unknown")
-    check, shown = "transaction.headroom", f"{running} of {limit:.0f} running transactions, {lanes} lane(s) to come"
+        return check.skipped(f"{running} transactions are running; the server's limit is unknown")
+    shown = f"{running} of {limit:.0f} running transactions, {lanes} lane(s) to come"
     why = "At the limit the server refuses begin and commit (too many running txns)."
     advice = "Find the writer that leaves transactions open, use fewer lanes, or raise max_running_txn_num_per_db."
     if running + lanes > limit:
-        return failure(check, f"No room: {shown}.", why, advice)
+        return check.failure(f"No room: {shown}.", why, advice)
     if running + lanes > 0.8 * limit:
-        return warning(check, f"Little room: {shown}.", why, advice)
-    return good(check, shown)
+        return check.warning(f"Little room: {shown}.", why, advice)
+    return check.good(shown)
 
 
 def _config_number(config: Mapping[str, str], name: str) -> float | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.operations.doctor.libraries import version_numbers
-from starrocks_txn_sink.operations.doctor.target import Finding, Target, failure, good, skipped, warning
+from starrocks_txn_sink.operations.doctor.target import Check, Finding, Target
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.load_properties import why_not_compacted
 from starrocks_txn_sink.protocol.ledger import identifier
@@ -84,8 +84,7 @@ def check_tables(target: Target) -> Iterator[Finding]:
         name for name in target.tables or sorted(found) if name in found and not name.startswith(SINK_TABLE_PREFIX)
     ]
     if not chosen and not target.tables:
-        yield failure(
-            "table.missing",
+        yield Check("table.missing").failure(
             f"{database} has no table that a job could write.",
             "A load into a missing table aborts the whole transaction.",
             "Create the job's tables, correct --database, or grant the user a privilege on them.",
@@ -97,7 +96,7 @@ def check_tables(target: Target) -> Iterator[Finding]:
             answer = sql.rows(f"SHOW CREATE TABLE {identifier(database, name)}")
             create = str(answer[0].get("create table", "")) if answer else ""
         except QueryRefused as error:
-            yield skipped("table.partitions", f"SHOW CREATE TABLE was refused: {error.message}", name)
+            yield Check("table.partitions", name).skipped(f"SHOW CREATE TABLE was refused: {error.message}")
         seen = TableDefinition.of(found[name], create)
         yield judge_model(seen)
         yield from judge_partitions(seen, target.version)
@@ -108,33 +107,27 @@ def judge_names(named: Sequence[str], names: set[str], loadable: set[str], datab
     """Failures for named tables that cannot be loaded; pure."""
     for name in named:
         if name not in names | loadable:
-            yield failure(
-                "table.missing",
+            yield Check("table.missing", name).failure(
                 f"The table {database}.{name} does not exist, or the user may not see it.",
                 "A load into a missing table aborts the whole transaction.",
                 "Create it, correct the name, or grant the user a privilege on it.",
-                name,
             )
         elif name not in loadable:
-            yield failure(
-                "table.model",
+            yield Check("table.model", name).failure(
                 f"{database}.{name} is a view or an external table.",
                 "Only native tables accept loads; any other aborts the whole transaction.",
                 "Load the table that the view reads.",
-                name,
             )
 
 
 def judge_model(seen: TableDefinition) -> Finding:
     """Finding for the table's model; pure."""
     if seen.model in _PURPOSE:
-        return good("table.model", _PURPOSE[seen.model], seen.name)
-    return warning(
-        "table.model",
+        return Check("table.model", seen.name).good(_PURPOSE[seen.model])
+    return Check("table.model", seen.name).warning(
         f"The table's model is {seen.model}.",
         "Deletes are refused, and an aggregate counts a row again when at-least-once delivery repeats it.",
         "Use a PRIMARY KEY table for changes, or a DUPLICATE KEY table for events.",
-        seen.name,
     )
 
 
@@ -149,15 +142,13 @@ def judge_partitions(seen: TableDefinition, version: str) -> Iterator[Finding]:
         return
     what = " and ".join(reasons)
     if can_create_partitions(version):
-        yield good("table.partitions", f"{what}, which StarRocks {version} should support", seen.name)
+        yield Check("table.partitions", seen.name).good(f"{what}, which StarRocks {version} should support")
         return
-    yield warning(
-        "table.partitions",
+    yield Check("table.partitions", seen.name).warning(
         f"The table {what}; StarRocks {version or '(version unknown)'} does not support that in a multi-table load.",
         "The commit fails with 'txn … not exist' as soon as a row needs a missing partition.",
         "Create partitions before their rows arrive (ALTER TABLE … ADD PARTITION), use hash distribution, or upgrade "
         "to a patch after 4.0.14 or 4.1.4.",
-        seen.name,
     )
 
 
@@ -180,13 +171,11 @@ def judge_order(seen: TableDefinition, version: str, options: SinkOptions) -> It
     said = version or "(version unknown)"
     if not why:
         what = f"a StarRocks transaction gets one row per key, so StarRocks {said} cannot swap changes of a key"
-        yield good("table.order", what, seen.name)
+        yield Check("table.order", seen.name).good(what)
         return
-    yield warning(
-        "table.order",
+    yield Check("table.order", seen.name).warning(
         f"All rows are sent ({why}), and StarRocks {said} may swap an upsert and a delete of one key.",
         "Before 4.1.4 a PRIMARY KEY table in shared-data mode does not keep their order inside one transaction: "
         "a deleted row can stay, and a row written again can be missing.",
         "Upgrade to StarRocks 4.1.4 or later, or let the sink send one row per key (compact, without that property).",
-        seen.name,
     )

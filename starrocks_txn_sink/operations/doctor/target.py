@@ -43,20 +43,24 @@ class Finding:
     place: str = ""
 
 
-def good(check: str, what: str, place: str = "") -> Finding:
-    return Finding(check, Severity.GOOD, what, place=place)
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What is checked, and where; its methods make its findings."""
 
+    name: str
+    place: str = ""
 
-def skipped(check: str, what: str, place: str = "") -> Finding:
-    return Finding(check, Severity.SKIPPED, what, place=place)
+    def good(self, what: str) -> Finding:
+        return Finding(self.name, Severity.GOOD, what, place=self.place)
 
+    def skipped(self, what: str) -> Finding:
+        return Finding(self.name, Severity.SKIPPED, what, place=self.place)
 
-def warning(check: str, what: str, why: str, advice: str, place: str = "") -> Finding:
-    return Finding(check, Severity.WARNING, what, why, advice, place)
+    def warning(self, what: str, why: str, advice: str) -> Finding:
+        return Finding(self.name, Severity.WARNING, what, why, advice, self.place)
 
-
-def failure(check: str, what: str, why: str, advice: str, place: str = "") -> Finding:
-    return Finding(check, Severity.FAILURE, what, why, advice, place)
+    def failure(self, what: str, why: str, advice: str) -> Finding:
+        return Finding(self.name, Severity.FAILURE, what, why, advice, self.place)
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
@@ -81,6 +85,18 @@ class Endpoint:
     def __str__(self) -> str:
         return Address("", self.host, self.port).netloc
 
+    def probe(self, timeout: float) -> ProbeResult:
+        """Resolve the name and connect, within about `timeout` seconds; send nothing."""
+        begun, failed = time.monotonic(), ""
+        addresses: tuple[str, ...] = ()
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
+            socket.create_connection((self.host, self.port), timeout).close()
+        except OSError as error:
+            failed = error.strerror or type(error).__name__
+        return ProbeResult(self, addresses, failed, time.monotonic() - begun)
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
@@ -91,45 +107,24 @@ class ProbeResult:
     error: str = ""
     seconds: float = 0.0
 
-
-def probe(endpoint: Endpoint, timeout: float) -> ProbeResult:
-    """Resolve the name and connect, within about `timeout` seconds; send nothing."""
-    begun, failed = time.monotonic(), ""
-    addresses: tuple[str, ...] = ()
-    try:
-        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-        addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
-        socket.create_connection((endpoint.host, endpoint.port), timeout).close()
-    except OSError as error:
-        failed = error.strerror or type(error).__name__
-    return ProbeResult(endpoint, addresses, failed, time.monotonic() - begun)
-
-
-def judge_probe(seen: ProbeResult, place: str = DRIVER) -> Finding:
-    """One finding: for the name if it does not resolve, else for the port."""
-    endpoint = seen.endpoint
-    if not seen.addresses:
-        return failure(
-            "name.resolution",
-            f"{endpoint.host} ({endpoint.role}) does not resolve: {seen.error}.",
-            "Driver and every executor talk to StarRocks directly.",
-            f"Add the name to DNS or /etc/hosts, or use an IP address; {_rewrite(endpoint)}",
-            place,
-        )
-    if seen.error:
-        return failure(
-            "port",
-            f"No connection to {endpoint} ({endpoint.role}): {seen.error}.",
-            "Driver and every executor talk to StarRocks directly: frontends, their query port, and every backend.",
-            f"Check that the server runs and that no firewall blocks the port; {_rewrite(endpoint)}",
-            place,
-        )
-    shown = "" if endpoint.host in seen.addresses else f" ({', '.join(seen.addresses[:4])})"
-    return good("port", f"{endpoint}{shown} is open, {endpoint.role}, {1000 * seen.seconds:.0f} ms", place)
-
-
-def _rewrite(endpoint: Endpoint) -> str:
-    return f"behind a proxy or NAT, rewrite it: redirect_map={{'{endpoint}': 'host:port'}}."
+    def judge(self, place: str = DRIVER) -> Finding:
+        """One finding: for the name if it does not resolve, else for the port."""
+        endpoint = self.endpoint
+        rewrite = f"behind a proxy or NAT, rewrite it: redirect_map={{'{endpoint}': 'host:port'}}."
+        if not self.addresses:
+            return Check("name.resolution", place).failure(
+                f"{endpoint.host} ({endpoint.role}) does not resolve: {self.error}.",
+                "Driver and every executor talk to StarRocks directly.",
+                f"Add the name to DNS or /etc/hosts, or use an IP address; {rewrite}",
+            )
+        if self.error:
+            return Check("port", place).failure(
+                f"No connection to {endpoint} ({endpoint.role}): {self.error}.",
+                "Driver and every executor talk to StarRocks directly: frontends, their query port, and every backend.",
+                f"Check that the server runs and that no firewall blocks the port; {rewrite}",
+            )
+        shown = "" if endpoint.host in self.addresses else f" ({', '.join(self.addresses[:4])})"
+        return Check("port", place).good(f"{endpoint}{shown} is open, {endpoint.role}, {1000 * self.seconds:.0f} ms")
 
 
 _STEP_SECONDS = 30.0
@@ -222,7 +217,7 @@ class Target:
         """Probe an address, and add it to those that the executors probe."""
         endpoint = Endpoint(role, host, port)
         self.endpoints.append(endpoint)
-        return judge_probe(probe(endpoint, self.options.connect_timeout))
+        return endpoint.probe(self.options.connect_timeout).judge()
 
     def has_reached(self, host: str, port: int) -> bool:
         return any((known.host, known.port) == (host, port) for known in self.endpoints)

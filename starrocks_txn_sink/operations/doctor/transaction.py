@@ -12,7 +12,7 @@ from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.http.transport import read_reply
 from starrocks_txn_sink.operations.doctor.frontends import judge_redirect
 from starrocks_txn_sink.operations.doctor.server import judge_versions
-from starrocks_txn_sink.operations.doctor.target import Finding, Target, failure, good, skipped, warning
+from starrocks_txn_sink.operations.doctor.target import Check, Finding, Target
 from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRules, parse_location
 from starrocks_txn_sink.protocol import ledger, refusals
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix
@@ -67,10 +67,9 @@ def check_empty_transaction(target: Target) -> Iterator[Finding]:
 
 def judge_begin(reply: Reply, database: str) -> Finding:
     if reply.status is Status.OK:
-        return good("transaction.begin", f"a transaction can begin in {database}")
+        return Check("transaction.begin").good(f"a transaction can begin in {database}")
     error = refusals.begin_error(reply, "")
-    return failure(
-        "transaction.begin",
+    return Check("transaction.begin").failure(
         f"The server refused to begin a transaction: {reply.message[:200]}",
         "The sink writes every row in a transaction.",
         error.advice or "Check the database's name, the warehouse, and that the server is StarRocks 4.0.7 or later.",
@@ -79,9 +78,8 @@ def judge_begin(reply: Reply, database: str) -> Finding:
 
 def judge_rollback(reply: Reply) -> Finding:
     if reply.status is Status.OK:
-        return good("transaction.rollback", "and roll back")
-    return failure(
-        "transaction.rollback",
+        return Check("transaction.rollback").good("and roll back")
+    return Check("transaction.rollback").failure(
         f"The server refused to roll back: {reply.message[:200]}",
         "The sink rolls a failed attempt back before it sends the rows again.",
         "Read the leader's log: frontends forget live transactions when they restart or change the leader.",
@@ -102,7 +100,9 @@ def check_backends(target: Target) -> Iterator[Finding]:
             seen.add(named)
             yield from _check_backend(target, named, role, rules)
     if not seen:
-        yield skipped("backend.redirect", "no backend is known: no table to load, and SHOW BACKENDS is not allowed")
+        yield Check("backend.redirect").skipped(
+            "no backend is known: no table to load, and SHOW BACKENDS is not allowed"
+        )
 
 
 def _check_backend(target: Target, named: Address, role: str, rules: RedirectRules) -> Iterator[Finding]:
@@ -131,8 +131,7 @@ def _listed_address(row: Row) -> Address | Finding:
     try:
         return Address("http", str(row["ip"]).lower(), int(row["httpport"]))
     except ValueError:
-        return warning(
-            "backend.redirect",
+        return Check("backend.redirect").warning(
             f"The cluster lists a backend under {str(row['ip'])[:80]!r}, which is no host name.",
             "The sink follows no redirect to it.",
             HOST_HINT,
@@ -141,12 +140,10 @@ def _listed_address(row: Row) -> Address | Finding:
 
 def judge_dead_backend(host: str) -> Finding:
     """Warning for a backend that the cluster reports as dead; pure."""
-    return warning(
-        "backend.alive",
+    return Check("backend.alive", host).warning(
         f"The backend {host} is not alive.",
         "Loads go to the other backends, and commits need a quorum of replicas.",
         "Start it, or remove it from the cluster.",
-        host,
     )
 
 
@@ -183,9 +180,8 @@ def _is_listed(target: Target, trial: TrialTransaction) -> bool:
 def judge_listed(listed: bool) -> Finding:
     """Warning for a label that the query of a take-over does not list; pure. Its load has no body yet."""
     if listed:
-        return good("transaction.listed", "a transaction with a load is listed in information_schema.loads")
-    return warning(
-        "transaction.listed",
+        return Check("transaction.listed").good("a transaction with a load is listed in information_schema.loads")
+    return Check("transaction.listed").warning(
         "A transaction with a load is not listed in information_schema.loads.",
         "A take-over finds there what a sleeping writer left open, and rolls it back, or rows could be written twice. "
         "Each run of a job asks again, and logs label.unlisted.",
@@ -199,19 +195,15 @@ def judge_refused_load(table: str, answer: HttpResponse) -> Finding:
     try:
         reply = read_reply(answer.status, answer.body)
     except StarRocksSinkError as error:
-        return failure("table.load", error.message, why, error.advice, table)
+        return Check("table.load", table).failure(error.message, why, error.advice)
     if reply.status is Status.OK:
-        return failure(
-            "table.load",
+        return Check("table.load", table).failure(
             "The empty load returned OK instead of a redirect: a proxy followed the redirect by itself.",
             "A proxy that follows redirects sends every row through the frontend and hides the backend.",
             "Set load_url to the frontends themselves.",
-            table,
         )
-    return failure(
-        "table.load",
+    return Check("table.load", table).failure(
         f"The frontend refused a load: {reply.message[:200]}",
         why,
         "Check the table, the user's INSERT privilege and the stream-load properties.",
-        table,
     )

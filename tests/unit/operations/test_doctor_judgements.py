@@ -27,7 +27,7 @@ from starrocks_txn_sink.operations.doctor.frontends import (
 )
 from starrocks_txn_sink.operations.doctor.libraries import installed_versions, judge_reports, judge_speculation
 from starrocks_txn_sink.operations.doctor.tables import TableDefinition
-from starrocks_txn_sink.operations.doctor.target import Finding, Severity, exit_code, failure, good, skipped, warning
+from starrocks_txn_sink.operations.doctor.target import Check, Finding, Severity, exit_code
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.addresses import Address, RedirectRules
 from starrocks_txn_sink.protocol.wire import Reply, Status
@@ -150,9 +150,9 @@ def test_executors_with_another_python_or_another_sink_are_failures() -> None:
 
 def test_a_name_that_does_not_resolve_and_a_closed_port_are_different_findings() -> None:
     endpoint = reach.Endpoint("backend", "be1", 8040)
-    unresolved = reach.judge_probe(reach.ProbeResult(endpoint, (), "Name or service not known"))
-    closed = reach.judge_probe(reach.ProbeResult(endpoint, ("10.0.0.1",), "Connection refused"))
-    opened = reach.judge_probe(reach.ProbeResult(endpoint, ("10.0.0.1",)))
+    unresolved = reach.ProbeResult(endpoint, (), "Name or service not known").judge()
+    closed = reach.ProbeResult(endpoint, ("10.0.0.1",), "Connection refused").judge()
+    opened = reach.ProbeResult(endpoint, ("10.0.0.1",)).judge()
     assert [complete(one).check for one in (unresolved, closed, opened)] == ["name.resolution", "port", "port"]
     assert [one.severity for one in (unresolved, closed, opened)] == [FAILURE, FAILURE, GOOD]
     assert "redirect_map={'be1:8040'" in closed.advice
@@ -477,7 +477,7 @@ def report(host: str, clock: float = 100.0, **libraries: str) -> dict[str, Any]:
 def test_each_executors_host_is_reported_once_with_its_place() -> None:
     found = [complete(one) for one in judge_reports([report("a"), report("a"), report("b")], 99.0, 101.0)]
     assert [one.place for one in found if one.check == "name.resolution"] == ["executor on a", "executor on b"]
-    assert found[-1] == good("executor.spark", "3 task(s) ran on 2 host(s)")
+    assert found[-1] == Check("executor.spark").good("3 task(s) ran on 2 host(s)")
 
 
 def test_an_executors_clock_and_libraries_are_judged() -> None:
@@ -489,10 +489,10 @@ def test_an_executors_clock_and_libraries_are_judged() -> None:
 # --- what is shown ---
 
 SOME = [
-    good("a", "fine"),
-    skipped("b", "not looked at"),
-    warning("c", "Hm.", "Because.", "Do this.", "be1"),
-    failure("d", "Broken.", "Because.", "Do that."),
+    Check("a").good("fine"),
+    Check("b").skipped("not looked at"),
+    Check("c", "be1").warning("Hm.", "Because.", "Do this."),
+    Check("d").failure("Broken.", "Because.", "Do that."),
 ]
 
 
