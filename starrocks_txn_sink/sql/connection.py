@@ -442,7 +442,12 @@ def leads(frontend: Row) -> bool:
 
 def count_alive(backends: Sequence[Row]) -> int:
     """How many rows of SHOW BACKENDS are those of backends that are alive."""
-    return sum(_is_true(backend.get("alive", "true")) for backend in backends)
+    return sum(map(is_alive, backends))
+
+
+def is_alive(server: Row) -> bool:
+    """Whether a row of SHOW FRONTENDS, SHOW BACKENDS or SHOW COMPUTE NODES is that of a server that is alive."""
+    return _is_true(server.get("alive", "true"))
 
 
 def _is_true(value: object) -> bool:

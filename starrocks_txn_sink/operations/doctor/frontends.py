@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 
 from starrocks_txn_sink.errors import AuthenticationFailed, QueryFailed, QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.http.transport import read_load_state
 from starrocks_txn_sink.operations.doctor.server import judge_versions
 from starrocks_txn_sink.operations.doctor.target import Check, Finding, Severity, Target
 from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRules, parse_location
 from starrocks_txn_sink.protocol.label import Label
 from starrocks_txn_sink.protocol.wire import Operation
-from starrocks_txn_sink.sql.connection import Row, leads
+from starrocks_txn_sink.sql.connection import Row, is_alive, leads
 
 LABEL = "starrocks-txn-sink-doctor"
 """A label that no writer begins: its state can be requested without effect. The leader answers, followers redirect."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderReply:
-    """Reaction of a frontend to a request for the leader: an answer, a redirect to `redirect_target`, or an error."""
-
-    address: Address
-    redirect_target: Address | None = None
-    redirected: bool = False
-    error: StarRocksSinkError | None = None
 
 
 def check_addresses(target: Target) -> Iterator[Finding]:
@@ -34,41 +25,52 @@ def check_addresses(target: Target) -> Iterator[Finding]:
     options = target.options
     for role, listed in (("frontend of load_url", options.frontends), ("query port", options.query_addresses)):
         for address in listed:
-            reached = target.reach(role, address.host, address.port)
+            reached = target.reach(role, address)
             yield reached
             if role == "query port" and reached.severity is Severity.GOOD:
                 yield _check_login(target, address)
 
 
 def _check_login(target: Target, address: Address) -> Finding:
-    options, place = target.options, address.netloc
+    check, user = Check("sql.login", address.netloc), target.options.username
+    why = "The ledger is read and written over SQL."
     try:
         target.log_in(address).close()
     except QueryRefused as error:
-        return Check("sql.login", place).failure(
-            f"The query port rejected the user {options.username!r}: {error.message}",
-            "The ledger is read and written over SQL.",
+        return check.failure(
+            f"The query port rejected the user {user!r}: {error.message}",
+            why,
             "Check username and password, and that the user may connect from this host and from every executor.",
         )
     except QueryFailed as error:
-        return Check("sql.login", place).failure(
+        return check.failure(
             error.message,
-            "The ledger is read and written over SQL.",
+            why,
             "Check that query_url names query_port (9030 by default) and not another port of the frontend.",
         )
-    return Check("sql.login", place).good(f"user {options.username!r} is accepted")
+    return check.good(f"user {user!r} is accepted")
 
 
 def check_leader(target: Target) -> Iterator[Finding]:
-    """Find the leader: request a label's state from every frontend of load_url, and follow redirects."""
-    rules, database = target.options.redirect_rules, target.database or "information_schema"
+    """Find the leader: ask every frontend of load_url, and follow redirects."""
     for address in target.options.frontends:
-        reply = request_label_state(target, address, database)
-        yield from judge_leader_reply(reply, rules)
-        if reply.error is None and not reply.redirected:
-            target.leader = target.leader or address
-        elif reply.redirect_target is not None:
-            yield from _follow_redirect(target, rules.rewrite(reply.redirect_target), rules, database)
+        place = str(address)
+        try:
+            redirect = _ask_for_leader(target, address)
+        except AuthenticationFailed as error:
+            yield Check("http.login", place).failure(
+                "The frontend rejected the user name or password (HTTP 401).",
+                "Every request carries user name and password.",
+                error.advice,
+            )
+        except StarRocksSinkError as error:
+            why = "Every load starts with a request to a frontend."
+            yield Check("frontend.answer", place).failure(error.message, why, error.advice)
+        else:
+            if redirect is None:
+                yield Check("frontend.leader", place).good("answers as leader")
+            else:
+                yield from _follow_redirect(target, parse_location(redirect.location), place)
     if target.leader is None:
         yield Check("frontend.leader").failure(
             "No frontend of load_url answers as leader or redirects to it.",
@@ -77,50 +79,33 @@ def check_leader(target: Target) -> Iterator[Finding]:
         )
 
 
-def _follow_redirect(target: Target, leader: Address, rules: RedirectRules, database: str) -> Iterator[Finding]:
-    """Check the address that a follower redirected to: allowed, reachable, and really the leader."""
-    if not rules.allows(leader) or target.has_reached(leader.host, leader.port):
-        return
-    yield target.reach("leader, by a follower's redirect", leader.host, leader.port)
-    reply = request_label_state(target, leader, database)
-    if reply.error is None and not reply.redirected:
-        target.leader = target.leader or leader
-
-
-def request_label_state(target: Target, address: Address, database: str) -> LeaderReply:
-    try:
-        answer = target.send(Label(database, LABEL).request(Operation.LOAD_STATE), address)
-        if answer.status == HTTPStatus.TEMPORARY_REDIRECT:
-            return LeaderReply(address, parse_location(answer.location), redirected=True)
-        read_load_state(answer.status, answer.body)
-    except StarRocksSinkError as error:
-        return LeaderReply(address, error=error)
-    return LeaderReply(address)
-
-
-def judge_leader_reply(reply: LeaderReply, rules: RedirectRules) -> Iterator[Finding]:
-    """Findings for the reply of one frontend; pure."""
-    place = str(reply.address)
-    if isinstance(reply.error, AuthenticationFailed):
-        yield Check("http.login", place).failure(
-            "The frontend rejected the user name or password (HTTP 401).",
-            "Every request carries user name and password.",
-            reply.error.advice,
-        )
-    elif reply.error is not None:
-        yield Check("frontend.answer", place).failure(
-            reply.error.message, "Every load starts with a request to a frontend.", reply.error.advice
-        )
-    elif not reply.redirected:
-        yield Check("frontend.leader", place).good("answers as leader")
-    elif reply.redirect_target is None:
+def _follow_redirect(target: Target, named: Address | None, place: str) -> Iterator[Finding]:
+    """Check the address that the follower at `place` redirected to: allowed, reachable, and really the leader."""
+    if named is None:
         yield Check("frontend.redirect", place).failure(
             "The frontend's redirect has no usable Location header.",
             "A follower redirects every request to the leader.",
             "Check which server answers at this address: a proxy may have rewritten the redirect.",
         )
-    else:
-        yield judge_redirect("frontend.redirect", reply.redirect_target, rules, "the leader", place)
+        return
+    rules = target.options.redirect_rules
+    yield judge_redirect("frontend.redirect", named, rules, "the leader", place)
+    leader = rules.rewrite(named)
+    if rules.allows(leader) and not target.has_reached(leader):
+        yield target.reach("leader, by a follower's redirect", leader)
+        with contextlib.suppress(StarRocksSinkError):
+            _ask_for_leader(target, leader)
+
+
+def _ask_for_leader(target: Target, address: Address) -> HttpResponse | None:
+    """Request a label's state: the redirect of a follower, or None from the leader, which `target` then knows."""
+    label = Label(target.database or "information_schema", LABEL)
+    answer = target.send(label.request(Operation.LOAD_STATE), address)
+    if answer.status == HTTPStatus.TEMPORARY_REDIRECT:
+        return answer
+    read_load_state(answer.status, answer.body)
+    target.leader = target.leader or address
+    return None
 
 
 def judge_redirect(check: str, named: Address, rules: RedirectRules, role: str, place: str) -> Finding:
@@ -160,8 +145,8 @@ def check_members(target: Target) -> Iterator[Finding]:
         return
     if len(rows) > 1:
         yield judge_query_leader(address, rules)
-        if rules.allows_query(address) and not target.has_reached(address.host, address.port):
-            yield target.reach("the leader's query port, by SHOW FRONTENDS", address.host, address.port)
+        if rules.allows_query(address) and not target.has_reached(address):
+            yield target.reach("the leader's query port, by SHOW FRONTENDS", address)
 
 
 def judge_query_leader(address: Address, rules: RedirectRules) -> Finding:
@@ -190,7 +175,7 @@ def judge_members(rows: Sequence[Row]) -> Iterator[Finding]:
     """Findings for the rows of SHOW FRONTENDS; pure."""
     yield Check("privilege.operate").good("SHOW FRONTENDS is allowed")
     for row in rows:
-        if str(row.get("alive", "true")).lower() not in ("true", "1"):
+        if not is_alive(row):
             yield Check("frontend.alive", str(row.get("name", ""))).warning(
                 f"The frontend {row.get('ip')} is not alive.",
                 "With one frontend less, the next failure may leave no leader.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -175,22 +175,13 @@ class Target:
 
     def sql(self) -> SqlConnection:
         """A connection to the first query port that accepts the login. Raises SectionSkipped if none does."""
-        if self._sql is None:
-            self._connect()
+        for address in self.options.query_addresses:
+            if self._sql is None and address not in self._closed:
+                with suppress(QueryFailed, QueryRefused):
+                    self._sql = self._stack.enter_context(closing(self.log_in(address)))
         if self._sql is None:
             raise SectionSkipped(f"no query port is usable ({self._no_sql})")
         return self._sql
-
-    def _connect(self) -> None:
-        for address in self.options.query_addresses:
-            try:
-                if address not in self._closed:
-                    self._sql = self.log_in(address)
-            except (QueryFailed, QueryRefused):
-                continue
-            if self._sql is not None:
-                self._stack.callback(self._sql.close)
-                return
 
     def log_in(self, address: Address) -> SqlConnection:
         """A connection to the query port at `address`; after QueryFailed or QueryRefused `sql` leaves it out:
@@ -213,11 +204,11 @@ class Target:
             raise SectionSkipped("no frontend answered as leader")
         return self.leader
 
-    def reach(self, role: str, host: str, port: int) -> Finding:
+    def reach(self, role: str, address: Address) -> Finding:
         """Probe an address, and add it to those that the executors probe."""
-        endpoint = Endpoint(role, host, port)
+        endpoint = Endpoint(role, address.host, address.port)
         self.endpoints.append(endpoint)
         return endpoint.probe(self.options.connect_timeout).judge()
 
-    def has_reached(self, host: str, port: int) -> bool:
-        return any((known.host, known.port) == (host, port) for known in self.endpoints)
+    def has_reached(self, address: Address) -> bool:
+        return any((known.host, known.port) == (address.host, address.port) for known in self.endpoints)

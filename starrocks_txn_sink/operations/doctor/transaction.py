@@ -17,7 +17,7 @@ from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRul
 from starrocks_txn_sink.protocol import ledger, refusals
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Status
-from starrocks_txn_sink.sql.connection import Row
+from starrocks_txn_sink.sql.connection import Row, is_alive
 
 MOST_TABLES = 20
 """Tables at most whose redirect to a backend is requested."""
@@ -109,7 +109,7 @@ def _check_backend(target: Target, named: Address, role: str, rules: RedirectRul
     yield judge_redirect("backend.redirect", named, rules, role, named.netloc)
     backend = rules.rewrite(named)
     if rules.allows(backend):
-        yield target.reach("backend", backend.host, backend.port)
+        yield target.reach("backend", backend)
 
 
 def _listed_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
@@ -121,7 +121,7 @@ def _listed_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
         unreleased = target.options.allow_unreleased_server
         yield from ((finding, "") for finding in judge_versions(rows, "backend", unreleased=unreleased))
         for row in rows:
-            if str(row.get("alive", "true")).lower() not in ("true", "1"):
+            if not is_alive(row):
                 yield judge_dead_backend(str(row.get("ip"))), ""
             elif row.get("ip") and str(row.get("httpport", "")).isdigit():
                 yield _listed_address(row), f"a backend of {statement}"
