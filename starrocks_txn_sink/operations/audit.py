@@ -8,11 +8,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError, QueryRefused
@@ -51,10 +49,10 @@ def run(args: argparse.Namespace) -> int:
     audit = Audit(_statement(args), args.interval, args.rows, args.evidence, args.lock_database)
     options = command_line.server_options(args, database=_DATABASE)
     options.read_password()
-    clock = SystemClock()
+    clock, stop = SystemClock(), threading.Event()
     with (
         contextlib.closing(AuditConnection(options, lock_database=audit.lock_database)) as reader,
-        _stop_on_signals() as stop,
+        command_line.on_end_signals(stop.set),  # so that the result is still printed
     ):
         auditor = Auditor(audit, reader, clock)
         limit = Deadline.after(args.seconds, clock) if args.seconds is not None else None
@@ -119,22 +117,3 @@ def _statement(args: argparse.Namespace) -> str:
         return str(args.sql_file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"--sql-file cannot be read ({type(error).__name__}).", hint="Name a text file.") from None
-
-
-@contextlib.contextmanager
-def _stop_on_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, so that the result is still printed."""
-    stop = threading.Event()
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

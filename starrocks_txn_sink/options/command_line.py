@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
+import signal
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 
 from starrocks_txn_sink.errors import OptionError, printable
 from starrocks_txn_sink.options import SinkOptions
 
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _UNUSED_LOAD_URL = "http://127.0.0.1:8030"  # placeholder: commands that use SQL only never connect to it
 
 
@@ -68,6 +72,20 @@ def print_lines(lines: Iterable[str]) -> None:
     for line in lines:
         sys.stdout.write(printable(line) + "\n")
         sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def on_end_signals(end: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM call `end` inside of the block; without effect in other threads than the main one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: end()) for number in END_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _pair(text: str) -> tuple[str, str]:

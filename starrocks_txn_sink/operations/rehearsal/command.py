@@ -12,13 +12,11 @@ import json
 import signal
 import sys
 import textwrap
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError, printable
@@ -226,23 +224,14 @@ def collect(stage: Stage, show: Callable[[str], None], checks: Sequence[Check] =
 @contextlib.contextmanager
 def interrupted_once() -> Iterator[None]:
     """The first Ctrl-C or SIGTERM raises KeyboardInterrupt; later ones do not disturb the dropping of tables."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def end(_number: int, _frame: FrameType | None) -> None:
-        for number in before:
+    def end() -> None:
+        for number in command_line.END_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    for number in before:
-        signal.signal(number, end)
-    try:
+    with command_line.on_end_signals(end):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _to_stderr(line: str) -> None:
