@@ -24,7 +24,8 @@ from typing import Any
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Generation, Settings
 from starrocks_txn_sink import SinkOptions
-from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED, collect, json_document
+from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED, collect
+from starrocks_txn_sink.operations.rehearsal.findings import json_document
 from starrocks_txn_sink.operations.rehearsal.stage import Stage, Terms
 
 ROOT = Path(__file__).parents[1]

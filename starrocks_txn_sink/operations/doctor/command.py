@@ -17,7 +17,8 @@ from starrocks_txn_sink.operations.doctor import frontends, libraries, privilege
 from starrocks_txn_sink.operations.doctor.tables import check_tables
 from starrocks_txn_sink.operations.doctor.target import Check, Finding, SectionSkipped, Severity, Target, exit_code
 from starrocks_txn_sink.operations.rehearsal import command as rehearsal
-from starrocks_txn_sink.operations.rehearsal.stage import Stage, Terms, Verdict
+from starrocks_txn_sink.operations.rehearsal.findings import Verdict
+from starrocks_txn_sink.operations.rehearsal.stage import Stage, Terms
 from starrocks_txn_sink.options import command_line
 
 _MARKS = {Severity.GOOD: "ok", Severity.SKIPPED: "--", Severity.WARNING: "WARN", Severity.FAILURE: "FAIL"}

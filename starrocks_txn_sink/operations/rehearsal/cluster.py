@@ -9,26 +9,25 @@ from http import HTTPStatus
 from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.http.transport import read_reply
-from starrocks_txn_sink.operations.rehearsal.stage import (
+from starrocks_txn_sink.operations.rehearsal.findings import (
     Check,
     Finding,
-    Stage,
     Surprise,
-    array,
     as_expected,
     differs,
+    expects,
     harmless,
-    require,
-    said,
 )
+from starrocks_txn_sink.operations.rehearsal.stage import Stage, array, require, said
 from starrocks_txn_sink.options.addresses import Address, parse_location, require_supported
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Owner, ReadPositions, WriteClaim, identifier
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Request
 from starrocks_txn_sink.sql.connection import count_alive, leads
 
-_NUMBER = re.compile(r"\d+")
+CHECKS: list[Check] = []
 
 
+@expects(CHECKS, "server.version", "The release has reliable multi-table transactions.", "10.1")
 def check_version(stage: Stage) -> Finding:
     stage.version = str(stage.value("SELECT current_version()"))
     try:
@@ -41,6 +40,7 @@ def check_version(stage: Stage) -> Finding:
 # --- privileges ---
 
 
+@expects(CHECKS, "privilege.frontends", "SHOW FRONTENDS names the leader.", "10.11")
 def check_frontends_privilege(stage: Stage) -> Finding:
     try:
         rows = stage.rows("SHOW FRONTENDS")
@@ -55,6 +55,7 @@ def check_frontends_privilege(stage: Stage) -> Finding:
     return as_expected(f"{len(rows)} frontend(s), one leads")
 
 
+@expects(CHECKS, "privilege.loads", "information_schema.loads can be read.", "6.5", "10.4")
 def check_loads_privilege(stage: Stage) -> Finding:
     try:
         rows = stage.rows("SELECT * FROM information_schema.loads LIMIT 1")
@@ -64,6 +65,7 @@ def check_loads_privilege(stage: Stage) -> Finding:
     return as_expected("it can be read" + (f", {columns} columns" if columns else ""))
 
 
+@expects(CHECKS, "privilege.create", "The user may create tables.", "7.3")
 def check_create(stage: Stage) -> Finding:
     """Creates the scratch tables; the number of replicas is what fits the cluster."""
     alive = live_backends(stage)
@@ -88,6 +90,7 @@ def live_backends(stage: Stage) -> int | None:
         return None
 
 
+@expects(CHECKS, "ledger.create", "The ledger's DDL works with the replicas of the options.", "10.8")
 def check_ledger(stage: Stage) -> Finding:
     """The ledger's DDL as a job runs it; where it fails, with the replicas that the cluster can hold."""
     wanted = stage.wanted.ledger_replication
@@ -125,12 +128,14 @@ def _replication(stage: Stage) -> str:
     return found[1] if found else ""
 
 
+@expects(CHECKS, "privilege.insert", "INSERT into the ledger works.", "7.3")
 def check_insert(stage: Stage) -> Finding:
     owner = Owner("token", stage.epoch, PROBE_CHECKPOINT)
     stage.ledger.execute(WriteClaim(stage.job, owner), stage.deadline())
     return as_expected("a claim is written into the ledger")
 
 
+@expects(CHECKS, "privilege.select", "SELECT from the ledger shows it.", "7.3")
 def check_select(stage: Stage) -> Finding:
     stage.ledger.execute(ReadPositions(stage.job), stage.deadline())
     found = stage.value(f"SELECT count(*) FROM {identifier(stage.database, LEDGER_TABLE)} WHERE job = %s", (stage.job,))
@@ -139,6 +144,7 @@ def check_select(stage: Stage) -> Finding:
     return as_expected("and read back")
 
 
+@expects(CHECKS, "privilege.delete", "DELETE from the ledger works.", "7.3")
 def check_delete(stage: Stage) -> Finding:
     try:
         stage.rows(f"DELETE FROM {identifier(stage.database, LEDGER_TABLE)} WHERE job = %s", (stage.job,))
@@ -152,9 +158,35 @@ def check_delete(stage: Stage) -> Finding:
 PROBE_CHECKPOINT = "rehearsal"
 
 
-# --- frontends, redirects, TLS ---
+# --- TLS, frontends, redirects ---
 
 
+@expects(CHECKS, "tls.load", "load_url and the certificate's options fit.", "1.1")
+def check_load_tls(stage: Stage) -> Finding:
+    schemes = {address.scheme for address in stage.options.frontends}
+    if schemes == {"https"}:
+        return as_expected("https: passwords are encrypted on the way to the frontends")
+    return as_expected("http: passwords and rows cross the network in clear")
+
+
+@expects(CHECKS, "tls.query", "The query port and query_tls fit.", "10.9")
+def check_query_tls(stage: Stage) -> Finding:
+    forced = "" if stage.options.query_tls else _forced_tls(stage)
+    if stage.options.query_tls:
+        return as_expected("TLS: the certificate was checked" if stage.options.tls_verify else "TLS, unchecked")
+    return as_expected(f"plain: the password leaves only as an answer to a challenge{forced}")
+
+
+def _forced_tls(stage: Stage) -> str:
+    try:
+        rows = stage.rows("ADMIN SHOW FRONTEND CONFIG LIKE 'ssl_force_secure_transport'")
+    except QueryRefused:
+        return ""
+    value = str(rows[0].get("value", "")) if rows else ""
+    return f"; ssl_force_secure_transport is {value}" if value else ""
+
+
+@expects(CHECKS, "frontend.begin", "The leader begins a transaction; followers redirect to it.", "1.1", "2.2")
 def check_begin(stage: Stage) -> Finding:
     """Begin on every frontend that is known: the leader answers, others redirect to it."""
     leading, redirected, silent = 0, 0, 0
@@ -216,6 +248,7 @@ def _judge_target(stage: Stage, answer: HttpResponse, role: str) -> Finding | No
     )
 
 
+@expects(CHECKS, "backend.redirect", "A load is redirected to a backend that options allow.", "1.2", "9")
 def check_redirect(stage: Stage) -> Finding:
     """The redirect of a load: an empty PUT at the leader, 307 to an allowed backend."""
     with stage.transaction() as label:
@@ -248,29 +281,7 @@ def _ask_leader(stage: Stage, request: Request) -> tuple[HttpResponse, Address]:
     return answer, address
 
 
-def check_load_tls(stage: Stage) -> Finding:
-    schemes = {address.scheme for address in stage.options.frontends}
-    if schemes == {"https"}:
-        return as_expected("https: passwords are encrypted on the way to the frontends")
-    return as_expected("http: passwords and rows cross the network in clear")
-
-
-def check_query_tls(stage: Stage) -> Finding:
-    forced = "" if stage.options.query_tls else _forced_tls(stage)
-    if stage.options.query_tls:
-        return as_expected("TLS: the certificate was checked" if stage.options.tls_verify else "TLS, unchecked")
-    return as_expected(f"plain: the password leaves only as an answer to a challenge{forced}")
-
-
-def _forced_tls(stage: Stage) -> str:
-    try:
-        rows = stage.rows("ADMIN SHOW FRONTEND CONFIG LIKE 'ssl_force_secure_transport'")
-    except QueryRefused:
-        return ""
-    value = str(rows[0].get("value", "")) if rows else ""
-    return f"; ssl_force_secure_transport is {value}" if value else ""
-
-
+@expects(CHECKS, "server.generation", "A label is registered at its commit or at its first load.", "6.2", "10.1")
 def check_generation(stage: Stage) -> Finding:
     """Generation C registers a label at its first load, B at its commit."""
     with stage.transaction() as label:
@@ -284,25 +295,3 @@ def check_generation(stage: Stage) -> Finding:
     stage.generation = "C" if state is LabelState.PREPARE else "B"
     when = "first load" if stage.generation == "C" else "commit"
     return as_expected(f"generation {stage.generation}: a label is registered at its {when}")
-
-
-CHECKS = (
-    Check("server.version", "The release has reliable multi-table transactions.", ("10.1",), check_version),
-    Check("privilege.frontends", "SHOW FRONTENDS names the leader.", ("10.11",), check_frontends_privilege),
-    Check("privilege.loads", "information_schema.loads can be read.", ("6.5", "10.4"), check_loads_privilege),
-    Check("privilege.create", "The user may create tables.", ("7.3",), check_create),
-    Check("ledger.create", "The ledger's DDL works with the replicas of the options.", ("10.8",), check_ledger),
-    Check("privilege.insert", "INSERT into the ledger works.", ("7.3",), check_insert),
-    Check("privilege.select", "SELECT from the ledger shows it.", ("7.3",), check_select),
-    Check("privilege.delete", "DELETE from the ledger works.", ("7.3",), check_delete),
-    Check("tls.load", "load_url and the certificate's options fit.", ("1.1",), check_load_tls),
-    Check("tls.query", "The query port and query_tls fit.", ("10.9",), check_query_tls),
-    Check("frontend.begin", "The leader begins a transaction; followers redirect to it.", ("1.1", "2.2"), check_begin),
-    Check("backend.redirect", "A load is redirected to a backend that options allow.", ("1.2", "9"), check_redirect),
-    Check(
-        "server.generation",
-        "A label is registered at its commit or at its first load.",
-        ("6.2", "10.1"),
-        check_generation,
-    ),
-)

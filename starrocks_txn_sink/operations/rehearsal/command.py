@@ -11,26 +11,14 @@ import contextlib
 import json
 import signal
 import sys
-import textwrap
 import time
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any
 
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError, printable
-from starrocks_txn_sink.operations.rehearsal import cluster, reading, transactions
-from starrocks_txn_sink.operations.rehearsal.stage import (
-    MEGABYTES,
-    TORN_SECONDS,
-    Check,
-    Finding,
-    Stage,
-    Surprise,
-    Terms,
-    Verdict,
-)
+from starrocks_txn_sink.operations.rehearsal import cluster, findings, reading, transactions
+from starrocks_txn_sink.operations.rehearsal.findings import Check, Finding, Result, Surprise, Verdict
+from starrocks_txn_sink.operations.rehearsal.stage import MEGABYTES, TORN_SECONDS, Stage, Terms
 from starrocks_txn_sink.options import command_line
 
 CHECKS: tuple[Check, ...] = (*cluster.CHECKS, *transactions.CHECKS, *reading.CHECKS)
@@ -40,33 +28,6 @@ _NO_LOOK = Finding(Verdict.NOT_SEEN, "the rehearsal ended before")
 CLEARED = Check(
     "scratch.dropped", "Open labels are rolled back, and every scratch table is dropped.", (), lambda _: _NO_LOOK
 )
-FORMAT = 1
-"""Version of the JSON report."""
-
-_WIDTH, _INDENT = 110, " " * 4
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A check, its finding, and the seconds that it took."""
-
-    check: Check
-    finding: Finding
-    seconds: float
-
-
-def rehearse(stage: Stage, checks: Sequence[Check] = CHECKS) -> Generator[Result, None, None]:
-    """Yield each check's result as soon as it is known; the last one says whether everything is dropped again.
-
-    However the iteration ends, labels are rolled back and tables are dropped.
-    """
-    try:
-        stage.prepare()
-        for check in checks:
-            yield _look(stage, check)
-    finally:
-        stage.clear()
-    yield _cleared(stage)
 
 
 def _cleared(stage: Stage) -> Result:
@@ -89,72 +50,6 @@ def judge_left(left: Sequence[str]) -> Finding:
     if not left:
         return Finding(Verdict.AS_EXPECTED, "nothing is left")
     return Finding(Verdict.DIFFERS, f"{len(left)} table(s) are left", advice=f"Drop {', '.join(left)}.")
-
-
-def exit_code(findings: Sequence[Finding]) -> int:
-    verdicts = {finding.verdict for finding in findings}
-    if Verdict.DIFFERS in verdicts:
-        return 1
-    return 3 if Verdict.NOT_SEEN in verdicts else 0
-
-
-# --- output ---
-
-
-def text_lines(result: Result) -> Iterator[str]:
-    """Lines of one check."""
-    finding = result.finding
-    yield f"{finding.verdict.value:<18} {result.check.name}: {finding.what}"
-    if finding.verdict in (Verdict.DIFFERS, Verdict.NOT_SEEN):
-        yield from _wrapped("Expected: ", result.check.expects)
-    lead = "Harmless, because " if finding.verdict is Verdict.HARMLESS else "Why: "
-    yield from _wrapped(lead, finding.why)
-    yield from _wrapped("Do: ", finding.advice)
-
-
-def _wrapped(lead: str, text: str) -> list[str]:
-    if not text:
-        return []
-    return textwrap.wrap(lead + text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT, break_long_words=False)
-
-
-def summary_line(results: Sequence[Result]) -> str:
-    findings = [result.finding for result in results]
-    count = Counter(finding.verdict for finding in findings)
-    meaning = {0: "This server does what the sink relies on.", 1: "Something differs: do what the lines say."}
-    numbers = ", ".join(f"{count[verdict]} {verdict.value}" for verdict in Verdict if count[verdict])
-    return f"{meaning.get(exit_code(findings), 'Something could not be seen.')} {numbers}."
-
-
-def json_document(stage: Stage, results: Sequence[Result], began: float, seconds: float) -> dict[str, Any]:
-    """The report: without hosts, user and password, except where an advice names the option to set."""
-    findings = [result.finding for result in results]
-    count = Counter(finding.verdict for finding in findings)
-    return {
-        "format": FORMAT,
-        "version": stage.version,
-        "generation": stage.generation,
-        "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
-        "seconds": round(seconds, 1),
-        "exit_code": exit_code(findings),
-        "counts": {verdict.value: count[verdict] for verdict in Verdict},
-        "checks": [_entry(result) for result in results],
-    }
-
-
-def _entry(result: Result) -> dict[str, Any]:
-    check, finding = result.check, result.finding
-    return {
-        "check": check.name,
-        "expects": check.expects,
-        "sections": list(check.sections),
-        "verdict": finding.verdict.value,
-        "what": finding.what,
-        "why": finding.why,
-        "advice": finding.advice,
-        "figures": {name: round(value, 6) for name, value in finding.figures.items()},
-        "seconds": round(result.seconds, 3),
-    }
 
 
 # --- the command ---
@@ -193,31 +88,39 @@ def run(args: argparse.Namespace) -> int:
             results = collect(stage, show)
             if args.json:
                 seconds = time.monotonic() - start
-                command_line.print_lines([json.dumps(json_document(stage, results, began, seconds))])
+                command_line.print_lines([json.dumps(findings.json_document(stage, results, began, seconds))])
     except OptionError as error:
         _to_stderr(str(error))
         return 2
-    show(f"\n{summary_line(results)}")
-    return exit_code([result.finding for result in results])
+    show(f"\n{findings.summary_line(results)}")
+    return findings.exit_code(results)
 
 
 def collect(stage: Stage, show: Callable[[str], None], checks: Sequence[Check] = CHECKS) -> list[Result]:
-    """Run the checks and show each line as it comes; after an interruption the rest counts as not seen."""
+    """Run the checks and show each line as it comes; after an interruption the rest counts as not seen.
+
+    However they end, labels are rolled back and tables are dropped; the last result says whether nothing is left.
+    """
     results: list[Result] = []
+
+    def add(result: Result) -> None:
+        results.append(result)
+        for line in findings.text_lines(result):
+            show(line)
+
     try:
-        with closing(rehearse(stage, checks)) as steps:
-            for result in steps:
-                results.append(result)
-                for line in text_lines(result):
-                    show(line)
+        try:
+            stage.prepare()
+            for check in checks:
+                add(_look(stage, check))
+        finally:
+            stage.clear()
+        add(_cleared(stage))
     except KeyboardInterrupt:
-        seen = {result.check.name for result in results}
-        results += [Result(check, _NO_LOOK, 0.0) for check in checks if check.name not in seen]
+        results += [Result(check, _NO_LOOK, 0.0) for check in checks[len(results) :]]
         show("Interrupted.")
-        if CLEARED.name not in seen:
-            results.append(_cleared(stage))
-            for line in text_lines(results[-1]):
-                show(line)
+        if len(results) == len(checks):
+            add(_cleared(stage))
     return results
 
 

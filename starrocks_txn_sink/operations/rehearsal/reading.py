@@ -10,23 +10,23 @@ from dataclasses import dataclass, field
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
-from starrocks_txn_sink.operations.rehearsal.stage import (
-    STEP_SECONDS,
+from starrocks_txn_sink.operations.rehearsal.findings import (
     Check,
     Finding,
-    Stage,
     Surprise,
-    array,
     as_expected,
     differs,
+    expects,
     harmless,
     left_out,
-    require,
 )
+from starrocks_txn_sink.operations.rehearsal.stage import STEP_SECONDS, Stage, array, require
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.rows.body import load_body
 from starrocks_txn_sink.sql.audit import Audit, AuditConnection, Auditor
 from starrocks_txn_sink.sql.connection import QueryPort, leads
+
+CHECKS: list[Check] = []
 
 _MEGABYTE = 1_000_000
 _PADDING = "x" * 24
@@ -38,6 +38,7 @@ _LONGER = 30.0  # seconds at most that a slow server gets for that, beyond the t
 """Keys of the writer's rows begin here."""
 
 
+@expects(CHECKS, "read.followers", "Followers show a commit soon.", "6.5", "10.11")
 def check_followers(stage: Stage) -> Finding:
     """How soon each follower shows a commit, by its own connection."""
     followers = _followers(stage)
@@ -117,6 +118,7 @@ class Writer:
             self.stop.set()
 
 
+@expects(CHECKS, "read.torn", "One SELECT over two tables sees a commit in both or in none.", "4.11", "10.2")
 def check_torn(stage: Stage) -> Finding:
     """Two readers while a writer commits: as a session is by default, and with the database's lock."""
     plain, locked, commits = _watch(stage)
@@ -124,6 +126,7 @@ def check_torn(stage: Stage) -> Finding:
     return _judge_torn(plain, commits, "Readers that must not see half of a commit run: SET cbo_use_lock_db = true.")
 
 
+@expects(CHECKS, "read.torn_locked", "With cbo_use_lock_db it always does.", "4.11", "10.2")
 def check_torn_locked(stage: Stage) -> Finding:
     """The second of the two readers, which ran at the same time as the first."""
     if stage.locked_reader is None:
@@ -202,6 +205,7 @@ def _let_run_on(writer: Writer, auditors: Sequence[Auditor], deadline: Deadline)
 # --- speed ---
 
 
+@expects(CHECKS, "speed", "How fast one writer is.")
 def check_speed(stage: Stage) -> Finding:
     """Bytes per second of one writer: one transaction, loads of one table one after the other."""
     size, sent, number = stage.terms.megabytes * _MEGABYTE, 0, 0
@@ -225,11 +229,3 @@ def check_speed(stage: Stage) -> Finding:
         bytes_per_second=rate,
         rows_per_second=number / seconds,
     )
-
-
-CHECKS = (
-    Check("read.followers", "Followers show a commit soon.", ("6.5", "10.11"), check_followers),
-    Check("read.torn", "One SELECT over two tables sees a commit in both or in none.", ("4.11", "10.2"), check_torn),
-    Check("read.torn_locked", "With cbo_use_lock_db it always does.", ("4.11", "10.2"), check_torn_locked),
-    Check("speed", "How fast one writer is.", (), check_speed),
-)

@@ -12,14 +12,14 @@ import random
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.operations.doctor.target import Target
+from starrocks_txn_sink.operations.rehearsal.findings import Surprise
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import Label, labels
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
@@ -38,8 +38,6 @@ UNREGISTERED_SECONDS = 5.0
 """Limit of the wait for a committed label that is neither COMMITTED nor VISIBLE (wire contract 3.2: the hole of B)."""
 
 LARGE_TEXT = 1_000_000
-REPORT = "Send this report to the project: the sink's promise does not hold on this release."
-"""Advice for a difference that no option cures."""
 
 _LIFETIME = 600  # seconds of a rehearsal's transaction; the server ends it then if the rehearsal was killed
 _FRONTEND_BUSY = 0.02
@@ -52,59 +50,6 @@ _COLUMNS = {
     "filled": ("id BIGINT NOT NULL, n INT NOT NULL DEFAULT '7'", "PRIMARY KEY (id)"),
 }
 """Scratch tables: the columns, and the key."""
-
-
-class Verdict(Enum):
-    """What a check found; the value is shown in text and JSON."""
-
-    AS_EXPECTED = "as expected"
-    HARMLESS = "differs, harmless"
-    DIFFERS = "differs"
-    NOT_SEEN = "not seen"
-    LEFT_OUT = "left out"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A check's result: `what` was seen; `why` it is harmless, or could not be seen; `advice` for a difference.
-
-    `figures` are measured numbers, each named with its unit. No host, no password and no user's row is in `what`.
-    """
-
-    verdict: Verdict
-    what: str
-    why: str = ""
-    advice: str = ""
-    figures: Mapping[str, float] = field(default_factory=dict)
-
-
-def as_expected(what: str, **figures: float) -> Finding:
-    return Finding(Verdict.AS_EXPECTED, what, figures=figures)
-
-
-def harmless(what: str, why: str, **figures: float) -> Finding:
-    return Finding(Verdict.HARMLESS, what, why, figures=figures)
-
-
-def differs(what: str, advice: str, **figures: float) -> Finding:
-    return Finding(Verdict.DIFFERS, what, advice=advice, figures=figures)
-
-
-def left_out(what: str) -> Finding:
-    return Finding(Verdict.LEFT_OUT, what)
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that the sink relies on: its stable name, the expectation, the wire contract's sections, the look.
-
-    `look` raises StarRocksSinkError if it could not see it.
-    """
-
-    name: str
-    expects: str
-    sections: tuple[str, ...]
-    look: Callable[[Stage], Finding]
 
 
 TORN_SECONDS, SLOW_SECONDS, MEGABYTES = 60.0, 310.0, 16.0
@@ -360,10 +305,6 @@ class Stage:
         self.leader.close()
         self.transport.close()
         self.target.close()
-
-
-class Surprise(Exception):
-    """A step on the way to a check's own matter went another way; the text says which, and how."""
 
 
 def require(reply: Reply, step: str) -> Reply:

@@ -14,27 +14,26 @@ from dataclasses import dataclass, field
 
 from starrocks_txn_sink import errors
 from starrocks_txn_sink.errors import ReplyLost, StarRocksSinkError
-from starrocks_txn_sink.operations.rehearsal.stage import (
-    LARGE_TEXT,
+from starrocks_txn_sink.operations.rehearsal.findings import (
     REPORT,
     Check,
     Finding,
-    Stage,
     Surprise,
     Verdict,
-    array,
     as_expected,
     differs,
+    expects,
     harmless,
     left_out,
-    require,
-    said,
 )
+from starrocks_txn_sink.operations.rehearsal.stage import LARGE_TEXT, Stage, array, require, said
 from starrocks_txn_sink.protocol import fencing, ledger, refusals
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, run
 from starrocks_txn_sink.protocol.ledger import Owner
 from starrocks_txn_sink.protocol.wire import Operation, Status
 from starrocks_txn_sink.rows.body import load_body
+
+CHECKS: list[Check] = []
 
 _HELD_SECONDS = 1.0
 _ONE_AT_A_TIME = "the sink sends one load of a table at a time"
@@ -43,6 +42,7 @@ _PAUSES = (0.2, 0.8, 3.2)  # seconds
 # --- loads ---
 
 
+@expects(CHECKS, "load.two_tables", "Rows of two tables become visible with their commit.", "4.3", "4.11", "5.4")
 def check_two_tables(stage: Stage) -> Finding:
     """Arrays with the sink's headers, into two tables, committed together."""
     rows = [{"id": number, "note": "first", "n": number, "kind": "a"} for number in range(10, 20)]
@@ -63,6 +63,7 @@ def check_two_tables(stage: Stage) -> Finding:
     )
 
 
+@expects(CHECKS, "load.lz4", "A body may be an LZ4 frame.", "5.2")
 def check_compressed(stage: Stage) -> Finding:
     piece = memoryview(b"".join(b"," + row for row in (b'{"id":30,"note":"lz4"}', b'{"id":31,"note":"lz4"}')))
     stage.write(("upserts", load_body([piece], "lz4_frame")), compression="lz4_frame")
@@ -75,6 +76,7 @@ def _all_there(found: int, wanted: int, advice: str) -> Finding:
     return as_expected(f"{found} rows are there")
 
 
+@expects(CHECKS, "load.delete", "__op 1 deletes, 0 upserts.", "5.6")
 def check_delete(stage: Stage) -> Finding:
     stage.write(("upserts", array({"id": 40, "note": "stays"}, {"id": 41, "note": "goes"})))
     stage.write(("upserts", array({"id": 41, "note": "goes", "__op": 1}, {"id": 40, "note": "new", "__op": 0})))
@@ -86,6 +88,7 @@ def check_delete(stage: Stage) -> Finding:
     return as_expected("1 deletes, 0 upserts")
 
 
+@expects(CHECKS, "load.missing_key", "A missing JSON key is NULL.", "5.4", "10.3")
 def check_missing_key(stage: Stage) -> Finding:
     stage.write(("upserts", array({"id": 50, "note": "no kind"})))
     row = stage.content("upserts", "kind", 50)
@@ -95,6 +98,7 @@ def check_missing_key(stage: Stage) -> Finding:
     return harmless(f"{kind!r}, the column's DEFAULT", "columns that a frame leaves out then get their DEFAULT")
 
 
+@expects(CHECKS, "load.key_only_delete", "A delete needs a value for each NOT NULL column.", "5.6", "8.14")
 def check_key_only_delete(stage: Stage) -> Finding:
     stage.write(("filled", array({"id": 60, "n": 1}, {"id": 61, "n": 1})))
     with stage.transaction() as label:
@@ -108,6 +112,7 @@ def check_key_only_delete(stage: Stage) -> Finding:
     return as_expected("refused; with values for the NOT NULL columns it deletes")
 
 
+@expects(CHECKS, "load.strict", "With strict_mode a value that does not fit is refused.", "5.7", "7.4")
 def check_strict(stage: Stage) -> Finding:
     with stage.transaction() as label:
         reply = stage.load(label, "upserts", array({"id": 70, "n": "not a number"}))
@@ -117,31 +122,13 @@ def check_strict(stage: Stage) -> Finding:
     return as_expected("the commit is refused")
 
 
+@expects(CHECKS, "load.large_row", "A row of one megabyte is taken.", "5.9")
 def check_large_row(stage: Stage) -> Finding:
     stage.write(("upserts", array({"id": 80, "big": "x" * LARGE_TEXT})))
     length = int(stage.value(f"SELECT length(big) FROM {stage.full('upserts')} WHERE id = 80") or 0)
     if length != LARGE_TEXT:
         return differs(f"{length} of {LARGE_TEXT} bytes are there", "Keep rows below that size.")
     return as_expected("one million bytes in one value")
-
-
-def check_order(stage: Stage) -> Finding:
-    """Two loads that change keys twice: upserts, and an upsert with its delete."""
-    with stage.transaction() as label:
-        stage.loaded(label, "upserts", array({"id": 90, "note": "1"}, {"id": 91, "note": "1"}, {"id": 90, "note": "2"}))
-        second = {"id": 90, "note": "3"}, {"id": 91, "note": "1", "__op": 1}, {"id": 90, "note": "4"}
-        stage.loaded(label, "upserts", array(*second))
-        require(stage.commit(label), "the commit")
-        stage.await_visible(label)
-    row = stage.content("upserts", "note", 90)
-    note = None if row is None else row["note"]
-    wrong = [f"the row has change {note} of 4"] if note != "4" else []
-    wrong += ["a deleted row is there"] if stage.count("upserts", 91, 91) else []
-    if not wrong:
-        return as_expected("the last change of a key counts")
-    if stage.wanted.compact:
-        return harmless(" and ".join(wrong), "the sink sends one row per key and transaction (compact)")
-    return differs(" and ".join(wrong), "Leave compact on: the sink then sends one row per key and transaction.")
 
 
 # --- one load at a time, broken bodies ---
@@ -185,7 +172,9 @@ def _patiently(look: Callable[[Stage, float], Finding]) -> Callable[[Stage], Fin
     return check
 
 
-def _look_busy(stage: Stage, pause: float) -> Finding:
+@expects(CHECKS, "load.busy", "A second load of a table meets TXN_IN_PROCESSING.", "2.5", "4.5")
+@_patiently
+def check_busy(stage: Stage, pause: float) -> Finding:
     held = HeldBody(array({"id": 100, "note": "first"})[0])
     with stage.transaction() as label, ThreadPoolExecutor(1, "rehearsal") as pool:
         first = pool.submit(stage.load, label, "upserts", held)
@@ -207,7 +196,29 @@ def _look_busy(stage: Stage, pause: float) -> Finding:
     return as_expected(f"{said(second)}; nothing of it was taken")
 
 
-def _look_cut(stage: Stage, pause: float) -> Finding:
+@expects(CHECKS, "load.order", "The last change of a key in a transaction counts.", "4.10", "8.8")
+def check_order(stage: Stage) -> Finding:
+    """Two loads that change keys twice: upserts, and an upsert with its delete."""
+    with stage.transaction() as label:
+        stage.loaded(label, "upserts", array({"id": 90, "note": "1"}, {"id": 91, "note": "1"}, {"id": 90, "note": "2"}))
+        second = {"id": 90, "note": "3"}, {"id": 91, "note": "1", "__op": 1}, {"id": 90, "note": "4"}
+        stage.loaded(label, "upserts", array(*second))
+        require(stage.commit(label), "the commit")
+        stage.await_visible(label)
+    row = stage.content("upserts", "note", 90)
+    note = None if row is None else row["note"]
+    wrong = [f"the row has change {note} of 4"] if note != "4" else []
+    wrong += ["a deleted row is there"] if stage.count("upserts", 91, 91) else []
+    if not wrong:
+        return as_expected("the last change of a key counts")
+    if stage.wanted.compact:
+        return harmless(" and ".join(wrong), "the sink sends one row per key and transaction (compact)")
+    return differs(" and ".join(wrong), "Leave compact on: the sink then sends one row per key and transaction.")
+
+
+@expects(CHECKS, "load.cut", "A label with half a body does not commit.", "4.8", "8.3")
+@_patiently
+def check_cut(stage: Stage, pause: float) -> Finding:
     """A body that breaks off: what the next load then contains, and that a rollback leaves nothing."""
     with stage.transaction() as label:
         _break_off(stage, label, {"id": 110, "note": "cut"})
@@ -246,6 +257,7 @@ _LEDGER_DECIDES = "the sink believes the ledger, not this answer"
 # --- the end of a label ---
 
 
+@expects(CHECKS, "label.listed", "The take-over's query lists an open label.", "6.5")
 def check_list(stage: Stage) -> Finding:
     """The query with which a take-over finds what a dead writer left open."""
     with stage.transaction() as label:
@@ -259,6 +271,7 @@ def check_list(stage: Stage) -> Finding:
     return as_expected(f"listed, in {1000 * seconds:.0f} ms", list_seconds=seconds)
 
 
+@expects(CHECKS, "label.states", "Loads of a visible label are FINISHED.", "6.5", "10.6")
 def check_states(stage: Stage) -> Finding:
     """States of a committed label's loads; some releases never move them on."""
     label, deadline = _committed(stage), stage.deadline(_SETTLE_SECONDS)
@@ -281,6 +294,7 @@ def _committed(stage: Stage) -> Label:
     return stage.committed
 
 
+@expects(CHECKS, "commit.repeated", "A repeated commit is OK.", "3.2")
 def check_repeated_commit(stage: Stage) -> Finding:
     reply = stage.commit(_committed(stage))
     if reply.status is Status.OK:
@@ -290,6 +304,7 @@ def check_repeated_commit(stage: Stage) -> Finding:
     return differs(said(reply), "Use exactly-once: a commit whose reply is lost could otherwise not be repeated.")
 
 
+@expects(CHECKS, "commit.rolled_back", "A rollback after the commit is refused.", "3.2", "6.6")
 def check_late_rollback(stage: Stage) -> Finding:
     reply = stage.roll_back(_committed(stage))
     left = stage.count("upserts", 10, 19), stage.count("events", 10, 19)
@@ -302,6 +317,7 @@ def check_late_rollback(stage: Stage) -> Finding:
     return differs(f"{said(reply)}; the rows stay", "Use exactly-once: the label's answers prove nothing here.")
 
 
+@expects(CHECKS, "label.reused", "An ended label cannot be begun again.", "3.2")
 def check_reuse(stage: Stage) -> Finding:
     """Whether the label of a committed and of a rolled-back transaction can be begun again."""
     with stage.transaction() as ended:
@@ -321,6 +337,7 @@ def check_reuse(stage: Stage) -> Finding:
 # --- rejected rows ---
 
 
+@expects(CHECKS, "reject.bad_row", "A bad row fails the commit, and is counted and logged.", "4.9", "5.10", "7.5")
 def check_bad_row(stage: Stage) -> Finding:
     """The server's text for a row that it filters, its count, and its log."""
     with stage.transaction() as label:
@@ -350,6 +367,7 @@ def _tracking_lines(stage: Stage, statement: str) -> int:
     return 0
 
 
+@expects(CHECKS, "reject.empty", "An empty load fails the commit, and is no bad row.", "4.9", "10.4")
 def check_empty(stage: Stage) -> Finding:
     with stage.transaction() as label:
         stage.loaded(label, "upserts", array({"id": 150}))
@@ -367,6 +385,7 @@ def check_empty(stage: Stage) -> Finding:
 # --- long transactions, take-over ---
 
 
+@expects(CHECKS, "transaction.slow", "A transaction may be open for as long as its timeout.", "4.12", "10.7")
 def check_slow(stage: Stage) -> Finding:
     seconds = stage.terms.slow_seconds
     if not stage.terms.slow:
@@ -391,6 +410,7 @@ def _wait(stage: Stage, seconds: float) -> None:
         stage.clock.sleep(min(10.0, deadline.remaining()))
 
 
+@expects(CHECKS, "takeover", "A second writer ends the first one's transactions.", "3.2", "10.5")
 def check_take_over(stage: Stage) -> Finding:
     """A second writer takes the job over while the first one's transaction is open."""
     first = _take_over(stage)
@@ -426,41 +446,3 @@ def _take_over(stage: Stage) -> fencing.TakenOver:
     scope = fencing.Scope(stage.job, stage.database, Owner("", stage.epoch, "rehearsal"))
     steps = fencing.take_over(scope, ledger.fresh_tokens(stage.epoch, 0, stage.rng), stage.rng)
     return run(steps, stage.transport, stage.clock, stage.deadline(), stage.ledger)
-
-
-CHECKS = (
-    Check(
-        "load.two_tables",
-        "Rows of two tables become visible with their commit.",
-        ("4.3", "4.11", "5.4"),
-        check_two_tables,
-    ),
-    Check("load.lz4", "A body may be an LZ4 frame.", ("5.2",), check_compressed),
-    Check("load.delete", "__op 1 deletes, 0 upserts.", ("5.6",), check_delete),
-    Check("load.missing_key", "A missing JSON key is NULL.", ("5.4", "10.3"), check_missing_key),
-    Check(
-        "load.key_only_delete",
-        "A delete needs a value for each NOT NULL column.",
-        ("5.6", "8.14"),
-        check_key_only_delete,
-    ),
-    Check("load.strict", "With strict_mode a value that does not fit is refused.", ("5.7", "7.4"), check_strict),
-    Check("load.large_row", "A row of one megabyte is taken.", ("5.9",), check_large_row),
-    Check("load.busy", "A second load of a table meets TXN_IN_PROCESSING.", ("2.5", "4.5"), _patiently(_look_busy)),
-    Check("load.order", "The last change of a key in a transaction counts.", ("4.10", "8.8"), check_order),
-    Check("load.cut", "A label with half a body does not commit.", ("4.8", "8.3"), _patiently(_look_cut)),
-    Check("label.listed", "The take-over's query lists an open label.", ("6.5",), check_list),
-    Check("label.states", "Loads of a visible label are FINISHED.", ("6.5", "10.6"), check_states),
-    Check("commit.repeated", "A repeated commit is OK.", ("3.2",), check_repeated_commit),
-    Check("commit.rolled_back", "A rollback after the commit is refused.", ("3.2", "6.6"), check_late_rollback),
-    Check("label.reused", "An ended label cannot be begun again.", ("3.2",), check_reuse),
-    Check(
-        "reject.bad_row",
-        "A bad row fails the commit, and is counted and logged.",
-        ("4.9", "5.10", "7.5"),
-        check_bad_row,
-    ),
-    Check("reject.empty", "An empty load fails the commit, and is no bad row.", ("4.9", "10.4"), check_empty),
-    Check("transaction.slow", "A transaction may be open for as long as its timeout.", ("4.12", "10.7"), check_slow),
-    Check("takeover", "A second writer ends the first one's transactions.", ("3.2", "10.5"), check_take_over),
-)

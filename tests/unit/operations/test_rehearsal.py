@@ -21,18 +21,9 @@ from starrocks_emulator.settings import Generation, Limits, Settings
 from starrocks_emulator.transactions.backend import Backend
 from starrocks_emulator.transactions.messages import Body
 from starrocks_txn_sink import SinkOptions, cli
-from starrocks_txn_sink.operations.rehearsal import command, transactions
-from starrocks_txn_sink.operations.rehearsal.stage import (
-    Check,
-    Finding,
-    Stage,
-    Terms,
-    Verdict,
-    array,
-    as_expected,
-    differs,
-    harmless,
-)
+from starrocks_txn_sink.operations.rehearsal import command, findings, transactions
+from starrocks_txn_sink.operations.rehearsal.findings import Check, Finding, Verdict, as_expected, differs, harmless
+from starrocks_txn_sink.operations.rehearsal.stage import Stage, Terms, array
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, create_table
 from tests.support.query_port import query
 
@@ -188,7 +179,7 @@ def test_an_interruption_rolls_back_drops_and_says_the_rest_was_not_seen(start: 
     verdicts = {result.check.name: result.finding.verdict for result in results}
     assert verdicts["interrupted"] is verdicts[command.CHECKS[5].name] is Verdict.NOT_SEEN
     assert verdicts["scratch.dropped"] is Verdict.AS_EXPECTED
-    assert command.exit_code([result.finding for result in results]) == 3
+    assert findings.exit_code(results) == 3
     assert databases(server) == {"information_schema"}
     states = query(server, "SELECT STATE FROM information_schema.loads", password=PASSWORD)
     assert states == [("CANCELLED",)]

@@ -1,0 +1,163 @@
+"""What the checks of a rehearsal found, as values, as text and as JSON."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from starrocks_txn_sink.operations.rehearsal.stage import Stage
+
+REPORT = "Send this report to the project: the sink's promise does not hold on this release."
+"""Advice for a difference that no option cures."""
+
+FORMAT = 1
+"""Version of the JSON report."""
+
+_WIDTH, _INDENT = 110, " " * 4
+
+
+class Verdict(Enum):
+    """What a check found; the value is shown in text and JSON."""
+
+    AS_EXPECTED = "as expected"
+    HARMLESS = "differs, harmless"
+    DIFFERS = "differs"
+    NOT_SEEN = "not seen"
+    LEFT_OUT = "left out"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A check's result: `what` was seen; `why` it is harmless, or could not be seen; `advice` for a difference.
+
+    `figures` are measured numbers, each named with its unit. No host, no password and no user's row is in `what`.
+    """
+
+    verdict: Verdict
+    what: str
+    why: str = ""
+    advice: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+def as_expected(what: str, **figures: float) -> Finding:
+    return Finding(Verdict.AS_EXPECTED, what, figures=figures)
+
+
+def harmless(what: str, why: str, **figures: float) -> Finding:
+    return Finding(Verdict.HARMLESS, what, why, figures=figures)
+
+
+def differs(what: str, advice: str, **figures: float) -> Finding:
+    return Finding(Verdict.DIFFERS, what, advice=advice, figures=figures)
+
+
+def left_out(what: str) -> Finding:
+    return Finding(Verdict.LEFT_OUT, what)
+
+
+Look = Callable[["Stage"], Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that the sink relies on: its stable name, the expectation, the wire contract's sections, the look.
+
+    `look` raises StarRocksSinkError if it could not see it.
+    """
+
+    name: str
+    expects: str
+    sections: tuple[str, ...]
+    look: Look
+
+
+def expects(checks: list[Check], name: str, expected: str, *sections: str) -> Callable[[Look], Look]:
+    """Decorate a look: it becomes the last of `checks`."""
+
+    def add(look: Look) -> Look:
+        checks.append(Check(name, expected, sections, look))
+        return look
+
+    return add
+
+
+class Surprise(Exception):
+    """A step on the way to a check's own matter went another way; the text says which, and how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A check, its finding, and the seconds that it took."""
+
+    check: Check
+    finding: Finding
+    seconds: float
+
+
+def exit_code(results: Sequence[Result]) -> int:
+    verdicts = {result.finding.verdict for result in results}
+    if Verdict.DIFFERS in verdicts:
+        return 1
+    return 3 if Verdict.NOT_SEEN in verdicts else 0
+
+
+# --- output ---
+
+
+def text_lines(result: Result) -> Iterator[str]:
+    """Lines of one check."""
+    finding = result.finding
+    yield f"{finding.verdict.value:<18} {result.check.name}: {finding.what}"
+    if finding.verdict in (Verdict.DIFFERS, Verdict.NOT_SEEN):
+        yield from _wrapped("Expected: ", result.check.expects)
+    lead = "Harmless, because " if finding.verdict is Verdict.HARMLESS else "Why: "
+    yield from _wrapped(lead, finding.why)
+    yield from _wrapped("Do: ", finding.advice)
+
+
+def _wrapped(lead: str, text: str) -> list[str]:
+    if not text:
+        return []
+    return textwrap.wrap(lead + text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT, break_long_words=False)
+
+
+def summary_line(results: Sequence[Result]) -> str:
+    count = Counter(result.finding.verdict for result in results)
+    meaning = {0: "This server does what the sink relies on.", 1: "Something differs: do what the lines say."}
+    numbers = ", ".join(f"{count[verdict]} {verdict.value}" for verdict in Verdict if count[verdict])
+    return f"{meaning.get(exit_code(results), 'Something could not be seen.')} {numbers}."
+
+
+def _entry(result: Result) -> dict[str, Any]:
+    check, finding = result.check, result.finding
+    return {
+        "check": check.name,
+        "expects": check.expects,
+        "sections": list(check.sections),
+        **asdict(finding),
+        "verdict": finding.verdict.value,
+        "figures": {name: round(value, 6) for name, value in finding.figures.items()},
+        "seconds": round(result.seconds, 3),
+    }
+
+
+def json_document(stage: Stage, results: Sequence[Result], began: float, seconds: float) -> dict[str, Any]:
+    """The report: without hosts, user and password, except where an advice names the option to set."""
+    count = Counter(result.finding.verdict for result in results)
+    return {
+        "format": FORMAT,
+        "version": stage.version,
+        "generation": stage.generation,
+        "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
+        "seconds": round(seconds, 1),
+        "exit_code": exit_code(results),
+        "counts": {verdict.value: count[verdict] for verdict in Verdict},
+        "checks": [_entry(result) for result in results],
+    }
