@@ -84,10 +84,7 @@ def check_create(stage: Stage) -> Finding:
 
 def live_backends(stage: Stage) -> int | None:
     """Backends that are alive; None without the privilege to ask, or where compute nodes hold the data."""
-    try:
-        return count_alive(stage.rows("SHOW BACKENDS")) or None
-    except QueryRefused:
-        return None
+    return count_alive(stage.rows_if_allowed("SHOW BACKENDS")) or None
 
 
 @expects(CHECKS, "ledger.create", "The ledger's DDL works with the replicas of the options.", "10.8")
@@ -119,10 +116,7 @@ def _other_ledger(stage: Stage, refused: QueryRefused) -> Finding:
 
 def _replication(stage: Stage) -> str:
     """The ledger's number of replicas as the server states it; "" if it does not."""
-    try:
-        rows = stage.rows(f"SHOW CREATE TABLE {identifier(stage.database, LEDGER_TABLE)}")
-    except QueryRefused:
-        return ""
+    rows = stage.rows_if_allowed(f"SHOW CREATE TABLE {identifier(stage.database, LEDGER_TABLE)}")
     text = str(next(iter(rows), {}).get("create table", ""))
     found = re.search(r'"replication_num"\s*=\s*"(\d+)"', text)
     return found[1] if found else ""
@@ -171,17 +165,13 @@ def check_load_tls(stage: Stage) -> Finding:
 
 @expects(CHECKS, "tls.query", "The query port and query_tls fit.", "10.9")
 def check_query_tls(stage: Stage) -> Finding:
-    forced = "" if stage.options.query_tls else _forced_tls(stage)
     if stage.options.query_tls:
         return as_expected("TLS: the certificate was checked" if stage.options.tls_verify else "TLS, unchecked")
-    return as_expected(f"plain: the password leaves only as an answer to a challenge{forced}")
+    return as_expected(f"plain: the password leaves only as an answer to a challenge{_forced_tls(stage)}")
 
 
 def _forced_tls(stage: Stage) -> str:
-    try:
-        rows = stage.rows("ADMIN SHOW FRONTEND CONFIG LIKE 'ssl_force_secure_transport'")
-    except QueryRefused:
-        return ""
+    rows = stage.rows_if_allowed("ADMIN SHOW FRONTEND CONFIG LIKE 'ssl_force_secure_transport'")
     value = str(rows[0].get("value", "")) if rows else ""
     return f"; ssl_force_secure_transport is {value}" if value else ""
 
@@ -221,12 +211,8 @@ def _frontends(stage: Stage) -> Iterator[tuple[Address, bool]]:
     """Frontends of load_url (True), then those of SHOW FRONTENDS that options allow (False)."""
     options = stage.options
     yield from ((address, True) for address in options.frontends)
-    try:
-        rows = stage.rows("SHOW FRONTENDS")
-    except QueryRefused:
-        return
     rules = options.redirect_rules
-    for row in rows:
+    for row in stage.rows_if_allowed("SHOW FRONTENDS"):
         found = parse_location(f"{options.frontends[0].scheme}://{row.get('ip')}:{row.get('httpport')}")
         target = None if found is None else rules.rewrite(found)
         if target is not None and target not in options.frontends and rules.allows(target):

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import filterfalse
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
@@ -76,14 +77,8 @@ def _seconds_until_seen(stage: Stage, port: QueryPort, began: float) -> float | 
 
 
 def _followers(stage: Stage) -> list[Address]:
-    try:
-        rows = stage.rows("SHOW FRONTENDS")
-    except QueryRefused:
-        return []
     rules, found = stage.options.redirect_rules, []
-    for row in rows:
-        if leads(row):
-            continue
+    for row in filterfalse(leads, stage.rows_if_allowed("SHOW FRONTENDS")):
         with contextlib.suppress(ValueError, KeyError):
             address = rules.query_target(str(row["ip"]), int(row["queryport"]))
             if rules.allows_query(address):
@@ -110,8 +105,7 @@ class Writer:
                 with self.stage.transaction() as label:
                     for table in _WRITER_TABLES:
                         self.stage.loaded(label, table, row)
-                    require(self.stage.commit(label), "the commit")
-                    self.stage.await_visible(label)
+                    require(self.stage.finish(label), "the commit")
                 self.commits += 1
         except (StarRocksSinkError, Surprise) as error:
             self.error = error
@@ -219,8 +213,7 @@ def check_speed(stage: Stage) -> Finding:
             stage.loaded(label, "events", load_body([memoryview(piece)], "none"))
             sent, number = sent + len(piece), number + _ROWS_A_PIECE
         loaded = stage.clock.monotonic() - began
-        require(stage.commit(label), "the commit")
-        stage.await_visible(label)
+        require(stage.finish(label), "the commit")
     seconds = stage.clock.monotonic() - began
     rate = sent / seconds
     return as_expected(

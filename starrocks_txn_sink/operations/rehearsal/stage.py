@@ -13,7 +13,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused, StarRocksSinkError
@@ -21,12 +21,15 @@ from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.operations.doctor.target import Target
 from starrocks_txn_sink.operations.rehearsal.findings import Surprise
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.protocol.label import Label, labels
+from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol.label import Label, Steps, labels
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
 from starrocks_txn_sink.protocol.wire import Body, LabelState, Operation, Reply, Request, Status
 from starrocks_txn_sink.sql.any_frontend import SqlConnection
 from starrocks_txn_sink.sql.audit import Auditor
 from starrocks_txn_sink.sql.connection import LeaderConnection, Row, SqlLedger
+
+T = TypeVar("T")
 
 PREFIX = "rehearsal"
 """Names of jobs and scratch tables begin so."""
@@ -107,6 +110,12 @@ class Stage:
             self._close_sql()
             raise
 
+    def rows_if_allowed(self, statement: str) -> list[Row]:
+        """The rows; none without the privilege to ask."""
+        with contextlib.suppress(QueryRefused):
+            return self.rows(statement)
+        return []
+
     def _close_sql(self) -> None:
         connection, self._sql = self._sql, None
         if connection is not None:
@@ -171,16 +180,14 @@ class Stage:
         found = self.rows("SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s", (self.database,))
         return [str(row["table_name"]) for row in found]
 
-    def create(self, name: str, replication: int | None) -> None:
-        """Create a scratch table."""
-        columns, key = _COLUMNS[name]
-        properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
-        self.drop_at_end(self.table(name))
-        self.rows(f"CREATE TABLE {self.full(name)} ({columns}) {key} DISTRIBUTED BY HASH (id) BUCKETS 1{properties}")
-
     def create_all(self, replication: int | None) -> None:
-        for name in _COLUMNS:
-            self.create(name, replication)
+        """Create the scratch tables."""
+        properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
+        for name, (columns, key) in _COLUMNS.items():
+            self.drop_at_end(self.table(name))
+            self.rows(
+                f"CREATE TABLE {self.full(name)} ({columns}) {key} DISTRIBUTED BY HASH (id) BUCKETS 1{properties}"
+            )
 
     def drop_at_end(self, table: str) -> None:
         self._made.append(table)
@@ -228,11 +235,22 @@ class Stage:
     def commit(self, label: Label) -> Reply:
         return self.send(label.request(Operation.COMMIT))
 
+    def finish(self, label: Label, loaded: Reply | None = None) -> Reply:
+        """Commit unless `loaded` was refused, and wait until the label is VISIBLE; returns the last reply."""
+        reply = self.commit(label) if loaded is None or loaded.status is Status.OK else loaded
+        if reply.status is Status.OK:
+            self.await_visible(label)
+        return reply
+
     def roll_back(self, label: Label) -> Reply:
         reply = self.send(label.request(Operation.ROLLBACK))
         if reply.status is Status.OK:
             self._open.discard(label.name)
         return reply
+
+    def run(self, steps: Steps[T]) -> T:
+        """Run steps of the protocol as a driver does."""
+        return protocol.run(steps, self.transport, self.clock, self.deadline(), self.ledger)
 
     def state(self, label: Label) -> LabelState | None:
         return self.send(label.request(Operation.LOAD_STATE)).state
@@ -255,8 +273,7 @@ class Stage:
         label = self.begin()
         for name, body in loads:
             self.loaded(label, name, body, **headers)
-        require(self.commit(label), "the commit")
-        self.await_visible(label)
+        require(self.finish(label), "the commit")
         return label
 
     @contextlib.contextmanager

@@ -28,7 +28,7 @@ from starrocks_txn_sink.operations.rehearsal.findings import (
 )
 from starrocks_txn_sink.operations.rehearsal.stage import LARGE_TEXT, Stage, array, require, said
 from starrocks_txn_sink.protocol import fencing, ledger, refusals
-from starrocks_txn_sink.protocol.label import Label, LabelPrefix, run
+from starrocks_txn_sink.protocol.label import Label, LabelPrefix
 from starrocks_txn_sink.protocol.ledger import Owner
 from starrocks_txn_sink.protocol.wire import Operation, Status
 from starrocks_txn_sink.rows.body import load_body
@@ -67,13 +67,10 @@ def check_two_tables(stage: Stage) -> Finding:
 def check_compressed(stage: Stage) -> Finding:
     piece = memoryview(b"".join(b"," + row for row in (b'{"id":30,"note":"lz4"}', b'{"id":31,"note":"lz4"}')))
     stage.write(("upserts", load_body([piece], "lz4_frame")), compression="lz4_frame")
-    return _all_there(stage.count("upserts", 30, 31), 2, "Set compression=none or gzip.")
-
-
-def _all_there(found: int, wanted: int, advice: str) -> Finding:
-    if found != wanted:
-        return differs(f"{found} of {wanted} rows are there", advice)
-    return as_expected(f"{found} rows are there")
+    found = stage.count("upserts", 30, 31)
+    if found != 2:
+        return differs(f"{found} of 2 rows are there", "Set compression=none or gzip.")
+    return as_expected("2 rows are there")
 
 
 @expects(CHECKS, "load.delete", "__op 1 deletes, 0 upserts.", "5.6")
@@ -187,9 +184,7 @@ def check_busy(stage: Stage, pause: float) -> Finding:
         require(first.result(), "the load that was first")
         if second.status is not Status.TXN_IN_PROCESSING:
             return harmless(f"the second load was answered {said(second)}", _ONE_AT_A_TIME)
-        done = stage.commit(label)
-        if done.status is Status.OK:
-            stage.await_visible(label)
+        done = stage.finish(label)
     taken = stage.count("upserts", 101, 101)
     if taken or done.status is not Status.OK:
         return differs(f"refused as in processing, but then: {said(done)}, {taken} of its rows visible", REPORT)
@@ -203,8 +198,7 @@ def check_order(stage: Stage) -> Finding:
         stage.loaded(label, "upserts", array({"id": 90, "note": "1"}, {"id": 91, "note": "1"}, {"id": 90, "note": "2"}))
         second = {"id": 90, "note": "3"}, {"id": 91, "note": "1", "__op": 1}, {"id": 90, "note": "4"}
         stage.loaded(label, "upserts", array(*second))
-        require(stage.commit(label), "the commit")
-        stage.await_visible(label)
+        require(stage.finish(label), "the commit")
     row = stage.content("upserts", "note", 90)
     note = None if row is None else row["note"]
     wrong = [f"the row has change {note} of 4"] if note != "4" else []
@@ -224,9 +218,7 @@ def check_cut(stage: Stage, pause: float) -> Finding:
         _break_off(stage, label, {"id": 110, "note": "cut"})
         stage.clock.sleep(pause)
         after = stage.load(label, "upserts", array({"id": 111, "note": "after"}))
-        done = stage.commit(label) if after.status is Status.OK else after
-        if done.status is Status.OK:
-            stage.await_visible(label)
+        done = stage.finish(label, after)
     both = stage.count("upserts", 110, 110), stage.count("upserts", 111, 111)
     with stage.transaction() as label:
         stage.loaded(label, "upserts", array({"id": 112, "note": "before"}))
@@ -371,10 +363,8 @@ def _tracking_lines(stage: Stage, statement: str) -> int:
 def check_empty(stage: Stage) -> Finding:
     with stage.transaction() as label:
         stage.loaded(label, "upserts", array({"id": 150}))
-        reply = stage.load(label, "events", [])
-        reply = stage.commit(label) if reply.status is Status.OK else reply
+        reply = stage.finish(label, stage.load(label, "events", []))
         if reply.status is Status.OK:
-            stage.await_visible(label)
             return harmless("it was committed", "the sink sends no empty load")
     error = refusals.commit_error(reply, label.name)
     if isinstance(error, errors.RowsRejected):
@@ -390,13 +380,13 @@ def check_slow(stage: Stage) -> Finding:
     seconds = stage.terms.slow_seconds
     if not stage.terms.slow:
         return left_out(f"--slow keeps a transaction open for {seconds:g} s")
-    with stage.transaction(timeout=str(int(3 * seconds))) as label:
-        stage.loaded(label, "upserts", array({"id": 160}), timeout=str(int(3 * seconds)))
+    timeout = str(int(3 * seconds))
+    with stage.transaction(timeout=timeout) as label:
+        stage.loaded(label, "upserts", array({"id": 160}), timeout=timeout)
         _wait(stage, seconds)
-        reply = stage.load(label, "upserts", array({"id": 161}), timeout=str(int(3 * seconds)))
-        reply = stage.commit(label) if reply.status is Status.OK else reply
+        late = stage.load(label, "upserts", array({"id": 161}), timeout=timeout)
+        reply = stage.finish(label, late)
         if reply.status is Status.OK:
-            stage.await_visible(label)
             return as_expected(f"committed after {seconds:g} s")
     if stage.wanted.timeout <= _INNER_SECONDS:
         return harmless(said(reply), f"timeout is {stage.wanted.timeout}: a transaction is not open for so long")
@@ -419,18 +409,11 @@ def check_take_over(stage: Stage) -> Finding:
         began = stage.clock.monotonic()
         _take_over(stage)
         seconds = stage.clock.monotonic() - began
+        fenced = False
         try:
-            run(
-                ledger.check_owner(stage.job, first.owner, first.owner.token, stage.rng),
-                stage.transport,
-                stage.clock,
-                stage.deadline(),
-                stage.ledger,
-            )
+            stage.run(ledger.check_owner(stage.job, first.owner, first.owner.token, stage.rng))
         except errors.Fenced:
             fenced = True
-        else:
-            fenced = False
         late = stage.commit(label)
     if late.status is Status.OK or stage.count("upserts", 170, 170):
         return differs(f"the first writer's commit was answered {said(late)}", REPORT)
@@ -444,5 +427,4 @@ def check_take_over(stage: Stage) -> Finding:
 
 def _take_over(stage: Stage) -> fencing.TakenOver:
     scope = fencing.Scope(stage.job, stage.database, Owner("", stage.epoch, "rehearsal"))
-    steps = fencing.take_over(scope, ledger.fresh_tokens(stage.epoch, 0, stage.rng), stage.rng)
-    return run(steps, stage.transport, stage.clock, stage.deadline(), stage.ledger)
+    return stage.run(fencing.take_over(scope, ledger.fresh_tokens(stage.epoch, 0, stage.rng), stage.rng))
