@@ -10,6 +10,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
@@ -87,7 +88,7 @@ def json_document(auditor: Auditor) -> dict[str, object]:
         "samples": auditor.samples,
         "violations": auditor.violations,
         "failures": auditor.failures,
-        "first_violation": auditor.first.document() if auditor.first else None,
+        "first_violation": asdict(auditor.first) if auditor.first else None,
         "last_error": auditor.last_error.message if auditor.last_error else None,
     }
 

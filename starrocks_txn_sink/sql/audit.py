@@ -18,7 +18,7 @@ from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.public_names import suggests_arguments
-from starrocks_txn_sink.sql.any_frontend import Excerpt, SqlConnection
+from starrocks_txn_sink.sql.connection import Answer, SqlConnection
 from starrocks_txn_sink.telemetry import Event, Listener, fan_out, ignore_event
 
 _SELECT = re.compile(r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*\(*\s*(SELECT|WITH)\b", re.IGNORECASE | re.DOTALL)
@@ -90,7 +90,7 @@ class Evidence:
     total: int
 
     @classmethod
-    def of(cls, sample: int, wall: float, excerpt: Excerpt) -> Evidence:
+    def of(cls, sample: int, wall: float, excerpt: Answer) -> Evidence:
         rows = tuple(tuple(_cell_text(value) for value in row) for row in excerpt.rows)
         seen = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
         return cls(sample, seen, excerpt.columns, rows, excerpt.total)
@@ -99,16 +99,13 @@ class Evidence:
         """Omits the rows, so that no log shows them by accident."""
         return f"Evidence(sample={self.sample}, seen_at={self.seen_at}, rows={self.total})"
 
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
-
     def save(self, path: str) -> None:
         """Write JSON, readable by the file's owner only. Raises OptionError if the file cannot be written."""
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 os.fchmod(descriptor, 0o600)  # an older file keeps its mode
-                json.dump(self.document(), file, indent=2)
+                json.dump(asdict(self), file, indent=2)
                 file.write("\n")
         except OSError as error:
             raise OptionError(
@@ -121,11 +118,8 @@ class Evidence:
         table = [self.columns, *[tuple("NULL" if value is None else value for value in row) for row in self.rows]]
         widths = [max(len(row[place]) for row in table) for place in range(len(self.columns))]
         shown = ["  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)) for row in table]
-        return [f"  {line.rstrip()}" for line in shown] + self._rest()
-
-    def _rest(self) -> list[str]:
         left = self.total - len(self.rows)
-        return [f"  … and {left} more"] if left else []
+        return [*(f"  {line.rstrip()}" for line in shown), *([f"  … and {left} more"] if left else [])]
 
 
 def _cell_text(value: object) -> str | None:
@@ -135,13 +129,8 @@ def _cell_text(value: object) -> str | None:
     return text if len(text) <= _MAX_CELL else text[:_MAX_CELL] + "…"
 
 
-RunStatement = Callable[[str, int], Excerpt]
+RunStatement = Callable[[str, int], Answer]
 """(statement, row limit) → the first rows and their total number; raises QueryFailed or QueryRefused."""
-
-TORN = "torn"
-
-
-_LOCK_DATABASE = "SET cbo_use_lock_db = true"
 
 
 class AuditConnection:
@@ -155,12 +144,12 @@ class AuditConnection:
         self._lock_database = lock_database
         self._connection: SqlConnection | None = None
 
-    def __call__(self, sql: str, limit: int) -> Excerpt:
+    def __call__(self, sql: str, limit: int) -> Answer:
         try:
             if self._connection is None:
                 self._connection = SqlConnection.connect_any(self._options)
                 if self._lock_database:
-                    self._connection.rows(_LOCK_DATABASE)
+                    self._connection.rows("SET cbo_use_lock_db = true")
             return self._connection.excerpt(sql, limit)
         except (QueryFailed, QueryRefused):
             self.close()
@@ -212,21 +201,17 @@ class Auditor:
             self.take_sample()
             stop.wait(max(0.0, self.audit.interval - (self.clock.monotonic() - begun)))
 
-    def _record_violation(self, asked_at: float, excerpt: Excerpt) -> None:
+    def _record_violation(self, asked_at: float, excerpt: Answer) -> None:
         self.violations += 1
         if self.first is None:
             self.first = Evidence.of(self.samples, asked_at, excerpt)
-            self._save(self.first)
-        fields = {"kind": TORN, "sample": self.samples, "rows": excerpt.total}
+            try:
+                if self.audit.evidence_file is not None:
+                    self.first.save(self.audit.evidence_file)
+            except OptionError as error:
+                self.listener(Event("audit.failed", {"code": error.code}))
+        fields = {"kind": "torn", "sample": self.samples, "rows": excerpt.total}
         self.listener(Event("integrity.violated", fields))
-
-    def _save(self, evidence: Evidence) -> None:
-        if self.audit.evidence_file is None:
-            return
-        try:
-            evidence.save(self.audit.evidence_file)
-        except OptionError as error:
-            self.listener(Event("audit.failed", {"code": error.code}))
 
 
 _LINGER = 10.0
@@ -235,14 +220,7 @@ _LINGER = 10.0
 class AuditWatch:
     """`auditor` has the counts and the first violation. Thread-safe; an unpickled copy starts from zero."""
 
-    def __init__(
-        self,
-        audit: Audit,
-        options: SinkOptions,
-        listener: Listener,
-        clock: Clock | None = None,
-        linger: float = _LINGER,
-    ) -> None:
+    def __init__(self, audit: Audit, options: SinkOptions, listener: Listener) -> None:
         if options.query_url is None:
             raise OptionError(
                 "An audit requires query_url.",
@@ -250,8 +228,8 @@ class AuditWatch:
                 option="query_url",
             )
         self._made_of = audit, options, listener
-        self._clock = clock or SystemClock()
-        self._linger = max(linger, 2 * audit.interval)
+        self._clock = SystemClock()
+        self._linger = max(_LINGER, 2 * audit.interval)
         self._reader = AuditConnection(options, lock_database=audit.lock_database)
         self.auditor = Auditor(audit, self._reader, self._clock, fan_out((listener,)))
         self._guard = threading.Lock()

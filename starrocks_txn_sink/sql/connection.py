@@ -25,14 +25,14 @@ from typing import Any
 
 from pymysql.cursors import SSCursor
 
-from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused, RedirectRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import HOST_HINT, Address
 from starrocks_txn_sink.protocol.label import LedgerRequest
 from starrocks_txn_sink.protocol.ledger import create_table
 from starrocks_txn_sink.sql.failures import may_pass, typed_error
-from starrocks_txn_sink.sql.login import Dial, Driver, dial, login
+from starrocks_txn_sink.sql.login import Driver, dial, login
 
 _FETCH_ROWS = 1000
 _TROUBLE = "Look at the frontend's log, and at SHOW BACKENDS: the same statement may succeed later."
@@ -70,7 +70,6 @@ class QueryPort:
         deadline: Deadline,
         *,
         quotes_server: bool = False,
-        dial: Dial = dial,
     ) -> None:
         self.address = address
         self._quotes_server = quotes_server
@@ -239,6 +238,61 @@ def _whole(answer: Answer) -> Answer:
     return answer
 
 
+# --- any frontend ---
+
+_LOGIN_SECONDS = 10.0
+"""A port of another protocol accepts the connection and says nothing: nobody should wait for a statement's time."""
+
+
+class SqlConnection:
+    """A connection to any frontend, for the tools: rows with column names, errors with the server's text.
+
+    Queries that decide about commits do not use it, because an older server's follower may return old rows.
+    Raises QueryFailed if the port does not answer, QueryRefused with the server's text if the server refuses. The text
+    may repeat the statement, so show it to its author only and keep it out of logs.
+    """
+
+    def __init__(self, options: SinkOptions, address: Address) -> None:
+        self._options = options
+        deadline = self._within(options.connect_timeout + min(options.read_timeout, _LOGIN_SECONDS))
+        self._port = QueryPort(options, address, deadline, quotes_server=True)
+        self._port.forward_to_leader(self._within(options.read_timeout))
+
+    @classmethod
+    def connect_any(cls, options: SinkOptions) -> SqlConnection:
+        """Connect to the first address of `query_url` that accepts the login; raises the last address's error."""
+        error: QueryFailed | QueryRefused = QueryFailed("query_url names no address.")
+        for address in options.query_addresses:
+            try:
+                return cls(options, address)
+            except (QueryFailed, QueryRefused) as failed:
+                error = failed
+        raise error
+
+    def rows(self, sql: str, parameters: tuple[object, ...] = ()) -> list[Row]:
+        """All rows as dicts, with column names in lower case."""
+        return self._port.run(sql, parameters, self._within(self._options.read_timeout)).named()
+
+    def value(self, sql: str, parameters: tuple[object, ...] = ()) -> Any:
+        """The first column of the first row; None without rows."""
+        return next((next(iter(row.values())) for row in self.rows(sql, parameters)), None)
+
+    def excerpt(self, sql: str, limit: int) -> Answer:
+        """The first `limit` rows. Counts the remaining rows without keeping them, so memory stays bounded.
+
+        `batch_deadline` bounds the whole statement: its author knows how many rows it returns.
+        """
+        return self._port.excerpt(sql, limit, self._within(self._options.batch_deadline))
+
+    def close(self) -> None:
+        """Close the connection; never raises."""
+        self._port.close()
+
+    @staticmethod
+    def _within(seconds: float) -> Deadline:
+        return Deadline.after(seconds, SystemClock())
+
+
 # --- the leader ---
 
 
@@ -249,9 +303,8 @@ class LeaderConnection:
     refused the statement, RedirectRefused if the leader's host is not one of the user's.
     """
 
-    def __init__(self, options: SinkOptions, open_port: Callable[..., QueryPort] = QueryPort) -> None:
+    def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._open_port = open_port
         self._port: QueryPort | None = None
         self._forwards = False  # a frontend that does not lead passes queries on
         self._addresses = list(options.query_addresses)  # those that failed last are asked last
@@ -322,7 +375,7 @@ class LeaderConnection:
         return asks and self._leader_of(port, deadline) is not None
 
     def _open(self, address: Address, deadline: Deadline) -> QueryPort:
-        port = self._open_port(self._options, address, deadline)
+        port = QueryPort(self._options, address, deadline)
         try:
             self._forwards = port.forward_to_leader(deadline.earlier(self._options.read_timeout))
         except StarRocksSinkError:
@@ -358,7 +411,11 @@ class LeaderConnection:
         except QueryRefused as error:
             if may_pass(error):
                 raise QueryFailed(error.message, hint=_TROUBLE, **error.context) from None
-            raise _no_leader_error(error) from None
+            raise QueryRefused(
+                f"SHOW FRONTENDS failed, so the leader frontend is unknown: {error.message}",
+                hint="Grant the user OPERATE ON SYSTEM, or set find_leader=False and let query_url name the leader "
+                "alone.",
+            ) from None
         frontends = answer.named()
         leader = next(filter(leads, frontends), None)
         return None if leader is None or len(frontends) == 1 else self._other_leader(port, leader)
@@ -420,13 +477,6 @@ class SqlLedger:
 
     def close(self) -> None:
         self._connection.close()
-
-
-def _no_leader_error(error: QueryRefused) -> QueryRefused:
-    return QueryRefused(
-        f"SHOW FRONTENDS failed, so the leader frontend is unknown: {error.message}",
-        hint="Grant the user OPERATE ON SYSTEM, or set find_leader=False and let query_url name the leader alone.",
-    )
 
 
 def _is_same_address(leader: Address, address: Address) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable
 from typing import Any
 
 from pymysql.connections import Connection
@@ -21,11 +20,9 @@ from starrocks_txn_sink.options.addresses import Address
 CHALLENGE = "mysql_native_password"
 """The only authentication without TLS: the answer to a random challenge, from which nobody reads the password."""
 
-Dial = Callable[[Address, float], Any]
-"""Connects to an address within some seconds and returns a socket; raises OSError."""
-
 
 def dial(address: Address, seconds: float) -> socket.socket:
+    """Connect to an address within `seconds`; raises OSError."""
     connected = socket.create_connection((address.host, address.port), seconds)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

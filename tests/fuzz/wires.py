@@ -29,6 +29,7 @@ from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol import ledger
 from starrocks_txn_sink.protocol.label import LabelPrefix, LedgerRequest
 from starrocks_txn_sink.protocol.wire import Operation, Request
+from starrocks_txn_sink.sql import connection
 from starrocks_txn_sink.sql.connection import LeaderConnection, QueryPort, SqlLedger
 from tests.fuzz.replies import answer
 from tests.support import query_peer
@@ -353,15 +354,15 @@ def fuzz_query_port(count: int, seed: int) -> dict[str, int]:
         seen["streams"] += 1
         return MemorySocket(query_stream(rng), _ending(rng), 0)
 
-    port = partial(QueryPort, dial=dial)
-    while seen["streams"] < count:
-        deadline = Deadline.after(30, clock)
-        for run in _uses(port, rng, deadline):
-            seen[outcome(run)] += 1
+    with patch.object(connection, "dial", dial):
+        while seen["streams"] < count:
+            deadline = Deadline.after(30, clock)
+            for run in _uses(rng, deadline):
+                seen[outcome(run)] += 1
     return dict(seen)
 
 
-def _uses(port: Callable[..., QueryPort], rng: random.Random, deadline: Deadline) -> Iterator[Callable[[], object]]:
+def _uses(rng: random.Random, deadline: Deadline) -> Iterator[Callable[[], object]]:
     address = OPTIONS.query_addresses[0]
     if rng.random() < 0.3:
         with_port: Callable[[QueryPort], object] = rng.choice(
@@ -370,10 +371,10 @@ def _uses(port: Callable[..., QueryPort], rng: random.Random, deadline: Deadline
                 lambda opened: opened.run("SELECT %s", (1,), deadline),
             )
         )
-        yield lambda: _once(partial(port, OPTIONS, address, deadline, quotes_server=True), with_port)
+        yield lambda: _once(partial(QueryPort, OPTIONS, address, deadline, quotes_server=True), with_port)
         return
-    with closing(LeaderConnection(OPTIONS, port)) as connection:
-        store = SqlLedger(connection, "shop")
+    with closing(LeaderConnection(OPTIONS)) as leader:
+        store = SqlLedger(leader, "shop")
         for question in rng.sample(_questions(), 2):
             yield partial(store.execute, question, deadline)
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.operations.doctor.target import Check, Finding, Target
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
-from starrocks_txn_sink.sql.any_frontend import SqlConnection
-from starrocks_txn_sink.sql.connection import count_alive
+from starrocks_txn_sink.sql.connection import SqlConnection, count_alive
 
 _ADMIN_ROLES = ("root", "db_admin")
 """Built-in roles of StarRocks that hold every privilege the sink needs on tables."""

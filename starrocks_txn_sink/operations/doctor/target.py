@@ -16,7 +16,7 @@ from starrocks_txn_sink.http.transport import basic_authorization, headers_of
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.wire import Request
-from starrocks_txn_sink.sql.any_frontend import SqlConnection
+from starrocks_txn_sink.sql.connection import SqlConnection
 
 
 class Severity(Enum):

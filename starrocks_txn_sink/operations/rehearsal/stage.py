@@ -25,9 +25,8 @@ from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Label, Steps, labels
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
 from starrocks_txn_sink.protocol.wire import Body, LabelState, Operation, Reply, Request, Status
-from starrocks_txn_sink.sql.any_frontend import SqlConnection
 from starrocks_txn_sink.sql.audit import Auditor
-from starrocks_txn_sink.sql.connection import LeaderConnection, Row, SqlLedger
+from starrocks_txn_sink.sql.connection import LeaderConnection, Row, SqlConnection, SqlLedger
 
 T = TypeVar("T")
 

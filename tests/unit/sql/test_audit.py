@@ -24,8 +24,8 @@ from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.operations.audit import exit_code, verdict
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.wire import Operation, Request, Status
-from starrocks_txn_sink.sql.any_frontend import Excerpt
 from starrocks_txn_sink.sql.audit import AuditConnection, Auditor, AuditWatch, Evidence
+from starrocks_txn_sink.sql.connection import Answer
 from starrocks_txn_sink.telemetry import Event, ignore_event
 from tests.support.manual_clock import ManualClock
 from tests.support.query_port import connect
@@ -35,7 +35,7 @@ ONE_SUM = (
     "SELECT * FROM (SELECT (SELECT sum(cents) FROM bank.a) + (SELECT sum(cents) FROM bank.b) AS total) t "
     "WHERE total <> 100"
 )
-NOTHING, ONE_ROW = Excerpt(("total",), (), 0), Excerpt(("total",), ((CANARY,),), 1)
+NOTHING, ONE_ROW = Answer(("total",), [], 0), Answer(("total",), [(CANARY,)], 1)
 
 
 @pytest.fixture
@@ -62,11 +62,11 @@ def options(server: Emulator) -> SinkOptions:
     return SinkOptions(load_url=server.load_url, query_url=server.query_url, database="bank")
 
 
-def script(*answers: Excerpt | Exception) -> Callable[[str, int], Excerpt]:
+def script(*answers: Answer | Exception) -> Callable[[str, int], Answer]:
     """Answers in turn, the last one for ever."""
     left = list(answers)
 
-    def ask(_sql: str, _limit: int) -> Excerpt:
+    def ask(_sql: str, _limit: int) -> Answer:
         answer = left.pop(0) if len(left) > 1 else left[0]
         if isinstance(answer, Exception):
             raise answer
@@ -113,7 +113,7 @@ def test_audits_that_cannot_be_are_refused(given: dict[str, Any], said: str) -> 
 
 def test_a_row_is_a_violation_and_the_first_ones_rows_are_kept() -> None:
     told: list[Event] = []
-    other = Excerpt(("total",), (("later",),), 1)
+    other = Answer(("total",), [("later",)], 1)
     auditor = Auditor(Audit("SELECT 1"), script(NOTHING, ONE_ROW, other), ManualClock(), told.append)
     assert all(auditor.take_sample() for _ in range(3))
     assert (auditor.samples, auditor.violations, auditor.failures) == (3, 2, 0)
@@ -142,7 +142,7 @@ def test_a_sample_that_fails_is_no_violation_and_the_next_one_counts() -> None:
 
 
 def test_evidence_is_bounded_and_marks_what_is_left_out() -> None:
-    excerpt = Excerpt(("a", "b"), ((None, "x" * 1000), (b"\x01\xff", 7)), 9)
+    excerpt = Answer(("a", "b"), [(None, "x" * 1000), (b"\x01\xff", 7)], 9)
     evidence = Evidence.of(3, 0.0, excerpt)
     assert evidence.rows == ((None, "x" * 200 + "…"), ("01ff", "7"))
     lines = evidence.lines()
@@ -187,9 +187,12 @@ def test_of_many_rows_only_the_first_are_kept_and_the_next_sample_works(server: 
     reader.close()
 
 
-def test_a_watch_runs_while_something_is_written_and_a_while_after(server: Emulator) -> None:
+def test_a_watch_runs_while_something_is_written_and_a_while_after(
+    server: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("starrocks_txn_sink.sql.audit._LINGER", 0.05)
     told: list[Event] = []
-    watch = AuditWatch(Audit(ONE_SUM, interval=0.01), options(server), told.append, linger=0.05)
+    watch = AuditWatch(Audit(ONE_SUM, interval=0.01), options(server), told.append)
     assert not watch.running
     with watch.while_writing():
         until(lambda: watch.auditor.samples >= 2, "samples")

@@ -23,8 +23,7 @@ from starrocks_txn_sink.protocol.ledger import Owner, check_owner
 from starrocks_txn_sink.protocol.wire import Reply, Request
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.takeover import open_session
-from starrocks_txn_sink.sql.any_frontend import SqlConnection
-from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
+from starrocks_txn_sink.sql.connection import LeaderConnection, SqlConnection, SqlLedger
 from tests.support.query_port import connect
 
 OWNERS = "SELECT count(*) FROM shop._starrocks_txn_sink_ledger WHERE kind = 'driver'"

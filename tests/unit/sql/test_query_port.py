@@ -17,8 +17,7 @@ from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused, Re
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import ReadPositions
 from starrocks_txn_sink.sink.takeover import advising
-from starrocks_txn_sink.sql.any_frontend import SqlConnection
-from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
+from starrocks_txn_sink.sql.connection import LeaderConnection, SqlConnection, SqlLedger
 from tests.support.http_peer import unused_port
 from tests.support.query_peer import END, OK, QueryPeer, Talk, auth_switch, error, greeting, result
 
