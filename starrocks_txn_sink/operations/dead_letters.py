@@ -99,13 +99,11 @@ def run(args: argparse.Namespace) -> int:
     options = command_line.server_options(args, database=args.database, job=args.job)
     deadline = Deadline.after(args.deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
-        sql, parameters = letter_table.select_dead_letters(
-            args.database, args.job, args.source_partition, args.position
-        )
+        chosen = letter_table.select_dead_letters(args.database, args.job, args.source_partition, args.position)
 
         def dead_letters() -> list[DeadLetter]:
             try:
-                rows = connection.query(sql, parameters, deadline)
+                rows = connection.query(*chosen, deadline)
             except QueryRefused as refusal:
                 if refusal.context.get("number") not in NO_TABLE:
                     raise
@@ -115,18 +113,15 @@ def run(args: argparse.Namespace) -> int:
         if args.action == "list":
             command_line.print_lines((_json_lines if args.json else _text_lines)(dead_letters()))
         else:
-            command_line.print_lines(_replay(options, connection, args.job, dead_letters, deadline))
+            command_line.print_lines(_replay(options, connection, dead_letters, deadline))
     return 0
 
 
 def _replay(
-    options: SinkOptions,
-    connection: LeaderConnection,
-    job: str,
-    dead_letters: Callable[[], list[DeadLetter]],
-    deadline: Deadline,
+    options: SinkOptions, connection: LeaderConnection, dead_letters: Callable[[], list[DeadLetter]], deadline: Deadline
 ) -> Iterator[str]:
     """Replay all `dead_letters` and yield a line for each."""
+    job = str(options.job)
     names = labels(job, REPLAY, 0, secrets.randbits(62), 1)
     clock, rng, ledger = SystemClock(), random.Random(), SqlLedger(connection, options.database)
     if options.ledger_create:
@@ -194,7 +189,8 @@ def _loads(
     for table in dict.fromkeys(row.table for row in rows):
         mine = [row for row in rows if row.table == table]
         pieces: Sequence[memoryview] = [memoryview((SEPARATOR + row.content).encode()) for row in mine]
-        headers, key = _headers(options, table, mine[0].columns), keys.get(table, ())
+        written = {"columns": mine[0].columns} if mine[0].columns else {}  # unless the options set them
+        headers, key = written | options.load_headers(table), keys.get(table, ())
         if key and not why_not_compacted(headers, [column.name for column in key]):
             pieces = without_replaced(pieces, key)
         loads.append((table, pieces, headers))
@@ -207,15 +203,7 @@ def _loads(
     ]
 
 
-def _headers(options: SinkOptions, table: str, columns: str) -> dict[str, str]:
-    """Headers of the job, with the columns that the rows were written with unless the options set them."""
-    kept = {"columns": columns} if columns else {}
-    return {**kept, **options.load_headers(table)}
-
-
-def _require_visible(
-    outcome: Outcome, connection: LeaderConnection, dead_letter: DeadLetter, options: SinkOptions
-) -> None:
+def _require_visible(outcome: Outcome, connection: LeaderConnection, letter: DeadLetter, options: SinkOptions) -> None:
     if isinstance(outcome, Committed):
         return
     error = outcome.error
@@ -227,7 +215,7 @@ def _require_visible(
             f"Correct the column content of {DEAD_LETTER_TABLE} (UPDATE), or the target table, and replay again; "
             "source transactions still listed are not written."
         )
-    error.context |= {"source_partition": dead_letter.partition, "position": dead_letter.position}
+    error.context |= {"source_partition": letter.partition, "position": letter.position}
     raise error
 
 

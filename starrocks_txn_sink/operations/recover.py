@@ -19,16 +19,10 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol import ledger
 from starrocks_txn_sink.protocol.fencing import roll_back_until_confirmed
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
-from starrocks_txn_sink.protocol.ledger import (
-    ACCEPTED,
-    LEDGER_TABLE,
-    ListUnfinished,
-    WriteMarker,
-    identifier,
-    retry_until_answered,
-)
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier, retry_until_answered
 from starrocks_txn_sink.protocol.wire import Operation, Reply
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
@@ -122,22 +116,23 @@ def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False
     deadline = Deadline.after(seconds, clock)
     with closing(LeaderConnection(options)) as connection, closing(HttpTransport(options)) as transport:
         _require_database(connection, options, deadline)
-        ledger = SqlLedger(connection, options.database)
-        labels = protocol.run(_labels(options, roll_back), transport, clock, deadline, ledger)
+        store = SqlLedger(connection, options.database)
+        labels = protocol.run(_labels(options, roll_back), transport, clock, deadline, store)
         if accept:
-            protocol.run(_accept(options), transport, clock, deadline, ledger)
+            protocol.run(_accept(options), transport, clock, deadline, store)
         return replace(_findings(connection, options, labels, deadline), accepted=accept)
 
 
 def _accept(options: SinkOptions) -> Steps[None]:
     """Write the acceptance, under one token: repeating it after a lost reply changes nothing."""
-    yield from retry_until_answered(WriteMarker(str(options.job), ACCEPTED, secrets.token_hex(8)), random.Random())
+    acceptance = ledger.WriteMarker(str(options.job), ledger.ACCEPTED, secrets.token_hex(8))
+    yield from retry_until_answered(acceptance, random.Random())
 
 
 def _labels(options: SinkOptions, roll_back: bool) -> Steps[list[OpenLabel]]:
     rng = random.Random()
     found = []
-    for name in (yield from retry_until_answered(ListUnfinished(LabelPrefix(str(options.job))), rng)):
+    for name in (yield from retry_until_answered(ledger.ListUnfinished(LabelPrefix(str(options.job))), rng)):
         label = Label(options.database, name)
         state, after = (yield from _label_state(label)), None
         if roll_back:

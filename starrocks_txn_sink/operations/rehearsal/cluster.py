@@ -9,25 +9,17 @@ from http import HTTPStatus
 from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.http.transport import read_reply
-from starrocks_txn_sink.operations.rehearsal.findings import (
-    Check,
-    Finding,
-    Surprise,
-    as_expected,
-    differs,
-    expects,
-    harmless,
-)
-from starrocks_txn_sink.operations.rehearsal.stage import Stage, array, require, said
+from starrocks_txn_sink.operations.rehearsal.findings import Checks, Finding, as_expected, differs, harmless
+from starrocks_txn_sink.operations.rehearsal.stage import Stage, Surprise, array, require, said
 from starrocks_txn_sink.options.addresses import Address, parse_location, require_supported
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Owner, ReadPositions, WriteClaim, identifier
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Request
 from starrocks_txn_sink.sql.connection import count_alive, leads
 
-CHECKS: list[Check] = []
+CHECKS = Checks()
 
 
-@expects(CHECKS, "server.version", "The release has reliable multi-table transactions.", "10.1")
+@CHECKS.expects("server.version", "The release has reliable multi-table transactions.", "10.1")
 def check_version(stage: Stage) -> Finding:
     stage.version = str(stage.value("SELECT current_version()"))
     try:
@@ -40,7 +32,7 @@ def check_version(stage: Stage) -> Finding:
 # --- privileges ---
 
 
-@expects(CHECKS, "privilege.frontends", "SHOW FRONTENDS names the leader.", "10.11")
+@CHECKS.expects("privilege.frontends", "SHOW FRONTENDS names the leader.", "10.11")
 def check_frontends_privilege(stage: Stage) -> Finding:
     try:
         rows = stage.rows("SHOW FRONTENDS")
@@ -55,7 +47,7 @@ def check_frontends_privilege(stage: Stage) -> Finding:
     return as_expected(f"{len(rows)} frontend(s), one leads")
 
 
-@expects(CHECKS, "privilege.loads", "information_schema.loads can be read.", "6.5", "10.4")
+@CHECKS.expects("privilege.loads", "information_schema.loads can be read.", "6.5", "10.4")
 def check_loads_privilege(stage: Stage) -> Finding:
     try:
         rows = stage.rows("SELECT * FROM information_schema.loads LIMIT 1")
@@ -65,7 +57,7 @@ def check_loads_privilege(stage: Stage) -> Finding:
     return as_expected("it can be read" + (f", {columns} columns" if columns else ""))
 
 
-@expects(CHECKS, "privilege.create", "The user may create tables.", "7.3")
+@CHECKS.expects("privilege.create", "The user may create tables.", "7.3")
 def check_create(stage: Stage) -> Finding:
     """Creates the scratch tables; the number of replicas is what fits the cluster."""
     alive = live_backends(stage)
@@ -87,7 +79,7 @@ def live_backends(stage: Stage) -> int | None:
     return count_alive(stage.rows_if_allowed("SHOW BACKENDS")) or None
 
 
-@expects(CHECKS, "ledger.create", "The ledger's DDL works with the replicas of the options.", "10.8")
+@CHECKS.expects("ledger.create", "The ledger's DDL works with the replicas of the options.", "10.8")
 def check_ledger(stage: Stage) -> Finding:
     """The ledger's DDL as a job runs it; where it fails, with the replicas that the cluster can hold."""
     wanted = stage.wanted.ledger_replication
@@ -122,14 +114,14 @@ def _replication(stage: Stage) -> str:
     return found[1] if found else ""
 
 
-@expects(CHECKS, "privilege.insert", "INSERT into the ledger works.", "7.3")
+@CHECKS.expects("privilege.insert", "INSERT into the ledger works.", "7.3")
 def check_insert(stage: Stage) -> Finding:
     owner = Owner("token", stage.epoch, PROBE_CHECKPOINT)
     stage.ledger.execute(WriteClaim(stage.job, owner), stage.deadline())
     return as_expected("a claim is written into the ledger")
 
 
-@expects(CHECKS, "privilege.select", "SELECT from the ledger shows it.", "7.3")
+@CHECKS.expects("privilege.select", "SELECT from the ledger shows it.", "7.3")
 def check_select(stage: Stage) -> Finding:
     stage.ledger.execute(ReadPositions(stage.job), stage.deadline())
     found = stage.value(f"SELECT count(*) FROM {identifier(stage.database, LEDGER_TABLE)} WHERE job = %s", (stage.job,))
@@ -138,7 +130,7 @@ def check_select(stage: Stage) -> Finding:
     return as_expected("and read back")
 
 
-@expects(CHECKS, "privilege.delete", "DELETE from the ledger works.", "7.3")
+@CHECKS.expects("privilege.delete", "DELETE from the ledger works.", "7.3")
 def check_delete(stage: Stage) -> Finding:
     try:
         stage.rows(f"DELETE FROM {identifier(stage.database, LEDGER_TABLE)} WHERE job = %s", (stage.job,))
@@ -155,7 +147,7 @@ PROBE_CHECKPOINT = "rehearsal"
 # --- TLS, frontends, redirects ---
 
 
-@expects(CHECKS, "tls.load", "load_url and the certificate's options fit.", "1.1")
+@CHECKS.expects("tls.load", "load_url and the certificate's options fit.", "1.1")
 def check_load_tls(stage: Stage) -> Finding:
     schemes = {address.scheme for address in stage.options.frontends}
     if schemes == {"https"}:
@@ -163,7 +155,7 @@ def check_load_tls(stage: Stage) -> Finding:
     return as_expected("http: passwords and rows cross the network in clear")
 
 
-@expects(CHECKS, "tls.query", "The query port and query_tls fit.", "10.9")
+@CHECKS.expects("tls.query", "The query port and query_tls fit.", "10.9")
 def check_query_tls(stage: Stage) -> Finding:
     if stage.options.query_tls:
         return as_expected("TLS: the certificate was checked" if stage.options.tls_verify else "TLS, unchecked")
@@ -176,7 +168,7 @@ def _forced_tls(stage: Stage) -> str:
     return f"; ssl_force_secure_transport is {value}" if value else ""
 
 
-@expects(CHECKS, "frontend.begin", "The leader begins a transaction; followers redirect to it.", "1.1", "2.2")
+@CHECKS.expects("frontend.begin", "The leader begins a transaction; followers redirect to it.", "1.1", "2.2")
 def check_begin(stage: Stage) -> Finding:
     """Begin on every frontend that is known: the leader answers, others redirect to it."""
     leading, redirected, silent = 0, 0, 0
@@ -219,13 +211,17 @@ def _frontends(stage: Stage) -> Iterator[tuple[Address, bool]]:
             yield target, False
 
 
+def _redirect_target(stage: Stage, answer: HttpResponse) -> Address | None:
+    """Where a redirect leads with the options' rewrites; None if it names no usable host."""
+    named = parse_location(answer.location)
+    return None if named is None else stage.options.redirect_rules.rewrite(named)
+
+
 def _judge_target(stage: Stage, answer: HttpResponse, role: str) -> Finding | None:
     """A difference if the sink would not follow the redirect; else None."""
-    named = parse_location(answer.location)
-    if named is None:
+    target, rules = _redirect_target(stage, answer), stage.options.redirect_rules
+    if target is None:
         return differs(f"a redirect to a {role} names no usable host", "Check the proxies in front of the frontends.")
-    rules = stage.options.redirect_rules
-    target = rules.rewrite(named)
     if rules.allows(target):
         return None
     return differs(
@@ -234,7 +230,7 @@ def _judge_target(stage: Stage, answer: HttpResponse, role: str) -> Finding | No
     )
 
 
-@expects(CHECKS, "backend.redirect", "A load is redirected to a backend that options allow.", "1.2", "9")
+@CHECKS.expects("backend.redirect", "A load is redirected to a backend that options allow.", "1.2", "9")
 def check_redirect(stage: Stage) -> Finding:
     """The redirect of a load: an empty PUT at the leader, 307 to an allowed backend."""
     with stage.transaction() as label:
@@ -247,9 +243,9 @@ def check_redirect(stage: Stage) -> Finding:
         found = _judge_target(stage, answer, "backend")
         if found is not None:
             return found
-        target = parse_location(answer.location)
-        scheme = target.scheme if target else ""
-        mapped = "" if target is None or stage.options.redirect_rules.rewrite(target) == target else ", rewritten"
+        named = parse_location(answer.location)
+        scheme = named.scheme if named else ""
+        mapped = "" if _redirect_target(stage, answer) == named else ", rewritten"
         return as_expected(f"307 from {address.scheme} to {scheme}, to an allowed host{mapped}")
 
 
@@ -258,16 +254,15 @@ def _ask_leader(stage: Stage, request: Request) -> tuple[HttpResponse, Address]:
     address = stage.options.frontends[0]
     for _ in range(3):
         answer = stage.target.send(request, address)
-        named = parse_location(answer.location)
-        target = None if named is None else stage.options.redirect_rules.rewrite(named)
-        leader = target is not None and target in [known for known, _ in _frontends(stage)]
-        if answer.status != HTTPStatus.TEMPORARY_REDIRECT or not leader or target is None:
+        target = _redirect_target(stage, answer)
+        leads_on = target is not None and target in [known for known, _ in _frontends(stage)]
+        if answer.status != HTTPStatus.TEMPORARY_REDIRECT or not leads_on or target is None:
             return answer, address
         address = target
     return answer, address
 
 
-@expects(CHECKS, "server.generation", "A label is registered at its commit or at its first load.", "6.2", "10.1")
+@CHECKS.expects("server.generation", "A label is registered at its commit or at its first load.", "6.2", "10.1")
 def check_generation(stage: Stage) -> Finding:
     """Generation C registers a label at its first load, B at its commit."""
     with stage.transaction() as label:

@@ -17,8 +17,8 @@ from contextlib import closing
 
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError, printable
 from starrocks_txn_sink.operations.rehearsal import cluster, findings, reading, transactions
-from starrocks_txn_sink.operations.rehearsal.findings import Check, Finding, Result, Surprise, Verdict
-from starrocks_txn_sink.operations.rehearsal.stage import MEGABYTES, TORN_SECONDS, Stage, Terms
+from starrocks_txn_sink.operations.rehearsal.findings import Check, Finding, Result, Verdict
+from starrocks_txn_sink.operations.rehearsal.stage import MEGABYTES, TORN_SECONDS, Stage, Surprise, Terms
 from starrocks_txn_sink.options import command_line
 
 CHECKS: tuple[Check, ...] = (*cluster.CHECKS, *transactions.CHECKS, *reading.CHECKS)

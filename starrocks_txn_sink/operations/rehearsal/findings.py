@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from starrocks_txn_sink.operations.rehearsal.stage import Stage
 
-REPORT = "Send this report to the project: the sink's promise does not hold on this release."
-"""Advice for a difference that no option cures."""
-
 FORMAT = 1
 """Version of the JSON report."""
 
@@ -78,18 +75,17 @@ class Check:
     look: Look
 
 
-def expects(checks: list[Check], name: str, expected: str, *sections: str) -> Callable[[Look], Look]:
-    """Decorate a look: it becomes the last of `checks`."""
+class Checks(list[Check]):
+    """The checks of a module, in the order of their looks."""
 
-    def add(look: Look) -> Look:
-        checks.append(Check(name, expected, sections, look))
-        return look
+    def expects(self, name: str, expected: str, *sections: str) -> Callable[[Look], Look]:
+        """Decorate a look: it becomes the last of the checks."""
 
-    return add
+        def add(look: Look) -> Look:
+            self.append(Check(name, expected, sections, look))
+            return look
 
-
-class Surprise(Exception):
-    """A step on the way to a check's own matter went another way; the text says which, and how."""
+        return add
 
 
 @dataclass(frozen=True, slots=True)

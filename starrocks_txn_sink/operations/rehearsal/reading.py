@@ -11,23 +11,14 @@ from itertools import filterfalse
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
-from starrocks_txn_sink.operations.rehearsal.findings import (
-    Check,
-    Finding,
-    Surprise,
-    as_expected,
-    differs,
-    expects,
-    harmless,
-    left_out,
-)
-from starrocks_txn_sink.operations.rehearsal.stage import STEP_SECONDS, Stage, array, require
+from starrocks_txn_sink.operations.rehearsal.findings import Checks, Finding, as_expected, differs, harmless, left_out
+from starrocks_txn_sink.operations.rehearsal.stage import STEP_SECONDS, Stage, Surprise, array, require
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.rows.body import load_body
 from starrocks_txn_sink.sql.audit import Audit, AuditConnection, Auditor
 from starrocks_txn_sink.sql.connection import QueryPort, leads
 
-CHECKS: list[Check] = []
+CHECKS = Checks()
 
 _MEGABYTE = 1_000_000
 _PADDING = "x" * 24
@@ -39,7 +30,7 @@ _LONGER = 30.0  # seconds at most that a slow server gets for that, beyond the t
 """Keys of the writer's rows begin here."""
 
 
-@expects(CHECKS, "read.followers", "Followers show a commit soon.", "6.5", "10.11")
+@CHECKS.expects("read.followers", "Followers show a commit soon.", "6.5", "10.11")
 def check_followers(stage: Stage) -> Finding:
     """How soon each follower shows a commit, by its own connection."""
     followers = _followers(stage)
@@ -112,7 +103,7 @@ class Writer:
             self.stop.set()
 
 
-@expects(CHECKS, "read.torn", "One SELECT over two tables sees a commit in both or in none.", "4.11", "10.2")
+@CHECKS.expects("read.torn", "One SELECT over two tables sees a commit in both or in none.", "4.11", "10.2")
 def check_torn(stage: Stage) -> Finding:
     """Two readers while a writer commits: as a session is by default, and with the database's lock."""
     plain, locked, commits = _watch(stage)
@@ -120,7 +111,7 @@ def check_torn(stage: Stage) -> Finding:
     return _judge_torn(plain, commits, "Readers that must not see half of a commit run: SET cbo_use_lock_db = true.")
 
 
-@expects(CHECKS, "read.torn_locked", "With cbo_use_lock_db it always does.", "4.11", "10.2")
+@CHECKS.expects("read.torn_locked", "With cbo_use_lock_db it always does.", "4.11", "10.2")
 def check_torn_locked(stage: Stage) -> Finding:
     """The second of the two readers, which ran at the same time as the first."""
     if stage.locked_reader is None:
@@ -199,7 +190,7 @@ def _let_run_on(writer: Writer, auditors: Sequence[Auditor], deadline: Deadline)
 # --- speed ---
 
 
-@expects(CHECKS, "speed", "How fast one writer is.")
+@CHECKS.expects("speed", "How fast one writer is.")
 def check_speed(stage: Stage) -> Finding:
     """Bytes per second of one writer: one transaction, loads of one table one after the other."""
     size, sent, number = stage.terms.megabytes * _MEGABYTE, 0, 0

@@ -19,7 +19,6 @@ from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.operations.doctor.target import Target
-from starrocks_txn_sink.operations.rehearsal.findings import Surprise
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Label, Steps, labels
@@ -39,7 +38,6 @@ STEP_SECONDS = 60.0
 UNREGISTERED_SECONDS = 5.0
 """Limit of the wait for a committed label that is neither COMMITTED nor VISIBLE (wire contract 3.2: the hole of B)."""
 
-LARGE_TEXT = 1_000_000
 
 _LIFETIME = 600  # seconds of a rehearsal's transaction; the server ends it then if the rehearsal was killed
 _FRONTEND_BUSY = 0.02
@@ -321,6 +319,10 @@ class Stage:
         self.leader.close()
         self.transport.close()
         self.target.close()
+
+
+class Surprise(Exception):
+    """A step on the way to a check's own matter went another way; the text says which, and how."""
 
 
 def require(reply: Reply, step: str) -> Reply:
