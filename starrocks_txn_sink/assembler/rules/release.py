@@ -82,16 +82,14 @@ def _release_run(grouped: Grouped, run: Indexes, payload: pa.Table, read: ReadBl
             if all(blob.schema == payload.schema for blob in blobs):
                 part += blobs
                 continue
-        yield from _with_transaction_columns(grouped, run[begin:at], seq[begin:at], (held + rows - seq)[begin:at], part)
+        yield from _marked(grouped, run[begin:at], seq[begin:at], (held + rows - seq)[begin:at], part)
         for blob in blobs:
             last = seq[at] + blob.num_rows == held[at] + rows[at]
-            yield from _with_transaction_columns(
-                grouped, run[at : at + 1], seq[at : at + 1], np.array([blob.num_rows]), [blob], last
-            )
+            yield from _marked(grouped, run[at : at + 1], seq[at : at + 1], np.array([blob.num_rows]), [blob], last)
             seq[at] += blob.num_rows
         part, begin = [], at
     part.append(new.slice(taken))
-    yield from _with_transaction_columns(grouped, run[begin:], seq[begin:], (held + rows - seq)[begin:], part)
+    yield from _marked(grouped, run[begin:], seq[begin:], (held + rows - seq)[begin:], part)
 
 
 def _blobs(grouped: Grouped, segment: int, read: ReadBlob) -> Iterator[pa.Table]:
@@ -115,34 +113,44 @@ def _new_rows(grouped: Grouped, segments: Indexes, payload: pa.Table) -> pa.Tabl
     return payload.filter(pa.array(chosen))
 
 
-def _with_transaction_columns(
+def _marked(
     grouped: Grouped, run: Indexes, seq: Indexes, counts: Indexes, part: list[pa.Table], ended: bool = True
 ) -> Iterator[ReleasedRows]:
-    """Yield the rows of `part` with position, seq, transaction_end and txn_id; nothing if `part` has no rows.
+    """Yield the rows of `part` with their transaction's columns; nothing if `part` has no rows.
 
     `counts[i]` of the rows belong to segment `run[i]`, with seq from `seq[i]` on. `ended`: they include the segment's
     last row.
     """
-    total = np.cumsum(counts)
-    if not len(total) or not total[-1]:
-        return
-    numbers = np.arange(total[-1], dtype=np.int64) + np.repeat(seq - total + counts, counts)
-    end = np.zeros(total[-1], dtype=bool)
-    end[total[counts > 0] - 1] = ended
-    positions = grouped.positions[grouped.segments.stop[run]]
-    marks = {
-        model.POSITION: pa.array(np.repeat(positions, counts)),
-        model.SEQ: pa.array(numbers),
-        model.TRANSACTION_END: pa.array(end),
-        model.TXN_ID: grouped.owners.take(pa.array(np.repeat(run, counts))),
-    }
     filled = [table for table in part if table.num_rows]
+    if not filled:
+        return
     rows = filled[0] if len(filled) == 1 else pa.concat_tables(filled)
     if len(filled) > MANY_TABLES:
         rows = rows.combine_chunks()
-    names = model.released_names(rows.schema.names)
-    table = pa.table({name: marks[name] if name in marks else rows[name] for name in names})
+    positions, ids = grouped.positions[grouped.segments.stop[run]], grouped.owners.take(pa.array(run))
+    table = with_transaction_columns(rows, counts, positions, ids, seq, ended=ended)
     yield _by_partition(grouped, run, counts, table)
+
+
+def with_transaction_columns(
+    rows: pa.Table, counts: Indexes, positions: Indexes, ids: pa.Array, seq: Indexes | int = 0, *, ended: bool = True
+) -> pa.Table:
+    """`rows` with position, seq, transaction_end and txn_id; the source partition is still missing.
+
+    `counts[i]` of the rows, one transaction after the other, have `positions[i]`, `ids[i]`, and seq from `seq[i]` on.
+    `ended`: they include the last row of each transaction.
+    """
+    total = np.cumsum(counts)
+    end = np.zeros(total[-1], dtype=bool)
+    end[total[counts > 0] - 1] = ended
+    marks = {
+        model.POSITION: pa.array(np.repeat(positions, counts)),
+        model.SEQ: pa.array(np.arange(total[-1], dtype=np.int64) + np.repeat(seq - total + counts, counts)),
+        model.TRANSACTION_END: pa.array(end),
+        model.TXN_ID: ids.take(pa.array(np.repeat(np.arange(len(counts)), counts))),
+    }
+    names = model.released_names(rows.schema.names)
+    return pa.table({name: marks[name] if name in marks else rows[name] for name in names})
 
 
 def _by_partition(grouped: Grouped, run: Indexes, counts: Indexes, rows: pa.Table) -> ReleasedRows:

@@ -35,8 +35,6 @@ MARKER_COLUMNS: Final = (model.TXN_ID, STATUS, EVENT_COUNT, DATA_COLLECTIONS, SE
 
 COLLECTION_COUNTS: Final = pa.list_(pa.struct([("data_collection", pa.string()), ("event_count", pa.int64())]))
 
-_PAYLOAD: Final = [(name, pa.string()) for name in model.PAYLOAD]
-
 EVENTS: Final = pa.schema(
     [
         (STATUS, pa.string()),
@@ -47,24 +45,13 @@ EVENTS: Final = pa.schema(
         (DATA_COLLECTIONS, COLLECTION_COUNTS),
         (SEQUENCE, pa.int64()),
         (model.POSITION, pa.int64()),
-        *_PAYLOAD,
+        *((name, pa.string()) for name in model.PAYLOAD),
         (TIMESTAMP, pa.int64()),
     ]
 )
 """Input of a step. `table` NULL: the row counts for its transaction, but is not released."""
 
 HELD_EVENTS: Final = EVENTS.append(pa.field(ARRIVED, pa.float64()))
-
-RELEASED_ROWS: Final = pa.schema(
-    [
-        (model.POSITION, pa.int64()),
-        (model.SEQ, pa.int64()),
-        *_PAYLOAD,
-        (model.TRANSACTION_END, pa.bool_()),
-        (model.TXN_ID, pa.string()),
-    ]
-)
-"""Output of a step: the columns of `assemble_transactions` without the source partition."""
 
 MAX_REMEMBERED: Final = 10_000  # ids of settled transactions, to recognise their repeated events; bounds the state
 

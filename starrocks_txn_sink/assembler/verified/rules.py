@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
+from starrocks_txn_sink.assembler.rules.release import with_transaction_columns
 from starrocks_txn_sink.assembler.rules.segments import concat_ranges
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.assembler.verified import tally
@@ -281,28 +282,14 @@ def released_rows(events: pa.Table, found: Tally, transactions: Indexes, before:
 
 
 def unit_rows(events: pa.Table, places: Indexes, lengths: Indexes, positions: Indexes, ids: pa.Array) -> pa.Table:
-    """The rows at `places` as whole units (intake.RELEASED_ROWS), without rows that have no table.
+    """The rows at `places` as whole units, without rows that have no table.
 
     Unit i has the next `lengths[i]` places, `positions[i]` and `ids[i]`.
     """
     kept = events[model.TABLE].is_valid().to_numpy()[places]
-    unit = np.repeat(np.arange(len(lengths)), lengths)[kept]
+    counts = np.bincount(np.repeat(np.arange(len(lengths)), lengths)[kept], minlength=len(lengths))
     rows = events.select(list(model.PAYLOAD)).take(pa.array(places[kept]))
-    return _with_transaction_columns(rows, unit, positions, ids)
-
-
-def _with_transaction_columns(rows: pa.Table, unit: Indexes, positions: Indexes, ids: pa.Array) -> pa.Table:
-    starts = np.flatnonzero(np.diff(unit, prepend=-1))
-    lengths = np.diff(np.append(starts, len(unit)))
-    end = np.zeros(len(unit), dtype=bool)
-    end[starts + lengths - 1] = True
-    marks = {
-        model.POSITION: pa.array(positions[unit]),
-        model.SEQ: pa.array(np.arange(len(unit), dtype=np.int64) - np.repeat(starts, lengths)),
-        model.TRANSACTION_END: pa.array(end),
-        model.TXN_ID: ids.take(pa.array(unit)),
-    }
-    return pa.table({name: marks[name] if name in marks else rows[name] for name in v.RELEASED_ROWS.names})
+    return with_transaction_columns(rows, counts, positions, ids)
 
 
 def dead_letters(events: pa.Table, unit: int, txn_id: str, why: str, table: str) -> pa.Table:
@@ -325,4 +312,4 @@ def dead_letters(events: pa.Table, unit: int, txn_id: str, why: str, table: str)
     count = len(content)
     nothing = pa.nulls(count, pa.string())
     payload = pa.table([nothing, pa.repeat(pa.scalar(table), count), nothing, pa.array(content)], list(model.PAYLOAD))
-    return _with_transaction_columns(payload, np.zeros(count, dtype=np.int64), np.array([unit]), pa.array([txn_id]))
+    return with_transaction_columns(payload, np.array([count]), np.array([unit]), pa.array([txn_id]))
