@@ -114,6 +114,18 @@ def require(feature: SparkFeature) -> None:
         raise SparkTooOld(f"{feature.name} needs Spark {least}; this is {pyspark.__version__}.", hint=feature.instead)
 
 
+def keeps_state_in_rocksdb(frame: DataFrame) -> bool:
+    """Whether transformWithState keeps the state of a stream of the frame's session; else applyInPandasWithState does.
+
+    Raises SparkTooOld, and OptionError for a package that RocksDB's process does not see.
+    """
+    require(STATE_BY_KEY)
+    found: bool = frame.sparkSession.conf.get(PROVIDER, "") == ROCKSDB
+    if found:
+        refuse_hidden_package()
+    return found
+
+
 def refuse_hidden_package() -> None:
     """Raises OptionError for a package from `--py-files`, which cannot keep state in RocksDB.
 

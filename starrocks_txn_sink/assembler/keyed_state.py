@@ -30,7 +30,7 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import group_by_partition
 from starrocks_txn_sink.assembler.rules.model import Counts, Partition, from_blob, pieces, to_blob
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.spark_version import PROVIDER, ROCKSDB, STATE_BY_KEY, refuse_hidden_package, require
+from starrocks_txn_sink.spark_version import PROVIDER, keeps_state_in_rocksdb
 from starrocks_txn_sink.spark_version import stateful_processor as spark
 from starrocks_txn_sink.telemetry import Event, get_logger
 
@@ -90,11 +90,10 @@ def assemble_frame(
         kind = KEY_TYPES[type(key)]
         ordered = events.repartition(model.SOURCE_PARTITION).sortWithinPartitions(*order)
         return ordered.mapInArrow(lambda batches: _packet_batches(in_task(batches), kind), done)
-    require(STATE_BY_KEY)
+    in_rocksdb = keeps_state_in_rocksdb(events)
     PLANNED.set()
     grouped = events.mapInArrow(pack, packed).groupBy(model.SOURCE_PARTITION)
-    if events.sparkSession.conf.get(PROVIDER, "") == ROCKSDB:
-        refuse_hidden_package()
+    if in_rocksdb:
         _log.info("assembler.planned", state="transformWithState")
         mode = "ProcessingTime" if timed else "None"
         return grouped.transformWithStateInPandas(Processor(take_step, timed), done, "Append", mode)

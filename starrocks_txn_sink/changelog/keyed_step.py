@@ -16,14 +16,7 @@ from starrocks_txn_sink.changelog.rows import column, from_text, require_storabl
 from starrocks_txn_sink.changelog.rules.keyed import KeyRule, Retention
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.spark_version import (
-    PROVIDER,
-    ROCKSDB,
-    STATE_BY_KEY,
-    STATE_BY_TIME,
-    refuse_hidden_package,
-    require,
-)
+from starrocks_txn_sink.spark_version import PROVIDER, ROCKSDB, STATE_BY_TIME, keeps_state_in_rocksdb, require
 
 WATERMARK: Final = "spark.watermarkDelayMs"
 """Spark's mark of a column with a watermark, in the column's metadata."""
@@ -177,9 +170,7 @@ def _observe_count(done: DataFrame, name: str, count: str) -> DataFrame:
 
 
 def _run_stream_by_key(wire: DataFrame, rule: KeyRule, orders: int, settings: StateSettings) -> DataFrame:
-    require(STATE_BY_KEY)
-    if _has_rocksdb(wire):
-        refuse_hidden_package()
+    if keeps_state_in_rocksdb(wire):
         processor = state.KeyProcessor(rule, orders, settings.retention, settings.clock)
         grouped = _with_bucket(wire).groupBy("bucket")
         return grouped.transformWithStateInPandas(processor, state.OUTPUT_SCHEMA, "Append", "None")
@@ -190,15 +181,12 @@ def _run_stream_by_key(wire: DataFrame, rule: KeyRule, orders: int, settings: St
 
 def _run_stream_by_time(wire: DataFrame, orders: int) -> DataFrame:
     require(STATE_BY_TIME)
-    if not _has_rocksdb(wire):  # applyInPandasWithState drops late rows without counting them, and ends a chain
+    if not keeps_state_in_rocksdb(
+        wire
+    ):  # applyInPandasWithState drops late rows without counting them, and ends a chain
         raise OptionError(
             "order_by waits for the watermark, and the session's state store has no timers for that.",
             hint=f"Set {PROVIDER} to {ROCKSDB} before the query starts.",
         )
-    refuse_hidden_package()
     grouped = wire.groupBy("bucket")
     return grouped.transformWithStateInPandas(state.Reorderer(orders), state.TIMED_SCHEMA, "Append", "EventTime")
-
-
-def _has_rocksdb(frame: DataFrame) -> bool:
-    return frame.sparkSession.conf.get(PROVIDER, "") == ROCKSDB
