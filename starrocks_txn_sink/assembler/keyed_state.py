@@ -168,7 +168,6 @@ class KeyState:
     """The state of the current key of a StatefulProcessor."""
 
     def __init__(self, handle: spark.StatefulProcessorHandle) -> None:
-        self._handle = handle
         self._header = handle.getValueState("header", "header string")
         self._blobs = handle.getMapState("blobs", "number bigint", "blob binary")
 
@@ -192,15 +191,14 @@ class KeyState:
             self._blobs.updateValue((number,), (to_blob(rows),))
         self._header.update((header,))
 
-    def wake_at(self, seconds: float | None) -> None:
-        """Keep exactly one timer, at `seconds` since the epoch; none for None."""
-        due = None if seconds is None else math.ceil(seconds * 1000)
-        timers = list(self._handle.listTimers())
-        for timer in timers:
-            if timer != due:
-                self._handle.deleteTimer(timer)
-        if due is not None and due not in timers:
-            self._handle.registerTimer(due)
+
+def keep_timer(handle: spark.StatefulProcessorHandle, due: int | None) -> None:
+    """Keep exactly one timer of the current key, at `due` (milliseconds since the epoch); none for None."""
+    known = set(handle.listTimers())
+    for timer in known - {due}:
+        handle.deleteTimer(timer)
+    if due is not None and due not in known:
+        handle.registerTimer(due)
 
 
 class GroupKeyState:
@@ -248,7 +246,7 @@ class Processor(spark.StatefulProcessor):
     timed: bool
 
     def init(self, handle: spark.StatefulProcessorHandle) -> None:
-        self._kept = KeyState(handle)
+        self._handle, self._kept = handle, KeyState(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: spark.TimerValues) -> Iterator[pd.DataFrame]:
         return self._step(key[0], [blob for frame in rows for blob in frame[BLOB]], timerValues)
@@ -269,7 +267,7 @@ class Processor(spark.StatefulProcessor):
         yield from map(_packet_frame, change.packets)
         self._kept.write(change.header, change.removed, change.added)
         if self.timed:
-            self._kept.wake_at(change.wake_at)
+            keep_timer(self._handle, None if change.wake_at is None else math.ceil(change.wake_at * 1000))
 
 
 def group_function(take_step: TakeStep) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:

@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
+from starrocks_txn_sink.assembler.keyed_state import COUNTS, summed_counts
 from starrocks_txn_sink.changelog import state_operator as state
 from starrocks_txn_sink.changelog.rows import column, from_text, require_storable, sort_columns, to_text
 from starrocks_txn_sink.changelog.rules.keyed import KeyRule, Retention
@@ -115,11 +116,11 @@ def run_rule(frame: DataFrame, given: KeyedInput, rule: KeyRule, settings: State
         ordered = wire.repartition(state.KEY).sortWithinPartitions(state.KEY, *places, state.TIE, state.ARRIVAL)
         done = ordered.mapInArrow(state.BatchKeyProcessor(rule, len(orders)), state.OUTPUT_SCHEMA)
     if settings.observation is not None:
-        done = _observe_count(done, settings.observation, "swallowed")
+        done = done.observe(settings.observation, *summed_counts(["swallowed"]))
     structs = [from_text(F.col(name), given.fields).alias(name) for name in ("row", "before")]
     if given.beside:
         structs.append(from_text(F.col("extra"), given.beside).alias("beside"))
-    return done.filter(F.col("counts").isNull()).select("kind", *structs)
+    return done.filter(F.col(COUNTS).isNull()).select("kind", *structs)
 
 
 def sort_by_event_time(
@@ -142,7 +143,7 @@ def sort_by_event_time(
         to_text(map(column, frame.columns)).alias("row"),
     )
     done = _run_stream_by_time(_with_bucket(_with_arrival(wire, needed=True)), len(orders))
-    rows = _observe_count(done, f"{name}-order", "late").filter(F.col("counts").isNull())
+    rows = done.observe(f"{name}-order", *summed_counts(["late"])).filter(F.col(COUNTS).isNull())
     return rows.select(from_text(F.col("row"), frame.schema.fields).alias("row")).select("row.*")
 
 
@@ -159,11 +160,6 @@ def _with_arrival(wire: DataFrame, *, needed: bool) -> DataFrame:
 def _with_bucket(wire: DataFrame) -> DataFrame:
     bucket = F.pmod(F.xxhash64(state.KEY), F.lit(state.BUCKETS)).cast("int")
     return wire.withColumn("bucket", bucket)
-
-
-def _observe_count(done: DataFrame, name: str, count: str) -> DataFrame:
-    value = F.get_json_object(F.col("counts"), f"$.{count}").cast("bigint")
-    return done.observe(name, F.coalesce(F.sum(value), F.lit(0)).alias(count))
 
 
 # --- the state operators, by the session's state store provider ---

@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.streaming.state import GroupState
 
+from starrocks_txn_sink.assembler.keyed_state import COUNTS, keep_timer
 from starrocks_txn_sink.changelog.key_store import Bucket, KeyStates
 from starrocks_txn_sink.changelog.rules import keyed
 from starrocks_txn_sink.changelog.rules.conversions import ReleaseResult, TimedRow, release
@@ -34,9 +35,9 @@ from starrocks_txn_sink.telemetry import get_logger
 
 BUCKETS: Final = 64
 KEY, TIE, ARRIVAL = "key", "tie", "arrival"
-OUTPUT_COLUMNS: Final = [*keyed.OutputChange._fields, "counts"]
+OUTPUT_COLUMNS: Final = [*keyed.OutputChange._fields, COUNTS]
 OUTPUT_SCHEMA: Final = "kind string, row string, before string, extra string, counts string"
-TIMED_COLUMNS: Final = ["row", "counts"]
+TIMED_COLUMNS: Final = ["row", COUNTS]
 TIMED_SCHEMA: Final = "row string, counts string"
 
 _log = get_logger("changelog")
@@ -240,12 +241,7 @@ class Reorderer(spark.StatefulProcessor):
         else:
             self._held.clear()
         # The timer is the watermark (milliseconds) that releases the earliest row.
-        due = {math.ceil(min(each.time for each in now) / 1000)} if now else set()
-        known = set(self._handle.listTimers())
-        for timer in known - due:
-            self._handle.deleteTimer(timer)
-        for timer in due - known:
-            self._handle.registerTimer(timer)
+        keep_timer(self._handle, math.ceil(min(each.time for each in now) / 1000) if now else None)
 
 
 def _state_row(each: TimedRow) -> tuple[int, str, str]:
