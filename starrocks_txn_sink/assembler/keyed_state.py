@@ -164,34 +164,6 @@ def log_notices(notices: Iterable[Event]) -> None:
         _log.warning(notice.name, **notice.fields)
 
 
-class KeyState:
-    """The state of the current key of a StatefulProcessor."""
-
-    def __init__(self, handle: spark.StatefulProcessorHandle) -> None:
-        self._header = handle.getValueState("header", "header string")
-        self._blobs = handle.getMapState("blobs", "number bigint", "blob binary")
-
-    @property
-    def header(self) -> str | None:
-        stored: Any = self._header.get()
-        return stored[0] if stored else None
-
-    def read(self, number: int) -> pa.Table:
-        """The rows of a blob; LookupError if the state store does not have it."""
-        stored = self._blobs.getValue((number,))
-        if stored is None:
-            raise LookupError(f"blob {number} is missing from the state store")
-        return from_blob(stored[0])
-
-    def write(self, header: str, removed: Iterable[int], added: Mapping[int, pa.Table]) -> None:
-        """Delete old blobs, then write new blobs and the header."""
-        for number in removed:
-            self._blobs.removeKey((number,))
-        for number, rows in added.items():
-            self._blobs.updateValue((number,), (to_blob(rows),))
-        self._header.update((header,))
-
-
 def keep_timer(handle: spark.StatefulProcessorHandle, due: int | None) -> None:
     """Keep exactly one timer of the current key, at `due` (milliseconds since the epoch); none for None."""
     known = set(handle.listTimers())
@@ -199,30 +171,6 @@ def keep_timer(handle: spark.StatefulProcessorHandle, due: int | None) -> None:
         handle.deleteTimer(timer)
     if due is not None and due not in known:
         handle.registerTimer(due)
-
-
-class GroupKeyState:
-    """The state of the current key in the single value of a GroupState."""
-
-    def __init__(self, group: GroupState) -> None:
-        self._group = group
-        header, layout, joined = group.get if group.exists else (None, "[]", b"")
-        self.header: str | None = header
-        self._blobs = _split(layout, joined)
-
-    def read(self, number: int) -> pa.Table:
-        return from_blob(self._blobs[number])
-
-    def write(self, header: str, removed: Iterable[int], added: Mapping[int, pa.Table]) -> None:
-        gone = set(removed)
-        kept = {number: blob for number, blob in self._blobs.items() if number not in gone}
-        kept |= {number: to_blob(rows) for number, rows in added.items()}
-        layout = orjson.dumps([(number, len(blob)) for number, blob in kept.items()]).decode()
-        self._group.update((header, layout, b"".join(kept.values())))
-
-    def wake_at(self, seconds: float | None, now: float) -> None:
-        if seconds is not None:
-            self._group.setTimeoutDuration(max(1, math.ceil((seconds - now) * 1000)))
 
 
 def _processing_time(milliseconds: int) -> float:
@@ -246,7 +194,9 @@ class Processor(spark.StatefulProcessor):
     timed: bool
 
     def init(self, handle: spark.StatefulProcessorHandle) -> None:
-        self._handle, self._kept = handle, KeyState(handle)
+        self._handle = handle
+        self._header = handle.getValueState("header", "header string")
+        self._blobs = handle.getMapState("blobs", "number bigint", "blob binary")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: spark.TimerValues) -> Iterator[pd.DataFrame]:
         return self._step(key[0], [blob for frame in rows for blob in frame[BLOB]], timerValues)
@@ -262,23 +212,41 @@ class Processor(spark.StatefulProcessor):
     def _step(
         self, name: Partition, blobs: list[bytes] | None, timer_values: spark.TimerValues
     ) -> Iterator[pd.DataFrame]:
-        now = _processing_time(timer_values.getCurrentProcessingTimeInMs())
-        change = self.take_step(name, self._kept.header, blobs, now, self._kept.read)
+        now, stored = _processing_time(timer_values.getCurrentProcessingTimeInMs()), self._header.get()
+        change = self.take_step(name, stored[0] if stored else None, blobs, now, self._read)
         yield from map(_packet_frame, change.packets)
-        self._kept.write(change.header, change.removed, change.added)
+        for number in change.removed:
+            self._blobs.removeKey((number,))
+        for number, rows in change.added.items():
+            self._blobs.updateValue((number,), (to_blob(rows),))
+        self._header.update((change.header,))
         if self.timed:
             keep_timer(self._handle, None if change.wake_at is None else math.ceil(change.wake_at * 1000))
+
+    def _read(self, number: int) -> pa.Table:
+        """The rows of a blob; LookupError if the state store does not have it."""
+        stored = self._blobs.getValue((number,))
+        if stored is None:
+            raise LookupError(f"blob {number} is missing from the state store")
+        return from_blob(stored[0])
 
 
 def group_function(take_step: TakeStep) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """An assembler for applyInPandasWithState."""
 
     def assemble(key: Any, frames: Iterator[pd.DataFrame], group: GroupState) -> Iterator[pd.DataFrame]:
-        now, kept = _processing_time(group.getCurrentProcessingTimeMs()), GroupKeyState(group)
+        now = _processing_time(group.getCurrentProcessingTimeMs())
         blobs = None if group.hasTimedOut else [blob for frame in frames for blob in frame[BLOB]]
-        change = take_step(key[0], kept.header, blobs, now, kept.read)
+        header, layout, joined = group.get if group.exists else (None, "[]", b"")
+        kept = _split(layout, joined)
+        change = take_step(key[0], header, blobs, now, lambda number: from_blob(kept[number]))
         yield from map(_packet_frame, change.packets)
-        kept.write(change.header, change.removed, change.added)
-        kept.wake_at(change.wake_at, now)
+        gone = set(change.removed)
+        left = {number: blob for number, blob in kept.items() if number not in gone}
+        left |= {number: to_blob(rows) for number, rows in change.added.items()}
+        layout = orjson.dumps([(number, len(blob)) for number, blob in left.items()]).decode()
+        group.update((change.header, layout, b"".join(left.values())))
+        if change.wake_at is not None:
+            group.setTimeoutDuration(max(1, math.ceil((change.wake_at - now) * 1000)))
 
     return assemble
