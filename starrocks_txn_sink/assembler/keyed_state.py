@@ -45,7 +45,7 @@ GROUP_STATE_TYPE: Final = "header string, layout string, blobs binary"
 KEY_TYPES: Final = {T.StringType: pa.string(), T.IntegerType: pa.int32(), T.LongType: pa.int64()}
 """Types of a source partition, and the same in Arrow."""
 
-Packet = tuple[Partition, bytes | None, str | None]
+Packet = tuple[Partition | None, bytes | None, str | None]
 
 _log = get_logger("assembler")
 
@@ -139,7 +139,7 @@ def row_packets(partition: Partition, released: Iterable[pa.Table]) -> Iterator[
             yield partition, to_blob(piece), None
 
 
-def counts_packet(partition: Partition, counts: Counts, **more: float) -> Packet:
+def counts_packet(partition: Partition | None, counts: Counts, **more: float) -> Packet:
     """The packed row with the counts of a step, and `more`."""
     return partition, None, orjson.dumps({**counts.as_dict(), **more}).decode()
 

@@ -6,7 +6,9 @@ Three steps: pack events into Arrow blobs per source partition, run the assemble
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -19,9 +21,10 @@ from starrocks_txn_sink.assembler import keyed_state
 from starrocks_txn_sink.assembler.keyed_state import COUNTS, KEY_TYPES, KeyChange, Packet
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.assembler import AssemblerStep, PartitionChange, TransactionAssembler
-from starrocks_txn_sink.assembler.rules.incremental import assemble_sorted
+from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.intake import one_partition
 from starrocks_txn_sink.assembler.rules.model import Counters, MissingBegin, OnOpenTimeout, Partition, Policy
+from starrocks_txn_sink.assembler.rules.spill import FileDirectory, SpillStorage
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.protocol.ledger import quoted
 from starrocks_txn_sink.public_names import suggests_arguments
@@ -193,11 +196,16 @@ def _packets(name: Partition, step: AssemblerStep, state: model.AssemblerState) 
 
 
 def _assemble_in_task(policy: Policy, batches: Iterable[pa.RecordBatch]) -> Iterator[Packet]:
-    for name, out in assemble_sorted(batches, policy, keyed_state.log_notices):
-        if isinstance(out, Counters):
-            yield keyed_state.counts_packet(name, out)
-        else:
-            yield from keyed_state.row_packets(name, [out])
+    """Assemble a task of a batch frame, sorted by source partition and position; open transactions are only counted."""
+    with tempfile.TemporaryDirectory() as scratch, closing(SpillStorage(FileDirectory(scratch), "rows")) as storage:
+        assembler = IncrementalAssembler(policy, {}, 0.0, storage, arrival_order=False)
+        for batch in batches:
+            for released in assembler.feed(pa.Table.from_batches([batch])):
+                for name, rows in released.by_partition():
+                    yield from keyed_state.row_packets(name, [rows])
+            keyed_state.log_notices(assembler.notices)
+            assembler.notices.clear()
+        yield keyed_state.counts_packet(None, assembler.counters())
 
 
 def _concat(blobs: Iterable[bytes]) -> pa.Table:

@@ -1,15 +1,14 @@
-"""TransactionAssembler over the events of one task, chunk by chunk: IncrementalAssembler and assemble_sorted.
+"""TransactionAssembler over the events of one task, chunk by chunk: for assembling lanes, and for batch frames.
 
-Assembling lanes use IncrementalAssembler. A stateful stage would move every event to a state operator and back; a lane
-carries over only the open tail of each source partition. Pure: carried-over state is a value; rows of open source
-transactions go through the spill storage, an argument.
+A stateful stage would move every event to a state operator and back; a lane carries over only the open tail of each
+source partition. Pure: carried-over state is a value; rows of open source transactions go through the spill storage, an
+argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -25,8 +24,6 @@ from starrocks_txn_sink.errors import StarRocksSinkError, Unordered
 from starrocks_txn_sink.telemetry import Event
 
 MEMORY_BYTES: Final = 32 << 20
-
-Notify = Callable[[tuple[Event, ...]], None]
 
 
 class _MemoryBlob(NamedTuple):
@@ -128,6 +125,10 @@ class IncrementalAssembler:
     def names(self) -> set[str]:
         """The source partitions with events in this task."""
         return set(map(str, self._holdings))
+
+    def counters(self) -> Counters:
+        """The flows, and the levels of the source partitions with events in this task."""
+        return sum((Counters().with_levels_of(each.state) for each in self._holdings.values()), self.flows)
 
     def carry_over(self) -> dict[str, CarriedState]:
         """Spill all open rows; return the state of the source partitions with events, for the next micro-batch."""
@@ -258,36 +259,3 @@ def _merge_transaction(transaction: OpenTransaction, memory: dict[int, _MemoryBl
 def total_counters(flows: Iterable[Counters], levels: Counters) -> Counters:
     """The flows of all lanes, with the levels of all source partitions."""
     return sum(flows, Counters()).followed_by(levels)
-
-
-def assemble_sorted(
-    batches: Iterable[pa.RecordBatch], policy: Policy, notify: Notify
-) -> Iterator[tuple[Partition, pa.Table | Counters]]:
-    """Assemble record batches sorted by source partition and position; holds one partition's open rows in memory.
-
-    Yields (source partition, released rows), then (source partition, counters) after each source partition. Open events
-    at the end are not released, only counted.
-    """
-    runs = (
-        each for batch in batches for each in intake.group_by_partition(pa.Table.from_batches([batch])).by_partition()
-    )
-    for name, group in groupby(runs, key=lambda each: each.names[0]):
-        yield from _assemble_partition(name, (each.table for each in group), policy, notify)
-
-
-def _assemble_partition(
-    name: Partition, tables: Iterable[pa.Table], policy: Policy, notify: Notify
-) -> Iterator[tuple[Partition, pa.Table | Counters]]:
-    assembler, state, total = TransactionAssembler(policy), AssemblerState(), Counters()
-    blobs: dict[int, pa.Table] = {}
-    for events in tables:
-        step = assembler.feed(intake.one_partition(name, events), {name: state}, 0.0, lambda _, number: blobs[number])
-        for released in step.released:
-            yield name, released.rows
-        change = step.changes[name]
-        for number in change.removed:
-            del blobs[number]
-        blobs.update(change.added)
-        state, total = change.state, total + step.counters
-        notify(step.notices)
-    yield name, total.with_levels_of(state)

@@ -34,6 +34,10 @@ class ReleasedRows:
     counts: Indexes
     rows: pa.Table
 
+    def by_partition(self) -> Iterator[tuple[Partition, pa.Table]]:
+        for name, count, end in zip(self.names, self.counts.tolist(), np.cumsum(self.counts).tolist(), strict=True):
+            yield name, self.rows.slice(end - count, count)
+
 
 def release(grouped: Grouped, released: Mask, payload: pa.Table, read: ReadBlob) -> Iterator[ReleasedRows]:
     """Yield the rows of the segments `released`; reads carried-over rows late.
