@@ -25,7 +25,7 @@ from starrocks_txn_sink.assembler.rules.intake import (
 )
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, OpenTransaction, Partition, Policy
 from starrocks_txn_sink.assembler.rules.release import ReadBlob, ReleasedRows, release
-from starrocks_txn_sink.assembler.rules.segments import Grouped, Groups, SegmentClasses, classify
+from starrocks_txn_sink.assembler.rules.segments import Grouped, SegmentClasses, classify
 from starrocks_txn_sink.errors import OptionError, SourceTransactionError
 from starrocks_txn_sink.telemetry import Event
 
@@ -115,9 +115,8 @@ class TransactionAssembler:
     def _assemble(
         self, intake: Intake, states: States, counters: Counters, now: float, read: ReadBlob
     ) -> AssemblerStep:
-        groups = Groups.of(intake, states, interleaved=self.policy.interleaved)
         self._refuse_several_open(intake, states)
-        grouped = Grouped.of(intake, groups)
+        grouped = Grouped.of(intake, states, interleaved=self.policy.interleaved)
         classes = classify(grouped.segments, grouped.held, self.policy.missing_begin)
         self._refuse(grouped, classes)
         payload = intake.table.select(model.payload_names(intake.table.schema))
@@ -199,7 +198,7 @@ def _was_given_up(intake: Intake, row: int) -> bool:
 
 
 def _row_of(grouped: Grouped, place: int) -> int:
-    return place if grouped.groups.order is None else int(grouped.groups.order[place])
+    return place if grouped.order is None else int(grouped.order[place])
 
 
 def _event_error(grouped: Grouped, place: int, message: str, hint: str) -> SourceTransactionError:
@@ -252,9 +251,9 @@ def _changes(
     grouped: Grouped, classes: SegmentClasses, states: States, payload: pa.Table, now: float
 ) -> dict[Partition, PartitionChange]:
     """Per source partition: its next state, and the new rows of its open transactions as numbered blobs."""
-    intake, partition = grouped.intake, grouped.groups.partition.tolist()
+    intake, partition = grouped.intake, grouped.partition.tolist()
     before = [states[name] if name in states else AssemblerState() for name in intake.names]
-    going_on = {id(each) for each in grouped.groups.carried.values()}
+    going_on = {id(each) for each in grouped.carried.values()}
     still = [[each for each in state.open if id(each) not in going_on] for state in before]
     added: list[dict[int, pa.Table]] = [{} for _ in before]
     for tail, group, position, waiting in _tails(grouped, classes):
@@ -287,7 +286,7 @@ def _tails(grouped: Grouped, classes: SegmentClasses) -> Iterator[tuple[int, int
 
 def _tail_rows(grouped: Grouped, tail: int, payload: pa.Table) -> pa.Table:
     start, stop = int(grouped.segments.start[tail]), int(grouped.segments.stop[tail])
-    order = grouped.groups.order
+    order = grouped.order
     return payload.slice(start, stop - start) if order is None else payload.take(pa.array(order[start:stop]))
 
 

@@ -47,8 +47,8 @@ def release(grouped: Grouped, released: Mask, payload: pa.Table, read: ReadBlob)
     ended = np.flatnonzero(released)
     if not len(ended):
         return
-    if grouped.groups.order is not None:
-        ended = ended[np.argsort(grouped.groups.order[grouped.segments.stop[ended]])]
+    if grouped.order is not None:
+        ended = ended[np.argsort(grouped.order[grouped.segments.stop[ended]])]
     for run in _runs(grouped, ended):
         yield from _release_run(grouped, run, payload, read)
 
@@ -98,7 +98,7 @@ def _release_run(grouped: Grouped, run: Indexes, payload: pa.Table, read: ReadBl
 
 def _blobs(grouped: Grouped, segment: int, read: ReadBlob) -> Iterator[pa.Table]:
     carried = grouped.carried_into(segment)
-    name = grouped.intake.names[grouped.groups.partition[grouped.segments.group[segment]]]
+    name = grouped.intake.names[grouped.partition[grouped.segments.group[segment]]]
     return (read(name, number) for number in carried.blobs) if carried else iter(())
 
 
@@ -108,8 +108,8 @@ def _new_rows(grouped: Grouped, segments: Indexes, payload: pa.Table) -> pa.Tabl
     index = concat_ranges(start, rows)
     if not len(index):
         return payload.slice(0, 0)
-    if grouped.groups.order is not None:
-        return payload.take(pa.array(grouped.groups.order[index]))
+    if grouped.order is not None:
+        return payload.take(pa.array(grouped.order[index]))
     if index[-1] - index[0] + 1 == len(index):
         return payload.slice(int(index[0]), len(index))
     chosen = np.zeros(payload.num_rows, dtype=bool)

@@ -124,53 +124,20 @@ def classify(segments: Segments, held: Indexes, missing_begin: MissingBegin) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
-    """Groups of events. `order[i]` is the event at place i in grouped order (`order` None: event i).
-
-    Per group: its exclusive end in `ends`, and its source partition in `partition` (an index into Intake.names).
-    `carried` has the open transactions of the carried-over state, by group.
-    """
-
-    order: Indexes | None
-    ends: Indexes
-    partition: Indexes
-    carried: dict[int, OpenTransaction]
-
-    @classmethod
-    def of(cls, intake: Intake, states: Mapping[Partition, AssemblerState], *, interleaved: bool) -> Groups:
-        """Group by source partition, or, `interleaved`, by source transaction."""
-        opened = [(at, states[name].open) for at, name in enumerate(intake.names) if name in states]
-        if interleaved:
-            return cls._by_transaction(intake, [(at, each) for at, several in opened for each in several])
-        carried = {at: several[0] for at, several in opened if several}
-        return cls(None, intake.ends, np.arange(len(intake.names)), carried)
-
-    @classmethod
-    def _by_transaction(cls, intake: Intake, opened: list[tuple[int, OpenTransaction]]) -> Groups:
-        ids = one_array(intake.table[model.TXN_ID]).dictionary_encode()
-        partitions = np.repeat(np.arange(len(intake.names)), intake.counts)
-        width = len(ids.dictionary)
-        pairs = pa.array(partitions * width + ids.indices.to_numpy()).dictionary_encode()
-        codes = pairs.indices.to_numpy()  # numbered as they appear, so one source partition after the other
-        txn = pc.index_in(pa.array([each.txn_id for _, each in opened], pa.string()), value_set=ids.dictionary)
-        pair = pc.add(pa.array([at * width for at, _ in opened], pa.int64()), txn)
-        groups = pc.index_in(pair, value_set=pairs.dictionary, skip_nulls=True).to_pylist()
-        carried = {group: each for group, (_, each) in zip(groups, opened, strict=True) if group is not None}
-        order, ends = np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))
-        return cls(order, ends, pairs.dictionary.to_numpy() // width, carried)
-
-
-@dataclass(frozen=True, slots=True)
 class Grouped:
-    """Events in grouped order, cut into segments. `kinds` and `positions` are in grouped order, `intake` is not.
+    """Events in grouped order, cut into segments. `positions` are in grouped order, `intake` is not.
+
+    `order[i]` is the event at place i in grouped order (`order` None: event i). Per group: its source partition in
+    `partition` (an index into Intake.names), and the open transaction of the carried-over state in `carried`.
 
     Per segment: `held` rows of its transaction in the carried-over state, the event that opens the transaction (its
     BEGIN, or its first event when there was none) in `opened_by`, and the transaction's id in `owners`.
     """
 
     intake: Intake
-    groups: Groups
-    kinds: Bytes
+    order: Indexes | None
+    partition: Indexes
+    carried: dict[int, OpenTransaction]
     positions: Indexes
     segments: Segments
     held: Indexes
@@ -178,28 +145,41 @@ class Grouped:
     owners: pa.StringArray
 
     @classmethod
-    def of(cls, intake: Intake, groups: Groups) -> Grouped:
-        """Cut the events of `intake`, which has some, into segments."""
+    def of(cls, intake: Intake, states: Mapping[Partition, AssemblerState], *, interleaved: bool) -> Grouped:
+        """Group the events of `intake`, which has some, by source partition, or, `interleaved`, by source transaction.
+
+        Then cut them into segments.
+        """
+        opened = [(at, states[name].open) for at, name in enumerate(intake.names) if name in states]
+        order, ends, partition = None, intake.ends, np.arange(len(intake.names))
+        carried = {at: several[0] for at, several in opened if several}
         kinds, positions = intake.kinds, intake.positions
-        if groups.order is not None:
-            kinds, positions = kinds[groups.order], positions[groups.order]
-        segments = cut_segments(kinds, groups.ends, _openers(groups))
+        if interleaved:
+            several = [(at, each) for at, transactions in opened for each in transactions]
+            order, ends, partition, carried = _group_by_transaction(intake, several)
+            kinds, positions = kinds[order], positions[order]
+        segments = cut_segments(kinds, ends, _openers(carried, len(ends)))
+        resumed = np.flatnonzero(segments.first)[list(carried)]
         held = np.zeros(len(segments.start), dtype=np.int64)
-        if groups.carried:
-            held[_resumed_segments(groups, segments)] = [each.rows for each in groups.carried.values()]
+        held[resumed] = [each.rows for each in carried.values()]
         began = ~segments.first & (segments.opener == Opener.LIVE)
         opened_by = np.minimum(segments.start - began, len(kinds) - 1)
-        owners = _owners(intake, groups, segments, opened_by)
-        return cls(intake, groups, kinds, positions, segments, held, opened_by, owners)
+        owners = one_array(intake.table[model.TXN_ID]).take(pa.array(opened_by if order is None else order[opened_by]))
+        if carried:
+            index = np.arange(len(owners))
+            index[resumed] = len(owners) + np.arange(len(carried))
+            ids = pa.array([each.txn_id for each in carried.values()], pa.string())
+            owners = pa.concat_arrays([owners, ids]).take(pa.array(index))
+        return cls(intake, order, partition, carried, positions, segments, held, opened_by, owners)
 
     def partition_of(self, segments: Indexes | slice) -> Indexes:
         """The source partition of each of `segments`, as an index into Intake.names."""
-        partition: Indexes = self.groups.partition[self.segments.group[segments]]
+        partition: Indexes = self.partition[self.segments.group[segments]]
         return partition
 
     def carried_into(self, segment: int) -> OpenTransaction | None:
         """The carried-over transaction that the segment continues, if any."""
-        return self.groups.carried.get(int(self.segments.group[segment])) if self.segments.first[segment] else None
+        return self.carried.get(int(self.segments.group[segment])) if self.segments.first[segment] else None
 
     def first_foreign_event(self) -> int | None:
         """The first DATA or END whose transaction id differs from its segment's owner; NULL never differs.
@@ -210,30 +190,30 @@ class Grouped:
         expected = self.owners.take(pa.array(np.repeat(np.arange(len(lengths)), lengths)))
         ids = one_array(self.intake.table[model.TXN_ID])
         differs = pc.fill_null(pc.not_equal(ids, expected), False).to_numpy(zero_copy_only=False)
-        strange = differs & (self.kinds != EventKind.BEGIN)
+        strange = differs & (self.intake.kinds != EventKind.BEGIN)
         return int(strange.argmax()) if strange.any() else None
 
 
-def _openers(groups: Groups) -> Bytes:
+def _group_by_transaction(
+    intake: Intake, opened: list[tuple[int, OpenTransaction]]
+) -> tuple[Indexes, Indexes, Indexes, dict[int, OpenTransaction]]:
+    """(order, exclusive ends, source partitions, carried-over transactions) of groups, one per source transaction."""
+    ids = one_array(intake.table[model.TXN_ID]).dictionary_encode()
+    partitions = np.repeat(np.arange(len(intake.names)), intake.counts)
+    width = len(ids.dictionary)
+    pairs = pa.array(partitions * width + ids.indices.to_numpy()).dictionary_encode()
+    codes = pairs.indices.to_numpy()  # numbered as they appear, so one source partition after the other
+    txn = pc.index_in(pa.array([each.txn_id for _, each in opened], pa.string()), value_set=ids.dictionary)
+    pair = pc.add(pa.array([at * width for at, _ in opened], pa.int64()), txn)
+    groups = pc.index_in(pair, value_set=pairs.dictionary, skip_nulls=True).to_pylist()
+    carried = {group: each for group, (_, each) in zip(groups, opened, strict=True) if group is not None}
+    order, ends = np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))
+    return order, ends, pairs.dictionary.to_numpy() // width, carried
+
+
+def _openers(carried: Mapping[int, OpenTransaction], groups: int) -> Bytes:
     """The Opener of each group's first segment."""
-    openers = np.full(len(groups.ends), Opener.NOTHING, dtype=np.int8)
-    for group, each in groups.carried.items():
+    openers = np.full(groups, Opener.NOTHING, dtype=np.int8)
+    for group, each in carried.items():
         openers[group] = Opener.DROPPED if each.dropped else Opener.LIVE
     return openers
-
-
-def _resumed_segments(groups: Groups, segments: Segments) -> Indexes:
-    """The segments that continue the transactions of `groups.carried`, in its order."""
-    resumed: Indexes = np.flatnonzero(segments.first)[list(groups.carried)]
-    return resumed
-
-
-def _owners(intake: Intake, groups: Groups, segments: Segments, opened_by: Indexes) -> pa.StringArray:
-    ids = one_array(intake.table[model.TXN_ID])
-    owners = ids.take(pa.array(opened_by if groups.order is None else groups.order[opened_by]))
-    if not groups.carried:
-        return owners
-    index = np.arange(len(owners))
-    index[_resumed_segments(groups, segments)] = len(owners) + np.arange(len(groups.carried))
-    carried = pa.array([each.txn_id for each in groups.carried.values()], pa.string())
-    return pa.concat_arrays([owners, carried]).take(pa.array(index))
