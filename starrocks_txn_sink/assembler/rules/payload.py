@@ -57,7 +57,10 @@ class PayloadEncoder:
         names = pa.array([name for part in parts for name in part.names], pa.string())
         counts = np.concatenate([part.counts for part in parts])
         partitions = names.take(pa.array(np.repeat(np.arange(len(names)), counts)))
-        self._refuse_other_databases(partitions, rows)
+        databases = rows[model.DATABASE]
+        if databases.null_count < rows.num_rows:
+            other = columns.other_database(self.database)
+            _refuse(pc.not_equal(databases, self.database), other, databases, partitions, rows)
         payload, deleted = self._payload(partitions, rows)
         batch = {
             columns.PARTITION: partitions,
@@ -108,30 +111,13 @@ class PayloadEncoder:
     def _deleted(self, partitions: pa.Array, rows: pa.Table, op: pa.Array) -> pa.Array:
         kinds = pc.utf8_lower(op)
         deleted = pc.fill_null(pc.is_in(kinds, value_set=_DELETES), False)
-        known = pc.or_(op.is_null(), pc.or_(pc.is_in(kinds, value_set=_UPSERTS), deleted))
-        if not pc.all(known).as_py():
-            at = pc.index(known, False).as_py()
-            raise _row_error(columns.UNKNOWN_OP, op[at].as_py(), partitions, rows, at)
-        self._refuse_keyless(partitions, rows, deleted)
+        unknown = pc.invert(pc.or_(op.is_null(), pc.or_(pc.is_in(kinds, value_set=_UPSERTS), deleted)))
+        _refuse(unknown, columns.UNKNOWN_OP, op, partitions, rows)
+        if self.keyless:
+            table = one_array(rows[model.TABLE])
+            keyless = pc.and_(deleted, pc.fill_null(pc.is_in(table, value_set=pa.array(self.keyless)), False))
+            _refuse(keyless, columns.NO_PRIMARY_KEY, table, partitions, rows, columns.KEYLESS_ADVICE)
         return deleted
-
-    def _refuse_keyless(self, partitions: pa.Array, rows: pa.Table, deleted: pa.Array) -> None:
-        if not self.keyless:
-            return
-        table = one_array(rows[model.TABLE])
-        refused = pc.and_(deleted, pc.fill_null(pc.is_in(table, value_set=pa.array(self.keyless)), False))
-        if pc.any(refused).as_py():
-            at = pc.index(refused, True).as_py()
-            raise _row_error(columns.NO_PRIMARY_KEY, table[at].as_py(), partitions, rows, at, columns.KEYLESS_ADVICE)
-
-    def _refuse_other_databases(self, partitions: pa.Array, rows: pa.Table) -> None:
-        databases = rows[model.DATABASE]
-        if databases.null_count == rows.num_rows:
-            return
-        other = pc.not_equal(databases, self.database)
-        if pc.any(other).as_py():
-            at = pc.index(other, True).as_py()
-            raise _row_error(columns.other_database(self.database), databases[at].as_py(), partitions, rows, at)
 
 
 def _lower_case_values(op: pa.Array) -> pa.Array:
@@ -139,12 +125,14 @@ def _lower_case_values(op: pa.Array) -> pa.Array:
     return pc.utf8_lower(pc.drop_null(pc.unique(op)))
 
 
-def _row_error(
-    texts: tuple[str, str], value: str, partitions: pa.Array, rows: pa.Table, at: int, advice: str | None = None
-) -> InputError:
-    partition = partitions[at].as_py()
-    position = rows[model.POSITION][at].as_py()
-    return InputError(
-        f"{columns.REFUSED}{value.join(texts)} at source partition {partition}, position {position}.",
-        hint=advice or "Correct the source, or filter such events out before the sink.",
-    )
+def _refuse(
+    wrong: pa.Array, texts: tuple[str, str], values: pa.Array, partitions: pa.Array, rows: pa.Table, advice: str = ""
+) -> None:
+    """Raise InputError for the first of the rows `wrong`: `texts` stand around its value."""
+    if pc.any(wrong).as_py():
+        at = pc.index(wrong, True).as_py()
+        raise InputError(
+            f"{columns.REFUSED}{values[at].as_py().join(texts)} at source partition {partitions[at].as_py()}, "
+            f"position {rows[model.POSITION][at].as_py()}.",
+            hint=advice or "Correct the source, or filter such events out before the sink.",
+        )
