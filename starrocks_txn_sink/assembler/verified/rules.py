@@ -86,8 +86,8 @@ class VerifiedAssembler:
         found = tally.tally(table, None if limit is None else now - limit)
         classes = tally.classify(found, state.last_position)
         self._refuse(table, found, classes, now)
-        done = _StepEvents(state, table, found, classes)
-        state, letters, notices = self._give_up(done, intake)
+        done = _StepEvents(table, found, classes)
+        state, letters, notices = self._give_up(done, state, intake)
         state, waiting = self._report_waiting(done, state, now)
         return _build_step(done, state, intake, letters, (*notices, *waiting))
 
@@ -127,10 +127,10 @@ class VerifiedAssembler:
         }
 
     def _give_up(
-        self, done: _StepEvents, intake: VerifiedIntake
+        self, done: _StepEvents, state: VerifiedState, intake: VerifiedIntake
     ) -> tuple[VerifiedState, list[pa.Table], tuple[Event, ...]]:
         """Quarantine overdue transactions: the next state, the dead letters, the notices."""
-        table, found, state = done.table, done.found, done.state
+        table, found = done.table, done.found
         overdue = done.classes.given_up.tolist()
         ids = [found.ids[each].as_py() for each in overdue]
         notices = [Event("transaction.quarantined", self._place(table, found, each)) for each in overdue]
@@ -157,7 +157,6 @@ class VerifiedAssembler:
 class _StepEvents:
     """A step's events with their tally and classes."""
 
-    state: VerifiedState
     table: pa.Table
     found: Tally
     classes: TransactionClasses
@@ -184,19 +183,15 @@ class _StepEvents:
         places: Indexes = np.flatnonzero(self.found.code < 0)
         return places
 
-    @property
-    def snapshot_alone(self) -> bool:
-        """Whether snapshot rows form their own unit: before the first transaction. Afterwards they precede the next
-        transaction, so that positions ascend and a later change of a row wins."""
-        return self.state.last_position is None
-
 
 def _build_step(
     done: _StepEvents, state: VerifiedState, intake: VerifiedIntake, letters: list[pa.Table], notices: tuple[Event, ...]
 ) -> VerifiedStep:
     found, classes, table = done.found, done.classes, done.table
     out, before = [], done.snapshot
-    if len(before) and done.snapshot_alone:
+    # Before the first transaction snapshot rows form their own unit. Afterwards they precede the next transaction, so
+    # that positions ascend and a later change of a row wins.
+    if len(before) and state.last_position is None:
         state = replace(state, snapshots=state.snapshots + 1)
         out.append(
             unit_rows(table, before, np.array([len(before)]), np.array([state.snapshots]), pa.nulls(1, pa.string()))

@@ -69,7 +69,7 @@ def tally(events: pa.Table, arrived_before: float | None = None) -> Tally:
     is_begin, is_end = has_status(events, v.BEGIN), has_status(events, v.END)
     orders = integer_column(events, v.TOTAL_ORDER, 0).copy()
     end, spare = _ends(events, code, is_end, len(ids))
-    commit = np.where(end >= 0, integer_column(events, v.SEQUENCE)[end], NOWHERE) if len(end) else end.copy()
+    commit = np.where(end >= 0, integer_column(events, v.SEQUENCE)[end], NOWHERE)
     overdue = _arrived_by(events, code, is_begin, arrived_before, len(ids))
     joined, unproven = _join_deliveries(events, code, is_begin, overdue)
     for transaction, found in joined.items():
@@ -94,7 +94,7 @@ def tally(events: pa.Table, arrived_before: float | None = None) -> Tally:
     rows = placed[~again]
     count = np.bincount(code[rows], minlength=len(ids))
     first = np.concatenate([[0], np.cumsum(count)])
-    expected = np.where(end >= 0, integer_column(events, v.EVENT_COUNT, -1)[end], -1) if len(end) else end
+    expected = np.where(end >= 0, integer_column(events, v.EVENT_COUNT, -1)[end], -1)
     agree = _collections_agree(events, code, rows, end)
     for transaction, found in joined.items():
         expected[transaction], agree[transaction] = len(found.rows), True
@@ -181,7 +181,7 @@ def _collections_agree(events: pa.Table, code: Indexes, rows: Indexes, end: Inde
 
 def _positions(events: pa.Table, rows: Indexes, first: Indexes, end: Indexes) -> Indexes:
     positions = integer_column(events, model.POSITION, NOWHERE)
-    highest = np.where(end >= 0, positions[end], NOWHERE) if len(end) else end.copy()
+    highest = np.where(end >= 0, positions[end], NOWHERE)
     filled = np.flatnonzero(np.diff(first))
     if len(filled):
         of_rows = np.maximum.reduceat(positions[rows], first[filled])
@@ -306,7 +306,8 @@ class CutTransactions:
     """The events of a step, to join the deliveries of single transactions."""
 
     events: pa.Table
-    status: pa.Array
+    is_begin: Mask
+    is_end: Mask
     order: Indexes
     position: Indexes
     sequence: Indexes
@@ -314,8 +315,9 @@ class CutTransactions:
 
     @classmethod
     def of(cls, events: pa.Table) -> CutTransactions:
-        columns = (v.TOTAL_ORDER, model.POSITION, v.SEQUENCE, v.TIMESTAMP)
-        return cls(events, events[v.STATUS].combine_chunks(), *(integer_column(events, name) for name in columns))
+        names = (v.TOTAL_ORDER, model.POSITION, v.SEQUENCE, v.TIMESTAMP)
+        integers = (integer_column(events, name) for name in names)
+        return cls(events, has_status(events, v.BEGIN), has_status(events, v.END), *integers)
 
     def join(self, places: Indexes, *, complete: bool) -> Joined | None:
         """Join the deliveries of the transaction whose events are at `places`; None if they do not prove it.
@@ -339,15 +341,8 @@ class CutTransactions:
 
     def _deliveries(self, places: Indexes) -> list[_Delivery] | None:
         """The deliveries in their order; None without timestamps that tell them apart."""
-        status = self.status.take(pa.array(places))
-        begins, ends, rows = (
-            places[mask.to_numpy(zero_copy_only=False)]
-            for mask in (
-                pc.fill_null(pc.equal(status, v.BEGIN), False),
-                pc.fill_null(pc.equal(status, v.END), False),
-                status.is_null(),
-            )
-        )
+        is_begin, is_end = self.is_begin[places], self.is_end[places]
+        begins, ends, rows = places[is_begin], places[is_end], places[~is_begin & ~is_end]
         begins = begins[np.argsort(self.sequence[begins])]
         starts = self.timestamp[begins]
         if (starts == NOWHERE).any() or (self.timestamp[rows] == NOWHERE).any() or (np.diff(starts) < 0).any():
