@@ -147,7 +147,9 @@ def spark_share(rows: int, rounds: int) -> float:
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F  # noqa: N812
 
+    from starrocks_txn_sink.options import SinkOptions
     from starrocks_txn_sink.sink.projection import lane_input
+    from starrocks_txn_sink.sink.typed.route import TableTerms
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
@@ -169,10 +171,11 @@ def spark_share(rows: int, rounds: int) -> float:
             F.current_timestamp().alias(EVENT_TIME),
         ).write.parquet(f"{home}/rows")
         frame = spark.read.parquet(f"{home}/rows")
+        terms = TableTerms(SinkOptions(load_url="fe", database="shop", delivery="at-least-once"), {})
         family, taken = Family(), []
         for _ in range(rounds + 1):  # the first one warms up
             before = family.look().whole
-            lane_input(frame, "shop", 1, (), ()).rows.mapInArrow(through, "rows long").collect()
+            lane_input(frame, terms).rows.mapInArrow(through, "rows long").collect()
             taken.append(family.look().whole - before)
         spark.stop()
     return min(taken[1:])

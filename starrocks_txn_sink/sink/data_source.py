@@ -39,7 +39,7 @@ from starrocks_txn_sink.rows.segments import check_row_numbers
 from starrocks_txn_sink.sink.checkpoint import FOLDER
 from starrocks_txn_sink.sink.plain_frames import ABORT_SECONDS, BATCH_ID, PlainFrameWriter, is_plain, log_messages
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, lane_input
-from starrocks_txn_sink.sink.session import Proof, ProofLog, Session, keyless
+from starrocks_txn_sink.sink.session import Proof, ProofLog, Session
 from starrocks_txn_sink.sink.takeover import (
     FROM_THE_BEGINNING,
     job_of_frame,
@@ -48,8 +48,8 @@ from starrocks_txn_sink.sink.takeover import (
     roll_back_until,
     see_query,
 )
-from starrocks_txn_sink.sink.typed.route import TableRoute, delete_placeholders, fit_routes, table_keys, with_columns
-from starrocks_txn_sink.sink.typed.target import TargetColumn, required_columns, table_columns, table_models
+from starrocks_txn_sink.sink.typed.route import TIME_ZONE, TableRoute, TableTerms
+from starrocks_txn_sink.sink.typed.target import Tables
 from starrocks_txn_sink.spark_version import BATCH_DATA_SOURCE, STREAM_DATA_SOURCE, require
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.telemetry import Event, EventLogger, LogSettings, executor_log_settings
@@ -214,22 +214,11 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
         frame = frame.where(F.current_timestamp().isNotNull())
     if has_unfilled_deletes(frame, options):
         EventLogger("sink")(Event("deletes.unfilled", {"advice": UNFILLED_DELETES}))
-    models, columns, required = _tables(options, [route.table for route in routes])
-    typed = fit_routes(routes, frame, options, columns)
-    placeholders = delete_placeholders(required, options, typed)
-    options = with_columns(options, typed)
-    lanes = lane_input(
-        frame,
-        options.database,
-        options.lane_count,
-        typed,
-        keyless(models),
-        name_task=options.exactly_once,
-        guarded=not options.quarantines,
-        placeholders=placeholders,
-    )
-    keys = table_keys(required, options, typed)
-    terms = LaneTerms.of(options, marked=lanes.marked, epoch=new_epoch(), logging=executor_log_settings(), keys=keys)
+    tables, zone = _tables(options, [route.table for route in routes]), str(frame.sparkSession.conf.get(TIME_ZONE))
+    fitted = TableTerms.of(routes, frame.schema, zone, options, tables)
+    lanes = lane_input(frame, fitted, name_task=options.exactly_once)
+    logging, keys = executor_log_settings(), fitted.keys
+    terms = LaneTerms.of(fitted.options, marked=lanes.marked, epoch=new_epoch(), logging=logging, keys=keys)
     names = [F.col(name) for name in lanes.rows.columns if name != PAYLOAD]
     return lanes.rows.select(
         *names,
@@ -238,20 +227,12 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
     )
 
 
-def _tables(
-    options: SinkOptions, names: Sequence[str]
-) -> tuple[dict[str, str], dict[str, tuple[TargetColumn, ...]] | None, dict[str, tuple[TargetColumn, ...]]]:
-    """The models of all tables, the columns of the tables `names`, and the columns that a delete has to fill.
-
-    Empty, None and empty without `query_url`.
-    """
+def _tables(options: SinkOptions, names: Sequence[str]) -> Tables:
     if options.query_url is None:
-        return {}, None, {}
+        return Tables()
     deadline = Deadline.after(options.batch_deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
-        models = table_models(connection, options, deadline)
-        columns = table_columns(connection, options.database, names, deadline)
-        return models, columns, required_columns(connection, options.database, models, deadline)
+        return Tables.read(connection, options, names, deadline)
 
 
 FORMAT = "starrocks_txn"

@@ -39,8 +39,8 @@ from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.checkpoint import HadoopDirectory, query_directory
 from starrocks_txn_sink.sink.lanes import LanePlan, SharedLabelRun, refuse_own_labels
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
-from starrocks_txn_sink.sink.session import Session, keyless, run_once
-from starrocks_txn_sink.sink.typed.route import delete_placeholders, table_keys
+from starrocks_txn_sink.sink.session import Session, run_once
+from starrocks_txn_sink.sink.typed.route import TableTerms
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import KafkaSource, PlannedRanges
 from starrocks_txn_sink.sources.txn_event import named_column, parse_txn_events
@@ -209,11 +209,11 @@ class EventsWriter:
         cls, assembly: TransactionAssembly, options: SinkOptions, session: Session, frame: DataFrame, query: str | None
     ) -> EventsWriter:
         """A writer for a streaming query (`query` is its id, or its job if the id is hidden), or for a frame (None)."""
-        required = session.required
-        content = PayloadEncoder(options.database, keyless(session.models), delete_placeholders(required, options))
-        terms = _sorted_first(options, None), content, table_keys(required, options)
+        terms = TableTerms.of((), frame.schema, "", options, session.tables)
+        content = PayloadEncoder(options.database, session.tables.keyless, terms.placeholders)
+        rest = _sorted_first(options, None), content, terms.keys
         if query is None:
-            return cls(assembly, session, None, *terms)
+            return cls(assembly, session, None, *rest)
         directory = query_directory(frame, assembly.state_dir, query)
         if directory is None:
             raise OptionError(
@@ -223,7 +223,7 @@ class EventsWriter:
                 option="state_dir",
             )
         keep = int(str(frame.sparkSession.conf.get(_RETAIN, "100")))
-        return cls(assembly, session, ManifestLog.open(directory, session.epoch, query, keep), *terms)
+        return cls(assembly, session, ManifestLog.open(directory, session.epoch, query, keep), *rest)
 
     def write(self, frame: DataFrame, task: LaneTask, listener: Listener) -> tuple[list[Receipt], list[LaneReport]]:
         """Write one micro-batch of events."""

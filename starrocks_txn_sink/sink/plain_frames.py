@@ -34,16 +34,16 @@ from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.coordinator.shared_label import LANE, LaneShare
 from starrocks_txn_sink.errors import BeginFailed, InputError, OptionError, StarRocksSinkError, TooManyTransactions
-from starrocks_txn_sink.options import Delivery, SchemaChanges, SinkOptions
+from starrocks_txn_sink.options import Delivery, SinkOptions
 from starrocks_txn_sink.options.combinations import Feature
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, RetryPolicy, begin, labels, roll_back, run
 from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.rows.segments import TaskRepeated
 from starrocks_txn_sink.sink.lanes import LabelAttempt, SharedLabelRun
-from starrocks_txn_sink.sink.session import UNLISTED, Session, keyless
+from starrocks_txn_sink.sink.session import UNLISTED, Session
 from starrocks_txn_sink.sink.takeover import open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
-from starrocks_txn_sink.sink.typed.route import TableRoute, TypedRoute, delete_placeholders, with_columns
+from starrocks_txn_sink.sink.typed.route import TableRoute, TableTerms
 from starrocks_txn_sink.sink.typed.target import compare_columns
 from starrocks_txn_sink.spark_version import BATCH_DATA_SOURCE, require
 from starrocks_txn_sink.telemetry import Event, EventLogger, apply_log_settings
@@ -123,17 +123,15 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
         options = _options(given, typed=table is not None)
         job = f"{options.job or 'write'}_frame"  # not that of a ledger, whose take-over would roll the label back
         session = open_session(options, "", job, "", typed_tables=[table] if table else ())
-        typed = () if table is None else (_fit(table, schema, options, session),)
-        _check_texts(schema, typed=bool(typed))
-        placeholders = delete_placeholders(session.required, options, typed)
-        encoder = PayloadEncoder(options.database, keyless(session.models), placeholders)
-        target = None if session.columns is None else session.columns.get(table or "")
-        zone, filled = options.timestamp_zone, tuple(placeholders.get(table or "", ()))
-        routes = [ArrowRoute.of(each, schema, target, zone=zone, filled=filled) for each in typed]
-        options = with_columns(options, typed)
+        columns = [name for name in schema.names if name != names.OP]
+        routes = [] if table is None else [TableRoute(table, columns)]
+        # The time zone is no more than a name: times are judged over Arrow.
+        terms = TableTerms.of(routes, schema, options.timestamp_zone or "UTC", options, session.tables)
+        _check_texts(schema, typed=bool(routes))
+        encoder = PayloadEncoder(options.database, session.tables.keyless, terms.placeholders)
         number = microseconds()
         task = LaneTask(
-            options,
+            terms.options,
             job,
             session.epoch,
             "",
@@ -141,12 +139,12 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
             marked=False,
             streaming=False,
             at_end_only=True,
-            compared=frozenset() if options.query_url is not None and not typed else None,
+            compared=frozenset() if options.query_url is not None and not routes else None,
             label=next(labels(job, session.epoch, LANE, number, 0)),
             logging=None,
         )
-        made = cls(task, FrameRows(encoder, routes[0] if routes else None))
-        with RESOURCES.lease(options) as resources:
+        made = cls(task, FrameRows(encoder, ArrowRoute.of(terms, schema) if routes else None))
+        with RESOURCES.lease(terms.options) as resources:
             made._attempt(resources).begin()
         return made
 
@@ -176,7 +174,7 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
 
     def _attempt(self, resources: Any) -> LabelAttempt:
         task, clock = self.task, SystemClock()
-        shared = SharedLabelRun.of(Session("", task.job, task.epoch, task.checkpoint, {}), task)
+        shared = SharedLabelRun.of(Session("", task.job, task.epoch, task.checkpoint), task)
         deadline = Deadline.after(task.options.batch_deadline, clock)
         return LabelAttempt(shared, resources, task, random.Random(), deadline, 1)
 
@@ -274,18 +272,6 @@ def _options(given: Mapping[str, str], *, typed: bool) -> SinkOptions:
     options = SinkOptions(**{**values, "delivery": Delivery.AT_LEAST_ONCE})
     options.check_features(Feature.DATA_SOURCE, Feature.PLAIN_ROWS, Feature.ROUTES if typed else Feature.JSON_TEXTS)
     return options
-
-
-def _fit(table: str, schema: T.StructType, options: SinkOptions, session: Session) -> TypedRoute:
-    zone = options.timestamp_zone or "UTC"  # no more than a name: times are judged over Arrow
-    return TypedRoute.of(
-        TableRoute(table, [name for name in schema.names if name != names.OP]),
-        schema,
-        None if session.columns is None else session.columns.get(table, ()),
-        (zone, zone),
-        options.properties_of(table),
-        ignore_unknown=options.schema_changes is SchemaChanges.IGNORE,
-    )
 
 
 def _check_texts(schema: T.StructType, *, typed: bool) -> None:

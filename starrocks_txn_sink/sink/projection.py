@@ -27,7 +27,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, default_phrases, refuse_conflicts
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.rows import columns as names
-from starrocks_txn_sink.sink.typed.route import TypedRoute
+from starrocks_txn_sink.sink.typed.route import TableTerms, TypedRoute
 from starrocks_txn_sink.writer.worker import task_name_column
 
 _KINDS: dict[str, tuple[type[T.DataType], ...]] = {
@@ -52,33 +52,23 @@ class LaneInput:
 
 
 def lane_input(
-    frame: DataFrame,
-    database: str,
-    lanes: int,
-    routes: Sequence[TypedRoute],
-    keyless: Sequence[str],
-    name_task: bool = False,
-    guarded: bool = True,
-    sort: bool = True,
-    shared: bool = False,
-    placeholders: names.Placeholders | None = None,
+    frame: DataFrame, terms: TableTerms, *, name_task: bool = False, sort: bool = True, shared: int = 0
 ) -> LaneInput:
-    """Project `frame` and spread it over `lanes`; `keyless` names the tables without a primary key.
+    """Project `frame` as `terms` say and spread it over the lanes of the options.
 
-    With `name_task` a row of each lane names the Spark attempt that reads it (`writer.worker`); `guarded` as in
-    `TypedRoute.row`; without `sort` the one lane gets its rows in arrival order, without a shuffle, and so do the
-    lanes of a `shared` label, which are the frame's own tasks. Deletes get
-    `placeholders` where they lack them.
+    With `name_task` a row of each lane names the Spark attempt that reads it (`writer.worker`). Without `sort` the one
+    lane gets its rows in arrival order, without a shuffle. So do the lanes of a shared label, which are the frame's own
+    tasks, `shared` of them at most.
 
     Raises InputError for missing columns or columns of a wrong type. Rows of another database, of an unknown `op`, and
     deletes for a table without a primary key fail the job, with their source partition and position.
     """
-    marked = _check_input(frame, routes)
+    marked, lanes = _check_input(frame, terms.routes), shared or terms.options.lane_count
     if not marked:
-        refuse_conflicts(default_phrases(Feature.PLAIN_ROWS, *([] if guarded else [Feature.QUARANTINE])))
-    fill = placeholders or {}
-    row, table = _row_and_table(frame, routes, guarded, fill)
-    payload = _refuse_other_databases(frame, _payload(frame, row, table, keyless, routes, fill), database)
+        quarantine = [Feature.QUARANTINE] if terms.options.quarantines else []
+        refuse_conflicts(default_phrases(Feature.PLAIN_ROWS, *quarantine))
+    row, table = _row_and_table(frame, terms)
+    payload = _refuse_other_databases(frame, _payload(frame, row, table, terms), terms.options.database)
     columns = [table.alias(names.TABLE), payload.alias(names.PAYLOAD), *_deleted_column(frame)]
     if marked:
         marks = [
@@ -175,9 +165,8 @@ def _check_types(frame: DataFrame, checked: set[str]) -> None:
 # --- content ---
 
 
-def _row_and_table(
-    frame: DataFrame, routes: Sequence[TypedRoute], guarded: bool, placeholders: names.Placeholders
-) -> tuple[Column, Column]:
+def _row_and_table(frame: DataFrame, terms: TableTerms) -> tuple[Column, Column]:
+    routes, guarded = terms.routes, not terms.options.quarantines
     if not routes:
         return F.col(names.ROW), F.col(names.TABLE)
 
@@ -187,7 +176,7 @@ def _row_and_table(
     deleted = ~_is_upsert(_op()) if names.OP in frame.columns else None
 
     def row_of(route: TypedRoute) -> Column:
-        return route.row(refuse, guarded=guarded, deleted=deleted, placeholders=placeholders.get(route.table))
+        return route.row(refuse, guarded=guarded, deleted=deleted, placeholders=terms.placeholders.get(route.table))
 
     if names.TABLE not in frame.columns:
         return row_of(routes[0]), F.lit(routes[0].table)
@@ -200,20 +189,13 @@ def _row_and_table(
     return row, table
 
 
-def _payload(
-    frame: DataFrame,
-    row: Column,
-    table: Column,
-    keyless: Sequence[str],
-    routes: Sequence[TypedRoute],
-    placeholders: names.Placeholders,
-) -> Column:
-    separator = F.lit(SEPARATOR)
+def _payload(frame: DataFrame, row: Column, table: Column, terms: TableTerms) -> Column:
+    separator, routes, keyless = F.lit(SEPARATOR), terms.routes, terms.tables.keyless
     upsert = _csv_or(table, routes, F.concat(F.lit(CSV_ROW), row, _csv_op(table, routes, 0)), F.concat(separator, row))
     if names.OP not in frame.columns:
         return upsert
     op = _op()
-    delete = _filled_delete(row, table, placeholders) if placeholders else _delete(row, F.lit(""))
+    delete = _filled_delete(row, table, terms.placeholders) if terms.placeholders else _delete(row, F.lit(""))
     delete = _csv_or(table, routes, F.concat(F.lit(CSV_ROW), row, _csv_op(table, routes, 1)), delete)
     if keyless:
         delete = F.when(table.isin(*keyless), _refusal(names.NO_PRIMARY_KEY, table, frame)).otherwise(delete)

@@ -30,7 +30,7 @@ from starrocks_txn_sink.protocol.label import LabelPrefix, Result, Steps, run
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.lifecycle import run_with_timeout, start_thread
-from starrocks_txn_sink.sink.typed.target import PRIMARY_KEYS, TargetColumn
+from starrocks_txn_sink.sink.typed.target import Tables
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.telemetry import get_logger
 from starrocks_txn_sink.writer.messages import LaneReport
@@ -80,19 +80,16 @@ class Session:
     """The driver's knowledge between two micro-batches. `key` identifies a run of a query.
 
     The positions are read once, at the take-over, and then grow with confirmed receipts: a StarRocks transaction costs
-    one owner check and one state query. `columns` has the columns of the tables that typed routes write; None without
-    `query_url`. `required` has the NOT NULL columns of PRIMARY KEY tables, those of the key among them.
+    one owner check and one state query.
     """
 
     key: str
     job: str
     epoch: str
     checkpoint: str
-    models: dict[str, str]
+    tables: Tables = Tables()  # noqa: RUF009 - frozen
     token: str = ""
     positions: dict[str, Position] = field(default_factory=dict)
-    columns: dict[str, tuple[TargetColumn, ...]] | None = None
-    required: dict[str, tuple[TargetColumn, ...]] = field(default_factory=dict)
     hold: bool = False  # keys came again and again in the last micro-batch (`rows.body`)
     skips: dict[str, Skip] = field(default_factory=dict)  # of rows that the ledger has, over micro-batches
     accepted: Sequence[str] = ()  # acceptances of the ledger as it is
@@ -145,11 +142,6 @@ class Session:
         begun = {name: skip.position for name, skip in found.items() if name not in self.skips and not skip.met}
         self.skips.update(found)
         return begun
-
-
-def keyless(models: Mapping[str, str]) -> tuple[str, ...]:
-    """Tables without deletes; `models` maps tables to their models."""
-    return tuple(sorted(name for name, model in models.items() if model != PRIMARY_KEYS))
 
 
 def run_once(options: SinkOptions, steps: Steps[Result], seconds: float) -> Result:

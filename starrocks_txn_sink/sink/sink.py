@@ -12,7 +12,7 @@ the sink, whose tasks would then run one after the other.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import nsmallest
@@ -27,8 +27,6 @@ from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, always_sorted
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.arrival import SMALL_BYTES, SMALL_ROWS
-from starrocks_txn_sink.rows.columns import Placeholders
-from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.sink import lifecycle
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly
@@ -36,17 +34,10 @@ from starrocks_txn_sink.sink.failures import has_begun, seconds_of_try, wait_out
 from starrocks_txn_sink.sink.lanes import LanePlan, SharedLabelRun, follows_a_shuffle, refuse_own_labels
 from starrocks_txn_sink.sink.lifecycle import Endpoint, SinkEvents
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, LaneInput, has_unfilled_deletes, is_marked, lane_input
-from starrocks_txn_sink.sink.session import UNLISTED, ProofLog, Session, keyless
+from starrocks_txn_sink.sink.session import UNLISTED, ProofLog, Session
 from starrocks_txn_sink.sink.takeover import Resumption, clean_up, job_of_frame, open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
-from starrocks_txn_sink.sink.typed.route import (
-    TableRoute,
-    TypedRoute,
-    delete_placeholders,
-    fit_routes,
-    table_keys,
-    with_columns,
-)
+from starrocks_txn_sink.sink.typed.route import TIME_ZONE, TableRoute, TableTerms
 from starrocks_txn_sink.sink.typed.target import compare_columns
 from starrocks_txn_sink.sources.kafka.spark_reader import SMALL_POLLS, has_small_polls
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
@@ -59,10 +50,6 @@ _SMALL_MARGIN: Final = 2  # skip the shuffle next time only if this batch was un
 _log = get_logger("sink")
 
 
-_TableTerms = tuple[Sequence[TypedRoute], SinkOptions, Placeholders, Mapping[str, TableKey]]
-"""Routes, options with their columns, values for deletes, and primary keys."""
-
-
 @dataclass(slots=True)
 class RowsWriter:
     """Runs the micro-batches of one session, and remembers how large the last one was."""
@@ -73,25 +60,14 @@ class RowsWriter:
     _small: bool = False
     _always_sorted: bool | None = None  # whatever the size of a micro-batch
     _plan: LanePlan | None = None
-    _kept: tuple[tuple[object, ...], _TableTerms] | None = None  # for a frame's schema, time zone and tables
+    _kept: tuple[tuple[object, ...], TableTerms] | None = None  # for a frame's schema, time zone and tables
 
     def write(self, frame: DataFrame, task: LaneTask, _: Listener) -> tuple[list[Receipt], list[LaneReport]]:
         """Write one micro-batch of rows. Raises InputError for what cannot be written, Unordered when `shuffle` is off
         and a source partition's rows do not come in order."""
-        session = self.session
-        routes, options, placeholders, keys = self._fitted(frame)
-        task = replace(task, options=options, keys=keys)
-        make_input = partial(
-            lane_input,
-            frame,
-            options.database,
-            lanes=options.lane_count,
-            routes=routes,
-            keyless=keyless(session.models),
-            name_task=task.ownership is not None,
-            guarded=not options.quarantines,
-            placeholders=placeholders,
-        )
+        terms = self._fitted(frame)
+        task = replace(task, options=terms.options, keys=terms.keys)
+        make_input = partial(lane_input, frame, terms, name_task=task.ownership is not None)
         messages = self._run_unsorted(make_input, frame, task)
         messages = messages if messages is not None else _run_lanes(make_input(), task)
         receipts, reports = of_kind(messages, Receipt), of_kind(messages, LaneReport)
@@ -103,7 +79,7 @@ class RowsWriter:
         if self._plan is None:
             self._plan = LanePlan.of(frame, self.options, positioned=is_marked(frame))
         if self._plan.shared:
-            lanes = make_input(lanes=self._plan.lanes, shared=True)
+            lanes = make_input(shared=self._plan.lanes)
             task = replace(task, marked=lanes.marked)
             messages = SharedLabelRun.of(self.session, task).run(partial(_run_lanes, lanes))
             why = why_to_sort(messages, self.options, "rows")
@@ -115,20 +91,17 @@ class RowsWriter:
             return None
         return self._run_in_arrival_order(make_input, task) if self._skips_sort(frame, task) else None
 
-    def _fitted(self, frame: DataFrame) -> _TableTerms:
-        """The routes for frames of this schema, the options with their columns, values for deletes, and keys.
+    def _fitted(self, frame: DataFrame) -> TableTerms:
+        """The terms for frames of this schema.
 
         Kept from frame to frame: new options are validated as a whole, and routes are fitted column by column.
         """
-        session = self.session
         # The written values depend on the session's time zone, which a query may change while it runs.
-        zone = frame.sparkSession.conf.get("spark.sql.session.timeZone") if self.routes else None
-        made_for = (frame.schema, zone, session.models, session.columns)
+        zone = str(frame.sparkSession.conf.get(TIME_ZONE)) if self.routes else ""
+        made_for = (frame.schema, zone, self.session.tables)
         if self._kept is None or self._kept[0] != made_for:
-            routes = fit_routes(self.routes, frame, self.options, session.columns)
-            options = with_columns(self.options, routes)
-            placeholders = delete_placeholders(session.required, self.options, routes)
-            self._kept = made_for, (routes, options, placeholders, table_keys(session.required, options, routes))
+            terms = TableTerms.of(self.routes, frame.schema, zone, self.options, self.session.tables)
+            self._kept = made_for, terms
         return self._kept[1]
 
     def _skips_sort(self, frame: DataFrame, task: LaneTask) -> bool:
@@ -486,7 +459,7 @@ class StarRocksSink:
 
     def _change_schema(self, frame: DataFrame, session: Session) -> None:
         """Between two micro-batches nothing of the job is open, so this is where tables may change."""
-        if self.options.schema_changes is SchemaChanges.APPLY and session.columns is not None:
+        if self.options.schema_changes is SchemaChanges.APPLY and session.tables.columns is not None:
             statements = apply_schema_changes(self.options, self.routes, frame, session)
             if statements:
                 self._events.emit(Event("schema.changed", {"statements": statements}))

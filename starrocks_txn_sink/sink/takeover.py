@@ -46,7 +46,7 @@ from starrocks_txn_sink.protocol.ledger import (
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.lifecycle import run_with_timeout
 from starrocks_txn_sink.sink.session import Proof, ProofLog, Session, ignored, run_once
-from starrocks_txn_sink.sink.typed.target import required_columns, table_columns, table_models
+from starrocks_txn_sink.sink.typed.target import Tables
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.failures import LOGIN_OR_DATABASE
 
@@ -174,15 +174,13 @@ def open_session(
     server does not answer.
     """
     clock = clock or SystemClock()
-    session = Session(key, job, new_epoch(run_epoch), checkpoint, {})
+    session = Session(key, job, new_epoch(run_epoch), checkpoint)
     if options.query_url is None:
         return session
     deadline = Deadline.after(options.batch_deadline if seconds is None else seconds, clock)
     connection = LeaderConnection(options)
     with contextlib.closing(connection):
-        session.models = table_models(connection, options, deadline)
-        session.columns = table_columns(connection, options.database, typed_tables, deadline)
-        session.required = required_columns(connection, options.database, session.models, deadline)
+        session.tables = Tables.read(connection, options, typed_tables, deadline)
         if options.receipts_log:
             _open_log(options, job, connection, clock, deadline)
         if options.quarantines and options.ledger_create:

@@ -72,7 +72,7 @@ class Driver(Node):
         super().__init__(world.scheduler, name)
         self.epoch = f"{name}x{world.rng.getrandbits(32):08x}"
         self.writer = f"{JOB}-{self.epoch}"
-        self.session = Session(self.epoch, JOB, self.epoch, checkpoint.name, {})
+        self.session = Session(self.epoch, JOB, self.epoch, checkpoint.name)
         self.over = False
         self.slots: dict[int, Slot] = {}
         self._world = world

@@ -17,7 +17,8 @@ from starrocks_txn_sink.options.combinations import CONFLICTS, Conflict, Feature
 from starrocks_txn_sink.rows.columns import PAYLOAD
 from starrocks_txn_sink.sink.data_source import LaneTerms, lane_partitioned
 from starrocks_txn_sink.sink.projection import lane_input
-from starrocks_txn_sink.sink.typed.route import fit_routes
+from starrocks_txn_sink.sink.typed.route import TableTerms
+from starrocks_txn_sink.sink.typed.target import Tables
 from starrocks_txn_sink.telemetry import Event
 from tools.pages import ALTERNATIVES, IMPLIED, find_conflict_between
 
@@ -155,19 +156,10 @@ def test_what_the_data_source_refuses_it_refuses_at_both_ways_in() -> None:
 def test_rows_without_positions_are_refused_or_projected(pair: Pair, spark: SparkSession) -> None:
     asked, given = options(pair), routes(pair)
     frame = spark.createDataFrame([("orders", "{}", 1, 2)], "table string, row string, id long, amount long")
-    typed = fit_routes(given, frame, asked, None)
+    terms = TableTerms.of(given, frame.schema, "UTC", asked, Tables())
 
     def project() -> None:
-        lane_input(
-            frame,
-            asked.database,
-            asked.lane_count,
-            typed,
-            (),
-            name_task=asked.exactly_once,
-            guarded=not asked.quarantines,
-            sort=asked.shuffle is not False,
-        )
+        lane_input(frame, terms, name_task=asked.exactly_once, sort=asked.shuffle is not False)
 
     found = find_conflict_between(*pair)
     if found is None:

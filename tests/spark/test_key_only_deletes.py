@@ -21,6 +21,7 @@ from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.rows.columns import KEY_DELETES
 from starrocks_txn_sink.sink.data_source import StarRocksDataSource
 from starrocks_txn_sink.sink.projection import lane_input
+from starrocks_txn_sink.sink.typed.route import TableTerms
 from starrocks_txn_sink.sources.debezium import parse_debezium, parse_debezium_transactions
 from starrocks_txn_sink.telemetry import Event
 from tests.support.query_port import query
@@ -185,7 +186,8 @@ def test_the_jvm_and_arrow_make_the_same_payloads(spark: SparkSession) -> None:
     rows = [("p", at, 0, True, op, "items", row) for at, (row, _) in enumerate(KEY_ONLY) for op in ("d", "u")]
     rows.append(("p", 99, 0, True, "d", "others", '{"id":1}'))
     frame = spark.createDataFrame(rows, f"{MARKS}, table string, row string")
-    made = lane_input(frame, "shop", 1, (), (), sort=False, placeholders=REQUIRED).rows
+    given = SinkOptions(load_url="fe", database="shop", delivery="at-least-once")
+    made = lane_input(frame, TableTerms(given, REQUIRED), sort=False).rows
     payloads = [row["payload"] for row in made.collect() if row["table"]]
     assert payloads[0:-1:2] == [f',{{"__op":1,{expected}' for _, expected in KEY_ONLY]
     assert payloads[1:-1:2] == [f",{row}" for row, _ in KEY_ONLY]

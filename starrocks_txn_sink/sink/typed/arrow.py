@@ -6,7 +6,6 @@ Only flat columns and JSON bodies are written here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +19,8 @@ from starrocks_txn_sink.rows.columns import DELETES, OP
 from starrocks_txn_sink.rows.json_objects import checked_text
 from starrocks_txn_sink.rows.segments import layout
 from starrocks_txn_sink.sink.typed.fit import NEGATIVE, NOT_FINITE, NOT_UTF8, OUT_OF_YEARS, natural
-from starrocks_txn_sink.sink.typed.route import NOT_NULL, TypedField, TypedRoute
-from starrocks_txn_sink.sink.typed.target import TargetColumn, TargetType
+from starrocks_txn_sink.sink.typed.route import NOT_NULL, TableTerms, TypedField
+from starrocks_txn_sink.sink.typed.target import TargetType
 from starrocks_txn_sink.spark_version import VariantType
 
 _NESTED = (T.ArrayType, T.MapType, T.StructType, VariantType)
@@ -156,20 +155,11 @@ class ArrowRoute:
     fields: tuple[ArrowField, ...]
 
     @classmethod
-    def of(
-        cls,
-        route: TypedRoute,
-        frame: T.StructType,
-        columns: Sequence[TargetColumn] | None,
-        *,
-        zone: str | None,
-        filled: Sequence[str] = (),
-    ) -> ArrowRoute:
-        """`route` for `frame` and the table's `columns`; a delete may be NULL in the keys `filled`.
-
-        Raises InputError for columns that only the JVM makes JSON of.
-        """
-        known = {column.name.lower(): column.type for column in columns or ()}
+    def of(cls, terms: TableTerms, frame: T.StructType) -> ArrowRoute:
+        """The one route of `terms` for `frame`. Raises InputError for columns that only the JVM makes JSON of."""
+        (route,), zone = terms.routes, terms.options.timestamp_zone
+        columns, filled = (terms.tables.columns or {}).get(route.table, ()), terms.placeholders.get(route.table, ())
+        known = {column.name.lower(): column.type for column in columns}
         fields, complaints = [], []
         for field in route.fields:
             kind = frame[field.source].dataType

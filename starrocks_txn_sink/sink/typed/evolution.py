@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
@@ -21,10 +21,9 @@ from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.takeover import advising
 from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
 from starrocks_txn_sink.sink.typed.route import TableRoute
-from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type, table_columns, table_models
+from starrocks_txn_sink.sink.typed.target import Columns, TargetColumn, parse_type, table_columns, table_models
 from starrocks_txn_sink.sql.connection import LeaderConnection
 
-Columns = Mapping[str, Sequence[TargetColumn]]
 _POLL_SECONDS = 0.5
 _GRACE_SECONDS = 2.0
 _KEY_TEXT, _TEXT = "VARCHAR(255)", "VARCHAR(65533)"
@@ -186,7 +185,7 @@ def apply_schema_changes(
 
     Raises QueryRefused when the server does not want a change, DeadlineExceeded when it does not become visible.
     """
-    columns = session.columns or {}
+    columns = session.tables.columns or {}
     changes = plan_changes(options.database, routes, frame.schema, columns, options.ledger_replication)
     if not changes:
         return []
@@ -202,6 +201,5 @@ def apply_schema_changes(
         made = apply_changes(
             changes, execute, lambda: table_columns(connection, options.database, tables, deadline), clock, deadline
         )
-        session.columns = {table: tuple(found) for table, found in made.items()}
-        session.models = table_models(connection, options, deadline)
+        session.tables = replace(session.tables, models=table_models(connection, options, deadline), columns=made)
     return [change.sql for change in changes]

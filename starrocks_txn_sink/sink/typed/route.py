@@ -6,8 +6,9 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
@@ -17,10 +18,10 @@ from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW, RENA
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.public_names import suggests_arguments
-from starrocks_txn_sink.rows.columns import OP, OWN_OP
+from starrocks_txn_sink.rows.columns import OP, OWN_OP, Placeholders
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.sink.typed.fit import Fit, ValueFault, fit, natural
-from starrocks_txn_sink.sink.typed.target import TargetColumn, TargetType
+from starrocks_txn_sink.sink.typed.target import Columns, Tables, TargetColumn, TargetType
 from starrocks_txn_sink.spark_version import VariantType
 from starrocks_txn_sink.telemetry import get_logger
 
@@ -160,6 +161,7 @@ def typed_field(
     return TypedField(called, source, found, (*null, *found.faults, *separators), text)
 
 
+TIME_ZONE = "spark.sql.session.timeZone"
 _MICROSECONDS = "yyyy-MM-dd HH:mm:ss.SSSSSS"
 Refuse = Callable[[str], Column]
 """Makes an expression that fails the job with a text and the row's place."""
@@ -281,28 +283,63 @@ class TypedRoute:
         return ",".join((*plain, *(["__op"] if self.op else []), *derived))
 
 
-def fit_routes(
-    routes: Sequence[TableRoute],
-    frame: DataFrame,
-    options: SinkOptions,
-    columns: Mapping[str, Sequence[TargetColumn]] | None,
-) -> list[TypedRoute]:
-    """`routes`, checked against the frame and the tables' `columns`; raises InputError that names each column."""
-    if not routes:
-        return []
-    here = str(frame.sparkSession.conf.get("spark.sql.session.timeZone"))
-    zones = (here, options.timestamp_zone or here)
-    return [
-        TypedRoute.of(
-            route,
-            frame.schema,
-            None if columns is None else columns.get(route.table, ()),
-            zones,
-            options.properties_of(route.table),
-            ignore_unknown=options.schema_changes is SchemaChanges.IGNORE,
-        )
-        for route in routes
-    ]
+@dataclass(frozen=True)
+class TableTerms:
+    """How rows of one schema are written into the tables: their routes, and `options` with the header `columns`.
+
+    A delete that lacks a NOT NULL column gets one of `placeholders`.
+    """
+
+    options: SinkOptions
+    placeholders: Placeholders
+    tables: Tables = Tables()  # noqa: RUF009 - frozen
+    routes: Sequence[TypedRoute] = ()
+
+    @classmethod
+    def of(
+        cls, routes: Sequence[TableRoute], schema: T.StructType, zone: str, options: SinkOptions, tables: Tables
+    ) -> TableTerms:
+        """The terms for frames of this `schema`; `zone` is the session's time zone, which only `routes` need.
+
+        Raises InputError that names each column which does not fit.
+        """
+        fitted = [
+            TypedRoute.of(
+                route,
+                schema,
+                None if tables.columns is None else tables.columns.get(route.table, ()),
+                (zone, options.timestamp_zone or zone),
+                options.properties_of(route.table),
+                ignore_unknown=options.schema_changes is SchemaChanges.IGNORE,
+            )
+            for route in routes
+        ]
+        placeholders = _delete_placeholders(tables.required, options, fitted)
+        return cls(with_columns(options, fitted), placeholders, tables, fitted)
+
+    @cached_property
+    def keys(self) -> dict[str, TableKey]:
+        """The primary keys of tables (from their NOT NULL columns), as rows have them.
+
+        A table is left out, and all of its rows are sent, if `compact` is off, if a later row of a key may not replace
+        an earlier one (`why_not_compacted`), and if the rows have no key that can be read.
+        """
+        if not self.options.compact:
+            return {}
+        routed = {route.table: route for route in self.routes}
+        found: dict[str, TableKey] = {}
+        for table, columns in self.tables.required.items():
+            key = [column for column in columns if column.key]
+            if not key or is_own_table(table):
+                continue
+            properties = self.options.properties_of(table)
+            why = load_properties.why_not_compacted(properties, [column.name for column in key])
+            written = _as_written(key, routed.get(table))
+            if why or written is None:
+                _log.info("compact.skipped", table=table, why=why or "the rows lack the key")
+            else:
+                found[table] = written
+        return found
 
 
 def with_columns(options: SinkOptions, routes: Sequence[TypedRoute]) -> SinkOptions:
@@ -327,10 +364,8 @@ def _filled(text: Column, placeholder: str | None, deleted: Column | None) -> Co
     return F.coalesce(text, F.when(deleted, F.lit(str(json.loads(placeholder)))))
 
 
-def delete_placeholders(
-    required: Mapping[str, Sequence[TargetColumn]], options: SinkOptions, routes: Sequence[TypedRoute] = ()
-) -> dict[str, dict[str, str]]:
-    """Placeholders for the `required` columns of tables (`rows.columns.Placeholders`); `options` are the user's own.
+def _delete_placeholders(required: Columns, options: SinkOptions, routes: Sequence[TypedRoute]) -> Placeholders:
+    """Placeholders for the `required` columns of tables; `options` are the user's own.
 
     A table is left out if its load properties give the keys of a JSON row another meaning.
     """
@@ -344,32 +379,6 @@ def delete_placeholders(
         fields = {keys[name.lower()]: value for name, value in values.items() if value and name.lower() in keys}
         if fields:
             found[table] = fields
-    return found
-
-
-def table_keys(
-    required: Mapping[str, Sequence[TargetColumn]], options: SinkOptions, routes: Sequence[TypedRoute] = ()
-) -> dict[str, TableKey]:
-    """The primary keys of tables (from their NOT NULL columns), as rows have them; `options` with the routes' columns.
-
-    A table is left out, and all of its rows are sent, if `compact` is off, if a later row of a key may not replace an
-    earlier one (`why_not_compacted`), and if the rows have no key that can be read.
-    """
-    if not options.compact:
-        return {}
-    routed = {route.table: route for route in routes}
-    found: dict[str, TableKey] = {}
-    for table, columns in required.items():
-        key = [column for column in columns if column.key]
-        if not key or is_own_table(table):
-            continue
-        properties = options.properties_of(table)
-        why = load_properties.why_not_compacted(properties, [column.name for column in key])
-        written = _as_written(key, routed.get(table))
-        if why or written is None:
-            _log.info("compact.skipped", table=table, why=why or "the rows lack the key")
-        else:
-            found[table] = written
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
@@ -104,6 +104,37 @@ class TargetColumn:
     def required(self) -> bool:
         """Whether a row without it is refused (wire contract 5.5)."""
         return not (self.nullable or self.defaulted or self.generated)
+
+
+Columns = Mapping[str, tuple[TargetColumn, ...]]
+"""Columns of tables, by table in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The database's tables, as far as a session knows them.
+
+    `models` has their models. `columns` has the columns of the tables that typed routes write; None without
+    `query_url`. `required` has the NOT NULL columns of PRIMARY KEY tables, those of the key among them.
+    """
+
+    models: Mapping[str, str] = field(default_factory=dict)
+    columns: Columns | None = None
+    required: Columns = field(default_factory=dict)
+
+    @classmethod
+    def read(
+        cls, connection: LeaderConnection, options: SinkOptions, typed_tables: Iterable[str], deadline: Deadline
+    ) -> Tables:
+        """Check the server's version and ask for all of it. Raises as `table_models`."""
+        models = table_models(connection, options, deadline)
+        columns = table_columns(connection, options.database, typed_tables, deadline)
+        return cls(models, columns, required_columns(connection, options.database, models, deadline))
+
+    @property
+    def keyless(self) -> tuple[str, ...]:
+        """Tables without deletes."""
+        return tuple(sorted(name for name, model in self.models.items() if model != PRIMARY_KEYS))
 
 
 def target_columns(rows: Iterable[Sequence[object]]) -> dict[str, tuple[TargetColumn, ...]]:

@@ -16,7 +16,6 @@ from starrocks_txn_sink.errors import DeadlineExceeded, InputError, OptionError,
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.typed.evolution import (
-    Columns,
     apply_changes,
     apply_schema_changes,
     plan_changes,
@@ -24,7 +23,7 @@ from starrocks_txn_sink.sink.typed.evolution import (
     type_of,
 )
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
-from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
+from starrocks_txn_sink.sink.typed.target import Columns, Tables, TargetColumn, parse_type
 from starrocks_txn_sink.sql.connection import LeaderConnection, bind
 from tests.support.manual_clock import ManualClock
 from tools.pages import SOURCES
@@ -192,10 +191,10 @@ def test_tables_are_created_widened_and_extended_over_sql(tmp_path: Path) -> Non
             first = [TableRoute("t", ["small", "id"], keys=["id"])]
             second = [TableRoute("t", {"id": "id", "small": "big", "text": "text"})]
             assert len(read_planned_changes(options, first, Frame())) == 1  # type: ignore[arg-type]
-            session = Session("key", "job", "epoch", "checkpoint", {}, columns={})
+            session = Session("key", "job", "epoch", "checkpoint", Tables(columns={}))
             for routes, count in ((first, 1), (second, 2), (second, 0)):
                 assert len(apply_schema_changes(options, routes, Frame(), session)) == count  # type: ignore[arg-type]
-            assert session.models["t"] == "PRIMARY_KEYS"
+            assert session.tables.models["t"] == "PRIMARY_KEYS"
             rows = connection.query("SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.columns", (), deadline)
             assert rows == [("id", "bigint"), ("small", "bigint"), ("text", "varchar(65533)")]
 
@@ -235,6 +234,6 @@ def test_a_change_that_the_server_refuses_is_shown(tmp_path: Path) -> None:
         with closing(LeaderConnection(options)) as sql:
             sql.query("CREATE DATABASE shop", (), Deadline.after(20, SystemClock()))
         gone = columns(id="INT")  # somebody has dropped the table since
-        session = Session("key", "job", "epoch", "checkpoint", {}, columns=gone)
+        session = Session("key", "job", "epoch", "checkpoint", Tables(columns=gone))
         with pytest.raises(QueryRefused, match="Run it by hand, or change it: ALTER TABLE"):
             apply_schema_changes(options, [TableRoute("t", ["id", "text"])], Frame(), session)  # type: ignore[arg-type]

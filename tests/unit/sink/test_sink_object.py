@@ -17,6 +17,7 @@ from starrocks_txn_sink.sink import failures, lifecycle
 from starrocks_txn_sink.sink import sink as sink_module
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.takeover import job_of_frame
+from starrocks_txn_sink.sink.typed.route import TableTerms
 from starrocks_txn_sink.writer.task import LaneTask
 from tests.support.manual_clock import ManualClock
 
@@ -26,7 +27,7 @@ OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-l
 
 def test_it_travels_to_another_process_without_its_session() -> None:
     sink = StarRocksSink(OPTIONS, routes=[TableRoute("orders", {"id": "key"})])
-    sink._sessions["job"] = Session("key", "job", "epoch", "checkpoint", {})
+    sink._sessions["job"] = Session("key", "job", "epoch", "checkpoint")
     there = cloudpickle.loads(dumps(sink))
     assert there.options == OPTIONS
     assert there.routes == sink.routes
@@ -103,7 +104,7 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
 
     def open_session(*_: object, seconds: float, **__: object) -> Session:
         opened.append(seconds)
-        return Session("key", "job", "epoch", "checkpoint", {})
+        return Session("key", "job", "epoch", "checkpoint")
 
     def run_unsorted(_: object, _make: object, _frame: object, task: LaneTask) -> list[object]:
         assert task.options == options
@@ -119,7 +120,7 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(failures, "SystemClock", lambda: clock)
     monkeypatch.setattr(lifecycle, "is_stopped", lambda _: False)
     monkeypatch.setattr(StarRocksSink, "_advise", lambda *_: None)
-    monkeypatch.setattr(sink_module.RowsWriter, "_fitted", lambda *_: ((), options, {}, {}))
+    monkeypatch.setattr(sink_module.RowsWriter, "_fitted", lambda *_: TableTerms(options, {}))
     monkeypatch.setattr(sink_module.RowsWriter, "_run_unsorted", run_unsorted)
     monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
     sink._served.add("job")

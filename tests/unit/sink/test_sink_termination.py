@@ -323,7 +323,7 @@ def test_a_write_asks_for_the_clean_up_and_for_the_signal_if_the_option_says_so(
 
 def test_a_sink_that_writes_nothing_asks_nobody() -> None:
     sink = StarRocksSink(_options())
-    sink._sessions["job"] = Session("key", "job", "epoch", "checkpoint", {})
+    sink._sessions["job"] = Session("key", "job", "epoch", "checkpoint")
     began = time.monotonic()
     sink.give_up(30.0)
     assert time.monotonic() - began < 5
