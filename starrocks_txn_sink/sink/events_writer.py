@@ -37,7 +37,7 @@ from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.checkpoint import HadoopDirectory, query_directory
-from starrocks_txn_sink.sink.lanes import LanePlan, SharedLabelRun, refuse_own_labels
+from starrocks_txn_sink.sink.lanes import LanePlan, refuse_own_labels, run_shared
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.session import Session, run_once
 from starrocks_txn_sink.sink.typed.route import TableTerms
@@ -290,7 +290,7 @@ class EventsWriter:
         def run_lanes(task: LaneTask) -> list[Message]:
             return [decode(row[0]) for row in rows.mapInArrow(AssemblingLaneTask(task, assembly), _MESSAGES).collect()]
 
-        messages = SharedLabelRun.of(self.session, task).run(run_lanes) if plan.shared else run_lanes(task)
+        messages = run_shared(task, run_lanes) if plan.shared else run_lanes(task)
         if planned is not None and ranges:
             planned.count(sum(each.flows.events + each.malformed for each in of_kind(messages, CarryOver)))
         return messages

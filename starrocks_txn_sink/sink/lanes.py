@@ -7,26 +7,25 @@ lane keeps rows that it has sent.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from pyspark.sql import DataFrame
 
-from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
+from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator import shared_label
 from starrocks_txn_sink.coordinator.model import BeginAction, PositionSpan, Receipt
-from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner, labels_of, log_entries
+from starrocks_txn_sink.coordinator.ownership import log_entries
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
 from starrocks_txn_sink.errors import InputError, KeyRepeated, OptionError, SourceChanged, StarRocksSinkError, add_note
 from starrocks_txn_sink.options import Compression, SinkOptions, Transactions
 from starrocks_txn_sink.protocol.label import RetryPolicy, labels
-from starrocks_txn_sink.protocol.ledger import fresh_tokens
 from starrocks_txn_sink.sink.lifecycle import context_of
-from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import has_whole_partitions
 from starrocks_txn_sink.telemetry import EventLogger, fan_out, get_logger
@@ -120,69 +119,48 @@ def follows_a_shuffle(frame: DataFrame) -> bool:
     return plan is None or "Shuffled" in plan.queryExecution().toRdd().toDebugString()
 
 
-@dataclass(slots=True)
-class SharedLabelRun:
-    """One micro-batch under a shared label, over as many labels as it takes."""
+def run_shared(task: LaneTask, run_lanes: RunLanes) -> list[Message]:
+    """Run the lanes of a micro-batch and commit what they have loaded under one label, over as many labels as it takes.
 
-    options: SinkOptions
-    session: Session
-    task: LaneTask
-    clock: Clock
-
-    @classmethod
-    def of(cls, session: Session, task: LaneTask) -> SharedLabelRun:
-        return cls(task.options, session, task, SystemClock())
-
-    def run(self, run_lanes: RunLanes) -> list[Message]:
-        """Run the lanes and commit what they have loaded.
-
-        Returns the receipt, and the reports and CarryOvers of the lanes; or OrderViolations if the rows must be sorted
-        first, after the label was rolled back. Raises the error of the step, or of the lane, that failed last.
-        """
-        rng, deadline = random.Random(), Deadline.after(self.task.time_limit, self.clock)
-        backoff, reports = limits(self.options).backoff, list[Message]()
-        task, failures = self.task, 0
-        names = labels(self.session.job, self.session.epoch, shared_label.LANE, task.batch_id, next(_NUMBERS))
-        with RESOURCES.lease(self.options) as resources:
-            for tries in itertools.count(1):
-                attempt = LabelAttempt(self, resources, replace(task, label=next(names)), rng, deadline, tries)
-                try:
-                    return [*reports, *attempt.run(run_lanes)]
-                except KeyRepeated:
-                    if task.hold:
-                        raise
-                    task = replace(task, hold=True)
-                except StarRocksSinkError as error:
-                    failures += 1
-                    if not error.retryable or failures >= self.options.max_attempts or deadline.expired():
-                        raise
-                    self.clock.sleep(deadline.bounded(backoff.seconds(failures - 1, rng), "another attempt"))
-                reports += attempt.reports
-        raise AssertionError("A count does not end.")
+    Returns the receipt, and the reports and CarryOvers of the lanes; or OrderViolations if the rows must be sorted
+    first, after the label was rolled back. Raises the error of the step, or of the lane, that failed last.
+    """
+    options, clock, rng = task.options, SystemClock(), random.Random()
+    deadline, backoff = Deadline.after(task.time_limit, clock), limits(options).backoff
+    reports, failures = list[Message](), 0
+    names = labels(task.job, task.epoch, shared_label.LANE, task.batch_id, next(_NUMBERS))
+    with RESOURCES.lease(options) as resources:
+        for tries in itertools.count(1):
+            attempt = LabelAttempt(replace(task, label=next(names)), resources, rng, deadline, tries)
+            try:
+                return [*reports, *attempt.run(run_lanes)]
+            except KeyRepeated:
+                if task.hold:
+                    raise
+                task = replace(task, hold=True)
+            except StarRocksSinkError as error:
+                failures += 1
+                if not error.retryable or failures >= options.max_attempts or deadline.expired():
+                    raise
+                clock.sleep(deadline.bounded(backoff.seconds(failures - 1, rng), "another attempt"))
+            reports += attempt.reports
+    raise AssertionError("A count does not end.")
 
 
 class LabelAttempt:
-    """One label: begin, the lanes' run, commit. A failure rolls it back."""
+    """One label, that of `task`: begin, the lanes' run, commit. A failure rolls it back."""
 
     def __init__(
-        self,
-        shared: SharedLabelRun,
-        resources: WorkerResources,
-        task: LaneTask,
-        rng: random.Random,
-        deadline: Deadline,
-        tries: int,
+        self, task: LaneTask, resources: WorkerResources, rng: random.Random, deadline: Deadline, tries: int
     ) -> None:
-        options, session, clock = shared.options, shared.session, shared.clock
+        options, clock = task.options, deadline.clock
         self.reports: list[LaneReport] = []
-        self._label, self._task = str(task.label), task
-        self._tries, self._clock, self._session = tries, clock, session
+        self._label, self._task, self._tries, self._clock = str(task.label), task, tries, clock
         encoding = Compression(options.compression).value
-        self._metrics = LaneMetrics(session.job, 0, task.batch_id, encoding, clock)
-        self._ownership = own_label(options, session, task.batch_id, rng, clock) if session.token else None
-        if self._ownership is not None:
-            self._metrics.attach_ownership(self._ownership)
-        log = EventLogger("sink", job=session.job, batch=task.batch_id)
+        self._metrics = LaneMetrics(task.job, 0, task.batch_id, encoding, clock)
+        self._ownership = task.owned_by(None, 0, rng, clock)
+        self._metrics.attach_ownership(self._ownership)
+        log = EventLogger("sink", job=task.job, batch=task.batch_id)
         self._perform = Performer(
             options,
             resources.transport,
@@ -197,30 +175,21 @@ class LabelAttempt:
         )
 
     def run(self, run_lanes: RunLanes) -> list[Message]:
-        """The messages as of SharedLabelRun.run; raises the first failure after the label was rolled back."""
+        """The messages as of `run_shared`; raises the first failure after the label was rolled back."""
         self.begin()
-        try:
+        with self._rolling_back():
             messages = run_lanes(self._task)
-        except BaseException:
-            self.roll_back()
-            raise
         return self.finish(messages)
 
     def begin(self) -> None:
-        try:
+        with self._rolling_back():  # without an answer the label may be there all the same
             self._perform(BeginAction(self._label))
-        except BaseException:
-            self.roll_back()  # without an answer the label may be there all the same
-            raise
 
     def finish(self, messages: Sequence[Message]) -> list[Message]:
         """Judge the lanes' messages and commit what the lanes have loaded; result and errors as of `run`."""
-        try:
+        with self._rolling_back():
             self.reports += of_kind(messages, LaneReport)
             violations = judge(messages, self._task)
-        except BaseException:
-            self.roll_back()
-            raise
         if violations:
             self.roll_back()
             return [*self.reports, *violations]
@@ -231,14 +200,20 @@ class LabelAttempt:
     def roll_back(self) -> None:
         shared_label.perform_all(shared_label.roll_back(self._label), self._perform)
 
+    @contextlib.contextmanager
+    def _rolling_back(self) -> Iterator[None]:
+        """Roll the label back before an error leaves the block."""
+        try:
+            yield
+        except BaseException:
+            self.roll_back()
+            raise
+
     def _conclude(self, shares: Sequence[shared_label.LaneShare]) -> list[Receipt]:
         """Commit, unless all rows were in StarRocks already, or wait for their END."""
         loaded = [one for share in shares for one in share.loaded]
-        try:
+        with self._rolling_back():
             unit = self._unit(shares)
-        except SourceChanged:
-            self.roll_back()
-            raise
         if loaded:
             return [self._commit(shared_label.SharedContents(loaded, unit))]
         self.roll_back()
@@ -246,9 +221,9 @@ class LabelAttempt:
 
     def _unit(self, shares: Sequence[shared_label.LaneShare]) -> PositionSpan | None:
         """The unpositioned batch of all lanes; None for rows with positions, and without a ledger."""
-        if self._task.marked or self._ownership is None:
+        if self._task.marked or self._task.ownership is None:
             return None
-        unit = self._task.shared_unit(self._session.positions, compare=self._task.options.check_replays)
+        unit = self._task.shared_unit(self._task.ownership.positions, compare=self._task.options.check_replays)
         for share in shares:
             unit.add(share.rows, share.sum)
         unit.compare_replay()
@@ -260,27 +235,13 @@ class LabelAttempt:
             entries.append(self._ownership.ledger_entries)
         if self._task.options.receipts_log:
             text = partial(now_text, self._clock)
-            entries.append(log_entries(self._session.job, None, self._task.batch_id, text))
+            entries.append(log_entries(self._task.job, None, self._task.batch_id, text))
         steps = shared_label.commit_shared(self._label, contents, entries, fenced=self._ownership is not None)
         outcome = shared_label.perform_all(steps, self._perform)
         receipt = contents.receipt(outcome, 0, self._tries, self._clock.wall())
         receipt = replace(receipt, filtered=self._perform.filtered.get(self._label, {}))
         (detailed,) = self._metrics.add_details([receipt])
         return detailed
-
-
-def own_label(options: SinkOptions, session: Session, batch: int, rng: random.Random, clock: Clock) -> LaneOwnership:
-    """The driver's ownership of a shared label for micro-batch `batch`."""
-    return LaneOwnership(
-        session.job,
-        options.database,
-        session.token,
-        first_owner(session.epoch, session.checkpoint, batch, None),
-        fresh_tokens(session.epoch, 0, rng),
-        partial(now_text, clock),
-        labels_of(session.positions),
-        session.canary,
-    )
 
 
 def judge(messages: Sequence[Message], task: LaneTask) -> list[OrderViolation]:

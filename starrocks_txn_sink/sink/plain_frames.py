@@ -39,8 +39,8 @@ from starrocks_txn_sink.options.combinations import Feature
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, RetryPolicy, begin, labels, roll_back, run
 from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.rows.segments import TaskRepeated
-from starrocks_txn_sink.sink.lanes import LabelAttempt, SharedLabelRun
-from starrocks_txn_sink.sink.session import UNLISTED, Session
+from starrocks_txn_sink.sink.lanes import LabelAttempt
+from starrocks_txn_sink.sink.session import UNLISTED
 from starrocks_txn_sink.sink.takeover import open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
 from starrocks_txn_sink.sink.typed.route import TableRoute, TableTerms
@@ -173,10 +173,8 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
         roll_back_until(self.task.options, LabelPrefix(self.task.job, self.task.epoch), ABORT_SECONDS)
 
     def _attempt(self, resources: Any) -> LabelAttempt:
-        task, clock = self.task, SystemClock()
-        shared = SharedLabelRun.of(Session("", task.job, task.epoch, task.checkpoint), task)
-        deadline = Deadline.after(task.options.batch_deadline, clock)
-        return LabelAttempt(shared, resources, task, random.Random(), deadline, 1)
+        deadline = Deadline.after(self.task.options.batch_deadline, SystemClock())
+        return LabelAttempt(self.task, resources, random.Random(), deadline, 1)
 
     def _lane_rows(self, batches: Iterator[pa.RecordBatch], lane: int) -> Iterator[pa.RecordBatch]:
         read = 0

@@ -31,7 +31,7 @@ from starrocks_txn_sink.sink import lifecycle
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly
 from starrocks_txn_sink.sink.failures import has_begun, seconds_of_try, wait_out
-from starrocks_txn_sink.sink.lanes import LanePlan, SharedLabelRun, follows_a_shuffle, refuse_own_labels
+from starrocks_txn_sink.sink.lanes import LanePlan, follows_a_shuffle, refuse_own_labels, run_shared
 from starrocks_txn_sink.sink.lifecycle import Endpoint, SinkEvents
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, LaneInput, has_unfilled_deletes, is_marked, lane_input
 from starrocks_txn_sink.sink.session import UNLISTED, ProofLog, Session
@@ -78,18 +78,22 @@ class RowsWriter:
         """The lanes' messages; None when their rows have to be sorted first."""
         if self._plan is None:
             self._plan = LanePlan.of(frame, self.options, positioned=is_marked(frame))
-        if self._plan.shared:
+        shared = self._plan.shared
+        if shared:
             lanes = make_input(shared=self._plan.lanes)
-            task = replace(task, marked=lanes.marked)
-            messages = SharedLabelRun.of(self.session, task).run(partial(_run_lanes, lanes))
-            why = why_to_sort(messages, self.options, "rows")
-            if why is None:
-                return messages
+            messages = run_shared(replace(task, marked=lanes.marked), partial(_run_lanes, lanes))
+        elif self._skips_sort(frame, task):
+            messages = _run_lanes(make_input(sort=False), task, small_only=self.options.shuffle == "auto")
+        else:
+            return None
+        why = why_to_sort(messages, self.options, "rows")
+        if why is None:
+            return messages
+        if shared:
             refuse_own_labels(self.options, why)
             self._plan = LanePlan(self.options.lane_count)
-            _log.warning("rows.sorted", why=why, batch=task.batch_id)
-            return None
-        return self._run_in_arrival_order(make_input, task) if self._skips_sort(frame, task) else None
+        (_log.warning if shared else _log.debug)("rows.sorted", why=why, batch=task.batch_id)
+        return None
 
     def _fitted(self, frame: DataFrame) -> TableTerms:
         """The terms for frames of this schema.
@@ -113,15 +117,6 @@ class RowsWriter:
         if self._always_sorted is None:
             self._always_sorted = always_sorted(self.options.features) or follows_a_shuffle(frame)
         return not self._always_sorted
-
-    def _run_in_arrival_order(self, make_input: partial[LaneInput], task: LaneTask) -> list[Message] | None:
-        """The lane's messages; None when its rows have to be sorted after all."""
-        messages = _run_lanes(make_input(sort=False), task, small_only=self.options.shuffle == "auto")
-        why = why_to_sort(messages, self.options, "rows")
-        if why is None:
-            return messages
-        _log.debug("rows.sorted", why=why, batch=task.batch_id)
-        return None
 
     def _remember_size(self, receipts: Sequence[Receipt], reports: Sequence[LaneReport]) -> None:
         rows = sum(one.rows + one.dead_lettered_rows for one in receipts) + sum(one.replayed_rows for one in reports)

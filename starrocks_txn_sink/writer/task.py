@@ -292,14 +292,18 @@ class LaneTask:
 
     def lane_ownership(self, attempt: Attempt, rng: random.Random, clock: Clock) -> LaneOwnership | None:
         """The ownership of one try at the lane; None without a ledger, and under a shared label: the driver checks."""
-        if self.ownership is None or self.label is not None:
+        return self.owned_by(attempt.lane, attempt.number, rng, clock) if self.label is None else None
+
+    def owned_by(self, lane: int | None, number: int, rng: random.Random, clock: Clock) -> LaneOwnership | None:
+        """The ownership of try `number` at `lane`, or the driver's for a shared label; None without a ledger."""
+        if self.ownership is None:
             return None
         return LaneOwnership(
             self.job,
             self.options.database,
             self.ownership.driver_token,
-            first_owner(self.epoch, self.checkpoint, self.batch_id, attempt.lane),
-            fresh_tokens(self.epoch, attempt.number, rng),
+            first_owner(self.epoch, self.checkpoint, self.batch_id, lane),
+            fresh_tokens(self.epoch, number, rng),
             partial(now_text, clock),
             labels_of(self.ownership.positions),
             self.ownership.canary,

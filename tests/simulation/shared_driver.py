@@ -19,7 +19,7 @@ from starrocks_txn_sink.errors import DeadlineExceeded, KeyRepeated, StarRocksSi
 from starrocks_txn_sink.protocol.label import Committed, RetryPolicy, labels
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.segments import RowsCutOff
-from starrocks_txn_sink.sink.lanes import judge, own_label
+from starrocks_txn_sink.sink.lanes import judge
 from starrocks_txn_sink.writer.messages import LaneReport, Message, OrderViolation, of_kind
 from starrocks_txn_sink.writer.runner import Performer
 from starrocks_txn_sink.writer.task import JobOwnership, LaneTask
@@ -80,7 +80,9 @@ class SharedDriver(Driver):
             return
         world = self._world
         (self._label,) = (next(labels(JOB, self.epoch, "all", self._batch, world.next_attempt())),)
-        ownership = own_label(world.options_of(self.lanes), self.session, self._batch, world.rng, world.clock)
+        task = replace(self._any_task(), ownership=self.session.ownership)
+        ownership = task.owned_by(None, 0, world.rng, world.clock)
+        assert ownership is not None
         self._deadline = Deadline.after(world.options.batch_deadline, world.clock)
         self._performer = Performer(
             world.options_of(self.lanes), _NOTHING.transport, world.clock, self._deadline, world.rng,
