@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
@@ -37,6 +38,7 @@ _INTEGERS: dict[type[T.DataType], str] = {
 _MOST_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
 _EXACT_BITS = {"FLOAT": 24, "DOUBLE": 53}
 _TEXTS = ("CHAR", "VARCHAR", "STRING")
+_NESTED = (T.StructType, T.ArrayType, T.MapType)
 _KEYS = (T.StringType, T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
 
@@ -92,18 +94,22 @@ def fit(source: T.DataType, target: TargetType, zones: tuple[str, str] = ("UTC",
     """
     if isinstance(source, T.NullType):
         return Fit()
-    for rule in (_set, _boolean, _integer, _decimal, _floating, _text, _binary, _date, _timestamp, _document, _nested):
-        found = rule(source, target, zones)
-        if found is not None:
-            return found
-    return f"there is no way from {source.simpleString()} to {target}"
+    if target.name in ("BITMAP", "HLL"):
+        return _set(source, target)
+    if target.name == "JSON" and isinstance(source, VariantType):
+        return Fit()
+    if target.name == "JSON" and isinstance(source, _NESTED):  # its parts are written as their natural types are
+        target = _mirror(source)
+    rule = next((rule for kinds, rule in _RULES.items() if isinstance(source, kinds)), None)
+    found = rule(source, target, zones) if rule is not None else None
+    return f"there is no way from {source.simpleString()} to {target}" if found is None else found
 
 
 def natural(source: T.DataType) -> TargetType:
     """The StarRocks type closest to `source`, for a table whose columns are unknown; `OTHER` if there is none."""
     if isinstance(source, T.DecimalType):
         return TargetType("DECIMAL", precision=source.precision, scale=source.scale)
-    if isinstance(source, (T.StructType, T.ArrayType, T.MapType, VariantType, T.NullType)):
+    if isinstance(source, (*_NESTED, VariantType, T.NullType)):
         return TargetType("JSON")
     for kind, name in _NATURAL.items():
         if isinstance(source, kind):
@@ -127,10 +133,8 @@ Zones = tuple[str, str]
 RuleResult = Fit | str | None
 
 
-def _set(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
+def _set(source: T.DataType, target: TargetType) -> Fit | str:
     """Into BITMAP and HLL columns, as the official Spark connector fills them."""
-    if target.name not in ("BITMAP", "HLL"):
-        return None
     if isinstance(source, T.StringType):
         utf8 = ValueFault(lambda column: ~is_valid_utf8(column), NOT_UTF8, silent=True)
         return Fit(None, (utf8,), BITMAP_HASH if target.name == "BITMAP" else HLL_HASH)
@@ -140,18 +144,14 @@ def _set(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
     return f"{target} is made of integers and texts only; cast it before the sink"
 
 
-def _boolean(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
-    if not isinstance(source, T.BooleanType):
-        return None
+def _boolean(_source: T.BooleanType, target: TargetType, _: Zones) -> RuleResult:
     if target.name in ("BOOLEAN", "JSON"):
         return Fit()
     return Fit(lambda column: column.cast("int")) if target.name in _BITS else None
 
 
-def _integer(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
-    kind = next((name for cls, name in _INTEGERS.items() if isinstance(source, cls)), None)
-    if kind is None:
-        return None
+def _integer(source: T.IntegralType, target: TargetType, _: Zones) -> RuleResult:
+    kind = natural(source).name
     if target.name in _BITS:
         return Fit() if _BITS[kind] <= _BITS[target.name] else _narrowing(source, target)
     if target.name == "DECIMAL":
@@ -162,9 +162,7 @@ def _integer(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
     return Fit() if target.name == "JSON" else None
 
 
-def _decimal(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
-    if not isinstance(source, T.DecimalType):
-        return None
+def _decimal(source: T.DecimalType, target: TargetType, _: Zones) -> RuleResult:
     as_text = Fit(lambda column: column.cast("string"))
     if target.name == "JSON":
         return as_text
@@ -178,9 +176,7 @@ def _decimal(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
     return _narrowing(source, target) if target.name in _EXACT_BITS else None
 
 
-def _floating(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
-    if not isinstance(source, (T.FloatType, T.DoubleType)):
-        return None
+def _floating(source: T.FloatType | T.DoubleType, target: TargetType, _: Zones) -> RuleResult:
     finite = (ValueFault(_not_finite, NOT_FINITE),)
     if target.name in ("DOUBLE", "JSON"):
         # to_json writes the shortest text of a float, which is another double
@@ -191,9 +187,7 @@ def _floating(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
     return _narrowing(source, target) if target.name in (*_BITS, "DECIMAL") else None
 
 
-def _text(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
-    if not isinstance(source, T.StringType):
-        return None
+def _text(_source: T.StringType, target: TargetType, _: Zones) -> RuleResult:
     if target.name == "JSON":
         if not JSON_TEXTS.works:
             return f"a JSON text needs Spark 4.0. {JSON_TEXTS.instead[:-1]}"
@@ -206,42 +200,27 @@ def _text(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
     return Fit(None, tuple(faults))
 
 
-def _binary(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
-    if not isinstance(source, T.BinaryType) or target.name != "VARBINARY":
+def _binary(_source: T.BinaryType, target: TargetType, _: Zones) -> RuleResult:
+    if target.name != "VARBINARY":
         return None
     faults = () if target.length is None else (_too_long(target.length),)
     return Fit(F.hex, faults, TO_BINARY)
 
 
-def _date(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
-    if not isinstance(source, T.DateType):
-        return None
+def _date(_source: T.DateType, target: TargetType, _: Zones) -> RuleResult:
     if target.name in ("DATE", "DATETIME", "JSON"):
         return Fit(None, (ValueFault(_out_of_years, OUT_OF_YEARS),))
     return None
 
 
-def _timestamp(source: T.DataType, target: TargetType, zones: Zones) -> RuleResult:
+def _timestamp(source: T.TimestampType | T.TimestampNTZType, target: TargetType, zones: Zones) -> RuleResult:
     if isinstance(source, T.TimestampNTZType):
         fault = ValueFault(_out_of_years, OUT_OF_YEARS)
-    elif isinstance(source, T.TimestampType):
-        fault = ValueFault(lambda column: _out_of_years(_wall_clock(column, zones)), OUT_OF_YEARS)
     else:
-        return None
+        fault = ValueFault(lambda column: _out_of_years(_wall_clock(column, zones)), OUT_OF_YEARS)
     if target.name == "DATE":
         return "a timestamp would lose its time of day; cast it to date before the sink"
     return Fit(None, (fault,)) if target.name in ("DATETIME", "JSON") else None
-
-
-def _document(source: T.DataType, target: TargetType, zones: Zones) -> RuleResult:
-    """Into a JSON column goes nearly everything; its parts are written as their natural types are."""
-    if target.name != "JSON":
-        return None
-    if isinstance(source, VariantType):
-        return Fit()
-    if isinstance(source, (T.StructType, T.ArrayType, T.MapType)):
-        return _nested(source, _mirror(source), zones)
-    return None
 
 
 def _mirror(source: T.DataType) -> TargetType:
@@ -255,17 +234,9 @@ def _mirror(source: T.DataType) -> TargetType:
     return natural(source)
 
 
-def _nested(source: T.DataType, target: TargetType, zones: Zones) -> RuleResult:
-    if isinstance(source, T.ArrayType) and target.name == "ARRAY":
-        return _array(source, target, zones)
-    if isinstance(source, T.MapType) and target.name == "MAP":
-        return _map(source, target, zones)
-    if isinstance(source, T.StructType) and target.name == "STRUCT":
-        return _struct(source, target, zones)
-    return None
-
-
-def _array(source: T.ArrayType, target: TargetType, zones: Zones) -> Fit | str:
+def _array(source: T.ArrayType, target: TargetType, zones: Zones) -> RuleResult:
+    if target.name != "ARRAY":
+        return None
     inner = _inner(source.elementType, target.items[0][1], zones)
     if isinstance(inner, str):
         return f"its elements: {inner}"
@@ -276,7 +247,9 @@ def _array(source: T.ArrayType, target: TargetType, zones: Zones) -> Fit | str:
     )
 
 
-def _map(source: T.MapType, target: TargetType, zones: Zones) -> Fit | str:
+def _map(source: T.MapType, target: TargetType, zones: Zones) -> RuleResult:
+    if target.name != "MAP":
+        return None
     keys = _inner(source.keyType, target.items[0][1], zones)
     values = _inner(source.valueType, target.items[1][1], zones)
     if not isinstance(source.keyType, _KEYS):
@@ -293,7 +266,9 @@ def _map(source: T.MapType, target: TargetType, zones: Zones) -> Fit | str:
     )
 
 
-def _struct(source: T.StructType, target: TargetType, zones: Zones) -> Fit | str:
+def _struct(source: T.StructType, target: TargetType, zones: Zones) -> RuleResult:
+    if target.name != "STRUCT":
+        return None
     wanted = {name.lower(): (name, kind) for name, kind in target.items}
     encoded: list[tuple[str, str, Encode | None]] = []
     faults: list[ValueFault] = []
@@ -308,6 +283,22 @@ def _struct(source: T.StructType, target: TargetType, zones: Zones) -> Fit | str
         faults += [_of_field(fault, field.name) for fault in inner.faults]
     changed = any(encode is not None or old != new for old, new, encode in encoded)
     return Fit((lambda column: _rebuilt(column, encoded)) if changed else None, tuple(faults))
+
+
+_RULES: dict[type[T.DataType], Callable[[Any, TargetType, Zones], RuleResult]] = {
+    T.BooleanType: _boolean,
+    **dict.fromkeys(_INTEGERS, _integer),
+    T.DecimalType: _decimal,
+    **dict.fromkeys((T.FloatType, T.DoubleType), _floating),
+    T.StringType: _text,
+    T.BinaryType: _binary,
+    T.DateType: _date,
+    **dict.fromkeys((T.TimestampType, T.TimestampNTZType), _timestamp),
+    T.ArrayType: _array,
+    T.MapType: _map,
+    T.StructType: _struct,
+}
+"""How values of a Spark type are written; a rule returns None for a target that it does not know."""
 
 
 def _inner(source: T.DataType, target: TargetType, zones: Zones) -> Fit | str:
