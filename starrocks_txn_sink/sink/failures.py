@@ -94,8 +94,8 @@ class Failure:
             text = text_of(error)
             advice = next((advice for part, advice in _KNOWN.items() if part in text), _SPARK_ADVICE)
             return cls(SPARK, cause_line(text), advice, FailureKind.UNKNOWN, place)
-        kind = _kind_of(error)
-        if isinstance(error, errors.OutcomeUnknown) and settles_doubts:
+        kind = FailureKind.TERMINAL if isinstance(error, errors.Terminal) else FailureKind.UNKNOWN
+        if error.retryable or (settles_doubts and isinstance(error, errors.OutcomeUnknown)):
             kind = FailureKind.TRANSIENT
         return cls(error.code, error.message, error.advice, kind, {**place, **error.context})
 
@@ -107,12 +107,6 @@ class Failure:
         lines = {"Remedy": self.advice, "Place": place, "More": link, "Next": following}
         shown = [f"  {name + ':':<8}{_one_line(text)}" for name, text in lines.items() if text]
         return "\n".join([f"starrocks-txn-sink: {_one_line(self.message)}", *shown]) + "\n"
-
-
-def _kind_of(error: StarRocksSinkError) -> FailureKind:
-    if isinstance(error, errors.Transient):
-        return FailureKind.TRANSIENT
-    return FailureKind.TERMINAL if isinstance(error, errors.Terminal) else FailureKind.UNKNOWN
 
 
 def _one_line(text: str) -> str:
@@ -135,21 +129,16 @@ def error_link(code: str) -> str:
 # --- from errors and texts ---
 
 
-def is_outage_code(code: str) -> bool:
-    """Whether errors of this code say that StarRocks cannot serve at the moment."""
-    return issubclass(errors.class_of(code), errors.Outage)
-
-
 def error_in_text(text: str) -> StarRocksSinkError | None:
     """The sink's error in the text of an exception of Spark's, for drivers that see nothing but the text."""
     report = read_envelope(text)
     if report is not None and (made := report.lane_error()) is not None:
         return made
     for name, message in _RAISED.findall(text):
-        for kind in errors.error_classes():
-            if kind.__name__ == name:
-                placed = _PLACED.fullmatch(message)
-                return kind(placed[1], hint=placed[2]) if placed else kind(message)
+        kind = next((kind for kind in errors.error_classes() if kind.__name__ == name), None)
+        if kind is not None:
+            placed = _PLACED.fullmatch(message)
+            return kind(placed[1], hint=placed[2]) if placed else kind(message)
     return None
 
 
@@ -280,7 +269,9 @@ def outage_of(error: BaseException) -> tuple[str, LaneReport | None] | None:
     if isinstance(error, StarRocksSinkError):
         return (error.code, read_envelope(text_of(error))) if isinstance(error, errors.Outage) else None
     report = read_envelope(text_of(error))
-    return (report.error, report) if report is not None and is_outage_code(report.error) else None
+    if report is None or not issubclass(errors.class_of(report.error), errors.Outage):
+        return None
+    return report.error, report
 
 
 _AFTER_BEGIN: Final = (errors.TooManyTransactions, errors.LoadFailed, errors.CommitFailed)

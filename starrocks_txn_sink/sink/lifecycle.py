@@ -332,8 +332,7 @@ class SinkEvents:
             if ours is None or type(ours) is StarRocksSinkError:  # the latter is a bug, so its traceback counts
                 raise
             raise ours.with_traceback(None) from None  # what Spark prints of it, Spark prints several times
-        if query in FAILURES.last:
-            FAILURES.forget(query)
+        FAILURES.forget(query)
         if query:
             STAGES.follow(self._open, frame)
         for receipt in receipts:

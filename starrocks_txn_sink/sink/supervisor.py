@@ -102,14 +102,6 @@ class RestartPolicy:
         return float(min(self.longest, self.first * 2.0 ** min(restarts, 30)) * (1 + rng.uniform(-0.2, 0.2)))
 
 
-@dataclass(slots=True)
-class _Tally:
-    """Failures in a row."""
-
-    restarts: int = 0
-    unknown: int = 0
-
-
 @suggests_arguments
 def run_forever(
     start: Callable[[], Any],
@@ -149,7 +141,8 @@ def run_forever(
         query = rows.writeStream.foreachBatch(sink).option("checkpointLocation", "/data/checkpoint")
         sys.exit(run_forever(query.start))
     """
-    policy, stop, rng, tally = policy or RestartPolicy(), stop or threading.Event(), random.Random(), _Tally()
+    policy, stop, rng = policy or RestartPolicy(), stop or threading.Event(), random.Random()
+    restarts = unknown = 0  # in a row
     with _stopped_by_signals(stop):
         while True:
             began = time.monotonic()
@@ -157,29 +150,25 @@ def run_forever(
             if failure is None:
                 return ExitCode.ENDED
             if moved or time.monotonic() - began > policy.reset_after:
-                tally = _Tally()
-            tally.unknown = tally.unknown + 1 if failure.kind is failures.FailureKind.UNKNOWN else 0
-            verdict = _verdict(failure, tally, policy)
+                restarts = unknown = 0
+            unknown = unknown + 1 if failure.kind is failures.FailureKind.UNKNOWN else 0
+            verdict = _verdict(failure, hopeless=unknown > policy.most_unknown)
             if verdict is not None:
                 failures.print_block(failure, f"the query stays down (exit code {verdict.value})")
                 return verdict
-            seconds = policy.seconds(tally.restarts, rng)
-            tally.restarts += 1
-            failures.print_block(
-                failure, f"the query starts again in {seconds:.1f} s (restart {tally.restarts} in a row)"
-            )
-            _log.info("query.restarting", code=failure.code, seconds=seconds, restarts=tally.restarts)
+            seconds = policy.seconds(restarts, rng)
+            restarts += 1
+            failures.print_block(failure, f"the query starts again in {seconds:.1f} s (restart {restarts} in a row)")
+            _log.info("query.restarting", code=failure.code, seconds=seconds, restarts=restarts)
             if stop.wait(seconds):
                 return ExitCode.ENDED
 
 
-def _verdict(failure: failures.Failure, tally: _Tally, policy: RestartPolicy) -> ExitCode | None:
+def _verdict(failure: failures.Failure, *, hopeless: bool) -> ExitCode | None:
     """How `run_forever` ends after this failure; None for a restart."""
     if failure.kind is failures.FailureKind.TERMINAL:
         return ExitCode.TERMINAL
-    if _spark_has_ended() or tally.unknown > policy.most_unknown:
-        return ExitCode.GAVE_UP
-    return None
+    return ExitCode.GAVE_UP if hopeless or _spark_has_ended() else None
 
 
 def _run_once(
@@ -235,9 +224,9 @@ def _is_failure(error: Exception) -> bool:
 
 def _failure_of(query: Any, error: BaseException) -> failures.Failure:
     """The failure of a query that `error` has ended: the sink's own record of it, or as much as the error says."""
-    recorded = failures.FAILURES.take(str(query.id)) if query is not None and not _is_gone(query) else None
-    if recorded is not None:
-        return recorded
+    with contextlib.suppress(Exception):  # the query's id cannot be asked any more when the JVM has ended
+        if query is not None and (recorded := failures.FAILURES.take(str(query.id))) is not None:
+            return recorded
     if isinstance(error, StarRocksSinkError):
         return failures.Failure.of(error)
     if query is not None and _spark_has_ended():
@@ -253,14 +242,6 @@ def _failure_of(query: Any, error: BaseException) -> failures.Failure:
     return failures.Failure(
         failures.SPARK, message, plain.advice, failures.FailureKind.TERMINAL if wrong else plain.kind
     )
-
-
-def _is_gone(query: Any) -> bool:
-    """Whether the query's id cannot be asked any more, because the JVM has ended."""
-    try:
-        return not query.id
-    except Exception:
-        return True
 
 
 def _has_progressed(query: Any) -> bool:
