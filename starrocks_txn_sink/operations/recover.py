@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False, accept: bool = False) -> JobFindings:
     """Read the state of `options.job` from the server, within `seconds`; raises StarRocksSinkError.
 
-    With `accept` the next start of a query takes the ledger as it is (`sink.takeover`).
+    With `accept` the next start of a query takes the ledger as it is (`sink.session`).
     """
     clock = SystemClock()
     deadline = Deadline.after(seconds, clock)

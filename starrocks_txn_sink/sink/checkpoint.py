@@ -3,28 +3,44 @@
 A local checkpoint is a folder for Python on driver and executors alike (`FileDirectory`). Any other one is reached as
 Spark reaches it: by Hadoop's FileSystem in the driver's JVM, with Hadoop's configuration (`HadoopDirectory`). Python on
 the executors has neither, so the driver brings the lanes what they need of it (`sink.events_writer`).
+
+**Proofs.** After each micro-batch the session's knowledge goes into a file next to Spark's logs:
+
+    visible/{batch}-{epoch}.json    of the newest micro-batches with news
+
+A proof is a lower bound, so a missing or older file is no error, and none is awaited: a thread writes them. The next
+run of the query compares the ledger with them, and learns the skips of replayed rows (`rows.segments`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 
+import orjson
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame
 
 from starrocks_txn_sink.assembler.rules.spill import FileDirectory, StateDirectory, StateNotRead, StateNotWritten
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import StarRocksSinkError
+from starrocks_txn_sink.rows.segments import Skip
+from starrocks_txn_sink.sink.lifecycle import run_with_timeout, start_thread
 from starrocks_txn_sink.telemetry import get_logger
+from starrocks_txn_sink.writer.messages import LaneReport
 
 FOLDER: Final = "starrocks_txn_sink"
+VISIBLE: Final = "visible"
+_KEPT: Final = 2  # the newest one may be the one of a micro-batch that Spark repeats
 
 _log = get_logger("assembler")
+_log_proofs = get_logger("continuity")
 
 
 @dataclass(slots=True)
@@ -136,3 +152,111 @@ def checkpoint_root(frame: DataFrame, query: str) -> str | None:
     except Exception:  # py4j's errors differ between versions of Spark; the caller asks for a state_dir
         _log.debug("checkpoint.not_found", exc_info=True)
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Positions of `job` by source partition that were visible after micro-batch `batch`.
+
+    `accepted` are the acceptances that its driver knew.
+    """
+
+    job: str
+    batch: int
+    positions: Mapping[str, int]
+    skips: Mapping[str, Skip] = field(default_factory=dict)
+    accepted: Sequence[str] = ()
+
+    def advanced(self, batch: int, receipts: Sequence[Receipt], reports: Sequence[LaneReport]) -> Proof:
+        """The proof after `batch`, whose lanes have sent `receipts` and `reports`."""
+        visible = {span.partition: span.last for receipt in receipts for span in receipt.positions}
+        skips = {name: skip for report in reports for name, skip in report.skips.items()}
+        return replace(self, batch=batch, positions={**self.positions, **visible}, skips={**self.skips, **skips})
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, content: bytes) -> Proof:
+        """The proof in `content`; raises ValueError, KeyError or TypeError for any other file."""
+        fields = orjson.loads(content)
+        return cls(**{**fields, "skips": {name: Skip(**each) for name, each in fields["skips"].items()}})
+
+
+@dataclass(slots=True)
+class ProofLog:
+    """One run's view of the files in the query's directory.
+
+    Never raises: a file system may be one that Spark can write and this process cannot, and no proof refuses nothing.
+    """
+
+    directory: StateDirectory
+    epoch: str = ""
+    _next: Proof | None = None
+    _writing: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def read(self, seconds: float = 10.0) -> list[Proof]:
+        """All proofs that are there, of any run, the newest last; none if that takes longer than `seconds`."""
+        found: list[Proof] = []
+        run_with_timeout([lambda: found.extend(self._read())], seconds)
+        return list(found)
+
+    def _read(self) -> list[Proof]:
+        found = []
+        with ignored("read"):
+            for name in sorted(self.directory.names(VISIBLE)):
+                with ignored("read"), self.directory.open(f"{VISIBLE}/{name}") as file:
+                    found.append(Proof.from_json(file.read()))
+        return found
+
+    def has_own(self) -> bool:
+        """Whether a proof of this very run is there; False where the files cannot be read."""
+        names: list[str] = []
+        with ignored("read"):
+            names = self.directory.names(VISIBLE)
+        return any(name.endswith(f"-{self.epoch}.json") for name in names)
+
+    def record(self, proof: Proof) -> None:
+        """Write `proof` in a thread, soon; a newer one replaces one that still waits."""
+        with self._lock:
+            self._next, idle = proof, not self._writing
+            if idle:
+                self._writing = start_thread(self._write_waiting) is not None
+
+    def record_within(self, proof: Proof, seconds: float) -> None:
+        """Write `proof` and wait for it, at most `seconds`: for a process that ends."""
+
+        def write() -> None:
+            with ignored("written"):
+                self.write(proof)
+
+        run_with_timeout([write], seconds)
+
+    def _write_waiting(self) -> None:
+        while (proof := self._take()) is not None:
+            with ignored("written"):
+                self.write(proof)
+
+    def _take(self) -> Proof | None:
+        with self._lock:
+            proof, self._next = self._next, None
+            self._writing = proof is not None
+            return proof
+
+    def write(self, proof: Proof) -> None:
+        """Write `proof`, and delete all files but the newest."""
+        name = f"{proof.batch:012d}-{self.epoch}.json"
+        self.directory.write(f"{VISIBLE}/{name}", proof.to_json())
+        names = sorted(self.directory.names(VISIBLE))
+        older, newer = [each for each in names if each < name], [each for each in names if each > name]
+        for each in [*older[: 1 - _KEPT], *newer]:  # newer ones are of micro-batches that are counted anew
+            self.directory.delete(f"{VISIBLE}/{each}")
+
+
+@contextlib.contextmanager
+def ignored(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        _log_proofs.debug(f"proof.not_{what}", exc_info=True)

@@ -36,12 +36,12 @@ from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.rows.segments import check_row_numbers
-from starrocks_txn_sink.sink.checkpoint import FOLDER
+from starrocks_txn_sink.sink.checkpoint import FOLDER, Proof, ProofLog
 from starrocks_txn_sink.sink.plain_frames import ABORT_SECONDS, BATCH_ID, PlainFrameWriter, is_plain, log_messages
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, lane_input
-from starrocks_txn_sink.sink.session import Proof, ProofLog, Session
-from starrocks_txn_sink.sink.takeover import (
+from starrocks_txn_sink.sink.session import (
     FROM_THE_BEGINNING,
+    Session,
     job_of_frame,
     new_epoch,
     open_session,

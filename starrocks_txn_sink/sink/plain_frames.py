@@ -40,8 +40,7 @@ from starrocks_txn_sink.protocol.label import Label, LabelPrefix, RetryPolicy, b
 from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.rows.segments import TaskRepeated
 from starrocks_txn_sink.sink.lanes import LabelAttempt
-from starrocks_txn_sink.sink.session import UNLISTED
-from starrocks_txn_sink.sink.takeover import open_session, roll_back_until
+from starrocks_txn_sink.sink.session import UNLISTED, open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
 from starrocks_txn_sink.sink.typed.route import TableRoute, TableTerms
 from starrocks_txn_sink.sink.typed.target import compare_columns

@@ -1,78 +1,78 @@
-"""The driver's session: the knowledge of one run of a query that has taken its job over.
+"""The driver's session: the knowledge of one run of a query, the take-over of its job, and labels that are left behind.
 
-A session begins with the take-over and ends with the first error (`sink.takeover`): the next micro-batch, if there is
-one, takes over again. In between the known positions grow with the receipts, so the ledger is not read again.
+A session begins with the take-over and ends with the first error: the next micro-batch, if there is one, takes over
+again. In between the known positions grow with the receipts, so the ledger is not read again.
 
-**Proofs.** After each micro-batch the session's knowledge goes into a file next to Spark's logs:
+**Continuity.** A streaming query that goes on must find a ledger that knows at least as much as its checkpoint. A
+dropped ledger would let the last micro-batch be written twice. A StarRocks that was restored from a backup lacks the
+source transactions between the backup and the checkpoint, and the source does not send them again. So a query that
+starts above micro-batch 0 is refused if the ledger
 
-    visible/{batch}-{epoch}.json    of the newest micro-batches with news
+- has neither a row of the job nor one of the checkpoint, or
+- is behind a proof (`sink.checkpoint`), which says the positions that the driver has seen visible.
 
-A proof is a lower bound, so a missing or older file is no error, and none is awaited: a thread writes them. The next
-run of the query compares the ledger with them, and learns the skips of replayed rows (`rows.segments`).
+The user may accept the ledger as it is (`recover --accept-ledger`); proofs that were written before say nothing any
+more.
 """
 
 from __future__ import annotations
 
 import contextlib
+import random
+import secrets
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import orjson
 
 from starrocks_txn_sink.assembler.rules.spill import StateDirectory
-from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
+from starrocks_txn_sink.coordinator.ownership import create_log_table, delete_older_receipts
+from starrocks_txn_sink.errors import LedgerBehind, OptionError, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.protocol.label import LabelPrefix, Result, Steps, run
-from starrocks_txn_sink.protocol.ledger import Position
+from starrocks_txn_sink.protocol import dead_letters, fencing
+from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Result, Steps, run
+from starrocks_txn_sink.protocol.ledger import (
+    ListUnfinished,
+    Owner,
+    Position,
+    ReadTraces,
+    Traces,
+    fresh_tokens,
+    retry_until_answered,
+)
 from starrocks_txn_sink.rows.segments import Skip
-from starrocks_txn_sink.sink.lifecycle import run_with_timeout, start_thread
+from starrocks_txn_sink.sink.checkpoint import Proof, ProofLog, ignored
+from starrocks_txn_sink.sink.lifecycle import run_with_timeout
 from starrocks_txn_sink.sink.typed.target import Tables
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
-from starrocks_txn_sink.telemetry import get_logger
+from starrocks_txn_sink.sql.failures import LOGIN_OR_DATABASE
 from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import JobOwnership
 
-FOLDER: Final = "visible"
-_KEPT: Final = 2  # the newest one may be the one of a micro-batch that Spark repeats
-UNLISTED: Final = (
-    "A take-over would not find this run's labels in information_schema.loads, so it could not end a writer that "
-    "sleeps: rows could come twice. Let the loading user see its own loads."
+_CLEAN_UP_SECONDS = 5.0
+_PAUSE = 0.5  # between two roll-backs of labels that ending tasks still begin
+# Spark ends the other tasks of a failed job only after up to 4 s, and they may begin labels until then.
+_LATER = (2.5, 3.5)
+_BY_HAND = (
+    "Grant CREATE TABLE on the database, set ledger_replication to at most the number of backends, or create the {} "
+    "table by hand (docs/guides/{} has its DDL) and set ledger_create=False."
 )
-
-_log = get_logger("continuity")
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """Positions of `job` by source partition that were visible after micro-batch `batch`.
-
-    `accepted` are the acceptances that its driver knew.
-    """
-
-    job: str
-    batch: int
-    positions: Mapping[str, int]
-    skips: Mapping[str, Skip] = field(default_factory=dict)
-    accepted: Sequence[str] = ()
-
-    def advanced(self, batch: int, receipts: Sequence[Receipt], reports: Sequence[LaneReport]) -> Proof:
-        """The proof after `batch`, whose lanes have sent `receipts` and `reports`."""
-        visible = {span.partition: span.last for receipt in receipts for span in receipt.positions}
-        skips = {name: skip for report in reports for name, skip in report.skips.items()}
-        return replace(self, batch=batch, positions={**self.positions, **visible}, skips={**self.skips, **skips})
-
-    def to_json(self) -> bytes:
-        return orjson.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, content: bytes) -> Proof:
-        """The proof in `content`; raises ValueError, KeyError or TypeError for any other file."""
-        fields = orjson.loads(content)
-        return cls(**{**fields, "skips": {name: Skip(**each) for name, each in fields["skips"].items()}})
+_CREATE_IS_OFF = (
+    "ledger_create is off: create the ledger's table by hand (docs/guides/exactly-once.md has its DDL), and grant "
+    "SELECT and INSERT on it."
+)
+_TWO_WAYS: Final = (
+    "Either load again: a new `job` and a new checkpoint, the source from its beginning, and empty tables. Or accept "
+    "that rows are missing or come twice: run starrocks-txn-sink recover --accept-ledger for the job, and start the "
+    "query again."
+)
 
 
 @dataclass(slots=True)
@@ -144,6 +144,207 @@ class Session:
         return begun
 
 
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """The start of a streaming query at micro-batch `batch`, and the proofs in its checkpoint."""
+
+    batch: int
+    proofs: Sequence[Proof] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A job that was taken over, with its checkpoint's knowledge."""
+
+    taken: fencing.TakenOver
+    skips: Mapping[str, Skip] = field(default_factory=dict)
+    accepted: Sequence[str] = ()
+
+
+FROM_THE_BEGINNING: Final = Resumption(0)
+UNLISTED: Final = (
+    "A take-over would not find this run's labels in information_schema.loads, so it could not end a writer that "
+    "sleeps: rows could come twice. Let the loading user see its own loads."
+)
+
+
+def resume(
+    resumption: Resumption, job: str, checkpoint: str, take_over: Steps[fencing.TakenOver], rng: random.Random
+) -> Steps[Resumed]:
+    """Take the job over, unless the ledger is behind the checkpoint.
+
+    The ledger's rows are looked for before the take-over, which writes one, and its positions are compared after it:
+    before its barrier they may be old. Raises LedgerBehind, and the errors of `take_over`.
+    """
+    if resumption.batch == 0:  # the source begins at its beginning
+        return Resumed((yield from take_over))
+    traces: Traces = yield from retry_until_answered(ReadTraces(job, checkpoint), rng)
+    if not traces.known:
+        take_over.close()
+        raise _lost(job, resumption.batch)
+    taken = yield from take_over
+    proofs = [each for each in resumption.proofs if each.job == job and traces.acceptance in ("", *each.accepted)]
+    for proof in reversed(proofs):
+        _refuse_behind(proof, taken.positions)
+    before = [each for each in proofs if each.batch == resumption.batch - 1]
+    accepted = {traces.acceptance, *(each for proof in proofs for each in proof.accepted)} - {""}
+    return Resumed(taken, before[-1].skips if before else {}, sorted(accepted))
+
+
+def _refuse_behind(proof: Proof, positions: Mapping[str, Position]) -> None:
+    for partition, seen in proof.positions.items():
+        known = positions.get(partition)
+        if known is not None and known.position >= seen:
+            continue
+        there = f"has position {known.position}" if known is not None else "has no position"
+        raise LedgerBehind(
+            f"The ledger {there} of source partition {partition}, but position {seen} was visible after micro-batch "
+            f"{proof.batch} of job {proof.job}: StarRocks was restored from an older backup, or rows of the ledger "
+            "were deleted. Rows between the two places are missing, or would be written twice.",
+            hint=_TWO_WAYS,
+        )
+
+
+def _lost(job: str, batch: int) -> LedgerBehind:
+    return LedgerBehind(
+        f"The query goes on with micro-batch {batch}, but the ledger has no row of job {job}, nor of the query's "
+        "checkpoint: the ledger was dropped or emptied, StarRocks was restored from an older backup, or so far the "
+        "query wrote without a ledger (at-least-once, or another sink).",
+        hint=_TWO_WAYS,
+    )
+
+
+def job_of_frame(options: SinkOptions, *, positioned: bool) -> str:
+    """The job that writes a frame: `write` unless the user names another.
+
+    Raises OptionError for `positioned` rows without a name: with the ledger, positions below those that any application
+    has written under the job are left out.
+    """
+    if options.job is None and positioned and options.exactly_once:
+        raise OptionError(
+            "`job` is not set, and the frame's rows have positions: every frame without a `job` would share the same "
+            "positions, so rows that another application has not written would be left out as written.",
+            hint="Set `job` to a name of these source partitions, the same for each frame of theirs, that no other "
+            "application uses.",
+            option="job",
+        )
+    return options.job or "write"
+
+
+def open_session(
+    options: SinkOptions,
+    key: str,
+    job: str,
+    checkpoint: str,
+    clock: Clock | None = None,
+    typed_tables: Sequence[str] = (),
+    run_epoch: str | None = None,
+    resumption: Resumption = FROM_THE_BEGINNING,
+    seconds: float | None = None,
+) -> Session:
+    """Check the server, read the columns of `typed_tables` and, for exactly-once, create the ledger and take over.
+
+    With `run_epoch` the session is one write of a run without a lasting process (the data source): such a run is as old
+    as its epoch, and never takes the job from a run that began later. `resumption` is the place where a streaming query
+    goes on. It takes at most `seconds`, or `batch_deadline`.
+
+    Raises LedgerBehind when the ledger knows less than the query's checkpoint, Fenced when a newer run took over
+    meanwhile, OptionError for a server that is too old, QueryRefused without the privileges, DeadlineExceeded when the
+    server does not answer.
+    """
+    clock = clock or SystemClock()
+    session = Session(key, job, new_epoch(run_epoch), checkpoint)
+    if options.query_url is None:
+        return session
+    deadline = Deadline.after(options.batch_deadline if seconds is None else seconds, clock)
+    connection = LeaderConnection(options)
+    with contextlib.closing(connection):
+        session.tables = Tables.read(connection, options, typed_tables, deadline)
+        if options.receipts_log:
+            _open_log(options, job, connection, clock, deadline)
+        if options.quarantines and options.ledger_create:
+            with advising(_BY_HAND.format("dead-letter", "dead-letters.md")):
+                ddl = partial(dead_letters.create_table, options.database)
+                connection.create_table(ddl, options.ledger_replication, deadline)
+        if options.exactly_once:
+            ledger = SqlLedger(connection, options.database)
+            _take_over(options, session, ledger, clock, deadline, run_epoch, resumption)
+    return session
+
+
+def _take_over(
+    options: SinkOptions,
+    session: Session,
+    ledger: SqlLedger,
+    clock: Clock,
+    deadline: Deadline,
+    run_epoch: str | None,
+    resumption: Resumption,
+) -> None:
+    if options.ledger_create:
+        with advising(_BY_HAND.format("ledger's", "exactly-once.md")):
+            ledger.create(options.ledger_replication, deadline)
+    rng = random.Random()
+    scope = fencing.Scope(session.job, options.database, Owner("", session.epoch, session.checkpoint))
+    steps = fencing.take_over(scope, fresh_tokens(session.epoch, 0, rng), rng)
+    resuming = resume(resumption, session.job, session.checkpoint, steps, rng)
+    with contextlib.closing(HttpTransport(options)) as transport:
+        with contextlib.nullcontext() if options.ledger_create else advising(_CREATE_IS_OFF):
+            if run_epoch is not None:
+                run(fencing.refuse_newer(session.job, run_epoch, rng), transport, clock, deadline, ledger)
+            resumed = run(resuming, transport, clock, deadline, ledger)
+        taken, session.accepted = resumed.taken, resumed.accepted
+        session.token, session.positions = taken.owner.token, taken.positions
+        session.skips = dict(resumed.skips)
+        with contextlib.suppress(StarRocksSinkError):  # without the DELETE privilege they stay, which is harmless
+            dead = fencing.delete_dead_claims(session.job, taken.owner, rng)
+            run(dead, transport, clock, deadline.earlier(_CLEAN_UP_SECONDS), ledger)
+
+
+def _open_log(options: SinkOptions, job: str, connection: LeaderConnection, clock: Clock, deadline: Deadline) -> None:
+    """Create the receipts' log if needed, and delete receipts older than `receipts_log_days`."""
+    oldest = time.gmtime(clock.wall() - options.receipts_log_days * 86_400)
+    forget = delete_older_receipts(options.database, job, time.strftime("%Y-%m-%d %H:%M:%S", oldest))
+    with advising("Grant CREATE TABLE on the database, or set receipts_log=False."):
+        ddl = partial(create_log_table, options.database)
+        connection.create_table(ddl, options.ledger_replication, deadline)
+    with contextlib.suppress(QueryRefused):  # without the DELETE privilege the log only grows
+        connection.query(*forget, deadline)
+
+
+@contextlib.contextmanager
+def advising(advice: str) -> Iterator[None]:
+    """Give a QueryRefused from inside this advice, unless the login, the database or the number of backends is at
+    fault, and no privilege."""
+    try:
+        yield
+    except QueryRefused as refused:
+        if "backends" not in refused.context and refused.context.get("number") not in LOGIN_OR_DATABASE:
+            refused.advice = advice
+        raise
+
+
+def clean_up(options: SinkOptions, session: Session, done: Callable[[], object]) -> None:
+    """Roll back a failed session's open labels, within seconds; never raises.
+
+    Rolls back once now, and again in the background when Spark has surely ended the session's tasks; then calls `done`.
+    The next take-over would do the same; until then the labels count against the server's limit of running
+    transactions. Without `query_url` they cannot be listed, and end at their timeout.
+    """
+    if options.query_url is None:
+        done()
+        return
+    _roll_back_open(options, session.labels, _CLEAN_UP_SECONDS)
+
+    def roll_back_later() -> None:
+        for seconds in _LATER:
+            SystemClock().sleep(seconds)
+            _roll_back_open(options, session.labels, _CLEAN_UP_SECONDS)
+        done()
+
+    threading.Thread(target=roll_back_later, name="starrocks-clean-up", daemon=True).start()
+
+
 def run_once(options: SinkOptions, steps: Steps[Result], seconds: float) -> Result:
     """Run `steps` within `seconds`, over connections of their own."""
     clock = SystemClock()
@@ -154,80 +355,72 @@ def run_once(options: SinkOptions, steps: Steps[Result], seconds: float) -> Resu
         return run(steps, transport, clock, deadline, SqlLedger(connection, options.database))
 
 
-@dataclass(slots=True)
-class ProofLog:
-    """One run's view of the files in the query's directory.
+def roll_back_until(options: SinkOptions, labels: LabelPrefix, seconds: float) -> None:
+    """Roll back open labels for `seconds`, again and again: tasks still begin labels while Spark ends them.
 
-    Never raises: a file system may be one that Spark can write and this process cannot, and no proof refuses nothing.
+    Never raises.
+    """
+    limit = time.monotonic() + seconds
+    while options.query_url is not None and (left := limit - time.monotonic()) > 0:
+        _roll_back_open(options, labels, left)
+        SystemClock().sleep(max(0.0, min(_PAUSE, limit - time.monotonic())))
+
+
+def _roll_back_open(options: SinkOptions, labels: LabelPrefix, seconds: float) -> None:
+    with contextlib.suppress(StarRocksSinkError, OSError):
+        run_once(options, _roll_back_all(labels, options.database), seconds)
+
+
+def _roll_back_all(prefix: LabelPrefix, database: str) -> Steps[None]:
+    rng = random.Random()
+    for name in (yield from retry_until_answered(ListUnfinished(prefix), rng)):
+        yield from fencing.roll_back_until_confirmed(Label(database, name), rng)
+
+
+def new_epoch(run_epoch: str | None = None) -> str:
+    """A unique name of a driver's run: microseconds since 1970 in hexadecimal and random bits.
+
+    With `run_epoch` it names one write of that run. Runs compare by their start (`refuse_newer`), so two frames that a
+    driver makes within one second must differ: hence microseconds.
+    """
+    if run_epoch is not None:
+        return f"{run_epoch}_{secrets.token_hex(4)}"
+    return f"{microseconds():x}{secrets.token_hex(3)}"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenQuery:
+    """A streaming query as the files of its checkpoint show it: its id, the running micro-batch, proofs.
+
+    `begins` says that there is no proof of this run yet, `in_batch` that a micro-batch runs.
     """
 
-    directory: StateDirectory
-    epoch: str = ""
-    _next: Proof | None = None
-    _writing: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    query: str
+    resumption: Resumption
+    begins: bool
+    in_batch: bool = True
 
-    def read(self, seconds: float = 10.0) -> list[Proof]:
-        """All proofs that are there, of any run, the newest last; none if that takes longer than `seconds`."""
-        found: list[Proof] = []
-        run_with_timeout([lambda: found.extend(self._read())], seconds)
-        return list(found)
 
-    def _read(self) -> list[Proof]:
-        found = []
+def see_query(checkpoint: StateDirectory, proofs: ProofLog, seconds: float = 10.0) -> SeenQuery | None:
+    """The query with that checkpoint, for a process that cannot ask Spark; None where its files cannot be read.
+
+    Spark writes the offsets of a micro-batch before it runs, so the highest number is the one that runs. It is not
+    among those that have ended, unless the query has a continuous trigger and no micro-batches.
+    """
+    found: list[SeenQuery] = []
+
+    def look() -> None:
         with ignored("read"):
-            for name in sorted(self.directory.names(FOLDER)):
-                with ignored("read"), self.directory.open(f"{FOLDER}/{name}") as file:
-                    found.append(Proof.from_json(file.read()))
-        return found
+            begun, ended = (_numbers(checkpoint, folder) for folder in ("offsets", "commits"))
+            with checkpoint.open("metadata") as file:
+                query = str(orjson.loads(file.read())["id"])
+            batch = max(begun, default=0)
+            resumption = Resumption(batch, proofs.read(seconds) if batch else ())
+            found.append(SeenQuery(query, resumption, not proofs.has_own(), batch in begun - ended))
 
-    def has_own(self) -> bool:
-        """Whether a proof of this very run is there; False where the files cannot be read."""
-        names: list[str] = []
-        with ignored("read"):
-            names = self.directory.names(FOLDER)
-        return any(name.endswith(f"-{self.epoch}.json") for name in names)
-
-    def record(self, proof: Proof) -> None:
-        """Write `proof` in a thread, soon; a newer one replaces one that still waits."""
-        with self._lock:
-            self._next, idle = proof, not self._writing
-            if idle:
-                self._writing = start_thread(self._write_waiting) is not None
-
-    def record_within(self, proof: Proof, seconds: float) -> None:
-        """Write `proof` and wait for it, at most `seconds`: for a process that ends."""
-
-        def write() -> None:
-            with ignored("written"):
-                self.write(proof)
-
-        run_with_timeout([write], seconds)
-
-    def _write_waiting(self) -> None:
-        while (proof := self._take()) is not None:
-            with ignored("written"):
-                self.write(proof)
-
-    def _take(self) -> Proof | None:
-        with self._lock:
-            proof, self._next = self._next, None
-            self._writing = proof is not None
-            return proof
-
-    def write(self, proof: Proof) -> None:
-        """Write `proof`, and delete all files but the newest."""
-        name = f"{proof.batch:012d}-{self.epoch}.json"
-        self.directory.write(f"{FOLDER}/{name}", proof.to_json())
-        names = sorted(self.directory.names(FOLDER))
-        older, newer = [each for each in names if each < name], [each for each in names if each > name]
-        for each in [*older[: 1 - _KEPT], *newer]:  # newer ones are of micro-batches that are counted anew
-            self.directory.delete(f"{FOLDER}/{each}")
+    run_with_timeout([look], seconds)
+    return found[0] if found else None
 
 
-@contextlib.contextmanager
-def ignored(what: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception:
-        _log.debug(f"proof.not_{what}", exc_info=True)
+def _numbers(checkpoint: StateDirectory, folder: str) -> set[int]:
+    return {int(name) for name in checkpoint.names(folder) if name.isdigit()}

@@ -28,14 +28,21 @@ from starrocks_txn_sink.options.combinations import Feature, always_sorted
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.arrival import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.sink import lifecycle
-from starrocks_txn_sink.sink.checkpoint import query_directory
+from starrocks_txn_sink.sink.checkpoint import ProofLog, query_directory
 from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly
 from starrocks_txn_sink.sink.failures import has_begun, seconds_of_try, wait_out
 from starrocks_txn_sink.sink.lanes import LanePlan, follows_a_shuffle, refuse_own_labels, run_shared
 from starrocks_txn_sink.sink.lifecycle import Endpoint, SinkEvents
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, LaneInput, has_unfilled_deletes, is_marked, lane_input
-from starrocks_txn_sink.sink.session import UNLISTED, ProofLog, Session
-from starrocks_txn_sink.sink.takeover import Resumption, clean_up, job_of_frame, open_session, roll_back_until
+from starrocks_txn_sink.sink.session import (
+    UNLISTED,
+    Resumption,
+    Session,
+    clean_up,
+    job_of_frame,
+    open_session,
+    roll_back_until,
+)
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
 from starrocks_txn_sink.sink.typed.route import TIME_ZONE, TableRoute, TableTerms
 from starrocks_txn_sink.sink.typed.target import compare_columns

@@ -22,8 +22,7 @@ from starrocks_txn_sink.protocol.ledger import (
     fresh_tokens,
     retry_until_answered,
 )
-from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.sink.takeover import Resumed, Resumption, resume
+from starrocks_txn_sink.sink.session import Resumed, Resumption, Session, resume
 from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import LaneTask, ReadRows
 from starrocks_txn_sink.writer.worker import Attempt

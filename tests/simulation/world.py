@@ -26,7 +26,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import DRIVER, LANE, POSITION, lane_name
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.rows.segments import RowsCutOff
-from starrocks_txn_sink.sink.session import Proof
+from starrocks_txn_sink.sink.checkpoint import Proof
 from tests.support.model_server import ModelServer
 
 from .checker import Checker, Violation

@@ -27,8 +27,7 @@ from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import DeadlineExceeded, HttpRefused, OutcomeUnknown, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
-from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.sink.takeover import open_session
+from starrocks_txn_sink.sink.session import Session, open_session
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.crash.query_proxy import QueryProxy

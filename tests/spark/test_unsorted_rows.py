@@ -16,7 +16,7 @@ from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.rows.segments import StageRepeated
 from starrocks_txn_sink.sink import projection
-from starrocks_txn_sink.sink.takeover import open_session
+from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.exactly_once_shop import SCHEMA, Shop, open_shop, rows_of

@@ -17,8 +17,7 @@ from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import identifier
-from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.sink.takeover import advising
+from starrocks_txn_sink.sink.session import Session, advising
 from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.target import Columns, TargetColumn, parse_type, table_columns, table_models

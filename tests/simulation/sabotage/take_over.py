@@ -19,7 +19,7 @@ from starrocks_txn_sink.protocol.fencing import TakenOver
 from starrocks_txn_sink.protocol.label import Label, Wait
 from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, ReadMarker, ReadPositions, WriteMarker
 from starrocks_txn_sink.protocol.wire import Operation
-from starrocks_txn_sink.sink import takeover
+from starrocks_txn_sink.sink import session
 from starrocks_txn_sink.writer import task
 from starrocks_txn_sink.writer.worker import Attempt
 
@@ -150,13 +150,13 @@ def the_take_over_does_not_read_the_owner_at_the_end(put: Any) -> None:
 
 @bug
 def a_query_goes_on_whatever_became_of_the_ledger(put: Any) -> None:
-    put(takeover, "_refuse_behind", lambda proof, positions: None)
-    put(driver, "Resumption", lambda batch, proofs: takeover.FROM_THE_BEGINNING)
+    put(session, "_refuse_behind", lambda proof, positions: None)
+    put(driver, "Resumption", lambda batch, proofs: session.FROM_THE_BEGINNING)
 
 
 @bug
 def a_ledger_that_is_behind_its_proofs_is_good_enough(put: Any) -> None:
-    put(takeover, "_refuse_behind", lambda proof, positions: None)
+    put(session, "_refuse_behind", lambda proof, positions: None)
 
 
 @bug

@@ -22,8 +22,7 @@ from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Label, run
 from starrocks_txn_sink.protocol.wire import Operation, Status
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
-from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.sink.takeover import Resumption, open_session
+from starrocks_txn_sink.sink.session import Resumption, Session, open_session
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 from tests.support.query_port import query

@@ -20,7 +20,7 @@ from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkEr
 from starrocks_txn_sink.operations.where import LedgerPosition, LoggedSpan, PositionStatus, locate
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
-from starrocks_txn_sink.sink.takeover import open_session
+from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 from tests.support.query_port import query as ask

@@ -14,7 +14,7 @@ from starrocks_emulator.settings import Limits, Settings
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.protocol.ledger import create_table
-from starrocks_txn_sink.sink.takeover import open_session
+from starrocks_txn_sink.sink.session import open_session
 from tests.support.query_port import query as ask
 
 DOCS = Path(__file__).parents[3] / "docs" / "guides" / "exactly-once.md"

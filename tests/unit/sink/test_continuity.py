@@ -17,8 +17,8 @@ from starrocks_txn_sink.protocol.fencing import Scope, take_over
 from starrocks_txn_sink.protocol.label import run
 from starrocks_txn_sink.protocol.ledger import ACCEPTED, DRIVER, Owner, WriteMarker, fresh_tokens
 from starrocks_txn_sink.rows.segments import Skip
-from starrocks_txn_sink.sink.session import FOLDER, Proof, ProofLog
-from starrocks_txn_sink.sink.takeover import Resumed, Resumption, SeenQuery, resume, see_query
+from starrocks_txn_sink.sink.checkpoint import VISIBLE, Proof, ProofLog
+from starrocks_txn_sink.sink.session import Resumed, Resumption, SeenQuery, resume, see_query
 from starrocks_txn_sink.writer.messages import LaneReport
 from tests.support.memory_directory import MemoryDirectory
 from tests.support.model_ledger import ModelLedger
@@ -141,7 +141,7 @@ def test_a_file_that_cannot_be_read_and_a_folder_that_is_missing_are_no_errors()
     directory = MemoryDirectory()
     assert ProofLog(directory).read() == []
     for name, content in (("1-a.json", b"{"), ("2-b.json", b"[]"), ("3-c.json", b'{"job":"job"}')):
-        directory.write(f"{FOLDER}/{name}", content)
+        directory.write(f"{VISIBLE}/{name}", content)
     ProofLog(directory, "e").write(proof(4, 4))
     assert [each.batch for each in ProofLog(directory).read()] == [4]
 

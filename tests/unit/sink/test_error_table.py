@@ -20,7 +20,7 @@ from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sink.failures import Failure, refused_row
-from starrocks_txn_sink.sink.takeover import open_session
+from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 from tests.support.assembler_model import Ev, table

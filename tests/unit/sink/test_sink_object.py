@@ -15,8 +15,7 @@ from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, Transacti
 from starrocks_txn_sink.errors import LoadFailed, NotSent, OptionError, StarRocksSinkError
 from starrocks_txn_sink.sink import failures, lifecycle
 from starrocks_txn_sink.sink import sink as sink_module
-from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.sink.takeover import job_of_frame
+from starrocks_txn_sink.sink.session import Session, job_of_frame
 from starrocks_txn_sink.sink.typed.route import TableTerms
 from starrocks_txn_sink.writer.task import LaneTask
 from tests.support.manual_clock import ManualClock

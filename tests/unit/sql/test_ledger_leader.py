@@ -21,8 +21,7 @@ from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.label import run
 from starrocks_txn_sink.protocol.ledger import Owner, check_owner
 from starrocks_txn_sink.protocol.wire import Reply, Request
-from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.sink.takeover import open_session
+from starrocks_txn_sink.sink.session import Session, open_session
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlConnection, SqlLedger
 from tests.support.query_port import connect
 

@@ -16,7 +16,7 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused, RedirectRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import ReadPositions
-from starrocks_txn_sink.sink.takeover import advising
+from starrocks_txn_sink.sink.session import advising
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlConnection, SqlLedger
 from tests.support.http_peer import unused_port
 from tests.support.query_peer import END, OK, QueryPeer, Talk, auth_switch, error, greeting, result

@@ -26,7 +26,7 @@ from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sink.lifecycle import SinkEvents, end_progress_bar
-from starrocks_txn_sink.sink.takeover import open_session
+from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.telemetry import Event, EventLogger, Repeats, get_logger, ignore_event, shares_stderr
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
