@@ -37,7 +37,16 @@ from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.rows.segments import check_row_numbers
 from starrocks_txn_sink.sink.checkpoint import FOLDER, Proof, ProofLog
-from starrocks_txn_sink.sink.plain_frames import ABORT_SECONDS, BATCH_ID, PlainFrameWriter, is_plain, log_messages
+from starrocks_txn_sink.sink.plain_frames import (
+    ABORT_SECONDS,
+    BATCH_ID,
+    CommitMessages,
+    LaneMessage,
+    PlainFrameWriter,
+    arrived,
+    is_plain,
+    log_messages,
+)
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, lane_input
 from starrocks_txn_sink.sink.session import (
     FROM_THE_BEGINNING,
@@ -53,7 +62,7 @@ from starrocks_txn_sink.sink.typed.target import Tables
 from starrocks_txn_sink.spark_version import BATCH_DATA_SOURCE, STREAM_DATA_SOURCE, require
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.telemetry import Event, EventLogger, LogSettings, executor_log_settings
-from starrocks_txn_sink.writer.messages import LaneReport, Message, of_kind
+from starrocks_txn_sink.writer.messages import LaneReport, of_kind
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 
@@ -241,46 +250,33 @@ _CHECKPOINT = "checkpointLocation"
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # local properties of a micro-batch's tasks
 
 
-@dataclass(frozen=True, slots=True)
-class LaneMessage(datasource.WriterCommitMessage):
-    """A lane's message to the end of the write on the driver: its receipts and its report.
-
-    Lane 0 also brings `before`, the proof of what the take-over found: the process that made it has ended.
-    """
-
-    lane: int
-    messages: tuple[Message, ...]
-    before: Proof | None = None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LaneWrite:
     """One write over all lanes; made on the driver before the tasks start, and pickled into them."""
 
     task: LaneTask
     before: Proof | None = None
 
-    def run(self, batches: Iterator[pa.RecordBatch], task: LaneTask | None = None) -> LaneMessage:
-        """Write the rows of this task's lane, as `task` if that is given. Raises InputError for rows that changed since
-        their layout."""
+    def run(self, batches: Iterator[pa.RecordBatch], task: LaneTask) -> LaneMessage:
+        """Write the rows of this task's lane. Raises InputError for rows that changed since their layout."""
         attempt = Attempt.current()
         rows = check_row_numbers(batches, attempt.lane)
-        messages = (task or self.task).messages(rows, attempt, SystemClock())
+        messages = task.messages(rows, attempt, SystemClock())
         return LaneMessage(attempt.lane, tuple(messages), self.before if attempt.lane == 0 else None)
 
-    def finish(self, messages: Sequence[datasource.WriterCommitMessage | None]) -> None:
+    def finish(self, messages: CommitMessages) -> None:
         """Check that every lane has sent its message, and log receipts and warnings. Raises InputError."""
-        arrived = [message for message in messages if isinstance(message, LaneMessage)]
-        if sorted(message.lane for message in arrived) != list(range(self.task.options.lane_count)):
+        lanes, sent = arrived(messages)
+        if sorted(each.lane for each in lanes) != list(range(self.task.options.lane_count)):
             raise InputError(
-                f"{len(arrived)} of {self.task.options.lane_count} lanes were written: the frame has other partitions "
+                f"{len(lanes)} of {self.task.options.lane_count} lanes were written: the frame has other partitions "
                 "than lane_partitioned made.",
                 hint="Make lane_partitioned the last step before the write. What was written stays, and is not written "
                 "a second time.",
             )
-        log_messages(self.task, [each for message in arrived for each in message.messages])
+        log_messages(self.task, sent)
 
-    def roll_back(self) -> None:
+    def abort(self, *_: object) -> None:
         """Roll back the tasks' open labels, and labels that they begin while Spark ends them."""
         roll_back_until(self.task.options, LabelPrefix(self.task.job, self.task.epoch), ABORT_SECONDS)
 
@@ -322,7 +318,7 @@ class StarRocksDataSource(datasource.DataSource):
         number = _batch_id(self.options.get(BATCH_ID))
         task = _lane_task(session, options, terms, asks=True)
         task = replace(task, batch_id=microseconds() if number is None else number, streaming=False)
-        return StarRocksWriter(LaneWrite(task))
+        return StarRocksWriter(task)
 
     def streamWriter(self, schema: T.StructType, overwrite: bool) -> StarRocksStreamWriter:  # noqa: N802 - Spark's name
         """For `.writeStream`, called for each micro-batch: takes the job over before its tasks start.
@@ -342,7 +338,7 @@ class StarRocksDataSource(datasource.DataSource):
         proofs = FileDirectory(f"{location}/{FOLDER}") if location else None
         if self._unpickled:
             task = LaneTask(options, options.job, terms.epoch, "", 0, terms.marked, logging=terms.logging)
-            return StarRocksStreamWriter(LaneWrite(task), proofs)
+            return StarRocksStreamWriter(task, proofs=proofs)
         seen = see_query(FileDirectory(location), ProofLog(proofs, terms.epoch)) if proofs is not None else None
         if seen is not None and not seen.in_batch:
             raise OptionError(
@@ -356,7 +352,7 @@ class StarRocksDataSource(datasource.DataSource):
         )
         task = _lane_task(session, options, terms, asks=seen is not None and seen.begins)
         before = session.proof(resumption.batch - 1) if seen is not None else None
-        return StarRocksStreamWriter(LaneWrite(task, before), proofs)
+        return StarRocksStreamWriter(task, before, proofs)
 
     def _read_terms(self, schema: T.StructType, overwrite: bool) -> tuple[SinkOptions, LaneTerms]:
         if overwrite:
@@ -374,41 +370,25 @@ def _lane_task(session: Session, options: SinkOptions, terms: LaneTerms, *, asks
     With `asks` the lanes ask what is asked once a run: whether their labels are listed, and whether names are columns.
     """
     session.canary = asks
-    return LaneTask(
-        options,
-        session.job,
-        session.epoch,
-        session.checkpoint,
-        0,
-        terms.marked,
-        ownership=session.ownership,
-        compared=frozenset() if asks and options.query_url is not None else None,
-        keys=terms.keys,
-        logging=terms.logging,
-    )
+    task = session.lane_task(options, 0, marked=terms.marked, keys=terms.keys, logging=terms.logging)
+    return task if asks else replace(task, compared=None)
 
 
 @dataclass(frozen=True)
-class StarRocksWriter(datasource.DataSourceArrowWriter):
+class StarRocksWriter(LaneWrite, datasource.DataSourceArrowWriter):
     """Writes one batch frame."""
 
-    lanes: LaneWrite
-
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LaneMessage:
-        return self.lanes.run(iterator)
+        return self.run(iterator, self.task)
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
-        self.lanes.finish(messages)
-
-    def abort(self, messages: list[datasource.WriterCommitMessage | None]) -> None:  # noqa: ARG002
-        self.lanes.roll_back()
+        self.finish(messages)
 
 
 @dataclass(frozen=True)
-class StarRocksStreamWriter(StreamArrowWriter):
+class StarRocksStreamWriter(LaneWrite, StreamArrowWriter):
     """Writes one micro-batch; its proof goes into the directory `proofs`, next to Spark's logs."""
 
-    lanes: LaneWrite
     proofs: FileDirectory | None = None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LaneMessage:
@@ -419,22 +399,18 @@ class StarRocksStreamWriter(StreamArrowWriter):
                 "The task does not know its streaming query and micro-batch, so a replay would not be noticed.",
                 hint="Use foreachBatch(StarRocksSink(options)) with this version of Spark.",
             )
-        return self.lanes.run(iterator, replace(self.lanes.task, checkpoint=query, batch_id=int(batch)))
+        return self.run(iterator, replace(self.task, checkpoint=query, batch_id=int(batch)))
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        self.lanes.finish(messages)
-        arrived = [message for message in messages if isinstance(message, LaneMessage)]
-        before = next((message.before for message in arrived if message.before is not None), None)
+        self.finish(messages)
+        lanes, sent = arrived(messages)
+        before = next((each.before for each in lanes if each.before is not None), None)
         if before is None or self.proofs is None:
             return
-        sent = [each for message in arrived for each in message.messages]
         receipts = of_kind(sent, Receipt)
         proof = before.advanced(batchId, receipts, of_kind(sent, LaneReport))
         if receipts or proof.skips:  # no proof without news: this run's first one says that its lanes have asked
-            ProofLog(self.proofs, self.lanes.task.epoch).record_within(proof, _PROOF_SECONDS)
-
-    def abort(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        self.lanes.roll_back()
+            ProofLog(self.proofs, self.task.epoch).record_within(proof, _PROOF_SECONDS)
 
 
 def _batch_id(text: str | None) -> int | None:

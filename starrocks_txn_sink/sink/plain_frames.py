@@ -39,6 +39,7 @@ from starrocks_txn_sink.options.combinations import Feature
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, RetryPolicy, begin, labels, roll_back, run
 from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.rows.segments import TaskRepeated
+from starrocks_txn_sink.sink.checkpoint import Proof
 from starrocks_txn_sink.sink.lanes import LabelAttempt
 from starrocks_txn_sink.sink.session import UNLISTED, open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
@@ -64,11 +65,24 @@ _CLAIM_SECONDS = 10.0  # for the rollback of all claims; the server ends what is
 
 
 @dataclass(frozen=True, slots=True)
-class FrameMessage(datasource.WriterCommitMessage):
-    """The message of the task that has read one Spark partition to its end."""
+class LaneMessage(datasource.WriterCommitMessage):
+    """A task's message to the end of the write on the driver: the lane's messages, once it has read all of its rows.
+
+    Lane 0 of a stream also brings `before`, the proof of what the take-over found: the process that made it has ended.
+    """
 
     lane: int
     messages: tuple[Message, ...]
+    before: Proof | None = None
+
+
+CommitMessages = Sequence[datasource.WriterCommitMessage | None]
+
+
+def arrived(messages: CommitMessages) -> tuple[list[LaneMessage], list[Message]]:
+    """The messages that tasks have sent, and the lanes' messages in them."""
+    sent = [message for message in messages if isinstance(message, LaneMessage)]
+    return sent, [each for message in sent for each in message.messages]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,41 +143,30 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
         _check_texts(schema, typed=bool(routes))
         encoder = PayloadEncoder(options.database, session.tables.keyless, terms.placeholders)
         number = microseconds()
-        task = LaneTask(
-            terms.options,
-            job,
-            session.epoch,
-            "",
-            number,
-            marked=False,
-            streaming=False,
-            at_end_only=True,
-            compared=frozenset() if options.query_url is not None and not routes else None,
-            label=next(labels(job, session.epoch, LANE, number, 0)),
-            logging=None,
+        label = next(labels(job, session.epoch, LANE, number, 0))
+        task = session.lane_task(
+            terms.options, number, marked=False, streaming=False, at_end_only=True, label=label, logging=None
         )
-        made = cls(task, FrameRows(encoder, ArrowRoute.of(terms, schema) if routes else None))
+        route = ArrowRoute.of(terms, schema) if routes else None
+        made = cls(task if route is None else replace(task, compared=None), FrameRows(encoder, route))
         with RESOURCES.lease(terms.options) as resources:
             made._attempt(resources).begin()
         return made
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> FrameMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> LaneMessage:
         """Load the rows of one Spark partition, unless another try at it has begun to."""
         attempt, clock = replace(Attempt.current(), retry=False), SystemClock()
         run_lane = partial(self.task.messages, self._lane_rows(iterator, attempt.lane), attempt, clock)
-        return FrameMessage(attempt.lane, tuple(self.task.answer(attempt, clock, run_lane)))
+        return LaneMessage(attempt.lane, tuple(self.task.answer(attempt, clock, run_lane)))
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
         """Commit the rows of all tasks, or raise the error of the task that explains the most."""
-        arrived = [message for message in messages if isinstance(message, FrameMessage)]
-        if len(arrived) != len(messages):
-            raise InputError(f"{len(messages) - len(arrived)} of {len(messages)} tasks sent no message.")
-        sent = [each for message in arrived for each in message.messages]
+        tasks, sent = arrived(messages)
+        if len(tasks) != len(messages):
+            raise InputError(f"{len(messages) - len(tasks)} of {len(messages)} tasks sent no message.")
         with RESOURCES.lease(self.task.options) as resources:
             log_messages(self.task, self._attempt(resources).finish(sent))
-        loaded = (
-            message.lane for message in arrived if any(each.rows for each in of_kind(message.messages, LaneShare))
-        )
+        loaded = (task.lane for task in tasks if any(each.rows for each in of_kind(task.messages, LaneShare)))
         self._roll_back_claims(list(loaded))
 
     def abort(self, messages: list[datasource.WriterCommitMessage | None]) -> None:  # noqa: ARG002

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -54,7 +54,7 @@ from starrocks_txn_sink.sink.typed.target import Tables
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.failures import LOGIN_OR_DATABASE
 from starrocks_txn_sink.writer.messages import LaneReport
-from starrocks_txn_sink.writer.task import JobOwnership
+from starrocks_txn_sink.writer.task import JobOwnership, LaneTask
 
 _CLEAN_UP_SECONDS = 5.0
 _PAUSE = 0.5  # between two roll-backs of labels that ending tasks still begin
@@ -100,6 +100,12 @@ class Session:
     def ownership(self) -> JobOwnership | None:
         """The ownership for the lanes; None without a ledger."""
         return JobOwnership(self.token, self.positions, self.skips, self.canary) if self.token else None
+
+    def lane_task(self, options: SinkOptions, batch_id: int, **terms: Any) -> LaneTask:
+        """The task of a lane in micro-batch `batch_id`, as far as the session knows it; `terms` are further fields."""
+        compared = self.compared if options.query_url is not None else None
+        known = {"ownership": self.ownership, "compared": compared, "hold": self.hold}
+        return LaneTask(options, self.job, self.epoch, self.checkpoint, batch_id, **{**known, **terms})
 
     @property
     def labels(self) -> LabelPrefix:

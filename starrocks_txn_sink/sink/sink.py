@@ -401,18 +401,7 @@ class StarRocksSink:
         writer = self._writers.get(origin.job)
         if writer is None or writer.session is not session:
             writer = self._writers[origin.job] = self._open_writer(frame, origin, session)
-        task = LaneTask(
-            self.options,
-            session.job,
-            session.epoch,
-            session.checkpoint,
-            origin.batch_id,
-            streaming=origin.streaming,
-            ownership=session.ownership,
-            compared=session.compared if self.options.query_url is not None else None,
-            hold=session.hold,
-            seconds=seconds,
-        )
+        task = session.lane_task(self.options, origin.batch_id, streaming=origin.streaming, seconds=seconds)
         receipts, reports = writer.write(frame, task, self._listener)
         session.learn_keys(reports)
         self._compare_columns(session, reports)
