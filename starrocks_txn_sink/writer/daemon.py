@@ -22,8 +22,8 @@ def prefer_installed_pyspark() -> None:
     spec = importlib.machinery.PathFinder.find_spec("pyspark", others)
     if spec is None or spec.origin is None:
         return
-    same = str(Path(spec.origin).parent / _ZIP)
-    sys.path[:] = [each for each in sys.path if each != same]
+    same = Path(spec.origin).parent.resolve() / _ZIP  # Spark resolves links, Python's path does not
+    sys.path[:] = [each for each in sys.path if Path(each).resolve() != same]
 
 
 def preload() -> None:

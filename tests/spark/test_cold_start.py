@@ -87,8 +87,9 @@ def test_only_the_zip_of_the_installed_pyspark_leaves_the_path(
     installed = tmp_path / "site" / "pyspark"
     installed.mkdir(parents=True)
     (installed / "__init__.py").touch()
+    (tmp_path / "link").symlink_to(installed.parent)  # an environment that is reached by a link
     home = installed if same else tmp_path / "spark"
-    path = [f"{home}/python/lib/pyspark.zip", f"{home}/python/lib/py4j-src.zip", str(installed.parent)]
+    path = [f"{home}/python/lib/pyspark.zip", f"{home}/python/lib/py4j-src.zip", str(tmp_path / "link")]
     monkeypatch.setattr(sys, "path", path.copy())
     prefer_installed_pyspark()
     assert sys.path == (path[1:] if same else path)
