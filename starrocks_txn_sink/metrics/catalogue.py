@@ -6,6 +6,7 @@ A label is bounded: never a StarRocks label, a transaction id, an offset or a me
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from starrocks_txn_sink import errors
 from starrocks_txn_sink.assembler.rules.spill import StateNotWritten
@@ -37,8 +38,8 @@ class MetricKind(Enum):
 class Metric:
     """`name` has no prefix; the series of `initial` (label values) exist from the start, with the value 0."""
 
-    name: str
     kind: MetricKind
+    name: str
     help: str
     labels: tuple[str, ...] = ()
     initial: tuple[tuple[str, ...], ...] = ()
@@ -79,196 +80,167 @@ def _each(*values: str) -> tuple[tuple[str, ...], ...]:
     return tuple((value,) for value in values)
 
 
-_C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
+_counter, _gauge, _histogram = (partial(Metric, kind) for kind in MetricKind)
 
 METRICS = (
     # right
-    Metric(
+    _counter(
         "integrity_violations_total",
-        _C,
         "Proofs that readers saw, or could see, wrong data: a torn, duplicated or lost source transaction, a source "
         "whose content has changed, or a StarRocks transaction that a take-over would not find. Above 0: stop the job "
         "and investigate.",
         ("kind",),
         _each(*VIOLATIONS),
     ),
-    Metric(
-        "in_doubt_transactions", _G, "StarRocks transactions whose commit may or may not have taken effect.", (JOB,)
-    ),
-    Metric(
+    _gauge("in_doubt_transactions", "StarRocks transactions whose commit may or may not have taken effect.", (JOB,)),
+    _counter(
         "source_transactions_total",
-        _C,
         "Source transactions by outcome: committed; replayed (a repeated micro-batch had them, but they were already "
         "visible); and in the assembler abandoned, dropped by policy, or empty.",
         ("outcome",),
         _each(*SOURCE_OUTCOMES),
     ),
     # fresh
-    Metric(
+    _histogram(
         "end_to_end_latency_seconds",
-        _H,
         "Time from a source transaction's event time to its visibility in StarRocks. Needs the column event_time.",
     ),
-    Metric(
+    _gauge(
         "last_commit_timestamp_seconds",
-        _G,
         "Time at which the last StarRocks transaction was visible, since the Unix epoch. 0 before the first.",
         (JOB,),
     ),
-    Metric(
-        "last_committed_batch_id", _G, "Micro-batch of the last StarRocks transaction; -1 before the first.", (JOB,)
-    ),
-    Metric(
+    _gauge("last_committed_batch_id", "Micro-batch of the last StarRocks transaction; -1 before the first.", (JOB,)),
+    _gauge(
         "last_progress_timestamp_seconds",
-        _G,
         "Time of the last micro-batch that succeeded, or of the query's last report that it is idle, since the Unix "
         "epoch. 0 before the first, and if the job is not expected to continue.",
         (JOB,),
     ),
-    Metric(
+    _gauge(
         "source_lag_rows",
-        _G,
         "Rows in each topic of Kafka that no ended micro-batch has read, asked every 5 seconds, also while one runs. "
         "No series while Kafka does not answer.",
         ("source",),
     ),
-    Metric(
+    _gauge(
         "source_lag_seconds",
-        _G,
         "Time for which the oldest of these rows has waited, as seen by the driver: counted from its start for rows "
         "that were there before. 0 if none waits.",
         ("source",),
     ),
     # flow
-    Metric("rows_total", _C, "Rows that became visible, by table and operation (upsert, delete).", ("table", "op"), ()),
-    Metric(
+    _counter("rows_total", "Rows that became visible, by table and operation (upsert, delete).", ("table", "op"), ()),
+    _counter(
         "bytes_total",
-        _C,
         "Bytes of load bodies that the server accepted, as sent, by table and compression; includes StarRocks "
         "transactions that were rolled back later, and the ledger.",
         ("table", "encoding"),
     ),
-    Metric("transactions_per_commit", _H, "Source transactions in one StarRocks transaction."),
+    _histogram("transactions_per_commit", "Source transactions in one StarRocks transaction."),
     # anatomy
-    Metric("commits_total", _C, "StarRocks transactions by outcome.", ("outcome",), _each(*OUTCOMES)),
-    Metric(
+    _counter("commits_total", "StarRocks transactions by outcome.", ("outcome",), _each(*OUTCOMES)),
+    _histogram(
         "commit_duration_seconds",
-        _H,
         "From the commit request until every row was visible (sum of commit, publish and recover).",
     ),
-    Metric(
+    _histogram(
         "phase_duration_seconds",
-        _H,
         "Time that a StarRocks transaction spent in each phase, over all attempts.",
         ("phase",),
         _each(*PHASES),
     ),
-    Metric("load_duration_seconds", _H, "Duration of one accepted load.", ("table",)),
-    Metric("batch_duration_seconds", _H, "Duration of a micro-batch in the sink."),
+    _histogram("load_duration_seconds", "Duration of one accepted load.", ("table",)),
+    _histogram("batch_duration_seconds", "Duration of a micro-batch in the sink."),
     # assembler
-    Metric(
+    _gauge(
         "open_source_transactions",
-        _G,
         "Source transactions without their END yet, in the source partitions with events in the last micro-batch.",
     ),
-    Metric(
+    _gauge(
         "oldest_open_transaction_timestamp_seconds",
-        _G,
         "Time at which the oldest open source transaction began, as seen by the driver, since the Unix epoch; 0 if "
         "none is open.",
     ),
-    Metric("assembler_state_bytes", _G, "Arrow bytes of the rows of open source transactions."),
-    Metric("open_source_rows", _G, "Rows of open source transactions."),
+    _gauge("assembler_state_bytes", "Arrow bytes of the rows of open source transactions."),
+    _gauge("open_source_rows", "Rows of open source transactions."),
     # saturation
-    Metric("inflight_loads", _G, "Peak of concurrent loads in a lane of the last micro-batch."),
-    Metric("buffer_bytes", _G, "Peak of bytes in the write buffer of a lane of the last micro-batch."),
-    Metric("buffer_limit_bytes", _G, "Bound on buffer_bytes (the option buffer_bytes)."),
-    Metric(
+    _gauge("inflight_loads", "Peak of concurrent loads in a lane of the last micro-batch."),
+    _gauge("buffer_bytes", "Peak of bytes in the write buffer of a lane of the last micro-batch."),
+    _gauge("buffer_limit_bytes", "Bound on buffer_bytes (the option buffer_bytes)."),
+    _gauge(
         "open_starrocks_transactions",
-        _G,
         "StarRocks transactions that the running micro-batches may have open: one per lane.",
     ),
-    Metric(
+    _gauge(
         "transaction_age_ratio",
-        _G,
         "Highest age of a StarRocks transaction of the last micro-batch when it was visible, as a share of timeout.",
     ),
-    Metric("recycled_transactions_total", _C, "StarRocks transactions committed early, at 80 % of their timeout."),
+    _counter("recycled_transactions_total", "StarRocks transactions committed early, at 80 % of their timeout."),
     # errors
-    Metric(
+    _counter(
         "errors_total",
-        _C,
         "Errors by code, including those that a retry repaired. The runbook has a section for each code.",
         ("code",),
         _each(*CODES),
     ),
-    Metric(
+    _gauge(
         "outage_start_timestamp_seconds",
-        _G,
         "Time since which a micro-batch has waited for StarRocks, since the Unix epoch. 0 if none waits.",
         (JOB,),
     ),
-    Metric("failed_batches_total", _C, "Failed micro-batches; Spark or its supervisor repeats them.", (JOB,)),
-    Metric("query_restarts_total", _C, "Further starts of the job's streaming query in this process.", (JOB,)),
-    Metric("query_start_timestamp_seconds", _G, "Start of the job's streaming query, since the Unix epoch.", (JOB,)),
-    Metric("retries_total", _C, "Retries by operation and reason.", ("operation", "reason"), RETRIES),
-    Metric(
+    _counter("failed_batches_total", "Failed micro-batches; Spark or its supervisor repeats them.", (JOB,)),
+    _counter("query_restarts_total", "Further starts of the job's streaming query in this process.", (JOB,)),
+    _gauge("query_start_timestamp_seconds", "Start of the job's streaming query, since the Unix epoch.", (JOB,)),
+    _counter("retries_total", "Retries by operation and reason.", ("operation", "reason"), RETRIES),
+    _counter(
         "requests_total",
-        _C,
         "Requests of the lanes by operation and the reply's status, or the error's code if there was no reply.",
         ("operation", "status"),
         tuple((operation, Status.OK.value) for operation in OPERATIONS),
     ),
-    Metric(
+    _counter(
         "unknown_columns_total",
-        _C,
         "Names in JSON rows that are no columns of their table, so that the server drops their values; counted once a "
         "session and table, in the first rows.",
         ("table",),
     ),
-    Metric(
-        "dead_letter_rows_total", _C, "Rows written to the dead-letter table instead of their own.", ("table", "reason")
+    _counter(
+        "dead_letter_rows_total", "Rows written to the dead-letter table instead of their own.", ("table", "reason")
     ),
     # partitions
-    Metric("partition_position", _G, "Last visible position of each source partition.", ("partition",)),
-    Metric(
+    _gauge("partition_position", "Last visible position of each source partition.", ("partition",)),
+    _gauge(
         "event_time_skew_seconds",
-        _G,
         "Gap between the latest event times of the most and the least advanced source partition. Needs event_time.",
     ),
-    Metric(
+    _gauge(
         "source_partition_timestamp_seconds",
-        _G,
         "Highest event time in each partition of `balanced_kafka`, since the Unix epoch, including unread rows.",
         ("partition",),
     ),
-    Metric(
+    _gauge(
         "source_read_until_timestamp_seconds",
-        _G,
         "Event time up to which `balanced_kafka` has read all partitions, since the Unix epoch; 0 without one.",
     ),
-    Metric(
+    _gauge(
         "source_skew_seconds",
-        _G,
         "Gap between the highest event times of the most and the least advanced partition of `balanced_kafka`.",
     ),
-    Metric("source_held_back_rows", _G, "Rows in Kafka that `balanced_kafka` has not read yet."),
+    _gauge("source_held_back_rows", "Rows in Kafka that `balanced_kafka` has not read yet."),
     # Spark
-    Metric("spark_input_rows_total", _C, "Rows that Spark read from the sources."),
-    Metric(
+    _counter("spark_input_rows_total", "Rows that Spark read from the sources."),
+    _gauge(
         "spark_phase_duration_seconds",
-        _G,
         "Duration of each phase of Spark's last micro-batch.",
         ("phase",),
         _each(*SPARK_PHASES),
     ),
-    Metric("spark_state_rows", _G, "Rows in Spark's state stores."),
-    Metric("spark_state_bytes", _G, "Memory of Spark's state stores."),
-    Metric(
-        "spark_watermark_timestamp_seconds", _G, "Spark's event-time watermark since the Unix epoch; 0 without one."
-    ),
-    Metric("job_info", _G, "Always 1; the labels hold the sink's job and its database.", (JOB, "database")),
-    Metric("build_info", _G, "Always 1; the labels hold the versions.", ("version", "python", "spark")),
+    _gauge("spark_state_rows", "Rows in Spark's state stores."),
+    _gauge("spark_state_bytes", "Memory of Spark's state stores."),
+    _gauge("spark_watermark_timestamp_seconds", "Spark's event-time watermark since the Unix epoch; 0 without one."),
+    _gauge("job_info", "Always 1; the labels hold the sink's job and its database.", (JOB, "database")),
+    _gauge("build_info", "Always 1; the labels hold the versions.", ("version", "python", "spark")),
 )
 
 BY_NAME = {metric.name: metric for metric in METRICS}
