@@ -23,8 +23,7 @@ other status comes from a proxy or another service (wire contract 1.1, 2, 6, 7.2
 import random
 import re
 from base64 import b64encode
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
@@ -83,81 +82,6 @@ HOPS = 4
 REDIRECT = 307
 
 
-@dataclass(frozen=True, slots=True)
-class RedirectedRequest:
-    """One request across its redirects. `perform` makes one exchange; `reply_seconds` bounds each wait for a reply.
-
-    `target_of` is `redirect_target` under the sink's rules.
-    """
-
-    request: Request
-    body: BodyPieces
-    headers: Mapping[str, bytes] = field(repr=False)
-    deadline: Deadline
-    reply_seconds: float
-    target_of: Callable[[str | None], Address]
-    frontends: Frontends
-    perform: Callable[[Exchange], HttpResponse]
-
-    def send(self, first: Address) -> Reply:
-        """Send the request to `first`, follow its redirects, and return the final reply.
-
-        Raises NotSent for a redirect loop, RedirectRefused for a host that is not allowed.
-        """
-        target, sending = first, False
-        asked = first  # the last known frontend; after a load's redirect to a backend, this is the leader
-        seen = {(first, False)}
-        for _ in range(HOPS + 1):
-            answer = self._exchange(target, sending)
-            try:
-                if answer.status != REDIRECT:
-                    reply = self._read_answer(answer, sending)
-                    self.frontends.remember_leader(asked if sending else target)
-                    return reply
-                asked, target = target, self.target_of(answer.location)
-            except (errors.BadReply, errors.HttpRefused, errors.RedirectRefused, errors.ReplyLost) as error:
-                error.context.setdefault("url", str(target))
-                raise
-            # Only a backend gets the body; frontends get an empty PUT.
-            sending = self.request.operation is Operation.LOAD and not self.frontends.includes(target)
-            if (target, sending) in seen:
-                break
-            seen.add((target, sending))
-        self.frontends.forget_leader(first)
-        raise errors.NotSent(
-            f"The frontends redirect {self.request.operation.value} to each other; none of them accepted it.",
-            hint="They may be electing a leader; if this lasts, check their state (SHOW FRONTENDS).",
-            url=str(first),
-        )
-
-    def _exchange(self, target: Address, sending: bool) -> HttpResponse:
-        body = self.body if sending else None
-        try:
-            return self.perform(Exchange(self.request, target, self.headers, body, self.deadline, self.reply_seconds))
-        except errors.NotSent:
-            self.frontends.forget_leader(target)
-            raise
-        except errors.ReplyLost:
-            self.frontends.ask_last(target)
-            raise
-
-    def _read_answer(self, answer: HttpResponse, sending: bool) -> Reply:
-        read = read_load_state if self.request.operation is Operation.LOAD_STATE else read_reply
-        reply = read(answer.status, answer.body)
-        if self.request.operation is Operation.LOAD and reply.status is Status.OK and not sending:
-            raise errors.BadReply(
-                "The empty PUT that asks for a backend returned OK: a proxy followed the redirect by itself and loaded "
-                "an empty body.",
-                hint="Set load_url to the frontends themselves, not to a proxy that follows redirects.",
-            )
-        if reply.status is Status.OK and not answer.whole:
-            raise errors.ReplyLost(
-                "The server answered the load with OK before its body was sent.",
-                hint="Check the proxies between the sink and the backends.",
-            )
-        return reply
-
-
 def redirect_target(rules: RedirectRules, location: str | None) -> Address:
     """The next address. Ignores the Location's path, query and user info: the original ones fit every server."""
     named = parse_location(location)
@@ -205,16 +129,7 @@ class HttpTransport:
         self._connections.close()
 
     def _with_failover(self, request: Request, body: BodyPieces, deadline: Deadline) -> Reply:
-        redirected = RedirectedRequest(
-            request=request,
-            body=body,
-            headers=self._headers(request),
-            deadline=deadline,
-            reply_seconds=self._options.read_timeout,
-            target_of=self._target_of,
-            frontends=self._frontends,
-            perform=self._perform,
-        )
+        headers = self._headers(request)
         addresses = self._frontends.in_order()
         retrying = Retrying(
             retry=retry_if_exception(partial(_may_repeat, request.operation)),
@@ -225,7 +140,8 @@ class HttpTransport:
         )
         for attempt in retrying:
             with attempt:
-                return redirected.send(addresses[(attempt.retry_state.attempt_number - 1) % len(addresses)])
+                first = addresses[(attempt.retry_state.attempt_number - 1) % len(addresses)]
+                return self._follow(Exchange(request, first, headers, None, deadline, self._options.read_timeout), body)
         raise AssertionError("tenacity neither returned nor raised")
 
     def _pause(self, addresses: int, deadline: Deadline, state: RetryCallState) -> float:
@@ -240,8 +156,64 @@ class HttpTransport:
             self._authorization = basic_authorization(self._options.username, self._options.read_password())
         return headers_of(request, self._authorization)
 
+    def _follow(self, exchange: Exchange, body: BodyPieces) -> Reply:
+        """Make the exchange and those to which it is redirected, and return the final reply; `body` is for a backend.
+
+        Raises NotSent for a redirect loop, RedirectRefused for a host that is not allowed.
+        """
+        operation, first = exchange.request.operation, exchange.address
+        target, sending = first, False
+        asked = first  # the last known frontend; after a load's redirect to a backend, this is the leader
+        seen = {(first, False)}
+        for _ in range(HOPS + 1):
+            answer = self._perform(replace(exchange, address=target, body=body if sending else None))
+            try:
+                if answer.status != REDIRECT:
+                    reply = _read_answer(operation, answer, sending)
+                    self._frontends.remember_leader(asked if sending else target)
+                    return reply
+                asked, target = target, self._target_of(answer.location)
+            except (errors.BadReply, errors.HttpRefused, errors.RedirectRefused, errors.ReplyLost) as error:
+                error.context.setdefault("url", str(target))
+                raise
+            # Only a backend gets the body; frontends get an empty PUT.
+            sending = operation is Operation.LOAD and not self._frontends.includes(target)
+            if (target, sending) in seen:
+                break
+            seen.add((target, sending))
+        self._frontends.forget_leader(first)
+        raise errors.NotSent(
+            f"The frontends redirect {operation.value} to each other; none of them accepted it.",
+            hint="They may be electing a leader; if this lasts, check their state (SHOW FRONTENDS).",
+            url=str(first),
+        )
+
     def _perform(self, exchange: Exchange) -> HttpResponse:
-        return self._connections.for_this_thread().perform(exchange)
+        try:
+            return self._connections.for_this_thread().perform(exchange)
+        except errors.NotSent:
+            self._frontends.forget_leader(exchange.address)
+            raise
+        except errors.ReplyLost:
+            self._frontends.ask_last(exchange.address)
+            raise
+
+
+def _read_answer(operation: Operation, answer: HttpResponse, sending: bool) -> Reply:
+    read = read_load_state if operation is Operation.LOAD_STATE else read_reply
+    reply = read(answer.status, answer.body)
+    if operation is Operation.LOAD and reply.status is Status.OK and not sending:
+        raise errors.BadReply(
+            "The empty PUT that asks for a backend returned OK: a proxy followed the redirect by itself and loaded "
+            "an empty body.",
+            hint="Set load_url to the frontends themselves, not to a proxy that follows redirects.",
+        )
+    if reply.status is Status.OK and not answer.whole:
+        raise errors.ReplyLost(
+            "The server answered the load with OK before its body was sent.",
+            hint="Check the proxies between the sink and the backends.",
+        )
+    return reply
 
 
 def _may_repeat(operation: Operation, error: BaseException) -> bool:

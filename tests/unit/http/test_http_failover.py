@@ -5,8 +5,8 @@ from __future__ import annotations
 import http.client
 import random
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 import requests
@@ -25,11 +25,10 @@ from starrocks_txn_sink.errors import (
     StarRocksSinkError,
 )
 from starrocks_txn_sink.http import HttpTransport, connection
-from starrocks_txn_sink.http.connection import BodyPieces, Exchange, HttpResponse
-from starrocks_txn_sink.http.transport import Frontends, RedirectedRequest, redirect_target
+from starrocks_txn_sink.http.connection import BodyPieces, Exchange, HttpResponse, ThreadConnections
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
-from starrocks_txn_sink.protocol.wire import LabelState, Operation, Request, Status
+from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 from tests.support.http_peer import Caller, Got, Peer, redirects, says, unused_port
 
 OK = {"Status": "OK", "Message": ""}
@@ -216,9 +215,8 @@ def test_frontends_that_point_to_each_other_reach_nobody() -> None:
 
 def test_a_chain_of_redirects_has_an_end() -> None:
     hops = iter(f"http://127.0.0.1:{port}/" for port in range(20_000, 30_000))
-    redirected = held(BEGIN, lambda _: HttpResponse(307, next(hops), b""))
     with pytest.raises(NotSent, match="to each other"):
-        redirected.send(Address("http", "127.0.0.1", 8030))
+        follow(BEGIN, lambda _: HttpResponse(307, next(hops), b""))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +231,7 @@ def test_a_location_that_two_readers_read_differently_is_followed_by_neither(loc
         return HttpResponse(307, location, b"")
 
     with pytest.raises(BadReply, match="names no usable host"):
-        held(BEGIN, perform, redirect_hosts=["*.svc.cluster.local"]).send(Address("http", "127.0.0.1", 8030))
+        follow(BEGIN, perform, redirect_hosts=["*.svc.cluster.local"])
     assert sent == [Address("http", "127.0.0.1", 8030)]
 
 
@@ -264,18 +262,21 @@ def test_a_reply_that_breaks_the_http_library_is_a_typed_error() -> None:
         made.close()
 
 
-def held(request: Request, perform: Any, body: Any = None, **changes: Any) -> RedirectedRequest:
+def exchange_of(request: Request) -> Exchange:
+    first = Address("http", "127.0.0.1", 8030)
+    return Exchange(request, first, {"authorization": b"Basic secret"}, None, soon(), 1.0)
+
+
+def follow(request: Request, perform: Any, body: Any = None, **changes: Any) -> Reply:
+    """The reply to a request whose exchanges `perform` makes."""
     options = SinkOptions(load_url="http://127.0.0.1:8030", database="shop", delivery="at-least-once", **changes)
-    return RedirectedRequest(
-        request=request,
-        body=BodyPieces(body),
-        headers={"authorization": b"Basic secret"},
-        deadline=soon(),
-        reply_seconds=1.0,
-        target_of=partial(redirect_target, options.redirect_rules),
-        frontends=Frontends(options.frontends),
-        perform=perform,
-    )
+    made = HttpTransport(options)
+    with mock.patch.object(ThreadConnections, "perform", lambda _, exchange: perform(exchange)):
+        return made._follow(exchange_of(request), BodyPieces(body))
+
+
+def test_an_exchange_does_not_show_the_password() -> None:
+    assert "secret" not in repr(exchange_of(BEGIN))
 
 
 def test_an_ok_to_half_a_body_is_not_believed() -> None:
@@ -283,10 +284,8 @@ def test_an_ok_to_half_a_body_is_not_believed() -> None:
         [HttpResponse(307, "http://127.0.0.1:8040/", b""), HttpResponse(200, None, b'{"Status":"OK"}', whole=False)]
     )
     load = Request(Operation.LOAD, "shop", "job-1", "orders")
-    redirected = held(load, lambda _: next(answers), [b"[]"])
     with pytest.raises(ReplyLost, match="before its body was sent"):
-        redirected.send(Address("http", "127.0.0.1", 8030))
-    assert "secret" not in repr(redirected)
+        follow(load, lambda _: next(answers), [b"[]"])
 
 
 def test_a_kept_alive_connection_that_died_leaves_the_effect_unknown() -> None:
