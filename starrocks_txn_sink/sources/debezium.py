@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from starrocks_txn_sink.errors import OptionError
@@ -16,10 +17,6 @@ from starrocks_txn_sink.rows.columns import KEY_DELETES
 from starrocks_txn_sink.sources.debezium_values import CHANGE, KEY, MARKER, PLACE, TIMESTAMP, read_values
 from starrocks_txn_sink.sources.txn_event import check_input
 from starrocks_txn_sink.sources.txn_lines import OnMalformed, check_literal
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
 
 OnUnknownTable = Literal["fail", "skip", "dead_letter"]
 TableRule = str | Mapping[str, str]

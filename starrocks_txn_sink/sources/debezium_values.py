@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.rows.json_objects import read_objects
 from starrocks_txn_sink.sources.txn_event import named_column
 from starrocks_txn_sink.sources.txn_lines import members, strict_text, text_of, value_at, whole_number
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _STRING, _BIGINT = T.StringType(), T.LongType()
 

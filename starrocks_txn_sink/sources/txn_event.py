@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
@@ -14,10 +15,6 @@ from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.ledger import quoted
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, OnMalformed, TxnEventLines
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
 
 TXN_EVENT_SCHEMA: Final = (
     "source_partition STRING, position BIGINT, type STRING, txn_id STRING, "
