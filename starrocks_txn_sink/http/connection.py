@@ -46,8 +46,6 @@ class BodyPieces:
 
     def __init__(self, body: Body | Sequence[memoryview | bytes] | None) -> None:
         self._body: Body | Sequence[memoryview | bytes] = () if body is None else body
-        if isinstance(self._body, (bytes, bytearray, memoryview)):
-            self._body = (self._body,)
         measured = isinstance(self._body, Sequence)
         self._length = sum(_view(piece).nbytes for piece in self._body) if measured else len(self._body)
         self.complete = self._length == 0
