@@ -18,13 +18,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from starrocks_txn_sink.rows.segments import bounds_of
+
 LIBRARY: Final = Path(__file__).with_name("_compiled.so")
 PURE: Final = "STARROCKS_TXN_SINK_PURE"
 """Set to 1 in the environment, this variable does without the compiled loops."""
 _ABI: Final = 1  # of compiled.c; a library of another one is not used
 _MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
-_NARROW: Final = (pa.string(), pa.binary())
-_WIDE: Final = (pa.large_string(), pa.large_binary())
+_TEXTS: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
 Functions = Mapping[str, tuple[Any, Sequence[Any]]]
@@ -85,30 +86,23 @@ def read_events(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
     None where the loop is not there, or a value is not plain: malformed, with an escape in a name or a lone surrogate,
     nested deeper than 64, or NULL.
     """
-    wide = values.type in _WIDE
-    if not is_available() or values.null_count or not len(values) or not (wide or values.type in _NARROW):
+    if not is_available() or values.null_count or not len(values) or values.type not in _TEXTS:
         return None
-    _, bounds, data = values.buffers()
-    width = 8 if wide else 4
-    first, last = (int.from_bytes(bounds[at : at + width], sys.byteorder) for at in _ends(values, width))
-    if data is None or last - first > _MOST_BYTES:
+    bounds, data = bounds_of(values), values.buffers()[2]
+    size = int(bounds[-1] - bounds[0])
+    if data is None or size > _MOST_BYTES:
         return None
-    room = last - first + _library().txn_sink_slack()
+    room = size + _library().txn_sink_slack()
     made = [_Buffers(kind, len(values), room) for kind in fields.types]
     columns = (_Column * len(made))(
         *(each.column(name.encode()) for each, name in zip(made, fields.names, strict=True))
     )
-    start = bounds.address + values.offset * width
-    read = _library().txn_sink_read(start, wide, data.address, len(values), columns, len(made))
+    wide = bounds.itemsize == 8
+    read = _library().txn_sink_read(bounds.ctypes.data, wide, data.address, len(values), columns, len(made))
     if read != len(values):
         return None
     arrays = [each.array(column.nulls) for each, column in zip(made, columns, strict=True)]
     return pa.Table.from_arrays(arrays, schema=fields)
-
-
-def _ends(values: pa.Array, width: int) -> tuple[int, int]:
-    """Where the buffer of offsets has the first one of a slice, and the last."""
-    return values.offset * width, (values.offset + len(values)) * width
 
 
 class _Buffers:

@@ -291,7 +291,7 @@ def _all_equal(names: pa.Array) -> bool:
     """Whether all names are equal: same lengths, and the buffer equals itself shifted by one name."""
     if len(names) < 2:
         return bool(len(names))
-    bounds = _bounds(names)
+    bounds = bounds_of(names)
     first, size, last = int(bounds[0]), int(bounds[1] - bounds[0]), int(bounds[-1])
     if last - first != size * len(names) or not np.all(np.diff(bounds) == size):
         return False
@@ -386,11 +386,11 @@ def _group_by_key(payload: pa.Array, keys: Ints) -> tuple[pa.Array, Ints, Ints |
 
 def layout(values: pa.Array) -> tuple[Ints, pa.Buffer]:
     """Offsets of strings or binaries in their data buffer, then the end of the last one; and that buffer."""
-    return _bounds(values).astype(np.int64), values.buffers()[2] or pa.py_buffer(b"")
+    return bounds_of(values).astype(np.int64), values.buffers()[2] or pa.py_buffer(b"")
 
 
-def _bounds(values: pa.Array) -> np.ndarray[Any, Any]:
-    """The offsets of `layout` without a copy: int32, or int64 for large strings."""
+def bounds_of(values: pa.Array) -> np.ndarray[Any, Any]:
+    """The offsets of `layout` without a copy: int32, or int64 for large strings and binaries."""
     wide = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
     bounds = np.frombuffer(values.buffers()[1], dtype=np.int64 if wide else np.int32)
     return bounds[values.offset : values.offset + len(values) + 1]
