@@ -72,7 +72,7 @@ def _outage_status(model: Model, now: float) -> HealthStatus | None:
     job = min(waiting, key=lambda job: job.outage_since)
     light = Light.BAD if now - job.outage_since > _OUTAGE_LIMIT else Light.WARN
     text = f"Waiting for StarRocks for {ago(now, job.outage_since)} ({job.outage_code}); nothing is lost."
-    return HealthStatus(light, _with_job_name(model, job, text))
+    return _of_job(model, job, light, text)
 
 
 def _failure_status(model: Model, now: float, limit: float) -> HealthStatus | None:
@@ -81,20 +81,17 @@ def _failure_status(model: Model, now: float, limit: float) -> HealthStatus | No
     failed = [job for job in jobs if job.failed_at]
     if failed:
         job = max(failed, key=lambda job: job.failed_at)
-        since = f"last committed {ago(now, job.last_commit)} ago" if job.last_commit else "no commit yet"
-        text = f"The last micro-batch failed {ago(now, job.failed_at)} ago ({job.failed_code}); {since}."
-        return HealthStatus(Light.BAD, _with_job_name(model, job, text))
+        text = f"The last micro-batch failed {ago(now, job.failed_at)} ago ({job.failed_code})"
+        return _of_job(model, job, Light.BAD, f"{text}; {_last_commit(job, now)}.")
     ended = [job for job in jobs if job.ended_code]
     if ended:
         job = ended[0]
-        return HealthStatus(
-            Light.BAD, _with_job_name(model, job, f"The query ended {ago(now, job.ended_at)} ago ({job.ended_code}).")
-        )
+        return _of_job(model, job, Light.BAD, f"The query ended {ago(now, job.ended_at)} ago ({job.ended_code}).")
     for job in jobs:
         if job.stale(now, limit):
             text = f"No progress for {ago(now, job.last_progress or job.first_seen)}"
             busy = f"; a micro-batch has been running for {ago(now, job.running_since)}" if job.running_since else ""
-            return HealthStatus(Light.BAD, _with_job_name(model, job, f"{text}{busy}."))
+            return _of_job(model, job, Light.BAD, f"{text}{busy}.")
     return None
 
 
@@ -104,11 +101,10 @@ def _slow_status(model: Model, now: float) -> HealthStatus | None:
         return None
     job = min(slow, key=lambda job: job.running_since)
     usual = f", usually {ago(job.usual_seconds, 0.0)}" if job.batch_seconds else ""
-    last = f"; last committed {ago(now, job.last_commit)} ago" if job.last_commit else "; no commit yet"
     waiting = sum(lag.rows for lag in model.source_lags.get(job.query, {}).values())
     rows = f"; {_plural(waiting, 'row')} wait{'s' if waiting == 1 else ''} in the source" if waiting else ""
-    text = f"A micro-batch has been running for {ago(now, job.running_since)}{usual}{last}{rows}."
-    return HealthStatus(Light.WARN, _with_job_name(model, job, text))
+    text = f"A micro-batch has been running for {ago(now, job.running_since)}{usual}; {_last_commit(job, now)}{rows}."
+    return _of_job(model, job, Light.WARN, text)
 
 
 def _lag_status(model: Model, now: float) -> HealthStatus | None:
@@ -121,10 +117,9 @@ def _lag_status(model: Model, now: float) -> HealthStatus | None:
     if not late:
         return None
     job, source, lag = max(late, key=lambda each: each[2].seconds)
-    last = f"last committed {ago(now, job.last_commit)} ago" if job.last_commit else "no commit yet"
     rows = f"{_plural(lag.rows, 'row')} of {source} wait{'s' if lag.rows == 1 else ''}"
-    text = f"{rows}, the oldest one for {ago(lag.seconds, 0.0)}; {last}."
-    return HealthStatus(Light.WARN, _with_job_name(model, job, text))
+    text = f"{rows}, the oldest one for {ago(lag.seconds, 0.0)}; {_last_commit(job, now)}."
+    return _of_job(model, job, Light.WARN, text)
 
 
 def _quiet_status(model: Model, now: float) -> HealthStatus | None:
@@ -204,8 +199,13 @@ def _warn(condition: object) -> Light:
     return Light.WARN if condition else Light.OK
 
 
-def _with_job_name(model: Model, job: JobStatus, text: str) -> str:
-    return f"{job.name}: {text}" if len(model.jobs) > 1 else text
+def _of_job(model: Model, job: JobStatus, light: Light, text: str) -> HealthStatus:
+    """A statement about one job, which names it if there are several."""
+    return HealthStatus(light, f"{job.name}: {text}" if len(model.jobs) > 1 else text)
+
+
+def _last_commit(job: JobStatus, now: float) -> str:
+    return f"last committed {ago(now, job.last_commit)} ago" if job.last_commit else "no commit yet"
 
 
 def _plural(number: int, what: str) -> str:
