@@ -43,7 +43,7 @@ from starrocks_txn_sink.sink.session import Session, run_once
 from starrocks_txn_sink.sink.typed.route import TableTerms
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import KafkaSource, PlannedRanges
-from starrocks_txn_sink.sources.txn_event import named_column, parse_txn_events
+from starrocks_txn_sink.sources.txn_event import named_column, parse_lines
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, TxnEventLines
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
@@ -119,17 +119,6 @@ class TransactionAssembly:
     @property
     def policy(self) -> Policy:
         return Policy(self.interleaved, seconds(self.open_timeout), self.on_open_timeout, self.missing_begin)
-
-
-def _parse_first(frame: DataFrame, lines: TxnEventLines) -> DataFrame:
-    return parse_txn_events(
-        frame,
-        lines.value,
-        source_partition=lines.source_partition,
-        position=lines.position,
-        keep=(EVENT_TIME,) if projection.event_time(frame) else (),
-        on_malformed=lines.on_malformed,
-    )
 
 
 def _event_columns(frame: DataFrame, by: str) -> list[Column]:
@@ -349,7 +338,8 @@ class EventsWriter:
         """
         lines, lanes, name_task = self.assembly.lines, plan.lanes, task.ownership is not None
         if lines is not None and self.sort and not lines.placed:
-            frame, lines = _parse_first(frame, lines), None
+            keep = (EVENT_TIME,) if projection.event_time(frame) else ()
+            frame, lines = parse_lines(frame, lines, keep, "parse_txn_events"), None
         if self.log is None:  # independent frames may be of any Spark session
             self._kept.clear()
         kept = self._kept.get(self.sort)

@@ -74,18 +74,23 @@ def parse_txn_events(
         events = parse_txn_events(reader.load())
     """
     lines = TxnEventLines(value=value, source_partition=source_partition, position=position, on_malformed=on_malformed)
-    places = {SOURCE_PARTITION: source_partition, POSITION: position}
-    needed = (value, *(each for each in places.values() if each), *keep)
+    return parse_lines(df, lines, keep, name)
+
+
+def parse_lines(df: DataFrame, lines: TxnEventLines, keep: tuple[str, ...], name: str) -> DataFrame:
+    """`parse_txn_events` with the columns and the policy of `lines`."""
+    places = {SOURCE_PARTITION: lines.source_partition, POSITION: lines.position}
+    needed = (lines.value, *(each for each in places.values() if each), *keep)
     check_input(df, needed, ", or None to take the field from the JSON")
     kept = {f"keep_{number}": each for number, each in enumerate(keep)}
-    given = {VALUE: value, **{name: own for name, own in places.items() if own}, **kept}
+    given = {VALUE: lines.value, **{name: own for name, own in places.items() if own}, **kept}
     raw = df.select(*(named_column(own).alias(name) for name, own in given.items()))
     fields = [
         T.StructField(field.name, raw.schema[field.name].dataType if places.get(field.name) else field.dataType)
         for field in _EVENT_FIELDS.fields
     ]
     fields += [T.StructField(own, raw.schema[name].dataType) for name, own in kept.items()]
-    if on_malformed == "fail":
+    if lines.on_malformed == "fail":
         return raw.mapInArrow(_Parser(lines, tuple(kept)), T.StructType(fields))
     parser, counted = _Parser(lines, tuple(kept), counting=True), T.StructField(_MALFORMED, T.LongType())
     events = raw.mapInArrow(parser, T.StructType([*fields, counted]))
