@@ -28,7 +28,6 @@ from starrocks_txn_sink import telemetry
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.metrics import MetricsServer
-from starrocks_txn_sink.metrics.exposition import exposition
 from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
@@ -198,7 +197,7 @@ def main(rows: int, rounds: int, with_spark: bool) -> None:
             metrics(event)
 
     driver = min(cpu(tell) for _ in range(200))
-    scrape = min(cpu(lambda: exposition(metrics._collector, "")) for _ in range(20))
+    scrape = min(cpu(lambda: metrics._collector.exposition("")) for _ in range(20))
     page = min(cpu(lambda: dashboard_state(metrics.model, time.time(), 60.0)) for _ in range(20))
     base, share = spent["without"], spent["with"] / spent["without"] - 1
     say = sys.stdout.write

@@ -23,6 +23,11 @@ class ModelCollector(Collector):
         with self._model.lock:
             yield from [self._family(metric) for metric in METRICS]
 
+    def exposition(self, accept: str) -> tuple[bytes, str]:
+        """Body and content type in the format that the Accept header prefers."""
+        encoder, content_type = choose_encoder(accept)
+        return encoder(self), content_type
+
     def _family(self, metric: Metric) -> core.Metric:
         metrics, build = self._model.metrics, self._model.build
         if metric.kind is MetricKind.HISTOGRAM:
@@ -41,9 +46,3 @@ class ModelCollector(Collector):
 def _buckets(durations: Durations) -> list[tuple[str, float]]:
     bounds = [*map(repr, map(float, durations.bounds)), "+Inf"]
     return list(zip(bounds, map(float, accumulate(durations.counts)), strict=True))
-
-
-def exposition(collector: Collector, accept: str) -> tuple[bytes, str]:
-    """Body and content type in the format that the Accept header prefers."""
-    encoder, content_type = choose_encoder(accept)
-    return encoder(collector), content_type

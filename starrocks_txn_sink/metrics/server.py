@@ -347,9 +347,7 @@ class MetricsServer:
         }
 
     def _metrics(self, query: HttpQuery) -> HttpReply:
-        from starrocks_txn_sink.metrics.exposition import exposition
-
-        return HttpReply(*exposition(self._collector, query.accept))
+        return HttpReply(*self._collector.exposition(query.accept))
 
     def _readyz(self, _: HttpQuery) -> HttpReply:
         with self.model.lock:
