@@ -65,7 +65,8 @@ class Model:
         if handler is not None:
             with self.lock:
                 handler(event.fields, self.clock.wall())
-                self._set_job_gauges()
+                if "job" in event.fields or "query" in event.fields:  # a receipt or report waits for its batch's end
+                    self._set_job_gauges()
 
     def has_query(self, query: str) -> bool:
         """Whether a streaming query uses the sink."""
