@@ -146,7 +146,7 @@ def _record(_logger: Any, _method: str, fields: Fields) -> Mapping[str, Any]:
 
 
 def _limit_value(value: Any) -> Any:
-    """A scalar unchanged, a text cut to _LONGEST; else the type's name, because the value could hold rows."""
+    """A scalar unchanged, a text cut to _MAX_TEXT; else the type's name, because the value could hold rows."""
     if isinstance(value, bool | int):
         return value if abs(value) < 1 << 63 else str(value)
     if isinstance(value, float):

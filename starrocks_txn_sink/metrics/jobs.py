@@ -1,4 +1,4 @@
-"""The recent StarRocks transactions for the page, bounded in number and in detail."""
+"""What the model knows of transactions, assembling stages and jobs, bounded in number and in detail."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence

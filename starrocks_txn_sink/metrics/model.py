@@ -3,8 +3,8 @@
 Events of the sink on the driver, and their fields:
 
     sink.made           buffer_bytes, timeout, version     session.opened   job, exactly_once
-    batch.started       job, batch_id, lanes, query, database    lane.reported    report (lane.report.LaneReport)
-    receipt.collected   receipt (lane.receipt.Receipt)     batch.completed  job, batch_id, seconds, receipts
+    batch.started       job, batch_id, lanes, query, database    lane.reported    report (LaneReport)
+    receipt.collected   receipt (Receipt)                  batch.completed  job, batch_id, seconds, receipts
     batch.failed        job, batch_id, seconds, code, report or None     batch.stopped    job, batch_id, seconds
     outage.met          the same; the driver waits and writes again    outage.ended   job, batch_id, seconds
     integrity.violated  kind (torn, duplicated, lost, source_changed, unlisted)

@@ -1,4 +1,4 @@
-"""Bounded collections of label values, so that a metric never has unlimited series."""
+"""The values of all metrics, with a bounded number of series, and their history for the page."""
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The StarRocks table for the rows of a source's table, by a regular expression or a mapping."""
+"""Debezium's change events and transaction markers as columns, and the StarRocks table of each source table."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class KafkaAdmin:
         return PartitionEnds(self.end_offsets(chosen), newest)
 
     def _newest_before_open_transactions(self, partitions: list[KafkaPartition]) -> dict[KafkaPartition, int]:
-        """Highest readable event time of the partitions that have readable rows; see `newest_time`."""
+        """Highest readable event time of the partitions that have readable rows; see `newest_readable`."""
         if not partitions or self._level is IsolationLevel.READ_UNCOMMITTED:
             return {}
         first_rows = self._rows_from(dict.fromkeys(partitions, 0))
@@ -83,7 +83,7 @@ class KafkaAdmin:
         return min((time for offset, time in first_rows if offset >= 0), default=None)
 
     def offsets_from(self, partitions: Iterable[KafkaPartition], end: Offsets) -> Callable[[int], Offsets]:
-        """Kafka's offsets for times as a function, `balanced_plan.OffsetsFrom`."""
+        """Kafka's offsets for times as a function, `balanced.plan.OffsetsFrom`."""
         chosen = list(partitions)
 
         def offsets_at(time: int) -> Offsets:
