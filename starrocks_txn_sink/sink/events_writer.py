@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from heapq import nsmallest
@@ -21,7 +21,6 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.assembler.rules.incremental import expire, total_counters
 from starrocks_txn_sink.assembler.rules.model import MissingBegin, OnOpenTimeout, Policy, seconds
-from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import FOLDER as ROWS
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest, missing_rows
 from starrocks_txn_sink.assembler.spark import event_columns
@@ -34,7 +33,6 @@ from starrocks_txn_sink.protocol.ledger import Owner, check_owner
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME
-from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.checkpoint import HadoopDirectory, query_directory
 from starrocks_txn_sink.sink.lanes import LanePlan, refuse_own_labels, run_shared
@@ -178,16 +176,15 @@ class _SchemaColumns:
 class EventsWriter:
     """Runs the micro-batches of one session; without a log each frame is independent (`StarRocksSink.write`).
 
-    `content` makes payloads of the events' rows; `keys` as in `LaneTask`. The first frame decides the `plan`.
+    The first frame decides the `plan`, and at first whether events are sorted.
     """
 
     assembly: TransactionAssembly
     session: Session
-    log: ManifestLog | None
-    sort: bool
-    content: PayloadEncoder
-    keys: Mapping[str, TableKey]
+    terms: TableTerms
+    log: ManifestLog | None = None
     plan: LanePlan | None = None
+    sort: bool = False
     _relay: dict[str, bytes] = field(default_factory=dict)  # the files of open rows that the driver brings to lanes
     _kafka: KafkaSource | None = None
     _row_bytes: float = 200.0  # of the last micro-batch; a guess for the first one
@@ -199,10 +196,8 @@ class EventsWriter:
     ) -> EventsWriter:
         """A writer for a streaming query (`query` is its id, or its job if the id is hidden), or for a frame (None)."""
         terms = TableTerms.of((), frame.schema, "", options, session.tables)
-        content = PayloadEncoder(options.database, session.tables.keyless, terms.placeholders)
-        rest = _sorted_first(options, None), content, terms.keys
         if query is None:
-            return cls(assembly, session, None, *rest)
+            return cls(assembly, session, terms)
         directory = query_directory(frame, assembly.state_dir, query)
         if directory is None:
             raise OptionError(
@@ -212,7 +207,7 @@ class EventsWriter:
                 option="state_dir",
             )
         keep = int(str(frame.sparkSession.conf.get(_RETAIN, "100")))
-        return cls(assembly, session, ManifestLog.open(directory, session.epoch, query, keep), *rest)
+        return cls(assembly, session, terms, ManifestLog.open(directory, session.epoch, query, keep))
 
     def write(self, frame: DataFrame, task: LaneTask, listener: Listener) -> tuple[list[Receipt], list[LaneReport]]:
         """Write one micro-batch of events."""
@@ -232,24 +227,24 @@ class EventsWriter:
         return self.log.before(batch, may_begin=self.assembly.missing_begin == "fail")
 
     def _lanes(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
-        messages = self._run(frame, task, before, now)
+        plan = self.plan
+        if plan is None:
+            plan = self.plan = LanePlan.of(frame, task.options, positioned=True, direct=self.assembly.reads_kafka)
+            self.sort = _sorted_first(task.options, plan)
+        messages = self._run(frame, task, plan, before, now)
         why = why_to_sort(messages, task.options, "events")
-        if why is not None and self.plan is not None and self.plan.shared:
-            refuse_own_labels(task.options, why)
-            self.plan = LanePlan(task.options.lane_count)
         if why is None:
             small = all(each.small for each in of_kind(messages, CarryOver))  # then the next one may be, too
-            self.sort = _sorted_first(task.options, self.plan) or (self.sort and not small)
+            self.sort = _sorted_first(task.options, plan) or (self.sort and not small)
             return messages
+        if plan.shared:
+            refuse_own_labels(task.options, why)
+            plan = self.plan = LanePlan(task.options.lane_count)
         _log.warning("events.sorted", why=why)
         self.sort = True
-        return self._run(frame, task, before, now)
+        return self._run(frame, task, plan, before, now)
 
-    def _run(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
-        if self.plan is None:
-            self.plan = LanePlan.of(frame, task.options, positioned=True, direct=self.assembly.reads_kafka)
-            self.sort = _sorted_first(task.options, self.plan)
-        plan = self.plan
+    def _run(self, frame: DataFrame, task: LaneTask, plan: LanePlan, before: Manifest, now: float) -> list[Message]:
         planned = self._plan_kafka(frame, task, plan)
         ranges = planned.lanes if planned is not None else ()
         if ranges:
@@ -259,7 +254,7 @@ class EventsWriter:
         relayed = self.log is not None and isinstance(self.log.directory, HadoopDirectory)
         assembly = AssemblySpec(
             policy=self.assembly.policy,
-            content=self.content,
+            content=self.terms.encoder,
             now=now,
             directory=self.log.directory if self.log is not None and not relayed else None,
             stem=self.log.stem(task.batch_id) if self.log is not None else "frame",
@@ -274,7 +269,7 @@ class EventsWriter:
             marker=self.log.marker if self.log is not None else "",
             ranges=ranges,
         )
-        task = replace(task, at_end_only=not self.sort, keys=self.keys, whole=bool(ranges))
+        task = replace(task, at_end_only=not self.sort, keys=self.terms.keys, whole=bool(ranges))
 
         def run_lanes(task: LaneTask) -> list[Message]:
             return [decode(row[0]) for row in rows.mapInArrow(AssemblingLaneTask(task, assembly), _MESSAGES).collect()]
@@ -385,7 +380,9 @@ class EventsWriter:
                 self._keep_relayed(after, inline)
             self.log.publish(after)
         counters = total_counters([*(each.flows for each in carried), flows], after.levels())
-        _emit_notices([*(notice for each in carried for notice in each.notices), *notices], listener)
+        for notice in (*(notice for each in carried for notice in each.notices), *notices):
+            _log.warning(notice.name, **notice.fields)
+            listener(notice)
         oldest = min((each.opened_at for one in after.partitions.values() for each in one.state.live()), default=0.0)
         malformed = sum(each.malformed for each in carried)
         if malformed:
@@ -403,9 +400,9 @@ def check_still_owner(options: SinkOptions, session: Session) -> None:
         run_once(options, check_owner(session.job, owner, session.token, random.Random()), options.batch_deadline)
 
 
-def _sorted_first(options: SinkOptions, plan: LanePlan | None) -> bool:
+def _sorted_first(options: SinkOptions, plan: LanePlan) -> bool:
     """Whether events are sorted before any lane reads them."""
-    if plan is not None and plan.shared:
+    if plan.shared:
         return False
     return options.shuffle is True or options.lane_count > 1 or always_sorted(options.features, assembled=True)
 
@@ -427,9 +424,3 @@ def _oldest_open(after: Manifest) -> list[dict[str, Any]]:
         {"partition": name, "position": each.position, "since": each.opened_at, "rows": each.rows, "bytes": each.bytes}
         for name, each in nsmallest(OLDEST_LIMIT, live, key=lambda item: item[1].opened_at)
     ]
-
-
-def _emit_notices(notices: Sequence[Event], listener: Listener) -> None:
-    for notice in notices:
-        _log.warning(notice.name, **notice.fields)
-        listener(notice)

@@ -141,14 +141,13 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
         # The time zone is no more than a name: times are judged over Arrow.
         terms = TableTerms.of(routes, schema, options.timestamp_zone or "UTC", options, session.tables)
         _check_texts(schema, typed=bool(routes))
-        encoder = PayloadEncoder(options.database, session.tables.keyless, terms.placeholders)
         number = microseconds()
         label = next(labels(job, session.epoch, LANE, number, 0))
         task = session.lane_task(
             terms.options, number, marked=False, streaming=False, at_end_only=True, label=label, logging=None
         )
         route = ArrowRoute.of(terms, schema) if routes else None
-        made = cls(task if route is None else replace(task, compared=None), FrameRows(encoder, route))
+        made = cls(task if route is None else replace(task, compared=None), FrameRows(terms.encoder, route))
         with RESOURCES.lease(terms.options) as resources:
             made._attempt(resources).begin()
         return made

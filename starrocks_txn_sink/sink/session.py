@@ -22,7 +22,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -94,6 +94,7 @@ class Session:
     skips: dict[str, Skip] = field(default_factory=dict)  # of rows that the ledger has, over micro-batches
     accepted: Sequence[str] = ()  # acceptances of the ledger as it is
     canary: bool = True  # no lane has asked yet whether a take-over would find its label
+    proofs: ProofLog | None = None  # in the query's checkpoint
     compared: frozenset[str] = frozenset()  # tables whose columns were compared with the names in rows
 
     @property
@@ -134,10 +135,6 @@ class Session:
         listed = [report.listed for report in reports if report.listed is not None]
         self.canary = self.canary and not listed
         return False in listed
-
-    def learn_compared(self, named: Iterable[str]) -> None:
-        """Remember that the names in rows of these tables need no more comparison."""
-        self.compared |= frozenset(named)
 
     def learn_skips(self, reports: Sequence[LaneReport]) -> dict[str, int]:
         """Remember the skips of replayed rows for the next micro-batch of a streaming query.

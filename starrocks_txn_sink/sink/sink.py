@@ -205,7 +205,6 @@ class StarRocksSink:
         rows = Feature.ROUTES if self.routes else Feature.JSON_TEXTS
         options.check_features(*([Feature.ASSEMBLE] if assemble is not None else []), rows)
         self._writers: dict[str, EventsWriter | RowsWriter] = {}  # by job
-        self._proofs: dict[str, ProofLog | None] = {}  # by job
         self._events = SinkEvents(options, listener, metrics)
         self._listener = self._events.emit
         self._sessions: dict[str, Session] = {}  # by job: one sink may serve several queries
@@ -217,7 +216,7 @@ class StarRocksSink:
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark Connect pickles the sink into a process of the server's, which takes the job over for itself."""
-        return {**self.__dict__, "_sessions": {}, "_ending": {}, "_writers": {}, "_proofs": {}}
+        return {**self.__dict__, "_sessions": {}, "_ending": {}, "_writers": {}}
 
     def __repr__(self) -> str:
         return f"StarRocksSink({self.options!r})"
@@ -358,7 +357,7 @@ class StarRocksSink:
                 seconds=seconds_of_try(self.options, deadline),
             )
             self._sessions[origin.job] = session
-            self._proofs[origin.job] = replace(proofs, epoch=session.epoch) if proofs is not None else None
+            session.proofs = replace(proofs, epoch=session.epoch) if proofs is not None else None
             opened = {"job": origin.job, "exactly_once": self.options.exactly_once}
             self._listener(Event("session.opened", opened))
             self._advise(frame, origin)
@@ -374,9 +373,8 @@ class StarRocksSink:
             clean_up(self.options, session, done=lambda: self._ending.pop(session.epoch, None))
             raise
         session.learn(receipts)
-        proofs = self._proofs[origin.job]
-        if proofs is not None:
-            proofs.record(session.proof(origin.batch_id))
+        if session.proofs is not None:
+            session.proofs.record(session.proof(origin.batch_id))
         self._served.add(origin.job)
         return receipts
 
@@ -417,12 +415,10 @@ class StarRocksSink:
 
     def _compare_columns(self, session: Session, reports: Sequence[LaneReport]) -> None:
         """Say once a session and table which names in JSON rows are no columns."""
-        if not any(report.members for report in reports):
-            return
         events = compare_columns(self.options, reports)
         if events is None:  # the next micro-batch's lanes name them again
             return
-        session.learn_compared(table for report in reports for table in report.members)
+        session.compared |= {table for report in reports for table in report.members}
         for event in events:
             self._listener(Event(event.name, {"job": session.job, **event.fields}))
 

@@ -12,6 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
+from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions, TableOptions, load_properties
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW, RENAMING
@@ -316,6 +317,11 @@ class TableTerms:
         ]
         placeholders = _delete_placeholders(tables.required, options, fitted)
         return cls(with_columns(options, fitted), placeholders, tables, fitted)
+
+    @property
+    def encoder(self) -> PayloadEncoder:
+        """Makes payloads of JSON texts over Arrow."""
+        return PayloadEncoder(self.options.database, self.tables.keyless, self.placeholders)
 
     @cached_property
     def keys(self) -> dict[str, TableKey]:
