@@ -176,7 +176,7 @@ def _row_and_table(frame: DataFrame, terms: TableTerms) -> tuple[Column, Column]
     deleted = ~_is_upsert(_op()) if names.OP in frame.columns else None
 
     def row_of(route: TypedRoute) -> Column:
-        return route.row(refuse, guarded=guarded, deleted=deleted, placeholders=terms.placeholders.get(route.table))
+        return route.row(refuse, guarded=guarded, deleted=deleted, placeholders=terms.placeholders.get(route.table, {}))
 
     if names.TABLE not in frame.columns:
         return row_of(routes[0]), F.lit(routes[0].table)

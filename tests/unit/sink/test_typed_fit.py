@@ -14,6 +14,7 @@ from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
 from starrocks_txn_sink.sink.typed.route import NOT_NULL, TypedRoute, with_columns
 from starrocks_txn_sink.sink.typed.target import (
+    Tables,
     TargetColumn,
     may_count,
     parse_type,
@@ -24,7 +25,6 @@ from tools.pages import SOURCES
 
 ROOT = Path(__file__).parents[3]
 DECIMALS = st.integers(1, 38).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, p)))
-ZONES = ("UTC", "UTC")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,11 @@ FRAME = T.StructType().add("id", "long").add("v", "string").add("big", "long").a
 def route(
     columns: object, known: tuple[TargetColumn, ...] | None = COLUMNS, properties: dict[str, str] | None = None
 ) -> TypedRoute:
-    return TypedRoute.of(TableRoute("t", columns), FRAME, known, ZONES, properties or {})  # type: ignore[arg-type]
+    options = SinkOptions(
+        load_url="fe:1", database="d", delivery="at-least-once", tables={"t": TableOptions(properties=properties or {})}
+    )
+    tables = Tables(columns=None if known is None else {"t": known})
+    return TypedRoute.of(TableRoute("t", columns), FRAME, "UTC", options, tables)  # type: ignore[arg-type]
 
 
 def test_the_header_names_what_is_sent_and_leaves_the_rest_to_defaults() -> None:
