@@ -18,13 +18,12 @@ from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.columns import DELETES, OP
 from starrocks_txn_sink.rows.json_objects import checked_text
 from starrocks_txn_sink.rows.segments import layout
-from starrocks_txn_sink.sink.typed.fit import NEGATIVE, NOT_FINITE, NOT_UTF8, OUT_OF_YEARS, natural
+from starrocks_txn_sink.sink.typed.fit import BITS, NEGATIVE, NOT_FINITE, NOT_UTF8, OUT_OF_YEARS, natural
 from starrocks_txn_sink.sink.typed.route import NOT_NULL, TableTerms, TypedField
 from starrocks_txn_sink.sink.typed.target import TargetType
 from starrocks_txn_sink.spark_version import VariantType
 
 _NESTED = (T.ArrayType, T.MapType, T.StructType, VariantType)
-_INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT")
 
 
 class _Fault(Exception):
@@ -56,7 +55,7 @@ class ArrowField:
     def _written(self, column: pa.Array) -> pa.Array:
         kind = column.type
         if pa.types.is_boolean(kind):
-            return (column.cast(pa.int8()) if self.target.name in _INTEGERS else column).cast(pa.string())
+            return (column.cast(pa.int8()) if self.target.name in BITS else column).cast(pa.string())
         if pa.types.is_integer(kind):
             return self._integers(column)
         if pa.types.is_floating(kind):

@@ -18,7 +18,7 @@ from starrocks_txn_sink.errors import InputError, OptionError, QueryFailed, Quer
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.sink.session import Session, advising
-from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
+from starrocks_txn_sink.sink.typed.fit import BITS, Fit, fit, natural
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.target import Columns, TargetColumn, parse_type, table_columns, table_models
 from starrocks_txn_sink.sql.connection import LeaderConnection
@@ -115,28 +115,23 @@ def _alterations(
             continue
         kind, column = frame[source].dataType, by_name.get(name.lower())
         if column is None:
-            added = f"ADD COLUMN {identifier(name)} {type_of(kind)} NULL"
-            yield _change(database, route.table, added, {name: type_of(kind)})
+            action = f"ADD COLUMN {identifier(name)} {type_of(kind)} NULL"
         elif _widens(kind, column):
-            wider = type_of(kind)
             null = "NULL" if column.nullable else "NOT NULL"
-            modified = f"MODIFY COLUMN {identifier(column.name)} {wider} {null}"
-            yield _change(database, route.table, modified, {column.name: wider})
-
-
-def _change(database: str, table: str, action: str, types: Mapping[str, str]) -> SchemaChange:
-    expected = {name: str(parse_type(kind)) for name, kind in types.items()}
-    return SchemaChange(table, f"ALTER TABLE {identifier(database, table)} {action}", expected)
+            action = f"MODIFY COLUMN {identifier(column.name)} {type_of(kind)} {null}"
+        else:
+            continue
+        sql = f"ALTER TABLE {identifier(database, route.table)} {action}"
+        yield SchemaChange(route.table, sql, {name: str(parse_type(type_of(kind)))})
 
 
 def _widens(source: T.DataType, column: TargetColumn) -> bool:
     """Whether the column is too narrow for `source`, and everything that is in it fits the wider type."""
     if column.key or column.defaulted or column.generated or isinstance(fit(source, column.type), Fit):
         return False
-    order = ("TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT")
     wider = parse_type(type_of(source)) if not isinstance(source, T.NullType) else column.type
-    if column.type.name in order and wider.name in order:
-        return order.index(wider.name) > order.index(column.type.name)
+    if column.type.name in BITS and wider.name in BITS:
+        return BITS[wider.name] > BITS[column.type.name]
     if wider.name == column.type.name == "DECIMAL":
         whole = wider.precision - wider.scale >= column.type.precision - column.type.scale
         return whole and wider.scale >= column.type.scale

@@ -27,7 +27,7 @@ NOT_UTF8 = "is no valid UTF-8"
 NOT_JSON = "is a text that is not JSON"
 NEGATIVE = "is negative, and a BITMAP has no such numbers"
 
-_BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64, "LARGEINT": 128}
+BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64, "LARGEINT": 128}
 _DIGITS = {"TINYINT": 2, "SMALLINT": 4, "INT": 9, "BIGINT": 18, "LARGEINT": 38}
 _INTEGERS: dict[type[T.DataType], str] = {
     T.ByteType: "TINYINT",
@@ -147,18 +147,18 @@ def _set(source: T.DataType, target: TargetType) -> Fit | str:
 def _boolean(_source: T.BooleanType, target: TargetType, _: Zones) -> RuleResult:
     if target.name in ("BOOLEAN", "JSON"):
         return Fit()
-    return Fit(lambda column: column.cast("int")) if target.name in _BITS else None
+    return Fit(lambda column: column.cast("int")) if target.name in BITS else None
 
 
 def _integer(source: T.IntegralType, target: TargetType, _: Zones) -> RuleResult:
     kind = natural(source).name
-    if target.name in _BITS:
-        return Fit() if _BITS[kind] <= _BITS[target.name] else _narrowing(source, target)
+    if target.name in BITS:
+        return Fit() if BITS[kind] <= BITS[target.name] else _narrowing(source, target)
     if target.name == "DECIMAL":
         whole = target.precision - target.scale
         return Fit() if whole >= _MOST_DIGITS[kind] else _narrowing(source, target)
     if target.name in _EXACT_BITS:
-        return Fit() if _BITS[kind] <= _EXACT_BITS[target.name] else _narrowing(source, target)
+        return Fit() if BITS[kind] <= _EXACT_BITS[target.name] else _narrowing(source, target)
     return Fit() if target.name == "JSON" else None
 
 
@@ -184,7 +184,7 @@ def _floating(source: T.FloatType | T.DoubleType, target: TargetType, _: Zones) 
         return Fit((lambda column: column.cast("double")) if widened else None, finite)
     if target.name == "FLOAT":
         return Fit(None, finite) if isinstance(source, T.FloatType) else _narrowing(source, target)
-    return _narrowing(source, target) if target.name in (*_BITS, "DECIMAL") else None
+    return _narrowing(source, target) if target.name in (*BITS, "DECIMAL") else None
 
 
 def _text(_source: T.StringType, target: TargetType, _: Zones) -> RuleResult:
