@@ -19,6 +19,7 @@ import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -226,17 +227,11 @@ class ProofLog:
 
     def record_within(self, proof: Proof, seconds: float) -> None:
         """Write `proof` and wait for it, at most `seconds`: for a process that ends."""
-
-        def write() -> None:
-            with ignored("written"):
-                self.write(proof)
-
-        run_with_timeout([write], seconds)
+        run_with_timeout([partial(self.write, proof)], seconds)
 
     def _write_waiting(self) -> None:
         while (proof := self._take()) is not None:
-            with ignored("written"):
-                self.write(proof)
+            self.write(proof)
 
     def _take(self) -> Proof | None:
         with self._lock:
@@ -247,11 +242,12 @@ class ProofLog:
     def write(self, proof: Proof) -> None:
         """Write `proof`, and delete all files but the newest."""
         name = f"{proof.batch:012d}-{self.epoch}.json"
-        self.directory.write(f"{VISIBLE}/{name}", proof.to_json())
-        names = sorted(self.directory.names(VISIBLE))
-        older, newer = [each for each in names if each < name], [each for each in names if each > name]
-        for each in [*older[: 1 - _KEPT], *newer]:  # newer ones are of micro-batches that are counted anew
-            self.directory.delete(f"{VISIBLE}/{each}")
+        with ignored("written"):
+            self.directory.write(f"{VISIBLE}/{name}", proof.to_json())
+            names = sorted(self.directory.names(VISIBLE))
+            older, newer = [each for each in names if each < name], [each for each in names if each > name]
+            for each in [*older[: 1 - _KEPT], *newer]:  # newer ones are of micro-batches that are counted anew
+                self.directory.delete(f"{VISIBLE}/{each}")
 
 
 @contextlib.contextmanager
