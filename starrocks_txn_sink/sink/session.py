@@ -264,26 +264,25 @@ def open_session(
     with contextlib.closing(connection):
         session.tables = Tables.read(connection, options, typed_tables, deadline)
         if options.receipts_log:
-            _open_log(options, job, connection, clock, deadline)
+            _open_log(options, job, connection, deadline)
         if options.quarantines and options.ledger_create:
             with advising(_BY_HAND.format("dead-letter", "dead-letters.md")):
                 ddl = partial(dead_letters.create_table, options.database)
                 connection.create_table(ddl, options.ledger_replication, deadline)
         if options.exactly_once:
-            ledger = SqlLedger(connection, options.database)
-            _take_over(options, session, ledger, clock, deadline, run_epoch, resumption)
+            _take_over(session, options, connection, deadline, run_epoch, resumption)
     return session
 
 
 def _take_over(
-    options: SinkOptions,
     session: Session,
-    ledger: SqlLedger,
-    clock: Clock,
+    options: SinkOptions,
+    connection: LeaderConnection,
     deadline: Deadline,
     run_epoch: str | None,
     resumption: Resumption,
 ) -> None:
+    ledger = SqlLedger(connection, options.database)
     if options.ledger_create:
         with advising(_BY_HAND.format("ledger's", "exactly-once.md")):
             ledger.create(options.ledger_replication, deadline)
@@ -294,19 +293,19 @@ def _take_over(
     with contextlib.closing(HttpTransport(options)) as transport:
         with contextlib.nullcontext() if options.ledger_create else advising(_CREATE_IS_OFF):
             if run_epoch is not None:
-                run(fencing.refuse_newer(session.job, run_epoch, rng), transport, clock, deadline, ledger)
-            resumed = run(resuming, transport, clock, deadline, ledger)
+                run(fencing.refuse_newer(session.job, run_epoch, rng), transport, deadline.clock, deadline, ledger)
+            resumed = run(resuming, transport, deadline.clock, deadline, ledger)
         taken, session.accepted = resumed.taken, resumed.accepted
         session.token, session.positions = taken.owner.token, taken.positions
         session.skips = dict(resumed.skips)
         with contextlib.suppress(StarRocksSinkError):  # without the DELETE privilege they stay, which is harmless
             dead = fencing.delete_dead_claims(session.job, taken.owner, rng)
-            run(dead, transport, clock, deadline.earlier(_CLEAN_UP_SECONDS), ledger)
+            run(dead, transport, deadline.clock, deadline.earlier(_CLEAN_UP_SECONDS), ledger)
 
 
-def _open_log(options: SinkOptions, job: str, connection: LeaderConnection, clock: Clock, deadline: Deadline) -> None:
+def _open_log(options: SinkOptions, job: str, connection: LeaderConnection, deadline: Deadline) -> None:
     """Create the receipts' log if needed, and delete receipts older than `receipts_log_days`."""
-    oldest = time.gmtime(clock.wall() - options.receipts_log_days * 86_400)
+    oldest = time.gmtime(deadline.clock.wall() - options.receipts_log_days * 86_400)
     forget = delete_older_receipts(options.database, job, time.strftime("%Y-%m-%d %H:%M:%S", oldest))
     with advising("Grant CREATE TABLE on the database, or set receipts_log=False."):
         ddl = partial(create_log_table, options.database)
