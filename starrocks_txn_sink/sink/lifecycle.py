@@ -188,7 +188,7 @@ class OpenTransactionWatch:
         self._guard = threading.Lock()
         self._levels = AssemblerLevels()
         self._said: dict[tuple[str, float], float] = {}  # by stage and opening: when to warn next
-        self._timer: threading.Timer | None = None
+        self._looking: threading.Thread | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OpenTransactionWatch, (self._emit,)
@@ -222,18 +222,13 @@ class OpenTransactionWatch:
 
     def _look_later(self) -> None:
         with self._guard:
-            if self._timer is not None and self._timer.is_alive():
-                return
-            self._timer = threading.Timer(_LOOK_SECONDS, self._tick)
-            self._timer.daemon = True
-            with contextlib.suppress(RuntimeError):  # the interpreter is ending
-                self._timer.start()
+            if self._looking is None or not self._looking.is_alive():
+                self._looking = start_thread(self._keep_looking)
 
-    def _tick(self) -> None:
-        still = self.look()
-        self._timer = None
-        if still:
-            self._look_later()
+    def _keep_looking(self) -> None:
+        SystemClock().sleep(_LOOK_SECONDS)
+        while self.look():
+            SystemClock().sleep(_LOOK_SECONDS)
 
 
 class _StageCounts:

@@ -77,9 +77,9 @@ def test_a_timer_looks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(500):
         if seen:
             break
-        timer = watch._timer
-        if timer is not None:
-            timer.join(0.02)
+        thread = watch._looking
+        if thread is not None:
+            thread.join(0.02)
     assert [event.name for event in seen] == ["transaction.open"]
     watch(Event("assembler.counted", {"query": "q", "name": "q/a", "counts": {**counts, "open": 0}}))
 
