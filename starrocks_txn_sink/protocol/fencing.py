@@ -66,7 +66,7 @@ def take_over(
     """
     owner = yield from _claim(scope, new_token, rng)
     yield from _await_claim(scope, owner, new_token, rng)
-    yield from _roll_back_unfinished(scope, rng)
+    yield from roll_back_unfinished(scope.database, scope.label_prefix, rng)
     scope = replace(scope, owner=owner)
     positions = yield from read_positions(scope, new_token, rng, owner.token if owner.lane is None else driver_token)
     return TakenOver(owner, positions)
@@ -106,11 +106,11 @@ def _await_claim(scope: Scope, owner: Owner, new_token: ledger.NewToken, rng: ra
         yield from _write_barrier(scope, new_token, rng)
 
 
-def _roll_back_unfinished(scope: Scope, rng: random.Random) -> Steps[None]:
+def roll_back_unfinished(database: str, prefix: LabelPrefix, rng: random.Random) -> Steps[None]:
     """2. List unfinished labels, and roll them back."""
-    labels: tuple[str, ...] = yield from ledger.retry_until_answered(ledger.ListUnfinished(scope.label_prefix), rng)
+    labels: tuple[str, ...] = yield from ledger.retry_until_answered(ledger.ListUnfinished(prefix), rng)
     for name in labels:
-        yield from roll_back_until_confirmed(Label(scope.database, name), rng)
+        yield from roll_back_until_confirmed(Label(database, name), rng)
 
 
 def roll_back_until_confirmed(label: Label, rng: random.Random) -> Steps[None]:

@@ -37,9 +37,8 @@ from starrocks_txn_sink.errors import LedgerBehind, OptionError, QueryRefused, S
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import dead_letters, fencing
-from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Result, Steps, run
+from starrocks_txn_sink.protocol.label import LabelPrefix, Result, Steps, run
 from starrocks_txn_sink.protocol.ledger import (
-    ListUnfinished,
     Owner,
     Position,
     ReadTraces,
@@ -370,13 +369,7 @@ def roll_back_until(options: SinkOptions, labels: LabelPrefix, seconds: float) -
 
 def _roll_back_open(options: SinkOptions, labels: LabelPrefix, seconds: float) -> None:
     with contextlib.suppress(StarRocksSinkError, OSError):
-        run_once(options, _roll_back_all(labels, options.database), seconds)
-
-
-def _roll_back_all(prefix: LabelPrefix, database: str) -> Steps[None]:
-    rng = random.Random()
-    for name in (yield from retry_until_answered(ListUnfinished(prefix), rng)):
-        yield from fencing.roll_back_until_confirmed(Label(database, name), rng)
+        run_once(options, fencing.roll_back_unfinished(options.database, labels, random.Random()), seconds)
 
 
 def new_epoch(run_epoch: str | None = None) -> str:

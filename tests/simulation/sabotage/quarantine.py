@@ -125,7 +125,7 @@ def an_unknown_outcome_of_a_part_is_taken_for_rejected(put: Any) -> None:
 
 @bug
 def a_replay_does_not_list(put: Any) -> None:
-    put(replays, "take_over_replays", _without("_roll_back_unfinished"))
+    put(replays, "take_over_replays", _without("roll_back_unfinished"))
 
 
 @bug

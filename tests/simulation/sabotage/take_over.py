@@ -119,12 +119,12 @@ def a_retry_goes_on_from_the_drivers_positions(put: Any) -> None:
 
 @bug
 def a_take_over_rolls_back_only_the_first_listed_label(put: Any) -> None:
-    def broken(scope: Any, rng: Any) -> Any:
-        labels = yield from ledger.retry_until_answered(ListUnfinished(scope.label_prefix), rng)
+    def broken(database: Any, prefix: Any, rng: Any) -> Any:
+        labels = yield from ledger.retry_until_answered(ListUnfinished(prefix), rng)
         for name in labels[:1]:
-            yield from take_over.roll_back_until_confirmed(Label(scope.database, name), rng)
+            yield from take_over.roll_back_until_confirmed(Label(database, name), rng)
 
-    put(take_over, "_roll_back_unfinished", broken)
+    put(take_over, "roll_back_unfinished", broken)
 
 
 @bug
@@ -138,7 +138,7 @@ def the_take_over_does_not_read_the_owner_at_the_end(put: Any) -> None:
     def broken(scope: Any, new_token: Any, rng: Any, driver_token: Any = None) -> Any:
         owner = yield from take_over._claim(scope, new_token, rng)
         yield from take_over._await_claim(scope, owner, new_token, rng)
-        yield from take_over._roll_back_unfinished(scope, rng)
+        yield from take_over.roll_back_unfinished(scope.database, scope.label_prefix, rng)
         yield from take_over._write_barrier(scope, new_token, rng)
         positions = yield from ledger.retry_until_answered(ReadPositions(scope.job), rng)
         return TakenOver(owner, positions)
@@ -161,7 +161,7 @@ def a_ledger_that_is_behind_its_proofs_is_good_enough(put: Any) -> None:
 
 @bug
 def the_take_over_listsnothing(put: Any) -> None:
-    put(take_over, "_roll_back_unfinished", nothing)
+    put(take_over, "roll_back_unfinished", nothing)
 
 
 @bug
