@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
-from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
+from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import identifier
@@ -56,11 +57,7 @@ def plan_changes(
 
 
 def apply_changes(
-    changes: Sequence[SchemaChange],
-    execute: Callable[[str], object],
-    read: Callable[[], Columns],
-    clock: Clock,
-    deadline: Deadline,
+    changes: Sequence[SchemaChange], execute: Callable[[str], object], read: Callable[[], Columns], deadline: Deadline
 ) -> Columns:
     """Make one change after the other, each visible before the next; the columns afterwards.
 
@@ -75,7 +72,7 @@ def apply_changes(
         while not change.done(columns := read()):
             if failure is not None and limit.remaining() <= 0:
                 raise failure
-            clock.sleep(limit.bounded(_POLL_SECONDS, f"table {change.table} being altered"))
+            deadline.clock.sleep(limit.bounded(_POLL_SECONDS, f"table {change.table} being altered"))
     return columns
 
 
@@ -183,8 +180,7 @@ def apply_schema_changes(
     changes = plan_changes(options.database, routes, frame.schema, columns, options.ledger_replication)
     if not changes:
         return []
-    clock = SystemClock()
-    deadline = Deadline.after(options.batch_deadline, clock)
+    deadline = Deadline.after(options.batch_deadline, SystemClock())
     tables = [route.table for route in routes]
     with contextlib.closing(LeaderConnection(options)) as connection:
 
@@ -192,8 +188,7 @@ def apply_schema_changes(
             with advising(f"Run it by hand, or change it: {sql}"):
                 connection.query(sql, (), deadline)
 
-        made = apply_changes(
-            changes, execute, lambda: table_columns(connection, options.database, tables, deadline), clock, deadline
-        )
+        read = partial(table_columns, connection, options.database, tables, deadline)
+        made = apply_changes(changes, execute, read, deadline)
         session.tables = replace(session.tables, models=table_models(connection, options, deadline), columns=made)
     return [change.sql for change in changes]

@@ -137,7 +137,7 @@ def test_each_change_is_visible_before_the_next_is_asked_for() -> None:
     done = columns(id="bigint", big="bigint(20)", text="varchar(65533)")
     after = apply_changes(
         changes, lambda sql: ran.append((sql.split()[3], clock.monotonic())),
-        reads(before, before, before, widened, widened, done), clock, Deadline.after(60, clock),
+        reads(before, before, before, widened, widened, done), Deadline.after(60, clock),
     )  # fmt: skip
     assert ran == [("MODIFY", 0.0), ("ADD", 1.0)]
     assert after == done
@@ -148,7 +148,7 @@ def test_a_change_that_never_shows_ends_at_the_deadline() -> None:
     before = columns(id="bigint")
     changes = plan_changes("shop", [TableRoute("t", ["text"])], FRAME, before)
     with pytest.raises(DeadlineExceeded, match="table t being altered"):
-        apply_changes(changes, lambda _: None, reads(before), clock, Deadline.after(5, clock))
+        apply_changes(changes, lambda _: None, reads(before), Deadline.after(5, clock))
 
 
 @pytest.mark.parametrize("failure", [QueryFailed("no answer"), QueryRefused("a change is under way")])
@@ -159,9 +159,9 @@ def test_a_change_that_shows_after_all_is_none_that_failed(failure: Exception) -
     def execute(_: str) -> None:
         raise failure
 
-    assert apply_changes(changes, execute, reads(before, before, after), clock, Deadline.after(60, clock)) == after
+    assert apply_changes(changes, execute, reads(before, before, after), Deadline.after(60, clock)) == after
     with pytest.raises(type(failure)):
-        apply_changes(changes, execute, reads(before), clock, Deadline.after(60, clock))
+        apply_changes(changes, execute, reads(before), Deadline.after(60, clock))
     assert clock.monotonic() < 5
 
 
