@@ -97,17 +97,9 @@ class LaneTerms:
     keys: Mapping[str, TableKey] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls,
-        options: SinkOptions,
-        *,
-        marked: bool,
-        epoch: str,
-        logging: LogSettings | None,
-        keys: Mapping[str, TableKey] | None = None,
-    ) -> LaneTerms:
-        options = replace(options, lanes=options.lane_count)  # how many the frame has
-        return cls(_plain(options), marked, epoch, bool(options.password), logging, keys or {})
+    def of(cls, fitted: TableTerms, *, marked: bool, epoch: str, logging: LogSettings | None) -> LaneTerms:
+        options = replace(fitted.options, lanes=fitted.options.lane_count)  # how many the frame has
+        return cls(_plain(options), marked, epoch, bool(options.password), logging, fitted.keys)
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -226,14 +218,9 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
     tables, zone = _tables(options, [route.table for route in routes]), str(frame.sparkSession.conf.get(TIME_ZONE))
     fitted = TableTerms.of(routes, frame.schema, zone, options, tables)
     lanes = lane_input(frame, fitted, name_task=options.exactly_once)
-    logging, keys = executor_log_settings(), fitted.keys
-    terms = LaneTerms.of(fitted.options, marked=lanes.marked, epoch=new_epoch(), logging=logging, keys=keys)
-    names = [F.col(name) for name in lanes.rows.columns if name != PAYLOAD]
-    return lanes.rows.select(
-        *names,
-        F.col(PAYLOAD).alias(PAYLOAD, metadata=terms.metadata),
-        F.monotonically_increasing_id().alias(ROW_NUMBER),
-    )
+    terms = LaneTerms.of(fitted, marked=lanes.marked, epoch=new_epoch(), logging=executor_log_settings())
+    rows = lanes.rows.withMetadata(PAYLOAD, terms.metadata)
+    return rows.withColumn(ROW_NUMBER, F.monotonically_increasing_id())
 
 
 def _tables(options: SinkOptions, names: Sequence[str]) -> Tables:

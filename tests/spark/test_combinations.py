@@ -107,7 +107,7 @@ def through_the_data_source(pair: Pair) -> None:
         asked.check_features(Feature.ASSEMBLE, Feature.DATA_SOURCE)
     with pytest.raises(Reached):
         lane_partitioned(Untouched(), asked, routes=routes(pair))  # type: ignore[arg-type]
-    terms = LaneTerms.of(asked, marked=True, epoch="e1", logging=None)
+    terms = LaneTerms.of(TableTerms(asked, {}), marked=True, epoch="e1", logging=None)
     arrived = LaneTerms.within(T.StructType().add(PAYLOAD, "string", metadata=terms.metadata))
     assert arrived.sink_options({"roll_back_on_sigterm": "false"}) == replace(asked, lanes=asked.lane_count)
 
@@ -146,7 +146,7 @@ def test_what_the_data_source_refuses_it_refuses_at_both_ways_in() -> None:
         asked = options(pair)
         with pytest.raises(OptionError):
             lane_partitioned(Untouched(), asked, routes=routes(pair))  # type: ignore[arg-type]
-        terms = LaneTerms.of(asked, marked=True, epoch="e1", logging=None)
+        terms = LaneTerms.of(TableTerms(asked, {}), marked=True, epoch="e1", logging=None)
         with pytest.raises(OptionError):
             terms.sink_options({})
 

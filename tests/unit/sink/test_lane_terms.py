@@ -20,6 +20,7 @@ from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER, ROW_NUMBER_BITS
 from starrocks_txn_sink.rows.segments import check_row_numbers
 from starrocks_txn_sink.sink.data_source import LaneTerms, LaneWrite, StarRocksDataSource
 from starrocks_txn_sink.sink.plain_frames import LaneMessage
+from starrocks_txn_sink.sink.typed.route import TableTerms
 from starrocks_txn_sink.telemetry import LogSettings
 from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import LaneTask
@@ -30,7 +31,7 @@ SERVER: dict[str, Any] = {"load_url": "http://fe:8030", "query_url": "mysql://fe
 
 def travelled(options: SinkOptions, logging: LogSettings | None = None) -> LaneTerms:
     """The terms as the data source finds them in the frame's schema."""
-    terms = LaneTerms.of(options, marked=True, epoch="e1", logging=logging)
+    terms = LaneTerms.of(TableTerms(options, {}), marked=True, epoch="e1", logging=logging)
     return LaneTerms.within(T.StructType().add(PAYLOAD, "string", metadata=terms.metadata))
 
 
@@ -49,7 +50,7 @@ def test_options_arrive_as_they_were(given_options: dict[str, Any]) -> None:
 
 
 def test_a_frame_with_positions_needs_a_job_of_its_own() -> None:
-    terms = LaneTerms.of(SinkOptions(**SERVER), marked=True, epoch="e1", logging=None)
+    terms = LaneTerms.of(TableTerms(SinkOptions(**SERVER), {}), marked=True, epoch="e1", logging=None)
     schema = T.StructType().add(PAYLOAD, "string", metadata=terms.metadata)
     with pytest.raises(OptionError, match="`job` is not set"):
         StarRocksDataSource({}).writer(schema, overwrite=False)
