@@ -211,8 +211,9 @@ class EventsWriter:
 
     def write(self, frame: DataFrame, task: LaneTask, listener: Listener) -> tuple[list[Receipt], list[LaneReport]]:
         """Write one micro-batch of events."""
-        before = self._before(task.batch_id)
-        now = SystemClock().wall()
+        before, now = Manifest(), SystemClock().wall()
+        if self.log is not None:
+            before = self.log.before(task.batch_id, may_begin=self.assembly.missing_begin == "fail")
         messages = self._lanes(frame, task, before, now)
         receipts = of_kind(messages, Receipt)
         regions = [region for each in receipts for region in each.regions]
@@ -220,11 +221,6 @@ class EventsWriter:
             self._row_bytes = sum(region.bytes for region in regions) / rows
         self._conclude(task, before, of_kind(messages, CarryOver), now, bool(receipts), listener)
         return receipts, of_kind(messages, LaneReport)
-
-    def _before(self, batch: int) -> Manifest:
-        if self.log is None:
-            return Manifest()
-        return self.log.before(batch, may_begin=self.assembly.missing_begin == "fail")
 
     def _lanes(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
         plan = self.plan

@@ -95,19 +95,18 @@ class FrameRows:
     def lane_rows(self, batch: pa.RecordBatch, lane: int, first: int) -> pa.RecordBatch:
         """The rows as TABLE, PAYLOAD and DELETED; errors name the Spark partition `lane`, and count from `first`."""
         size = batch.num_rows
-        table, row, database = (
-            (pa.array([self.route.table]).take(pa.array(np.zeros(size, np.int64))), self.route.rows(batch), None)
-            if self.route is not None
-            else (_texts(batch, names.TABLE), _texts(batch, names.ROW), _texts(batch, names.DATABASE))
-        )
-        op = _texts(batch, names.OP)
+        if self.route is None:
+            table, row, database = (_texts(batch, name) for name in (names.TABLE, names.ROW, names.DATABASE))
+        else:
+            table = pa.array([self.route.table]).take(pa.array(np.zeros(size, np.int64)))
+            row, database = self.route.rows(batch), pa.nulls(size, pa.string())
         rows = {
             model.POSITION: pa.array(np.arange(first, first + size)),
             model.TABLE: table,
             model.TRANSACTION_END: pa.nulls(size, pa.bool_()),
             model.ROW: row,
-            model.OP: pa.nulls(size, pa.string()) if op is None else op,
-            model.DATABASE: pa.nulls(size, pa.string()) if database is None else database,
+            model.OP: _texts(batch, names.OP),
+            model.DATABASE: database,
         }
         part = ReleasedRows([f"(Spark partition {lane})"], np.array([size]), pa.table(rows))
         made = self.encoder.batch([part])
@@ -115,8 +114,9 @@ class FrameRows:
         return made.select([name for name in made.schema.names if name in wanted])
 
 
-def _texts(batch: pa.RecordBatch, name: str) -> pa.Array | None:
-    return batch.column(name).cast(pa.string()) if name in batch.schema.names else None
+def _texts(batch: pa.RecordBatch, name: str) -> pa.Array:
+    there = name in batch.schema.names
+    return batch.column(name).cast(pa.string()) if there else pa.nulls(batch.num_rows, pa.string())
 
 
 @dataclass(frozen=True)

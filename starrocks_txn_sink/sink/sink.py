@@ -343,7 +343,6 @@ class StarRocksSink:
             self._turns.refuse_replaced(origin.job, origin.key)
             if session is not None and session.key != _write_key(origin.job):
                 self._turns.record_replacement(origin.job, session.key, origin.checkpoint)
-            tables = [route.table for route in self.routes]
             proofs = self._proof_log(frame, origin)
             begun = origin.batch_id if origin.streaming else 0
             resumption = Resumption(begun, proofs.read() if proofs and begun else ())
@@ -352,14 +351,13 @@ class StarRocksSink:
                 origin.key,
                 origin.job,
                 origin.checkpoint,
-                typed_tables=tables,
+                typed_tables=[route.table for route in self.routes],
                 resumption=resumption,
                 seconds=seconds_of_try(self.options, deadline),
             )
             self._sessions[origin.job] = session
             session.proofs = replace(proofs, epoch=session.epoch) if proofs is not None else None
-            opened = {"job": origin.job, "exactly_once": self.options.exactly_once}
-            self._listener(Event("session.opened", opened))
+            self._listener(Event("session.opened", {"job": origin.job, "exactly_once": self.options.exactly_once}))
             self._advise(frame, origin)
         try:
             with self._jobs.tag(frame), self.auditing.while_writing() if self.auditing else contextlib.nullcontext():

@@ -283,9 +283,8 @@ def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
         stop.set()
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    mine = [number for number, handler in handlers.items() if _is_default(handler)]
-    if threading.current_thread() is not threading.main_thread():
-        mine = []
+    in_main = threading.current_thread() is threading.main_thread()
+    mine = [number for number, handler in handlers.items() if in_main and _is_default(handler)]
     for number in mine:
         signal.signal(number, note)
     try:

@@ -67,21 +67,17 @@ def apply_changes(
     """
     columns = read()
     for change in changes:
-        failure = _failure(execute, change.sql)
+        failure: StarRocksSinkError | None = None
+        try:
+            execute(change.sql)
+        except (QueryFailed, QueryRefused) as error:
+            failure = error
         limit = deadline if failure is None else deadline.earlier(_GRACE_SECONDS)
         while not change.done(columns := read()):
             if failure is not None and limit.remaining() <= 0:
                 raise failure
             deadline.clock.sleep(limit.bounded(_POLL_SECONDS, f"table {change.table} being altered"))
     return columns
-
-
-def _failure(execute: Callable[[str], object], sql: str) -> StarRocksSinkError | None:
-    try:
-        execute(sql)
-    except (QueryFailed, QueryRefused) as error:
-        return error
-    return None
 
 
 def type_of(source: T.DataType, *, key: bool = False) -> str:
