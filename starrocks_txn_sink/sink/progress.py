@@ -1,7 +1,5 @@
 """Progress of a long write of a frame: a bar on a terminal, the event `write.progressed` elsewhere."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading

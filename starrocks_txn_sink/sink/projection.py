@@ -9,8 +9,6 @@ payload has its separator in front, so the first comma of a body can become the 
 delete (wire contract 5.6).
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Sequence

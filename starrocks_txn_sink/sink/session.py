@@ -15,8 +15,6 @@ The user may accept the ledger as it is (`recover --accept-ledger`); proofs that
 more.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import secrets

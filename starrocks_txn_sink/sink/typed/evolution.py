@@ -4,8 +4,6 @@ Only what loses nothing: a column that the table lacks, a wider type for a colum
 DEFAULT, a table for a route that names its keys. Everything else stays an error of the route.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

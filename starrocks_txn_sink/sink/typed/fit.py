@@ -6,8 +6,6 @@ digits, bytes or a time zone could be lost. Only what the type cannot show (NaN,
 JSON number may lose digits on its way. VARBINARY, BITMAP and HLL columns are filled by a `Function` of the server.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
