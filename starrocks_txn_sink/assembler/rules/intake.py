@@ -69,12 +69,9 @@ class PartitionedEvents:
         positions: Indexes = self.table[model.POSITION].to_numpy()
         return positions if self.order is None else positions[self.order]
 
-    def reordered(self) -> pa.Table:
-        return self.table if self.order is None else self.table.take(pa.array(self.order))
-
     def by_partition(self) -> Iterator[PartitionedEvents]:
         """Yield each source partition's events."""
-        table = self.reordered()
+        table = self.table if self.order is None else self.table.take(pa.array(self.order))
         for name, start, end in zip(self.names, self.starts.tolist(), self.ends.tolist(), strict=True):
             yield one_partition(name, table.slice(start, end - start))
 

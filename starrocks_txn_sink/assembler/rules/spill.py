@@ -169,11 +169,8 @@ class FileDirectory:
     _made: set[str] = field(default_factory=set, repr=False)
     _connected: tuple[Any, str] | None = field(default=None, repr=False)
 
-    def __getstate__(self) -> tuple[str]:
-        return (self.uri,)
-
-    def __setstate__(self, state: tuple[str]) -> None:
-        self.uri, self._made, self._connected = state[0], set(), None
+    def __reduce__(self) -> tuple[type[FileDirectory], tuple[str]]:
+        return FileDirectory, (self.uri,)
 
     def write(self, name: str, content: bytes | pa.Buffer) -> None:
         """Write the whole file, replacing an older one. Raises StateNotWritten."""
@@ -341,7 +338,6 @@ class SpillStorage:
     stem: str
     inline: Mapping[str, bytes] = field(default_factory=dict)
     new_inline: dict[str, bytes] = field(default_factory=dict)
-    written: int = 0
     _files: int = 0
     _opened: dict[str, tuple[pa.NativeFile, pa.ipc.RecordBatchFileReader]] = field(default_factory=dict)
 
@@ -360,7 +356,6 @@ class SpillStorage:
             self.new_inline[name] = content.to_pybytes()
         else:
             self.directory.write(f"{FOLDER}/{name}", content)
-            self.written += content.size
         return [BlobPlace(name, number) for number in range(len(blobs))]
 
     def read(self, place: BlobPlace) -> pa.Table:
