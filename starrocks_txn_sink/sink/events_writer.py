@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from starrocks_txn_sink.assembler.rules.incremental import expire, total_counters
+from starrocks_txn_sink.assembler.rules.incremental import expire
 from starrocks_txn_sink.assembler.rules.model import MissingBegin, OnOpenTimeout, Policy, seconds
 from starrocks_txn_sink.assembler.rules.spill import FOLDER as ROWS
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest, missing_rows
@@ -375,7 +375,7 @@ class EventsWriter:
             if isinstance(self.log.directory, HadoopDirectory):
                 self._keep_relayed(after, inline)
             self.log.publish(after)
-        counters = total_counters([*(each.flows for each in carried), flows], after.levels())
+        counters = sum((flows, *(each.flows for each in carried)), after.levels())
         for notice in (*(notice for each in carried for notice in each.notices), *notices):
             _log.warning(notice.name, **notice.fields)
             listener(notice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,11 @@ from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, P
 from starrocks_txn_sink.telemetry import Event
 
 NAME = "p0"
+
+
+def followed_by(before: Counters, step: Counters) -> Counters:
+    """The flows of both, and the levels of the later one."""
+    return replace(before, open=0, open_rows=0, state_bytes=0) + step
 
 
 class Bench:
@@ -50,7 +56,7 @@ class Bench:
             self.blobs[number] = to_blob(rows)
             self.written += rows.num_rows
         self.header = change.state.to_json()
-        self.total = self.total.followed_by(step.counters.with_levels_of(change.state))
+        self.total = followed_by(self.total, step.counters.with_levels_of(change.state))
         self.notices += step.notices
         kept = [number for each in change.state.open for number in each.blobs]
         assert sorted(kept) == sorted(self.blobs)

@@ -12,10 +12,10 @@ from starrocks_txn_sink.assembler.rules.incremental import (
     MEMORY_BYTES,
     IncrementalAssembler,
     expire,
-    total_counters,
 )
 from starrocks_txn_sink.assembler.rules.model import Counters, Partition, Policy
 from starrocks_txn_sink.assembler.rules.spill import Manifest, SpillStorage
+from tests.support.assembler_bench import followed_by
 from tests.support.memory_directory import MemoryDirectory
 
 
@@ -52,7 +52,7 @@ class IncrementalBench:
         storage.close()
         late, flows, _ = expire(self.policy, after.partitions, now)
         after = after.updated(self.batch, "q", late, ())
-        self.total = total_counters([self.total, assembler.flows, flows], after.levels())
+        self.total = followed_by(self.total, sum((assembler.flows, flows), after.levels()))
         for each in after.partitions.values():
             assert set(each.places) == {number for opened in each.state.open for number in opened.blobs}
         self.stored = after.to_json()

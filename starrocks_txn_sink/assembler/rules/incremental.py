@@ -7,7 +7,7 @@ argument.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -254,8 +254,3 @@ def _merge_transaction(transaction: OpenTransaction, memory: dict[int, _MemoryBl
                 pa.concat_tables([each.table for each in merged]), sum(each.bytes for each in merged)
             )
     return replace(transaction, blobs=tuple(group[0] for group in groups))
-
-
-def total_counters(flows: Iterable[Counters], levels: Counters) -> Counters:
-    """The flows of all lanes, with the levels of all source partitions."""
-    return sum(flows, Counters()).followed_by(levels)

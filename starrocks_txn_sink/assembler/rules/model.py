@@ -255,7 +255,3 @@ class Counters(Counts):
         live = state.live()
         size = sum(each.bytes for each in live)
         return replace(self, open=len(live), open_rows=sum(each.rows for each in live), state_bytes=size)
-
-    def followed_by(self, later: Counters) -> Counters:
-        """The sum of both flows, and the levels of `later`."""
-        return replace(self + later, open=later.open, open_rows=later.open_rows, state_bytes=later.state_bytes)
