@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby, islice
 from typing import Any, Final
 
 import orjson
@@ -24,7 +24,7 @@ from pyspark.sql.streaming.state import GroupState
 from starrocks_txn_sink.assembler.keyed_state import COUNTS, keep_timer
 from starrocks_txn_sink.changelog.key_store import Bucket, KeyStates
 from starrocks_txn_sink.changelog.rules import keyed
-from starrocks_txn_sink.changelog.rules.conversions import ReleaseResult, TimedRow, release
+from starrocks_txn_sink.changelog.rules.conversions import TimedRow, release
 from starrocks_txn_sink.changelog.rules.keyed import InputChange, KeyRule, KeyStep, Retention
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.spark_version import stateful_processor as spark
@@ -167,39 +167,19 @@ class BatchKeyProcessor:
     orders: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows: list[OutputRow] = []
-        for _, changes in changes_by_key(self._arrived(batches)):
-            rows += output_rows(self.rule.step(None, changes))
-            if len(rows) >= ROWS_PER_BATCH:
-                yield _as_record_batch(rows)
-                rows = []
-        if rows:
-            yield _as_record_batch(rows)
-
-    def _arrived(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Entry]:
-        for batch in batches:
-            yield from entries({name: batch[name].to_pylist() for name in batch.schema.names}, self.orders)
-
-
-def _as_record_batch(rows: list[OutputRow]) -> pa.RecordBatch:
-    return pa.record_batch([pa.array(values, pa.string()) for values in zip(*rows, strict=True)], OUTPUT_COLUMNS)
+        columns = ({name: batch[name].to_pylist() for name in batch.schema.names} for batch in batches)
+        arrived = chain.from_iterable(entries(each, self.orders) for each in columns)
+        steps = (self.rule.step(None, changes) for _, changes in changes_by_key(arrived))
+        rows = chain.from_iterable(map(output_rows, steps))
+        while some := list(islice(rows, ROWS_PER_BATCH)):
+            yield pa.record_batch([pa.array(values, pa.string()) for values in zip(*some, strict=True)], OUTPUT_COLUMNS)
 
 
 def timed_rows(columns: dict[str, Sequence[Any]], orders: int) -> Iterator[tuple[int, TimedRow]]:
     """Pairs (arrival, row with its event time) of the rows in `columns`."""
     order = [columns[f"order_{number}"] for number in range(orders)]
-    places = zip(*order, strict=True) if order else ((),) * len(columns["row"])
-    for arrival, time, place, row in zip(columns[ARRIVAL], columns["time"], places, columns["row"], strict=True):
+    for time, row, *place, arrival in zip(columns["time"], columns["row"], *order, columns[ARRIVAL], strict=True):
         yield arrival, TimedRow(time, tuple(place), row)
-
-
-def release_rows(held: list[TimedRow], arrived: list[TimedRow], watermark: int) -> tuple[ReleaseResult, pd.DataFrame]:
-    """Rows that the watermark (milliseconds) releases, and the same as TIMED_COLUMNS with the count of late rows."""
-    done = release(held, arrived, watermark * 1000 if watermark > 0 else None)
-    rows: list[OutputRow] = [(each.row, None) for each in done.rows]
-    if done.late:
-        rows.append((None, orjson.dumps({"late": done.late}).decode()))
-    return done, pd.DataFrame(rows, columns=TIMED_COLUMNS, dtype=object)
 
 
 @dataclass(eq=False)
@@ -227,9 +207,13 @@ class Reorderer(spark.StatefulProcessor):
 
     def _release(self, arrived: list[TimedRow], timers: spark.TimerValues) -> Iterator[pd.DataFrame]:
         held = [TimedRow(time, tuple(orjson.loads(place)), row) for time, place, row in self._held.get()]
-        done, frame = release_rows(held, arrived, timers.getCurrentWatermarkInMs())
+        watermark = timers.getCurrentWatermarkInMs()
+        done = release(held, arrived, watermark * 1000 if watermark > 0 else None)
         self._hold(held, done.held)
-        yield frame
+        rows: list[OutputRow] = [(each.row, None) for each in done.rows]
+        if done.late:
+            rows.append((None, orjson.dumps({"late": done.late}).decode()))
+        yield pd.DataFrame(rows, columns=TIMED_COLUMNS, dtype=object)
 
     def _hold(self, before: list[TimedRow], now: list[TimedRow]) -> None:
         """Write the difference only: most micro-batches append rows and change no other."""
