@@ -13,16 +13,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
-from starrocks_txn_sink.changelog import rows
+from starrocks_txn_sink.changelog import keyed_step, rows
 from starrocks_txn_sink.changelog.events import FULL_DELETES, KEY, POSSIBLE_KINDS
-from starrocks_txn_sink.changelog.keyed_step import (
-    WATERMARK,
-    KeyedInput,
-    StateSettings,
-    metrics_name,
-    run_rule,
-    sort_by_event_time,
-)
+from starrocks_txn_sink.changelog.keyed_step import KeyedInput, StateSettings, run_rule
 from starrocks_txn_sink.changelog.plan import is_hidden, is_unchanged_since
 from starrocks_txn_sink.changelog.rules import conversions
 from starrocks_txn_sink.changelog.rules.conversions import DELETE, UPDATE_AFTER, UPDATE_BEFORE, OpMapping, RowKind
@@ -126,7 +119,7 @@ def to_changelog(
     frame = rows.refuse_bad_changes(df, row_kind, keys, order, "to_changelog")
     settings = StateSettings(retention, clock or SystemClock())
     if compact:
-        frame = _compact(frame, row_kind, keys, order, settings, metrics_name("to_changelog", uid))
+        frame = _compact(frame, row_kind, keys, order, settings, keyed_step.metrics_name("to_changelog", uid))
     normalizes = state_ttl is not None and produces_full_deletes
     partial = () if produces_full_deletes else (*keys, *order)
     encoder = conversions.ImageEncoder(codes, paired, bool(keys))
@@ -159,13 +152,13 @@ def _compact(
     """The net effect per key of the changes that the watermark releases together; of all changes of a batch frame."""
     given_kind = frame.schema[row_kind]
     if frame.isStreaming:
-        times = [field.name for field in frame.schema.fields if WATERMARK in field.metadata]
+        times = [field.name for field in frame.schema.fields if keyed_step.WATERMARK in field.metadata]
         if len(times) != 1:
             raise OptionError(
                 f"compact is set, and {len(times)} columns have a watermark.",
                 hint="Changes are compacted between two watermarks: call withWatermark on the changes' event time.",
             )
-        frame = sort_by_event_time(frame, times[0], [rows.column(key) for key in keys], order, name)
+        frame = keyed_step.sort_by_event_time(frame, times[0], [rows.column(key) for key in keys], order, name)
     sequence = () if frame.isStreaming else order
     given = KeyedInput.of_changes(frame, row_kind, keys, sequence, beside=order)
     rule = DecodeKey(keeps_rows=False, compact=True, full_deletes=given_kind.metadata.get(FULL_DELETES) is True)

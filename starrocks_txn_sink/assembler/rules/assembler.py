@@ -15,14 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.intake import (
-    EventKind,
-    Intake,
-    Mask,
-    PartitionedEvents,
-    starts,
-    validate_events,
-)
+from starrocks_txn_sink.assembler.rules.intake import EventKind, Intake, Mask, PartitionedEvents, validate_events
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, OpenTransaction, Partition, Policy
 from starrocks_txn_sink.assembler.rules.release import ReadBlob, ReleasedRows, release
 from starrocks_txn_sink.assembler.rules.segments import Grouped, SegmentClasses, classify
@@ -189,7 +182,8 @@ def _orphaned(grouped: Grouped, place: int, interleaved: bool) -> tuple[str, str
 
 def _was_given_up(intake: Intake, row: int) -> bool:
     """Whether the event's transaction began in this micro-batch, and the next marker was another BEGIN."""
-    start = int(starts(intake.ends)[int(np.searchsorted(intake.ends, row, side="right"))])
+    at = int(np.searchsorted(intake.ends, row, side="right"))
+    start = int(intake.ends[at] - intake.counts[at])
     names, kinds = intake.table[model.TXN_ID][start : row + 1].to_pylist(), intake.kinds[start:row]
     markers = np.flatnonzero(kinds != EventKind.DATA).tolist()
     own = [at for at in markers if kinds[at] == EventKind.BEGIN and names[at] is not None and names[at] == names[-1]]
