@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
+from datetime import timedelta
+from numbers import Real
 from typing import Final, Protocol
 
 from starrocks_txn_sink.errors import DeadlineExceeded
@@ -43,9 +45,16 @@ def microseconds() -> int:
     return time.time_ns() // 1000
 
 
-def parse_duration(text: str) -> float | None:
-    """Seconds of a duration such as `500ms`, `30 seconds`, `2 min`, `1h` or `30`; None for other text."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+def parse_duration(value: object) -> float | None:
+    """Seconds of a number of them, of a timedelta, or of text such as `500ms`, `30 seconds`, `2 min`, `1h` or `30`.
+
+    None for what is no duration.
+    """
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if not isinstance(value, bool) and isinstance(value, Real):
+        return float(value)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", value.strip().lower()) if isinstance(value, str) else None
     if match is None:
         return None
     unit = match[2] or "s"

@@ -102,9 +102,7 @@ def seconds(value: float | timedelta | str | None) -> float | None:
     """`value` in seconds: a number of seconds, a timedelta, or text such as `500ms`, `30 seconds`, `2 min`, `1h`."""
     if value is None:
         return None
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    parsed = parse_duration(value) if isinstance(value, str) else float(value)
+    parsed = parse_duration(value)
     if parsed is None:
         raise OptionError(f"{value!r} is not a duration.", hint="Write it like 500ms, 30s, 2min or 1h.")
     return parsed

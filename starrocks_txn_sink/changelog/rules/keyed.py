@@ -27,27 +27,17 @@ class Retention:
     @classmethod
     def of(cls, state_ttl: Duration | None) -> Retention:
         """Retention from "10 minutes", a timedelta or seconds; None and 0 mean forever. Raises OptionError."""
-        return cls(0.0 if state_ttl is None else _seconds(state_ttl))
+        seconds = 0.0 if state_ttl is None else parse_duration(state_ttl)
+        if seconds is None or not 0 <= seconds < float("inf"):
+            raise OptionError(
+                f"state_ttl is {state_ttl!r}.",
+                hint="Write it like '10 minutes', '36 h' or timedelta(hours=1), or as seconds; 0 keeps state forever.",
+            )
+        return cls(seconds)
 
     def has_expired(self, last_access: float, now: float) -> bool:
         """Whether state has expired at `now`, given the time of its last access (both in seconds)."""
         return self.seconds > 0 and now >= last_access + self.seconds
-
-
-def _seconds(value: Duration) -> float:
-    amount: float | None = None
-    if isinstance(value, timedelta):
-        amount = value.total_seconds()
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        amount = float(value)
-    elif isinstance(value, str):
-        amount = parse_duration(value)
-    if amount is None or not 0 <= amount < float("inf"):
-        raise OptionError(
-            f"state_ttl is {value!r}.",
-            hint="Write it like '10 minutes', '36 h' or timedelta(hours=1), or as seconds; 0 keeps state forever.",
-        )
-    return amount
 
 
 def state_to_text(state: State, now: float) -> str:
