@@ -117,11 +117,6 @@ class IncrementalAssembler:
         return self._assembler.feed(given, states, self.now, self._read)
 
     @property
-    def source_partitions(self) -> int:
-        """Number of source partitions with events in this task."""
-        return len(self._holdings)
-
-    @property
     def names(self) -> set[str]:
         """The source partitions with events in this task."""
         return set(map(str, self._holdings))
