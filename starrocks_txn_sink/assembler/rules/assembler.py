@@ -67,11 +67,9 @@ class TransactionAssembler:
         several source partitions, any of their errors may be raised.
         """
         intake = validate_events(events, states, need_txn_id=self.policy.interleaved)
+        came, fresh = events.table.num_rows, int(np.count_nonzero(intake.kinds == EventKind.DATA))
         counters = Counters(
-            events=events.table.num_rows,
-            data=intake.repeated_rows + int(np.count_nonzero(intake.kinds == EventKind.DATA)),
-            repeats=intake.repeats,
-            repeated_rows=intake.repeated_rows,
+            events=came, data=intake.data, repeats=came - len(intake.kinds), repeated_rows=intake.data - fresh
         )
         if len(intake.kinds):
             fed = self._assemble(intake, states, counters, now, read)

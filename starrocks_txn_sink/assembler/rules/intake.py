@@ -110,8 +110,7 @@ def group_by_partition(table: pa.Table, *, sort_names: bool = False) -> Partitio
 class Intake:
     """New events by source partition (see PartitionedEvents), positions strictly ascending within each.
 
-    A source partition with repeats only is empty. `repeats` counts dropped events, `repeated_rows` the DATA events
-    among them.
+    A source partition with repeats only is empty. `data` counts the DATA events that came in, repeats included.
     """
 
     names: list[Partition]
@@ -119,8 +118,7 @@ class Intake:
     table: pa.Table
     kinds: npt.NDArray[np.int8]
     positions: Indexes
-    repeats: int = 0
-    repeated_rows: int = 0
+    data: int = 0
 
     @property
     def counts(self) -> Indexes:
@@ -153,20 +151,12 @@ def validate_events(
         _refuse_other_content(events, table, positions, np.flatnonzero(repeated))
     known = [states[name].last_position if name in states else None for name in events.names]
     repeated |= _seen_before(events, positions, known)
+    data = int(np.count_nonzero(kinds == EventKind.DATA))
     if not repeated.any():
-        return Intake(events.names, events.ends, table, kinds, positions)
+        return Intake(events.names, events.ends, table, kinds, positions, data)
     fresh = ~repeated
     ends = np.cumsum(np.bincount(events.groups[fresh], minlength=len(events.names)))
-    rows = int(np.count_nonzero(kinds[repeated] == EventKind.DATA))
-    return Intake(
-        events.names,
-        ends,
-        table.filter(pa.array(fresh)),
-        kinds[fresh],
-        positions[fresh],
-        int(np.count_nonzero(repeated)),
-        rows,
-    )
+    return Intake(events.names, ends, table.filter(pa.array(fresh)), kinds[fresh], positions[fresh], data)
 
 
 def starts(ends: Indexes) -> Indexes:
@@ -207,15 +197,12 @@ def _by_position(events: PartitionedEvents, positions: Indexes) -> Indexes:
 
 def _seen_before(events: PartitionedEvents, positions: Indexes, known: list[int | None]) -> Mask | bool:
     """Mask of events at or below their source partition's last position (`known`); False if there are none."""
-    if not any(last is not None for last in known):
+    firsts = positions[events.starts].tolist()
+    again = [last is not None and first <= last for first, last in zip(firsts, known, strict=True)]
+    if not any(again):
         return False
-    has_last = np.array([last is not None for last in known])
-    last = np.array([last or 0 for last in known], dtype=np.int64)
-    again = has_last & (positions[events.starts] <= last)
-    if not again.any():
-        return False
-    groups = events.groups
-    seen: Mask = again[groups] & (positions <= last[groups])
+    groups, last = events.groups, np.array([last or 0 for last in known], dtype=np.int64)
+    seen: Mask = np.array(again)[groups] & (positions <= last[groups])
     return seen
 
 
