@@ -24,12 +24,9 @@ if TYPE_CHECKING:
 
 _SOURCE: Final = model.SOURCE_PARTITION
 _TYPES: Final = {
-    v.TOTAL_ORDER: "bigint",
-    v.EVENT_COUNT: "bigint",
-    v.DATA_COLLECTIONS: "array<struct<data_collection:string,event_count:bigint>>",
-    v.SEQUENCE: "bigint",
-    model.POSITION: "bigint",
-    v.TIMESTAMP: "bigint",
+    pa.string(): "string",
+    pa.int64(): "bigint",
+    v.COLLECTION_COUNTS: "array<struct<data_collection:string,event_count:bigint>>",
 }
 _OUTPUT: Final = (
     "source_partition string, position bigint, seq bigint, database string, table string, op string, row string, "
@@ -121,9 +118,9 @@ def _event_columns(frame: DataFrame, columns: tuple[str, ...], which: str) -> Da
         origin = "parse_debezium" if which == "rows" else "parse_debezium_transactions"
         raise InputError(f"The {which} lack the column {', '.join(missing)}.", hint=f"Take them from {origin}.")
     chosen = [F.col(_SOURCE).cast("string").alias(_SOURCE)]
-    for each in v.EVENTS.names:
-        value = F.col(each) if each in columns else F.lit(None)
-        chosen.append(value.cast(_TYPES.get(each, "string")).alias(each))
+    for each in v.EVENTS:
+        value = F.col(each.name) if each.name in columns else F.lit(None)
+        chosen.append(value.cast(_TYPES[each.type]).alias(each.name))
     return frame.select(*chosen)
 
 

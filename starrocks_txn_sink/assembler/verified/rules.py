@@ -6,6 +6,7 @@ transaction id. Pure and vectorised: time and the reader of held events are argu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, get_args
@@ -82,8 +83,7 @@ class VerifiedAssembler:
         arrived = pa.array(np.full(intake.events.num_rows, float(now)))
         blobs = [read(each.number) for each in state.blobs]
         table = pa.concat_tables([*blobs, intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrived)])
-        limit = self.policy.open_timeout
-        found = tally.tally(table, None if limit is None else now - limit)
+        found = tally.tally(table, now - (self.policy.open_timeout or math.inf))
         classes = tally.classify(found, state.last_position)
         self._refuse(table, found, classes, now)
         done = _StepEvents(table, found, classes)
@@ -289,22 +289,19 @@ def unit_rows(events: pa.Table, places: Indexes, lengths: Indexes, positions: In
 
 def dead_letters(events: pa.Table, unit: int, txn_id: str, why: str, table: str) -> pa.Table:
     """The rows of `events` as one unit for the dead-letter table: one JSON object per row."""
-    listed = events.select([v.TOTAL_ORDER, v.COLLECTION, model.POSITION, model.OP, model.ROW]).to_pylist()
-    content = [
-        orjson.dumps(
-            {
-                "txn_id": txn_id,
-                "total_order": each[v.TOTAL_ORDER],
-                "collection": each[v.COLLECTION],
-                "position": each[model.POSITION],
-                "reason": why,
-                "op": each[model.OP],
-                "content": each[model.ROW],
-            }
-        ).decode()
-        for each in listed
-    ]
-    count = len(content)
+    count = events.num_rows
+    letters = pa.table(
+        {
+            "txn_id": pa.repeat(txn_id, count),
+            "total_order": events[v.TOTAL_ORDER],
+            "collection": events[v.COLLECTION],
+            "position": events[model.POSITION],
+            "reason": pa.repeat(why, count),
+            "op": events[model.OP],
+            "content": events[model.ROW],
+        }
+    )
+    content = [orjson.dumps(each).decode() for each in letters.to_pylist()]
     nothing = pa.nulls(count, pa.string())
     payload = pa.table([nothing, pa.repeat(pa.scalar(table), count), nothing, pa.array(content)], list(model.PAYLOAD))
     return with_transaction_columns(payload, np.array([count]), np.array([unit]), pa.array([txn_id]))

@@ -58,7 +58,7 @@ class Tally:
         return counted
 
 
-def tally(events: pa.Table, arrived_before: float | None = None) -> Tally:
+def tally(events: pa.Table, arrived_before: float) -> Tally:
     """Tally `events` (intake.HELD_EVENTS).
 
     A transaction whose first event arrived at or before `arrived_before` (seconds) is taken to have all of its rows.
@@ -70,7 +70,8 @@ def tally(events: pa.Table, arrived_before: float | None = None) -> Tally:
     orders = integer_column(events, v.TOTAL_ORDER, 0).copy()
     end, spare = _ends(events, code, is_end, len(ids))
     commit = np.where(end >= 0, integer_column(events, v.SEQUENCE)[end], NOWHERE)
-    overdue = _arrived_by(events, code, is_begin, arrived_before, len(ids))
+    overdue = np.zeros(len(ids), dtype=bool)
+    overdue[code[(code >= 0) & ~is_begin & (events[v.ARRIVED].to_numpy() <= arrived_before)]] = True
     joined, unproven = _join_deliveries(events, code, is_begin, overdue)
     for transaction, found in joined.items():
         mine = code == transaction
@@ -223,16 +224,6 @@ def classify(found: Tally, last_position: int | None) -> TransactionClasses:
     passed = np.maximum.accumulate(np.concatenate([[start], position]))[:-1]
     new = (position > passed) | (found.expected[due] == 0)
     return TransactionClasses(due[new], due[~new], overdue, blocking)
-
-
-def _arrived_by(
-    events: pa.Table, code: Indexes, is_begin: Mask, arrived_before: float | None, transactions: int
-) -> Mask:
-    older = np.zeros(transactions, dtype=bool)
-    if arrived_before is not None:
-        early = (code >= 0) & ~is_begin & (events[v.ARRIVED].to_numpy() <= arrived_before)
-        older[code[early]] = True
-    return older
 
 
 def reason(found: Tally, transaction: int) -> str:
