@@ -248,7 +248,11 @@ def _changes(
     going_on = {id(each) for each in grouped.carried.values()}
     still = [[each for each in state.open if id(each) not in going_on] for state in before]
     added: list[dict[int, pa.Table]] = [{} for _ in before]
-    for tail, group, position, waiting in _tails(grouped, classes):
+    # One tail, the last segment, per transaction that stays open or is skipped to its END.
+    tails = np.flatnonzero(classes.open | classes.waiting)
+    opened_at = grouped.positions[grouped.opened_by[tails]]
+    columns = (tails, grouped.segments.group[tails], opened_at, classes.waiting[tails])
+    for tail, group, position, waiting in zip(*(column.tolist() for column in columns), strict=True):
         at = partition[group]
         each = grouped.carried_into(tail) or OpenTransaction(grouped.owners[tail].as_py(), position, now)
         if waiting:
@@ -261,19 +265,9 @@ def _changes(
             size = sum(blob.nbytes for blob in blobs.values())
         added[at].update(blobs)
         still[at].append(each.extended(rows.num_rows, size if blobs else 0, tuple(blobs)))
-    last = _last_positions(intake, before)
-    return {
-        name: _change(state, last_position, opened, blobs)
-        for name, state, last_position, opened, blobs in zip(intake.names, before, last, still, added, strict=True)
-    }
-
-
-def _tails(grouped: Grouped, classes: SegmentClasses) -> Iterator[tuple[int, int, int, bool]]:
-    """Per transaction that stays open: (last segment, group, position of its first event, whether it is skipped)."""
-    tails = np.flatnonzero(classes.open | classes.waiting)
-    group, waiting = grouped.segments.group[tails], classes.waiting[tails]
-    position = grouped.positions[grouped.opened_by[tails]]
-    return zip(tails.tolist(), group.tolist(), position.tolist(), waiting.tolist(), strict=True)
+    ends, counts = intake.positions[intake.ends - 1].tolist(), intake.counts.tolist()
+    last = [at if new else state.last_position for at, new, state in zip(ends, counts, before, strict=True)]
+    return dict(zip(intake.names, map(_change, before, last, still, added), strict=True))
 
 
 def _tail_rows(grouped: Grouped, tail: int, payload: pa.Table) -> pa.Table:
@@ -282,26 +276,15 @@ def _tail_rows(grouped: Grouped, tail: int, payload: pa.Table) -> pa.Table:
     return payload.slice(start, stop - start) if order is None else payload.take(pa.array(order[start:stop]))
 
 
-def _last_positions(intake: Intake, before: Sequence[AssemblerState]) -> list[int | None]:
-    last = intake.positions[intake.ends - 1]
-    return [
-        position if fresh else state.last_position
-        for position, fresh, state in zip(last.tolist(), intake.counts.tolist(), before, strict=True)
-    ]
-
-
 def _change(
     before: AssemblerState, last_position: int | None, opened: list[OpenTransaction], added: dict[int, pa.Table]
 ) -> PartitionChange:
     if len(opened) > 1:
         opened.sort(key=lambda each: each.position)
     after = AssemblerState(last_position, _limit_dropped(opened), before.next_blob + len(added))
-    if not before.open:
-        return PartitionChange(after, (), added)
     kept = {number for each in after.open for number in each.blobs}
-    return PartitionChange(
-        after, tuple(number for each in before.open for number in each.blobs if number not in kept), added
-    )
+    removed = tuple(number for each in before.open for number in each.blobs if number not in kept)
+    return PartitionChange(after, removed, added)
 
 
 def _limit_dropped(transactions: Sequence[OpenTransaction]) -> tuple[OpenTransaction, ...]:

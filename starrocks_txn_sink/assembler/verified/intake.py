@@ -149,10 +149,8 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
     """Validate `events` (EVENTS) and drop repeats. InputError names the missing value and its place, never a row."""
     _check(events, source)
     marker = events[STATUS].is_valid()
-    data, snapshots = (
-        _rows(events),
-        int(pc.sum(pc.and_(pc.invert(marker), events[model.TXN_ID].is_null())).as_py() or 0),
-    )
+    data = _rows(events)
+    snapshots = int(pc.sum(pc.and_(pc.invert(marker), events[model.TXN_ID].is_null())).as_py() or 0)
     again = events.filter(_repeated_end(events, state.last_position))[model.TXN_ID].to_pylist()
     settled = remember_ids(state.settled, again)
     known = pc.is_in(events[model.TXN_ID], value_set=pa.array(settled, pa.string()), skip_nulls=True)

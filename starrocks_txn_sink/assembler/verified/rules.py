@@ -111,10 +111,8 @@ class VerifiedAssembler:
         open_seconds = now - float(done.table[v.ARRIVED].to_numpy()[done.told & (done.found.code == first)].min())
         if open_seconds < WAITING_SECONDS:
             return state, []
-        place = self._place(done.table, done.found, first)
-        return replace(state, reported=now), [
-            Event("transaction.waiting", {**place, "open_seconds": round(open_seconds, 3)})
-        ]
+        fields = {**self._place(done.table, done.found, first), "open_seconds": round(open_seconds, 3)}
+        return replace(state, reported=now), [Event("transaction.waiting", fields)]
 
     def _place(self, table: pa.Table, found: Tally, transaction: int) -> dict[str, object]:
         return {
@@ -214,19 +212,20 @@ def _build_step(
     impatient = ~handed_on & done.told & (found.code >= 0) & ~np.append(found.whole, True)[found.code]
     oldest = float(table[v.ARRIVED].to_numpy()[impatient].min()) if impatient.any() else None
     state = replace(state, oldest=oldest)
-    counters = _outcome_counters(done, intake, sum(each.num_rows for each in out), full, handed_on)
-    return VerifiedStep(state, counters + _levels(done, state, ~handed_on), out, letters, removed, added, notices)
+    counters = _outcome_counters(done, state, sum(each.num_rows for each in out), full, handed_on)
+    return VerifiedStep(state, intake.counters + counters, out, letters, removed, added, notices)
 
 
 def _outcome_counters(
-    done: _StepEvents, intake: VerifiedIntake, rows_out: int, full: Indexes, handed_on: Mask
+    done: _StepEvents, state: VerifiedState, rows_out: int, full: Indexes, handed_on: Mask
 ) -> VerifiedCounters:
-    """The intake's counters plus the outcome of the step's events."""
+    """The outcome of the step's events, and the levels of `state` after it."""
     found, classes = done.found, done.classes
     again = done.of(classes.repeated) & done.told | found.repeated | done.of(classes.released) & found.surplus
     rows = done.table[v.STATUS].is_null().to_numpy()
     passed = int(found.count[full].sum()) + int(handed_on[done.snapshot].sum())
-    return intake.counters + VerifiedCounters(
+    waiting = np.unique(found.code[~handed_on & done.told])
+    return VerifiedCounters(
         released=len(full),
         rows=rows_out,
         empty=len(classes.released) - len(full),
@@ -235,14 +234,8 @@ def _outcome_counters(
         repeated_rows=int((again & rows).sum()),
         quarantined=len(classes.given_up),
         quarantined_rows=int(done.rows_in(classes.given_up).sum()),
-    )
-
-
-def _levels(done: _StepEvents, state: VerifiedState, kept: Mask) -> VerifiedCounters:
-    waiting = np.unique(done.found.code[kept & done.told])
-    return VerifiedCounters(
         open=int((waiting >= 0).sum()),
-        open_rows=int((kept & done.table[v.STATUS].is_null().to_numpy()).sum()),
+        open_rows=int((~handed_on & rows).sum()),
         state_bytes=sum(each.bytes for each in state.blobs),
     )
 
