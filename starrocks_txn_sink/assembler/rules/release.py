@@ -125,15 +125,20 @@ def _marked(
     `counts[i]` of the rows belong to segment `run[i]`, with seq from `seq[i]` on. `ended`: they include the segment's
     last row.
     """
-    filled = [table for table in part if table.num_rows]
-    if not filled:
+    parts = [table for table in part if table.num_rows]
+    if not parts:
         return
-    rows = filled[0] if len(filled) == 1 else pa.concat_tables(filled)
-    if len(filled) > MANY_TABLES:
+    rows = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+    if len(parts) > MANY_TABLES:
         rows = rows.combine_chunks()
     positions, ids = grouped.positions[grouped.segments.stop[run]], grouped.owners.take(pa.array(run))
     table = with_transaction_columns(rows, counts, positions, ids, seq, ended=ended)
-    yield _by_partition(grouped, run, counts, table)
+    partition = grouped.partition_of(run)
+    begins = np.concatenate([[0], np.flatnonzero(partition[1:] != partition[:-1]) + 1])
+    sums = np.add.reduceat(counts, begins)
+    filled = np.flatnonzero(sums)
+    names = tuple(grouped.intake.names[at] for at in partition[begins[filled]].tolist())
+    yield ReleasedRows(names, sums[filled], table)
 
 
 def with_transaction_columns(
@@ -155,12 +160,3 @@ def with_transaction_columns(
     }
     names = model.released_names(rows.schema.names)
     return pa.table({name: marks[name] if name in marks else rows[name] for name in names})
-
-
-def _by_partition(grouped: Grouped, run: Indexes, counts: Indexes, rows: pa.Table) -> ReleasedRows:
-    partition = grouped.partition_of(run)
-    begins = np.concatenate([[0], np.flatnonzero(partition[1:] != partition[:-1]) + 1])
-    sums = np.add.reduceat(counts, begins)
-    filled = np.flatnonzero(sums)
-    names = tuple(grouped.intake.names[at] for at in partition[begins[filled]].tolist())
-    return ReleasedRows(names, sums[filled], rows)
