@@ -63,7 +63,7 @@ def _run_session(home: Path, java_options: str) -> None:
     }
     spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    _run_stream(spark.readStream.schema("value string").json(str(_events(home))), home)
+    _run_stream(spark, home)
     gateway: Any = spark.sparkContext._gateway
     spark.stop()
     gateway.shutdown()
@@ -71,14 +71,12 @@ def _run_session(home: Path, java_options: str) -> None:
     gateway.proc.wait(_EXIT_SECONDS)
 
 
-def _events(home: Path) -> Path:
+def _run_stream(spark: SparkSession, home: Path) -> None:
     folder = home / "events"
     folder.mkdir()
     (folder / "0.json").write_text('{"value":"a"}\n')
-    return folder
+    frame = spark.readStream.schema("value string").json(str(folder))
 
-
-def _run_stream(frame: DataFrame, home: Path) -> None:
     def write(batch: DataFrame, _: int) -> None:
         spread = batch.withColumn("number", F.xxhash64("value")).repartition(2, "number")
         spread.sortWithinPartitions("number").mapInArrow(_pass_on, spread.schema).collect()

@@ -10,6 +10,7 @@ import argparse
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -228,5 +229,4 @@ def text_lines(found: Sequence[JobStatus], database: str, clock: Clock) -> Itera
 
 
 def _time(clock: Clock) -> str:
-    second = int(clock.wall() % 86_400)
-    return f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
+    return time.strftime("%H:%M:%S", time.gmtime(clock.wall()))

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +25,7 @@ import pyarrow as pa
 from starrocks_txn_sink import compiled
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.operations.doctor.server import judge_clock
-from starrocks_txn_sink.operations.doctor.target import DRIVER, Check, Endpoint, Finding, ProbeResult, Target
+from starrocks_txn_sink.operations.doctor.target import DRIVER, Check, Endpoint, Finding, Severity, Target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,14 +84,11 @@ def installed_versions() -> dict[str, str | None]:
 
 def _installed_version(need: Requirement) -> str | None:
     """Version from the package's metadata, else from its module: code shipped as an archive has no metadata."""
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(need.name)
-    except metadata.PackageNotFoundError:
-        pass
-    try:
+    with suppress(ImportError):
         return str(getattr(importlib.import_module(need.module), "__version__", _UNPACKAGED))
-    except ImportError:
-        return None
+    return None
 
 
 def java_version(home: str | None) -> str | None:
@@ -154,18 +152,10 @@ def judge_java(version: str | None, place: str, spark: str | None = None) -> Fin
     why = f"Spark {spark or 4} needs a JDK {least} or newer."
     if version is None:
         return check.failure("No JDK was found.", why, "Install a JDK 17 and set JAVA_HOME, or put it on PATH.")
-    major = java_major(version)
-    if major < least:
+    major = version_numbers(version.removeprefix("1."))[:1]  # 8 for `1.8.0_392`
+    if major < (least,):
         return check.failure(f"The JDK is {version}.", why, "Install a JDK 17 or 21 and set JAVA_HOME to it.")
     return check.good(f"JDK {version}")
-
-
-def java_major(version: str) -> int:
-    """Major version: 17 for `17.0.9`, 8 for `1.8.0_392`, 0 if the text has no number."""
-    numbers = version_numbers(version)
-    if numbers[:1] == (1,) and len(numbers) > 1:
-        return numbers[1]
-    return numbers[0] if numbers else 0
 
 
 def judge_same_versions(
@@ -219,12 +209,12 @@ class ExecutorProbe:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             pass
+        place = f"executor on {socket.gethostname()}"
         seen = {
-            "host": socket.gethostname(),
-            "process": os.getpid(),
+            "place": place,
             "clock": SystemClock().wall(),
             "libraries": installed_versions(),
-            "probes": [asdict(endpoint.probe(self.timeout)) for endpoint in self.endpoints],
+            "probes": [asdict(endpoint.probe(self.timeout, place)) for endpoint in self.endpoints],
         }
         yield pa.RecordBatch.from_arrays([pa.array([json.dumps(seen)])], schema=_SCHEMA)
 
@@ -285,7 +275,7 @@ def judge_reports(reports: list[dict[str, Any]], before: float, after: float) ->
     """Findings for the tasks' reports, each host once; clocks must lie in [before, after]; pure."""
     driver, hosts = installed_versions(), set()
     for report in reports:
-        place = f"executor on {report['host']}"
+        place = report["place"]
         if place in hosts:
             continue
         hosts.add(place)
@@ -294,8 +284,7 @@ def judge_reports(reports: list[dict[str, Any]], before: float, after: float) ->
         ahead = report["clock"] - min(max(report["clock"], before), after)  # 0 inside of [before, after]
         yield judge_clock(ahead, 0.0, "the executor's clock", place)
         for seen in report["probes"]:
-            endpoint = Endpoint(**seen["endpoint"])
-            yield ProbeResult(**{**seen, "endpoint": endpoint}).judge(place)
+            yield Finding(**{**seen, "severity": Severity(seen["severity"])})
     if not reports:
         yield Check("executor.spark").failure("The Spark job returned nothing.", _WHY, "Read the cluster's own log.")
     else:

@@ -155,12 +155,8 @@ def judge_partitions(seen: TableDefinition, version: str) -> Iterator[Finding]:
 def can_create_partitions(version: str) -> bool:
     """Whether a multi-table load may create partitions on this version."""
     numbers = version_numbers(version)
-    if len(numbers) < 3:
-        return False
-    for last in _LAST_WITHOUT:
-        if numbers[:2] == last[:2]:
-            return numbers > last
-    return numbers > _LAST_WITHOUT[-1]
+    last = next((last for last in _LAST_WITHOUT if numbers[:2] == last[:2]), _LAST_WITHOUT[-1])
+    return len(numbers) >= 3 and numbers > last
 
 
 def judge_order(seen: TableDefinition, version: str, options: SinkOptions) -> Iterator[Finding]:

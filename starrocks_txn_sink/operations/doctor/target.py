@@ -19,7 +19,7 @@ from starrocks_txn_sink.protocol.wire import Request
 from starrocks_txn_sink.sql.connection import SqlConnection
 
 
-class Severity(Enum):
+class Severity(str, Enum):
     """Severity of a finding; the value is shown in the text and in the JSON."""
 
     GOOD = "good"
@@ -85,7 +85,7 @@ class Endpoint:
     def __str__(self) -> str:
         return Address("", self.host, self.port).netloc
 
-    def probe(self, timeout: float) -> ProbeResult:
+    def probe(self, timeout: float, place: str = DRIVER) -> Finding:
         """Resolve the name and connect, within about `timeout` seconds; send nothing."""
         begun, failed = time.monotonic(), ""
         addresses: tuple[str, ...] = ()
@@ -95,36 +95,25 @@ class Endpoint:
             socket.create_connection((self.host, self.port), timeout).close()
         except OSError as error:
             failed = error.strerror or type(error).__name__
-        return ProbeResult(self, addresses, failed, time.monotonic() - begun)
+        return self.judge(addresses, failed, time.monotonic() - begun, place)
 
-
-@dataclass(frozen=True, slots=True)
-class ProbeResult:
-    """Outcome of a probe: resolved IP addresses (() if none) and the error, '' if the port is open."""
-
-    endpoint: Endpoint
-    addresses: Sequence[str] = ()
-    error: str = ""
-    seconds: float = 0.0
-
-    def judge(self, place: str = DRIVER) -> Finding:
-        """One finding: for the name if it does not resolve, else for the port."""
-        endpoint = self.endpoint
-        rewrite = f"behind a proxy or NAT, rewrite it: redirect_map={{'{endpoint}': 'host:port'}}."
-        if not self.addresses:
+    def judge(self, addresses: Sequence[str], error: str, seconds: float, place: str) -> Finding:
+        """One finding: for the name if it does not resolve (no `addresses`), else for the port; pure."""
+        rewrite = f"behind a proxy or NAT, rewrite it: redirect_map={{'{self}': 'host:port'}}."
+        if not addresses:
             return Check("name.resolution", place).failure(
-                f"{endpoint.host} ({endpoint.role}) does not resolve: {self.error}.",
+                f"{self.host} ({self.role}) does not resolve: {error}.",
                 "Driver and every executor talk to StarRocks directly.",
                 f"Add the name to DNS or /etc/hosts, or use an IP address; {rewrite}",
             )
-        if self.error:
+        if error:
             return Check("port", place).failure(
-                f"No connection to {endpoint} ({endpoint.role}): {self.error}.",
+                f"No connection to {self} ({self.role}): {error}.",
                 "Driver and every executor talk to StarRocks directly: frontends, their query port, and every backend.",
                 f"Check that the server runs and that no firewall blocks the port; {rewrite}",
             )
-        shown = "" if endpoint.host in self.addresses else f" ({', '.join(self.addresses[:4])})"
-        return Check("port", place).good(f"{endpoint}{shown} is open, {endpoint.role}, {1000 * self.seconds:.0f} ms")
+        shown = "" if self.host in addresses else f" ({', '.join(addresses[:4])})"
+        return Check("port", place).good(f"{self}{shown} is open, {self.role}, {1000 * seconds:.0f} ms")
 
 
 _STEP_SECONDS = 30.0
@@ -208,7 +197,7 @@ class Target:
         """Probe an address, and add it to those that the executors probe."""
         endpoint = Endpoint(role, address.host, address.port)
         self.endpoints.append(endpoint)
-        return endpoint.probe(self.options.connect_timeout).judge()
+        return endpoint.probe(self.options.connect_timeout)
 
     def has_reached(self, address: Address) -> bool:
         return any((known.host, known.port) == (address.host, address.port) for known in self.endpoints)

@@ -13,7 +13,7 @@ from starrocks_txn_sink.http.transport import read_reply
 from starrocks_txn_sink.operations.doctor.frontends import judge_redirect
 from starrocks_txn_sink.operations.doctor.server import judge_versions
 from starrocks_txn_sink.operations.doctor.target import Check, Finding, Target
-from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRules, parse_location
+from starrocks_txn_sink.options.addresses import HOST_HINT, Address, parse_location
 from starrocks_txn_sink.protocol import ledger, refusals
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Status
@@ -98,18 +98,14 @@ def check_backends(target: Target) -> Iterator[Finding]:
             yield named
         elif named not in seen:
             seen.add(named)
-            yield from _check_backend(target, named, role, rules)
+            yield judge_redirect("backend.redirect", named, rules, role, named.netloc)
+            backend = rules.rewrite(named)
+            if rules.allows(backend):
+                yield target.reach("backend", backend)
     if not seen:
         yield Check("backend.redirect").skipped(
             "no backend is known: no table to load, and SHOW BACKENDS is not allowed"
         )
-
-
-def _check_backend(target: Target, named: Address, role: str, rules: RedirectRules) -> Iterator[Finding]:
-    yield judge_redirect("backend.redirect", named, rules, role, named.netloc)
-    backend = rules.rewrite(named)
-    if rules.allows(backend):
-        yield target.reach("backend", backend)
 
 
 def _listed_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:

@@ -116,7 +116,7 @@ def _replication(stage: Stage) -> str:
 
 @CHECKS.expects("privilege.insert", "INSERT into the ledger works.", "7.3")
 def check_insert(stage: Stage) -> Finding:
-    owner = Owner("token", stage.epoch, PROBE_CHECKPOINT)
+    owner = Owner("token", stage.epoch, "rehearsal")
     stage.ledger.execute(WriteClaim(stage.job, owner), stage.deadline())
     return as_expected("a claim is written into the ledger")
 
@@ -139,9 +139,6 @@ def check_delete(stage: Stage) -> Finding:
             f"refused: {error.message}", "claims of earlier runs stay in the ledger, one row for each retry"
         )
     return as_expected("and deleted")
-
-
-PROBE_CHECKPOINT = "rehearsal"
 
 
 # --- TLS, frontends, redirects ---

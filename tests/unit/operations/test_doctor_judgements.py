@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import re
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -150,9 +152,9 @@ def test_executors_with_another_python_or_another_sink_are_failures() -> None:
 
 def test_a_name_that_does_not_resolve_and_a_closed_port_are_different_findings() -> None:
     endpoint = reach.Endpoint("backend", "be1", 8040)
-    unresolved = reach.ProbeResult(endpoint, (), "Name or service not known").judge()
-    closed = reach.ProbeResult(endpoint, ("10.0.0.1",), "Connection refused").judge()
-    opened = reach.ProbeResult(endpoint, ("10.0.0.1",)).judge()
+    unresolved = endpoint.judge((), "Name or service not known", 0.1, "driver")
+    closed = endpoint.judge(("10.0.0.1",), "Connection refused", 0.1, "driver")
+    opened = endpoint.judge(("10.0.0.1",), "", 0.1, "driver")
     assert [complete(one).check for one in (unresolved, closed, opened)] == ["name.resolution", "port", "port"]
     assert [one.severity for one in (unresolved, closed, opened)] == [FAILURE, FAILURE, GOOD]
     assert "redirect_map={'be1:8040'" in closed.advice
@@ -463,14 +465,13 @@ def test_a_ledger_that_is_not_there_must_be_creatable(allowed: bool | None, want
 
 
 def report(host: str, clock: float = 100.0, **libraries: str) -> dict[str, Any]:
-    endpoint = {"role": "backend", "host": "be1", "port": 8040}
-    seen = {"endpoint": endpoint, "addresses": [], "error": "Name or service not known", "seconds": 0.1}
+    place = f"executor on {host}"
+    seen = reach.Endpoint("backend", "be1", 8040).judge((), "Name or service not known", 0.1, place)
     return {
-        "host": host,
-        "process": 1,
+        "place": place,
         "clock": clock,
         "libraries": {**installed_versions(), **libraries},
-        "probes": [seen],
+        "probes": [json.loads(json.dumps(asdict(seen)))],
     }
 
 
