@@ -77,12 +77,6 @@ def replay_transaction(
     return (yield from protocol.commit(label, retry_policy, rng))
 
 
-def ledger_row(job: str, label: str) -> tuple[str, memoryview]:
-    """Name of the ledger's table, and the row of a replay's transaction in it, as a piece of a load body."""
-    row = {"id": row_id(job, MARKER, REPLAY), "job": job, "kind": MARKER, "name": REPLAY, "label": label}
-    return LEDGER_TABLE, memoryview(b"," + orjson.dumps(row))
-
-
 _EXPLAIN_SECONDS = 10.0
 
 
@@ -196,8 +190,8 @@ def _loads(
         loads.append((table, pieces, headers))
     deletes = [memoryview(piece) for piece in letter_table.delete_rows(row.id for row in rows)]
     loads.append((DEAD_LETTER_TABLE, deletes, options.load_headers(DEAD_LETTER_TABLE)))
-    ledger, row = ledger_row(job, label.name)
-    loads.append((ledger, [row], options.load_headers(ledger)))
+    row = {"id": row_id(job, MARKER, REPLAY), "job": job, "kind": MARKER, "name": REPLAY, "label": label.name}
+    loads.append((LEDGER_TABLE, [memoryview(b"," + orjson.dumps(row))], options.load_headers(LEDGER_TABLE)))
     return [
         (table, load_body(pieces, options.compression_of(table).value), headers) for table, pieces, headers in loads
     ]

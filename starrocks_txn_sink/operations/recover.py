@@ -26,6 +26,7 @@ from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier, retry_u
 from starrocks_txn_sink.protocol.wire import Operation, Reply
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
+_TABLE = "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 _OWNERS = (
     "SELECT kind, name, epoch, checkpoint, batch, updated_at FROM {} WHERE job = %s AND kind IN ('driver', 'lane')"
 )
@@ -152,12 +153,7 @@ def _findings(
     connection: LeaderConnection, options: SinkOptions, labels: Sequence[OpenLabel], deadline: Deadline
 ) -> JobFindings:
     job, table = str(options.job), identifier(options.database, LEDGER_TABLE)
-    there = connection.query(
-        "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
-        (options.database, LEDGER_TABLE),
-        deadline,
-    )
-    if not there:
+    if not connection.query(_TABLE, (options.database, LEDGER_TABLE), deadline):
         return JobFindings(job, options.database, False, labels, (), (), ())
     owners = [_owner(row) for row in connection.query(_OWNERS.format(table), (job,), deadline)]
     positions = [_position(row) for row in connection.query(_POSITIONS.format(table), (job,), deadline)]

@@ -97,12 +97,11 @@ class Lookup:
 
     def ledger_position(self) -> LedgerPosition | None:
         """The partition's row in the ledger; None without one."""
-        rows = self._query(
+        sql = (
             f"SELECT position, label, batch, updated_at FROM {identifier(self.database, LEDGER_TABLE)} "
-            "WHERE job = %s AND kind = 'position' AND name = %s",
-            self.job,
-            self.partition,
+            "WHERE job = %s AND kind = 'position' AND name = %s"
         )
+        rows = self._query(sql, self.job, self.partition)
         return next((LedgerPosition(int(row[0]), str(row[1]), int(row[2]), str(row[3])) for row in rows), None)
 
     def spans_around(self, position: int) -> list[LoggedSpan]:
@@ -120,12 +119,9 @@ class Lookup:
 
     def known_partitions(self) -> list[str]:
         """Up to 20 source partitions of the job, to help with a wrong name."""
-        rows = self._query(
-            f"SELECT name FROM {identifier(self.database, LEDGER_TABLE)} WHERE job = %s AND kind = 'position' "
-            "ORDER BY name LIMIT 20",
-            self.job,
-        )
-        return [str(row[0]) for row in rows]
+        ledger = identifier(self.database, LEDGER_TABLE)
+        sql = f"SELECT name FROM {ledger} WHERE job = %s AND kind = 'position' ORDER BY name LIMIT 20"
+        return [str(row[0]) for row in self._query(sql, self.job)]
 
     def known_jobs(self) -> list[str]:
         """The jobs of the ledger."""

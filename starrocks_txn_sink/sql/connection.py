@@ -49,6 +49,10 @@ class Answer:
     rows: list[tuple[Any, ...]]
     total: int
 
+    def __post_init__(self) -> None:
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError("a row has another number of columns")
+
     def named(self) -> list[Row]:
         """The rows as dicts. Column names are in lower case, because versions of StarRocks differ in their case."""
         names = [name.lower() for name in self.columns]
@@ -87,7 +91,7 @@ class QueryPort:
             cursor.execute(bind(sql, [str(cursor.mogrify("%s", (value,))) for value in parameters]))
             columns = _columns(cursor)
             rows = list(cursor.fetchall())
-            return _whole(Answer(columns, rows, len(rows)))
+            return Answer(columns, rows, len(rows))
 
     def forward_to_leader(self, deadline: Deadline) -> bool:
         """Have the frontend pass queries on while it does not lead, now or later (wire contract 10.11).
@@ -109,7 +113,7 @@ class QueryPort:
             total = len(first)
             while rest := (cursor.fetchmany(_FETCH_ROWS) if total else ()):
                 total += len(rest)
-            return _whole(Answer(columns, first, total))
+            return Answer(columns, first, total)
 
     def is_connected_to(self, host: str, port: int) -> bool:
         """Whether the peer's own address is `host` and `port`."""
@@ -230,12 +234,6 @@ def _unbuffered(driver: Driver) -> Iterator[SSCursor]:
 
 def _columns(cursor: Any) -> tuple[str, ...]:
     return tuple(str(column[0]) for column in cursor.description or ())
-
-
-def _whole(answer: Answer) -> Answer:
-    if any(len(row) != len(answer.columns) for row in answer.rows):
-        raise ValueError("a row has another number of columns")
-    return answer
 
 
 # --- any frontend ---

@@ -45,8 +45,7 @@ def summary_line(findings: Sequence[Finding]) -> str:
     if count[Severity.SKIPPED]:
         numbers += f", {count[Severity.SKIPPED]} not checked"
     meanings = {0: "All checks passed.", 1: "A job will run; read the warnings.", 3: "A job would fail."}
-    meaning = meanings[exit_code(findings)]
-    return f"{meaning} {numbers}."
+    return f"{meanings[exit_code(findings)]} {numbers}."
 
 
 def json_document(found: Sequence[tuple[str, Finding]]) -> dict[str, Any]:
@@ -97,25 +96,15 @@ def check_rehearsal(target: Target) -> Iterator[Finding]:
                 yield Check(check.name).skipped(found.what)
 
 
-def examine(
-    target: Target,
-    sections: tuple[tuple[str, Section], ...] = SECTIONS,
-    begun: Callable[[str], None] = lambda name: None,  # noqa: ARG005
-) -> Iterator[tuple[str, Finding]]:
-    """Yield (section name, finding) as soon as each is known; calls `begun` with the name of each section.
-
-    Errors of the server become findings.
-    """
-    for name, section in sections:
-        begun(name)
-        try:
-            for finding in section(target):
-                yield name, finding
-        except SectionSkipped as reason:
-            yield name, Check(name).skipped(f"not checked: {reason}")
-        except StarRocksSinkError as error:
-            why = "The section ended early, so later checks of it did not run."
-            yield name, Check(name).failure(error.message, why, error.advice or "Solve the findings above first.")
+def examine(target: Target, name: str, section: Section) -> Iterator[Finding]:
+    """Yield each finding of a section as soon as it is known; errors of the server become findings."""
+    try:
+        yield from section(target)
+    except SectionSkipped as reason:
+        yield Check(name).skipped(f"not checked: {reason}")
+    except StarRocksSinkError as error:
+        why = "The section ended early, so later checks of it did not run."
+        yield Check(name).failure(error.message, why, error.advice or "Solve the findings above first.")
 
 
 _NO_DATABASE = "information_schema"  # placeholder: SinkOptions requires a database, and every server has this one
@@ -159,12 +148,14 @@ def run(args: argparse.Namespace) -> int:
     sections = (*SECTIONS, ("rehearsal", check_rehearsal)) if args.rehearse else SECTIONS
     found: list[tuple[str, Finding]] = []
     with closing(target):
-        for section, finding in examine(target, sections, begun=_show_progress):
-            _show_progress("")
-            if not args.json:
-                first = not found or found[-1][0] != section
-                command_line.print_lines(text_lines(section, _refer_to_first(finding, found), first))
-            found.append((section, finding))
+        for name, section in sections:
+            _show_progress(name)
+            for finding in examine(target, name, section):
+                _show_progress("")
+                if not args.json:
+                    first = not found or found[-1][0] != name
+                    command_line.print_lines(text_lines(name, _refer_to_first(finding, found), first))
+                found.append((name, finding))
     findings = [finding for _, finding in found]
     command_line.print_lines([json.dumps(json_document(found)) if args.json else f"\n{summary_line(findings)}"])
     return exit_code(findings)

@@ -46,12 +46,8 @@ def _check_loads_view(sql: SqlConnection) -> Finding:
 
 
 def _ledger_exists(sql: SqlConnection, database: str) -> bool:
-    return bool(
-        sql.rows(
-            "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
-            (database, LEDGER_TABLE),
-        )
-    )
+    statement = "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+    return bool(sql.rows(statement, (database, LEDGER_TABLE)))
 
 
 def _check_ledger(sql: SqlConnection, database: str) -> Finding:

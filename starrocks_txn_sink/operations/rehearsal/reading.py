@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import filterfalse
 
 from starrocks_txn_sink.clock import Deadline
@@ -36,21 +37,19 @@ def check_followers(stage: Stage) -> Finding:
     followers = _followers(stage)
     if not followers:
         return left_out("the cluster shows no follower that options allow")
-    ports = [QueryPort(stage.options, address, stage.deadline()) for address in followers]
-    try:
+    with contextlib.ExitStack() as stack:
+        opened = (QueryPort(stage.options, address, stage.deadline()) for address in followers)
+        ports = [stack.enter_context(contextlib.closing(port)) for port in opened]
         stage.write(("upserts", array({"id": 200, "note": "followers"})))
         began = time.monotonic()
         waits = [_seconds_until_seen(stage, port, began) for port in ports]
-    finally:
-        for port in ports:
-            port.close()
-    late = [wait for wait in waits if wait is None]
-    slowest = max((wait for wait in waits if wait is not None), default=0.0)
-    if late:
+    seen = [wait for wait in waits if wait is not None]
+    if len(seen) < len(waits):
         return harmless(
-            f"{len(late)} of {len(waits)} followers do not show a commit within {STALE_SECONDS:g} s",
+            f"{len(waits) - len(seen)} of {len(waits)} followers do not show a commit within {STALE_SECONDS:g} s",
             "the ledger is read on the leader; your own readers may see older data there",
         )
+    slowest = max(seen)
     return as_expected(f"{len(waits)} follower(s), the last after {1000 * slowest:.0f} ms", follower_seconds=slowest)
 
 
@@ -145,11 +144,8 @@ def _watch(stage: Stage) -> tuple[Auditor, Auditor, int]:
     writer, clock = Writer(stage), stage.clock
     readers = [AuditConnection(stage.options, lock_database=locked) for locked in (False, True)]
     plain, locked = (Auditor(audit, reader, clock) for reader in readers)
-    threads = [threading.Thread(target=writer.run, name="rehearsal-writer", daemon=True)]
-    threads += [
-        threading.Thread(target=auditor.run, args=(writer.stop,), name="rehearsal-reader", daemon=True)
-        for auditor in (plain, locked)
-    ]
+    work = (writer.run, partial(plain.run, writer.stop), partial(locked.run, writer.stop))
+    threads = [threading.Thread(target=one, name="rehearsal", daemon=True) for one in work]
     for thread in threads:
         thread.start()
     try:

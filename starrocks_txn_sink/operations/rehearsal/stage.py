@@ -128,9 +128,9 @@ class Stage:
     def full(self, name: str) -> str:
         return identifier(self.database, self.table(name))
 
-    def content(self, name: str, columns: str, key: int) -> Row | None:
-        """The row of a scratch table with this key, or None."""
-        return next(iter(self.rows(f"SELECT {columns} FROM {self.full(name)} WHERE id = %s", (key,))), None)
+    def content(self, name: str, column: str, key: int) -> Any:
+        """What a scratch table's row with this key has in a column; None without the row."""
+        return self.value(f"SELECT {column} FROM {self.full(name)} WHERE id = %s", (key,))
 
     def count(self, name: str, first: int, last: int) -> int:
         """Rows of a scratch table with keys from `first` to `last`."""
@@ -138,12 +138,9 @@ class Stage:
 
     def loads(self, label: str) -> dict[str, Row]:
         """The rows of information_schema.loads for `label`, by table."""
-        found = self.rows(
-            "SELECT TABLE_NAME, STATE, FILTERED_ROWS, SINK_ROWS, TRACKING_SQL FROM information_schema.loads "
-            "WHERE DB_NAME = %s AND LABEL = %s",
-            (self.database, label),
-        )
-        return {str(row["table_name"]): row for row in found}
+        columns = "TABLE_NAME, STATE, FILTERED_ROWS, SINK_ROWS, TRACKING_SQL"
+        statement = f"SELECT {columns} FROM information_schema.loads WHERE DB_NAME = %s AND LABEL = %s"
+        return {str(row["table_name"]): row for row in self.rows(statement, (self.database, label))}
 
     # --- tables ---
 
