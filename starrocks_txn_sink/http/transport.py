@@ -124,6 +124,11 @@ class HttpTransport:
                 error.context.setdefault("table", request.table)
             raise
 
+    def ask(self, request: Request, address: Address, deadline: Deadline) -> HttpResponse:
+        """The answer of `address` to `request` without its body; follows no redirect and repeats nothing."""
+        headers = self._headers(request)
+        return self._perform(Exchange(request, address, headers, None, deadline, deadline.remaining()))
+
     def close(self) -> None:
         """Close the connections of all threads; later requests raise NotSent."""
         self._connections.close()

@@ -11,8 +11,8 @@ from enum import Enum
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused
-from starrocks_txn_sink.http.connection import Exchange, HttpResponse, ThreadConnections
-from starrocks_txn_sink.http.transport import basic_authorization, headers_of
+from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.wire import Request
@@ -142,10 +142,13 @@ class Target:
     version: str = ""
     leader: Address | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
-    _link: ThreadConnections | None = None
     _sql: SqlConnection | None = None
     _no_sql: str = ""
     _closed: set[Address] = field(default_factory=set)
+    _http: HttpTransport = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._http = self._stack.enter_context(closing(HttpTransport(self.options)))
 
     def close(self) -> None:
         self._stack.close()
@@ -153,14 +156,9 @@ class Target:
     def send(self, request: Request, address: Address) -> HttpResponse:
         """Send a request to `address`; a load has an empty body, so a 307 names the backend (wire contract 9).
 
-        Raises the errors of `ThreadConnections.perform`.
+        Raises the errors of `HttpTransport.ask`.
         """
-        if self._link is None:
-            self._link = ThreadConnections(self.options)
-            self._stack.callback(self._link.close)
-        authorization = basic_authorization(self.options.username, self.options.read_password())
-        headers, deadline = headers_of(request, authorization), Deadline.after(_STEP_SECONDS, self.clock)
-        return self._link.perform(Exchange(request, address, headers, None, deadline, _STEP_SECONDS))
+        return self._http.ask(request, address, Deadline.after(_STEP_SECONDS, self.clock))
 
     def sql(self) -> SqlConnection:
         """A connection to the first query port that accepts the login. Raises SectionSkipped if none does."""

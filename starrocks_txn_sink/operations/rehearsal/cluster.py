@@ -18,6 +18,8 @@ from starrocks_txn_sink.sql.connection import count_alive, leads
 
 CHECKS = Checks()
 
+_ASK_SECONDS = 30.0
+
 
 @CHECKS.expects("server.version", "The release has reliable multi-table transactions.", "10.1")
 def check_version(stage: Stage) -> Finding:
@@ -174,7 +176,7 @@ def check_begin(stage: Stage) -> Finding:
         request = label.request(Operation.BEGIN, headers=stage.options.begin_headers())
         stage.remember(label)
         try:
-            answer = stage.target.send(request, address)
+            answer = stage.transport.ask(request, address, stage.deadline(_ASK_SECONDS))
         except StarRocksSinkError:
             if named:
                 raise
@@ -250,7 +252,7 @@ def _ask_leader(stage: Stage, request: Request) -> tuple[HttpResponse, Address]:
     """The leader's answer to a load without a body."""
     address = stage.options.frontends[0]
     for _ in range(3):
-        answer = stage.target.send(request, address)
+        answer = stage.transport.ask(request, address, stage.deadline(_ASK_SECONDS))
         target = _redirect_target(stage, answer)
         leads_on = target is not None and target in [known for known, _ in _frontends(stage)]
         if answer.status != HTTPStatus.TEMPORARY_REDIRECT or not leads_on or target is None:

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.operations.doctor.target import Target
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Label, Steps, labels
@@ -88,7 +87,6 @@ class Stage:
         self.left: list[str] = []
         self._made: list[str] = []
         self._made_database = False
-        self.target = Target(self.options, options.database)
         self.transport = HttpTransport(self.options)
         self.leader = LeaderConnection(self.options)
         self.ledger = SqlLedger(self.leader, options.database)
@@ -315,7 +313,6 @@ class Stage:
         self._close_sql()
         self.leader.close()
         self.transport.close()
-        self.target.close()
 
 
 class Surprise(Exception):
