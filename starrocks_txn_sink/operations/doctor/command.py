@@ -13,8 +13,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from starrocks_txn_sink.errors import StarRocksSinkError
-from starrocks_txn_sink.operations.doctor import frontends, libraries, privileges, server, transaction
-from starrocks_txn_sink.operations.doctor.tables import check_tables
+from starrocks_txn_sink.operations.doctor import frontends, libraries, server, tables
 from starrocks_txn_sink.operations.doctor.target import Check, Finding, SectionSkipped, Severity, Target, exit_code
 from starrocks_txn_sink.operations.rehearsal import command as rehearsal
 from starrocks_txn_sink.operations.rehearsal.findings import Verdict
@@ -69,10 +68,10 @@ SECTIONS: tuple[tuple[str, Section], ...] = (
     ("frontends", frontends.check_members),
     ("leader", frontends.check_leader),
     ("clock", server.check_clock),
-    ("transaction", transaction.check_empty_transaction),
-    ("tables", check_tables),
-    ("backends", transaction.check_backends),
-    ("privileges", privileges.check_privileges),
+    ("transaction", frontends.check_empty_transaction),
+    ("tables", tables.check_tables),
+    ("backends", frontends.check_backends),
+    ("privileges", tables.check_privileges),
     ("limits", server.check_limits),
     ("executors", libraries.check_executors),
 )

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from starrocks_txn_sink import spark_version
 from starrocks_txn_sink.errors import QueryRefused, SparkTooOld
 from starrocks_txn_sink.http.connection import HttpResponse
-from starrocks_txn_sink.operations.doctor import libraries, privileges, server, tables, transaction
+from starrocks_txn_sink.operations.doctor import frontends, libraries, server, tables
 from starrocks_txn_sink.operations.doctor import target as reach
 from starrocks_txn_sink.operations.doctor.command import json_document, summary_line, text_lines
 from starrocks_txn_sink.operations.doctor.frontends import (
@@ -269,15 +269,15 @@ def test_a_checkpoints_age_is_that_of_its_newest_commit(tmp_path: Path) -> None:
 
 def test_a_transaction_that_is_refused_says_what_the_server_said() -> None:
     limit = Reply(Status.FAILED, "current running txns on db 1 is 1000, larger than limit 1000")
-    begun = complete(transaction.judge_begin(limit, "shop"))
+    begun = complete(frontends.judge_begin(limit, "shop"))
     assert "larger than limit" in begun.what
     assert "max_running_txn_num_per_db" in begun.advice
-    assert complete(transaction.judge_rollback(Reply(Status.FAILED, "no"))).severity is FAILURE
+    assert complete(frontends.judge_rollback(Reply(Status.FAILED, "no"))).severity is FAILURE
 
 
 def test_a_label_that_a_take_over_would_not_find_is_a_warning() -> None:
-    assert transaction.judge_listed(True).severity is GOOD
-    found = complete(transaction.judge_listed(False))
+    assert frontends.judge_listed(True).severity is GOOD
+    found = complete(frontends.judge_listed(False))
     assert found.severity is WARNING
     assert "see its own loads" in found.advice
 
@@ -291,7 +291,7 @@ def test_a_label_that_a_take_over_would_not_find_is_a_warning() -> None:
     ],
 )
 def test_a_load_that_is_not_redirected_is_a_failure(answer: HttpResponse, said: str) -> None:
-    found = complete(transaction.judge_refused_load("orders", answer))
+    found = complete(frontends.judge_refused_load("orders", answer))
     assert (found.severity, found.place) == (FAILURE, "orders")
     assert said in found.what
 
@@ -432,25 +432,25 @@ GRANTS = [
     ],
 )
 def test_privileges_are_read_from_grants(privilege: str, database: str, table: str | None, allowed: bool) -> None:
-    assert privileges.is_granted(privilege, database, table, GRANTS) is allowed
+    assert tables.is_granted(privilege, database, table, GRANTS) is allowed
 
 
 @pytest.mark.parametrize("grant", ["GRANT 'root' TO 'root'@'%'", "GRANT 'reader', 'db_admin' TO 'etl'@'%'"])
 def test_the_servers_own_roles_may_do_everything(grant: str) -> None:
-    assert privileges.is_granted("INSERT", "shop", "orders", [grant]) is True
+    assert tables.is_granted("INSERT", "shop", "orders", [grant]) is True
 
 
 @pytest.mark.parametrize("place", ["ALL TABLES IN ALL DATABASES", "ALL DATABASES"])
 def test_grants_on_all_databases(place: str) -> None:
     grants = [f"GRANT INSERT ON {place} TO USER 'etl'@'%'", f"GRANT CREATE TABLE ON {place} TO USER 'etl'@'%'"]
-    assert privileges.is_granted("INSERT", "shop", "orders", grants) is place.startswith("ALL TABLES")
-    assert privileges.is_granted("CREATE TABLE", "shop", None, grants) is True
+    assert tables.is_granted("INSERT", "shop", "orders", grants) is place.startswith("ALL TABLES")
+    assert tables.is_granted("CREATE TABLE", "shop", None, grants) is True
 
 
 def test_grants_that_cannot_be_read_are_not_guessed() -> None:
-    assert privileges.is_granted("INSERT", "shop", "orders", None) is None
-    assert privileges.judge_insert(None, "orders").severity is SKIPPED
-    assert complete(privileges.judge_insert(False, "orders")).severity is WARNING
+    assert tables.is_granted("INSERT", "shop", "orders", None) is None
+    assert tables.judge_insert(None, "orders").severity is SKIPPED
+    assert complete(tables.judge_insert(False, "orders")).severity is WARNING
 
 
 @pytest.mark.parametrize(
@@ -458,7 +458,7 @@ def test_grants_that_cannot_be_read_are_not_guessed() -> None:
     [(True, True, GOOD), (False, True, FAILURE), (None, True, SKIPPED), (True, False, FAILURE)],
 )
 def test_a_ledger_that_is_not_there_must_be_creatable(allowed: bool | None, wanted: bool, severity: Severity) -> None:
-    assert complete(privileges.judge_ledger_create(allowed, wanted)).severity is severity
+    assert complete(tables.judge_ledger_create(allowed, wanted)).severity is severity
 
 
 # --- executors ---
