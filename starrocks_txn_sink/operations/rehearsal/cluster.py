@@ -91,8 +91,9 @@ def check_ledger(stage: Stage) -> Finding:
         return _other_ledger(stage, error)
     finally:
         stage.drop_at_end(LEDGER_TABLE)
-    found = _replication(stage)
-    shown = f", {found} replica(s)" if found else ""
+    stated = stage.rows_if_allowed(f"SHOW CREATE TABLE {identifier(stage.database, LEDGER_TABLE)}")
+    found = re.search(r'"replication_num"\s*=\s*"(\d+)"', str(next(iter(stated), {}).get("create table", "")))
+    shown = f", {found[1]} replica(s)" if found else ""
     return as_expected(f"created with {'the default' if wanted is None else f'ledger_replication={wanted}'}{shown}")
 
 
@@ -106,14 +107,6 @@ def _other_ledger(stage: Stage, refused: QueryRefused) -> Finding:
     alive = live_backends(stage)
     number = f"ledger_replication={min(alive, 3)}" if alive else "ledger_replication to the number of live backends"
     return differs(f"refused: {refused.message}", f"Set {number}, or start more backends.")
-
-
-def _replication(stage: Stage) -> str:
-    """The ledger's number of replicas as the server states it; "" if it does not."""
-    rows = stage.rows_if_allowed(f"SHOW CREATE TABLE {identifier(stage.database, LEDGER_TABLE)}")
-    text = str(next(iter(rows), {}).get("create table", ""))
-    found = re.search(r'"replication_num"\s*=\s*"(\d+)"', text)
-    return found[1] if found else ""
 
 
 @CHECKS.expects("privilege.insert", "INSERT into the ledger works.", "7.3")

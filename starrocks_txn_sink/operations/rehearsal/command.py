@@ -31,7 +31,10 @@ CLEARED = Check(
 
 
 def _cleared(stage: Stage) -> Result:
-    return Result(CLEARED, judge_left(stage.left), 0.0)
+    finding = findings.as_expected("nothing is left")
+    if left := stage.left:
+        finding = findings.differs(f"{len(left)} table(s) are left", f"Drop {', '.join(left)}.")
+    return Result(CLEARED, finding, 0.0)
 
 
 def _look(stage: Stage, check: Check) -> Result:
@@ -43,13 +46,6 @@ def _look(stage: Stage, check: Check) -> Result:
     except Surprise as surprise:
         finding = Finding(Verdict.NOT_SEEN, "it could not be seen", str(surprise))
     return Result(check, finding, time.monotonic() - began)
-
-
-def judge_left(left: Sequence[str]) -> Finding:
-    """Finding for the tables that are left; pure."""
-    if not left:
-        return Finding(Verdict.AS_EXPECTED, "nothing is left")
-    return Finding(Verdict.DIFFERS, f"{len(left)} table(s) are left", advice=f"Drop {', '.join(left)}.")
 
 
 # --- the command ---

@@ -260,13 +260,12 @@ class Stage:
         self._open.discard(label.name)
         return self.clock.monotonic() - began
 
-    def write(self, *loads: tuple[str, Body | Sequence[bytes]], **headers: str) -> Label:
+    def write(self, *loads: tuple[str, Body | Sequence[bytes]], **headers: str) -> None:
         """A whole transaction over (table, body) pairs, until it is VISIBLE."""
         label = self.begin()
         for name, body in loads:
             self.loaded(label, name, body, **headers)
         require(self.finish(label), "the commit")
-        return label
 
     @contextlib.contextmanager
     def transaction(self, **headers: str) -> Iterator[Label]:
