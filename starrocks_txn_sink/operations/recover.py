@@ -120,14 +120,10 @@ def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False
         store = SqlLedger(connection, options.database)
         labels = protocol.run(_labels(options, roll_back), transport, clock, deadline, store)
         if accept:
-            protocol.run(_accept(options), transport, clock, deadline, store)
+            # under one token: repeating it after a lost reply changes nothing
+            acceptance = ledger.WriteMarker(str(options.job), ledger.ACCEPTED, secrets.token_hex(8))
+            protocol.run(retry_until_answered(acceptance, random.Random()), transport, clock, deadline, store)
         return replace(_findings(connection, options, labels, deadline), accepted=accept)
-
-
-def _accept(options: SinkOptions) -> Steps[None]:
-    """Write the acceptance, under one token: repeating it after a lost reply changes nothing."""
-    acceptance = ledger.WriteMarker(str(options.job), ledger.ACCEPTED, secrets.token_hex(8))
-    yield from retry_until_answered(acceptance, random.Random())
 
 
 def _labels(options: SinkOptions, roll_back: bool) -> Steps[list[OpenLabel]]:

@@ -162,12 +162,11 @@ def judge_same_versions(
     driver: Mapping[str, str | None], executor: Mapping[str, str | None], place: str
 ) -> Iterator[Finding]:
     """Failures where driver and executor differ in Python's minor version or in this package: they exchange pickles."""
-    for name, why in (
-        ("python", "Functions travel to the executors as pickles, which other minor versions cannot read."),
-        ("starrocks-txn-sink", "Options and lanes travel as pickles; another version may read them wrongly."),
+    for name, cut, why in (
+        ("python", 2, "Functions travel to the executors as pickles, which other minor versions cannot read."),
+        ("starrocks-txn-sink", 9, "Options and lanes travel as pickles; another version may read them wrongly."),
     ):
         here, there = driver.get(name), executor.get(name)
-        cut = 2 if name == "python" else 9
         if here and there and version_numbers(here)[:cut] != version_numbers(there)[:cut]:
             yield Check(f"library.{name}", place).failure(
                 f"{name} is {there} on the executor and {here} on the driver.",
