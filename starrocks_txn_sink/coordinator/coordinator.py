@@ -21,14 +21,15 @@ committed, and never after the deadline or an error from outside.
 """
 
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from enum import Enum
 
 from starrocks_txn_sink import errors
 from starrocks_txn_sink.coordinator import model
-from starrocks_txn_sink.coordinator.model import Chunk, CoordinatorLimits, RowIndex, TransactionEnds
+from starrocks_txn_sink.coordinator.model import Chunk, RegionRows, Segment
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
-from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder, Spill, TransactionBatch, WriteBuffer
+from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder, TransactionBatch, WriteBuffer
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
 
 
@@ -57,92 +58,64 @@ MOVES: dict[Phase, frozenset[Phase]] = {
 }
 
 
+@dataclass(slots=True)
 class SharedTransactionCoordinator:
     """One lane's shared StarRocks transaction over all its tables; the module's docstring says how to drive it.
 
     `entries` builds the ledger's rows and `log` those of the receipts' log; `wall` is the time in Unix seconds. With
-    `hold` batches are held from the start, which needs `spill`; `spill` and `keyed` as in `WriteBuffer`. With `shared`
-    the first of `labels` is a shared label, and the receipt says what was loaded, not that it is visible.
+    `shared` the first of `labels` is a shared label, and the receipt says what was loaded, not that it is visible.
     """
 
-    def __init__(
-        self,
-        identity: model.LaneIdentity,
-        limits: CoordinatorLimits,
-        labels: Iterator[str],
-        rng: random.Random,
-        wall: Callable[[], float],
-        entries: EntriesBuilder | None = None,
-        log: EntriesBuilder | None = None,
-        quarantine: Quarantine | None = None,
-        spill: Spill | None = None,
-        keyed: Collection[str] = (),
-        *,
-        hold: bool = False,
-        shared: bool = False,
-    ) -> None:
-        self.shared = shared
-        self._identity = identity
-        self._limits = limits
-        self._labels = labels
-        self._rng = rng
-        self._wall = wall
-        self._entries = entries
-        self._log = log
-        self._quarantine = quarantine
-        self._entries_sent = False
-        self._requested_phase = Phase.IDLE
-        self._write_buffer = WriteBuffer(limits, spill, keyed, hold=hold, repeatable=not shared)
-        self._phase = Phase.IDLE
-        self._last_failure = ""
-        self._full = False  # the last request met the server's limit of running transactions
-        self._label = ""
-        self._began_at = 0.0
-        self._not_before = 0.0
-        self._loading: dict[str, model.LoadAction] = {}
-        self._load_began: dict[str, float] = {}
-        self._running_actions = 0
-        self._stop: errors.StarRocksSinkError | None = None
-        self._attempt = 1
-        self._retries = 0
-        self._txn_id: int | None = None
-        self.error: errors.StarRocksSinkError | None = None
-        self.receipts: list[model.Receipt] = []
+    job: str
+    lane: int
+    batch_id: int
+    buffer: WriteBuffer
+    labels: Iterator[str]
+    rng: random.Random
+    wall: Callable[[], float]
+    entries: EntriesBuilder | None = None
+    log: EntriesBuilder | None = None
+    quarantine: Quarantine | None = None
+    shared: bool = False
+    phase: Phase = Phase.IDLE
+    error: errors.StarRocksSinkError | None = None
+    receipts: list[model.Receipt] = field(default_factory=list)
+    _entries_sent: bool = False
+    _requested_phase: Phase = Phase.IDLE
+    _last_failure: str = ""
+    _full: bool = False  # the last request met the server's limit of running transactions
+    _label: str = ""
+    _began_at: float = 0.0
+    _not_before: float = 0.0
+    _loading: dict[str, model.LoadAction] = field(default_factory=dict)
+    _load_began: dict[str, float] = field(default_factory=dict)
+    _running_actions: int = 0
+    _stop: errors.StarRocksSinkError | None = None
+    _attempt: int = 1
+    _retries: int = 0
+    _txn_id: int | None = None
 
     # --- state, for the driver of this object ---
 
     @property
-    def phase(self) -> Phase:
-        return self._phase
-
-    @property
     def saturated(self) -> bool:
         """Whether the buffer is full: the driver waits for loads before it writes more rows."""
-        return self._phase is not Phase.FAILED and self._write_buffer.saturated
-
-    @property
-    def buffered_bytes(self) -> int:
-        return self._write_buffer.buffered_bytes
-
-    @property
-    def buffered_peak(self) -> int:
-        """Largest number of bytes buffered at once."""
-        return self._write_buffer.buffered_peak
+        return self.phase is not Phase.FAILED and self.buffer.saturated
 
     @property
     def finished(self) -> bool:
         """Whether all rows are committed and confirmed, or the lane has failed for good."""
-        if self._phase is Phase.FAILED:
+        if self.phase is Phase.FAILED:
             return True
-        return self._phase is Phase.IDLE and self._write_buffer.finished
+        return self.phase is Phase.IDLE and self.buffer.finished
 
     @property
     def waiting_for(self) -> str:
         """Phrase for DeadlineExceeded: the running step, or, between steps, the last failed action."""
         if self._loading:
             return f"loads into {', '.join(sorted(self._loading))} under label {self._label}"
-        over = self._phase in (Phase.IDLE, Phase.ABORTING, Phase.RECOVERING)
-        return f"label {self._label or '(none yet)'} in phase {self._phase.value}{self._last_failure if over else ''}"
+        over = self.phase in (Phase.IDLE, Phase.ABORTING, Phase.RECOVERING)
+        return f"label {self._label or '(none yet)'} in phase {self.phase.value}{self._last_failure if over else ''}"
 
     @property
     def advice(self) -> str | None:
@@ -151,42 +124,39 @@ class SharedTransactionCoordinator:
 
     # --- rows in ---
 
-    def write(
-        self, partition: str, table: str, piece: memoryview, rows: int, now: float, row_index: RowIndex | None = None
-    ) -> None:
-        """Take `rows` rows of `table`, as ready bytes, of the partition's open source transaction."""
-        self._write_buffer.write(partition, table, piece, rows, now, row_index)
-
-    def end_transactions(self, ends: TransactionEnds, now: float) -> None:
-        """End source transactions with the rows that were written last for their partition."""
-        self._write_buffer.end_transactions(ends, now, recycle=self._recycle_due(now))
+    def take(self, segment: Segment, now: float) -> None:
+        """Take rows, or the ends of source transactions with the rows that were written last for their partition."""
+        if isinstance(segment, RegionRows):
+            self.buffer.write(segment, now)
+        else:
+            self.buffer.end_transactions(segment, now, recycle=self._recycle_due(now))
 
     def finish(self, now: float) -> None:
         """End the input; raises InputError if a source transaction is still open."""
-        self._write_buffer.finish(now)
+        self.buffer.finish(now)
 
     def fail(self, error: errors.StarRocksSinkError) -> None:
         """Give up because of an outside error (bad input, deadline, a stop): roll the open label back, then FAILED.
 
         A running commit is always waited for: its rows may be visible already, and the receipt says so.
         """
-        if self._stop is None and self._phase is not Phase.FAILED:
+        if self._stop is None and self.phase is not Phase.FAILED:
             self._stop = error
-            if self._phase not in (Phase.COMMITTING, Phase.RECOVERING):
+            if self.phase not in (Phase.COMMITTING, Phase.RECOVERING):
                 self._abort(error)
 
     # --- actions out ---
 
     def tick(self, now: float) -> list[model.Action]:
         """Do what is due and return the actions to run; call again when an action ends or time has passed."""
-        if self.error is None and self._phase is not Phase.FAILED:
-            self._write_buffer.pass_time(now, recycle=self._recycle_due(now))
+        if self.error is None and self.phase is not Phase.FAILED:
+            self.buffer.pass_time(now, recycle=self._recycle_due(now))
         due = self._next_actions(now)
         self._running_actions += len(due)
         return due
 
     def _next_actions(self, now: float) -> list[model.Action]:
-        match self._phase:
+        match self.phase:
             case Phase.IDLE:
                 return self._begin(now)
             case Phase.OPEN:
@@ -198,17 +168,17 @@ class SharedTransactionCoordinator:
             case Phase.RECOVERING:
                 return self._once(model.RecoverAction(self._label, self._batch.position_spans()))
             case Phase.ABORTING:
-                return self._roll_back()
+                return [] if self._running_actions else [model.RollbackAction(self._label)]
             case _:
                 return []
 
     def _begin(self, now: float) -> list[model.Action]:
         """Step 1, eagerly, with the first row: every load then has a label to go to."""
-        if now < self._not_before or not self._write_buffer.has_rows:
+        if now < self._not_before or not self.buffer.has_rows:
             return []
         if self._batch.held and not self._batch.closed:  # nothing is loaded before, so the label would only grow old
             return []
-        self._label = next(self._labels)
+        self._label = next(self.labels)
         self._entries_sent = False
         self._began_at = now
         if self.shared:  # the driver has begun it
@@ -218,7 +188,7 @@ class SharedTransactionCoordinator:
         return [model.BeginAction(self._label)]
 
     def _load_or_commit(self, now: float) -> list[model.Action]:
-        if now - self._began_at >= self._limits.timeout:
+        if now - self._began_at >= self.buffer.limits.timeout:
             # The server ends the label at this moment, too (wire contract 4.12).
             self._abort(self._timeout_error(now))
             return self._next_actions(now)
@@ -229,7 +199,7 @@ class SharedTransactionCoordinator:
             return [*loads]
         if self.shared:
             self._record_commit(Committed(self._label, None), now)
-        elif self._entries is not None:
+        elif self.entries is not None:
             self._move(Phase.CHECKING)
         else:
             self._move(Phase.COMMITTING)
@@ -240,17 +210,29 @@ class SharedTransactionCoordinator:
 
         A load is slow if it has run for half of that time, and any load once all rows are here.
         """
-        sealed, half = self._batch.closed, self._limits.timeout / 2
-        slow = [table for table in self._loading if sealed or now - self._load_began[table] >= half]
-        if sealed or slow:
-            return load_timeout_error(self._limits.timeout, sorted(slow), self._label)
-        return timeout_error(self._limits.timeout, self._write_buffer.open_partition, self._label)
+        timeout, closed = self.buffer.limits.timeout, self._batch.closed
+        slow = sorted(table for table in self._loading if closed or now - self._load_began[table] >= timeout / 2)
+        if not closed and not slow:
+            partition = self.buffer.open_partition
+            inside = f"; source partition {partition} is still inside one source transaction" if partition else ""
+            return errors.TransactionTimedOut(
+                f"The rows of one StarRocks transaction took longer than its timeout of {timeout:g} s{inside}.",
+                label=self._label,
+            )
+        when = f"during the load into {', '.join(slow)}" if slow else "before all of its rows were loaded"
+        return errors.LoadFailed(
+            f"The StarRocks transaction reached its timeout of {timeout:g} s {when}.",
+            hint="Find out why loads are slow. If they always take so long, raise `timeout`, or make micro-batches "
+            "smaller (maxOffsetsPerTrigger, maxFilesPerTrigger).",
+            label=self._label,
+            table=", ".join(slow) or None,
+        )
 
     def _once(self, action: model.Action) -> list[model.Action]:
         """Return the single action of a phase, once: nothing while it runs."""
-        if self._requested_phase is self._phase:
+        if self._requested_phase is self.phase:
             return []
-        self._requested_phase = self._phase
+        self._requested_phase = self.phase
         return [action]
 
     def _loads(self, batch: TransactionBatch) -> Iterator[model.LoadAction]:
@@ -261,15 +243,15 @@ class SharedTransactionCoordinator:
         full = self.saturated
         if batch.closed and not self._entries_sent:
             self._entries_sent = True
-            for build in (self._entries, self._log):
+            for build in (self.entries, self.log):
                 if build is not None:
                     yield self._entries_load(build(self._label, batch))
         for table in batch.tables():
-            if len(self._loading) >= self._limits.load_parallelism:
+            if len(self._loading) >= self.buffer.limits.load_parallelism:
                 return
-            large_enough = batch.closed or full or batch.pending_bytes(table) >= self._limits.load_bytes
+            large_enough = batch.closed or full or batch.pending_bytes(table) >= self.buffer.limits.load_bytes
             if large_enough and table not in self._loading:
-                chunks = tuple(batch.take(table, self._limits.body_bytes))
+                chunks = tuple(batch.take(table, self.buffer.limits.body_bytes))
                 action = model.LoadAction(self._label, table, chunks, newest_first=batch.newest_first(table))
                 self._loading[table] = action
                 yield action
@@ -278,11 +260,8 @@ class SharedTransactionCoordinator:
         """Load the batch's positions, or their log, under its label: visible with the rows or not at all."""
         action = model.LoadAction(self._label, chunk.table, (chunk,))
         self._loading[chunk.table] = action
-        self._write_buffer.buffered_bytes += chunk.bytes
+        self.buffer.buffered_bytes += chunk.bytes
         return action
-
-    def _roll_back(self) -> list[model.Action]:
-        return [] if self._running_actions else [model.RollbackAction(self._label)]
 
     # --- results in ---
 
@@ -294,27 +273,26 @@ class SharedTransactionCoordinator:
             self._full = isinstance(getattr(result, "error", result), errors.TooManyTransactions)
         match action:
             case model.BeginAction():
-                self._handle_begin(result)
+                self._advance(result, Phase.BEGINNING, Phase.OPEN)
             case model.LoadAction():
                 self._handle_load(action, result)
             case model.CheckAction():
-                self._handle_check(result)
-            case model.CommitAction():
-                self._handle_commit(result, now)
-            case model.RecoverAction():
+                self._advance(result, Phase.CHECKING, Phase.COMMITTING)
+            case model.CommitAction() | model.RecoverAction():
                 self._handle_commit(result, now)
             case model.RollbackAction():
                 self._handle_rollback(now)
 
-    def _handle_begin(self, result: object) -> None:
+    def _advance(self, result: object, current: Phase, target: Phase) -> None:
+        """Move on to `target` after a success, unless the lane is no longer in the phase of the action."""
         if isinstance(result, errors.StarRocksSinkError):
             self._abort(result)
-        elif self._phase is Phase.BEGINNING:
-            self._move(Phase.OPEN)
+        elif self.phase is current:
+            self._move(target)
 
     def _handle_load(self, action: model.LoadAction, result: object) -> None:
         del self._loading[action.table]
-        self._write_buffer.buffered_bytes -= action.memory
+        self.buffer.buffered_bytes -= action.memory
         if isinstance(result, Loaded):
             self._batch.add_replaced(action.table, result.replaced)
             self._txn_id = result.txn_id if result.txn_id is not None else self._txn_id
@@ -324,12 +302,6 @@ class SharedTransactionCoordinator:
                 self.error = result  # a refused load ends the label, and another load may say so first: it is gone
             self._abort(result)
 
-    def _handle_check(self, result: object) -> None:
-        if isinstance(result, errors.StarRocksSinkError):
-            self._abort(result)
-        elif self._phase is Phase.CHECKING:
-            self._move(Phase.COMMITTING)
-
     def _handle_commit(self, result: object, now: float) -> None:
         match result:
             case Committed():
@@ -338,7 +310,7 @@ class SharedTransactionCoordinator:
                     self._abort(self._stop)
             case Aborted():
                 self._abort(model.name_source(result.error, self._batch.position_spans()))
-            case Unknown() if self._entries is not None and self._phase is Phase.COMMITTING:
+            case Unknown() if self.entries is not None and self.phase is Phase.COMMITTING:
                 self._retries += 1
                 self._move(Phase.RECOVERING)
             case Unknown():  # nothing may be repeated: the rows may be visible
@@ -349,7 +321,7 @@ class SharedTransactionCoordinator:
                 raise TypeError(f"A commit cannot end with {type(result).__name__}.")
 
     def _record_commit(self, outcome: Committed, now: float) -> None:
-        self.receipts.append(self._receipt(self._write_buffer.remove_committed(), outcome))
+        self.receipts.append(self._receipt(self.buffer.remove_committed(), outcome))
         self._attempt, self._retries, self._txn_id = 1, 0, None
         self._move(Phase.IDLE)
         self._not_before = now
@@ -369,9 +341,10 @@ class SharedTransactionCoordinator:
         if not self._may_try_again(batch):
             self._move(Phase.FAILED)
             return
-        self._write_buffer.buffered_bytes += batch.rewind()
+        self.buffer.buffered_bytes += batch.rewind()
         full = isinstance(self.error, errors.TooManyTransactions)  # nothing failed, so it is no attempt
-        self._not_before = now + self._limits.backoff.seconds(self._retries if full else self._attempt - 1, self._rng)
+        tries = self._retries if full else self._attempt - 1
+        self._not_before = now + self.buffer.limits.backoff.seconds(tries, self.rng)
         self._attempt += not full
         self._retries += 1
         self.error = None
@@ -380,7 +353,7 @@ class SharedTransactionCoordinator:
     def _hold_back(self, batch: TransactionBatch, now: float) -> None:
         """Load the batch again, now with all of its rows at hand; nothing has failed, so it is no attempt."""
         try:
-            self._write_buffer.hold_back(batch)
+            self.buffer.hold_back(batch)
         except errors.BufferFull as full:
             self.error = full
             self._move(Phase.FAILED)
@@ -390,31 +363,31 @@ class SharedTransactionCoordinator:
 
     def _recover_rejected(self) -> bool:
         """Bisect or dead-letter the rejected batch; False if the quarantine cannot, or there is none."""
-        if self._quarantine is None or self._stop is not None or not isinstance(self.error, errors.RowsRejected):
+        if self.quarantine is None or self._stop is not None or not isinstance(self.error, errors.RowsRejected):
             return False
-        change = self._quarantine.bisect_or_dead_letter(self._write_buffer.batches, self.error)
+        change = self.quarantine.bisect_or_dead_letter(self.buffer.batches, self.error)
         if isinstance(change, errors.StarRocksSinkError):
             self.error = change
             return False
-        self._write_buffer.buffered_bytes += change
+        self.buffer.buffered_bytes += change
         self._attempt, self._retries, self.error = 1, self._retries + 1, None
         return True
 
     def _may_try_again(self, batch: TransactionBatch) -> bool:
         if self._stop is not None or self.error is None or not self.error.retryable:
             return False
-        return batch.repeatable and self._attempt < self._limits.max_attempts
+        return batch.repeatable and self._attempt < self.buffer.limits.max_attempts
 
     # --- inside ---
 
     @property
     def _batch(self) -> TransactionBatch:
         """Contents of the StarRocks transaction that is open, or of the next one."""
-        return self._write_buffer.batches[0]
+        return self.buffer.batches[0]
 
     def _recycle_due(self, now: float) -> bool:
-        is_open = self._phase in (Phase.BEGINNING, Phase.OPEN)
-        return is_open and now - self._began_at >= self._limits.timeout * self._limits.recycle_at
+        is_open = self.phase in (Phase.BEGINNING, Phase.OPEN)
+        return is_open and now - self._began_at >= self.buffer.limits.timeout * self.buffer.limits.recycle_at
 
     def _abort(self, error: errors.StarRocksSinkError) -> None:
         """Step 5: keep the first error; running loads end first, then the label is rolled back."""
@@ -422,9 +395,9 @@ class SharedTransactionCoordinator:
             self.error = error
         if isinstance(error, errors.DeadlineExceeded):
             self._stop = self._stop or error
-        if self._phase is Phase.IDLE:
+        if self.phase is Phase.IDLE:
             self._move(Phase.FAILED)
-        elif self._phase not in (Phase.ABORTING, Phase.FAILED):
+        elif self.phase not in (Phase.ABORTING, Phase.FAILED):
             self._move(Phase.ABORTING)
 
     def _fail_for_good(self, error: errors.StarRocksSinkError) -> None:
@@ -432,25 +405,25 @@ class SharedTransactionCoordinator:
         self._move(Phase.FAILED)
 
     def _move(self, target: Phase) -> None:
-        if target not in MOVES[self._phase]:
-            raise RuntimeError(f"A StarRocks transaction cannot go from {self._phase.value} to {target.value}.")
+        if target not in MOVES[self.phase]:
+            raise RuntimeError(f"A StarRocks transaction cannot go from {self.phase.value} to {target.value}.")
         self._requested_phase = Phase.IDLE
-        self._phase = target
+        self.phase = target
 
     def _receipt(self, batch: TransactionBatch, outcome: Committed) -> model.Receipt:
         return model.Receipt(
             label=outcome.label,
             txn_id=outcome.txn_id if outcome.txn_id is not None else self._txn_id,
-            job=self._identity.job,
-            lane=self._identity.lane,
-            batch_id=self._identity.batch_id,
+            job=self.job,
+            lane=self.lane,
+            batch_id=self.batch_id,
             regions=batch.region_counts(),
             positions=batch.position_spans(),
             loads=batch.loads,
             attempts=self._attempt,
             retries=self._retries,
             recycled=batch.recycled,
-            committed_at=self._wall(),
+            committed_at=self.wall(),
             dead_lettered=batch.dead_lettered(),
         )
 
@@ -472,38 +445,4 @@ def failure_phrase(action: model.Action, result: object, before: str) -> str:
     if isinstance(action, model.RollbackAction) or not isinstance(error, errors.StarRocksSinkError):
         return before
     said = "" if isinstance(error, errors.DeadlineExceeded) else f": {error.message[:_SAID_LIMIT].rstrip('.')}"
-    return f", after {_action_name(action)} failed ({error.code}{said})"
-
-
-def timeout_error(timeout: float, open_partition: str | None, label: str) -> errors.TransactionTimedOut:
-    """The error for a label older than `timeout` seconds; `open_partition` has an open source transaction, if any."""
-    inside = f"; source partition {open_partition} is still inside one source transaction." if open_partition else "."
-    return errors.TransactionTimedOut(
-        f"The rows of one StarRocks transaction took longer than its timeout of {timeout:g} s{inside}", label=label
-    )
-
-
-def load_timeout_error(timeout: float, tables: Sequence[str], label: str) -> errors.LoadFailed:
-    """The error for a label that reached its timeout while loads into `tables` ran, or before they began."""
-    when = f"during the load into {', '.join(tables)}" if tables else "before all of its rows were loaded"
-    return errors.LoadFailed(
-        f"The StarRocks transaction reached its timeout of {timeout:g} s {when}.",
-        hint="Find out why loads are slow. If they always take so long, raise `timeout`, or make micro-batches smaller "
-        "(maxOffsetsPerTrigger, maxFilesPerTrigger).",
-        label=label,
-        table=", ".join(tables) or None,
-    )
-
-
-def _action_name(action: model.Action) -> str:
-    match action:
-        case model.BeginAction():
-            return "begin"
-        case model.LoadAction():
-            return f"the load into {action.table}"
-        case model.CheckAction():
-            return "the owner check"
-        case model.CommitAction():
-            return "the commit"
-        case _:
-            return "the take-over after the commit"
+    return f", after {action.said} failed ({error.code}{said})"

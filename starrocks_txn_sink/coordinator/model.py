@@ -10,9 +10,9 @@ it *inactive*, and only inactive chunks are sent. A chunk is frozen
 - by size, also inside a source transaction: memory stays bounded. Loading a part of a source transaction is harmless,
   because only a commit makes rows visible and a commit needs a clean boundary.
 
-**Out.** Actions are orders to the lane's threads. A receipt exists only for a StarRocks transaction that was
-confirmed VISIBLE. Executors are short-lived, so receipts also carry counts to the driver's metrics: each committed row
-is counted once, however often its task was repeated.
+**Out.** Actions are orders to the lane's threads; `said` names one in errors. A receipt exists only for a StarRocks
+transaction that was confirmed VISIBLE. Executors are short-lived, so receipts also carry counts to the driver's
+metrics: each committed row is counted once, however often its task was repeated.
 
 See docs/inside/architecture.md, "The life of a StarRocks transaction", step 2. Pure: time is an argument; pieces are
 opaque byte buffers and are never copied.
@@ -24,7 +24,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -81,18 +81,24 @@ class RegionRows:
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionEnds:
-    """Ends of `count` source transactions of `partition`, at positions `first` to `last`.
+class PositionSpan:
+    """First and last position of a source partition in the transaction, with its number of source transactions.
 
-    `digest` fingerprints the last source transaction. A count of 0 ends a batch of rows without positions.
+    `digest` fingerprints the content of the last source transaction.
     """
 
     partition: str
     first: int
     last: int
-    count: int
+    source_transactions: int
     digest: str = ""
 
+
+TransactionEnds = PositionSpan
+"""As a segment: the source transactions of a span end with the rows written last for their partition.
+
+One without source transactions ends a batch of rows without positions.
+"""
 
 Segment = RegionRows | TransactionEnds
 
@@ -142,9 +148,9 @@ class Region:
     def __post_init__(self) -> None:
         self.active = Chunk(self.partition, self.table)
 
-    def write(self, piece: memoryview, rows: int, row_index: RowIndex | None = None) -> None:
+    def write(self, rows: RegionRows) -> None:
         """Take rows; the region stays inside a source transaction until `end_transaction`."""
-        self.active.append(piece, rows, row_index)
+        self.active.append(rows.piece, rows.rows, rows.row_index)
         self.clean_boundary = False
 
     def end_transaction(self) -> None:
@@ -248,20 +254,6 @@ class RegionCount:
     rows: int
     bytes: int
     compacted: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PositionSpan:
-    """First and last position of a source partition in the transaction, with its number of source transactions.
-
-    `digest` fingerprints the content of the last source transaction.
-    """
-
-    partition: str
-    first: int
-    last: int
-    source_transactions: int
-    digest: str = ""
 
 
 _SPANS_NAMED = 5
@@ -380,6 +372,7 @@ def receipt_of(fields: dict[str, Any]) -> Receipt:
 class BeginAction:
     """Open a StarRocks transaction."""
 
+    said: ClassVar = "begin"
     label: str
 
 
@@ -391,6 +384,10 @@ class LoadAction:
     table: str
     chunks: tuple[Chunk, ...]
     newest_first: bool = False
+
+    @property
+    def said(self) -> str:
+        return f"the load into {self.table}"
 
     @property
     def pieces(self) -> list[memoryview]:
@@ -410,6 +407,7 @@ class LoadAction:
 class CheckAction:
     """Read the owner rows of the ledger again: this lane must still be their owner."""
 
+    said: ClassVar = "the owner check"
     label: str
 
 
@@ -420,6 +418,7 @@ class RecoverAction:
     The rows are visible exactly if the ledger has `label` at the last positions of `spans`.
     """
 
+    said: ClassVar = "the take-over after the commit"
     label: str
     spans: tuple[PositionSpan, ...]
 
@@ -428,6 +427,7 @@ class RecoverAction:
 class CommitAction:
     """Commit, and confirm that the rows are VISIBLE."""
 
+    said: ClassVar = "the commit"
     label: str
 
 
@@ -435,16 +435,8 @@ class CommitAction:
 class RollbackAction:
     """Roll the label back."""
 
+    said: ClassVar = "the rollback"
     label: str
 
 
 Action = BeginAction | LoadAction | CheckAction | CommitAction | RecoverAction | RollbackAction
-
-
-@dataclass(frozen=True, slots=True)
-class LaneIdentity:
-    """Job, lane and micro-batch of a coordinator."""
-
-    job: str
-    lane: int
-    batch_id: int

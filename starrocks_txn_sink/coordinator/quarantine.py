@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from starrocks_txn_sink.coordinator.model import SEPARATOR, Chunk, Ints, RowIndex
-from starrocks_txn_sink.coordinator.write_buffer import GrowingSpan, TransactionBatch
+from starrocks_txn_sink.coordinator.model import SEPARATOR, Chunk, Ints, PositionSpan, RowIndex
+from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
 from starrocks_txn_sink.errors import InputError, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetterSource, dead_letter_rows
 
@@ -43,8 +43,8 @@ def bisect(batch: TransactionBatch) -> tuple[TransactionBatch, TransactionBatch]
     for chunk in batch.chunks():
         _divide_chunk(chunk, names.index(chunk.partition), cut, left, right)
     for place, (name, found) in enumerate(positions.items()):
-        _add_span(left, name, found[: _count_left(found, place, cut)], batch.spans[name])
-        _add_span(right, name, found[_count_left(found, place, cut) :], batch.spans[name])
+        _add_span(left, found[: _count_left(found, place, cut)], batch.spans[name])
+        _add_span(right, found[_count_left(found, place, cut) :], batch.spans[name])
     left.inherit_dead_letters(batch)
     return left, right
 
@@ -86,12 +86,12 @@ def _indexed_pieces(chunk: Chunk) -> Iterator[tuple[memoryview, RowIndex]]:
         yield piece, row_index
 
 
-def _add_span(batch: TransactionBatch, name: str, found: Ints, whole: GrowingSpan) -> None:
+def _add_span(batch: TransactionBatch, found: Ints, whole: PositionSpan) -> None:
     """Only a span that ends like `whole` has its digest: a replay is compared at the last position alone."""
     if len(found):
         last = int(found[-1])
         digest = whole.digest if last == whole.last else ""
-        batch.spans[name] = GrowingSpan(int(found[0]), last, len(found), digest)
+        batch.spans[whole.partition] = PositionSpan(whole.partition, int(found[0]), last, len(found), digest)
 
 
 @dataclass(slots=True)

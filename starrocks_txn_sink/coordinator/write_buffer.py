@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from starrocks_txn_sink.coordinator import model
@@ -26,16 +26,6 @@ from starrocks_txn_sink.protocol.ledger import NAME_BYTES
 
 Spill = Callable[[Sequence[model.Chunk]], bool]
 """Moves the rows of chunks from memory into a file; False if that is not possible."""
-
-
-@dataclass(slots=True)
-class GrowingSpan:
-    """First and last position of a source partition in a batch; grows as source transactions end."""
-
-    first: int
-    last: int
-    source_transactions: int
-    digest: str = ""
 
 
 @dataclass(slots=True)
@@ -63,10 +53,10 @@ class TransactionBatch:
     sent_bytes: int = 0
     counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     replaced: dict[tuple[str, str], ReplacedRows] = field(default_factory=dict)
-    spans: dict[str, GrowingSpan] = field(default_factory=dict)
+    spans: dict[str, PositionSpan] = field(default_factory=dict)
     loads: int = 0
     dead_letters: list[model.Chunk] = field(default_factory=list)
-    dead_letter_spans: dict[str, GrowingSpan] = field(default_factory=dict)
+    dead_letter_spans: dict[str, PositionSpan] = field(default_factory=dict)
     dead_letter_counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
 
     def successor(self) -> TransactionBatch:
@@ -87,14 +77,12 @@ class TransactionBatch:
 
         The end of an unpositioned batch has a digest and no count: it moves the ledger, and no source transaction ends.
         """
-        if not ends.count and not ends.digest:
+        if not ends.source_transactions and not ends.digest:
             return
-        span = self.spans.get(ends.partition)
-        if span is None:
+        before = self.spans.get(ends.partition)
+        if before is None:
             _refuse_long(ends.partition)
-            span = self.spans[ends.partition] = GrowingSpan(ends.first, ends.last, 0)
-        span.last, span.digest = ends.last, ends.digest
-        span.source_transactions += ends.count
+        self.spans[ends.partition] = _join_spans(before, ends)
 
     def pending_bytes(self, table: str) -> int:
         return sum(chunk.bytes for chunk in self.pending.get(table, ()))
@@ -183,7 +171,7 @@ class TransactionBatch:
     # --- dead letters ---
 
     def add_dead_letters(
-        self, chunk: model.Chunk, spans: dict[str, GrowingSpan], counts: dict[tuple[str, str], list[int]]
+        self, chunk: model.Chunk, spans: dict[str, PositionSpan], counts: dict[tuple[str, str], list[int]]
     ) -> None:
         """Take rows of the dead-letter table for source transactions that come before all others of this batch.
 
@@ -223,14 +211,8 @@ class TransactionBatch:
         return tuple(RegionCount(p, t, rows, size) for (p, t), (rows, size) in sorted(self.dead_letter_counts.items()))
 
     def position_spans(self) -> tuple[PositionSpan, ...]:
-        spans = {
-            **self.dead_letter_spans,
-            **{name: _join_spans(self.dead_letter_spans.get(name), span) for name, span in self.spans.items()},
-        }
-        return tuple(
-            PositionSpan(partition, span.first, span.last, span.source_transactions, span.digest)
-            for partition, span in sorted(spans.items())
-        )
+        joined = {name: _join_spans(self.dead_letter_spans.get(name), span) for name, span in self.spans.items()}
+        return tuple(span for _, span in sorted({**self.dead_letter_spans, **joined}.items()))
 
 
 def _refuse_long(partition: str) -> None:
@@ -242,12 +224,12 @@ def _refuse_long(partition: str) -> None:
         )
 
 
-def _join_spans(before: GrowingSpan | None, after: GrowingSpan) -> GrowingSpan:
+def _join_spans(before: PositionSpan | None, after: PositionSpan) -> PositionSpan:
     """Join two spans of a source partition, in this order."""
     if before is None:
         return after
     count = before.source_transactions + after.source_transactions
-    return GrowingSpan(before.first, after.last, count, after.digest)
+    return replace(after, first=before.first, source_transactions=count)
 
 
 class Contents(Protocol):
@@ -262,42 +244,38 @@ EntriesBuilder = Callable[[str, Contents], model.Chunk]
 """Builds the rows of a batch under a label for a table of the sink's own: the ledger or the receipts' log."""
 
 
+@dataclass(slots=True)
 class WriteBuffer:
     """Rows of one lane that are not committed yet.
 
     `batches` is never empty: the last batch takes inactive chunks, all others are closed. `open_partition` is the
     source partition with an open source transaction. `buffered_bytes` counts waiting rows and those of running loads;
-    `buffered_peak` is its maximum. `spill` takes rows that do not fit; without it batches are never held. The rows of
-    the tables `keyed` replace each other. Without `repeatable` chunks are forgotten once they are sent.
+    `buffered_peak` is its maximum. `spill` takes rows that do not fit; without it batches are never held, with `hold`
+    they are from the start. The rows of the tables `keyed` replace each other. Without `repeatable` chunks are
+    forgotten once they are sent.
     """
 
-    def __init__(
-        self,
-        limits: model.CoordinatorLimits,
-        spill: Spill | None = None,
-        keyed: Collection[str] = (),
-        *,
-        hold: bool = False,
-        repeatable: bool = True,
-    ) -> None:
-        self._limits = limits
-        self._repeatable = repeatable
-        self._spill = spill
-        self._keyed = keyed
-        self._hold = hold and spill is not None
-        self._regions: dict[tuple[str, str], model.Region] = {}
-        self._open_regions = model.OpenRegions()
-        self._first_row_at: float | None = None
-        self._input_ended = False
-        self.batches: deque[TransactionBatch] = deque()
+    limits: model.CoordinatorLimits
+    spill: Spill | None = None
+    keyed: Collection[str] = ()
+    hold: bool = False
+    repeatable: bool = True
+    batches: deque[TransactionBatch] = field(default_factory=deque)
+    open_partition: str | None = None
+    buffered_bytes: int = 0
+    buffered_peak: int = 0
+    _regions: dict[tuple[str, str], model.Region] = field(default_factory=dict)
+    _open_regions: model.OpenRegions = field(default_factory=model.OpenRegions)
+    _first_row_at: float | None = None
+    _input_ended: bool = False
+
+    def __post_init__(self) -> None:
+        self.hold = self.hold and self.spill is not None
         self._start_batch()
-        self.open_partition: str | None = None
-        self.buffered_bytes = 0
-        self.buffered_peak = 0
 
     @property
     def saturated(self) -> bool:
-        return self.buffered_bytes >= self._limits.buffer_bytes
+        return self.buffered_bytes >= self.limits.buffer_bytes
 
     @property
     def finished(self) -> bool:
@@ -312,19 +290,18 @@ class WriteBuffer:
 
     # --- rows in; `recycle` is True when the open StarRocks transaction has passed its recycle point ---
 
-    def write(
-        self, partition: str, table: str, piece: memoryview, rows: int, now: float, row_index: model.RowIndex | None
-    ) -> None:
+    def write(self, rows: model.RegionRows, now: float) -> None:
         """Take rows of the partition's open source transaction."""
         if self._first_row_at is None:
             self._first_row_at = now
-        self.open_partition = partition
-        region = self._region(partition, table)
-        region.write(piece, rows, row_index)
+        self.open_partition = rows.partition
+        place = (rows.partition, rows.table)
+        region = self._regions.get(place) or self._regions.setdefault(place, model.Region(*place))
+        region.write(rows)
         self._open_regions.add(region)
-        self.buffered_bytes += piece.nbytes
+        self.buffered_bytes += rows.piece.nbytes
         self.buffered_peak = max(self.buffered_peak, self.buffered_bytes)
-        if region.active.bytes >= self._limits.chunk_bytes:
+        if region.active.bytes >= self.limits.chunk_bytes:
             self._freeze(region, now)
         if self.saturated:
             self._freeze_largest(now)
@@ -335,16 +312,16 @@ class WriteBuffer:
         self.open_partition = None
         for region in self._open_regions.in_partition(ends.partition):
             region.end_transaction()
-            if region.freeze_due(now, self._limits.mini_interval):
+            if region.freeze_due(now, self.limits.mini_interval):
                 self._freeze(region, now)
             else:
-                self._open_regions.schedule(region, self._limits.mini_interval)
+                self._open_regions.schedule(region, self.limits.mini_interval)
         self._filling.end_transactions(ends)
         self._close_if_due(now, recycle)
 
     def pass_time(self, now: float, *, recycle: bool) -> None:
         """Freeze regions and close the batch when due, also while no rows come."""
-        for region in self._open_regions.due(now, self._limits.mini_interval):
+        for region in self._open_regions.due(now, self.limits.mini_interval):
             self._freeze(region, now)
         self._close_if_due(now, recycle)
 
@@ -362,7 +339,7 @@ class WriteBuffer:
     def hold_back(self, batch: TransactionBatch) -> None:
         """Take the sent chunks of `batch` back, and load it and all batches after it only when they are closed."""
         self.buffered_bytes += batch.rewind()
-        self._hold = True
+        self.hold = True
         for each in self.batches:
             each.held = True
         self._spill_held()
@@ -382,14 +359,14 @@ class WriteBuffer:
         return self.batches[-1]
 
     def _start_batch(self) -> None:
-        spill = self._spill_chunks if self._spill is not None else None
-        batch = TransactionBatch(self._limits.retry_buffer_bytes, spill, self._keyed, self._hold)
-        batch.sent = [] if self._repeatable else None
+        spill = self._spill_chunks if self.spill is not None else None
+        batch = TransactionBatch(self.limits.retry_buffer_bytes, spill, self.keyed, self.hold)
+        batch.sent = [] if self.repeatable else None
         self.batches.append(batch)
 
     def _spill_chunks(self, chunks: Sequence[model.Chunk]) -> bool:
         in_memory = [chunk for chunk in chunks if not chunk.spilled]
-        if in_memory and (self._spill is None or not self._spill(in_memory)):
+        if in_memory and (self.spill is None or not self.spill(in_memory)):
             return False
         self.buffered_bytes -= sum(chunk.bytes for chunk in in_memory)
         for chunk in in_memory:
@@ -409,12 +386,6 @@ class WriteBuffer:
             "buffer_bytes, or make micro-batches smaller.",
         )
 
-    def _region(self, partition: str, table: str) -> model.Region:
-        region = self._regions.get((partition, table))
-        if region is None:
-            region = self._regions[(partition, table)] = model.Region(partition, table)
-        return region
-
     def _freeze(self, region: model.Region, now: float) -> None:
         self._open_regions.remove(region)
         chunk = region.freeze(now)
@@ -428,7 +399,7 @@ class WriteBuffer:
         """
         frozen = 0
         for region in sorted(self._open_regions.all(), key=lambda region: region.active.bytes, reverse=True):
-            if frozen * 2 >= self._limits.buffer_bytes:
+            if frozen * 2 >= self.limits.buffer_bytes:
                 return
             frozen += region.active.bytes
             self._freeze(region, now)
@@ -440,7 +411,7 @@ class WriteBuffer:
         """
         if self.open_partition is not None or self._first_row_at is None:
             return
-        interval = self._limits.commit_interval
+        interval = self.limits.commit_interval
         recycle = recycle and self._filling is self.batches[0]  # the open label is that of the first batch
         if recycle or self._large_enough() or (interval is not None and now - self._first_row_at >= interval):
             self._filling.recycled = recycle
@@ -448,7 +419,7 @@ class WriteBuffer:
 
     def _large_enough(self) -> bool:
         """Whether more rows would make a batch that does not fit the retry buffer, so that it could not be bisected."""
-        limit = self._limits.close_bytes
+        limit = self.limits.close_bytes
         if limit is None:
             return False
         return self._filling.bytes + sum(region.active.bytes for region in self._open_regions.all()) >= limit

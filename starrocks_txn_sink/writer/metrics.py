@@ -247,7 +247,7 @@ class LaneMetrics:
                 listed=self._ownership.listed if self._ownership is not None else None,
                 members=self._members.by_table if self._members is not None and error is None else {},
                 keys_repeated=self._unique is not None and self._unique.repeated,
-                buffer_peak=core.buffered_peak if core is not None else 0,
+                buffer_peak=core.buffer.buffered_peak if core is not None else 0,
                 inflight_peak=self._inflight_peak,
                 latency=() if shared else tuple(latency.counts) if latency.count else (),
                 latency_seconds=0.0 if shared else latency.total,

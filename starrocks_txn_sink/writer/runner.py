@@ -22,7 +22,7 @@ from typing import Any
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.coordinator import model
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.model import RegionRows, Segment, TransactionEnds
+from starrocks_txn_sink.coordinator.model import Segment
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.errors import CommitFailed, DeadlineExceeded, OutcomeUnknown, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
@@ -112,12 +112,7 @@ class LaneRunner:
             self._await(lambda: not self.core.saturated)
             if self.core.finished and self.core.error is not None:
                 raise self.core.error
-            now = self.clock.monotonic()
-            match segment:
-                case RegionRows(partition, table, piece, rows):
-                    self.core.write(partition, table, piece, rows, now, segment.row_index)
-                case TransactionEnds():
-                    self.core.end_transactions(segment, now)
+            self.core.take(segment, self.clock.monotonic())
             self._changed.notify_all()
 
     def _give_up(self, error: BaseException) -> None:

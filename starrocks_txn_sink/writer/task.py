@@ -21,10 +21,10 @@ import pyarrow as pa
 from starrocks_txn_sink import telemetry
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.model import RECYCLE_AT, CoordinatorLimits, LaneIdentity, Receipt, Segment
+from starrocks_txn_sink.coordinator.model import RECYCLE_AT, CoordinatorLimits, Receipt, Segment
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner, labels_of, log_entries
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
-from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
+from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder, WriteBuffer
 from starrocks_txn_sink.errors import StarRocksSinkError, TransactionTimedOut, Unordered, add_note, notes_of
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.load_properties import RENAMING
@@ -229,17 +229,22 @@ class LaneTask:
         keys = self.keys if self.marked else {}  # rows without positions have no order
         spill = SpillFile() if keys else None
         core = SharedTransactionCoordinator(
-            LaneIdentity(self.job, attempt.lane, self.batch_id),
-            coordinator_limits or limits(self.options, at_end_only=self.at_end_only),
+            self.job,
+            attempt.lane,
+            self.batch_id,
+            WriteBuffer(
+                coordinator_limits or limits(self.options, at_end_only=self.at_end_only),
+                spill.take if spill is not None else None,
+                keys.keys(),
+                hold=self.hold or attempt.retry,
+                repeatable=self.label is None,
+            ),
             iter((self.label,)) if self.label else self._labels(attempt),
             rng,
             clock.wall,
             ownership.ledger_entries if ownership is not None else None,
             self._log(attempt.lane, clock),
             self._quarantine(clock),
-            spill.take if spill is not None else None,
-            keys.keys(),
-            hold=self.hold or attempt.retry,
             shared=self.label is not None,
         )
         unique = UniqueRows(keys)

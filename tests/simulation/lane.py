@@ -131,10 +131,8 @@ class LaneAttempt(Node):
                 break
             if isinstance(segment, RegionRows):
                 self._bounds.written(segment.piece.nbytes)
-                core.write(segment.partition, segment.table, segment.piece, segment.rows, now, segment.row_index)
-            else:
-                core.end_transactions(segment, now)
-            self._bounds.buffered(core.buffered_bytes, self._limits)
+            core.take(segment, now)
+            self._bounds.buffered(core.buffer.buffered_bytes, self._limits)
             pause = self._world.row_pause()
             if pause:
                 self._feeding = False
@@ -228,7 +226,7 @@ class LaneAttempt(Node):
         except Exception as bug:
             self._end(bug)
             return
-        self._bounds.buffered(core.buffered_bytes, self._limits)
+        self._bounds.buffered(core.buffer.buffered_bytes, self._limits)
         for receipt in () if self.shared else core.receipts[before:]:
             self._bounds.committed(receipt)
             self._world.checker.receipt(receipt)

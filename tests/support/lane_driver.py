@@ -12,8 +12,8 @@ import orjson
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.model import Action, CoordinatorLimits, LaneIdentity, RowIndex, TransactionEnds
-from starrocks_txn_sink.coordinator.write_buffer import Spill
+from starrocks_txn_sink.coordinator.model import Action, CoordinatorLimits, RegionRows, RowIndex, TransactionEnds
+from starrocks_txn_sink.coordinator.write_buffer import Spill, WriteBuffer
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import labels
@@ -57,14 +57,13 @@ class LaneDriver:
         self.server = server
         self.rng = random.Random(seed)
         self.core = SharedTransactionCoordinator(
-            LaneIdentity("job", 0, 0),
-            limits,
+            "job",
+            0,
+            0,
+            WriteBuffer(limits, spill, (keys or {}).keys(), hold=hold),
             labels("job", "e", 0, 0, 1),
             self.rng,
             self.clock.wall,
-            spill=spill,
-            keyed=(keys or {}).keys(),
-            hold=hold,
         )
         options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
         self.unique = UniqueRows(keys or {})
@@ -95,10 +94,12 @@ class LaneDriver:
             pass
         lines = [b"," + orjson.dumps(row) for row in rows]
         index = RowIndex(np.zeros(len(rows), np.int64), np.array([0, *accumulate(map(len, lines))]))
-        self.core.write(partition, table, memoryview(b"".join(lines)), len(rows), self.clock.monotonic(), index)
+        self.core.take(
+            RegionRows(partition, table, memoryview(b"".join(lines)), len(rows), index), self.clock.monotonic()
+        )
 
     def end(self, partition: str, position: int) -> None:
-        self.core.end_transactions(TransactionEnds(partition, position, position, 1), self.clock.monotonic())
+        self.core.take(TransactionEnds(partition, position, position, 1), self.clock.monotonic())
 
     def finish(self) -> None:
         """No more rows: run to the end, letting time pass where the lane waits for it."""

@@ -112,9 +112,9 @@ def an_unknown_outcome_of_a_part_is_taken_for_rejected(put: Any) -> None:
     right = SharedTransactionCoordinator._recover_rejected
 
     def broken(self: Any) -> bool:
-        if self._quarantine is not None and self.error is not None and self._batch.repeatable:
+        if self.quarantine is not None and self.error is not None and self._batch.repeatable:
             self._batch.rewind()
-            add_dead_letters = self._quarantine._dead_letter_first(self._write_buffer.batches, self.error)
+            add_dead_letters = self.quarantine._dead_letter_first(self.buffer.batches, self.error)
             if isinstance(add_dead_letters, int):
                 self.error = None
                 return True

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from starrocks_txn_sink.coordinator import ownership
-from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.coordinator import Phase, SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
 from starrocks_txn_sink.errors import TransportError
@@ -129,8 +129,12 @@ def a_take_over_rolls_back_only_the_first_listed_label(put: Any) -> None:
 
 @bug
 def a_refused_check_commits_all_the_same(put: Any) -> None:
-    checked = SharedTransactionCoordinator._handle_check
-    put(SharedTransactionCoordinator, "_handle_check", lambda self, result: checked(self, None))
+    right = SharedTransactionCoordinator._advance
+
+    def broken(self: Any, result: Any, current: Phase, target: Phase) -> None:
+        right(self, None if current is Phase.CHECKING else result, current, target)
+
+    put(SharedTransactionCoordinator, "_advance", broken)
 
 
 @bug

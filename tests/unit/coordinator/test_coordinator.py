@@ -47,7 +47,7 @@ def test_many_source_transactions_share_one_starrocks_transaction_and_one_load_a
     assert receipt.tables == {"orders": 20, "items": 10}
     assert [(s.partition, s.first, s.last) for s in receipt.positions] == [("p0", 1, 10), ("p1", 1, 10)]
     assert len(lane.server.tables["orders"]) == 20
-    assert lane.core.buffered_bytes == 0
+    assert lane.core.buffer.buffered_bytes == 0
 
 
 def test_begin_is_sent_before_any_chunk_is_ready_and_carries_the_timeout() -> None:
@@ -91,7 +91,7 @@ def test_a_huge_source_transaction_flows_through_a_small_buffer_and_commits_once
     highest = 0
     for number in range(2_000):
         lane.write_rows("p0", f"t{number % 7}", [["x" * 50, number]])
-        highest = max(highest, lane.core.buffered_bytes)
+        highest = max(highest, lane.core.buffer.buffered_bytes)
         if number % 100 == 0:
             assert lane.server.tables == {}
     lane.end("p0", 1)

@@ -14,14 +14,14 @@ from starrocks_txn_sink.coordinator.model import (
     CheckAction,
     Chunk,
     CommitAction,
-    LaneIdentity,
     LoadAction,
     PositionSpan,
     RecoverAction,
+    RegionRows,
     RollbackAction,
     TransactionEnds,
 )
-from starrocks_txn_sink.coordinator.write_buffer import Contents, TransactionBatch
+from starrocks_txn_sink.coordinator.write_buffer import Contents, TransactionBatch, WriteBuffer
 from starrocks_txn_sink.errors import (
     CommitFailed,
     DeadlineExceeded,
@@ -47,8 +47,10 @@ class Lane:
         self.now = 0.0
         self.entered: list[str] = []
         self.core = SharedTransactionCoordinator(
-            LaneIdentity("job", 3, 9),
-            small_limits(**limits),
+            "job",
+            3,
+            9,
+            WriteBuffer(small_limits(**limits)),
             (f"L{n}" for n in range(100)),
             random.Random(1),
             lambda: 1_000.0 + self.now,
@@ -65,8 +67,8 @@ class Lane:
 
     def rows(self, *tables: str, position: int = 1, size: int = 4) -> None:
         for table in tables:
-            self.core.write("p", table, memoryview(b"," + b"x" * (size - 1)), 1, self.now)
-        self.core.end_transactions(TransactionEnds("p", position, position, 1, "d"), self.now)
+            self.core.take(RegionRows("p", table, memoryview(b"," + b"x" * (size - 1)), 1), self.now)
+        self.core.take(TransactionEnds("p", position, position, 1, "d"), self.now)
 
     def tick(self) -> list[Action]:
         return self.core.tick(self.now)
@@ -125,7 +127,7 @@ def test_positions_travel_with_the_data_and_the_owner_is_checked_after_the_last_
     lane.done(commit, Committed("L0", None))
     assert lane.core.finished
     assert lane.entered == ["L0"]
-    assert lane.core.buffered_bytes == 0
+    assert lane.core.buffer.buffered_bytes == 0
 
 
 def test_a_receipt_says_whose_it_is() -> None:
@@ -188,7 +190,7 @@ def test_an_unknown_outcome_that_was_none_is_tried_again_with_new_ledger_rows() 
     lane.done(lane.one(), Committed("L1", 8))
     (receipt,) = lane.core.receipts
     assert (receipt.label, receipt.attempts, receipt.txn_id) == ("L1", 2, 8)
-    assert lane.core.buffered_bytes == 0
+    assert lane.core.buffer.buffered_bytes == 0
 
 
 @pytest.mark.parametrize("result", [FENCED, UNKNOWN])
@@ -254,7 +256,7 @@ def test_a_second_transaction_starts_counting_anew() -> None:
 def test_a_full_buffer_sends_the_largest_regions_away_until_half_of_it_is_frozen() -> None:
     lane = Lane(buffer_bytes=100, chunk_bytes=1000, load_bytes=1)
     for table, size in (("a", 10), ("b", 30), ("c", 25), ("d", 35)):
-        lane.core.write("p", table, memoryview(b"x" * size), 1, lane.now)
+        lane.core.take(RegionRows("p", table, memoryview(b"x" * size), 1), lane.now)
     lane.done(lane.one())
     assert [(load.table, load.bytes) for load in lane.tick() if isinstance(load, LoadAction)] == [("d", 35), ("b", 30)]
 
@@ -269,9 +271,9 @@ def test_retries_wait_longer_each_time_and_the_buffer_is_counted_back() -> None:
         ledger, load = lane.tick()
         lane.done(ledger, Loaded(None, 0), seconds=0)
         lane.done(load, LoadFailed("no"), seconds=0)
-        assert lane.core.buffered_bytes == 0
+        assert lane.core.buffer.buffered_bytes == 0
         lane.done(lane.one(), seconds=0)
-        assert lane.core.buffered_bytes == 40
+        assert lane.core.buffer.buffered_bytes == 40
         began = lane.now
         while lane.core._not_before > lane.now:
             assert lane.tick() == []
@@ -282,7 +284,7 @@ def test_retries_wait_longer_each_time_and_the_buffer_is_counted_back() -> None:
 
 def test_an_outlived_transaction_names_its_label_and_who_is_still_open() -> None:
     lane = Lane()
-    lane.core.write("p", "a", memoryview(b",x"), 1, lane.now)
+    lane.core.take(RegionRows("p", "a", memoryview(b",x"), 1), lane.now)
     lane.done(lane.one())
     lane.now = 700.0
     assert lane.one() == RollbackAction("L0")
@@ -325,7 +327,7 @@ def test_whole_rows_that_were_not_loaded_before_the_timeout_are_loaded_under_a_n
 @pytest.mark.parametrize("seconds", [299.0, 301.0])
 def test_a_slow_load_inside_a_source_transaction_is_the_cause_if_it_took_most_of_the_time(seconds: float) -> None:
     lane = Lane()
-    lane.core.write("p", "a", memoryview(b"x" * 2000), 1, lane.now)
+    lane.core.take(RegionRows("p", "a", memoryview(b"x" * 2000), 1), lane.now)
     lane.done(lane.one())
     lane.now += 600.0 - seconds
     assert isinstance(lane.one(), LoadAction)
@@ -344,18 +346,18 @@ def test_what_gathers_during_a_failure_stays_counted_beside_what_is_put_back() -
     lane.rows("b", position=3, size=30)
     lane.done(ledger, Loaded(None, 0))
     lane.done(load, LoadFailed("no"))
-    assert lane.core.buffered_bytes == 30
+    assert lane.core.buffer.buffered_bytes == 30
     lane.done(lane.one())
-    assert lane.core.buffered_bytes == 80
-    assert lane.core.buffered_peak == 83  # with the ledger's row
+    assert lane.core.buffer.buffered_bytes == 80
+    assert lane.core.buffer.buffered_peak == 83  # with the ledger's row
 
 
 def test_full_buffers_send_what_is_too_little_for_a_load_otherwise() -> None:
     lane = Lane(buffer_bytes=100, load_bytes=1_000)
-    lane.core.write("p", "a", memoryview(b"x" * 99), 1, lane.now)
+    lane.core.take(RegionRows("p", "a", memoryview(b"x" * 99), 1), lane.now)
     lane.done(lane.one())
     assert lane.tick() == []
-    lane.core.write("p", "a", memoryview(b"x"), 1, lane.now)
+    lane.core.take(RegionRows("p", "a", memoryview(b"x"), 1), lane.now)
     assert [(load.table, load.bytes) for load in lane.tick() if isinstance(load, LoadAction)] == [("a", 100)]
 
 
@@ -372,10 +374,10 @@ def test_recycling_counts_from_the_begin() -> None:
 
 def test_loads_inside_a_source_transaction_count_and_the_servers_number_is_kept() -> None:
     lane = Lane(load_bytes=4, chunk_bytes=4)
-    lane.core.write("p", "a", memoryview(b",xxx"), 1, lane.now)
+    lane.core.take(RegionRows("p", "a", memoryview(b",xxx"), 1), lane.now)
     lane.done(lane.one())
     lane.done(lane.one(), Loaded(7, 0), seconds=3)
-    lane.core.end_transactions(TransactionEnds("p", 1, 1, 1, "d"), lane.now)
+    lane.core.take(TransactionEnds("p", 1, 1, 1, "d"), lane.now)
     lane.core.finish(lane.now)
     lane.done(lane.one(), Loaded(None, 0))
     lane.done(lane.one())

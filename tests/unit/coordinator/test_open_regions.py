@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.model import OpenRegions, Region
+from starrocks_txn_sink.coordinator.model import OpenRegions, Region, RegionRows
 
 MINI = 0.1
 PLACES = st.tuples(st.sampled_from("abc"), st.sampled_from("xy"))
@@ -21,7 +21,7 @@ def test_regions_are_due_when_looking_at_each_of_them_would_say_so(
         now += later
         region = regions.setdefault(place, Region(*place))
         if step == "write":
-            region.write(memoryview(b"row"), 1)
+            region.write(RegionRows(*place, memoryview(b"row"), 1))
             open_regions.add(region)
         elif step == "end":
             for each in open_regions.in_partition(place[0]):

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.coordinator.coordinator import Phase, SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.model import LaneIdentity, RowIndex, TransactionEnds
+from starrocks_txn_sink.coordinator.model import RegionRows, RowIndex, TransactionEnds
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
+from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import InputError, RowsRejected
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.label import labels
@@ -51,14 +52,14 @@ class QuarantineDriver(LaneDriver):
         super().__init__(server, small_limits(**limits), seed, keys=keys)
         self.quarantine = Quarantine("job", 3, most, lambda: "2026-01-01 00:00:00", lambda table: f"columns of {table}")
         self.core = SharedTransactionCoordinator(
-            LaneIdentity("job", 0, 3),
-            small_limits(**limits),
+            "job",
+            0,
+            3,
+            WriteBuffer(small_limits(**limits), (lambda _: True) if keys else None, (keys or {}).keys()),
             labels("job", "e", 0, 3, 1),
             self.rng,
             self.clock.wall,
             quarantine=self.quarantine,
-            spill=(lambda _: True) if keys else None,
-            keyed=(keys or {}).keys(),
         )
 
     def feed(self, run: Transactions) -> None:
@@ -70,10 +71,10 @@ class QuarantineDriver(LaneDriver):
             while self.core.saturated and self.step():
                 pass
             piece = memoryview(b"".join(text for _, text in rows))
-            self.core.write(partition, table, piece, len(rows), self.clock.monotonic(), row_index)
+            self.core.take(RegionRows(partition, table, piece, len(rows), row_index), self.clock.monotonic())
         positions = [at for _, at, _ in run]
         ended = TransactionEnds(partition, positions[0], positions[-1], len(run), f"digest {partition} {positions[-1]}")
-        self.core.end_transactions(ended, self.clock.monotonic())
+        self.core.take(ended, self.clock.monotonic())
 
 
 def visible(server: ModelServer, table: str) -> list[dict[str, Any]]:
@@ -112,7 +113,7 @@ def test_the_bad_are_buried_whole_and_the_good_are_there_once_in_order(
             lane.step()
     lane.finish()
     assert lane.core.error is None
-    assert lane.core.buffered_bytes == 0
+    assert lane.core.buffer.buffered_bytes == 0
     everything = [one for run in feed for one in run]
     bad = {(p, x) for p, x, tables in everything if any(row.get("bad") for rows in tables.values() for row in rows)}
     for table in "abc":
@@ -204,8 +205,8 @@ def test_a_rejected_row_keeps_every_byte() -> None:
     lane = QuarantineDriver(server)
     piece = b',{"n":1.10000000000000000001, "bad" : true}'
     row_index = RowIndex(np.array([5]), np.array([0, len(piece)]))
-    lane.core.write("p", "a", memoryview(piece), 1, 0.0, row_index)
-    lane.core.end_transactions(TransactionEnds("p", 5, 5, 1), 0.0)
+    lane.core.take(RegionRows("p", "a", memoryview(piece), 1, row_index), 0.0)
+    lane.core.take(TransactionEnds("p", 5, 5, 1), 0.0)
     lane.finish()
     assert visible(server, DEAD_LETTER_TABLE)[0]["content"] == piece[1:].decode()
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.model import Region
+from starrocks_txn_sink.coordinator.model import Region, RegionRows
 
 
 def rows(region: Region, data: bytes, count: int = 1) -> None:
-    region.write(memoryview(data), count)
+    region.write(RegionRows(region.partition, region.table, memoryview(data), count))
 
 
 def test_the_first_source_transaction_is_frozen_at_once() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.coordinator.model import TransactionEnds
+from starrocks_txn_sink.coordinator.model import RegionRows, TransactionEnds
 from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import InputError
 from tests.support.lane_driver import small_limits
@@ -17,7 +17,7 @@ def gathering(**limits: Any) -> WriteBuffer:
 
 
 def write(rows: WriteBuffer, now: float, size: int = 10, partition: str = "p", table: str = "orders") -> None:
-    rows.write(partition, table, memoryview(b"," * size), 1, now, None)
+    rows.write(RegionRows(partition, table, memoryview(b"," * size), 1), now)
 
 
 def end(rows: WriteBuffer, now: float, position: int = 1, partition: str = "p", *, recycle: bool = False) -> None:

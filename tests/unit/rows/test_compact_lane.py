@@ -84,7 +84,7 @@ def test_a_transaction_has_one_row_of_each_key_the_last_one_and_counts_add_up(
     )
     write(lane, source, pause=data.draw(st.sampled_from([0.0, 1.0])))
     assert lane.core.error is None
-    assert lane.core.buffered_bytes == 0
+    assert lane.core.buffer.buffered_bytes == 0
     came = {
         number: (partition, table, key)
         for number, (partition, table, key) in enumerate(
@@ -145,7 +145,7 @@ def test_rows_that_are_held_back_and_do_not_fit_go_to_the_disk() -> None:
     (receipt,) = lane.core.receipts
     assert (receipt.rows, receipt.compacted) == (20, 10)
     assert disk.taken > 500
-    assert lane.core.buffered_peak < 400
+    assert lane.core.buffer.buffered_peak < 400
 
 
 def test_a_full_disk_ends_a_lane_that_has_to_hold_its_rows() -> None:

@@ -74,7 +74,7 @@ def test_a_replay_cut_in_another_way_writes_what_is_missing_and_nothing_else(
     for _, _, table, _, payload in rows[cut:]:
         missing[table] = missing.get(table, "") + payload
     assert written == missing
-    assert sum(segment.count for segment in again) == len(sizes) - done
+    assert sum(segment.source_transactions for segment in again) == len(sizes) - done
     assert (replay.skipped_rows, replay.skipped_transactions) == (cut, done)
 
 
@@ -192,7 +192,7 @@ def test_plain_rows_are_one_unit_whose_digest_ignores_their_order() -> None:
     segments = unit([1, 2, 3])
     assert b"".join(bytes(s.piece) for s in segments if isinstance(s, RegionRows) and s.table == "t1") == b",1,3"
     end = segments[-1]
-    assert (end.partition, end.last, end.count) == ("c/0", 7, 0)
+    assert (end.partition, end.last, end.source_transactions) == ("c/0", 7, 0)
     shuffled = [1, 2, 3]
     random.Random(4).shuffle(shuffled)
     assert unit(shuffled)[-1].digest == end.digest

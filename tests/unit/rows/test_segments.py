@@ -53,7 +53,7 @@ def test_segments_hold_every_row_of_a_region_once_and_in_order(rows: list[Row], 
                 counted += segment.rows
                 open_since_end.add(segment.partition)
             else:
-                ended += segment.count
+                ended += segment.source_transactions
                 open_since_end.discard(segment.partition)
     want: dict[tuple[str, str], str] = {}
     for partition, _, table, _, payload in rows:
@@ -81,14 +81,14 @@ def test_the_open_rest_of_a_batch_comes_after_its_whole_transactions() -> None:
     segments = list(Segmenter().split(batch(rows)))
     assert [type(segment) for segment in segments] == [RegionRows, TransactionEnds, RegionRows, RegionRows]
     assert isinstance(segments[1], TransactionEnds)
-    assert (segments[1].first, segments[1].last, segments[1].count) == (1, 1, 1)
+    assert (segments[1].first, segments[1].last, segments[1].source_transactions) == (1, 1, 1)
 
 
 def test_spans_name_the_first_and_last_position_of_a_run() -> None:
     rows = [("a", position, "t", True, ",1") for position in (3, 5, 9)]
     last = list(Segmenter().split(batch(rows)))[-1]
     assert isinstance(last, TransactionEnds)
-    assert (last.partition, last.first, last.last, last.count) == ("a", 3, 9, 3)
+    assert (last.partition, last.first, last.last, last.source_transactions) == ("a", 3, 9, 3)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.model import Action, LaneIdentity, RegionRows, Segment, TransactionEnds
+from starrocks_txn_sink.coordinator.model import Action, RegionRows, Segment, TransactionEnds
+from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import DeadlineExceeded, InputError, LoadFailed, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import labels
@@ -39,7 +40,7 @@ def runner(
     clock, rng = SystemClock(), random.Random(1)
     deadline = Deadline.after(seconds, clock)
     core = SharedTransactionCoordinator(
-        LaneIdentity("job", 0, 0), small_limits(**limits), labels("job", "e", 0, 0, 1), rng, clock.wall
+        "job", 0, 0, WriteBuffer(small_limits(**limits)), labels("job", "e", 0, 0, 1), rng, clock.wall
     )
     options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
     return LaneRunner(core, perform or Performer(options, server, clock, deadline, rng), pool, clock, deadline)
