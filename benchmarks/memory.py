@@ -25,7 +25,7 @@ from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.keys import KeyColumn
-from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.task import LaneTask, LaneTry
 from starrocks_txn_sink.writer.worker import Attempt
 
 _BATCH_ROWS = 10_000  # spark.sql.execution.arrow.maxRecordsPerBatch
@@ -102,9 +102,9 @@ def measure_growth(size: int, row_bytes: int, rare_every: int, options: SinkOpti
     """Bytes that a lane adds to this process while it writes such a source transaction; a small one goes before it."""
     keys = {table: [KeyColumn.of("k", "BIGINT", None)] for table in ("orders", "items", "audit")} if keyed else {}
     task = LaneTask(options, "memory", "e", "c", 0, keys=keys)
-    task.write(received_batches(row_bytes * 100, row_bytes, rare_every), Attempt(0, 0, False), SystemClock())
+    LaneTry(task, Attempt(0, 0, False), SystemClock()).run(received_batches(row_bytes * 100, row_bytes, rare_every))
     with PeakMemory() as peak:
-        task.write(received_batches(size, row_bytes, rare_every), Attempt(0, 1, False), SystemClock())
+        LaneTry(task, Attempt(0, 1, False), SystemClock()).run(received_batches(size, row_bytes, rare_every))
     return peak.growth
 
 

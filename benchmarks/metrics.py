@@ -99,7 +99,7 @@ _END = (None, SENTINEL_POSITION, *(None,) * 5)
 
 
 def lane(batches: list[pa.RecordBatch]) -> list[Message]:
-    return task.LaneTask(OPTIONS, "job", "e", "c", 0).messages(batches, Attempt(0, 1, False), SystemClock())
+    return task.LaneTry(task.LaneTask(OPTIONS, "job", "e", "c", 0), Attempt(0, 1, False), SystemClock()).run(batches)
 
 
 @contextlib.contextmanager

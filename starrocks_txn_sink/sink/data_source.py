@@ -63,7 +63,7 @@ from starrocks_txn_sink.spark_version import BATCH_DATA_SOURCE, STREAM_DATA_SOUR
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.telemetry import Event, EventLogger, LogSettings, executor_log_settings
 from starrocks_txn_sink.writer.messages import LaneReport, of_kind
-from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.task import LaneTask, LaneTry
 from starrocks_txn_sink.writer.worker import Attempt
 
 try:
@@ -248,7 +248,7 @@ class LaneWrite:
         """Write the rows of this task's lane. Raises InputError for rows that changed since their layout."""
         attempt = Attempt.current()
         rows = check_row_numbers(batches, attempt.lane)
-        messages = task.messages(rows, attempt, SystemClock())
+        messages = LaneTry(task, attempt, SystemClock()).run(rows)
         return LaneMessage(attempt.lane, tuple(messages), self.before if attempt.lane == 0 else None)
 
     def finish(self, messages: CommitMessages) -> None:

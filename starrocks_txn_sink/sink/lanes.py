@@ -159,7 +159,7 @@ class LabelAttempt:
         encoding = Compression(options.compression).value
         self._metrics = LaneMetrics(task.job, 0, task.batch_id, encoding, clock)
         self._ownership = task.owned_by(None, 0, rng, clock)
-        self._metrics.attach_ownership(self._ownership)
+        self._metrics.ownership = self._ownership
         log = EventLogger("sink", job=task.job, batch=task.batch_id)
         self._perform = Performer(
             options,

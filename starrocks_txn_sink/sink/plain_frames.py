@@ -48,7 +48,7 @@ from starrocks_txn_sink.sink.typed.target import compare_columns
 from starrocks_txn_sink.spark_version import BATCH_DATA_SOURCE, require
 from starrocks_txn_sink.telemetry import Event, EventLogger, apply_log_settings
 from starrocks_txn_sink.writer.messages import LaneReport, Message, of_kind
-from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.task import LaneTask, LaneTry
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 
 try:
@@ -155,7 +155,7 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LaneMessage:
         """Load the rows of one Spark partition, unless another try at it has begun to."""
         attempt, clock = replace(Attempt.current(), retry=False), SystemClock()
-        run_lane = partial(self.task.messages, self._lane_rows(iterator, attempt.lane), attempt, clock)
+        run_lane = partial(LaneTry(self.task, attempt, clock).run, self._lane_rows(iterator, attempt.lane))
         return LaneMessage(attempt.lane, tuple(self.task.answer(attempt, clock, run_lane)))
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:

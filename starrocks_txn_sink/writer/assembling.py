@@ -36,7 +36,7 @@ from starrocks_txn_sink.rows.segments import RowsAfterEnd, rows_before_sentinel
 from starrocks_txn_sink.sources.kafka.options import no_client
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines, map_ahead
 from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, message_batch
-from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.task import LaneTask, LaneTry
 from starrocks_txn_sink.writer.worker import Attempt
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class AssemblingLaneTask:
 
     def _write(self, batches: Iterator[pa.RecordBatch], attempt: Attempt, assembler: LaneAssembler) -> list[Message]:
         try:
-            messages = self.lane.messages(batches, attempt, SystemClock(), assembler.rows)
+            messages = LaneTry(self.lane, attempt, SystemClock()).run(batches, assembler.rows)
             return [*map(assembler.add_partitions, messages), assembler.carry_over()]
         except (Unordered, RowsAfterEnd) as unordered:
             return [OrderViolation(unordered.message)]

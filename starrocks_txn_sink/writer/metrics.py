@@ -82,11 +82,12 @@ class LaneMetrics:
         self._event_times = EventTimes()
         self._deletes = Deletes()
         self._replay: Replay | None = None
-        self._unit: UnpositionedSegmenter | None = None
-        self._core: SharedTransactionCoordinator | None = None
-        self._ownership: LaneOwnership | None = None
-        self._members: MemberNames | None = None
-        self._unique: UniqueRows | None = None
+        # The lane's parts, which the report asks at its end: each from the moment when the lane has it.
+        self.unit: UnpositionedSegmenter | None = None
+        self.core: SharedTransactionCoordinator | None = None
+        self.ownership: LaneOwnership | None = None
+        self.members: MemberNames | None = None
+        self.unique: UniqueRows | None = None
 
     # --- what comes in ---
 
@@ -94,31 +95,15 @@ class LaneMetrics:
         """Say in the report that Spark runs the task again."""
         self._report = replace(self._report, task_retry=True)
 
-    def attach_coordinator(self, core: SharedTransactionCoordinator, unique: UniqueRows) -> None:
-        """Have the report count `core`'s buffers and receipts, and say whether keys came again."""
-        self._core, self._unique = core, unique
-
-    def attach_ownership(self, ownership: LaneOwnership | None) -> None:
-        """Have the report say whether the lane's label was listed."""
-        self._ownership = ownership
-
-    def attach_members(self, members: MemberNames) -> None:
-        """Have the report of a lane that succeeds name the members of its first rows."""
-        self._members = members
-
     def attach_replay(self, replay: Replay) -> None:
         """For rows with positions: `replay` knows which rows are new, and how many were skipped."""
         self._replay = replay
         self._deletes = Deletes(replay.committed)
 
-    def attach_unit(self, unit: UnpositionedSegmenter) -> None:
-        """For rows without positions: `unit` counts them, and adds up their hashes."""
-        self._unit = unit
-
     def share(self, loaded: Sequence[Receipt]) -> LaneShare:
         """The lane's share of a shared label."""
-        if self._unit is not None:
-            return LaneShare(tuple(loaded), rows=self._unit.rows, sum=self._unit.sum)
+        if self.unit is not None:
+            return LaneShare(tuple(loaded), rows=self.unit.rows, sum=self.unit.sum)
         return LaneShare(tuple(loaded), tuple(sorted(self._replay.partitions)) if self._replay is not None else ())
 
     def read_batch(self, batch: pa.RecordBatch) -> None:
@@ -219,7 +204,7 @@ class LaneMetrics:
 
         A failing lane delivers no receipts, so committed transactions are counted from its coordinator.
         """
-        core = self._core
+        core = self.core
         done = core.receipts if core is not None else receipts
         shared = core is not None and core.shared
         latency, event_times = self._event_times.latencies(receipts)
@@ -244,9 +229,9 @@ class LaneMetrics:
                 replayed_rows=self._replay.skipped_rows if self._replay else 0,
                 replayed_transactions=self._replay.skipped_transactions if self._replay else 0,
                 skips={name: self._replay.skips[name] for name in self._replay.changed} if self._replay else {},
-                listed=self._ownership.listed if self._ownership is not None else None,
-                members=self._members.by_table if self._members is not None and error is None else {},
-                keys_repeated=self._unique is not None and self._unique.repeated,
+                listed=self.ownership.listed if self.ownership is not None else None,
+                members=self.members.by_table if self.members is not None and error is None else {},
+                keys_repeated=self.unique is not None and self.unique.repeated,
                 buffer_peak=core.buffer.buffered_peak if core is not None else 0,
                 inflight_peak=self._inflight_peak,
                 latency=() if shared else tuple(latency.counts) if latency.count else (),
@@ -259,7 +244,7 @@ class LaneMetrics:
     def _sent_deletes(self, receipts: Sequence[Receipt]) -> dict[str, int]:
         sent = Counter(self._deletes.by_table)
         labels = {receipt.label for receipt in receipts}
-        for (label, table), replaced in (self._unique.replaced_deletes if self._unique is not None else {}).items():
+        for (label, table), replaced in (self.unique.replaced_deletes if self.unique is not None else {}).items():
             if label in labels:
                 sent[table] -= replaced
         return dict(sent)

@@ -24,7 +24,7 @@ from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordina
 from starrocks_txn_sink.coordinator.model import RECYCLE_AT, CoordinatorLimits, Receipt, Segment
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner, labels_of, log_entries
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
-from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder, WriteBuffer
+from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import StarRocksSinkError, TransactionTimedOut, Unordered, add_note, notes_of
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.load_properties import RENAMING
@@ -121,18 +121,7 @@ class LaneTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of `batches`; yields rows of `messages.MESSAGES`: each receipt, then the lane's report."""
         attempt, clock = Attempt.current(), SystemClock()
-        yield message_batch(self.answer(attempt, clock, partial(self.messages, batches, attempt, clock)))
-
-    def messages(
-        self, batches: Iterable[pa.RecordBatch], attempt: Attempt, clock: Clock, rows: ReadRows | None = None
-    ) -> list[Message]:
-        """Run the lane to its end; returns each receipt (or the share of a shared label), then the lane's report."""
-        metrics = self._metrics(attempt, clock)
-        receipts = self.write(batches, attempt, clock, metrics, rows)
-        report = metrics.report(receipts)
-        if self.label is not None:
-            return [metrics.share(receipts), report]
-        return [*receipts, report]
+        yield message_batch(self.answer(attempt, clock, partial(LaneTry(self, attempt, clock).run, batches)))
 
     def answer(self, attempt: Attempt, clock: Clock, run: Callable[[], list[Message]]) -> list[Message]:
         """The messages of `run`; under a shared label an error of the sink is a message, too.
@@ -150,154 +139,9 @@ class LaneTask:
             report = read_envelope("\n".join(notes_of(error))) or nothing
             return [report.fail(error, clock.wall())]
 
-    def write(
-        self,
-        batches: Iterable[pa.RecordBatch],
-        attempt: Attempt,
-        clock: Clock,
-        metrics: LaneMetrics | None = None,
-        rows: ReadRows | None = None,
-    ) -> list[Receipt]:
-        """Run the lane to its end and return its receipts.
-
-        Raises the lane's first error after its label was rolled back; a note on it has the report
-        (`messages.envelope`). `rows` turns `batches` into marked rows, up to the lane's end; without `rows` they are
-        marked rows already.
-        """
-        freeze_loaded_objects()
-        telemetry.apply_log_settings(self.logging)
-        metrics = metrics or self._metrics(attempt, clock)
-        try:
-            with RESOURCES.lease(self.options) as resources:
-                return metrics.add_details(self._write(batches, attempt, clock, resources, metrics, rows))
-        except BaseException as error:
-            with contextlib.suppress(Exception):  # a failing report must not hide the error
-                add_note(error, envelope(metrics.report((), error)))
-            if type(error) is not StarRocksSinkError and isinstance(error, StarRocksSinkError):
-                # Spark prints the traceback for each try of the task; the message and its place say it all.
-                raise error.with_traceback(None) from None
-            raise
-
-    def _metrics(self, attempt: Attempt, clock: Clock) -> LaneMetrics:
-        encoding = Compression(self.options.compression).value
-        return LaneMetrics(self.job, attempt.lane, self.batch_id, encoding, clock)
-
-    def _write(
-        self,
-        batches: Iterable[pa.RecordBatch],
-        attempt: Attempt,
-        clock: Clock,
-        resources: WorkerResources,
-        metrics: LaneMetrics,
-        rows: ReadRows | None,
-    ) -> list[Receipt]:
-        deadline, rng = Deadline.after(self.time_limit, clock), random.Random()
-        if self.ownership is not None and self.label is None:
-            attempt, batches = resolve_attempt(attempt, batches)
-        log = telemetry.EventLogger("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
-        listener = telemetry.fan_out((metrics, log_steps(log)))
-        if attempt.retry:
-            metrics.mark_task_retry()
-        ownership = self.lane_ownership(attempt, rng, clock)
-        steps = self.open(batches, attempt, ownership, resources, clock, deadline, rng, metrics, rows, listener)
-        lane = run(steps, resources.transport, clock, deadline, resources.ledger, listener)
-        runner = LaneRunner(lane.core, lane.performer, resources.threads, clock, deadline)
-        receipts = runner.run(lane.segments)
-        filtered = lane.performer.filtered
-        return [replace(receipt, filtered=filtered.get(receipt.label, {})) for receipt in receipts]
-
-    def open(
-        self,
-        batches: Iterable[pa.RecordBatch],
-        attempt: Attempt,
-        ownership: LaneOwnership | None,
-        resources: WorkerResources,
-        clock: Clock,
-        deadline: Deadline,
-        rng: random.Random,
-        metrics: LaneMetrics,
-        rows: ReadRows | None = None,
-        listener: telemetry.Listener = telemetry.ignore_event,
-        coordinator_limits: CoordinatorLimits | None = None,
-    ) -> Steps[OpenLane]:
-        """Take the lane over, unless this is the first try at it, and put its parts together.
-
-        `_write` runs these steps and the lane; the simulation steps through both, with `coordinator_limits` in place of
-        the options' limits. Raises Fenced.
-        """
-        positions = yield from self._known_positions(attempt, ownership, rng)
-        keys = self.keys if self.marked else {}  # rows without positions have no order
-        spill = SpillFile() if keys else None
-        core = SharedTransactionCoordinator(
-            self.job,
-            attempt.lane,
-            self.batch_id,
-            WriteBuffer(
-                coordinator_limits or limits(self.options, at_end_only=self.at_end_only),
-                spill.take if spill is not None else None,
-                keys.keys(),
-                hold=self.hold or attempt.retry,
-                repeatable=self.label is None,
-            ),
-            iter((self.label,)) if self.label else self._labels(attempt),
-            rng,
-            clock.wall,
-            ownership.ledger_entries if ownership is not None else None,
-            self._log(attempt.lane, clock),
-            self._quarantine(clock),
-            shared=self.label is not None,
-        )
-        unique = UniqueRows(keys)
-        metrics.attach_coordinator(core, unique)
-        metrics.attach_ownership(ownership)
-        performer = Performer(
-            self.options,
-            resources.transport,
-            clock,
-            deadline,
-            rng,
-            _IN_TURN if self.label else RetryPolicy(commit_again=ownership is None),
-            listener,
-            ownership=ownership,
-            ledger=resources.ledger,
-            unique=unique,
-            release=spill.release if spill is not None else None,
-            query=resources.connection.query if resources.connection is not None else None,
-        )
-        segments = self._segments(batches, attempt.lane, positions, metrics, rows)
-        if self.compared is not None:
-            members = MemberNames(self._is_compared_by_name)
-            metrics.attach_members(members)
-            segments = members.read(segments)
-        return OpenLane(core, performer, segments)
-
-    def _labels(self, attempt: Attempt) -> Iterator[str]:
-        return labels(self.job, self.epoch, attempt.lane, self.batch_id, attempt.number)
-
-    def _is_compared_by_name(self, table: str) -> bool:
-        """Whether the names in the JSON rows of `table` are those of columns, and the driver still wants them."""
-        known = self.compared is None or table in self.compared
-        return not known and not RENAMING & self.options.load_headers(table).keys()
-
-    def _known_positions(
-        self, attempt: Attempt, ownership: LaneOwnership | None, rng: random.Random
-    ) -> Steps[Mapping[str, Position]]:
-        """The positions whose rows are left out: the driver's for a first try, for any other those of its take-over."""
-        if self.ownership is None:
-            return {}
-        if ownership is None or not attempt.retry:
-            return self.ownership.positions
-        taken = yield from ownership.take_over(rng)
-        return taken.positions
-
-    def _log(self, lane: int, clock: Clock) -> EntriesBuilder | None:
-        if not self.options.receipts_log or self.label is not None:
-            return None
-        return log_entries(self.job, lane, self.batch_id, partial(now_text, clock))
-
-    def lane_ownership(self, attempt: Attempt, rng: random.Random, clock: Clock) -> LaneOwnership | None:
-        """The ownership of one try at the lane; None without a ledger, and under a shared label: the driver checks."""
-        return self.owned_by(attempt.lane, attempt.number, rng, clock) if self.label is None else None
+    def shared_unit(self, positions: Mapping[str, Position], *, compare: bool) -> UnpositionedSegmenter:
+        """The segmenter for a lane's part of an unpositioned batch under a shared label, or for all of it."""
+        return unpositioned_segmenter(self.checkpoint, 0, 1, self.batch_id, positions, compare, RowCheck())
 
     def owned_by(self, lane: int | None, number: int, rng: random.Random, clock: Clock) -> LaneOwnership | None:
         """The ownership of try `number` at `lane`, or the driver's for a shared label; None without a ledger."""
@@ -314,50 +158,160 @@ class LaneTask:
             self.ownership.canary,
         )
 
-    def _quarantine(self, clock: Clock) -> Quarantine | None:
-        if not self.options.quarantines:
-            return None
-        columns = partial(_columns_header, self.options)
-        return Quarantine(
-            self.job, self.batch_id, self.options.max_quarantined, partial(now_text, clock), columns=columns
-        )
+    def is_compared_by_name(self, table: str) -> bool:
+        """Whether the names in the JSON rows of `table` are those of columns, and the driver still wants them."""
+        known = self.compared is None or table in self.compared
+        return not known and not RENAMING & self.options.load_headers(table).keys()
 
-    def _segments(
+
+class LaneTry:
+    """One try at the lane of `task`: its part of the job's ownership, its time, its counts."""
+
+    def __init__(self, task: LaneTask, attempt: Attempt, clock: Clock, rng: random.Random | None = None) -> None:
+        self.task, self.attempt, self.clock, self.rng = task, attempt, clock, rng or random.Random()
+        self.deadline = Deadline.after(task.time_limit, clock)
+        encoding = Compression(task.options.compression).value
+        self.metrics = LaneMetrics(task.job, attempt.lane, task.batch_id, encoding, clock)
+        # None without a ledger, and under a shared label: the driver checks.
+        self.ownership = task.owned_by(attempt.lane, attempt.number, self.rng, clock) if task.label is None else None
+
+    def run(self, batches: Iterable[pa.RecordBatch], rows: ReadRows | None = None) -> list[Message]:
+        """Run the lane to its end; returns each receipt (or the share of a shared label), then the lane's report.
+
+        Raises the lane's first error after its label was rolled back; a note on it has the report
+        (`messages.envelope`). `rows` turns `batches` into marked rows, up to the lane's end; without `rows` they are
+        marked rows already.
+        """
+        freeze_loaded_objects()
+        telemetry.apply_log_settings(self.task.logging)
+        try:
+            with RESOURCES.lease(self.task.options) as resources:
+                receipts = self.metrics.add_details(self._write(batches, resources, rows))
+        except BaseException as error:
+            with contextlib.suppress(Exception):  # a failing report must not hide the error
+                add_note(error, envelope(self.metrics.report((), error)))
+            if type(error) is not StarRocksSinkError and isinstance(error, StarRocksSinkError):
+                # Spark prints the traceback for each try of the task; the message and its place say it all.
+                raise error.with_traceback(None) from None
+            raise
+        report = self.metrics.report(receipts)
+        return [*receipts, report] if self.task.label is None else [self.metrics.share(receipts), report]
+
+    def _write(
+        self, batches: Iterable[pa.RecordBatch], resources: WorkerResources, rows: ReadRows | None
+    ) -> list[Receipt]:
+        task = self.task
+        if self.ownership is not None:
+            self.attempt, batches = resolve_attempt(self.attempt, batches)
+        log = telemetry.EventLogger("lane", job=task.job, batch=task.batch_id, lane=self.attempt.lane)
+        listener = telemetry.fan_out((self.metrics, log_steps(log)))
+        if self.attempt.retry:
+            self.metrics.mark_task_retry()
+        steps = self.open(batches, resources, rows, listener)
+        lane = run(steps, resources.transport, self.clock, self.deadline, resources.ledger, listener)
+        runner = LaneRunner(lane.core, lane.performer, resources.threads, self.clock, self.deadline)
+        receipts = runner.run(lane.segments)
+        filtered = lane.performer.filtered
+        return [replace(receipt, filtered=filtered.get(receipt.label, {})) for receipt in receipts]
+
+    def open(
         self,
         batches: Iterable[pa.RecordBatch],
-        lane: int,
-        positions: Mapping[str, Position],
-        metrics: LaneMetrics,
-        rows: ReadRows | None,
+        resources: WorkerResources,
+        rows: ReadRows | None = None,
+        listener: telemetry.Listener = telemetry.ignore_event,
+        coordinator_limits: CoordinatorLimits | None = None,
+    ) -> Steps[OpenLane]:
+        """Take the lane over, unless this is the first try at it, and put its parts together.
+
+        `_write` runs these steps and the lane; the simulation steps through both, with `coordinator_limits` in place of
+        the options' limits. Raises Fenced.
+        """
+        positions = yield from self._known_positions()
+        task, options, ownership = self.task, self.task.options, self.ownership
+        place = (task.job, self.attempt.lane, task.batch_id)
+        keys = task.keys if task.marked else {}  # rows without positions have no order
+        spill = SpillFile() if keys else None
+        now = partial(now_text, self.clock)
+        core = SharedTransactionCoordinator(
+            *place,
+            WriteBuffer(
+                coordinator_limits or limits(options, at_end_only=task.at_end_only),
+                spill.take if spill is not None else None,
+                keys.keys(),
+                hold=task.hold or self.attempt.retry,
+                repeatable=task.label is None,
+            ),
+            iter((task.label,)) if task.label else labels(task.job, task.epoch, *place[1:], self.attempt.number),
+            self.rng,
+            self.clock.wall,
+            ownership.ledger_entries if ownership is not None else None,
+            log_entries(*place, now) if options.receipts_log and task.label is None else None,
+            Quarantine(task.job, task.batch_id, options.max_quarantined, now, self._columns_header)
+            if options.quarantines
+            else None,
+            shared=task.label is not None,
+        )
+        unique = UniqueRows(keys)
+        self.metrics.core, self.metrics.unique, self.metrics.ownership = core, unique, ownership
+        performer = Performer(
+            options,
+            resources.transport,
+            self.clock,
+            self.deadline,
+            self.rng,
+            _IN_TURN if task.label else RetryPolicy(commit_again=ownership is None),
+            listener,
+            ownership=ownership,
+            ledger=resources.ledger,
+            unique=unique,
+            release=spill.release if spill is not None else None,
+            query=resources.connection.query if resources.connection is not None else None,
+        )
+        segments = self._segments(batches, positions, rows)
+        if task.compared is not None:
+            self.metrics.members = MemberNames(task.is_compared_by_name)
+            segments = self.metrics.members.read(segments)
+        return OpenLane(core, performer, segments)
+
+    def _columns_header(self, table: str) -> str:
+        return self.task.options.load_headers(table).get("columns", "")
+
+    def _known_positions(self) -> Steps[Mapping[str, Position]]:
+        """The positions whose rows are left out: the driver's for a first try, for any other those of its take-over."""
+        if self.task.ownership is None:
+            return {}
+        if self.ownership is None or not self.attempt.retry:
+            return self.task.ownership.positions
+        taken = yield from self.ownership.take_over(self.rng)
+        return taken.positions
+
+    def _segments(
+        self, batches: Iterable[pa.RecordBatch], positions: Mapping[str, Position], rows: ReadRows | None
     ) -> Iterator[Segment]:
-        compare = self.options.check_replays
-        if self.marked:
-            epoch = run_of(self.epoch) if self.streaming else ""
-            skips = dict(self.ownership.skips) if self.ownership is not None else {}
-            replay = Replay(positions, compare, epoch, self.batch_id, skips)
-            metrics.attach_replay(replay)
-            quarantines = self.options.quarantines
-            indexed = quarantines or bool(self.keys)
+        task, compare, quarantines = self.task, self.task.options.check_replays, self.task.options.quarantines
+        if task.marked:
+            epoch = run_of(task.epoch) if task.streaming else ""
+            skips = dict(task.ownership.skips) if task.ownership is not None else {}
+            replay = Replay(positions, compare, epoch, task.batch_id, skips)
+            self.metrics.attach_replay(replay)
+            indexed = quarantines or bool(task.keys)
             segmenter = Segmenter(replay, with_row_index=indexed, check=RowCheck(allow_torn=quarantines))
             for batch in rows(batches) if rows is not None else rows_before_sentinel(batches, POSITION):
-                metrics.read_batch(batch)
+                self.metrics.read_batch(batch)
                 yield from segmenter.split(batch)
             return
-        if self.label is not None:
-            unit = self.shared_unit(positions, compare=False)
+        if task.label is not None:
+            unit = task.shared_unit(positions, compare=False)
         else:
-            place = (self.checkpoint, lane, self.options.lane_count, self.batch_id)
+            place = (task.checkpoint, self.attempt.lane, task.options.lane_count, task.batch_id)
             unit = unpositioned_segmenter(*place, positions, compare, RowCheck())
             batches = rows_before_sentinel(batches, HASH)
-        metrics.attach_unit(unit)
+        self.metrics.unit = unit
         for batch in batches:
-            metrics.read_batch(batch)
+            self.metrics.read_batch(batch)
             yield from unit.split(batch)
         yield from unit.end()
-
-    def shared_unit(self, positions: Mapping[str, Position], *, compare: bool) -> UnpositionedSegmenter:
-        """The segmenter for a lane's part of an unpositioned batch under a shared label, or for all of it."""
-        return unpositioned_segmenter(self.checkpoint, 0, 1, self.batch_id, positions, compare, RowCheck())
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +332,7 @@ class UnsortedLaneTask:
 
         def run() -> list[Message]:
             try:
-                return lane.messages(batches, attempt, clock, order.rows)
+                return LaneTry(lane, attempt, clock).run(batches, order.rows)
             except (Unordered, RowsAfterEnd) as unordered:
                 return [OrderViolation(unordered.message)]
             except TransactionTimedOut as late:  # sorted rows are also committed before the end
@@ -392,10 +346,6 @@ class UnsortedLaneTask:
 def now_text(clock: Clock) -> str:
     """The time as a DATETIME literal in UTC, for the sink's own tables."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(clock.wall()))
-
-
-def _columns_header(options: SinkOptions, table: str) -> str:
-    return options.load_headers(table).get("columns", "")
 
 
 _REPEATED = "The log of the executors has the error of the first try."

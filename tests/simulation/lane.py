@@ -1,4 +1,4 @@
-"""One try of Spark's at a lane, put together by `LaneTask.open`; feeding and stepping mirror `writer.runner`."""
+"""One try of Spark's at a lane, put together by `LaneTry.open`; feeding and stepping mirror `writer.runner`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.model import (
     RECYCLE_AT,
@@ -25,9 +24,8 @@ from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.protocol.label import Steps
 from starrocks_txn_sink.protocol.ledger import ListUnfinished
-from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import DaemonThreadPool, Performer
-from starrocks_txn_sink.writer.task import LaneTask, OpenLane, ReadRows
+from starrocks_txn_sink.writer.task import LaneTask, LaneTry, OpenLane, ReadRows
 from starrocks_txn_sink.writer.worker import Attempt, WorkerResources
 
 from .bounds import LETTERS, Bounds
@@ -63,12 +61,10 @@ class LaneAttempt(Node):
         self.blind = Random(name + str(world.seed)).random() < 0.1  # the list hides its labels from it
         self.listed: bool | None = None
         self.unanswered = False
-        self.metrics = LaneMetrics(task.job, attempt.lane, task.batch_id, "gzip", world.clock)
-        self._deadline = Deadline.after(task.options.batch_deadline, world.clock)
-        ownership = task.lane_ownership(attempt, world.rng, world.clock)
+        self._try = LaneTry(task, attempt, world.clock, world.rng)
+        self.metrics, self._deadline = self._try.metrics, self._try.deadline
         self.shared = task.label is not None  # then the driver commits
-        assert self.shared or ownership is not None
-        self._ownership = ownership
+        assert self.shared or self._try.ownership is not None
         self._segments: Iterator[Segment] = iter(())
         self._performer: Performer | None = None
         self._core: SharedTransactionCoordinator | None = None
@@ -81,15 +77,11 @@ class LaneAttempt(Node):
 
     @property
     def ownership(self) -> LaneOwnership:
-        assert self._ownership is not None
-        return self._ownership
+        assert self._try.ownership is not None
+        return self._try.ownership
 
     def start(self) -> None:
-        world = self._world
-        steps = self.task.open(
-            self._batches, self.attempt, self._ownership, _NOTHING, world.clock, self._deadline, world.rng,
-            self.metrics, self._rows, coordinator_limits=self._limits,
-        )  # fmt: skip
+        steps = self._try.open(self._batches, _NOTHING, self._rows, coordinator_limits=self._limits)
         self._fiber(steps, self._deadline.at, self._opened)
 
     def _fiber(self, steps: Any, deadline: float, done: Callable[[object], None]) -> None:

@@ -28,7 +28,8 @@ from starrocks_txn_sink.errors import DeadlineExceeded, HttpRefused, OutcomeUnkn
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sink.session import Session, open_session
-from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.messages import of_kind
+from starrocks_txn_sink.writer.task import LaneTask, LaneTry
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.crash.query_proxy import QueryProxy
 from tests.support.exactly_once_shop import Shop, rows_of, wait_for
@@ -61,7 +62,8 @@ def quick(shop: Shop, seconds: float = _DEADLINE, **changes: Any) -> SinkOptions
 
 def write(options: SinkOptions, session: Session) -> list[Receipt]:
     task = LaneTask(options, session.job, session.epoch, session.checkpoint, 0, ownership=session.ownership)
-    return task.write([pa.RecordBatch.from_pydict(ROWS)], Attempt(0, 1, False), SystemClock())
+    lane = LaneTry(task, Attempt(0, 1, False), SystemClock())
+    return of_kind(lane.run([pa.RecordBatch.from_pydict(ROWS)]), Receipt)
 
 
 class Left:

@@ -17,7 +17,8 @@ from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.rows.segments import StageRepeated
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.session import open_session
-from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.messages import of_kind
+from starrocks_txn_sink.writer.task import LaneTask, LaneTry
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.exactly_once_shop import SCHEMA, Shop, open_shop, rows_of
 
@@ -171,8 +172,9 @@ def test_a_task_of_a_repeated_stage_commits_nothing_and_its_retry_everything(sho
     }
     batches = [pa.RecordBatch.from_pydict(rows)]
     with pytest.raises(StageRepeated):
-        task.write(batches, Attempt(0, 9, False), SystemClock())
+        LaneTry(task, Attempt(0, 9, False), SystemClock()).run(batches)
     assert shop.written() == (0, 0)
     assert shop.open_labels() == []
-    assert [receipt.rows for receipt in task.write(batches, Attempt(0, 10, True), SystemClock())] == [1]
+    receipts = of_kind(LaneTry(task, Attempt(0, 10, True), SystemClock()).run(batches), Receipt)
+    assert [receipt.rows for receipt in receipts] == [1]
     assert shop.written()[1] == 1

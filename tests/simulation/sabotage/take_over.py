@@ -108,13 +108,13 @@ def nobody_asks_whether_a_take_over_would_find_the_label(put: Any) -> None:
 
 @bug
 def a_retry_goes_on_from_the_drivers_positions(put: Any) -> None:
-    right = task.LaneTask._known_positions
+    right = task.LaneTry._known_positions
 
-    def broken(self: Any, attempt: Any, owner: Any, rng: Any) -> Any:
-        yield from right(self, attempt, owner, rng)
-        return self.ownership.positions
+    def broken(self: Any) -> Any:
+        yield from right(self)
+        return self.task.ownership.positions
 
-    put(task.LaneTask, "_known_positions", broken)
+    put(task.LaneTry, "_known_positions", broken)
 
 
 @bug

@@ -15,6 +15,7 @@ from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Settings
 from starrocks_txn_sink import cli
 from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import LedgerBehind
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
@@ -23,7 +24,7 @@ from starrocks_txn_sink.protocol.label import Label, run
 from starrocks_txn_sink.protocol.wire import Operation, Status
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sink.session import Resumption, Session, open_session
-from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.task import LaneTask, LaneTry
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 from tests.support.query_port import query
 
@@ -70,7 +71,8 @@ def write_a_position(server: Emulator, job: str = "shop", *, retry: bool = False
     )
     try:
         task = LaneTask(given, job, session.epoch, "checkpoint-1", 5, ownership=session.ownership)
-        (receipt,) = task.write([pa.RecordBatch.from_pydict(row, schema)], Attempt(0, 1, retry), SystemClock())
+        receipt, _ = LaneTry(task, Attempt(0, 1, retry), SystemClock()).run([pa.RecordBatch.from_pydict(row, schema)])
+        assert isinstance(receipt, Receipt)
         assert receipt.rows == 1
     finally:
         RESOURCES.close()

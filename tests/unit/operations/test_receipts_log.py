@@ -21,7 +21,7 @@ from starrocks_txn_sink.operations.where import LedgerPosition, LoggedSpan, Posi
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sink.session import open_session
-from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.task import LaneTask, LaneTry
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 from tests.support.query_port import query as ask
 
@@ -105,7 +105,7 @@ def write(
     schema = pa.schema([(name, kinds[type(values[0])]) for name, values in columns.items()])
     task = LaneTask(given, "job", session.epoch, "checkpoint", batch, ownership=session.ownership)
     try:
-        task.write([pa.RecordBatch.from_pydict(columns, schema)], Attempt(0, 1, False), clock or SystemClock())
+        LaneTry(task, Attempt(0, 1, False), clock or SystemClock()).run([pa.RecordBatch.from_pydict(columns, schema)])
     finally:
         RESOURCES.close()
 

@@ -8,10 +8,12 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import COLUMNS, SENTINEL_POSITION, TASK
 from starrocks_txn_sink.rows.segments import RowsCutOff, StageRepeated, rows_before_sentinel
 from starrocks_txn_sink.writer import task, worker
+from starrocks_txn_sink.writer.messages import of_kind
 from starrocks_txn_sink.writer.worker import Attempt, resolve_attempt
 from tests.support.model_server import ModelServer
 
@@ -59,10 +61,10 @@ def test_a_lane_commits_only_after_its_last_row(server: ModelServer, whole: bool
     lane = task.LaneTask(OPTIONS, "job", "e", "c", 0)
     batches = [batch(ROW), *([batch(END)] if whole else [])]
     if whole:
-        assert len(lane.write(batches, Attempt(0, 1, False), SystemClock())) == 1
+        assert len(of_kind(task.LaneTry(lane, Attempt(0, 1, False), SystemClock()).run(batches), Receipt)) == 1
     else:
         with pytest.raises(RowsCutOff):
-            lane.write(batches, Attempt(0, 1, False), SystemClock())
+            task.LaneTry(lane, Attempt(0, 1, False), SystemClock()).run(batches)
     assert server.tables == ({"orders": [{"id": 1}]} if whole else {})
     assert server.open_labels() == []
 

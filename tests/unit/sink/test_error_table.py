@@ -21,7 +21,7 @@ from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sink.failures import Failure, refused_row
 from starrocks_txn_sink.sink.session import open_session
-from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.task import LaneTask, LaneTry
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 from tests.support.assembler_model import Ev, table
 from tests.support.incremental_bench import IncrementalBench, named
@@ -90,7 +90,7 @@ def load(row: str, table: str = "items", **changes: Any) -> Call:
         kinds = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}
         schema = pa.schema([(name, kinds[type(column[0])]) for name, column in values.items()])
         task = LaneTask(given, "shop", session.epoch, "checkpoint", 7, ownership=session.ownership)
-        return task.write([pa.RecordBatch.from_pydict(values, schema)], Attempt(0, 1, False), SystemClock())
+        return LaneTry(task, Attempt(0, 1, False), SystemClock()).run([pa.RecordBatch.from_pydict(values, schema)])
 
     return run
 

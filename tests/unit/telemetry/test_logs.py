@@ -28,7 +28,7 @@ from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sink.lifecycle import SinkEvents, end_progress_bar
 from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.telemetry import Event, EventLogger, Repeats, get_logger, ignore_event, shares_stderr
-from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.task import LaneTask, LaneTry
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 from tests.support.query_port import query
 
@@ -202,7 +202,7 @@ def write(server: Emulator, row: str) -> None:
     schema = pa.schema([(name, kinds[type(values[0])]) for name, values in columns.items()])
     task = LaneTask(given, "shop", session.epoch, "checkpoint", 7, ownership=session.ownership)
     try:
-        task.write([pa.RecordBatch.from_pydict(columns, schema)], Attempt(0, 1, False), SystemClock())
+        LaneTry(task, Attempt(0, 1, False), SystemClock()).run([pa.RecordBatch.from_pydict(columns, schema)])
     finally:
         RESOURCES.close()
 

@@ -19,7 +19,7 @@ from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
 from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, decode, encode
-from starrocks_txn_sink.writer.task import LaneTask, UnsortedLaneTask
+from starrocks_txn_sink.writer.task import LaneTask, LaneTry, UnsortedLaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.memory_directory import MemoryDirectory
 
@@ -128,7 +128,7 @@ def test_a_micro_batch_that_outlives_the_timeout_is_sorted_where_that_is_allowed
     def outlive(*_: object) -> list[Message]:
         raise TransactionTimedOut("too long")
 
-    monkeypatch.setattr(LaneTask, "messages", outlive)
+    monkeypatch.setattr(LaneTry, "run", outlive)
     shuffle = "auto" if sortable else False
     options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once", shuffle=shuffle)
     lane = LaneTask(options, "job", "e", "c", 0)

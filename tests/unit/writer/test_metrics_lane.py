@@ -61,7 +61,9 @@ def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lane]:
         server = ModelServer(faults=faults)
         monkeypatch.setattr(worker, "HttpTransport", lambda _: server)
         made = task.LaneTask(OPTIONS, "job", "e", "c", 3)
-        messages = made.messages([batch(*rows).drop_columns(list(without))], Attempt(1, 1, retry), SystemClock())
+        messages = task.LaneTry(made, Attempt(1, 1, retry), SystemClock()).run(
+            [batch(*rows).drop_columns(list(without))]
+        )
         (report,) = of_kind(messages, LaneReport)
         return of_kind(messages, Receipt), report
 
