@@ -412,11 +412,9 @@ def _no_reply(
     kind: type[BeginFailed] | type[LoadFailed],
     step: str,
     label: Label,
-    answer: StepResult | None,
+    answer: TransportError,
     table: str | None = None,
 ) -> StarRocksSinkError:
-    if not isinstance(answer, TransportError):
-        return kind(f"The {step} got no usable answer: {answer}", label=label.name, table=table)
     place = {**answer.context, "label": label.name, "table": table}
     error = kind(f"The {step} got no usable answer: {answer.message}", hint=answer.advice, **place)
     error.__cause__ = answer

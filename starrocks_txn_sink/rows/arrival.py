@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,14 +36,7 @@ HELD_BYTES: Final = 32 << 20  # of unfinished source transactions that wait whil
 _NULL: Final = -(2**63)
 
 
-class _Sized(Protocol):
-    @property
-    def num_rows(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
-
-
-Piece = TypeVar("Piece", bound=_Sized)
+Piece = TypeVar("Piece", pa.RecordBatch, pa.Table)
 
 
 @dataclass(slots=True)
