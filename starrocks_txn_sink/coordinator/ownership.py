@@ -190,8 +190,10 @@ def log_entries(job: str, lane: int | None, batch_id: int, now_text: Callable[[]
     """
 
     def entries(label: str, batch: Contents) -> Chunk:
-        chunk, at, tables = Chunk("", LOG_TABLE), now_text(), _tables(batch)
-        counts = batch.rows_by_partition()
+        chunk, at, counts = Chunk("", LOG_TABLE), now_text(), batch.rows_by_partition()
+        tables: dict[str, list[str]] = {}
+        for count in batch.region_counts():
+            tables.setdefault(count.partition, []).append(count.table)
         rows = [
             {
                 "job": job,
@@ -212,11 +214,3 @@ def log_entries(job: str, lane: int | None, batch_id: int, now_text: Callable[[]
         return chunk
 
     return entries
-
-
-def _tables(batch: Contents) -> dict[str, list[str]]:
-    """Tables with rows of each source partition."""
-    tables: dict[str, list[str]] = {}
-    for count in batch.region_counts():
-        tables.setdefault(count.partition, []).append(count.table)
-    return tables

@@ -16,6 +16,7 @@ Who may commit follows from fewer rules than for lanes with labels of their own:
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
@@ -145,10 +146,8 @@ def commit_shared(
 
 def roll_back(label: str) -> Actions[None]:
     """Roll `label` back, as far as the server answers: it is never committed, so its timeout ends it otherwise."""
-    try:
+    with contextlib.suppress(StarRocksSinkError):
         yield model.RollbackAction(label)
-    except StarRocksSinkError:
-        return
 
 
 def perform_all(steps: Actions[Result], perform: Callable[[model.Action], object]) -> Result:

@@ -6,7 +6,7 @@ From batches of rows it counts deletes, and takes the age of source transactions
 """
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -37,14 +37,6 @@ REMEMBERED = 1_000_000
 
 
 @dataclass(slots=True)
-class _TableTotals:
-    """Accepted loads of one table."""
-
-    bytes: int = 0
-    durations: Durations = field(default_factory=Durations)
-
-
-@dataclass(slots=True)
 class _LabelTimes:
     """When a label was begun (monotonic), how old it was when visible, and the seconds of its commit's request.
 
@@ -70,7 +62,8 @@ class LaneMetrics:
         self._requests: Counter[tuple[str, str]] = Counter()
         self._retries: Counter[tuple[str, str]] = Counter()
         self._errors: Counter[str] = Counter()
-        self._loads: dict[str, _TableTotals] = {}
+        self._sent_bytes: Counter[str] = Counter()  # of accepted loads, by table …
+        self._load_times: defaultdict[str, Durations] = defaultdict(Durations)  # … and their durations
         self._labels: dict[str, _LabelTimes] = {}
         self._failed: tuple[str, str] | None = None  # the first failure since the last begin
         self._last_error: StarRocksSinkError | None = None
@@ -131,9 +124,8 @@ class LaneMetrics:
         if operation == Operation.COMMIT.value:
             self._label(request["label"]).commit_request += request["seconds"]
         if operation == Operation.LOAD.value and request["table"] and status == Status.OK.value:
-            sent = self._loads.setdefault(request["table"], _TableTotals())
-            sent.bytes += request["bytes"]
-            sent.durations.add(request["seconds"])
+            self._sent_bytes[request["table"]] += request["bytes"]
+            self._load_times[request["table"]].add(request["seconds"])
 
     def _start_step(self, step: str, label: str) -> None:
         now = self._clock.monotonic()
@@ -224,7 +216,12 @@ class LaneMetrics:
                 retries=_triples(self._retries),
                 errors=tuple(sorted(errors.items())),
                 error=code,
-                loads=tuple(self._loads_of(table, sent) for table, sent in sorted(self._loads.items())),
+                loads=tuple(
+                    TableLoads(
+                        table, self._encoding, times.count, self._sent_bytes[table], times.total, tuple(times.counts)
+                    )
+                    for table, times in sorted(self._load_times.items())
+                ),
                 deletes=self._sent_deletes(receipts),
                 replayed_rows=self._replay.skipped_rows if self._replay else 0,
                 replayed_transactions=self._replay.skipped_transactions if self._replay else 0,
@@ -248,10 +245,6 @@ class LaneMetrics:
             if label in labels:
                 sent[table] -= replaced
         return dict(sent)
-
-    def _loads_of(self, table: str, sent: _TableTotals) -> TableLoads:
-        spent = sent.durations
-        return TableLoads(table, self._encoding, spent.count, sent.bytes, spent.total, tuple(spent.counts))
 
 
 @dataclass(slots=True)
