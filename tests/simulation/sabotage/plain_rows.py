@@ -42,7 +42,7 @@ def the_digest_of_a_unit_depends_on_the_order_of_its_rows(put: Any) -> None:
     def broken(self: Any, batch: Any) -> Iterator[Any]:
         yield from right(self, batch)
         for value in batch.column(HASH).to_pylist():
-            self._sum = (self._sum * 31 + value) & _MASK
+            self.sum = (self.sum * 31 + value) & _MASK
 
     put(UnpositionedSegmenter, "split", broken)
 
@@ -52,7 +52,7 @@ def the_digest_of_a_unit_is_that_of_its_last_batch(put: Any) -> None:
     right = UnpositionedSegmenter.split
 
     def broken(self: Any, batch: Any) -> Iterator[Any]:
-        self._sum = 0
+        self.sum = 0
         yield from right(self, batch)
 
     put(UnpositionedSegmenter, "split", broken)
@@ -60,18 +60,22 @@ def the_digest_of_a_unit_is_that_of_its_last_batch(put: Any) -> None:
 
 @bug
 def units_are_named_without_their_number_of_lanes(put: Any) -> None:
-    def broken(checkpoint: str, lane: int, lanes: int, number: int, positions: Any, compare: bool) -> Any:
+    def broken(
+        checkpoint: str, lane: int, lanes: int, number: int, positions: Any, compare: bool, check: Any = None
+    ) -> Any:
         name = f"{checkpoint}/{lane}"
-        return UnpositionedSegmenter(name, number, positions.get(name), compare)
+        return UnpositionedSegmenter(name, number, positions.get(name), compare, check)
 
     put(task, "unpositioned_segmenter", broken)
 
 
 @bug
 def a_micro_batch_written_in_part_goes_on_with_another_number_of_lanes(put: Any) -> None:
-    def broken(checkpoint: str, lane: int, lanes: int, number: int, positions: Any, compare: bool) -> Any:
+    def broken(
+        checkpoint: str, lane: int, lanes: int, number: int, positions: Any, compare: bool, check: Any = None
+    ) -> Any:
         name = f"{checkpoint}/{lane}/{lanes}"
-        return UnpositionedSegmenter(name, number, positions.get(name), compare)
+        return UnpositionedSegmenter(name, number, positions.get(name), compare, check)
 
     put(task, "unpositioned_segmenter", broken)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,6 +16,8 @@ from ..world import run_schedule
 from .registry import BUGS, SHARED
 
 MOST_SEEDS = 20_000
+UNFIT = re.compile(r"\b(Attribute|Name|Runtime|Type)Error\b")
+"""A breakdown, not a broken rule: the code has changed, and the planted bug must follow it."""
 
 
 def seeds_needed(name: str, most: int = MOST_SEEDS, first: int = 0) -> tuple[str, int | None, str, float]:
@@ -26,6 +29,8 @@ def seeds_needed(name: str, most: int = MOST_SEEDS, first: int = 0) -> tuple[str
             history = run(seed)
         if history.violations:
             said = history.violations[0]
+            if UNFIT.search(said.text):
+                return name, None, f"does not fit the code: {said.text}", time.perf_counter() - started
             return name, seed - first + 1, f"{said.kind}: {said.text}", time.perf_counter() - started
     return name, None, "", time.perf_counter() - started
 

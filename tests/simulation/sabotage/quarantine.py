@@ -35,9 +35,9 @@ def what_is_set_aside_does_not_advance_the_positions(put: Any) -> None:
 def dead_letters_are_lost_when_a_work_is_halved(put: Any) -> None:
     right = quarantine.bisect
 
-    def broken(work: TransactionBatch) -> Any:
-        work.dead_letters, work.dead_letter_spans, work.dead_letter_counts = [], {}, {}
-        return right(work)
+    def broken(batch: TransactionBatch) -> Any:
+        with patch.object(TransactionBatch, "inherit_dead_letters"):
+            return right(batch)
 
     put(quarantine, "bisect", broken)
 
