@@ -100,8 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = next((command for command in COMMANDS if command.name == next(iter(words), None)), None)
     try:
         if chosen is None:
-            _parser().parse_args(words)
-            return 0
+            names = _parser()
+            names.parse_args(words)
+            names.error("the command comes first")  # for `-- demo`
         module = importlib.import_module(chosen.module)
         own = argparse.ArgumentParser(f"{PROGRAM} {chosen.name}", description=_sentence(chosen.help))
         module.add_arguments(own)

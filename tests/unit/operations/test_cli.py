@@ -79,7 +79,7 @@ def test_an_error_of_ours_is_a_sentence_and_exit_code_1(
     assert capsys.readouterr().err == "starrocks-txn-sink: The folder is full. Empty it.\n"
 
 
-@pytest.mark.parametrize("words", [[], ["nonsense"], ["demo", "--nonsense"], ["demo", "--seed", "x"]])
+@pytest.mark.parametrize("words", [[], ["nonsense"], ["--", "demo"], ["demo", "--nonsense"], ["demo", "--seed", "x"]])
 @pytest.mark.usefixtures("fake")
 def test_wrong_usage_is_exit_code_2(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
