@@ -150,37 +150,8 @@ def first_owner(epoch: str, checkpoint: str, batch: int, lane: int | None) -> Ow
     return Owner("", epoch, checkpoint, batch, lane)
 
 
-# --- the receipts' log: the positions of source partitions that each label made visible ---
-
-LOG_TABLE = "_starrocks_txn_sink_receipts"
-
-LOG_COLUMNS = (
-    ("job", "VARCHAR(64) NOT NULL"),
-    ("source_partition", "VARCHAR(1024) NOT NULL"),
-    ("last_position", "BIGINT NOT NULL"),
-    ("first_position", "BIGINT NOT NULL"),
-    ("source_transactions", "BIGINT"),
-    ("row_count", "BIGINT"),
-    ("label", "VARCHAR(128)"),
-    ("lane", "INT"),
-    ("batch", "BIGINT"),
-    ("tables", "VARCHAR(65533)"),
-    ("loaded_at", "DATETIME"),
-)
-MOST_TABLES = 200
+_MOST_TABLES = 200
 """Most tables that a row of the receipts' log names."""
-
-
-def create_log_table(database: str, replication: int | None = None) -> str:
-    """The DDL; `replication` None leaves the number of replicas to the server."""
-    keys = "`job`, `source_partition`, `last_position`"
-    layout = f"DUPLICATE KEY ({keys}) DISTRIBUTED BY HASH (`source_partition`) BUCKETS 1"
-    return ledger.own_table_ddl(ledger.identifier(database, LOG_TABLE), LOG_COLUMNS, layout, replication)
-
-
-def delete_older_receipts(database: str, job: str, before: str) -> tuple[str, tuple[str, str]]:
-    """Statement that deletes a job's rows loaded before `before` (a DATETIME literal)."""
-    return f"DELETE FROM {ledger.identifier(database, LOG_TABLE)} WHERE job = %s AND loaded_at < %s", (job, before)
 
 
 def log_entries(job: str, lane: int | None, batch_id: int, now_text: Callable[[], str]) -> EntriesBuilder:
@@ -190,7 +161,7 @@ def log_entries(job: str, lane: int | None, batch_id: int, now_text: Callable[[]
     """
 
     def entries(label: str, batch: Contents) -> Chunk:
-        chunk, at, counts = Chunk("", LOG_TABLE), now_text(), batch.rows_by_partition()
+        chunk, at, counts = Chunk("", ledger.LOG_TABLE), now_text(), batch.rows_by_partition()
         tables: dict[str, list[str]] = {}
         for count in batch.region_counts():
             tables.setdefault(count.partition, []).append(count.table)
@@ -205,7 +176,7 @@ def log_entries(job: str, lane: int | None, batch_id: int, now_text: Callable[[]
                 "label": label,
                 "lane": lane,
                 "batch": batch_id,
-                "tables": ",".join(tables.get(span.partition, ())[:MOST_TABLES]),
+                "tables": ",".join(tables.get(span.partition, ())[:_MOST_TABLES]),
                 "loaded_at": at,
             }
             for span in batch.position_spans()

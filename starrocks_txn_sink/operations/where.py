@@ -15,10 +15,9 @@ from enum import Enum
 from typing import Any
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.coordinator.ownership import LOG_TABLE
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions, command_line
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, LOG_TABLE, identifier
 from starrocks_txn_sink.sql.connection import LeaderConnection
 
 _SPAN = (

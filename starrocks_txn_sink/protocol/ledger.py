@@ -439,3 +439,34 @@ def retry_until_answered(request: LedgerRequest, rng: random.Random) -> Steps[An
             return answer
         waiting = f"the ledger answering {type(request).__name__}, after: {answer.message.rstrip('.')}"
         yield Wait(BACKOFF.seconds(tries, rng), waiting)
+
+
+# --- the receipts' log: the positions of source partitions that each label made visible ---
+
+LOG_TABLE = "_starrocks_txn_sink_receipts"
+
+LOG_COLUMNS = (
+    ("job", "VARCHAR(64) NOT NULL"),
+    ("source_partition", "VARCHAR(1024) NOT NULL"),
+    ("last_position", "BIGINT NOT NULL"),
+    ("first_position", "BIGINT NOT NULL"),
+    ("source_transactions", "BIGINT"),
+    ("row_count", "BIGINT"),
+    ("label", "VARCHAR(128)"),
+    ("lane", "INT"),
+    ("batch", "BIGINT"),
+    ("tables", "VARCHAR(65533)"),
+    ("loaded_at", "DATETIME"),
+)
+
+
+def create_log_table(database: str, replication: int | None = None) -> str:
+    """The DDL; `replication` None leaves the number of replicas to the server."""
+    keys = "`job`, `source_partition`, `last_position`"
+    layout = f"DUPLICATE KEY ({keys}) DISTRIBUTED BY HASH (`source_partition`) BUCKETS 1"
+    return own_table_ddl(identifier(database, LOG_TABLE), LOG_COLUMNS, layout, replication)
+
+
+def delete_older_receipts(database: str, job: str, before: str) -> tuple[str, tuple[str, str]]:
+    """Statement that deletes a job's rows loaded before `before` (a DATETIME literal)."""
+    return f"DELETE FROM {identifier(database, LOG_TABLE)} WHERE job = %s AND loaded_at < %s", (job, before)

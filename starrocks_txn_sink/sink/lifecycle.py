@@ -5,7 +5,7 @@ and source transactions that stay open. The sink knows an endpoint only by the p
 imported when an endpoint is asked for. Events never break a commit: a listener that raises is skipped.
 
 A source transaction whose END does not come is no failure, and nothing is written: so a warning must say so. The counts
-come from the lanes that assemble (`sink.events_writer`), or through Spark's progress from a stage. A timer looks at
+come from the lanes that assemble (`sink.events_writer`), or through Spark's progress from a stage. A thread looks at
 them, because no further micro-batch may come.
 
 **The end.** When the process ends, the sink first rolls back open labels, within seconds. At a normal end, an exception

@@ -30,7 +30,6 @@ import orjson
 from starrocks_txn_sink.assembler.rules.spill import StateDirectory
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
-from starrocks_txn_sink.coordinator.ownership import create_log_table, delete_older_receipts
 from starrocks_txn_sink.errors import LedgerBehind, OptionError, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
@@ -41,6 +40,8 @@ from starrocks_txn_sink.protocol.ledger import (
     Position,
     ReadTraces,
     Traces,
+    create_log_table,
+    delete_older_receipts,
     fresh_tokens,
     retry_until_answered,
 )

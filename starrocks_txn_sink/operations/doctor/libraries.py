@@ -208,12 +208,12 @@ class ExecutorProbe:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             pass
-        place = f"executor on {socket.gethostname()}"
+        host = socket.gethostname()
         seen = {
-            "place": place,
+            "host": host,
             "clock": SystemClock().wall(),
             "libraries": installed_versions(),
-            "probes": [asdict(endpoint.probe(self.timeout, place)) for endpoint in self.endpoints],
+            "probes": [asdict(endpoint.probe(self.timeout, _on(host))) for endpoint in self.endpoints],
         }
         yield pa.RecordBatch.from_arrays([pa.array([json.dumps(seen)])], schema=_SCHEMA)
 
@@ -270,11 +270,15 @@ def judge_broken(error: Exception, what: str) -> Finding:
     )
 
 
+def _on(host: str) -> str:
+    return f"executor on {host}"
+
+
 def judge_reports(reports: list[dict[str, Any]], before: float, after: float) -> Iterator[Finding]:
     """Findings for the tasks' reports, each host once; clocks must lie in [before, after]; pure."""
     driver, hosts = installed_versions(), set()
     for report in reports:
-        place = report["place"]
+        place = _on(report["host"])  # another version's report has it, too: the next lines name the difference
         if place in hosts:
             continue
         hosts.add(place)

@@ -468,7 +468,7 @@ def report(host: str, clock: float = 100.0, **libraries: str) -> dict[str, Any]:
     place = f"executor on {host}"
     seen = reach.Endpoint("backend", "be1", 8040).judge((), "Name or service not known", 0.1, place)
     return {
-        "place": place,
+        "host": host,
         "clock": clock,
         "libraries": {**installed_versions(), **libraries},
         "probes": [json.loads(json.dumps(asdict(seen)))],
@@ -485,6 +485,13 @@ def test_an_executors_clock_and_libraries_are_judged() -> None:
     found = severities(judge_reports([report("a", 160.0, pandas="3.0.1", python="3.12.0")], 99.0, 101.0))
     assert (found["executor.clock"], found["library.pandas"], found["library.python"]) == (WARNING, FAILURE, FAILURE)
     assert severities(judge_reports([], 0.0, 1.0)) == {"executor.spark": FAILURE}
+
+
+def test_another_versions_report_is_named_before_what_cannot_be_read_in_it() -> None:
+    foreign = {**report("a", **{"starrocks-txn-sink": "0.0.1"}), "probes": [{"endpoint": {}, "seconds": 0.1}]}
+    found = judge_reports([foreign], 99.0, 101.0)
+    named = next(one for one in found if one.severity is FAILURE)
+    assert (named.check, named.place) == ("library.starrocks-txn-sink", "executor on a")
 
 
 # --- what is shown ---

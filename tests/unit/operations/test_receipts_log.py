@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import cli
 from starrocks_txn_sink.clock import Clock, SystemClock
-from starrocks_txn_sink.coordinator.ownership import LOG_TABLE
 from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.operations.where import LedgerPosition, LoggedSpan, PositionStatus, locate
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.ledger import LOG_TABLE
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry
