@@ -177,9 +177,8 @@ def _run_stream_by_key(wire: DataFrame, rule: KeyRule, orders: int, settings: St
 
 def _run_stream_by_time(wire: DataFrame, orders: int) -> DataFrame:
     require(STATE_BY_TIME)
-    if not keeps_state_in_rocksdb(
-        wire
-    ):  # applyInPandasWithState drops late rows without counting them, and ends a chain
+    if not keeps_state_in_rocksdb(wire):
+        # applyInPandasWithState would drop late rows without counting them, and ends a chain
         raise OptionError(
             "order_by waits for the watermark, and the session's state store has no timers for that.",
             hint=f"Set {PROVIDER} to {ROCKSDB} before the query starts.",

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from starrocks_txn_sink.coordinator import model
@@ -229,7 +229,7 @@ def _join_spans(before: PositionSpan | None, after: PositionSpan) -> PositionSpa
     if before is None:
         return after
     count = before.source_transactions + after.source_transactions
-    return replace(after, first=before.first, source_transactions=count)
+    return PositionSpan(after.partition, before.first, after.last, count, after.digest)
 
 
 class Contents(Protocol):

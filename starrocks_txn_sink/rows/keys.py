@@ -269,8 +269,8 @@ def _find_quotes(heads: npt.NDArray[np.uint8]) -> Ints | None:
     rows = np.arange(len(last))
     if not (heads[0] == _QUOTE).all() or not (heads[last, rows] == _QUOTE).all():
         return None
-    escapes = heads == _BACKSLASH
-    if (escapes.any(axis=0) & (np.argmax(escapes, axis=0) < last)).any():
+    escapes = heads[: int(last.max())] == _BACKSLASH
+    if escapes.any() and (escapes.any(axis=0) & (np.argmax(escapes, axis=0) < last)).any():
         return None
     return last + 1 if _ends_values(heads[last + 1, rows]).all() else None
 

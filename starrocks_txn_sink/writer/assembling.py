@@ -147,7 +147,7 @@ class LaneAssembler:
         return model.TYPE if self._assembly.lines is None else "value"
 
     def _chunk_rows(self) -> int:
-        return max(_CHUNK_ROWS, min(_PARTITION_ROWS * len(self._assembler.names), SMALL_ROWS))
+        return max(_CHUNK_ROWS, min(_PARTITION_ROWS * self._assembler.source_partitions, SMALL_ROWS))
 
     def _events(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         lines = self._assembly.lines

@@ -121,6 +121,11 @@ class IncrementalAssembler:
         """The source partitions with events in this task."""
         return set(map(str, self._holdings))
 
+    @property
+    def source_partitions(self) -> int:
+        """How many of them have events in this task."""
+        return len(self._holdings)
+
     def counters(self) -> Counters:
         """The flows, and the levels of the source partitions with events in this task."""
         return sum((Counters().with_levels_of(each.state) for each in self._holdings.values()), self.flows)

@@ -488,7 +488,7 @@ def test_an_executors_clock_and_libraries_are_judged() -> None:
 
 
 def test_another_versions_report_is_named_before_what_cannot_be_read_in_it() -> None:
-    foreign = {**report("a", **{"starrocks-txn-sink": "0.0.1"}), "probes": [{"endpoint": {}, "seconds": 0.1}]}
+    foreign = {**report("a", 100.0, **{"starrocks-txn-sink": "0.0.1"}), "probes": [{"endpoint": {}, "seconds": 0.1}]}
     found = judge_reports([foreign], 99.0, 101.0)
     named = next(one for one in found if one.severity is FAILURE)
     assert (named.check, named.place) == ("library.starrocks-txn-sink", "executor on a")
