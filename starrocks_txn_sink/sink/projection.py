@@ -188,7 +188,7 @@ def _row_and_table(frame: DataFrame, terms: TableTerms) -> tuple[Column, Column]
 
 
 def _payload(frame: DataFrame, row: Column, table: Column, terms: TableTerms) -> Column:
-    separator, routes, keyless = F.lit(SEPARATOR), terms.routes, terms.tables.keyless
+    separator, routes, keyless = F.lit(SEPARATOR), terms.routes, terms.keyless
     upsert = _csv_or(table, routes, F.concat(F.lit(CSV_ROW), row, _csv_op(table, routes, 0)), F.concat(separator, row))
     if names.OP not in frame.columns:
         return upsert

@@ -413,6 +413,8 @@ class StarRocksSink:
 
     def _compare_columns(self, session: Session, reports: Sequence[LaneReport]) -> None:
         """Say once a session and table which names in JSON rows are no columns."""
+        if not any(report.members for report in reports):
+            return
         events = compare_columns(self.options, reports)
         if events is None:  # the next micro-batch's lanes name them again
             return

@@ -22,7 +22,7 @@ from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.columns import OP, OWN_OP, Placeholders
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.sink.typed.fit import Fit, ValueFault, fit, natural
-from starrocks_txn_sink.sink.typed.target import Columns, Tables, TargetColumn, TargetType
+from starrocks_txn_sink.sink.typed.target import PRIMARY_KEYS, Columns, Tables, TargetColumn, TargetType
 from starrocks_txn_sink.spark_version import VariantType
 from starrocks_txn_sink.telemetry import get_logger
 
@@ -286,7 +286,12 @@ class TableTerms:
     @property
     def encoder(self) -> PayloadEncoder:
         """Makes payloads of JSON texts over Arrow."""
-        return PayloadEncoder(self.options.database, self.tables.keyless, self.placeholders)
+        return PayloadEncoder(self.options.database, self.keyless, self.placeholders)
+
+    @cached_property
+    def keyless(self) -> tuple[str, ...]:
+        """Tables without deletes."""
+        return tuple(sorted(name for name, model in self.tables.models.items() if model != PRIMARY_KEYS))
 
     @cached_property
     def keys(self) -> dict[str, TableKey]:

@@ -131,11 +131,6 @@ class Tables:
         columns = table_columns(connection, options.database, typed_tables, deadline)
         return cls(models, columns, required_columns(connection, options.database, models, deadline))
 
-    @property
-    def keyless(self) -> tuple[str, ...]:
-        """Tables without deletes."""
-        return tuple(sorted(name for name, model in self.models.items() if model != PRIMARY_KEYS))
-
 
 def target_columns(rows: Iterable[Sequence[object]]) -> dict[str, tuple[TargetColumn, ...]]:
     """The columns of each table, from the rows of COLUMNS_SQL."""
