@@ -84,7 +84,8 @@ class RegionRows:
 class PositionSpan:
     """First and last position of a source partition in the transaction, with its number of source transactions.
 
-    `digest` fingerprints the content of the last source transaction.
+    `digest` fingerprints the content of the last source transaction. As a segment: the span's source transactions end
+    with the rows written last for their partition; one without source transactions ends a batch of unpositioned rows.
     """
 
     partition: str
@@ -94,13 +95,7 @@ class PositionSpan:
     digest: str = ""
 
 
-TransactionEnds = PositionSpan
-"""As a segment: the source transactions of a span end with the rows written last for their partition.
-
-One without source transactions ends a batch of rows without positions.
-"""
-
-Segment = RegionRows | TransactionEnds
+Segment = RegionRows | PositionSpan
 
 
 @dataclass(slots=True)

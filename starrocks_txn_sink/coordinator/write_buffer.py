@@ -72,7 +72,7 @@ class TransactionBatch:
         count[0] += chunk.rows
         count[1] += chunk.bytes
 
-    def end_transactions(self, ends: model.TransactionEnds) -> None:
+    def end_transactions(self, ends: model.PositionSpan) -> None:
         """Extend the span of a source partition; raises InputError if its name is too long for the ledger.
 
         The end of an unpositioned batch has a digest and no count: it moves the ledger, and no source transaction ends.
@@ -307,7 +307,7 @@ class WriteBuffer:
             self._freeze_largest(now)
             self._spill_held()
 
-    def end_transactions(self, ends: model.TransactionEnds, now: float, *, recycle: bool) -> None:
+    def end_transactions(self, ends: model.PositionSpan, now: float, *, recycle: bool) -> None:
         """End source transactions with the rows that were written last for their partition."""
         self.open_partition = None
         for region in self._open_regions.in_partition(ends.partition):

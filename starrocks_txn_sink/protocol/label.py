@@ -14,6 +14,7 @@ may write (`protocol.fencing`).
 import itertools
 import random
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -40,14 +41,14 @@ Rows = list[tuple[Any, ...]]
 """What a statement returned."""
 
 
-class LedgerRequest:
+class LedgerRequest(ABC):
     """Base of the requests to the ledger, which go to the query port; see `protocol.ledger`."""
 
     __slots__ = ()
 
+    @abstractmethod
     def statement(self, database: str) -> Sql:
         """The SQL of the request over the ledger in `database`."""
-        raise NotImplementedError
 
     def result(self, rows: Rows) -> object:
         """The result of the request; IndexError, TypeError or ValueError for rows that cannot be the statement's."""

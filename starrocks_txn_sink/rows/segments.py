@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.coordinator.model import Ints, RegionRows, RowIndex, Segment, TransactionEnds
+from starrocks_txn_sink.coordinator.model import Ints, PositionSpan, RegionRows, RowIndex, Segment
 from starrocks_txn_sink.errors import InputError, Outage, SourceChanged, StarRocksSinkError, Transient
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol.label import epoch_of, run_of
@@ -342,7 +342,7 @@ def segments_of(
             row += 1
         if complete:
             at = rows.positions[low:high][rows.ends[low:high]]
-            yield TransactionEnds(partition, int(at[0]), int(at[-1]), len(at), digests.get(partition, ""))
+            yield PositionSpan(partition, int(at[0]), int(at[-1]), len(at), digests.get(partition, ""))
 
 
 def unpinned(rows: RegionRows, buffer_bytes: int) -> RegionRows:

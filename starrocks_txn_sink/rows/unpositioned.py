@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from starrocks_txn_sink.coordinator.model import Segment, TransactionEnds
+from starrocks_txn_sink.coordinator.model import PositionSpan, Segment
 from starrocks_txn_sink.errors import SourceChanged
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows import segments
@@ -106,7 +106,7 @@ class UnpositionedSegmenter:
         if self.replayed:
             self.compare_replay()
         elif self.rows:
-            yield TransactionEnds(self.name, self.number, self.number, 0, self.digest)
+            yield PositionSpan(self.name, self.number, self.number, 0, self.digest)
 
     @property
     def digest(self) -> str:

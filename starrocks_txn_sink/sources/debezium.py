@@ -16,7 +16,7 @@ from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.columns import KEY_DELETES
 from starrocks_txn_sink.sources.debezium_values import CHANGE, KEY, MARKER, PLACE, TIMESTAMP, read_values
 from starrocks_txn_sink.sources.txn_event import check_input
-from starrocks_txn_sink.sources.txn_lines import OnMalformed, check_literal
+from starrocks_txn_sink.sources.txn_lines import OnMalformed
 
 OnUnknownTable = Literal["fail", "skip", "dead_letter"]
 TableRule = str | Mapping[str, str]
@@ -147,8 +147,8 @@ def parse_debezium(
         rows = parse_debezium(changes, tables={"public.orders": "orders", "public.items": "order_items"})
     """
     rule = TableMapping(tables, on_unknown_table, dead_letter_table)
-    check_literal("deleted_row", deleted_row, DeletedRow)
-    check_literal("on_malformed", on_malformed, OnMalformed)
+    check_choice("deleted_row", deleted_row, get_args(DeletedRow))
+    check_choice("on_malformed", on_malformed, get_args(OnMalformed))
     check_input(df, (value, *((key,) if deleted_row == "key" else ())))
     event = F.col("_event")
     parsed = read_values(df, value, CHANGE, key if deleted_row == "key" else None)
@@ -211,7 +211,7 @@ def parse_debezium_transactions(
         InputError: A column is missing.
         OptionError: `on_malformed` is unknown.
     """
-    check_literal("on_malformed", on_malformed, OnMalformed)
+    check_choice("on_malformed", on_malformed, get_args(OnMalformed))
     check_input(df, (value, "partition", "offset", *(() if source else ("topic",))))
     event = F.col("_event")
     parsed = read_values(df, value, MARKER)

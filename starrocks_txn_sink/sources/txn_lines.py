@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink import compiled
 from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.json_objects import checked_text, read_objects
 from starrocks_txn_sink.rows.segments import Bools, layout
@@ -47,12 +48,6 @@ def map_ahead(work: Callable[[In], Out], items: Iterable[In], threads: int) -> I
                 yield futures.popleft().result()
         while futures:
             yield futures.popleft().result()
-
-
-def check_literal(name: str, value: str, allowed: Any) -> None:
-    """Raise OptionError for a value that is none of the Literal `allowed`."""
-    if value not in get_args(allowed):
-        raise OptionError(f"{name} is {value!r}.", hint=f"Use {' or '.join(get_args(allowed))}.")
 
 
 SOURCE_PARTITION, POSITION, VALUE = "source_partition", "position", "value"
@@ -91,8 +86,8 @@ class TxnEventLines:
     reader: Reader = "spark"
 
     def __post_init__(self) -> None:
-        check_literal("on_malformed", self.on_malformed, OnMalformed)
-        check_literal("reader", self.reader, Reader)
+        check_choice("on_malformed", self.on_malformed, get_args(OnMalformed))
+        check_choice("reader", self.reader, get_args(Reader))
         if self.reader == "librdkafka" and not self.placed:
             raise OptionError(
                 'With reader="librdkafka" source partition and position are Kafka\'s own.',

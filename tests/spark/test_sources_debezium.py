@@ -192,8 +192,8 @@ def test_options_and_columns_are_checked_at_once(spark: SparkSession) -> None:
         ({"tables": {}}, "tables is empty"),
         ({"on_unknown_table": "ignore"}, "fail, skip, dead_letter"),
         ({"on_unknown_table": "dead_letter"}, "do not fit together"),
-        ({"deleted_row": "after"}, "before or key"),
-        ({"on_malformed": "skip"}, "fail or drop"),
+        ({"deleted_row": "after"}, "before, key"),
+        ({"on_malformed": "skip"}, "fail, drop"),
     ):
         with pytest.raises(OptionError, match=said):
             parse_debezium(good, **options)

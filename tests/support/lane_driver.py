@@ -12,7 +12,7 @@ import orjson
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.model import Action, CoordinatorLimits, RegionRows, RowIndex, TransactionEnds
+from starrocks_txn_sink.coordinator.model import Action, CoordinatorLimits, PositionSpan, RegionRows, RowIndex
 from starrocks_txn_sink.coordinator.write_buffer import Spill, WriteBuffer
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
@@ -99,7 +99,7 @@ class LaneDriver:
         )
 
     def end(self, partition: str, position: int) -> None:
-        self.core.take(TransactionEnds(partition, position, position, 1), self.clock.monotonic())
+        self.core.take(PositionSpan(partition, position, position, 1), self.clock.monotonic())
 
     def finish(self) -> None:
         """No more rows: run to the end, letting time pass where the lane waits for it."""

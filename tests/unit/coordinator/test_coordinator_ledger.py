@@ -19,7 +19,6 @@ from starrocks_txn_sink.coordinator.model import (
     RecoverAction,
     RegionRows,
     RollbackAction,
-    TransactionEnds,
 )
 from starrocks_txn_sink.coordinator.write_buffer import Contents, TransactionBatch, WriteBuffer
 from starrocks_txn_sink.errors import (
@@ -68,7 +67,7 @@ class Lane:
     def rows(self, *tables: str, position: int = 1, size: int = 4) -> None:
         for table in tables:
             self.core.take(RegionRows("p", table, memoryview(b"," + b"x" * (size - 1)), 1), self.now)
-        self.core.take(TransactionEnds("p", position, position, 1, "d"), self.now)
+        self.core.take(PositionSpan("p", position, position, 1, "d"), self.now)
 
     def tick(self) -> list[Action]:
         return self.core.tick(self.now)
@@ -377,7 +376,7 @@ def test_loads_inside_a_source_transaction_count_and_the_servers_number_is_kept(
     lane.core.take(RegionRows("p", "a", memoryview(b",xxx"), 1), lane.now)
     lane.done(lane.one())
     lane.done(lane.one(), Loaded(7, 0), seconds=3)
-    lane.core.take(TransactionEnds("p", 1, 1, 1, "d"), lane.now)
+    lane.core.take(PositionSpan("p", 1, 1, 1, "d"), lane.now)
     lane.core.finish(lane.now)
     lane.done(lane.one(), Loaded(None, 0))
     lane.done(lane.one())

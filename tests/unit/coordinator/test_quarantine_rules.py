@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.coordinator.coordinator import Phase, SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.model import RegionRows, RowIndex, TransactionEnds
+from starrocks_txn_sink.coordinator.model import PositionSpan, RegionRows, RowIndex
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import InputError, RowsRejected
@@ -73,7 +73,7 @@ class QuarantineDriver(LaneDriver):
             piece = memoryview(b"".join(text for _, text in rows))
             self.core.take(RegionRows(partition, table, piece, len(rows), row_index), self.clock.monotonic())
         positions = [at for _, at, _ in run]
-        ended = TransactionEnds(partition, positions[0], positions[-1], len(run), f"digest {partition} {positions[-1]}")
+        ended = PositionSpan(partition, positions[0], positions[-1], len(run), f"digest {partition} {positions[-1]}")
         self.core.take(ended, self.clock.monotonic())
 
 
@@ -206,7 +206,7 @@ def test_a_rejected_row_keeps_every_byte() -> None:
     piece = b',{"n":1.10000000000000000001, "bad" : true}'
     row_index = RowIndex(np.array([5]), np.array([0, len(piece)]))
     lane.core.take(RegionRows("p", "a", memoryview(piece), 1, row_index), 0.0)
-    lane.core.take(TransactionEnds("p", 5, 5, 1), 0.0)
+    lane.core.take(PositionSpan("p", 5, 5, 1), 0.0)
     lane.finish()
     assert visible(server, DEAD_LETTER_TABLE)[0]["content"] == piece[1:].decode()
 

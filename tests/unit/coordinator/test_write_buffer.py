@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.coordinator.model import RegionRows, TransactionEnds
+from starrocks_txn_sink.coordinator.model import PositionSpan, RegionRows
 from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import InputError
 from tests.support.lane_driver import small_limits
@@ -21,7 +21,7 @@ def write(rows: WriteBuffer, now: float, size: int = 10, partition: str = "p", t
 
 
 def end(rows: WriteBuffer, now: float, position: int = 1, partition: str = "p", *, recycle: bool = False) -> None:
-    rows.end_transactions(TransactionEnds(partition, position, position, 1), now, recycle=recycle)
+    rows.end_transactions(PositionSpan(partition, position, position, 1), now, recycle=recycle)
 
 
 def frozen(rows: WriteBuffer, table: str = "orders") -> list[int]:

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.model import Chunk, PositionSpan, TransactionEnds
+from starrocks_txn_sink.coordinator.model import Chunk, PositionSpan
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner
 from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
 from starrocks_txn_sink.errors import Fenced, QueryFailed, ReplyLost, TransportError
@@ -456,8 +456,8 @@ def test_the_entries_of_a_work_are_the_last_positions_of_its_partitions() -> Non
         chunk = Chunk(partition, table_name)
         chunk.append(memoryview(b",{}" * rows), rows)
         work.add(chunk)
-    work.end_transactions(TransactionEnds("p", 11, 20, 2, "crc1:x"))
-    work.end_transactions(TransactionEnds("q", 31, 31, 1, "crc1:y"))
+    work.end_transactions(PositionSpan("p", 11, 20, 2, "crc1:x"))
+    work.end_transactions(PositionSpan("q", 31, 31, 1, "crc1:y"))
     entries = ownership(Ledger()).ledger_entries("L", work)
     assert (entries.table, entries.partition, entries.rows) == (LEDGER_TABLE, "", 2)
     rows = orjson.loads(b"[" + b"".join(entries.pieces).lstrip(b",") + b"]")

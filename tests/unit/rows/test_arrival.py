@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.model import RegionRows, TransactionEnds
+from starrocks_txn_sink.coordinator.model import PositionSpan, RegionRows
 from starrocks_txn_sink.errors import InputError, Unordered
 from starrocks_txn_sink.rows.arrival import ArrivalOrder
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION, SEQ
@@ -52,7 +52,7 @@ def told(order: ArrivalOrder, batches: Iterable[pa.RecordBatch]) -> tuple[dict[A
             match segment:
                 case RegionRows(partition, table, piece):
                     regions[(partition, table)] = regions.get((partition, table), "") + bytes(piece).decode()
-                case TransactionEnds(partition, first, last, count):
+                case PositionSpan(partition, first, last, count):
                     ends.setdefault(partition, []).append((first, last, count))
     return regions, ends
 

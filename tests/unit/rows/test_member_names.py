@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.model import RegionRows, Segment, TransactionEnds
+from starrocks_txn_sink.coordinator.model import PositionSpan, RegionRows, Segment
 from starrocks_txn_sink.rows.arrival import MemberNames
 
 
@@ -25,7 +25,7 @@ def names_in(*segments: Segment, but: Iterable[str] = ()) -> dict[str, tuple[str
 def test_rows_of_a_table_add_up_and_nested_members_do_not_count() -> None:
     found = names_in(
         piece("a", '{"id":1,"x":{"y":[{"z":1}]}}', ' { "n\\u0061me" : null } '),
-        TransactionEnds("p", 1, 1, 1),
+        PositionSpan("p", 1, 1, 1),
         piece("b", '{"größe":"},{"}'),
         piece("a", '{"id":2,"late":1}', "{}"),
         piece("c", '{"secret":1}'),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.model import RegionRows, TransactionEnds
+from starrocks_txn_sink.coordinator.model import PositionSpan, RegionRows
 from starrocks_txn_sink.errors import InputError, SourceChanged
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.columns import COLUMNS
@@ -37,7 +37,7 @@ def rows_of(sizes: list[int], partition: str = "p", salt: str = "") -> list[Row]
     ]
 
 
-def play(segmenter: Segmenter, rows: list[Row], cuts: list[int]) -> tuple[dict[str, str], list[TransactionEnds]]:
+def play(segmenter: Segmenter, rows: list[Row], cuts: list[int]) -> tuple[dict[str, str], list[PositionSpan]]:
     written: dict[str, str] = {}
     ended = []
     bounds = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.model import RegionRows, TransactionEnds
+from starrocks_txn_sink.coordinator.model import PositionSpan, RegionRows
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows import segments
 from starrocks_txn_sink.rows.columns import COLUMNS, PARTITION
@@ -79,15 +79,15 @@ def test_marks_tell_where_each_row_lies(rows: list[Row]) -> None:
 def test_the_open_rest_of_a_batch_comes_after_its_whole_transactions() -> None:
     rows = [("a", 1, "t", True, ",1"), ("a", 2, "u", False, ",2"), ("a", 2, "t", False, ",3")]
     segments = list(Segmenter().split(batch(rows)))
-    assert [type(segment) for segment in segments] == [RegionRows, TransactionEnds, RegionRows, RegionRows]
-    assert isinstance(segments[1], TransactionEnds)
+    assert [type(segment) for segment in segments] == [RegionRows, PositionSpan, RegionRows, RegionRows]
+    assert isinstance(segments[1], PositionSpan)
     assert (segments[1].first, segments[1].last, segments[1].source_transactions) == (1, 1, 1)
 
 
 def test_spans_name_the_first_and_last_position_of_a_run() -> None:
     rows = [("a", position, "t", True, ",1") for position in (3, 5, 9)]
     last = list(Segmenter().split(batch(rows)))[-1]
-    assert isinstance(last, TransactionEnds)
+    assert isinstance(last, PositionSpan)
     assert (last.partition, last.first, last.last, last.source_transactions) == ("a", 3, 9, 3)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.model import Action, RegionRows, Segment, TransactionEnds
+from starrocks_txn_sink.coordinator.model import Action, PositionSpan, RegionRows, Segment
 from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import DeadlineExceeded, InputError, LoadFailed, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
@@ -51,7 +51,7 @@ def segments(transactions: int, rows: int = 4) -> Iterator[Segment]:
         for number in range(rows):
             data = b"," + orjson.dumps([position, number])
             yield RegionRows("p0", ["orders", "items"][number % 2], memoryview(data), 1)
-        yield TransactionEnds("p0", position, position, 1)
+        yield PositionSpan("p0", position, position, 1)
 
 
 def test_rows_arrive_in_order_under_one_label(pool: DaemonThreadPool) -> None:
@@ -98,7 +98,7 @@ def test_a_name_too_long_for_the_ledger_is_refused_before_anything_is_visible(po
     def rows() -> Iterator[Segment]:
         for partition in (longest, beyond):
             yield RegionRows(partition, "orders", memoryview(b',{"n":1}'), 1)
-            yield TransactionEnds(partition, 1, 1, 1)
+            yield PositionSpan(partition, 1, 1, 1)
 
     with pytest.raises(InputError, match=r"The name of source partition p{60}… has 1025 bytes\."):
         runner(server, pool).run(rows())
