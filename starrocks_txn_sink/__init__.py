@@ -5,8 +5,6 @@
 The names are loaded on first use: options and errors need no Spark.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from starrocks_txn_sink.public_names import loaded_on_use

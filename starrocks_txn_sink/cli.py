@@ -4,8 +4,6 @@ Only the called command's module is imported, so a missing extra affects its own
 extra to install.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import sys

@@ -5,8 +5,6 @@ They are optional: a wheel for a platform brings them, and a source tree with a 
 values, and leaves the judgement of all others to Python (`sources.txn_lines`). ctypes releases the GIL while they run.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -4,8 +4,6 @@ A message says what happened, where (`label`, `table`, `status`, …), and what 
 or secrets. Errors can be pickled, because Spark sends them from executors to the driver.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """How the public names behave: loaded on first use, and with a hint for a misspelt argument."""
 
-from __future__ import annotations
-
 import difflib
 import functools
 import inspect

@@ -4,8 +4,6 @@
 work without Spark.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from starrocks_txn_sink.public_names import loaded_on_use

@@ -1,7 +1,5 @@
 """The columns of change events: code, row or images, key, and the row kinds of each code."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce

@@ -1,7 +1,5 @@
 """What the analysed plan of a frame says of its columns: their non-deterministic functions, and if a mark holds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ The JVM writes a row as JSON and reads it back; Python only keeps and compares t
 value: microseconds, full decimals, NaN, NULL and empty, dates of all centuries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_

@@ -5,8 +5,6 @@ counts as absent at once; a sweep removes it when its bucket next has rows, at m
 schemas of states are part of a checkpoint: keep them.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Iterable, Iterator, Sequence

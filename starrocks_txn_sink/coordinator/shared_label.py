@@ -14,8 +14,6 @@ Who may commit follows from fewer rules than for lanes with labels of their own:
 - Any failure of a lane ends the label for all: the driver rolls it back and runs the lanes again under a new one.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence

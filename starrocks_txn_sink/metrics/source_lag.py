@@ -6,8 +6,6 @@ ends of the partitions. For Spark's Kafka source it asks through the JVM, where 
 for `balanced_kafka` through the extra `kafka`. Other sources have no figures.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import threading

@@ -3,8 +3,6 @@
 2 if no sample, or no more than half of them, could be taken: silence is no proof.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -4,8 +4,6 @@ Runs what a job begins with, a stream through Python, in a JVM that writes the c
 other JVMs to map (class data sharing, JDK 13 or newer). A JVM of another version or class path ignores the file.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -6,8 +6,6 @@ see `protocol.fencing`), reads the dead letters only after that, and checks the 
 transaction also writes a row of the ledger, so that the barrier waits for it.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

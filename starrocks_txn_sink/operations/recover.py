@@ -3,8 +3,6 @@
 It reads and rolls labels back, but never claims the job. A live driver loses at most its open attempt, and retries it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -4,8 +4,6 @@ Ledger, open labels and dead letters come from the query port; the lag is the di
 partitions, if a broker is given. It reads only.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

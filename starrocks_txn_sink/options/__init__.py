@@ -1,7 +1,5 @@
 """The options of a sink: typed, checked at construction, each declared once; also under the Flink connector's names."""
 
-from __future__ import annotations
-
 from starrocks_txn_sink.options.declarations import Compression, Delivery, SchemaChanges, TableOptions, Transactions
 from starrocks_txn_sink.options.sink_options import SinkOptions
 

@@ -4,8 +4,6 @@ Functions take plain values and raise OptionError that names the options. Featur
 `options.combinations`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@
 docs/reference/combinations.md are generated from the same data. Every other pair works, and a test tries it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum

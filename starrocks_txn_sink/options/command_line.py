@@ -1,7 +1,5 @@
 """Options and output that commands share. Passwords come from a file or the environment."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import re

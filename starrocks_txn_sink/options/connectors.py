@@ -4,8 +4,6 @@ FLINK_OPTIONS and SPARK_OPTIONS map each name to one of the sink's options, or t
 effect. `translate` reads them for `SinkOptions.values_of`; docs/guides/migration.md is generated from them.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable, Collection, Mapping

@@ -4,8 +4,6 @@ Properties travel as HTTP headers of every load. The sink refuses a property tha
 silently ignores: otherwise a property without effect would look like one that works.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable, Mapping

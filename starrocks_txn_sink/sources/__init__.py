@@ -3,8 +3,6 @@
 The names are loaded on first use.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from starrocks_txn_sink.public_names import loaded_on_use

@@ -1,7 +1,5 @@
 """Debezium's change events and transaction markers as columns, and the StarRocks table of each source table."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

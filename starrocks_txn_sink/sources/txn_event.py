@@ -1,7 +1,5 @@
 """TxnEvents as a DataFrame: their columns, and `parse_txn_events`, which makes them of raw JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final

@@ -3,8 +3,6 @@
 The server's own text may repeat a statement and its values, so an error names what an error number means instead.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 import ssl

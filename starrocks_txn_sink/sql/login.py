@@ -4,8 +4,6 @@ Without TLS, the password leaves only as an answer to a challenge (`mysql_native
 in another way is refused: PyMySQL would send it in clear, or encrypted with a key that this server chose.
 """
 
-from __future__ import annotations
-
 import socket
 import ssl
 from typing import Any

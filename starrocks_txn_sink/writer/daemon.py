@@ -5,8 +5,6 @@ A worker of Spark's own daemon imports them by itself, a second of processor tim
 native ones of NumPy and Arrow take care of a fork by themselves.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.machinery
 import sys

@@ -5,8 +5,6 @@ partition or thousands, in the stateful stage (state store) and in assembling la
 `rules.incremental`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final

@@ -4,8 +4,6 @@ Raises InputError for another database, an unknown `op`, and a delete from a tab
 the place, never the row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final

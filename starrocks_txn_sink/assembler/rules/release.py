@@ -1,7 +1,5 @@
 """Rows of ended source transactions as Arrow tables, by source partition, in the order of their ENDs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -3,8 +3,6 @@
 Rows are opaque values; None means no row. Source: examples 4.1 and 4.3 in docs/inside/changelog-examples.md.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

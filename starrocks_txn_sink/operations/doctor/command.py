@@ -1,7 +1,5 @@
 """Findings as text and as JSON: problems with reason and advice, passed checks in one line."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

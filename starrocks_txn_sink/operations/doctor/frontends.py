@@ -3,8 +3,6 @@
 Then a real StarRocks transaction, begun and rolled back, and the redirects of its loads to backends. Writes no row.
 """
 
-from __future__ import annotations
-
 import contextlib
 import secrets
 from collections.abc import Iterator, Sequence

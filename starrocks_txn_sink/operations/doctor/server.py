@@ -1,7 +1,5 @@
 """The server: version, clock, limits on labels and on running transactions."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Findings of the doctor: one for each check, passed or not."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Checks of the cluster: version, privileges, the sink's own table, frontends, redirects, TLS."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from http import HTTPStatus

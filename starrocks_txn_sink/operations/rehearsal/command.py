@@ -4,8 +4,6 @@ Exit code 0: as expected, or harmless differences; 1: something differs and need
 seen; 2: wrong usage.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Checks of readers: followers, one SELECT over two tables while a writer commits, and the speed of one writer."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

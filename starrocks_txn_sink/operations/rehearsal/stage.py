@@ -4,8 +4,6 @@ The tables are in a database without a ledger, so that no job's row is in reach.
 back and every table is dropped, also after an error and after Ctrl-C.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random

@@ -4,8 +4,6 @@ Loads: what a table takes, one load at a time, order, bodies that break off. The
 the server says of rejected rows, long transactions, take-overs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ A consumer that reads its partitions one after the other emits events whose time
 nothing before every partition has been read, and then only events up to the time that all partitions have reached.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple

@@ -10,8 +10,6 @@ the epoch. Within a partition they are assumed to ascend; a row older than its p
 late.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field

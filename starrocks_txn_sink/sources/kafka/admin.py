@@ -1,7 +1,5 @@
 """The driver's requests to Kafka: partitions of topics, their first and end offsets, offsets for event times."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar

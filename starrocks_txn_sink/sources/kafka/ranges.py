@@ -1,7 +1,5 @@
 """Offset ranges of Kafka partitions, read with librdkafka: by the tasks of `balanced_kafka`, and by lanes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
