@@ -2,7 +2,7 @@
 
 Spark gives the driver of a failed query a text: the lane's traceback several times, the JVM's frames, a query plan. The
 lane's code, message and advice come in the report that the lane's error carries (`writer.messages`). So the driver
-raises the lane's own error again, and only that goes back to Spark. `FAILURES` keeps the last failure of each query in
+raises the lane's own error again, and only that goes back to Spark. `FAILURES` keeps the failure of each query's run in
 this process: `run_forever` decides by it. The text of Spark's exception is read on Spark Connect only, where the sink
 works in another process.
 
@@ -34,7 +34,6 @@ from typing import Any, Final, TypeVar
 from starrocks_txn_sink import errors
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import StarRocksSinkError
-from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import Backoff
 from starrocks_txn_sink.rows.columns import KEYLESS_ADVICE, NO_PRIMARY_KEY, REFUSED
 from starrocks_txn_sink.telemetry import Event, LatestValues, Listener
@@ -42,7 +41,7 @@ from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
 
 _DELAY: Final = 2.0  # seconds: Spark logs a failed query within one
 _LONGEST: Final = 600  # characters of a line of the block
-_QUERIES: Final = 100  # queries whose last failure is kept
+_RUNS: Final = 100  # runs of queries whose failure is kept
 _PAGES: Final = "docs/operations/errors"
 RUNBOOK_VARIABLE: Final = "STARROCKS_TXN_SINK_RUNBOOK"
 """The environment variable with the address of another copy of the runbook."""
@@ -185,53 +184,48 @@ def is_interruption(text: str) -> bool:
 
 
 class FailureBoard:
-    """The last failure of each streaming query, and the blocks that are not printed yet. Thread-safe."""
+    """The failures that ended runs of streaming queries, and the blocks that are not printed yet. Thread-safe."""
 
     def __init__(self, delay: float = _DELAY) -> None:
         self._delay = delay
         self._guard = threading.Lock()
-        self.last: LatestValues[str, Failure] = LatestValues(_QUERIES)  # by query
+        self.last: LatestValues[str, Failure] = LatestValues(_RUNS)  # by run
         self._waiting: dict[str, Failure] = {}
         self._awaited: set[str] = set()
 
-    def post(self, query: str, failure: Failure) -> None:
-        """Keep the failure of a micro-batch of `query`, and print its block soon."""
+    def post(self, run: str, failure: Failure) -> None:
+        """Keep the failure of a micro-batch of `run`, and print its block soon."""
         with self._guard:
-            self.last[query] = self._waiting[query] = failure
+            self.last[run] = self._waiting[run] = failure
         atexit.unregister(self.print_waiting)
         atexit.register(self.print_waiting)
-        timer = threading.Timer(self._delay, self._print_late, (query, failure))
+        timer = threading.Timer(self._delay, self._print_late, (run, failure))
         timer.daemon = True
         with contextlib.suppress(RuntimeError):  # the interpreter is ending: atexit prints
             timer.start()
 
-    def forget(self, query: str) -> None:
-        """A micro-batch of `query` has succeeded."""
+    def take(self, run: str) -> Failure | None:
+        """The failure of `run`, which the caller prints; None without one."""
         with self._guard:
-            self.last.pop(query, None)
-
-    def take(self, query: str) -> Failure | None:
-        """The last failure of `query`, which the caller prints; None without one."""
-        with self._guard:
-            self._waiting.pop(query, None)
-            return self.last.pop(query, None)
+            self._waiting.pop(run, None)
+            return self.last.pop(run, None)
 
     @contextlib.contextmanager
-    def awaited(self, query: str) -> Iterator[None]:
-        """Within it the caller takes the failures of `query`, so no timer prints them."""
+    def awaited(self, run: str) -> Iterator[None]:
+        """Within it the caller takes the failures of `run`, so no timer prints them."""
         with self._guard:
-            self._awaited.add(query)
+            self._awaited.add(run)
         try:
             yield
         finally:
             with self._guard:
-                self._awaited.discard(query)
+                self._awaited.discard(run)
 
-    def _print_late(self, query: str, failure: Failure) -> None:
+    def _print_late(self, run: str, failure: Failure) -> None:
         with self._guard:
-            if query in self._awaited or self._waiting.get(query) is not failure:
+            if run in self._awaited or self._waiting.get(run) is not failure:
                 return
-            del self._waiting[query]
+            del self._waiting[run]
         print_block(failure)
 
     def print_waiting(self) -> None:
@@ -292,15 +286,6 @@ def has_begun(error: BaseException) -> bool:
         return "load" in passed
     begun = bool(passed) or (report is not None and report.failed_at > 0)
     return begun or issubclass(errors.class_of(code), _AFTER_BEGIN)
-
-
-def seconds_of_try(options: SinkOptions, deadline: Deadline) -> float:
-    """The time of a try at a micro-batch: what is left of `deadline`, so that another try has not the whole again.
-
-    It always gets the time of two replies: those to a commit and to the question about its label. A shorter try would
-    mostly end between the two, with an outcome that nobody knows.
-    """
-    return min(options.batch_deadline, max(deadline.remaining(), 2 * options.read_timeout))
 
 
 def wait_out(

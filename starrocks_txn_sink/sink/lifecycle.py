@@ -32,6 +32,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -55,6 +56,17 @@ from starrocks_txn_sink.writer.messages import read_envelope
 _log = get_logger("metrics")
 _log_sink = get_logger("sink")
 _LINES = EventLogger("sink")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOrigin:
+    """The source of the rows: a micro-batch of a query's run (`key`), or a call of `write`."""
+
+    batch_id: int
+    job: str
+    checkpoint: str
+    key: str
+    streaming: bool
 
 
 class WriteTurns:
@@ -283,8 +295,7 @@ class SinkEvents:
         versions = {"version": __version__, "spark": pyspark.__version__}
         limits = {"buffer_bytes": options.buffer_bytes, "timeout": options.timeout}
         self._made = Event("sink.made", {**limits, **versions})
-        self._database = options.database
-        self._settles_doubts = options.exactly_once  # the take-over of a restart finds the outcome of a commit
+        self._options = options
         if self.endpoint is not None and not is_remote():  # with Spark Connect the sink works in another process
             self.endpoint.start()
         self.emit(self._made)
@@ -294,21 +305,21 @@ class SinkEvents:
         self.emit(self._made)
 
     @contextlib.contextmanager
-    def follow_batch(
-        self, frame: DataFrame, job: str, batch_id: int, lanes: int, query: str
-    ) -> Iterator[list[Receipt]]:
+    def follow_batch(self, frame: DataFrame, origin: BatchOrigin) -> Iterator[list[Receipt]]:
         """Emit the events of the micro-batch that is written inside; the list takes its receipts.
 
         `receipt.collected` comes before `batch.completed`. An error that leaves the block emits `batch.failed`, or
         `batch.stopped` where Spark interrupts the micro-batch of a query that is being stopped. A lane's or a stage's
         error leaves it as it was raised, not as Spark's text. Spark's own errors stay untouched.
         """
-        started, receipts = time.monotonic(), list[Receipt]()
+        started, receipts, options = time.monotonic(), list[Receipt](), self._options
+        query = origin.checkpoint if origin.streaming else ""
         if shares_stderr():
             end_progress_bar(frame)
         self._start_endpoint(frame, query)
-        place = {"job": job, "batch_id": batch_id}
-        self.emit(Event("batch.started", {**place, "lanes": lanes, "query": query, "database": self._database}))
+        place = {"job": origin.job, "batch_id": origin.batch_id}
+        begun = {**place, "lanes": options.lane_count, "query": query, "database": options.database}
+        self.emit(Event("batch.started", begun))
         try:
             yield receipts
         except BaseException as error:
@@ -323,11 +334,11 @@ class SinkEvents:
                 raise
             self.emit(Event("batch.failed", {**place, "seconds": seconds, "code": code, "report": report}))
             if query and isinstance(error, Exception) and not stopped:
-                FAILURES.post(query, Failure.of(ours or error, settles_doubts=self._settles_doubts, **place))
+                # With a ledger the take-over of a restart finds the outcome of a commit.
+                FAILURES.post(origin.key, Failure.of(ours or error, settles_doubts=options.exactly_once, **place))
             if ours is None or type(ours) is StarRocksSinkError:  # the latter is a bug, so its traceback counts
                 raise
             raise ours.with_traceback(None) from None  # what Spark prints of it, Spark prints several times
-        FAILURES.forget(query)
         if query:
             STAGES.follow(self._open, frame)
         for receipt in receipts:

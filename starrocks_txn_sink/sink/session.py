@@ -232,6 +232,15 @@ def job_of_frame(options: SinkOptions, *, positioned: bool) -> str:
     return options.job or "write"
 
 
+def seconds_of_try(options: SinkOptions, deadline: Deadline) -> float:
+    """The time of a try at a micro-batch: what is left of `deadline`, so that another try has not the whole again.
+
+    It always gets the time of two replies: those to a commit and to the question about its label. A shorter try would
+    mostly end between the two, with an outcome that nobody knows.
+    """
+    return min(options.batch_deadline, max(deadline.remaining(), 2 * options.read_timeout))
+
+
 def open_session(
     options: SinkOptions,
     key: str,

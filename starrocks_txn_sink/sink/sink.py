@@ -30,9 +30,9 @@ from starrocks_txn_sink.rows.arrival import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.sink import lifecycle
 from starrocks_txn_sink.sink.checkpoint import ProofLog, query_directory
 from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly
-from starrocks_txn_sink.sink.failures import has_begun, seconds_of_try, wait_out
+from starrocks_txn_sink.sink.failures import has_begun, wait_out
 from starrocks_txn_sink.sink.lanes import LanePlan, follows_a_shuffle, refuse_own_labels, run_shared
-from starrocks_txn_sink.sink.lifecycle import Endpoint, SinkEvents
+from starrocks_txn_sink.sink.lifecycle import BatchOrigin, Endpoint, SinkEvents
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, LaneInput, has_unfilled_deletes, is_marked, lane_input
 from starrocks_txn_sink.sink.session import (
     UNLISTED,
@@ -42,6 +42,7 @@ from starrocks_txn_sink.sink.session import (
     job_of_frame,
     open_session,
     roll_back_until,
+    seconds_of_try,
 )
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
 from starrocks_txn_sink.sink.typed.route import TIME_ZONE, TableRoute, TableTerms
@@ -137,17 +138,6 @@ def _run_lanes(lanes: LaneInput, task: LaneTask, *, small_only: bool = False) ->
     arriving = lanes.marked and not lanes.sorted
     run: Any = UnsortedLaneTask(task, small_only, SMALL_ROWS) if arriving else task
     return [decode(row[0]) for row in lanes.rows.mapInArrow(run, MESSAGES).collect()]
-
-
-@dataclass(frozen=True, slots=True)
-class BatchOrigin:
-    """The source of the rows: a micro-batch of a query's run (`key`), or a call of `write`."""
-
-    batch_id: int
-    job: str
-    checkpoint: str
-    key: str
-    streaming: bool
 
 
 @suggests_arguments
@@ -311,9 +301,8 @@ class StarRocksSink:
 
     def _write(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
         lifecycle.roll_back_at_exit(self, on_sigterm=self.options.roll_back_on_sigterm)
-        query = origin.checkpoint if origin.streaming else ""
         with (
-            self._events.follow_batch(frame, origin.job, origin.batch_id, self.options.lane_count, query) as receipts,
+            self._events.follow_batch(frame, origin) as receipts,
             self._turns.one_at_a_time(origin.job, self.options.batch_deadline),
         ):
             receipts += self._commit_or_wait(frame, origin)

@@ -179,7 +179,7 @@ def _run_once(
     with contextlib.ExitStack() as stack:
         try:
             query = start()
-            stack.enter_context(failures.FAILURES.awaited(str(query.id)))
+            stack.enter_context(failures.FAILURES.awaited(str(query.runId)))
             if quiet:
                 _silence_spark()
             _await(query, stop, stop_seconds)
@@ -224,8 +224,8 @@ def _is_failure(error: Exception) -> bool:
 
 def _failure_of(query: Any, error: BaseException) -> failures.Failure:
     """The failure of a query that `error` has ended: the sink's own record of it, or as much as the error says."""
-    with contextlib.suppress(Exception):  # the query's id cannot be asked any more when the JVM has ended
-        if query is not None and (recorded := failures.FAILURES.take(str(query.id))) is not None:
+    with contextlib.suppress(Exception):  # the query's run cannot be asked any more when the JVM has ended
+        if query is not None and (recorded := failures.FAILURES.take(str(query.runId))) is not None:
             return recorded
     if isinstance(error, StarRocksSinkError):
         return failures.Failure.of(error)

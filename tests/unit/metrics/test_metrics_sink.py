@@ -12,7 +12,7 @@ from starrocks_txn_sink import MetricsServer, SinkOptions, StarRocksSink
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import InputError, LoadFailed
 from starrocks_txn_sink.sink import lifecycle
-from starrocks_txn_sink.sink.lifecycle import SinkEvents
+from starrocks_txn_sink.sink.lifecycle import BatchOrigin, SinkEvents
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import LaneReport, envelope
 
@@ -28,7 +28,7 @@ class Frame:
 
 
 def told(watch: SinkEvents, receipts: Sequence[Receipt] = (), *, error: BaseException | None = None) -> None:
-    with watch.follow_batch(Frame(), "shop", 1, 1, "q") as collected:  # type: ignore[arg-type]
+    with watch.follow_batch(Frame(), BatchOrigin(1, "shop", "q", "r", streaming=True)) as collected:  # type: ignore[arg-type]
         collected += receipts
         if error is not None:
             raise error

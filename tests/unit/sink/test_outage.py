@@ -23,7 +23,8 @@ from starrocks_txn_sink.errors import (
     TooManyTransactions,
 )
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.sink.failures import LOG_SECONDS, has_begun, outage_of, seconds_of_try, wait_out
+from starrocks_txn_sink.sink.failures import LOG_SECONDS, has_begun, outage_of, wait_out
+from starrocks_txn_sink.sink.session import seconds_of_try
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import LaneReport, envelope
 from tests.support.manual_clock import ManualClock

@@ -15,6 +15,7 @@ from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, Transacti
 from starrocks_txn_sink.errors import LoadFailed, NotSent, OptionError, StarRocksSinkError
 from starrocks_txn_sink.sink import failures, lifecycle
 from starrocks_txn_sink.sink import sink as sink_module
+from starrocks_txn_sink.sink.lifecycle import BatchOrigin
 from starrocks_txn_sink.sink.session import Session, job_of_frame
 from starrocks_txn_sink.sink.typed.route import TableTerms
 from starrocks_txn_sink.writer.task import LaneTask
@@ -123,7 +124,7 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(sink_module.RowsWriter, "_run_unsorted", run_unsorted)
     monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
     sink._served.add("job")
-    sink._commit_or_wait(frame, sink_module.BatchOrigin(7, "job", "checkpoint", "key", True))
+    sink._commit_or_wait(frame, BatchOrigin(7, "job", "checkpoint", "key", True))
     assert given[0] == (600.0, 600.0)
     assert [
         opened == lanes == pytest.approx(500.0 - 100.0 * tries, abs=20)

@@ -18,7 +18,7 @@ import pytest
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink
 from starrocks_txn_sink.sink import lifecycle as termination
-from starrocks_txn_sink.sink import sink as sink_module
+from starrocks_txn_sink.sink.lifecycle import BatchOrigin
 from starrocks_txn_sink.sink.session import Session
 from tests.support.threads import running
 
@@ -317,7 +317,7 @@ def test_a_write_asks_for_the_clean_up_and_for_the_signal_if_the_option_says_so(
     monkeypatch.setattr(termination, "roll_back_at_exit", lambda writer, on_sigterm: asked.append((writer, on_sigterm)))
     monkeypatch.setattr(sink, "_commit", lambda *_: [])
     frame: Any = None
-    sink._write(frame, sink_module.BatchOrigin(1, "job", "c", "k", streaming=False))
+    sink._write(frame, BatchOrigin(1, "job", "c", "k", streaming=False))
     assert asked == [(sink, wanted)]
 
 

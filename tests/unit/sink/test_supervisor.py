@@ -26,7 +26,7 @@ class Query:
     """A query that ends as told: with an error, by itself, or only when it is stopped."""
 
     def __init__(self, end: BaseException | None = None, *, endless: bool = False, progress: object = None) -> None:
-        self.id, self.lastProgress = "q", progress
+        self.runId, self.lastProgress = "q", progress
         self._end, self._endless = end, endless
         self.stopped = threading.Event()
 
@@ -64,6 +64,13 @@ def in_turn(*made: Callable[[], Query]) -> tuple[Callable[[], Query], list[Query
         return started[-1]
 
     return start, started
+
+
+def test_the_failure_of_an_earlier_run_is_not_that_of_a_later_one() -> None:
+    fails(LoadFailed("Busy."))
+    later = Query(RuntimeError("the source"))
+    later.runId = "another"
+    assert supervisor._failure_of(later, RuntimeError("the source")).message == "the source"
 
 
 def test_a_query_that_ends_by_itself_is_a_success() -> None:

@@ -25,7 +25,7 @@ from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
-from starrocks_txn_sink.sink.lifecycle import SinkEvents, end_progress_bar
+from starrocks_txn_sink.sink.lifecycle import BatchOrigin, SinkEvents, end_progress_bar
 from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.telemetry import Event, EventLogger, Repeats, get_logger, ignore_event, shares_stderr
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry
@@ -272,7 +272,8 @@ def test_a_micro_batch_that_succeeds_is_one_line_at_info(server: Emulator) -> No
     events = SinkEvents(
         SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once"), ignore_event, None
     )
-    with events.follow_batch(SimpleNamespace(sparkSession=None), "shop", 1, 1, "q") as collected:  # type: ignore[arg-type]
+    origin = BatchOrigin(1, "shop", "q", "r", streaming=True)
+    with events.follow_batch(SimpleNamespace(sparkSession=None), origin) as collected:  # type: ignore[arg-type]
         collected += receipts
     (line,) = written(stream)
     assert (line["event"], line["receipts"], line["source_transactions"]) == ("batch.completed", 3, 0)
