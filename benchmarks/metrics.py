@@ -148,7 +148,7 @@ def spark_share(rows: int, rounds: int) -> float:
 
     from starrocks_txn_sink.options import SinkOptions
     from starrocks_txn_sink.sink.projection import lane_input
-    from starrocks_txn_sink.sink.typed.route import TableTerms
+    from starrocks_txn_sink.sink.typed.terms import TableTerms
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")

@@ -38,7 +38,7 @@ from starrocks_txn_sink.sink.checkpoint import HadoopDirectory, query_directory
 from starrocks_txn_sink.sink.lanes import LanePlan, refuse_own_labels, run_shared
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.session import Session, run_once
-from starrocks_txn_sink.sink.typed.route import TableTerms
+from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import KafkaSource, PlannedRanges
 from starrocks_txn_sink.sources.txn_event import named_column, parse_lines

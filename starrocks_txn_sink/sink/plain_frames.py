@@ -43,8 +43,9 @@ from starrocks_txn_sink.sink.checkpoint import Proof
 from starrocks_txn_sink.sink.lanes import LabelAttempt
 from starrocks_txn_sink.sink.session import UNLISTED, open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
-from starrocks_txn_sink.sink.typed.route import TableRoute, TableTerms
-from starrocks_txn_sink.sink.typed.target import compare_columns
+from starrocks_txn_sink.sink.typed.route import TableRoute
+from starrocks_txn_sink.sink.typed.tables import compare_columns
+from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.spark_version import BATCH_DATA_SOURCE, require
 from starrocks_txn_sink.telemetry import Event, EventLogger, apply_log_settings
 from starrocks_txn_sink.writer.messages import LaneReport, Message, of_kind

@@ -25,7 +25,8 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, default_phrases, refuse_conflicts
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.rows import columns as names
-from starrocks_txn_sink.sink.typed.route import TableTerms, TypedRoute
+from starrocks_txn_sink.sink.typed.route import TypedRoute
+from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.writer.worker import task_name_column
 
 _KINDS: dict[str, tuple[type[T.DataType], ...]] = {

@@ -48,7 +48,7 @@ from starrocks_txn_sink.protocol.ledger import (
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.checkpoint import Proof, ProofLog, ignored
 from starrocks_txn_sink.sink.lifecycle import run_with_timeout
-from starrocks_txn_sink.sink.typed.target import Tables
+from starrocks_txn_sink.sink.typed.tables import Tables
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.failures import LOGIN_OR_DATABASE
 from starrocks_txn_sink.writer.messages import LaneReport

@@ -45,8 +45,9 @@ from starrocks_txn_sink.sink.session import (
     seconds_of_try,
 )
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
-from starrocks_txn_sink.sink.typed.route import TIME_ZONE, TableRoute, TableTerms
-from starrocks_txn_sink.sink.typed.target import compare_columns
+from starrocks_txn_sink.sink.typed.route import TIME_ZONE, TableRoute
+from starrocks_txn_sink.sink.typed.tables import compare_columns
+from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.kafka.spark_reader import SMALL_POLLS, has_small_polls
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger, ignore_event

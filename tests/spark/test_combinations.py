@@ -15,10 +15,10 @@ from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, Transacti
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.combinations import CONFLICTS, Conflict, Feature, always_sorted
 from starrocks_txn_sink.rows.columns import PAYLOAD
-from starrocks_txn_sink.sink.data_source import LaneTerms, lane_partitioned
+from starrocks_txn_sink.sink.lane_layout import LaneTerms, lane_partitioned
 from starrocks_txn_sink.sink.projection import lane_input
-from starrocks_txn_sink.sink.typed.route import TableTerms
-from starrocks_txn_sink.sink.typed.target import Tables
+from starrocks_txn_sink.sink.typed.tables import Tables
+from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.telemetry import Event
 from tools.pages import ALTERNATIVES, IMPLIED, find_conflict_between
 

@@ -17,7 +17,7 @@ from starrocks_txn_sink import StarRocksDataSource, TableRoute, lane_partitioned
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.operations.recover import inspect_job
 from starrocks_txn_sink.sink import data_source
-from starrocks_txn_sink.sink.data_source import STREAM_CHECK
+from starrocks_txn_sink.sink.lane_layout import STREAM_CHECK
 from tests.crash import workload
 from tests.crash.driver_process import DriverProcess
 from tests.crash.query_proxy import QueryProxy

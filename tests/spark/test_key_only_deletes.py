@@ -21,7 +21,7 @@ from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.rows.columns import KEY_DELETES
 from starrocks_txn_sink.sink.data_source import StarRocksDataSource
 from starrocks_txn_sink.sink.projection import lane_input
-from starrocks_txn_sink.sink.typed.route import TableTerms
+from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.debezium import parse_debezium, parse_debezium_transactions
 from starrocks_txn_sink.telemetry import Event
 from tests.support.query_port import query

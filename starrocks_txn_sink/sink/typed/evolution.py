@@ -19,7 +19,8 @@ from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.sink.session import Session, advising
 from starrocks_txn_sink.sink.typed.fit import BITS, Fit, fit, natural
 from starrocks_txn_sink.sink.typed.route import TableRoute
-from starrocks_txn_sink.sink.typed.target import Columns, TargetColumn, parse_type, table_columns, table_models
+from starrocks_txn_sink.sink.typed.tables import Columns, table_columns, table_models
+from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 from starrocks_txn_sink.sql.connection import LeaderConnection
 
 _POLL_SECONDS = 0.5

@@ -18,9 +18,10 @@ from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER, ROW_NUMBER_BITS
 from starrocks_txn_sink.rows.segments import check_row_numbers
-from starrocks_txn_sink.sink.data_source import LaneTerms, LaneWrite, StarRocksDataSource
+from starrocks_txn_sink.sink.data_source import LaneWrite, StarRocksDataSource
+from starrocks_txn_sink.sink.lane_layout import LaneTerms
 from starrocks_txn_sink.sink.plain_frames import LaneMessage
-from starrocks_txn_sink.sink.typed.route import TableTerms
+from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.telemetry import LogSettings
 from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import LaneTask

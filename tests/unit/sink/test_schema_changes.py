@@ -23,7 +23,8 @@ from starrocks_txn_sink.sink.typed.evolution import (
     type_of,
 )
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
-from starrocks_txn_sink.sink.typed.target import Columns, Tables, TargetColumn, parse_type
+from starrocks_txn_sink.sink.typed.tables import Columns, Tables
+from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 from starrocks_txn_sink.sql.connection import LeaderConnection, bind
 from tests.support.manual_clock import ManualClock
 from tools.pages import SOURCES

@@ -17,7 +17,7 @@ from starrocks_txn_sink.sink import failures, lifecycle
 from starrocks_txn_sink.sink import sink as sink_module
 from starrocks_txn_sink.sink.lifecycle import BatchOrigin
 from starrocks_txn_sink.sink.session import Session, job_of_frame
-from starrocks_txn_sink.sink.typed.route import TableTerms
+from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.writer.task import LaneTask
 from tests.support.manual_clock import ManualClock
 

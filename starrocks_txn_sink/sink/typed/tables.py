@@ -1,0 +1,158 @@
+"""The database's tables as a session knows them, from information_schema, and names in rows that are no columns."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.addresses import require_supported
+from starrocks_txn_sink.protocol.ledger import identifier
+from starrocks_txn_sink.sink.typed.target import TargetColumn, may_count, target_columns, with_counters
+from starrocks_txn_sink.sql.connection import LeaderConnection
+from starrocks_txn_sink.telemetry import Event
+from starrocks_txn_sink.writer.messages import LaneReport
+
+_SELECT = (
+    "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, COLUMN_KEY,"
+    " GENERATION_EXPRESSION FROM information_schema.columns WHERE TABLE_SCHEMA = %s AND {} "
+    "ORDER BY TABLE_NAME, ORDINAL_POSITION"
+)
+COLUMNS_SQL = _SELECT.format("TABLE_NAME IN ({})")
+"""Parameters: the database and the tables' names; replace `{}` by as many `%s`."""
+NOT_NULL_SQL = _SELECT.format("IS_NULLABLE = 'NO'")
+"""The NOT NULL columns of all tables, those of primary keys among them. Parameter: the database."""
+
+PRIMARY_KEYS = "PRIMARY_KEYS"
+"""Table model that supports deletes, as information_schema.tables_config names it."""
+
+_COMPARE_SECONDS = 5.0
+_SHOWN_NAMES, _SHOWN_LETTERS = 5, 32  # a line of the log has at most 200 letters a field
+_UNKNOWN = (
+    "The server drops these values without a word. Correct the names in the rows (case counts), or add the columns to "
+    "the table."
+)
+
+
+Columns = Mapping[str, tuple[TargetColumn, ...]]
+"""Columns of tables, by table in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The database's tables, as far as a session knows them.
+
+    `models` has their models. `columns` has the columns of the tables that typed routes write; None without
+    `query_url`. `required` has the NOT NULL columns of PRIMARY KEY tables, those of the key among them.
+    """
+
+    models: Mapping[str, str] = field(default_factory=dict)
+    columns: Columns | None = None
+    required: Columns = field(default_factory=dict)
+
+    @classmethod
+    def read(
+        cls, connection: LeaderConnection, options: SinkOptions, typed_tables: Iterable[str], deadline: Deadline
+    ) -> Tables:
+        """Check the server's version and ask for all of it. Raises as `table_models`."""
+        models = table_models(connection, options, deadline)
+        columns = table_columns(connection, options.database, typed_tables, deadline)
+        return cls(models, columns, required_columns(connection, options.database, models, deadline))
+
+
+def table_models(connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> dict[str, str]:
+    """Check the server's version and return the database's tables with their models (PRIMARY_KEYS, DUP_KEYS, …).
+
+    Raises OptionError for a server that is too old, QueryFailed or QueryRefused when the query fails.
+    """
+    version = str(connection.query("SELECT current_version()", (), deadline)[0][0])
+    require_supported(version, unreleased=options.allow_unreleased_server)
+    rows = connection.query(
+        "SELECT TABLE_NAME, TABLE_MODEL FROM information_schema.tables_config WHERE TABLE_SCHEMA = %s",
+        (options.database,),
+        deadline,
+    )
+    return {str(name): str(model) for name, model in rows}
+
+
+def table_columns(
+    connection: LeaderConnection, database: str, tables: Iterable[str], deadline: Deadline
+) -> dict[str, tuple[TargetColumn, ...]]:
+    """The columns of `tables`, by table in their order; a missing table is left out.
+
+    Raises QueryFailed or QueryRefused when the query fails.
+    """
+    names = tuple(tables)
+    if not names:
+        return {}
+    sql = COLUMNS_SQL.format(", ".join(["%s"] * len(names)))
+    found = target_columns(connection.query(sql, (database, *names), deadline))
+    for table, columns in found.items():
+        if may_count(columns):
+            with contextlib.suppress(QueryRefused):  # then it counts as a column that a row must have
+                ddl = connection.query(f"SHOW CREATE TABLE {identifier(database, table)}", (), deadline)
+                found[table] = with_counters(columns, str(ddl[0][1]) if ddl else "")
+    return found
+
+
+def required_columns(
+    connection: LeaderConnection, database: str, models: Mapping[str, str], deadline: Deadline
+) -> dict[str, tuple[TargetColumn, ...]]:
+    """The NOT NULL columns of the PRIMARY KEY tables among `models`, those of the keys among them; by table.
+
+    Raises QueryFailed or QueryRefused when the query fails.
+    """
+    if PRIMARY_KEYS not in models.values():
+        return {}
+    found = target_columns(connection.query(NOT_NULL_SQL, (database,), deadline))
+    return {
+        table: tuple(column for column in columns if not column.nullable and not column.generated)
+        for table, columns in found.items()
+        if models.get(table) == PRIMARY_KEYS
+    }
+
+
+def compare_columns(options: SinkOptions, reports: Sequence[LaneReport]) -> list[Event] | None:
+    """Compare the names in the first JSON rows of tables with the tables' columns; None if the server does not answer.
+
+    `columns.unknown` is the event of a table that lacks a column which rows name: the server drops such a value
+    without a word (wire contract 5.4). `columns.unnamed` has the columns that those rows leave NULL, and no more than
+    that is wrong. The server compares names with their case. Without `query_url` there is nothing to compare.
+    """
+    found: dict[str, set[str]] = {}
+    for report in reports:
+        for table, names in report.members.items():
+            found.setdefault(table, set()).update(names)
+    if not found or options.query_url is None:
+        return []
+    deadline = Deadline.after(_COMPARE_SECONDS, SystemClock())
+    try:
+        with contextlib.closing(LeaderConnection(options)) as connection:
+            tables = table_columns(connection, options.database, sorted(found), deadline)
+    except StarRocksSinkError:
+        return None
+    events = (_unmatched(table, found[table], columns) for table, columns in sorted(tables.items()))
+    return [event for event in events if event is not None]
+
+
+def _unmatched(table: str, names: Set[str], columns: Sequence[TargetColumn]) -> Event | None:
+    unknown = sorted(names - {column.name for column in columns})
+    # A default is left out: a missing key is NULL there too, but an AUTO_INCREMENT looks the same.
+    unnamed = [
+        column.name
+        for column in columns
+        if column.name not in names and not (column.key or column.generated or column.defaulted)
+    ]
+    fields = {"table": table, "count": len(unknown), "unknown": _list(unknown), "unnamed": _list(unnamed) or None}
+    if unknown:
+        return Event("columns.unknown", {**fields, "advice": _UNKNOWN})
+    return Event("columns.unnamed", {"table": table, "unnamed": _list(unnamed)}) if unnamed else None
+
+
+def _list(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    shown = ", ".join(name[:_SHOWN_LETTERS] for name in names[:_SHOWN_NAMES])
+    return f"{shown}, and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else shown

@@ -1,0 +1,126 @@
+"""TableTerms: how rows of one schema are written into the tables, with their keys and placeholders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pyspark.sql import types as T  # noqa: N812
+
+from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
+from starrocks_txn_sink.options import SinkOptions, TableOptions, load_properties
+from starrocks_txn_sink.options.load_properties import RENAMING
+from starrocks_txn_sink.options.sink_options import is_own_table
+from starrocks_txn_sink.rows.columns import Placeholders
+from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
+from starrocks_txn_sink.sink.typed.route import TableRoute, TypedRoute
+from starrocks_txn_sink.sink.typed.tables import PRIMARY_KEYS, Columns, Tables
+from starrocks_txn_sink.sink.typed.target import TargetColumn
+from starrocks_txn_sink.telemetry import get_logger
+
+_log = get_logger("sink")
+
+
+@dataclass(frozen=True)
+class TableTerms:
+    """How rows of one schema are written into the tables: their routes, and `options` with the header `columns`.
+
+    A delete that lacks a NOT NULL column gets one of `placeholders`.
+    """
+
+    options: SinkOptions
+    placeholders: Placeholders
+    tables: Tables = Tables()  # noqa: RUF009 - frozen
+    routes: Sequence[TypedRoute] = ()
+
+    @classmethod
+    def of(
+        cls, routes: Sequence[TableRoute], schema: T.StructType, zone: str, options: SinkOptions, tables: Tables
+    ) -> TableTerms:
+        """The terms for frames of this `schema`; `zone` is the session's time zone, which only `routes` need.
+
+        Raises InputError that names each column which does not fit.
+        """
+        fitted = [TypedRoute.of(route, schema, zone, options, tables) for route in routes]
+        placeholders = _delete_placeholders(tables.required, options, fitted)
+        return cls(with_columns(options, fitted), placeholders, tables, fitted)
+
+    @property
+    def encoder(self) -> PayloadEncoder:
+        """Makes payloads of JSON texts over Arrow."""
+        return PayloadEncoder(self.options.database, self.keyless, self.placeholders)
+
+    @cached_property
+    def keyless(self) -> tuple[str, ...]:
+        """Tables without deletes."""
+        return tuple(sorted(name for name, model in self.tables.models.items() if model != PRIMARY_KEYS))
+
+    @cached_property
+    def keys(self) -> dict[str, TableKey]:
+        """The primary keys of tables (from their NOT NULL columns), as rows have them.
+
+        A table is left out, and all of its rows are sent, if `compact` is off, if a later row of a key may not replace
+        an earlier one (`why_not_compacted`), and if the rows have no key that can be read.
+        """
+        if not self.options.compact:
+            return {}
+        routed = {route.table: route for route in self.routes}
+        found: dict[str, TableKey] = {}
+        for table, columns in self.tables.required.items():
+            key = [column for column in columns if column.key]
+            if not key or is_own_table(table):
+                continue
+            properties = self.options.properties_of(table)
+            why = load_properties.why_not_compacted(properties, [column.name for column in key])
+            written = _as_written(key, routed.get(table))
+            if why or written is None:
+                _log.info("compact.skipped", table=table, why=why or "the rows lack the key")
+            else:
+                found[table] = written
+        return found
+
+
+def with_columns(options: SinkOptions, routes: Sequence[TypedRoute]) -> SinkOptions:
+    """`options` with the header `columns` for each route's table.
+
+    The user's own properties win. New options are validated as a whole, so without routes they stay the same object.
+    """
+    if not routes:
+        return options
+    tables = dict(options.tables)
+    for route in routes:
+        given = tables.get(route.table)
+        own = dict(given.properties) if isinstance(given, TableOptions) else {}
+        tables[route.table] = TableOptions(properties={"columns": route.columns, **options.properties, **own})
+    return replace(options, tables=tables)
+
+
+def _delete_placeholders(required: Columns, options: SinkOptions, routes: Sequence[TypedRoute]) -> Placeholders:
+    """Placeholders for the `required` columns of tables; `options` are the user's own.
+
+    A table is left out if its load properties give the keys of a JSON row another meaning.
+    """
+    routed = {route.table: {field.name.lower(): field.key for field in route.fields} for route in routes}
+    found: dict[str, dict[str, str]] = {}
+    for table, columns in required.items():
+        if RENAMING & options.properties_of(table).keys():
+            continue
+        values = {column.name: column.type.placeholder for column in columns if not column.key}
+        keys = routed.get(table, {name.lower(): name for name in values})
+        fields = {keys[name.lower()]: value for name, value in values.items() if value and name.lower() in keys}
+        if fields:
+            found[table] = fields
+    return found
+
+
+def _as_written(key: Sequence[TargetColumn], route: TypedRoute | None) -> TableKey | None:
+    """The key's columns as the rows of `route`, or JSON texts, have them; None if they lack one."""
+    columns = [KeyColumn.of(column.name, column.type.name, column.type.scale) for column in key]
+    if route is None:
+        return columns
+    places = {field.name.lower(): (place, field) for place, field in enumerate(route.fields) if not field.fit.function}
+    found = [(column, *places[column.name.lower()]) for column in columns if column.name.lower() in places]
+    if len(found) < len(columns):
+        return None
+    return [replace(column, field=field.key, place=place) for column, place, field in found]
