@@ -61,13 +61,10 @@ class HadoopDirectory:
         parent = path.getParent()
         hidden = self.jvm.org.apache.hadoop.fs.Path(parent, f".{secrets.token_hex(8)}.tmp")
         with _typed(StateNotWritten, "write"):
-            system = path.getFileSystem(self.configuration)
+            system = self._system(path)
             try:
-                stream = system.create(hidden, True)
-                try:
+                with contextlib.closing(system.create(hidden, True)) as stream:
                     stream.write(bytes(content))
-                finally:
-                    stream.close()
                 if not system.rename(hidden, path):
                     system.delete(path, False)
                     if not system.rename(hidden, path):
@@ -80,19 +77,15 @@ class HadoopDirectory:
     def open(self, name: str) -> pa.NativeFile:
         """The file's content; raises FileNotFoundError and StateNotRead."""
         path = self._path(name)
-        with _typed(StateNotRead, "read"):
-            stream = path.getFileSystem(self.configuration).open(path)
-            try:
-                return pa.BufferReader(bytes(self.jvm.org.apache.commons.io.IOUtils.toByteArray(stream)))
-            finally:
-                stream.close()
+        with _typed(StateNotRead, "read"), contextlib.closing(self._system(path).open(path)) as stream:
+            return pa.BufferReader(bytes(self.jvm.org.apache.commons.io.IOUtils.toByteArray(stream)))
 
     def names(self, folder: str) -> list[str]:
         """Names of the complete files in `folder`, without the folder, in no order. Raises StateNotRead."""
         path = self._path(folder)
         try:
             with _typed(StateNotRead, "read"):
-                found = path.getFileSystem(self.configuration).listStatus(path)
+                found = self._system(path).listStatus(path)
                 files = [each.getPath().getName() for each in found if each.isFile()]
         except FileNotFoundError:
             return []
@@ -102,7 +95,10 @@ class HadoopDirectory:
         """Delete the file, if it is there. Raises StateNotWritten."""
         path = self._path(name)
         with _typed(StateNotWritten, "delete"):
-            path.getFileSystem(self.configuration).delete(path, False)
+            self._system(path).delete(path, False)
+
+    def _system(self, path: Any) -> Any:
+        return path.getFileSystem(self.configuration)
 
     def _path(self, name: str) -> Any:
         return self.jvm.org.apache.hadoop.fs.Path(f"{self.uri}/{name}")
