@@ -2,7 +2,7 @@
 
 A local checkpoint is a folder for Python on driver and executors alike (`FileDirectory`). Any other one is reached as
 Spark reaches it: by Hadoop's FileSystem in the driver's JVM, with Hadoop's configuration (`HadoopDirectory`). Python on
-the executors has neither, so the driver brings the lanes what they need of it (`sink.events_writer`).
+the executors has neither, so the driver brings the lanes what they need of it (`sink.manifest_log`).
 
 **Proofs.** After each micro-batch the session's knowledge goes into a file next to Spark's logs:
 

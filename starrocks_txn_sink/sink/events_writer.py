@@ -1,4 +1,4 @@
-"""Raw events in the sink: `TransactionAssembly`, their projection in the JVM, and `EventsWriter`, which runs the lanes.
+"""Raw events in the sink: their projection in the JVM, and `EventsWriter`, which runs the lanes.
 
 Only the open tail of each source partition goes on to the next micro-batch, as files that are written once and a
 manifest for each micro-batch (`sink.manifest_log`). Several lanes always sort events first; one lane takes them in
@@ -8,10 +8,8 @@ arrival order and checks the order (`writer.assembling`).
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from heapq import nsmallest
 from typing import Any, Final
 
@@ -20,136 +18,31 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.assembler.rules.incremental import expire
-from starrocks_txn_sink.assembler.rules.model import MissingBegin, OnOpenTimeout, Policy, seconds
-from starrocks_txn_sink.assembler.rules.spill import FOLDER as ROWS
-from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest, missing_rows
-from starrocks_txn_sink.assembler.spark import event_columns
+from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import always_sorted
 from starrocks_txn_sink.protocol.ledger import Owner, check_owner
-from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink import projection
-from starrocks_txn_sink.sink.checkpoint import HadoopDirectory, query_directory
+from starrocks_txn_sink.sink.assembly import TransactionAssembly, event_columns, raw_columns
+from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.lanes import LanePlan, refuse_own_labels, run_shared
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.session import Session, run_once
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import KafkaSource, PlannedRanges
-from starrocks_txn_sink.sources.txn_event import named_column, parse_lines
-from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, TxnEventLines
+from starrocks_txn_sink.sources.txn_event import parse_lines
+from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, TxnEventLines
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
 from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, decode, of_kind, why_to_sort
 from starrocks_txn_sink.writer.task import LaneTask
 
-
-@suggests_arguments
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionAssembly:
-    """Rules by which the lanes of a sink make whole source transactions of raw events.
-
-    The rules are those of `assemble_transactions`. The events have the columns that it reads, or they are raw JSON in
-    one column, as `lines` describes.
-
-    `SinkOptions.shuffle` says how events come to their lane:
-
-    - `"auto"`: with one lane, events come as they are, in one task; Spark sorts them first once a source partition's
-      events turn out to be out of order. With more lanes Spark always sorts them, unless the lanes share one StarRocks
-      transaction.
-    - `True`: Spark always sorts them.
-    - `False` (not with several lanes that have StarRocks transactions of their own): Spark never sorts them. Events out
-      of order are an error, before anything is committed.
-
-    Small micro-batches (100 000 events, 32 MB) may be in any order.
-
-    Args:
-        by: The column with the source partition (string or integer).
-        interleaved: Whether a source partition has several open transactions, one per txn_id, or one.
-        open_timeout: The longest time that a transaction may be open, in processing time: seconds, a timedelta or text
-            like `10 min`; None sets no limit. The sink checks it when a micro-batch runs; Spark runs none while no
-            event comes.
-        on_open_timeout: `fail` the query at a transaction that is open for longer, or `drop` the transaction.
-        missing_begin: `fail` the query at events whose BEGIN was never seen, or `drop` or `accept` them.
-        lines: The columns of raw JSON events; None for parsed events.
-        state_dir: The folder in which open source transactions wait: a path or URI that driver and executors share. By
-            default they wait in the query's checkpoint, so that a copy of the checkpoint has both.
-
-    Raises:
-        OptionError: A value cannot work.
-
-    Example::
-
-        from starrocks_txn_sink import StarRocksSink, TransactionAssembly, TxnEventLines
-
-        assembly = TransactionAssembly(lines=TxnEventLines(), open_timeout="10 min")
-        sink = StarRocksSink(options, assemble=assembly)
-        query = topic.writeStream.foreachBatch(sink).option("checkpointLocation", "/data/checkpoint").start()
-    """
-
-    by: str = "source_partition"
-    interleaved: bool = False
-    open_timeout: float | timedelta | str | None = None
-    on_open_timeout: OnOpenTimeout = "fail"
-    missing_begin: MissingBegin = "fail"
-    lines: TxnEventLines | None = None
-    state_dir: str | None = None
-
-    def __post_init__(self) -> None:
-        _ = self.policy
-        if self.state_dir is not None and not re.match(r"([A-Za-z][\w+.-]*:)?/", self.state_dir):
-            raise OptionError(
-                f"state_dir is {self.state_dir!r}, which means another folder in each process.",
-                hint="Give an absolute path, or a URI such as s3a://bucket/folder, that driver and executors share.",
-                option="state_dir",
-            )
-
-    @property
-    def reads_kafka(self) -> bool:
-        """Whether the lanes read Kafka themselves."""
-        return self.lines is not None and self.lines.reader == "librdkafka"
-
-    @property
-    def policy(self) -> Policy:
-        return Policy(self.interleaved, seconds(self.open_timeout), self.on_open_timeout, self.missing_begin)
-
-
-def _event_columns(frame: DataFrame, by: str) -> list[Column]:
-    partition, *others = event_columns(frame, by)
-    return [partition.cast("string").alias(SOURCE_PARTITION), *others, *projection.event_time(frame)]
-
-
-def _raw_columns(frame: DataFrame, lines: TxnEventLines) -> list[Column]:
-    wanted = [each for each in (lines.value, lines.source_partition, lines.position) if each]
-    missing = [each for each in wanted if each not in frame.columns]
-    if missing:
-        raise InputError(
-            f"The frame lacks the column {', '.join(missing)}.",
-            hint=f"It has {', '.join(frame.columns)}; name one of these, or None if the JSON itself has the value.",
-        )
-    if not isinstance(frame.schema[lines.value].dataType, (T.StringType, T.BinaryType)):
-        raise InputError(
-            f"The column {lines.value} is {frame.schema[lines.value].dataType.simpleString()}, not string or binary.",
-            hint="Name the column that holds the JSON, or leave `lines` out for events that are parsed already.",
-        )
-    return [
-        _place(lines.source_partition, "string").alias(SOURCE_PARTITION),
-        _place(lines.position, "bigint").alias(POSITION),
-        named_column(lines.value).alias(VALUE),
-        *projection.event_time(frame),
-    ]
-
-
-def _place(name: str | None, kind: str) -> Column:
-    return (named_column(name) if name else F.lit(None)).cast(kind)
-
-
-RELAY_LIMIT: Final = 128 << 20  # bytes: the driver holds them, and each micro-batch brings them to the lanes
 STAGE: Final = "lanes"  # the assembler's name in metrics, in place of a stage's own name
 OLDEST_LIMIT: Final = 20  # open source transactions that an event lists one by one
 _LANE_BYTES: Final = 4 << 20
@@ -185,7 +78,6 @@ class EventsWriter:
     log: ManifestLog | None = None
     plan: LanePlan | None = None
     sort: bool = False
-    _relay: dict[str, bytes] = field(default_factory=dict)  # the files of open rows that the driver brings to lanes
     _kafka: KafkaSource | None = None
     _row_bytes: float = 200.0  # of the last micro-batch; a guess for the first one
     _kept: dict[bool, _SchemaColumns] = field(default_factory=dict)  # by whether events are sorted
@@ -247,7 +139,7 @@ class EventsWriter:
             rows, lines = frame.sparkSession.range(0, len(ranges), 1, len(ranges)), self.assembly.lines
         else:
             rows, lines = self._project(frame, task, plan)
-        relayed = self.log is not None and isinstance(self.log.directory, HadoopDirectory)
+        relayed = self.log is not None and self.log.relays
         assembly = AssemblySpec(
             policy=self.assembly.policy,
             content=self.terms.encoder,
@@ -255,7 +147,7 @@ class EventsWriter:
             directory=self.log.directory if self.log is not None and not relayed else None,
             stem=self.log.stem(task.batch_id) if self.log is not None else "frame",
             carried=before.partitions,
-            inline=self._contents(before) if relayed else before.inline,
+            inline=self.log.relay(before) if self.log is not None and relayed else before.inline,
             relayed=relayed,
             lines=lines,
             arrival_order=not self.sort,
@@ -291,34 +183,6 @@ class EventsWriter:
         least = 1 if task.options.lanes is not None else round(_LANE_BYTES / self._row_bytes)
         return self._kafka.plan(frame, plan.lanes, max(1, least))
 
-    def _contents(self, before: Manifest) -> dict[str, bytes]:
-        """Every file of open rows that `before` names; from the checkpoint only after a restart."""
-        known = {**before.inline, **self._relay}
-        if self.log is not None:
-            for name in before.files() - known.keys():
-                try:
-                    with self.log.directory.open(f"{ROWS}/{name}") as file:
-                        known[name] = file.read()
-                except FileNotFoundError:
-                    raise missing_rows(name) from None
-        self._relay = {name: known[name] for name in before.files()}
-        return self._relay
-
-    def _keep_relayed(self, after: Manifest, inline: Iterable[tuple[str, bytes]]) -> None:
-        """Keep the files of `after` for the next micro-batch. Raises OptionError for more than RELAY_LIMIT."""
-        known = {**self._relay, **dict(inline)}
-        self._relay = {name: known[name] for name in after.files()}
-        size = sum(map(len, self._relay.values()))
-        if size > RELAY_LIMIT:
-            raise OptionError(
-                f"The open source transactions have {size >> 20} MiB, and the checkpoint is on a file system that only "
-                f"the driver reaches: more than {RELAY_LIMIT >> 20} MiB do not go through it. Nothing is lost.",
-                hint="Set state_dir of TransactionAssembly to a folder that Python on driver and executors can write, "
-                "and copy the content of the checkpoint's folder starrocks_txn_sink into its new folder "
-                f"{after.query} (docs/guides/deploy.md, The checkpoint).",
-                option="state_dir",
-            )
-
     def _project(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> tuple[DataFrame, TxnEventLines | None]:
         """The events of `frame` for the lanes, sorted or in arrival order, one Spark partition each; and how the lanes
         parse them, None if they are parsed already.
@@ -346,9 +210,9 @@ class EventsWriter:
 
     def _prepare(self, frame: DataFrame, lines: TxnEventLines | None, lanes: int, name_task: bool) -> _SchemaColumns:
         if lines is not None:
-            columns = _raw_columns(frame, lines)
+            columns = raw_columns(frame, lines)
         else:
-            columns = _event_columns(frame, SOURCE_PARTITION if self.assembly.lines else self.assembly.by)
+            columns = event_columns(frame, SOURCE_PARTITION if self.assembly.lines else self.assembly.by)
         if self.sort:
             columns.append(projection.lane_of(columns[0], lanes).alias(projection.LANE))
         session, schema = frame.sparkSession, frame.select(*columns).schema
@@ -372,9 +236,7 @@ class EventsWriter:
         if self.log is not None:
             if not committed:  # no lane has checked the owner, and a fenced run must not publish
                 check_still_owner(task.options, self.session)
-            if isinstance(self.log.directory, HadoopDirectory):
-                self._keep_relayed(after, inline)
-            self.log.publish(after)
+            self.log.publish(after, inline)
         counters = sum((flows, *(each.flows for each in carried)), after.levels())
         for notice in (*(notice for each in carried for notice in each.notices), *notices):
             _log.warning(notice.name, **notice.fields)

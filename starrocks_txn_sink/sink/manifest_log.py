@@ -18,13 +18,15 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from starrocks_txn_sink.assembler.rules.spill import FOLDER as ROWS
-from starrocks_txn_sink.assembler.rules.spill import Manifest, StateDirectory
-from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.assembler.rules.spill import Manifest, StateDirectory, missing_rows
+from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.sink.checkpoint import HadoopDirectory
 
 BATCHES: Final = "batches"
 OWNERS: Final = "owners"
 LEAST_KEPT: Final = 2  # a process that dies before Spark marks N as done starts N again, which needs N-1
 INLINE_LIMIT: Final = 256 << 10  # rows in a manifest are written again with every micro-batch
+RELAY_LIMIT: Final = 128 << 20  # bytes: the driver holds them, and each micro-batch brings them to the lanes
 
 
 class ManifestName(NamedTuple):
@@ -54,6 +56,7 @@ class ManifestLog:
     query: str
     keep: int
     _latest: Manifest | None = None
+    _relayed: dict[str, bytes] = field(default_factory=dict)
     _files: dict[ManifestName, frozenset[str]] = field(default_factory=dict)  # the files that kept manifests name
     _until_sweep: int = 0
 
@@ -97,8 +100,46 @@ class ManifestLog:
             raise _missing_state(batch, names)
         return Manifest(batch - 1, self.query)
 
-    def publish(self, manifest: Manifest) -> None:
-        """Publish `manifest` for the next micro-batch; then delete files that no kept manifest names."""
+    @property
+    def relays(self) -> bool:
+        """Whether the driver brings the lanes the files of open rows: only it reaches the directory."""
+        return isinstance(self.directory, HadoopDirectory)
+
+    def relay(self, before: Manifest) -> dict[str, bytes]:
+        """Every file of open rows that `before` names; from the directory only after a restart."""
+        known = {**before.inline, **self._relayed}
+        for name in before.files() - known.keys():
+            try:
+                with self.directory.open(f"{ROWS}/{name}") as file:
+                    known[name] = file.read()
+            except FileNotFoundError:
+                raise missing_rows(name) from None
+        self._relayed = {name: known[name] for name in before.files()}
+        return self._relayed
+
+    def _keep_relayed(self, after: Manifest, written: Iterable[tuple[str, bytes]]) -> None:
+        """Keep the files of `after` for the next micro-batch. Raises OptionError for more than RELAY_LIMIT."""
+        known = {**self._relayed, **dict(written)}
+        self._relayed = {name: known[name] for name in after.files()}
+        size = sum(map(len, self._relayed.values()))
+        if size > RELAY_LIMIT:
+            raise OptionError(
+                f"The open source transactions have {size >> 20} MiB, and the checkpoint is on a file system that only "
+                f"the driver reaches: more than {RELAY_LIMIT >> 20} MiB do not go through it. Nothing is lost.",
+                hint="Set state_dir of TransactionAssembly to a folder that Python on driver and executors can write, "
+                "and copy the content of the checkpoint's folder starrocks_txn_sink into its new folder "
+                f"{after.query} (docs/guides/deploy.md, The checkpoint).",
+                option="state_dir",
+            )
+
+    def publish(self, manifest: Manifest, written: Iterable[tuple[str, bytes]] = ()) -> None:
+        """Publish `manifest` for the next micro-batch; then delete files that no kept manifest names.
+
+        `written` are the files of open rows that the lanes have sent. Raises OptionError when the driver would have to
+        bring the lanes more than RELAY_LIMIT.
+        """
+        if self.relays:
+            self._keep_relayed(manifest, written)
         manifest = self._bounded(manifest)
         name = ManifestName(manifest.batch, self.generation, self.epoch)
         self.directory.write(f"{BATCHES}/{name.file}", manifest.to_json())

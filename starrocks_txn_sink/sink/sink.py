@@ -28,8 +28,9 @@ from starrocks_txn_sink.options.combinations import Feature, always_sorted
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.arrival import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.sink import lifecycle
+from starrocks_txn_sink.sink.assembly import TransactionAssembly
 from starrocks_txn_sink.sink.checkpoint import ProofLog, query_directory
-from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly
+from starrocks_txn_sink.sink.events_writer import EventsWriter
 from starrocks_txn_sink.sink.failures import has_begun, wait_out
 from starrocks_txn_sink.sink.lanes import LanePlan, follows_a_shuffle, refuse_own_labels, run_shared
 from starrocks_txn_sink.sink.lifecycle import BatchOrigin, Endpoint, SinkEvents

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Receipt, StarRocksSink, TransactionAssembly
 from starrocks_txn_sink.assembler.rules.spill import StateNotRead, StateNotWritten
-from starrocks_txn_sink.sink import events_writer
+from starrocks_txn_sink.sink import manifest_log
 from starrocks_txn_sink.sink.checkpoint import HadoopDirectory
 from tests.support.assembling_shop import IN_JSON, AssemblingShop, script
 from tests.support.exactly_once_shop import wait_for
@@ -76,11 +76,11 @@ def test_more_than_the_driver_may_hold_is_an_error_and_no_loss(
     uri = hadoop(shop.spark, "much", tmp_path / "far")
     shop.put(script("p-0", "B D E"))
     shop.put(script("p-0", "B " + "D " * 500, 4))
-    monkeypatch.setattr(events_writer, "RELAY_LIMIT", 1000)
+    monkeypatch.setattr(manifest_log, "RELAY_LIMIT", 1000)
     with pytest.raises(StreamingQueryException, match="only the driver reaches"):
         go(shop, uri, 1)
     shop.put(script("p-0", "E", 505))
-    monkeypatch.setattr(events_writer, "RELAY_LIMIT", 1 << 20)
+    monkeypatch.setattr(manifest_log, "RELAY_LIMIT", 1 << 20)
     go(shop, uri, 1)
     assert len(shop.notes()) == 501
 

@@ -10,7 +10,7 @@ import pytest
 
 from starrocks_txn_sink.assembler.rules.spill import FileDirectory, StateNotRead, StateNotWritten
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.sink.events_writer import TransactionAssembly
+from starrocks_txn_sink.sink.assembly import TransactionAssembly
 
 
 def files(folder: Path) -> list[str]:
