@@ -5,7 +5,7 @@ Every operation starts at a frontend; a follower answers 307 with the leader's a
 HTTP library must not follow redirects: it would drop the credentials or send the body twice.
 
 The password travels with every request, so the sink follows a redirect only to configured or allowed hosts
-(`options.addresses`).
+(`options.redirects`).
 
 Repetition (wire contract 1.2, 2, 9): a request that had no effect for certain goes to the next address;
 get_load_state, which changes nothing, also after a lost reply. A request with a possible effect is sent once.
@@ -36,7 +36,8 @@ from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.http.connection import REPLY_LIMIT, BodyPieces, ConnectionsByThread, Exchange, HttpResponse
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRules, parse_location
+from starrocks_txn_sink.options.addresses import HOST_HINT, Address, parse_location
+from starrocks_txn_sink.options.redirects import RedirectRules
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 
 

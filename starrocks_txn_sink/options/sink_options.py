@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.options import addresses, checks, load_properties
+from starrocks_txn_sink.options import addresses, checks, load_properties, redirects
 from starrocks_txn_sink.options import declarations as kind
 from starrocks_txn_sink.options.combinations import Feature, Features, default_phrases, refuse_conflicts
 from starrocks_txn_sink.options.connectors import translate
@@ -51,7 +51,7 @@ _PASSWORD = kind.text("a text without line breaks", r"[^\r\n\x00]*", secret=True
 _JOB = kind.text(
     "1 to 64 characters of [-\\w] (letters, digits, - and _), because it starts every label", r"[-0-9A-Za-z_]{1,64}"
 )
-_RULES = kind.names(lambda name, rule: addresses.parse_host_rule(rule, name))
+_RULES = kind.names(lambda name, rule: redirects.parse_host_rule(rule, name))
 _FRONTENDS = kind.OptionKind("addresses", checks.addresses(addresses.parse_frontends))
 _QUERY_PORTS = kind.OptionKind("addresses", checks.addresses(addresses.parse_query_url))
 _FILE = kind.text()
@@ -324,8 +324,8 @@ class SinkOptions:
         return () if self.query_url is None else addresses.parse_query_url(self.query_url)
 
     @property
-    def redirect_rules(self) -> addresses.RedirectRules:
-        return addresses.RedirectRules.of(self.frontends, self.redirect_map, self.redirect_hosts, self.query_addresses)
+    def redirect_rules(self) -> redirects.RedirectRules:
+        return redirects.RedirectRules.of(self.frontends, self.redirect_map, self.redirect_hosts, self.query_addresses)
 
     @property
     def mini_interval(self) -> float:

@@ -10,7 +10,7 @@ import pytest
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.assembler import TransactionAssembler
-from starrocks_txn_sink.options.addresses import RedirectRules
+from starrocks_txn_sink.options.redirects import RedirectRules
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.wire import LabelState
 from starrocks_txn_sink.sql import connection

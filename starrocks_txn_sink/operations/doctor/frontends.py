@@ -14,7 +14,8 @@ from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.http.transport import read_load_state, read_reply
 from starrocks_txn_sink.operations.doctor.server import judge_versions
 from starrocks_txn_sink.operations.doctor.target import Check, Finding, Severity, Target
-from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRules, parse_location
+from starrocks_txn_sink.options.addresses import HOST_HINT, Address, parse_location
+from starrocks_txn_sink.options.redirects import RedirectRules
 from starrocks_txn_sink.protocol import ledger, refusals
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Status

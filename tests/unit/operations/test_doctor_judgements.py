@@ -31,7 +31,8 @@ from starrocks_txn_sink.operations.doctor.libraries import installed_versions, j
 from starrocks_txn_sink.operations.doctor.tables import TableDefinition
 from starrocks_txn_sink.operations.doctor.target import Check, Finding, Severity, exit_code
 from starrocks_txn_sink.options import SinkOptions, TableOptions
-from starrocks_txn_sink.options.addresses import Address, RedirectRules
+from starrocks_txn_sink.options.addresses import Address
+from starrocks_txn_sink.options.redirects import RedirectRules
 from starrocks_txn_sink.protocol.wire import Reply, Status
 
 GOOD, SKIPPED, WARNING, FAILURE = Severity.GOOD, Severity.SKIPPED, Severity.WARNING, Severity.FAILURE
