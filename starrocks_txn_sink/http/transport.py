@@ -42,39 +42,37 @@ from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Reque
 
 
 class Frontends:
-    """The configured addresses and the leader, if known. Shared by all threads of a transport."""
+    """The configured addresses and the leader, if known, by URL. Shared by all threads of a transport."""
 
     def __init__(self, configured: tuple[Address, ...]) -> None:
-        self._configured = configured
-        self._leader: Address | None = None
+        self._configured = {address.url: address for address in configured}
+        self._leader: dict[str, Address] = {}
         self._lock = Lock()
 
     def in_order(self) -> tuple[Address, ...]:
         with self._lock:
-            leader = self._leader
-        first = () if leader is None else (leader,)
-        return (*first, *(address for address in self._configured if address != leader))
+            return tuple({**self._leader, **self._configured}.values())
 
     def includes(self, address: Address) -> bool:
         """Whether `address` is known to be a frontend; backends never are."""
         with self._lock:
-            return address in self._configured or address == self._leader
+            return address.url in self._configured or address.url in self._leader
 
     def remember_leader(self, address: Address) -> None:
         with self._lock:
-            self._leader = address
+            self._leader = {address.url: address}
 
     def ask_last(self, address: Address) -> None:
         """Put `address` behind the others: it accepted a request and did not answer, so it must not get them all."""
         self.forget_leader(address)
         with self._lock:
-            self._configured = tuple(sorted(self._configured, key=lambda each: each == address))
+            if address.url in self._configured:
+                self._configured[address.url] = self._configured.pop(address.url)
 
     def forget_leader(self, address: Address) -> None:
         """Forget the leader if it is `address`: it was unreachable, or redirected a request."""
         with self._lock:
-            if self._leader == address:
-                self._leader = None
+            self._leader.pop(address.url, None)
 
 
 HOPS = 4
@@ -170,7 +168,7 @@ class HttpTransport:
         operation, first = exchange.request.operation, exchange.address
         target, sending = first, False
         asked = first  # the last known frontend; after a load's redirect to a backend, this is the leader
-        seen = {(first, False)}
+        seen = {(first.url, False)}
         for _ in range(HOPS + 1):
             answer = self._perform(replace(exchange, address=target, body=body if sending else None))
             try:
@@ -184,9 +182,9 @@ class HttpTransport:
                 raise
             # Only a backend gets the body; frontends get an empty PUT.
             sending = operation is Operation.LOAD and not self._frontends.includes(target)
-            if (target, sending) in seen:
+            if (target.url, sending) in seen:
                 break
-            seen.add((target, sending))
+            seen.add((target.url, sending))
         self._frontends.forget_leader(first)
         raise errors.NotSent(
             f"The frontends redirect {operation.value} to each other; none of them accepted it.",
