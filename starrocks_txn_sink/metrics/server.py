@@ -1,25 +1,19 @@
-"""The metrics endpoint: `MetricsServer`, and a small HTTP server under it for the page's files and the metrics."""
+"""The metrics endpoint: `MetricsServer` counts the sink's events and serves them, with the page's files."""
 
 from __future__ import annotations
 
 import contextlib
-import ipaddress
-import socket
 import threading
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
 
 import orjson
 
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.metrics.http_listener import HttpListener, HttpQuery, HttpReply, Route
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.metrics.source_lag import LagWatch, has_ended
 from starrocks_txn_sink.metrics.spark_progress import ProgressWatch
@@ -45,169 +39,6 @@ ASSETS = {
 def read_asset(name: str) -> bytes:
     """Content of a file of ASSETS."""
     return resources.files("starrocks_txn_sink.metrics").joinpath(f"page/{name}").read_bytes()
-
-
-_IDLE_SECONDS = 5.0
-_REQUEST_SECONDS = 10.0
-_CLOSE_SECONDS = 1.5
-MOST_REQUESTS = 32
-"""Requests that are answered at the same time; more connections are closed at once."""
-
-_HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class HttpReply:
-    """A reply of the endpoint."""
-
-    body: bytes
-    content_type: str = "text/plain; charset=utf-8"
-    status: int = 200
-
-
-@dataclass(frozen=True, slots=True)
-class HttpQuery:
-    """Query parameters and Accept header of a request."""
-
-    parameters: Mapping[str, list[str]]
-    accept: str
-
-
-Route = Callable[[HttpQuery], HttpReply]
-
-
-class HttpListener(ThreadingHTTPServer):
-    """Serves `routes` in daemon threads from `start` to `close`. Raises OSError if the port is taken.
-
-    A connection is cut off _REQUEST_SECONDS after it was accepted, however slowly its client sends or reads, so that
-    nobody holds the MOST_REQUESTS threads.
-    """
-
-    daemon_threads = True
-    allow_reuse_address = True
-    request_queue_size = 64
-
-    def __init__(self, host: str, port: int, routes: Mapping[str, Route]) -> None:
-        self.routes = routes
-        self.local = is_loopback(host)
-        self._busy: dict[threading.Thread, tuple[Any, float]] = {}  # thread → its connection, and its end
-        super().__init__((host, port), _Handler)
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="starrocks-metrics", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop, and wait up to _CLOSE_SECONDS for the requests under way; then cut them off."""
-        self.shutdown()
-        self.server_close()
-        self._thread.join()
-        end = time.monotonic() + _CLOSE_SECONDS
-        busy = dict(self._busy)
-        for share in (0.5, 0.0):
-            for thread in busy:
-                thread.join(max(0.0, end - share - time.monotonic()))
-            for connection, _ in busy.values():
-                _cut_off(connection)
-
-    def service_actions(self) -> None:
-        """Cut off connections that are over their time; `serve_forever` calls this about ten times a second."""
-        now = time.monotonic()
-        for connection, end in list(self._busy.values()):
-            if now > end:
-                _cut_off(connection)
-
-    @property
-    def port(self) -> int:
-        return int(self.server_address[1])
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if len(self._busy) >= MOST_REQUESTS:
-            self.shutdown_request(request)
-            return
-        thread = threading.Thread(
-            target=self._answer, args=(request, client_address), name="starrocks-metrics-request", daemon=True
-        )
-        self._busy[thread] = request, time.monotonic() + _REQUEST_SECONDS
-        thread.start()
-
-    def _answer(self, request: Any, client_address: Any) -> None:
-        try:
-            self.process_request_thread(request, client_address)
-        finally:
-            self._busy.pop(threading.current_thread(), None)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignored: a client may disconnect at any time."""
-
-
-def _cut_off(connection: Any) -> None:
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: HttpListener
-    timeout = _IDLE_SECONDS
-    server_version = "starrocks-txn-sink"
-    sys_version = ""
-
-    def do_GET(self) -> None:
-        url = urlsplit(self.path)
-        route = self.server.routes.get(url.path)
-        if self.server.local and not _names_loopback(self.headers.get("Host", "")):
-            # DNS rebinding: a foreign page in a local browser can give its own host name the loopback address.
-            reply = HttpReply(b"This endpoint serves this machine only.\n", status=403)
-        elif route is None:
-            reply = HttpReply(b"Not found. Try /\n", status=404)
-        else:
-            reply = self._call_route(route, HttpQuery(parse_qs(url.query), self.headers.get("Accept", "")))
-        self._send(reply)
-
-    do_HEAD = do_GET  # noqa: N815 - the name is http.server's
-
-    def _call_route(self, route: Route, query: HttpQuery) -> HttpReply:
-        try:
-            return route(query)
-        except Exception as error:  # report a bug here to the client; the sink must not notice
-            return HttpReply(f"{type(error).__name__} while answering.\n".encode(), status=500)
-
-    def _send(self, reply: HttpReply) -> None:
-        self.send_response(reply.status)
-        for name, value in {**_HEADERS, "Content-Type": reply.content_type}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(reply.body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(reply.body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Ignored: a line for each scrape would fill the log."""
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _names_loopback(host: str) -> bool:
-    try:
-        return is_loopback(urlsplit(f"//{host}").hostname or "")
-    except ValueError:
-        return False
 
 
 PORT = 9464

@@ -22,10 +22,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.metrics import MetricsServer
-from starrocks_txn_sink.metrics import server as metrics_server
+from starrocks_txn_sink.metrics import MetricsServer, http_listener
 from starrocks_txn_sink.metrics.catalogue import METRICS, MetricKind
-from starrocks_txn_sink.metrics.server import ASSETS, MOST_REQUESTS, shared_server
+from starrocks_txn_sink.metrics.http_listener import MOST_REQUESTS
+from starrocks_txn_sink.metrics.server import ASSETS, shared_server
 from starrocks_txn_sink.telemetry import Event
 from tests.support.manual_clock import ManualClock
 from tests.support.threads import running
@@ -217,7 +217,7 @@ def test_clients_that_hold_their_connection_take_a_bounded_number_of_threads_and
 
 
 def test_a_client_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_server, "_REQUEST_SECONDS", 0.4)
+    monkeypatch.setattr(http_listener, "_REQUEST_SECONDS", 0.4)
     with MetricsServer(0) as server, hold(server) as client:
         started = time.monotonic()
         with suppress(OSError):
