@@ -62,6 +62,14 @@ def parse_duration(value: object) -> float | None:
     return None if factor is None else float(match[1]) * factor
 
 
+def ago(now: float, then: float) -> str:
+    """Time from `then` to `now` as text."""
+    seconds = max(0.0, now - then)
+    if seconds < 120:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
 @dataclass(frozen=True, slots=True)
 class Deadline:
     """A point in a clock's monotonic time; every step limits its timeout to the remaining seconds."""

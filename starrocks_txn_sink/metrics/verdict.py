@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from starrocks_txn_sink.clock import ago
 from starrocks_txn_sink.metrics.jobs import JobStatus
 from starrocks_txn_sink.metrics.model import Model
 
@@ -39,14 +40,15 @@ class Readiness:
 
 def health_status(model: Model, now: float, limit: float) -> HealthStatus:
     """The most severe statement about the jobs; `limit` is the allowed age of the last progress, in seconds."""
+    return _integrity_status(model, now) or _delay_status(model, now, limit) or _calm_status(model, now)
+
+
+def _delay_status(model: Model, now: float, limit: float) -> HealthStatus | None:
     return (
-        _integrity_status(model, now)
-        or _failure_status(model, now, limit)
+        _failure_status(model, now, limit)
         or _outage_status(model, now)
         or _slow_status(model, now)
         or _lag_status(model, now)
-        or _quiet_status(model, now)
-        or _ok_status(model, now)
     )
 
 
@@ -55,21 +57,18 @@ def _integrity_status(model: Model, now: float) -> HealthStatus | None:
     if violations:
         seen = f"{_plural(violations, 'integrity violation')}, the last one {ago(now, model.last_violation)} ago"
         return HealthStatus(Light.BAD, f"Data is wrong: {seen}. Stop the job and investigate.")
-    doubts = [job for job in model.jobs if job.in_doubt]
-    if doubts:
-        since = min(job.doubt_since for job in doubts)
-        count = _plural(model.jobs.in_doubt, "StarRocks transaction")
-        return HealthStatus(
-            Light.BAD, f"{count} in doubt for {ago(now, since)}: it is unknown whether the commit took effect."
-        )
-    return None
+    if not model.jobs.in_doubt:
+        return None
+    since = min(job.doubt_since for job in model.jobs if job.in_doubt)
+    count = _plural(model.jobs.in_doubt, "StarRocks transaction")
+    text = f"{count} in doubt for {ago(now, since)}: it is unknown whether the commit took effect."
+    return HealthStatus(Light.BAD, text)
 
 
 def _outage_status(model: Model, now: float) -> HealthStatus | None:
-    waiting = [job for job in model.jobs if job.outage_since]
-    if not waiting:
+    job = min((job for job in model.jobs if job.outage_since), key=lambda job: job.outage_since, default=None)
+    if job is None:
         return None
-    job = min(waiting, key=lambda job: job.outage_since)
     light = Light.BAD if now - job.outage_since > _OUTAGE_LIMIT else Light.WARN
     text = f"Waiting for StarRocks for {ago(now, job.outage_since)} ({job.outage_code}); nothing is lost."
     return _of_job(model, job, light, text)
@@ -78,15 +77,13 @@ def _outage_status(model: Model, now: float) -> HealthStatus | None:
 def _failure_status(model: Model, now: float, limit: float) -> HealthStatus | None:
     """A job that has failed, ended or stands still; one that waits for StarRocks does none of these."""
     jobs = [job for job in model.jobs if not job.outage_since]
-    failed = [job for job in jobs if job.failed_at]
-    if failed:
-        job = max(failed, key=lambda job: job.failed_at)
-        text = f"The last micro-batch failed {ago(now, job.failed_at)} ago ({job.failed_code})"
-        return _of_job(model, job, Light.BAD, f"{text}; {_last_commit(job, now)}.")
-    ended = [job for job in jobs if job.ended_code]
-    if ended:
-        job = ended[0]
-        return _of_job(model, job, Light.BAD, f"The query ended {ago(now, job.ended_at)} ago ({job.ended_code}).")
+    failed = max((job for job in jobs if job.failed_at), key=lambda job: job.failed_at, default=None)
+    if failed is not None:
+        text = f"The last micro-batch failed {ago(now, failed.failed_at)} ago ({failed.failed_code})"
+        return _of_job(model, failed, Light.BAD, f"{text}; {_last_commit(failed, now)}.")
+    ended = next((job for job in jobs if job.ended_code), None)
+    if ended is not None:
+        return _of_job(model, ended, Light.BAD, f"The query ended {ago(now, ended.ended_at)} ago ({ended.ended_code}).")
     for job in jobs:
         if job.stale(now, limit):
             text = f"No progress for {ago(now, job.last_progress or job.first_seen)}"
@@ -96,10 +93,9 @@ def _failure_status(model: Model, now: float, limit: float) -> HealthStatus | No
 
 
 def _slow_status(model: Model, now: float) -> HealthStatus | None:
-    slow = [job for job in model.jobs if job.slow(now)]
-    if not slow:
+    job = min((job for job in model.jobs if job.slow(now)), key=lambda job: job.running_since, default=None)
+    if job is None:
         return None
-    job = min(slow, key=lambda job: job.running_since)
     usual = f", usually {ago(job.usual_seconds, 0.0)}" if job.batch_seconds else ""
     waiting = sum(lag.rows for lag in model.source_lags.get(job.query, {}).values())
     rows = f"; {_plural(waiting, 'row')} wait{'s' if waiting == 1 else ''} in the source" if waiting else ""
@@ -122,21 +118,15 @@ def _lag_status(model: Model, now: float) -> HealthStatus | None:
     return _of_job(model, job, Light.WARN, text)
 
 
-def _quiet_status(model: Model, now: float) -> HealthStatus | None:
+def _calm_status(model: Model, now: float) -> HealthStatus:
     if not len(model.jobs):
         return HealthStatus(Light.NONE, f"Waiting for the first micro-batch for {ago(now, model.history.started)}.")
-    if all(job.ended_at for job in model.jobs):
-        last = max(job.last_commit for job in model.jobs)
-        return HealthStatus(
-            Light.NONE, f"The query was stopped; last committed {ago(now, last)} ago; nothing in doubt."
-        )
-    if not any(job.last_commit for job in model.jobs):
-        return HealthStatus(Light.NONE, "No commit yet; nothing in doubt.")
-    return None
-
-
-def _ok_status(model: Model, now: float) -> HealthStatus:
     last = max(job.last_commit for job in model.jobs)
+    if all(job.ended_at for job in model.jobs):
+        text = f"The query was stopped; last committed {ago(now, last)} ago; nothing in doubt."
+        return HealthStatus(Light.NONE, text)
+    if not last:
+        return HealthStatus(Light.NONE, "No commit yet; nothing in doubt.")
     text = f"Committed {ago(now, last)} ago; nothing in doubt"
     if all(job.idle for job in model.jobs):
         return HealthStatus(Light.OK, f"{text}; the source is quiet.")
@@ -161,20 +151,17 @@ def readiness(model: Model, now: float, limit: float) -> Readiness:
         if not job.last_progress:
             return Readiness(False, f"Job {job.name} has not finished a micro-batch yet.")
         if job.stale(now, limit):
-            return Readiness(
-                False,
-                f"Job {job.name} made its last progress {ago(now, job.last_progress)} ago; the limit is {limit:g} s.",
-            )
+            last = f"Job {job.name} made its last progress {ago(now, job.last_progress)} ago"
+            return Readiness(False, f"{last}; the limit is {limit:g} s.")
     return Readiness(True, "Every job makes progress, and nothing is in doubt.")
 
 
 def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
     """Light of each row of the dashboard, in order."""
     recent = model.history.since(now - _RECENTLY)
-    metrics, started = model.metrics, any(job.last_progress or job.failed_at for job in model.jobs)
+    metrics = model.metrics
     wrong = metrics.total("integrity_violations_total") or model.jobs.in_doubt
-    worst = (_failure_status(model, now, limit), _outage_status(model, now))
-    stale = any(status is not None and status.light is Light.BAD for status in worst)
+    delay = _delay_status(model, now, limit)
     age = metrics.value("transaction_age_ratio")
     limit_bytes = metrics.value("buffer_limit_bytes")
     full = metrics.value("buffer_bytes") / limit_bytes if limit_bytes else 0.0
@@ -182,7 +169,7 @@ def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
     waiting = any(job.outage_since for job in model.jobs)
     found = {
         "right": Light.BAD if wrong else _warn(metrics.total("dead_letter_rows_total")),
-        "fresh": Light.BAD if stale else _warn(waiting or _slow_status(model, now) or _lag_status(model, now)),
+        "fresh": Light.OK if delay is None else delay.light,
         "flow": Light.OK,
         "anatomy": Light.BAD if failing else _warn(recent.counts["aborted"]),
         "assembler": _warn(metrics.value("source_transactions_total", "dropped")),
@@ -190,9 +177,9 @@ def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
         "errors": Light.BAD if failing else _warn(waiting or recent.counts["errors"] or recent.counts["dead_letters"]),
         "partitions": Light.OK,
     }
-    return (
-        found if started else {name: Light.BAD if light is Light.BAD else Light.NONE for name, light in found.items()}
-    )
+    if any(job.last_progress or job.failed_at for job in model.jobs):
+        return found
+    return {name: light if light is Light.BAD else Light.NONE for name, light in found.items()}
 
 
 def _warn(condition: object) -> Light:
@@ -210,15 +197,3 @@ def _last_commit(job: JobStatus, now: float) -> str:
 
 def _plural(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def ago(now: float, then: float) -> str:
-    """Time from `then` to `now` as text."""
-    seconds = max(0.0, now - then)
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h"
