@@ -7,17 +7,10 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.metrics import source_lag
+from starrocks_txn_sink.metrics import kafka_offsets
+from starrocks_txn_sink.metrics.kafka_offsets import JvmEnds, client_settings, parse_ends
 from starrocks_txn_sink.metrics.model import Model
-from starrocks_txn_sink.metrics.source_lag import (
-    JvmEnds,
-    LagWatch,
-    QueryLag,
-    SourceLag,
-    WaitingTime,
-    client_settings,
-    parse_ends,
-)
+from starrocks_txn_sink.metrics.source_lag import LagWatch, QueryLag, SourceLag, WaitingTime
 from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.metrics.verdict import Light, health_status, lights
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, Offsets, offsets_of
@@ -169,7 +162,7 @@ def emitted(monkeypatch: pytest.MonkeyPatch) -> tuple[LagWatch, list[Event], lis
     session._jvm.java = Scala()
     session._jvm.java.lang = Scala()
     session._jvm.java.lang.Thread = Scala(currentThread=thread)
-    monkeypatch.setattr(source_lag, "_initial_offsets", lambda *_: "")
+    monkeypatch.setattr(kafka_offsets, "_initial_offsets", lambda *_: "")
     return LagWatch(session, events.append, ManualClock(), lambda _: True), events, answers
 
 
@@ -180,7 +173,7 @@ def test_rows_wait_while_a_micro_batch_runs_also_before_one_has_ended(
     answers += [{P0: 9}, {P0: 9}, {P0: 30}]
     watch._look("q", query(None))
     assert events == []  # the source has noted nothing yet
-    monkeypatch.setattr(source_lag, "_initial_offsets", lambda *_: '{"orders": {"0": 4}}')
+    monkeypatch.setattr(kafka_offsets, "_initial_offsets", lambda *_: '{"orders": {"0": 4}}')
     watch._look("q", query(None))
     for _ in range(2):
         watch._look("q", query('{"orders": {"0": 9}}'))
