@@ -10,7 +10,8 @@ from typing import Any
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import load_properties
 from starrocks_txn_sink.options.addresses import parse_authority
-from starrocks_txn_sink.options.declarations import Check, TableOptions, refusal
+from starrocks_txn_sink.options.declarations import Check, refusal
+from starrocks_txn_sink.options.values import TableOptions
 
 # --- one option ---
 

@@ -16,64 +16,6 @@ from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.addresses import split_list
-from starrocks_txn_sink.public_names import suggests_arguments
-
-
-class Delivery(Enum):
-    """The effect of a replayed micro-batch on the tables."""
-
-    AT_LEAST_ONCE = "at-least-once"
-    EXACTLY_ONCE = "exactly-once"
-
-
-class SchemaChanges(Enum):
-    """The reaction to a typed route that differs from its table."""
-
-    FAIL = "fail"
-    IGNORE = "ignore"
-    APPLY = "apply"
-
-
-class Transactions(Enum):
-    """Which rows of a micro-batch are one StarRocks transaction, with several lanes."""
-
-    AUTO = "auto"
-    BATCH = "batch"
-    LANE = "lane"
-
-
-class OnBadRows(Enum):
-    """The reaction to rows that the server rejects."""
-
-    FAIL = "fail"
-    QUARANTINE = "quarantine"
-
-
-class Compression(Enum):
-    """Compression of load bodies: `value` is the option's text, and the header `compression` except for `none`."""
-
-    NONE = "none"
-    GZIP = "gzip"
-    LZ4_FRAME = "lz4_frame"
-    ZSTD = "zstd"
-
-    @property
-    def csv_format(self) -> str:
-        """The property `format` of compressed CSV: the compression is part of its name (wire contract 5.2)."""
-        return {"none": "csv", "lz4_frame": "lz4"}.get(self.value, self.value)
-
-
-@suggests_arguments
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableOptions:
-    """Options of one table.
-
-    Args:
-        properties: Stream-load properties of the table. They override the properties of all tables.
-    """
-
-    properties: Mapping[str, str] = field(default_factory=dict)
-
 
 Check = Callable[[str, Any], Any]
 
@@ -111,8 +53,6 @@ class OptionKind:
         """Declare an option. With `derive`, an omitted option gets a default computed from the other options."""
         shown = default_text or ("required" if default is MISSING else _show(default, self.unit))
         metadata = {"option": Declaration(self, meaning, default, derive, shown)}
-        if default is MISSING and derive is None:
-            return field(metadata=metadata, repr=not secret)
         if isinstance(default, dict):
             return field(default_factory=dict, metadata=metadata, repr=not secret)
         return field(default=None if derive else default, metadata=metadata, repr=not secret)
@@ -129,26 +69,21 @@ class Declaration:
     default_text: str
 
 
-_TIME_UNITS = {"": 1.0, "s": 1.0, "ms": 0.001, "min": 60.0, "h": 3600.0}
-_SIZE_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+def _number(convert: Callable[[str], float], digits: str, units: Mapping[str, float]) -> Callable[[str], object]:
+    """A reader of numbers, whose text matches `digits`, with one of `units` behind it."""
+
+    def read(written: str) -> object:
+        found = re.fullmatch(rf"\s*({digits})\s*([a-z]*)\s*", written.lower())
+        if found is None or found[2] not in units:
+            return written
+        return convert(found[1]) * units[found[2]]
+
+    return read
 
 
-def _integer(written: str) -> int | str:
-    return int(written) if re.fullmatch(r"\s*[+-]?\d{1,18}\s*", written) else written
-
-
-def _seconds(written: str) -> float | str:
-    found = re.fullmatch(r"\s*(-?\d{1,12}(?:\.\d+)?)\s*([a-z]*)\s*", written.lower())
-    if found is None or found[2] not in _TIME_UNITS:
-        return written
-    return float(found[1]) * _TIME_UNITS[found[2]]
-
-
-def _bytes(written: str) -> int | str:
-    found = re.fullmatch(r"\s*(-?\d{1,15})\s*([a-z]*)\s*", written.lower())
-    if found is None or found[2] not in _SIZE_UNITS:
-        return written
-    return int(found[1]) * _SIZE_UNITS[found[2]]
+_integer = _number(int, r"[+-]?\d{1,18}", {"": 1})
+_seconds = _number(float, r"-?\d{1,12}(?:\.\d+)?", {"": 1.0, "s": 1.0, "ms": 0.001, "min": 60.0, "h": 3600.0})
+_bytes = _number(int, r"-?\d{1,15}", {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30})
 
 
 def text(allowed: str = "a non-empty text", pattern: str = r"[^\x00-\x1f\x7f]+", *, secret: bool = False) -> OptionKind:

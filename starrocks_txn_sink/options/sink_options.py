@@ -18,7 +18,7 @@ from starrocks_txn_sink.options import addresses, checks, load_properties, redir
 from starrocks_txn_sink.options import declarations as kind
 from starrocks_txn_sink.options.combinations import Feature, Features, default_phrases, refuse_conflicts
 from starrocks_txn_sink.options.connectors import translate
-from starrocks_txn_sink.options.declarations import (
+from starrocks_txn_sink.options.values import (
     Compression,
     Delivery,
     OnBadRows,

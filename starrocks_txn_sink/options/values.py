@@ -1,0 +1,65 @@
+"""Values of options: the choices, and the options of one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from starrocks_txn_sink.public_names import suggests_arguments
+
+
+class Delivery(Enum):
+    """The effect of a replayed micro-batch on the tables."""
+
+    AT_LEAST_ONCE = "at-least-once"
+    EXACTLY_ONCE = "exactly-once"
+
+
+class SchemaChanges(Enum):
+    """The reaction to a typed route that differs from its table."""
+
+    FAIL = "fail"
+    IGNORE = "ignore"
+    APPLY = "apply"
+
+
+class Transactions(Enum):
+    """Which rows of a micro-batch are one StarRocks transaction, with several lanes."""
+
+    AUTO = "auto"
+    BATCH = "batch"
+    LANE = "lane"
+
+
+class OnBadRows(Enum):
+    """The reaction to rows that the server rejects."""
+
+    FAIL = "fail"
+    QUARANTINE = "quarantine"
+
+
+class Compression(Enum):
+    """Compression of load bodies: `value` is the option's text, and the header `compression` except for `none`."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    LZ4_FRAME = "lz4_frame"
+    ZSTD = "zstd"
+
+    @property
+    def csv_format(self) -> str:
+        """The property `format` of compressed CSV: the compression is part of its name (wire contract 5.2)."""
+        return {"none": "csv", "lz4_frame": "lz4"}.get(self.value, self.value)
+
+
+@suggests_arguments
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """Options of one table.
+
+    Args:
+        properties: Stream-load properties of the table. They override the properties of all tables.
+    """
+
+    properties: Mapping[str, str] = field(default_factory=dict)
