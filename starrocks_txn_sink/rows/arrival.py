@@ -62,15 +62,15 @@ class ArrivalOrder:
         source transactions do not fit `held_bytes`; RowsCutOff, RowsAfterEnd; InputError for NULLs.
         """
         # Strict: without a sort the sentinel may come too early, and rows behind it would be lost silently.
-        marked = segments.rows_before_sentinel(batches, POSITION, strict=True) if self.sentinel else _filled(batches)
-        first, small = take_first(marked, self.small_rows, SMALL_BYTES)
+        lane = segments.rows_before_sentinel(batches, POSITION, strict=True) if self.sentinel else filter(len, batches)
+        first, small = take_first(lane, self.small_rows, SMALL_BYTES)
         if small:
             if first:
                 yield _sort(_concat(first))
             return
         if self.small_only:
             raise Unordered(f"These are more than {self.small_rows} rows, or {SMALL_BYTES} bytes.")
-        for batch in chain(first, marked):
+        for batch in chain(first, lane):
             segments.refuse_nulls(batch)
             yield from self._whole(batch)
         yield from self._held  # Segmenter rejects these: their source transactions have no END
@@ -83,7 +83,7 @@ class ArrivalOrder:
             rows = rows.take(pc.array_sort_indices(pa.array(_codes(rows)[0])))
             runs = segments.runs_of(rows)
         parts = [_PartitionRows(name, rows.slice(low, high - low)) for name, low, high in segments.list_runs(runs)]
-        held = {_name(one): one.num_rows for one in self._held}
+        held = {one.column(PARTITION)[0].as_py(): one.num_rows for one in self._held}
         for part in parts:
             self._check(part, held.get(part.name, 0))
         self._held = []
@@ -135,7 +135,7 @@ class ArrivalOrder:
 
     def _check(self, part: _PartitionRows, held: int) -> None:
         """Raise Unordered if rows of `part` are not by position and seq; its first `held` rows are checked already."""
-        positions, seqs = part.positions, part.seqs
+        positions, seqs = _ints(part.rows, POSITION), _ints(part.rows, SEQ)
         if held < part.rows.num_rows and part.name in self._latest:
             last, seq = self._latest[part.name]
             positions = np.concatenate(([last], positions[held:]))
@@ -161,14 +161,6 @@ class _PartitionRows:
     rows: pa.RecordBatch
 
     @property
-    def positions(self) -> Ints:
-        return _ints(self.rows, POSITION)
-
-    @property
-    def seqs(self) -> Ints:
-        return _ints(self.rows, SEQ)
-
-    @property
     def ended(self) -> bool:
         """Whether the last source transaction is whole."""
         return bool(self.rows.column(TRANSACTION_END)[-1].as_py())
@@ -192,10 +184,6 @@ def take_first(pieces: Iterator[Piece], rows: int, size: int) -> tuple[list[Piec
     return first, True
 
 
-def _filled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return (batch for batch in batches if batch.num_rows)
-
-
 def _sort(rows: pa.RecordBatch) -> pa.RecordBatch:
     segments.refuse_nulls(rows)
     codes, names = _codes(rows)
@@ -211,11 +199,6 @@ def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 def _codes(rows: pa.RecordBatch) -> tuple[Ints, list[str]]:
     named = pc.dictionary_encode(rows.column(PARTITION))
     return named.indices.to_numpy(zero_copy_only=False).astype(np.int64), named.dictionary.to_pylist()
-
-
-def _name(rows: pa.RecordBatch) -> str:
-    name: str = rows.column(PARTITION)[0].as_py()
-    return name
 
 
 def _ints(rows: pa.RecordBatch, name: str) -> Ints:
@@ -382,16 +365,16 @@ def _read_rows(rows: pa.Array) -> pa.Table | None:
 def _fault(text: bytes, *, allow_torn: bool) -> str | None:
     """What is wrong with a row, by Python's `json`; None if nothing is."""
     try:
-        members = _DECODER.decode(text.decode())
+        names = _DECODER.decode(text.decode())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         extra = isinstance(error, json.JSONDecodeError) and error.msg == "Extra data"
         torn = allow_torn and not extra and not _may_join(text.decode(errors="replace"))
         return None if torn else "is not exactly one JSON object"
     except RecursionError:
         return "is not exactly one JSON object"
-    if not isinstance(members, _Members):
+    if not isinstance(names, tuple):
         return "is not exactly one JSON object"
-    return f"has the column {columns.OWN_OP}, which belongs to the sink" if columns.OWN_OP in members.names else None
+    return f"has the column {columns.OWN_OP}, which belongs to the sink" if columns.OWN_OP in names else None
 
 
 def _may_join(torn: str) -> bool:
@@ -408,14 +391,12 @@ def _may_join(torn: str) -> bool:
     return False
 
 
-class _Members:
-    """The members of an object; only their names matter."""
-
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        self.names = [name for name, _ in pairs]
+def _names(members: list[tuple[str, Any]]) -> tuple[str, ...]:
+    return tuple(name for name, _ in members)
 
 
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_Members, parse_int=str, parse_float=str)
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_names, parse_int=str, parse_float=str)
+"""Of an object only the names matter: it becomes a tuple of them, and nothing else becomes a tuple."""
 
 
 _NAMED_ROWS: Final = 100
@@ -454,14 +435,14 @@ class MemberNames:
             left = _NAMED_ROWS if self.wants(table) else 0
         rows = list(_first_rows(piece, left))
         self._left[table] = left - len(rows) if rows else 0
-        upserts = [row.names for row in rows if columns.OWN_OP not in row.names]
+        upserts = [row for row in rows if columns.OWN_OP not in row]
         if upserts:
             names = {name.encode("utf-8", "replace").decode() for row in upserts for name in row}
             self._found.setdefault(table, set()).update(names)
 
 
-def _first_rows(piece: memoryview, most: int) -> Iterator[_Members]:
-    """The first rows of a piece of a body; ends before a row that cannot be read."""
+def _first_rows(piece: memoryview, most: int) -> Iterator[tuple[str, ...]]:
+    """The names in the first rows of a piece of a body; ends before a row that cannot be read."""
     text, at = bytes(piece[:_NAMED_BYTES]).decode(errors="replace") if most else "", 0
     for _ in range(most):
         between = _BETWEEN.match(text, at)
@@ -469,5 +450,5 @@ def _first_rows(piece: memoryview, most: int) -> Iterator[_Members]:
             row, at = _DECODER.raw_decode(text, between.end() if between else at)
         except (json.JSONDecodeError, RecursionError):
             return
-        if isinstance(row, _Members):
+        if isinstance(row, tuple):
             yield row

@@ -90,10 +90,8 @@ class UnpositionedSegmenter:
                 "checkpoint, or give the query another `job` and write what is missing by hand.",
             )
         rows = batch.num_rows
-        self.rows += rows
-        if HASH in batch.schema.names:
-            hashes = batch.column(HASH).to_numpy(zero_copy_only=False)
-            self.sum = (self.sum + int(hashes.view(np.uint64).sum(dtype=np.uint64))) & _MASK
+        hashes = batch.column(HASH).to_numpy(zero_copy_only=False) if HASH in batch.schema.names else np.zeros(0)
+        self.add(rows, int(hashes.view(np.uint64).sum(dtype=np.uint64)))
         if not self.replayed:
             if self.check is not None:
                 self.check(batch)
