@@ -105,9 +105,7 @@ class SharedTransactionCoordinator:
     @property
     def finished(self) -> bool:
         """Whether all rows are committed and confirmed, or the lane has failed for good."""
-        if self.phase is Phase.FAILED:
-            return True
-        return self.phase is Phase.IDLE and self.buffer.finished
+        return self.phase is Phase.FAILED or (self.phase is Phase.IDLE and self.buffer.finished)
 
     @property
     def waiting_for(self) -> str:

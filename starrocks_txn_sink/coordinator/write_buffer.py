@@ -359,8 +359,7 @@ class WriteBuffer:
         return self.batches[-1]
 
     def _start_batch(self) -> None:
-        spill = self._spill_chunks if self.spill is not None else None
-        batch = TransactionBatch(self.limits.retry_buffer_bytes, spill, self.keyed, self.hold)
+        batch = TransactionBatch(self.limits.retry_buffer_bytes, self._spill_chunks, self.keyed, self.hold)
         batch.sent = [] if self.repeatable else None
         self.batches.append(batch)
 
