@@ -197,8 +197,8 @@ class Repeats:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._guard = threading.Lock()
-        self._seen: LatestValues[tuple[object, ...], tuple[float, int]]  # when a kind was written, and how many since
-        self._seen = LatestValues(_MOST_KINDS)
+        # when a kind was written, and how many since
+        self._seen = LatestValues[tuple[object, ...], tuple[float, int]](_MOST_KINDS)
 
     def due(self, event: str, fields: Mapping[str, Any]) -> dict[str, int] | None:
         """Further fields of a line that is due: `left_out`, if there were any; None for a line to leave out."""

@@ -56,8 +56,6 @@ class HttpListener(ThreadingHTTPServer):
     nobody holds the MOST_REQUESTS threads.
     """
 
-    daemon_threads = True
-    allow_reuse_address = True
     request_queue_size = 64
 
     def __init__(self, host: str, port: int, routes: Mapping[str, Route]) -> None:

@@ -257,10 +257,8 @@ def _series(model: Model, now: float, seconds: int) -> dict[str, Any]:
     def flow(name: str) -> list[float | None]:
         return [round(window.counts[name] / step, 3) if window.at >= begun else None for window in windows]
 
-    def level(name: str) -> list[float | None]:
-        return [window.levels.get(name) for window in windows]
-
     names = ("transactions", "rows", "bytes", "commits", "aborted", "failed", "errors", "retries", "violations")
+    levels = ("open", "state_bytes", "buffer_bytes", "batch_seconds", "lag_rows", "lag_seconds")
     return {
         "start": start,
         "step": step,
@@ -269,8 +267,5 @@ def _series(model: Model, now: float, seconds: int) -> dict[str, Any]:
         "latency_p99": [window.latency.percentile(0.99) for window in windows],
         "commit_p50": [window.commit.percentile(0.5) for window in windows],
         "commit_p99": [window.commit.percentile(0.99) for window in windows],
-        **{
-            name: level(name)
-            for name in ("open", "state_bytes", "buffer_bytes", "batch_seconds", "lag_rows", "lag_seconds")
-        },
+        **{name: [window.levels.get(name) for window in windows] for name in levels},
     }
