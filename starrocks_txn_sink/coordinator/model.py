@@ -363,19 +363,21 @@ def receipt_of(fields: dict[str, Any]) -> Receipt:
     return Receipt(**{**fields, **nested})
 
 
-@dataclass(frozen=True, slots=True)
-class BeginAction:
+@dataclass(frozen=True)
+class _LabelAction:
+    label: str
+
+
+class BeginAction(_LabelAction):
     """Open a StarRocks transaction."""
 
     said: ClassVar = "begin"
-    label: str
 
 
-@dataclass(frozen=True, slots=True)
-class LoadAction:
+@dataclass(frozen=True)
+class LoadAction(_LabelAction):
     """Send chunks of one table under the label; `newest_first`: those of the table's earlier loads come after them."""
 
-    label: str
     table: str
     chunks: tuple[Chunk, ...]
     newest_first: bool = False
@@ -398,40 +400,33 @@ class LoadAction:
         return sum(chunk.memory for chunk in self.chunks)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckAction:
+class CheckAction(_LabelAction):
     """Read the owner rows of the ledger again: this lane must still be their owner."""
 
     said: ClassVar = "the owner check"
-    label: str
 
 
-@dataclass(frozen=True, slots=True)
-class RecoverAction:
+@dataclass(frozen=True)
+class RecoverAction(_LabelAction):
     """Settle an unknown outcome: take the lane over from ourselves and read the ledger.
 
     The rows are visible exactly if the ledger has `label` at the last positions of `spans`.
     """
 
     said: ClassVar = "the take-over after the commit"
-    label: str
     spans: tuple[PositionSpan, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CommitAction:
+class CommitAction(_LabelAction):
     """Commit, and confirm that the rows are VISIBLE."""
 
     said: ClassVar = "the commit"
-    label: str
 
 
-@dataclass(frozen=True, slots=True)
-class RollbackAction:
+class RollbackAction(_LabelAction):
     """Roll the label back."""
 
     said: ClassVar = "the rollback"
-    label: str
 
 
 Action = BeginAction | LoadAction | CheckAction | CommitAction | RecoverAction | RollbackAction
