@@ -165,23 +165,12 @@ def _quote(value: Any) -> str:
 # --- lines of the sink's events ---
 
 _LEVELS = {
-    "step.failed": logging.WARNING,
-    "session.opened": logging.INFO,
-    "batch.completed": logging.INFO,
-    "batch.failed": logging.ERROR,
-    "batch.stopped": logging.INFO,
-    "integrity.violated": logging.ERROR,
-    "audit.failed": logging.WARNING,
-    "label.unlisted": logging.WARNING,
-    "columns.unknown": logging.WARNING,
-    "deletes.unfilled": logging.WARNING,
-    "source.slow": logging.WARNING,
-    "columns.unnamed": logging.INFO,
-    "rows.dead_lettered": logging.WARNING,
-    "transaction.open": logging.WARNING,
-    "write.progressed": logging.INFO,
-    "outage.waiting": logging.WARNING,
-    "outage.ended": logging.INFO,
+    **dict.fromkeys(("batch.failed", "integrity.violated"), logging.ERROR),
+    **dict.fromkeys(("step.failed", "audit.failed", "outage.waiting", "source.slow"), logging.WARNING),
+    **dict.fromkeys(("label.unlisted", "columns.unknown", "deletes.unfilled"), logging.WARNING),
+    **dict.fromkeys(("rows.dead_lettered", "transaction.open"), logging.WARNING),
+    **dict.fromkeys(("session.opened", "batch.completed", "batch.stopped"), logging.INFO),
+    **dict.fromkeys(("columns.unnamed", "write.progressed", "outage.ended"), logging.INFO),
 }
 
 

@@ -6,7 +6,6 @@ import contextlib
 import threading
 from functools import cache, partial
 from importlib import resources
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -158,9 +157,7 @@ class MetricsServer:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # --- routes ---

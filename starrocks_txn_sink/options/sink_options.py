@@ -275,9 +275,7 @@ class SinkOptions:
         checks.check_times(self.commit_interval, self.timeout)
         checks.check_sizes(self.buffer_bytes, chunk_bytes=self.chunk_bytes, load_bytes=self.load_bytes)
         checks.check_password(
-            password=self.password,
-            password_file=self.password_file,
-            password_environment=self.password_environment,
+            password=self.password, password_file=self.password_file, password_environment=self.password_environment
         )
         tls = (self.tls_ca, self.tls_certificate, self.tls_key)
         secure = self.frontends[0].scheme == "https" or self.query_tls
