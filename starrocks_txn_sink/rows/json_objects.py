@@ -27,15 +27,23 @@ def read_objects(lines: pa.Array, fields: pa.Schema) -> pa.Table | None:
     """
     if not _one_object_each(lines):
         return None
-    reading = pj.ReadOptions(use_threads=False, block_size=_block_bytes(lines))
-    parsing = pj.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
     try:
         one = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
         text = pc.binary_join(one, pa.scalar("\n", lines.type)).buffers()[2]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    return read_lines(text, fields, len(lines), _block_bytes(lines))
+
+
+def read_lines(text: pa.Buffer, fields: pa.Schema, rows: int, block_bytes: int) -> pa.Table | None:
+    """The members `fields` of `rows` lines, none of which is longer than a block; None as in `read_objects`."""
+    reading = pj.ReadOptions(use_threads=False, block_size=block_bytes)
+    parsing = pj.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
+    try:
         read = pj.read_json(pa.BufferReader(text), reading, parsing)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
-    return read if read.num_rows == len(lines) else None
+    return read if read.num_rows == rows else None
 
 
 def _one_object_each(values: pa.Array) -> bool:

@@ -18,13 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 from numpy.lib.stride_tricks import sliding_window_view
 
 from starrocks_txn_sink.coordinator.model import SEPARATOR, Ints
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN
 from starrocks_txn_sink.rows import columns
-from starrocks_txn_sink.rows.json_objects import BLOCK_BYTES
+from starrocks_txn_sink.rows.json_objects import BLOCK_BYTES, read_lines
 from starrocks_txn_sink.rows.segments import Bools, Octets
 
 _NUMBER: Final = re.compile(r"[ \t]*([+-]?)0*([0-9]*?)(?:\.([0-9]*?)0*)?[ \t]*")
@@ -286,18 +285,13 @@ def _ends_values(letters: npt.NDArray[np.uint8]) -> Bools:
 def _read_members(text: Octets, starts: Ints, key: TableKey) -> list[pa.Array] | None:
     """The key's members of JSON rows; None where Arrow cannot read them by their types, or not as so many rows."""
     fields = pa.schema((each.field, pa.int64() if each.key_type is KeyType.INTEGER else pa.string()) for each in key)
-    longest = int(np.diff(starts).max())
-    reading = pj.ReadOptions(use_threads=False, block_size=max(BLOCK_BYTES, 2 * longest))  # a row must fit into a block
-    parsing = pj.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
+    block_bytes = max(BLOCK_BYTES, 2 * int(np.diff(starts).max()))  # a row must fit into a block
     found = []
     for low, high in _cut_rows(starts):
         block = text[starts[low] : starts[high]].copy()
         block[starts[low:high] - starts[low]] = _LINE_BREAK
-        try:
-            read = pj.read_json(pa.BufferReader(pa.py_buffer(block)), reading, parsing)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            return None
-        if read.num_rows != high - low:
+        read = read_lines(pa.py_buffer(block), fields, high - low, block_bytes)
+        if read is None:
             return None
         found.append(read)
     table = pa.concat_tables(found)
