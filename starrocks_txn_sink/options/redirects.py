@@ -125,15 +125,12 @@ class RedirectRules:
     def allows(self, target: Address) -> bool:
         """Whether credentials may be sent to `target`, an address that `rewrite` returned."""
         downgrade = self.secure and target.scheme != "https"
-        if target in self.frontends or self._is_mapped(target, downgrade):
+        mapped = self.rewrites.values()
+        if target in (*self.frontends, *mapped) or (not downgrade and replace(target, scheme="") in mapped):
             return True
         if not downgrade and any(target.host == frontend.host for frontend in self.frontends):
             return True
         return any(rule.allows(target, self.secure) for rule in self.rules)
-
-    def _is_mapped(self, target: Address, downgrade: bool) -> bool:
-        mapped = self.rewrites.values()
-        return target in mapped or (not downgrade and replace(target, scheme="") in mapped)
 
     def query_target(self, host: str, port: int) -> Address:
         """The query port to connect to for the leader's address `host` and `port`.
