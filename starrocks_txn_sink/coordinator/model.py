@@ -49,10 +49,6 @@ class RowIndex:
     positions: Ints
     offsets: npt.NDArray[np.integer]
 
-    def count_up_to(self, position: int) -> int:
-        """Number of rows with a position up to `position`, inclusive."""
-        return int(np.searchsorted(self.positions, position, side="right"))
-
     def cut(self, piece: memoryview, low: int, high: int) -> tuple[memoryview, RowIndex]:
         """Slice rows `low` to `high` (exclusive) out of the piece, with their index."""
         start = int(self.offsets[0])

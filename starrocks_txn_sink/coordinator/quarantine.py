@@ -59,7 +59,7 @@ def _find_cut(positions: dict[str, Ints], count: int) -> Cut:
 
 
 def _count_left(found: Ints, place: int, cut: Cut) -> int:
-    """Number of a partition's source transactions that go to the left."""
+    """How many of the ascending positions `found` in a partition go to the left."""
     if place != cut[0]:
         return len(found) if place < cut[0] else 0
     return int(np.searchsorted(found, cut[1], side="right"))
@@ -69,7 +69,7 @@ def _divide_chunk(chunk: Chunk, place: int, cut: Cut, left: TransactionBatch, ri
     first, second = Chunk(chunk.partition, chunk.table), Chunk(chunk.partition, chunk.table)
     for piece, row_index in _indexed_pieces(chunk):
         rows = len(row_index.positions)
-        low = row_index.count_up_to(cut[1]) if place == cut[0] else (rows if place < cut[0] else 0)
+        low = _count_left(row_index.positions, place, cut)
         for target, begin, end in ((first, 0, low), (second, low, rows)):
             if end > begin:
                 part, own = row_index.cut(piece, begin, end)
@@ -173,6 +173,6 @@ def _table_rows(batch: TransactionBatch, table: str) -> Iterator[bytes]:
     """Rows of a table, without their separators."""
     for chunk in batch.chunks():
         if chunk.table == table:
-            for piece, row_index in zip(chunk.pieces, chunk.row_indexes, strict=True):
-                for row in row_index.rows(piece) if row_index is not None else ():
+            for piece, row_index in _indexed_pieces(chunk):
+                for row in row_index.rows(piece):
                     yield row[len(SEPARATOR) :]
