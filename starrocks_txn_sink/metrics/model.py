@@ -22,7 +22,7 @@ with its receipts, or in its error. So each count arrives once, even if Spark re
 import platform
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from starrocks_txn_sink.clock import Clock
@@ -34,8 +34,6 @@ from starrocks_txn_sink.metrics.source_lag import SourceLag
 from starrocks_txn_sink.metrics.spark_progress import QueryProgress
 from starrocks_txn_sink.telemetry import Event, LatestValues
 from starrocks_txn_sink.writer.messages import LaneReport
-
-Handler = Callable[[Mapping[str, Any], float], None]
 
 
 class Model:
@@ -61,7 +59,7 @@ class Model:
 
     def record(self, event: Event) -> None:
         """Add one event; the method `_on_batch_started` takes the event `batch.started`. Ignore an unknown one."""
-        handler: Handler | None = getattr(self, f"_on_{event.name.replace('.', '_')}", None)
+        handler = getattr(self, f"_on_{event.name.replace('.', '_')}", None)
         if handler is not None:
             with self.lock:
                 handler(event.fields, self.clock.wall())

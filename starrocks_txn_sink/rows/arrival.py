@@ -95,15 +95,14 @@ class ArrivalOrder:
 
     def _in_turn(self, parts: list[_PartitionRows]) -> Iterator[pa.RecordBatch]:
         """Yield the partition that the lane has read in part, then the others; hold their unfinished ends."""
-        if self._unfinished is not None:
-            going_on = [part for part in parts if part.name == self._unfinished]
-            parts = [part for part in parts if part.name != self._unfinished]
-            for part in going_on:
-                whole, rest = part.split()
-                yield from whole
-                parts += rest if whole else []
-                self._unfinished = None if whole else part.name
-                yield from () if whole else (one.rows for one in rest)
+        going_on = [part for part in parts if part.name == self._unfinished]
+        parts = [part for part in parts if part.name != self._unfinished]
+        for part in going_on:
+            whole, rest = part.split()
+            yield from whole
+            parts += rest if whole else []
+            self._unfinished = None if whole else part.name
+            yield from () if whole else (one.rows for one in rest)
         tails: list[_PartitionRows] = []
         for part in parts:
             whole, rest = part.split()
