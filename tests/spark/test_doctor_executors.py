@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from pyspark.sql import SparkSession
 
-from starrocks_txn_sink.operations.doctor.libraries import check_executors
+from starrocks_txn_sink.operations.doctor.executors import check_executors
 from starrocks_txn_sink.operations.doctor.target import Endpoint, Severity, Target
 from starrocks_txn_sink.options import SinkOptions
 

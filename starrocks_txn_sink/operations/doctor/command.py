@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from starrocks_txn_sink.errors import StarRocksSinkError
-from starrocks_txn_sink.operations.doctor import frontends, libraries, server, tables
+from starrocks_txn_sink.operations.doctor import executors, frontends, libraries, privileges, server, tables
 from starrocks_txn_sink.operations.doctor.target import Check, Finding, SectionSkipped, Severity, Target, exit_code
 from starrocks_txn_sink.operations.rehearsal import command as rehearsal
 from starrocks_txn_sink.operations.rehearsal.findings import Verdict
@@ -69,9 +69,9 @@ SECTIONS: tuple[tuple[str, Section], ...] = (
     ("transaction", frontends.check_empty_transaction),
     ("tables", tables.check_tables),
     ("backends", frontends.check_backends),
-    ("privileges", tables.check_privileges),
+    ("privileges", privileges.check_privileges),
     ("limits", server.check_limits),
-    ("executors", libraries.check_executors),
+    ("executors", executors.check_executors),
 )
 """In order of dependence: later sections use the version, leader, tables and endpoints that earlier ones found."""
 

@@ -18,16 +18,17 @@ from hypothesis import strategies as st
 from starrocks_txn_sink import spark_version
 from starrocks_txn_sink.errors import QueryRefused, SparkTooOld
 from starrocks_txn_sink.http.connection import HttpResponse
-from starrocks_txn_sink.operations.doctor import frontends, libraries, server, tables
+from starrocks_txn_sink.operations.doctor import frontends, libraries, privileges, server, tables
 from starrocks_txn_sink.operations.doctor import target as reach
 from starrocks_txn_sink.operations.doctor.command import json_document, summary_line, text_lines
+from starrocks_txn_sink.operations.doctor.executors import judge_reports, judge_speculation
 from starrocks_txn_sink.operations.doctor.frontends import (
     judge_members,
     judge_query_leader,
     judge_redirect,
     judge_refusal,
 )
-from starrocks_txn_sink.operations.doctor.libraries import installed_versions, judge_reports, judge_speculation
+from starrocks_txn_sink.operations.doctor.libraries import installed_versions
 from starrocks_txn_sink.operations.doctor.tables import TableDefinition
 from starrocks_txn_sink.operations.doctor.target import Check, Finding, Severity, exit_code
 from starrocks_txn_sink.options import SinkOptions, TableOptions
@@ -433,25 +434,25 @@ GRANTS = [
     ],
 )
 def test_privileges_are_read_from_grants(privilege: str, database: str, table: str | None, allowed: bool) -> None:
-    assert tables.is_granted(privilege, database, table, GRANTS) is allowed
+    assert privileges.is_granted(privilege, database, table, GRANTS) is allowed
 
 
 @pytest.mark.parametrize("grant", ["GRANT 'root' TO 'root'@'%'", "GRANT 'reader', 'db_admin' TO 'etl'@'%'"])
 def test_the_servers_own_roles_may_do_everything(grant: str) -> None:
-    assert tables.is_granted("INSERT", "shop", "orders", [grant]) is True
+    assert privileges.is_granted("INSERT", "shop", "orders", [grant]) is True
 
 
 @pytest.mark.parametrize("place", ["ALL TABLES IN ALL DATABASES", "ALL DATABASES"])
 def test_grants_on_all_databases(place: str) -> None:
     grants = [f"GRANT INSERT ON {place} TO USER 'etl'@'%'", f"GRANT CREATE TABLE ON {place} TO USER 'etl'@'%'"]
-    assert tables.is_granted("INSERT", "shop", "orders", grants) is place.startswith("ALL TABLES")
-    assert tables.is_granted("CREATE TABLE", "shop", None, grants) is True
+    assert privileges.is_granted("INSERT", "shop", "orders", grants) is place.startswith("ALL TABLES")
+    assert privileges.is_granted("CREATE TABLE", "shop", None, grants) is True
 
 
 def test_grants_that_cannot_be_read_are_not_guessed() -> None:
-    assert tables.is_granted("INSERT", "shop", "orders", None) is None
-    assert tables.judge_insert(None, "orders").severity is SKIPPED
-    assert complete(tables.judge_insert(False, "orders")).severity is WARNING
+    assert privileges.is_granted("INSERT", "shop", "orders", None) is None
+    assert privileges.judge_insert(None, "orders").severity is SKIPPED
+    assert complete(privileges.judge_insert(False, "orders")).severity is WARNING
 
 
 @pytest.mark.parametrize(
@@ -459,7 +460,7 @@ def test_grants_that_cannot_be_read_are_not_guessed() -> None:
     [(True, True, GOOD), (False, True, FAILURE), (None, True, SKIPPED), (True, False, FAILURE)],
 )
 def test_a_ledger_that_is_not_there_must_be_creatable(allowed: bool | None, wanted: bool, severity: Severity) -> None:
-    assert complete(tables.judge_ledger_create(allowed, wanted)).severity is severity
+    assert complete(privileges.judge_ledger_create(allowed, wanted)).severity is severity
 
 
 # --- executors ---
