@@ -11,7 +11,7 @@ from functools import partial
 
 from starrocks_txn_sink.errors import OptionError, Outage, SparkTooOld, StarRocksSinkError, Terminal, Transient
 from starrocks_txn_sink.metrics.catalogue import ERRORS, PREFIX, SPARK
-from starrocks_txn_sink.operations.where import JobLedgerMissing, UnknownJob
+from starrocks_txn_sink.operations.ledger_reader import JobLedgerMissing, UnknownJob
 from tools.tables import table
 
 FOLDER = "docs/operations/errors"

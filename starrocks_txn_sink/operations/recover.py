@@ -15,16 +15,16 @@ from typing import Any
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.operations.ledger_reader import LedgerReader
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol import ledger
 from starrocks_txn_sink.protocol.fencing import roll_back_until_confirmed
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier, retry_until_answered
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, retry_until_answered
 from starrocks_txn_sink.protocol.wire import Operation, Reply
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
-_TABLE = "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 _OWNERS = (
     "SELECT kind, name, epoch, checkpoint, batch, updated_at FROM {} WHERE job = %s AND kind IN ('driver', 'lane')"
 )
@@ -121,7 +121,8 @@ def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False
             # under one token: repeating it after a lost reply changes nothing
             acceptance = ledger.WriteMarker(str(options.job), ledger.ACCEPTED, secrets.token_hex(8))
             protocol.run(retry_until_answered(acceptance, random.Random()), transport, clock, deadline, store)
-        return replace(_findings(connection, options, labels, deadline), accepted=accept)
+        reader = LedgerReader(connection, options.database, deadline)
+        return replace(_findings(reader, str(options.job), labels), accepted=accept)
 
 
 def _labels(options: SinkOptions, roll_back: bool) -> Steps[list[OpenLabel]]:
@@ -143,17 +144,14 @@ def _label_state(label: Label) -> Steps[str]:
     return answer.state.value if isinstance(answer, Reply) and answer.state is not None else "not answered"
 
 
-def _findings(
-    connection: LeaderConnection, options: SinkOptions, labels: Sequence[OpenLabel], deadline: Deadline
-) -> JobFindings:
-    job, table = str(options.job), identifier(options.database, LEDGER_TABLE)
-    if not connection.query(_TABLE, (options.database, LEDGER_TABLE), deadline):
-        return JobFindings(job, options.database, False, labels, (), (), ())
-    owners = [_owner(row) for row in connection.query(_OWNERS.format(table), (job,), deadline)]
-    positions = [_position(row) for row in connection.query(_POSITIONS.format(table), (job,), deadline)]
-    jobs = [str(row[0]) for row in connection.query(f"SELECT DISTINCT job FROM {table} ORDER BY job", (), deadline)]
+def _findings(reader: LedgerReader, job: str, labels: Sequence[OpenLabel]) -> JobFindings:
+    if not reader.existing(LEDGER_TABLE):
+        return JobFindings(job, reader.database, False, labels, (), (), ())
+    owners = [_owner(row) for row in reader.rows(_OWNERS, job)]
+    positions = [_position(row) for row in reader.rows(_POSITIONS, job)]
+    jobs = [name for name in reader.jobs() if name != job]
     owners.sort(key=lambda owner: -1 if owner.lane is None else owner.lane)
-    return JobFindings(job, options.database, True, labels, owners, positions, [name for name in jobs if name != job])
+    return JobFindings(job, reader.database, True, labels, owners, positions, jobs)
 
 
 def _owner(row: tuple[Any, ...]) -> OwnerRow:

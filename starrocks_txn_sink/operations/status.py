@@ -16,14 +16,13 @@ from typing import Any, Final
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
-from starrocks_txn_sink.operations.where import UnknownJob
+from starrocks_txn_sink.operations.ledger_reader import LedgerReader, UnknownJob
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.label import LabelPrefix
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, ListUnfinished, identifier
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, ListUnfinished
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
-_TABLES: Final = "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)"
 _DATABASE: Final = "SELECT SCHEMA_NAME FROM information_schema.schemata WHERE SCHEMA_NAME = %s"
 _ROWS: Final = "SELECT job, kind, name, position, batch, label, epoch, updated_at FROM {} WHERE kind IN (%s, %s)"
 _DEAD: Final = "SELECT job, count(*) FROM {} GROUP BY job"
@@ -118,18 +117,16 @@ def job_statuses(
     ends: Ends | None = None,
 ) -> list[JobStatus]:
     """The state of each job, by name; raises UnknownJob for an `options.job` without rows, and errors of the server."""
-    tables = {
-        str(row[0]) for row in connection.query(_TABLES, (options.database, LEDGER_TABLE, DEAD_LETTER_TABLE), deadline)
-    }
-    if not tables and not connection.query(_DATABASE, (options.database,), deadline):
+    reader = LedgerReader(connection, options.database, deadline)
+    tables = reader.existing(LEDGER_TABLE, DEAD_LETTER_TABLE)
+    if not tables and not reader.rows(_DATABASE, options.database):
         raise OptionError(
             f"There is no database {options.database} that the user may see.",
             hint="Check --database, and the user's privileges.",
             option="database",
         )
-    ledger, dead = (identifier(options.database, name) for name in (LEDGER_TABLE, DEAD_LETTER_TABLE))
-    rows = connection.query(_ROWS.format(ledger), ("driver", "position"), deadline) if LEDGER_TABLE in tables else []
-    letters = dict(connection.query(_DEAD.format(dead), (), deadline)) if DEAD_LETTER_TABLE in tables else {}
+    rows = reader.rows(_ROWS, "driver", "position") if LEDGER_TABLE in tables else []
+    letters = dict(reader.rows(_DEAD, table=DEAD_LETTER_TABLE)) if DEAD_LETTER_TABLE in tables else {}
     jobs = sorted({str(row[0]) for row in rows})
     if options.job is not None and options.job not in jobs:
         raise UnknownJob.among(options.job, options.database, jobs)

@@ -15,15 +15,17 @@ from enum import Enum
 from typing import Any
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.errors import QueryRefused
+from starrocks_txn_sink.operations.ledger_reader import JobLedgerMissing, LedgerReader, UnknownJob
 from starrocks_txn_sink.options import SinkOptions, command_line
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, LOG_TABLE, identifier
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, LOG_TABLE
 from starrocks_txn_sink.sql.connection import LeaderConnection
 
 _SPAN = (
     "SELECT first_position, last_position, label, lane, batch, row_count, tables, loaded_at FROM {} "
-    "WHERE job = %s AND source_partition = %s AND last_position {} %s ORDER BY last_position {} LIMIT 1"
+    "WHERE job = %s AND source_partition = %s AND last_position"
 )
+_PARTITIONS = "SELECT name FROM {} WHERE job = %s AND kind = 'position' ORDER BY name LIMIT 20"
 
 
 class PositionStatus(Enum):
@@ -84,59 +86,29 @@ def locate(position: int, reached: LedgerPosition | None, around: Sequence[Logge
     return LocatedPosition(PositionStatus.VISIBLE, reached, upper=above.since)
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """Queries for one source partition of a job. Raises the errors of `LeaderConnection.query`."""
+def _reached(reader: LedgerReader, job: str, partition: str) -> LedgerPosition | None:
+    """The partition's row in the ledger; None without one."""
+    sql = "SELECT position, label, batch, updated_at FROM {} WHERE job = %s AND kind = 'position' AND name = %s"
+    rows = reader.rows(sql, job, partition)
+    return next((LedgerPosition(int(row[0]), str(row[1]), int(row[2]), str(row[3])) for row in rows), None)
 
-    connection: LeaderConnection
-    deadline: Deadline
-    database: str
-    job: str
-    partition: str
 
-    def ledger_position(self) -> LedgerPosition | None:
-        """The partition's row in the ledger; None without one."""
-        sql = (
-            f"SELECT position, label, batch, updated_at FROM {identifier(self.database, LEDGER_TABLE)} "
-            "WHERE job = %s AND kind = 'position' AND name = %s"
-        )
-        rows = self._query(sql, self.job, self.partition)
-        return next((LedgerPosition(int(row[0]), str(row[1]), int(row[2]), str(row[3])) for row in rows), None)
+def _spans_around(reader: LedgerReader, job: str, partition: str, position: int) -> list[LoggedSpan]:
+    """Rows of the log next to `position`: the first that ends at or above it, the last that ends below."""
+    found = []
+    for sign, order in ((">=", "ASC"), ("<", "DESC")):
+        sql = f"{_SPAN} {sign} %s ORDER BY last_position {order} LIMIT 1"
+        found += [_span(row) for row in reader.rows(sql, job, partition, position, table=LOG_TABLE)]
+    return found
 
-    def spans_around(self, position: int) -> list[LoggedSpan]:
-        """Rows of the log next to `position`: the first that ends at or above it, the last that ends below."""
-        found = []
-        for sign, order in ((">=", "ASC"), ("<", "DESC")):
-            sql = _SPAN.format(identifier(self.database, LOG_TABLE), sign, order)
-            found += [_span(row) for row in self._query(sql, self.job, self.partition, position)]
-        return found
 
-    def existing_tables(self) -> set[str]:
-        """Names of the existing tables among ledger and log."""
-        sql = "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)"
-        return {str(row[0]) for row in self._query(sql, self.database, LEDGER_TABLE, LOG_TABLE)}
-
-    def known_partitions(self) -> list[str]:
-        """Up to 20 source partitions of the job, to help with a wrong name."""
-        ledger = identifier(self.database, LEDGER_TABLE)
-        sql = f"SELECT name FROM {ledger} WHERE job = %s AND kind = 'position' ORDER BY name LIMIT 20"
-        return [str(row[0]) for row in self._query(sql, self.job)]
-
-    def known_jobs(self) -> list[str]:
-        """The jobs of the ledger."""
-        sql = f"SELECT DISTINCT job FROM {identifier(self.database, LEDGER_TABLE)} ORDER BY job"
-        return [str(row[0]) for row in self._query(sql)]
-
-    def finish_time(self, label: str) -> str | None:
-        """Time at which the server made `label` visible; None once it has forgotten the label (wire contract 6.1)."""
-        try:
-            rows = self._query("SELECT max(LOAD_FINISH_TIME) FROM information_schema.loads WHERE LABEL = %s", label)
-        except QueryRefused:
-            return None
-        return str(rows[0][0]) if rows and rows[0][0] is not None else None
-
-    def _query(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
-        return self.connection.query(sql, parameters, self.deadline)
+def _finish_time(reader: LedgerReader, label: str) -> str | None:
+    """Time at which the server made `label` visible; None once it has forgotten the label (wire contract 6.1)."""
+    try:
+        rows = reader.rows("SELECT max(LOAD_FINISH_TIME) FROM information_schema.loads WHERE LABEL = %s", label)
+    except QueryRefused:
+        return None
+    return str(rows[0][0]) if rows and rows[0][0] is not None else None
 
 
 def _span(row: tuple[Any, ...]) -> LoggedSpan:
@@ -144,28 +116,6 @@ def _span(row: tuple[Any, ...]) -> LoggedSpan:
     return LoggedSpan(
         int(first), int(last), str(label), int(lane), int(batch), int(rows or 0), str(tables or ""), str(since)
     )
-
-
-class JobLedgerMissing(StarRocksSinkError):
-    """Raised by `where` when the ledger of the job cannot be read because it does not exist."""
-
-    code = "no_ledger"
-    summary = "The database has no ledger."
-    hint = "Check --database; a job with at-least-once delivery has no ledger."
-
-
-class UnknownJob(StarRocksSinkError):
-    """Raised by `where` and `status`; the message lists the jobs."""
-
-    code = "unknown_job"
-    summary = "The ledger has no rows of the job."
-    hint = "Check --job: it is the option `job`, by default query-<id of the query>."
-
-    @classmethod
-    def among(cls, job: str, database: str, jobs: Sequence[str]) -> UnknownJob:
-        """The error for `job`, where the ledger has `jobs`."""
-        known = f"Its jobs are: {', '.join(jobs)}." if jobs else "It has no jobs."
-        return cls(f"The ledger of {database} has no rows of the job {job}. {known}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -186,22 +136,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def look_up(options: SinkOptions, partition: str, position: int, seconds: float) -> dict[str, Any]:
-    """Look a position up: `place`, `logged` (the log exists), `finished` (the server's time), `known` (partitions).
+    """Look a position up: `place`, `logged` (the log exists), `finished` (the server's time), `known`.
+
+    `known` are up to 20 source partitions of the job, to help with a wrong name.
 
     Raises UnknownJob, and StarRocksSinkError if the leader does not answer or the ledger does not exist.
     """
-    deadline = Deadline.after(seconds, SystemClock())
+    job, database = str(options.job), options.database
     with contextlib.closing(LeaderConnection(options)) as connection:
-        lookup = Lookup(connection, deadline, options.database, str(options.job), partition)
-        tables = lookup.existing_tables()
+        reader = LedgerReader(connection, database, Deadline.after(seconds, SystemClock()))
+        tables = reader.existing(LEDGER_TABLE, LOG_TABLE)
         if LEDGER_TABLE not in tables:
-            raise JobLedgerMissing(f"The table {LEDGER_TABLE} does not exist in {options.database}.")
+            raise JobLedgerMissing(f"The table {LEDGER_TABLE} does not exist in {database}.")
         logged = LOG_TABLE in tables
-        place = locate(position, lookup.ledger_position(), lookup.spans_around(position) if logged else [])
-        finished = lookup.finish_time(place.span.label) if place.span else None
-        known = lookup.known_partitions() if place.reached is None else []
-        if place.reached is None and not known and (job := str(options.job)) not in (jobs := lookup.known_jobs()):
-            raise UnknownJob.among(job, options.database, jobs)
+        reached = _reached(reader, job, partition)  # before the log, which a commit writes together with the ledger
+        place = locate(position, reached, _spans_around(reader, job, partition, position) if logged else [])
+        finished = _finish_time(reader, place.span.label) if place.span else None
+        known = [str(row[0]) for row in reader.rows(_PARTITIONS, job)] if reached is None else []
+        if reached is None and not known and job not in (jobs := reader.jobs()):
+            raise UnknownJob.among(job, database, jobs)
     return {"place": place, "logged": logged, "finished": finished, "known": known}
 
 
