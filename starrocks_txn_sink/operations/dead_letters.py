@@ -1,10 +1,4 @@
-"""Replay of dead letters, exactly once: ownership, and the steps of one source transaction. Pure.
-
-A killed replay may have sent a commit that the server executes later, or has executed but not yet published; a paused
-replay may continue while a new one runs. So a replay takes over from earlier ones as a lane does (claim, list, barrier;
-see `protocol.fencing`), reads the dead letters only after that, and checks the owner before each commit. Each
-transaction also writes a row of the ledger, so that the barrier waits for it.
-"""
+"""`starrocks-txn-sink dead-letter`: lists the dead letters of a job, or writes them again: `protocol.dead_letters`."""
 
 import argparse
 import contextlib
@@ -18,62 +12,22 @@ import orjson
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.model import SEPARATOR
-from starrocks_txn_sink.errors import InputError, QueryRefused, RowsRejected, StarRocksSinkError
+from starrocks_txn_sink.errors import InputError, QueryRefused, RowsRejected
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.options.load_properties import why_not_compacted
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol import dead_letters as letter_table
 from starrocks_txn_sink.protocol import label as protocol
-from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetter, DeadLetterRow
-from starrocks_txn_sink.protocol.fencing import Scope, take_over
-from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Outcome, RetryPolicy, Steps, labels
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, MARKER, NewToken, Owner, check_owner, fresh_tokens, row_id
+from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, REPLAY, DeadLetter, DeadLetterRow
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Outcome, labels
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, MARKER, fresh_tokens, row_id
 from starrocks_txn_sink.protocol.wire import Body
 from starrocks_txn_sink.rows.body import load_body, without_replaced
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.failures import NO_TABLE
 from starrocks_txn_sink.writer.runner import explain_rejection
-
-REPLAY = "replay"
-"""Takes the place of the driver's run in labels and owner rows; a run of a driver begins with a hexadecimal time."""
-
-
-def take_over_replays(job: str, database: str, new_token: NewToken, rng: random.Random) -> Steps[Owner]:
-    """End the open transactions of earlier replays, wait for their commits, and return this replay's claim.
-
-    Raises Fenced if a newer replay has taken over meanwhile. Does not affect a driver of the job.
-    """
-    scope = Scope(job, database, Owner("", REPLAY, "dead-letter replay", 0, 0))
-    taken = yield from take_over(scope, new_token, rng)
-    return taken.owner
-
-
-def replay_transaction(
-    label: Label,
-    job: str,
-    owner: Owner,
-    loads: Sequence[tuple[str, Body, Mapping[str, str]]],
-    begin_headers: Mapping[str, str],
-    rng: random.Random,
-) -> Steps[Outcome]:
-    """One StarRocks transaction with `loads` (table, body, headers); `owner` is this replay's claim.
-
-    Rolls the label back and raises StarRocksSinkError for a failure before the commit: Fenced if a newer replay has
-    taken over.
-    """
-    retry_policy = RetryPolicy(commit_again=True)
-    yield from protocol.begin(label, begin_headers)
-    try:
-        for table, body, headers in loads:
-            yield from protocol.load(label, table, body, headers, retry_policy, rng)
-        yield from check_owner(job, owner, None, rng)
-    except StarRocksSinkError:
-        yield from protocol.roll_back(label, retry_policy, rng)
-        raise
-    return (yield from protocol.commit(label, retry_policy, rng))
-
 
 _EXPLAIN_SECONDS = 10.0
 
@@ -120,7 +74,8 @@ def _replay(
         ledger.create(options.ledger_replication, deadline)
     with contextlib.closing(HttpTransport(options)) as transport:
         tokens = fresh_tokens(REPLAY, 0, random.SystemRandom())
-        owner = protocol.run(take_over_replays(job, options.database, tokens, rng), transport, clock, deadline, ledger)
+        claim = letter_table.take_over_replays(job, options.database, tokens, rng)
+        owner = protocol.run(claim, transport, clock, deadline, ledger)
         written, keys = 0, _primary_keys(connection, options, deadline)
         for one in dead_letters():
             chosen = letter_table.select_rows(options.database, job, one.partition, one.position)
@@ -130,7 +85,7 @@ def _replay(
             _refuse_own_tables(one, rows)
             label = Label(options.database, next(names))
             loads = _loads(options, job, label, rows, keys)
-            steps = replay_transaction(label, job, owner, loads, options.begin_headers(), rng)
+            steps = letter_table.replay_transaction(label, job, owner, loads, options.begin_headers(), rng)
             _require_visible(protocol.run(steps, transport, clock, deadline, ledger), connection, one, options)
             yield f"{one.partition}  {one.position}  {one.rows} rows are visible, label {label.name}"
             written += 1

@@ -1,14 +1,20 @@
 """Replays of dead letters in a schedule: started by people, killed, paused and started again, beside the job's drivers.
 
-They run the steps of `dead_letter_replay`. After a while the tables are altered, so that what was bad can be written.
+They run the steps of `protocol.dead_letters`. After a while tables are altered, so that what was bad can be written.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from starrocks_txn_sink.operations.dead_letters import REPLAY, _loads, replay_transaction, take_over_replays
-from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetterRow
+from starrocks_txn_sink.operations.dead_letters import _loads
+from starrocks_txn_sink.protocol.dead_letters import (
+    DEAD_LETTER_TABLE,
+    REPLAY,
+    DeadLetterRow,
+    replay_transaction,
+    take_over_replays,
+)
 from starrocks_txn_sink.protocol.label import Committed, Label, labels
 from starrocks_txn_sink.protocol.ledger import LANE, Owner, fresh_tokens, lane_name
 

@@ -12,7 +12,8 @@ from starrocks_txn_sink.coordinator import quarantine
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
-from starrocks_txn_sink.operations import dead_letters as dead_letter_replay
+from starrocks_txn_sink.operations import dead_letters as replay_command
+from starrocks_txn_sink.protocol import dead_letters as letter_table
 from starrocks_txn_sink.protocol import fencing as take_over
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
@@ -139,12 +140,12 @@ def a_replay_does_not_check_the_owner(put: Any) -> None:
         return
         yield
 
-    put(dead_letter_replay, "check_owner", broken)
+    put(letter_table, "check_owner", broken)
 
 
 @bug
 def a_replay_leaves_the_letters(put: Any) -> None:
-    right = dead_letter_replay._loads
+    right = replay_command._loads
 
     def broken(*words: Any) -> Any:
         return [load for load in right(*words) if load[0] != DEAD_LETTER_TABLE]
@@ -155,7 +156,7 @@ def a_replay_leaves_the_letters(put: Any) -> None:
 @bug
 def a_replay_has_no_row_in_the_ledger(put: Any) -> None:
     """Then its commit is none that the barrier of the next replay waits for."""
-    right = dead_letter_replay._loads
+    right = replay_command._loads
 
     def broken(*words: Any) -> Any:
         return [load for load in right(*words) if load[0] != LEDGER_TABLE]
@@ -165,7 +166,7 @@ def a_replay_has_no_row_in_the_ledger(put: Any) -> None:
 
 def _without(step: str) -> Any:
     """`take_over_replays` without one of the steps of a take-over."""
-    right = dead_letter_replay.take_over_replays
+    right = letter_table.take_over_replays
 
     def nothing(*_: object) -> Iterator[Any]:
         yield from ()

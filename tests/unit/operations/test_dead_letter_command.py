@@ -14,7 +14,7 @@ import pytest
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import RowOrder, Settings
 from starrocks_txn_sink import cli
-from starrocks_txn_sink.operations import dead_letters as dead_letter_replay
+from starrocks_txn_sink.protocol import dead_letters
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.dead_letters import (
     COLUMNS,
@@ -156,7 +156,7 @@ def test_a_replay_that_slept_writes_nothing_that_a_newer_one_has_written(
     """Before its check of the owner, or between that and its commit, which may be carried out at any later time."""
     set_aside(server, 9, items=['{"id":1}'])
     set_aside(server, 10, items=['{"id":2}'])
-    place = dead_letter_replay if step == "check_owner" else protocol
+    place = dead_letters if step == "check_owner" else protocol
     real = getattr(place, step)
     newer: list[int | None] = []
 
