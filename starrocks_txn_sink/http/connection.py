@@ -88,25 +88,16 @@ class RequestTimer:
     def __init__(self, deadline: Deadline, reply_seconds: float) -> None:
         self._deadline = deadline
         self._reply_seconds = reply_seconds
-        self._reply: Deadline | None = None
         self.connected = False
         self.sent = 0
 
-    def send_timeout(self) -> float:
-        """Timeout in seconds for the next send; raises TimeoutError when no time is left."""
-        return self._bounded(self._deadline, self._reply_seconds)
-
     def begin_reply(self) -> None:
         """Start the wait for the reply; the whole reply must arrive within `reply_seconds`."""
-        self._reply = self._deadline.earlier(self._reply_seconds)
+        self._deadline = self._deadline.earlier(self._reply_seconds)
 
-    def reply_timeout(self) -> float:
-        """Timeout in seconds for the next receive; raises TimeoutError when no time is left."""
-        return self._bounded(self._reply or self._deadline, self._reply_seconds)
-
-    @staticmethod
-    def _bounded(deadline: Deadline, most: float) -> float:
-        left = min(deadline.remaining(), most)
+    def timeout(self) -> float:
+        """Timeout in seconds for the next send or receive; raises TimeoutError when no time is left."""
+        left = min(self._deadline.remaining(), self._reply_seconds)
         if left <= 0.0:
             raise TimeoutError("no time is left")
         return left
@@ -127,7 +118,7 @@ class DeadlineSocket:
         for start in range(0, len(view), SEND_SIZE):
             piece = view[start : start + SEND_SIZE]
             waiting = _REQUEST.get()
-            self._socket.settimeout(waiting.send_timeout())
+            self._socket.settimeout(waiting.timeout())
             waiting.sent += len(piece)  # before the call: a failed sendall may have sent a part
             self._socket.sendall(piece)
 
@@ -154,7 +145,7 @@ class _ReplyStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        self._socket.settimeout(_REQUEST.get().reply_timeout())
+        self._socket.settimeout(_REQUEST.get().timeout())
         return self._raw.readinto(buffer)
 
     def close(self) -> None:
@@ -169,11 +160,8 @@ class _PlainConnection(HTTPConnection):
         self.sock = DeadlineSocket(self.sock)
 
 
-class _SecureConnection(HTTPSConnection):
-    def connect(self) -> None:
-        _REQUEST.get().connected = True
-        super().connect()
-        self.sock = DeadlineSocket(self.sock)
+class _SecureConnection(_PlainConnection, HTTPSConnection):
+    """The same over TLS: `super().connect()` is that of HTTPSConnection here."""
 
 
 class _PlainPool(HTTPConnectionPool):
@@ -185,11 +173,7 @@ class _SecurePool(HTTPSConnectionPool):
 
 
 class _Pools(urllib3.PoolManager):
-    """Pools whose connections have a DeadlineSocket."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.pool_classes_by_scheme = {"http": _PlainPool, "https": _SecurePool}
+    """Pools that can be closed at once."""
 
     def clear(self) -> None:
         """Close every pool now: urllib3 waits for garbage collection, and a traceback may keep a pool alive."""
@@ -203,22 +187,21 @@ class _Pools(urllib3.PoolManager):
 class DeadlineAdapter(HTTPAdapter):
     """Makes `requests` use DeadlineSocket, without retries of its own. For one thread."""
 
-    def __init__(self) -> None:
-        self.address: Address | None = None
-        super().__init__(max_retries=0)
+    address: Address
+    """Where the next request goes; set before each one."""
 
     def build_connection_pool_key_attributes(
         self, request: requests.PreparedRequest, verify: Any, cert: Any = None
     ) -> Any:
         """Connect to `address`, whose host was checked, and not to a host that the library reads from a URL's text."""
-        if self.address is None:
-            raise RuntimeError("an adapter is used without an address")
         _, settings = super().build_connection_pool_key_attributes(request, verify, cert)
         address = self.address
         return {"scheme": address.scheme, "host": address.host, "port": address.port}, settings
 
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **settings: Any) -> None:
+        """Make pools whose connections have a DeadlineSocket."""
         self.poolmanager = _Pools(num_pools=connections, maxsize=maxsize, block=block, **settings)
+        self.poolmanager.pool_classes_by_scheme = {"http": _PlainPool, "https": _SecurePool}
 
 
 def transport_error(error: Exception, waiting: RequestTimer, address: Address, step: str) -> TransportError:
@@ -322,13 +305,7 @@ class Exchange:
         return f"/api/transaction/{self.step}"
 
 
-METHODS: Mapping[Operation, str] = {
-    Operation.BEGIN: "POST",
-    Operation.LOAD: "PUT",
-    Operation.COMMIT: "POST",
-    Operation.ROLLBACK: "POST",
-    Operation.LOAD_STATE: "GET",
-}
+_METHODS = {Operation.LOAD: "PUT", Operation.LOAD_STATE: "GET"}  # of the others: POST
 
 
 class ThreadConnections:
@@ -417,7 +394,7 @@ def _client_certificate(options: SinkOptions) -> str | tuple[str, str] | None:
 def _prepare_request(exchange: Exchange) -> requests.PreparedRequest:
     """The request as an adapter takes it; adds only the body's headers to those of the exchange."""
     made = requests.PreparedRequest()
-    made.prepare_method(METHODS[exchange.request.operation])
+    made.prepare_method(_METHODS.get(exchange.request.operation, "POST"))
     made.prepare_url(exchange.address.url + exchange.path, None)
     made.prepare_headers(exchange.headers)
     made.prepare_cookies({})  # the adapter reads the cookie jar
