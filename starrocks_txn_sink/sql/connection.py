@@ -174,7 +174,8 @@ class BoundedSocket:
         self._socket = connected
         self.deadline = deadline
 
-    def _bound(self) -> Any:
+    def bound(self) -> Any:
+        """The socket, for one call that takes no longer than there is time left."""
         left = self.deadline.remaining()
         if left <= 0.0:
             raise TimeoutError("no time is left")
@@ -185,17 +186,13 @@ class BoundedSocket:
         """Ignore the driver's timeouts: each of them would start again."""
 
     def sendall(self, data: bytes) -> None:
-        self._bound().sendall(data)
-
-    def receive_into(self, buffer: Any) -> int:
-        received: int = self._bound().recv_into(buffer)
-        return received
+        self.bound().sendall(data)
 
     def makefile(self, _: str) -> io.BufferedReader:
         return io.BufferedReader(_Received(self))
 
     def start_tls(self, wrap: Callable[..., ssl.SSLSocket], host: str) -> None:
-        self._socket = wrap(self._bound(), server_hostname=host)
+        self._socket = wrap(self.bound(), server_hostname=host)
 
     def peer(self) -> Any:
         return self._socket.getpeername()
@@ -212,7 +209,8 @@ class _Received(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        return self._bounded.receive_into(buffer)
+        received: int = self._bounded.bound().recv_into(buffer)
+        return received
 
 
 # --- errors of the driver ---
@@ -472,9 +470,6 @@ class SqlLedger:
                 "The ledger's rows do not have the ledger's form.",
                 hint="Check that query_url names StarRocks, and that nothing else writes into the ledger's table.",
             ) from None
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 def _is_same_address(leader: Address, address: Address) -> bool:

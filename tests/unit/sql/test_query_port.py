@@ -347,10 +347,10 @@ def test_a_ledgers_question_that_the_server_cannot_answer_now_is_asked_again_wit
 
     with (
         QueryPeer(script) as peer,
-        closing(SqlLedger(LeaderConnection(options(peer.url, find_leader=False)), "shop")) as ledger,
+        closing(LeaderConnection(options(peer.url, find_leader=False))) as leader,
         pytest.raises(kind) as caught,
     ):
-        ledger.execute(ReadPositions("job"), Deadline.after(5, SystemClock()))
+        SqlLedger(leader, "shop").execute(ReadPositions("job"), Deadline.after(5, SystemClock()))
     assert text.split("'", 1)[0].strip().rstrip(".") in caught.value.message
     assert "ROW-VALUE" not in str(caught.value)
 
