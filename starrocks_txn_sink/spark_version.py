@@ -27,15 +27,9 @@ else:
     except ImportError:  # Spark 3.5; nothing uses the base class there (STATE_BY_KEY)
         stateful_processor = SimpleNamespace(StatefulProcessor=object)
 
-Version = tuple[int, int]
+Version = tuple[int, ...]
 
-
-def _version(text: str) -> Version:
-    major, minor, *_ = text.split(".")
-    return int(major), int(minor)
-
-
-SPARK: Final = _version(pyspark.__version__)
+SPARK: Final[Version] = tuple(map(int, pyspark.__version__.split(".")[:2]))
 OLDEST: Final[Version] = (3, 5)
 PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -212,8 +206,7 @@ def recommended_conf(
 
 
 def _archive_options(file: str | os.PathLike[str] | None) -> tuple[str, ...]:
-    path = None if file is None else check_class_archive(file)
-    if path is None or not path.exists():
+    if file is None or not (path := check_class_archive(file)).exists():
         return ()
     return (f"-XX:SharedArchiveFile={path}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
