@@ -16,8 +16,6 @@ from starrocks_txn_sink.errors import OptionError, QueryRefused
 from starrocks_txn_sink.options import command_line
 from starrocks_txn_sink.sql.audit import Audit, AuditConnection, Auditor
 
-_DATABASE = "information_schema"  # placeholder: SinkOptions requires a database; the statement names its tables in full
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     command_line.add_server_arguments(parser, load_url=False)
@@ -46,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Take samples until a signal or a limit ends it, print the result and return the exit code."""
     audit = Audit(_statement(args), args.interval, args.rows, args.evidence, args.lock_database)
-    options = command_line.server_options(args, database=_DATABASE)
+    options = command_line.server_options(args, database=None)  # the statement names its tables in full
     options.read_password()
     clock, stop = SystemClock(), threading.Event()
     with (

@@ -13,6 +13,7 @@ from starrocks_txn_sink.options import SinkOptions
 
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _UNUSED_LOAD_URL = "http://127.0.0.1:8030"  # placeholder: commands that use SQL only never connect to it
+_NO_DATABASE = "information_schema"  # placeholder: SinkOptions requires a database, and every server has this one
 
 
 def add_server_arguments(parser: argparse.ArgumentParser, *, load_url: bool) -> None:
@@ -45,8 +46,8 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, deadline: float, json:
     parser.add_argument("--json", action="store_true", help=f"print {json}")
 
 
-def server_options(args: argparse.Namespace, *, database: str, job: str | None = None) -> SinkOptions:
-    """SinkOptions of the parsed `args`; raises OptionError."""
+def server_options(args: argparse.Namespace, *, database: str | None, job: str | None = None) -> SinkOptions:
+    """SinkOptions of the parsed `args`; raises OptionError. `database` None: a command that names none."""
     more = dict(_pair(text) for text in args.option)
     if any(re.sub("[^a-z]", "", name.lower()) == "password" for name in more):  # names match in any spelling
         raise OptionError(
@@ -56,7 +57,7 @@ def server_options(args: argparse.Namespace, *, database: str, job: str | None =
     given = {
         "load_url": getattr(args, "load_url", _UNUSED_LOAD_URL),
         "query_url": args.query_url,
-        "database": database,
+        "database": _NO_DATABASE if database is None else database,
         "username": args.username,
         "job": job,
         "password_file": args.password_file,

@@ -104,9 +104,6 @@ def examine(target: Target, name: str, section: Section) -> Iterator[Finding]:
         yield Check(name).failure(error.message, why, error.advice or "Solve the findings above first.")
 
 
-_NO_DATABASE = "information_schema"  # placeholder: SinkOptions requires a database, and every server has this one
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     command_line.add_server_arguments(parser, load_url=True)
     parser.add_argument("--database", help="the database that the job writes; without it most checks are skipped")
@@ -131,7 +128,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run all checks, print the findings and return the exit code. Raises OptionError for invalid options."""
-    options = command_line.server_options(args, database=args.database or _NO_DATABASE, job=args.job)
+    options = command_line.server_options(args, database=args.database or None, job=args.job)
     options.read_password()
     target = Target(
         options,

@@ -111,7 +111,7 @@ def _follow_redirect(target: Target, named: Address | None, place: str) -> Itera
 
 def _ask_for_leader(target: Target, address: Address) -> HttpResponse | None:
     """Request a label's state: the redirect of a follower, or None from the leader, which `target` then knows."""
-    label = Label(target.database or "information_schema", LABEL)
+    label = Label(target.options.database, LABEL)
     answer = target.send(label.request(Operation.LOAD_STATE), address)
     if answer.status == HTTPStatus.TEMPORARY_REDIRECT:
         return answer
