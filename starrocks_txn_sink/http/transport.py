@@ -20,6 +20,7 @@ except for a wrong password (401), a follower's redirect (307), an unknown path 
 other status comes from a proxy or another service (wire contract 1.1, 2, 6, 7.2).
 """
 
+import itertools
 import random
 import re
 from base64 import b64encode
@@ -142,11 +143,9 @@ class HttpTransport:
             sleep=self._clock.sleep,
             reraise=True,
         )
-        for attempt in retrying:
-            with attempt:
-                first = addresses[(attempt.retry_state.attempt_number - 1) % len(addresses)]
-                return self._follow(Exchange(request, first, headers, None, deadline, self._options.read_timeout), body)
-        raise AssertionError("tenacity neither returned nor raised")
+        most = self._options.read_timeout
+        exchanges = (Exchange(request, first, headers, None, deadline, most) for first in itertools.cycle(addresses))
+        return retrying(lambda: self._follow(next(exchanges), body))
 
     def _pause(self, addresses: int, deadline: Deadline, state: RetryCallState) -> float:
         """Seconds to wait: 0 before the next address, a growing, jittered pause before the list starts over."""
