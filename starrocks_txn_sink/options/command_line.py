@@ -5,6 +5,7 @@ import contextlib
 import re
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
@@ -71,6 +72,13 @@ def print_lines(lines: Iterable[str]) -> None:
     for line in lines:
         sys.stdout.write(printable(line) + "\n")
         sys.stdout.flush()
+
+
+def wrapped(lead: str, text: str, indent: int, further: int) -> list[str]:
+    """`lead` and `text` in lines for a terminal; those after the first are indented `further`. [] for no text."""
+    first, later = " " * indent, " " * (indent + further)
+    lines = textwrap.wrap(lead + text, 110, initial_indent=first, subsequent_indent=later, break_long_words=False)
+    return lines if text else []
 
 
 @contextlib.contextmanager

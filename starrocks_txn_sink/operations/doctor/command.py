@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -19,7 +18,6 @@ from starrocks_txn_sink.operations.rehearsal.stage import Stage, Terms
 from starrocks_txn_sink.options import command_line
 
 _MARKS = {Severity.GOOD: "ok", Severity.SKIPPED: "--", Severity.WARNING: "WARN", Severity.FAILURE: "FAIL"}
-_WIDTH, _INDENT = 110, " " * 7
 
 
 def text_lines(section: str, finding: Finding, first: bool) -> Iterator[str]:
@@ -28,11 +26,8 @@ def text_lines(section: str, finding: Finding, first: bool) -> Iterator[str]:
         yield section
     place = f"  [{finding.place}]" if finding.place else ""
     yield f"  {_MARKS[finding.severity]:<4} {finding.check}: {finding.what}{place}"
-    for lead, text in (("Why: ", finding.why), ("Do:  ", finding.advice)):
-        if text:
-            yield from textwrap.wrap(
-                lead + text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT + " " * 5, break_long_words=False
-            )
+    yield from command_line.wrapped("Why: ", finding.why, 7, 5)
+    yield from command_line.wrapped("Do:  ", finding.advice, 7, 5)
 
 
 def summary_line(findings: Sequence[Finding]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,13 +9,13 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from starrocks_txn_sink.options import command_line
+
 if TYPE_CHECKING:
     from starrocks_txn_sink.operations.rehearsal.stage import Stage
 
 FORMAT = 1
 """Version of the JSON report."""
-
-_WIDTH, _INDENT = 110, " " * 4
 
 
 class Verdict(Enum):
@@ -112,16 +111,10 @@ def text_lines(result: Result) -> Iterator[str]:
     finding = result.finding
     yield f"{finding.verdict.value:<18} {result.check.name}: {finding.what}"
     if finding.verdict in (Verdict.DIFFERS, Verdict.NOT_SEEN):
-        yield from _wrapped("Expected: ", result.check.expects)
+        yield from command_line.wrapped("Expected: ", result.check.expects, 4, 0)
     lead = "Harmless, because " if finding.verdict is Verdict.HARMLESS else "Why: "
-    yield from _wrapped(lead, finding.why)
-    yield from _wrapped("Do: ", finding.advice)
-
-
-def _wrapped(lead: str, text: str) -> list[str]:
-    if not text:
-        return []
-    return textwrap.wrap(lead + text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT, break_long_words=False)
+    yield from command_line.wrapped(lead, finding.why, 4, 0)
+    yield from command_line.wrapped("Do: ", finding.advice, 4, 0)
 
 
 def summary_line(results: Sequence[Result]) -> str:
