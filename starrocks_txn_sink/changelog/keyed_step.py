@@ -98,7 +98,7 @@ def run_rule(frame: DataFrame, given: KeyedInput, rule: KeyRule, settings: State
     beside = [column(field.name) for field in given.beside]
     wire = frame.select(
         (to_text(given.key) if given.key else F.lit("")).alias(state.KEY),
-        *(each.alias(f"order_{number}") for number, each in enumerate(orders)),
+        *(each.alias(f"{state.ORDER}{number}") for number, each in enumerate(orders)),
         tie.alias(state.TIE),
         given.kinds.alias("kinds"),
         to_text(given.row).alias("row"),
@@ -110,11 +110,11 @@ def run_rule(frame: DataFrame, given: KeyedInput, rule: KeyRule, settings: State
     )
     wire = _with_arrival(wire, needed=not orders)
     if frame.isStreaming:
-        done = _run_stream_by_key(wire, rule, len(orders), settings)
+        done = _run_stream_by_key(wire, rule, settings)
     else:
-        places = [f"order_{number}" for number in range(len(orders))]
+        places = [name for name in wire.columns if name.startswith(state.ORDER)]
         ordered = wire.repartition(state.KEY).sortWithinPartitions(state.KEY, *places, state.TIE, state.ARRIVAL)
-        done = ordered.mapInArrow(state.BatchKeyProcessor(rule, len(orders)), state.OUTPUT_SCHEMA)
+        done = ordered.mapInArrow(state.BatchKeyProcessor(rule), state.OUTPUT_SCHEMA)
     if settings.observation is not None:
         done = done.observe(settings.observation, *summed_counts(["swallowed"]))
     structs = [from_text(F.col(name), given.fields).alias(name) for name in ("row", "before")]
@@ -139,10 +139,10 @@ def sort_by_event_time(
     wire = frame.select(
         (to_text(key) if key else F.lit("")).alias(state.KEY),
         F.unix_micros(column(time)).alias("time"),
-        *(each.alias(f"order_{number}") for number, each in enumerate(orders)),
+        *(each.alias(f"{state.ORDER}{number}") for number, each in enumerate(orders)),
         to_text(map(column, frame.columns)).alias("row"),
     )
-    done = _run_stream_by_time(_with_bucket(_with_arrival(wire, needed=True)), len(orders))
+    done = _run_stream_by_time(_with_bucket(_with_arrival(wire, needed=True)))
     rows = done.observe(f"{name}-order", *summed_counts(["late"])).filter(F.col(COUNTS).isNull())
     return rows.select(from_text(F.col("row"), frame.schema.fields).alias("row")).select("row.*")
 
@@ -165,17 +165,17 @@ def _with_bucket(wire: DataFrame) -> DataFrame:
 # --- the state operators, by the session's state store provider ---
 
 
-def _run_stream_by_key(wire: DataFrame, rule: KeyRule, orders: int, settings: StateSettings) -> DataFrame:
+def _run_stream_by_key(wire: DataFrame, rule: KeyRule, settings: StateSettings) -> DataFrame:
     if keeps_state_in_rocksdb(wire):
-        processor = state.KeyProcessor(rule, orders, settings.retention, settings.clock)
+        processor = state.KeyProcessor(rule, settings.retention, settings.clock)
         grouped = _with_bucket(wire).groupBy("bucket")
         return grouped.transformWithStateInPandas(processor, state.OUTPUT_SCHEMA, "Append", "None")
-    group = state.KeyGroup(rule, orders, settings.retention, settings.clock)
+    group = state.KeyGroup(rule, settings.retention, settings.clock)
     timeout = "ProcessingTimeTimeout" if settings.retention.seconds > 0 else "NoTimeout"
     return wire.groupBy(state.KEY).applyInPandasWithState(group, state.OUTPUT_SCHEMA, state.STATE, "append", timeout)
 
 
-def _run_stream_by_time(wire: DataFrame, orders: int) -> DataFrame:
+def _run_stream_by_time(wire: DataFrame) -> DataFrame:
     require(STATE_BY_TIME)
     if not keeps_state_in_rocksdb(wire):
         # applyInPandasWithState would drop late rows without counting them, and ends a chain
@@ -184,4 +184,4 @@ def _run_stream_by_time(wire: DataFrame, orders: int) -> DataFrame:
             hint=f"Set {PROVIDER} to {ROCKSDB} before the query starts.",
         )
     grouped = wire.groupBy("bucket")
-    return grouped.transformWithStateInPandas(state.Reorderer(orders), state.TIMED_SCHEMA, "Append", "EventTime")
+    return grouped.transformWithStateInPandas(state.Reorderer(), state.TIMED_SCHEMA, "Append", "EventTime")

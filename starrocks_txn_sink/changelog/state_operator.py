@@ -32,7 +32,7 @@ from starrocks_txn_sink.telemetry import get_logger
 
 
 BUCKETS: Final = 64
-KEY, TIE, ARRIVAL = "key", "tie", "arrival"
+KEY, ORDER, TIE, ARRIVAL = "key", "order_", "tie", "arrival"
 OUTPUT_COLUMNS: Final = [*keyed.OutputChange._fields, COUNTS]
 OUTPUT_SCHEMA: Final = "kind string, row string, before string, extra string, counts string"
 TIMED_COLUMNS: Final = ["row", COUNTS]
@@ -49,17 +49,20 @@ Entry = tuple[str, tuple[Any, ...], InputChange]  # key, order within the key, c
 OutputRow = tuple[str | None, ...]  # a row of OUTPUT_COLUMNS or TIMED_COLUMNS
 
 
-def entries(columns: dict[str, Sequence[Any]], orders: int) -> Iterator[Entry]:
+def entries(columns: dict[str, Sequence[Any]]) -> Iterator[Entry]:
     """The changes in `columns`; the order within a key is `order_0`…, tie, arrival."""
-    order = [columns[f"order_{number}"] for number in range(orders)]
-    places = zip(*order, columns[TIE], columns[ARRIVAL], strict=True)
+    places = zip(*_sequence(columns), columns[TIE], columns[ARRIVAL], strict=True)
     changes = map(InputChange, *(columns[name] for name in InputChange._fields))
     return zip(columns[KEY], places, changes, strict=True)
 
 
-def sorted_entries(frames: Iterable[pd.DataFrame], orders: int) -> list[Entry]:
+def _sequence(columns: dict[str, Sequence[Any]]) -> list[Sequence[Any]]:
+    return [values for name, values in columns.items() if name.startswith(ORDER)]
+
+
+def sorted_entries(frames: Iterable[pd.DataFrame]) -> list[Entry]:
     """The changes in all `frames`, sorted by key and the order within the key."""
-    found = (entry for frame in frames for entry in entries(column_lists(frame), orders))
+    found = (entry for frame in frames for entry in entries(column_lists(frame)))
     return sorted(found, key=lambda entry: entry[:2])
 
 
@@ -114,7 +117,6 @@ class KeyProcessor(spark.StatefulProcessor):
     """Runs a rule for each key of a bucket."""
 
     rule: KeyRule
-    orders: int
     retention: Retention
     clock: Clock
 
@@ -124,7 +126,7 @@ class KeyProcessor(spark.StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: spark.TimerValues) -> Iterator[pd.DataFrame]:
         with _collector_off():
-            output = self._process(sorted_entries(rows, self.orders), self.clock.wall())
+            output = self._process(sorted_entries(rows), self.clock.wall())
         yield pd.DataFrame(output, columns=OUTPUT_COLUMNS, dtype=object)
 
     def _process(self, arrived: list[Entry], now: float) -> list[OutputRow]:
@@ -162,36 +164,32 @@ class BatchKeyProcessor:
     """Runs a rule over a batch frame that is partitioned by key and sorted, so no state outlives a key's rows."""
 
     rule: KeyRule
-    orders: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         columns = ({name: batch[name].to_pylist() for name in batch.schema.names} for batch in batches)
-        arrived = chain.from_iterable(entries(each, self.orders) for each in columns)
+        arrived = chain.from_iterable(map(entries, columns))
         steps = (self.rule.step(None, changes) for _, changes in changes_by_key(arrived))
         rows = chain.from_iterable(map(output_rows, steps))
         while some := list(islice(rows, ROWS_PER_BATCH)):
             yield pa.record_batch([pa.array(values, pa.string()) for values in zip(*some, strict=True)], OUTPUT_COLUMNS)
 
 
-def timed_rows(columns: dict[str, Sequence[Any]], orders: int) -> Iterator[tuple[int, TimedRow]]:
+def timed_rows(columns: dict[str, Sequence[Any]]) -> Iterator[tuple[int, TimedRow]]:
     """Pairs (arrival, row with its event time) of the rows in `columns`."""
-    order = [columns[f"order_{number}"] for number in range(orders)]
-    for time, row, *place, arrival in zip(columns["time"], columns["row"], *order, columns[ARRIVAL], strict=True):
+    found = zip(columns["time"], columns["row"], *_sequence(columns), columns[ARRIVAL], strict=True)
+    for time, row, *place, arrival in found:
         yield arrival, TimedRow(time, tuple(place), row)
 
 
-@dataclass(eq=False)
 class Reorderer(spark.StatefulProcessor):
     """Holds the rows of a bucket until the watermark reaches them; one timer wakes it for the earliest row."""
-
-    orders: int
 
     def init(self, handle: spark.StatefulProcessorHandle) -> None:
         self._handle = handle
         self._held = handle.getListState("held", "time bigint, place string, row string")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: spark.TimerValues) -> Iterator[pd.DataFrame]:
-        arrived = [row for frame in rows for row in timed_rows(column_lists(frame), self.orders)]
+        arrived = [row for frame in rows for row in timed_rows(column_lists(frame))]
         arrived.sort(key=lambda pair: pair[0])
         return self._release([row for _, row in arrived], timerValues)
 
@@ -240,14 +238,13 @@ class KeyGroup:
     """Runs a rule for one key; a call without rows is the timeout."""
 
     rule: KeyRule
-    orders: int
     retention: Retention
     clock: Clock
 
     def __call__(self, _: Any, frames: Frames, group: GroupState) -> Frames:
         now, stored = self.clock.wall(), group.get[0] if group.exists else None
         before = keyed.state_from_text(stored, self.retention, now)
-        arrived = sorted_entries(frames, self.orders)
+        arrived = sorted_entries(frames)
         if arrived:
             step = self.rule.step(before, [change for _, _, change in arrived])
             if step.touched and step.state is not None:

@@ -203,7 +203,7 @@ class FormerProcessor(KeyProcessor):
         rows: Iterator[Any],
         timerValues: TimerValues,  # noqa: ARG002, N803
     ) -> Iterator[pd.DataFrame]:
-        for name, changes in changes_by_key(sorted_entries(rows, self.orders)):
+        for name, changes in changes_by_key(sorted_entries(rows)):
             self._former.updateValue((name,), (orjson.dumps([0.0, [[None, each.row] for each in changes]]).decode(),))
         yield pd.DataFrame([], columns=OUTPUT_COLUMNS, dtype=object)
 

@@ -123,7 +123,7 @@ def changes(*rows: tuple[str, int, str, str | None]) -> pd.DataFrame:
 
 
 def processor(store: Store, seconds: float = 0, clock: ManualClock | None = None) -> KeyProcessor:
-    made = KeyProcessor(DecodeKey(keeps_rows=True), 1, Retention(seconds), clock or ManualClock())
+    made = KeyProcessor(DecodeKey(keeps_rows=True), Retention(seconds), clock or ManualClock())
     made.init(store)  # type: ignore[arg-type]
     return made
 
@@ -217,7 +217,7 @@ def test_a_page_serves_many_keys_and_stays_small() -> None:
 
 def test_a_row_of_a_key_with_many_is_written_alone() -> None:
     store = Store()
-    operator = KeyProcessor(MaterializeKey(), 1, Retention(0), ManualClock())
+    operator = KeyProcessor(MaterializeKey(), Retention(0), ManualClock())
     operator.init(store)  # type: ignore[arg-type]
     output(operator, changes(*(("k", n, "+I", f"row {n}") for n in range(10_000))))
     parts = store.maps["parts"]
@@ -247,7 +247,7 @@ def test_states_of_a_former_checkpoint_move_into_pages() -> None:
     done = output(processor(store), changes(("k7", 1, UPSERT, "new"), ("k0", 1, "-D", "gone")))
     assert [row[:2] for row in done] == [("-D", "gone"), ("-U", "row 7"), ("+U", "new")]
     assert (store.keys, former) == ({f"k{n}" for n in range(1, 100)}, {})
-    operator = KeyProcessor(MaterializeKey(), 1, Retention(0), ManualClock())
+    operator = KeyProcessor(MaterializeKey(), Retention(0), ManualClock())
     other = Store()
     other.getMapState("states")[("k",)] = ('[5.0,[[null,"a"],[null,"b"]]]',)
     operator.init(other)  # type: ignore[arg-type]
@@ -260,7 +260,7 @@ def timed(*rows: tuple[int, str]) -> pd.DataFrame:
 
 def test_held_rows_are_appended_and_rewritten_only_when_some_leave() -> None:
     store = Store()
-    operator = Reorderer(0)
+    operator = Reorderer()
     operator.init(store)  # type: ignore[arg-type]
     assert output(operator, timed((5_000_000, "b"), (3_000_000, "a"))) == []
     assert output(operator, timed((9_000_000, "c")), watermark=2_000) == []
@@ -281,7 +281,7 @@ def arrow(frame: pd.DataFrame) -> list[pa.RecordBatch]:
 
 def test_a_key_may_span_record_batches_of_a_sorted_frame() -> None:
     rows = [("a", 1, "+I", "x"), ("a", 2, "+I", "y"), ("a", 3, "-D", "y"), ("b", 1, "-D", "unknown")]
-    done = pa.Table.from_batches(BatchKeyProcessor(MaterializeKey(), 1)(arrow(changes(*rows)))).to_pylist()
+    done = pa.Table.from_batches(BatchKeyProcessor(MaterializeKey())(arrow(changes(*rows)))).to_pylist()
     assert [(row["kind"], row["row"]) for row in done if row["counts"] is None] == [
         ("+I", "x"),
         ("+U", "y"),
@@ -343,9 +343,9 @@ class Group:
 def test_both_operators_give_the_same_rows_and_keep_the_same_keys(ttl: float) -> None:
     random, clock, store = Random(3), ManualClock(), Store()
     groups: dict[str, Group] = {key: Group() for key in "abc"}
-    processor = KeyProcessor(DecodeKey(keeps_rows=True), 1, Retention(ttl), clock)
+    processor = KeyProcessor(DecodeKey(keeps_rows=True), Retention(ttl), clock)
     processor.init(store)  # type: ignore[arg-type]
-    single = KeyGroup(DecodeKey(keeps_rows=True), 1, Retention(ttl), clock)
+    single = KeyGroup(DecodeKey(keeps_rows=True), Retention(ttl), clock)
     for sequence in range(200):
         clock.advance(random.choice([1.0, 200.0]))
         key, kinds = random.choice("abc"), random.choice(["+I-U+U", "+I-U+U", "-D"])
@@ -361,7 +361,7 @@ def test_both_operators_give_the_same_rows_and_keep_the_same_keys(ttl: float) ->
 
 def test_a_key_that_is_woken_after_its_time_is_removed_and_otherwise_stays() -> None:
     clock, group = ManualClock(), Group()
-    single = KeyGroup(DecodeKey(keeps_rows=True), 1, Retention(300), clock)
+    single = KeyGroup(DecodeKey(keeps_rows=True), Retention(300), clock)
     list(single(("a",), iter([changes(("a", 1, "+I-U+U", "row"))]), group))  # type: ignore[arg-type]
     assert group.timeout == 300_000
     clock.advance(299)
