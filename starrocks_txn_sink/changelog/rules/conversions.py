@@ -56,9 +56,7 @@ Kinds = tuple[RowKind, ...]
 
 UPDATE: Final = frozenset({UPDATE_BEFORE, UPDATE_AFTER})
 GROUPS: Final = (UPDATE, frozenset({INSERT, UPDATE_AFTER}), frozenset({INSERT, UPDATE_BEFORE, UPDATE_AFTER}))
-DEFAULT_CODES: Final = {kind.name: kind.name for kind in RowKind}
 
-_ALLOWED = "INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE"
 _ALLOWED_GROUPS = "'UPDATE_BEFORE, UPDATE_AFTER', 'INSERT, UPDATE_AFTER' and 'INSERT, UPDATE_BEFORE, UPDATE_AFTER'"
 
 
@@ -69,10 +67,8 @@ def code_to_kinds(op_mapping: OpMapping | None) -> dict[str, Kinds]:
     an unknown kind, a kind or a code named twice, kinds that cannot share a code, an empty part.
     """
     mapping: dict[str, Kinds] = {}
-    entries = _entries(DEFAULT_CODES if op_mapping is None else op_mapping)
-    groups = [_kinds(kinds) for _, kinds in entries]
-    _refuse_repeated_kinds(groups)
-    for (codes, _), kinds in zip(entries, groups, strict=True):
+    default = {kind.name: kind.name for kind in RowKind}
+    for kinds, codes in _entries(default if op_mapping is None else op_mapping, kinds_at=1):
         for code in codes:
             if code in mapping:
                 raise OptionError(
@@ -90,21 +86,19 @@ def kinds_to_code(op_mapping: OpMapping | None) -> dict[RowKind, str]:
     """
     if op_mapping is None:
         return {kind: kind.name for kind in RowKind if kind is not UPDATE_BEFORE}
-    entries = _entries(op_mapping)
-    groups = [_kinds(kinds) for kinds, _ in entries]
-    _refuse_repeated_kinds(groups)
+    entries = _entries(op_mapping, kinds_at=0)
     for _, codes in entries:
         if len(codes) != 1:
             raise OptionError(
                 f"op_mapping gives {len(codes)} codes ({', '.join(codes)}) to one entry.",
                 hint="A change is put out under one code: name one.",
             )
-    return {kind: codes[0] for (_, codes), kinds in zip(entries, groups, strict=True) for kind in kinds}
+    return {kind: codes[0] for kinds, codes in entries for kind in kinds}
 
 
 def pairs_updates(op_mapping: OpMapping | None) -> bool:
     """Whether -U and +U share an entry of the mapping, and so leave as one event."""
-    return op_mapping is not None and any(UPDATE.issubset(_kinds(kinds)) for kinds, _ in _entries(op_mapping))
+    return op_mapping is not None and any(UPDATE.issubset(kinds) for kinds, _ in _entries(op_mapping, kinds_at=0))
 
 
 def codes_are_flags(op_mapping: OpMapping | None) -> bool:
@@ -119,12 +113,22 @@ def codes_are_flags(op_mapping: OpMapping | None) -> bool:
     return any(flags)
 
 
-def _entries(op_mapping: OpMapping) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+def _entries(op_mapping: OpMapping, *, kinds_at: int) -> list[tuple[Kinds, tuple[str, ...]]]:
+    """The kinds and the codes of each entry; its left part (0) or its right part (1) has the kinds."""
     if not isinstance(op_mapping, Mapping) or not op_mapping:
         raise OptionError(
             f"op_mapping is {op_mapping!r}.", hint='Give a mapping such as {"c, r": "INSERT", "d": "DELETE"}.'
         )
-    return [(_parts(left), _parts(right)) for left, right in op_mapping.items()]
+    parts = [(_parts(left), _parts(right)) for left, right in op_mapping.items()]
+    entries = [(_kinds(each[kinds_at]), each[1 - kinds_at]) for each in parts]
+    named = [kind for kinds, _ in entries for kind in kinds]
+    for number, kind in enumerate(named):
+        if kind in named[:number]:
+            raise OptionError(
+                f"op_mapping names {kind.name} in more than one entry.",
+                hint=f"Name it once, with all of its codes in that entry, as in 'c, r' for {kind.name}.",
+            )
+    return entries
 
 
 def _parts(text: object) -> tuple[str, ...]:
@@ -148,12 +152,13 @@ def _parts(text: object) -> tuple[str, ...]:
     return tuple(cleaned)
 
 
-def _kinds(names: Iterable[str]) -> Kinds:
+def _kinds(names: tuple[str, ...]) -> Kinds:
     """Kinds by name, in the order of `RowKind`, so -U before +U."""
-    names = tuple(names)
     unknown = [name for name in names if name not in RowKind.__members__]
     if unknown:
-        raise OptionError(f"op_mapping names the row kind {unknown[0]!r}.", hint=f"Row kinds are {_ALLOWED}.")
+        raise OptionError(
+            f"op_mapping names the row kind {unknown[0]!r}.", hint=f"Row kinds are {', '.join(RowKind.__members__)}."
+        )
     kinds = tuple(kind for kind in RowKind if kind.name in names)
     if len(kinds) > 1 and frozenset(kinds) not in GROUPS:
         raise OptionError(
@@ -163,17 +168,6 @@ def _kinds(names: Iterable[str]) -> Kinds:
     if len(kinds) < len(names):
         raise OptionError(f"op_mapping names a row kind twice in {', '.join(names)}.", hint="Name each kind once.")
     return kinds
-
-
-def _refuse_repeated_kinds(groups: Iterable[Kinds]) -> None:
-    seen: set[RowKind] = set()
-    for kind in (kind for group in groups for kind in group):
-        if kind in seen:
-            raise OptionError(
-                f"op_mapping names {kind.name} in more than one entry.",
-                hint=f"Name it once, with all of its codes in that entry, as in 'c, r' for {kind.name}.",
-            )
-        seen.add(kind)
 
 
 # --- conversions ---
@@ -212,10 +206,9 @@ def decode_with_previous(kinds: Kinds, row: Row, before: Row | None, previous: R
 
 def _single(kinds: Kinds, row: Row, before: Row | None, previous: Row | None) -> Converted:
     (kind,) = kinds
-    image = row if kind.adds or before is None else before
-    if kind is DELETE:
-        return Converted([RowChange(kind, image)], None)
-    return Converted([RowChange(kind, image)], row if kind.adds else previous)
+    if kind.adds:
+        return Converted([RowChange(kind, row)], row)
+    return Converted([RowChange(kind, row if before is None else before)], None if kind is DELETE else previous)
 
 
 class ChangeEvent(NamedTuple):
