@@ -185,7 +185,7 @@ def _decode_by_key(
     """
     beside = events.passthrough if events.nested else order
     inside = replace(events, fields=tuple(field for field in events.fields if field.name not in beside))
-    before = rows.to_text(inside.row(F.lit(True))) if events.both_images else None
+    before = rows.to_text(inside.row(F.lit(True))) if events.both else None
     given = keyed_step.KeyedInput(
         key=events.key(),
         kinds=events.kinds,

@@ -6,7 +6,7 @@ row from state: the before image of an update, and a full delete from a delete b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -14,18 +14,15 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.changelog import keyed_step, rows
-from starrocks_txn_sink.changelog.events import FULL_DELETES, KEY, POSSIBLE_KINDS
 from starrocks_txn_sink.changelog.keyed_step import KeyedInput, StateSettings, run_rule
-from starrocks_txn_sink.changelog.plan import is_hidden, is_unchanged_since
+from starrocks_txn_sink.changelog.plan import FULL_DELETES, KEY, POSSIBLE_KINDS, is_hidden, is_unchanged_since
 from starrocks_txn_sink.changelog.rules import conversions
-from starrocks_txn_sink.changelog.rules.conversions import DELETE, UPDATE_AFTER, UPDATE_BEFORE, OpMapping, RowKind
+from starrocks_txn_sink.changelog.rules.conversions import DELETE, UPDATE_AFTER, UPDATE_BEFORE, OpMapping
 from starrocks_txn_sink.changelog.rules.keyed import DecodeKey, Duration, EncodeKey, NormalizeKey, Retention
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.columns import KEY_DELETES
-
-_RETRACTS = (str(UPDATE_BEFORE), str(DELETE))
 
 
 @suggests_arguments
@@ -104,9 +101,17 @@ def to_changelog(
     keys, order = rows.require_columns(partition_by, "partition_by", df), rows.require_columns(sequence, "sequence", df)
     if partition_by is None:
         keys = _known_key(df, row_kind, needed=state_ttl is not None or None not in (before, after))
-    retention = Retention.of(state_ttl)
-    shape = _event_shape(df, row_kind, op, before, after, rows.require_columns(passthrough, "passthrough", df))
-    shape.check_images(codes)
+    settings = StateSettings(Retention.of(state_ttl), clock or SystemClock())
+    passed = rows.require_columns(passthrough, "passthrough", df)
+    beside = passed if rows.Images(before, after).nested else ()
+    fields = [field for field in df.schema.fields if field.name not in (row_kind, *beside)]
+    encoder = conversions.ImageEncoder(codes, paired, bool(keys))
+    partial = () if produces_full_deletes else (*keys, *order)
+    normalizes = state_ttl is not None and produces_full_deletes
+    encoding = _Encoding(
+        before, after, fields, row_kind, op, beside, keys, order, encoder, settings, partial, normalizes
+    )
+    encoding.check()
     if not produces_full_deletes and not keys:
         raise OptionError(
             "produces_full_deletes is False, but partition_by is not given.",
@@ -117,13 +122,9 @@ def to_changelog(
             "compact is set, but partition_by is not given.", hint="Changes are compacted per key: name its columns."
         )
     frame = rows.refuse_bad_changes(df, row_kind, keys, order, "to_changelog")
-    settings = StateSettings(retention, clock or SystemClock())
     if compact:
         frame = _compact(frame, row_kind, keys, order, settings, keyed_step.metrics_name("to_changelog", uid))
-    normalizes = state_ttl is not None and produces_full_deletes
-    partial = () if produces_full_deletes else (*keys, *order)
-    encoder = conversions.ImageEncoder(codes, paired, bool(keys))
-    events = _Encoding(shape, keys, order, encoder, settings, partial, normalizes).events(frame)
+    events = encoding.events(frame)
     events = events.withColumn(op, rows.column(op) == "true") if flags else events
     return events.withMetadata(op, {KEY_DELETES: True}) if partial and DELETE in codes else events
 
@@ -168,74 +169,16 @@ def _compact(
 
 
 @dataclass(frozen=True, slots=True)
-class _EventShape:
-    """The columns of the input rows, and of the events to put out."""
-
-    row_kind: str
-    op: str
-    before: str | None
-    after: str | None
-    fields: tuple[T.StructField, ...]  # of the row, without the passthrough columns
-    passthrough: tuple[str, ...]
-
-    @property
-    def nested(self) -> bool:
-        return self.before is not None or self.after is not None
-
-    def shows_previous(self, codes: Mapping[RowKind, str]) -> bool:
-        """Whether an update must show its previous row although -U has no code."""
-        two = None not in (self.before, self.after) and self.before != self.after
-        return two and UPDATE_AFTER in codes and UPDATE_BEFORE not in codes
-
-    def check_images(self, codes: Mapping[RowKind, str]) -> None:
-        """OptionError for a kind with a code whose image is not given."""
-        if not self.nested:
-            return
-        imageless = [kind for kind in codes if (self.after if kind.adds else self.before) is None]
-        if imageless:
-            side = "before" if self.before is None else "after"
-            raise OptionError(
-                f"op_mapping puts out {', '.join(kind.name for kind in imageless)}, whose rows go to the {side} image, "
-                f"but {side} is not given.",
-                hint=f"Give {side}=; one column may hold both images.",
-            )
-
-    def image(self, partial: Sequence[str]) -> Column:
-        """The row as a struct; for a delete only the `partial` columns, if there are any."""
-        return F.struct(*(self.value(field.name, partial) for field in self.fields))
-
-    def value(self, name: str, partial: Sequence[str]) -> Column:
-        if not partial or name in partial:
-            return rows.column(name).alias(name)
-        return F.when(rows.column(self.row_kind) != str(DELETE), rows.column(name)).alias(name)
-
-    def event_columns(self, code: Column, before: Column, after: Column, beside: Sequence[Column]) -> list[Column]:
-        """The event's columns, in order; one column for both images if they share a name."""
-        if self.before == self.after:
-            return [code.alias(self.op), *beside, F.coalesce(after, before).alias(str(self.after))]
-        images = [(self.before, before), (self.after, after)]
-        return [code.alias(self.op), *beside, *(image.alias(name) for name, image in images if name is not None)]
-
-
-def _event_shape(
-    frame: DataFrame, row_kind: str, op: str, before: str | None, after: str | None, passthrough: tuple[str, ...]
-) -> _EventShape:
-    nested = before is not None or after is not None
-    beside = passthrough if nested else ()
-    fields = tuple(field for field in frame.schema.fields if field.name not in (row_kind, *beside))
-    rows.refuse_clash([op], beside if nested else [field.name for field in fields], "op")
-    rows.refuse_clash([name for name in {before, after} if name is not None], [op, *beside], "before or after")
-    return _EventShape(row_kind, op, before, after, fields, beside)
-
-
-@dataclass(frozen=True, slots=True)
-class _Encoding:
+class _Encoding(rows.Images):
     """All that decides the events of a frame of changes; deletes keep only the `partial` columns, if there are any.
 
     With `normalizes`, flat events of a key are completed from state.
     """
 
-    shape: _EventShape
+    fields: Sequence[T.StructField]  # of the row, without the passthrough columns
+    row_kind: str
+    op: str
+    passthrough: Sequence[str]  # of nested events
     keys: Sequence[str]
     order: Sequence[str]
     encoder: conversions.ImageEncoder
@@ -243,51 +186,79 @@ class _Encoding:
     partial: Sequence[str]
     normalizes: bool
 
+    def check(self) -> None:
+        """OptionError for two columns of one name, and for a kind with a code whose image is not given."""
+        names = [field.name for field in self.fields]
+        rows.refuse_clash([self.op], self.passthrough if self.nested else names, "op")
+        images = {name for name in (self.before, self.after) if name is not None}
+        rows.refuse_clash(images, [self.op, *self.passthrough], "before or after")
+        imageless = [kind for kind in self.encoder.codes if (self.after if kind.adds else self.before) is None]
+        if imageless and self.nested:
+            side = "before" if self.before is None else "after"
+            raise OptionError(
+                f"op_mapping puts out {', '.join(kind.name for kind in imageless)}, whose rows go to the {side} image, "
+                f"but {side} is not given.",
+                hint=f"Give {side}=; one column may hold both images.",
+            )
+
     def events(self, frame: DataFrame) -> DataFrame:
-        codes, shape = self.encoder.codes, self.shape
-        if shape.nested and (self.encoder.paired or shape.shows_previous(codes)):
+        codes = self.encoder.codes
+        shows_previous = self.both and UPDATE_AFTER in codes and UPDATE_BEFORE not in codes
+        if self.nested and (self.encoder.paired or shows_previous):
             return self._with_images(frame)
-        if not shape.nested and self.keys and self.normalizes:
+        if not self.nested and self.keys and self.normalizes:
             # The sequence travels next to the row: two rows that differ only in it are the same row.
-            given = KeyedInput.of_changes(frame, shape.row_kind, self.keys, self.order, beside=self.order)
+            given = KeyedInput.of_changes(frame, self.row_kind, self.keys, self.order, beside=self.order)
             done = run_rule(frame, given, NormalizeKey(codes), self.settings)
-            return done.select(F.col("kind").alias(shape.op), *(given.output(field.name) for field in shape.fields))
+            return done.select(F.col("kind").alias(self.op), *(given.output(field.name) for field in self.fields))
         return self._without_state(frame)
 
     def _without_state(self, frame: DataFrame) -> DataFrame:
-        codes, shape = dict(self.encoder.codes), self.shape
+        codes = dict(self.encoder.codes)
         if self.encoder.paired:
             codes.pop(UPDATE_BEFORE, None)
-        row_kind = rows.column(shape.row_kind)
+        row_kind = rows.column(self.row_kind)
         kept, code = frame.filter(row_kind.isin([str(kind) for kind in codes])), F.lit(None).cast("string")
         for kind, each in codes.items():
             code = F.when(row_kind == str(kind), F.lit(each)).otherwise(code)
-        if not shape.nested:
-            columns = (shape.value(field.name, self.partial) for field in shape.fields)
-            return kept.select(code.alias(shape.op), *columns)
-        image, retracts = shape.image(self.partial), row_kind.isin(*_RETRACTS)
-        beside = [rows.column(name) for name in shape.passthrough]
-        return kept.select(*shape.event_columns(code, F.when(retracts, image), F.when(~retracts, image), beside))
+        columns = [self._value(field.name) for field in self.fields]
+        if not self.nested:
+            return kept.select(code.alias(self.op), *columns)
+        image, retracts = F.struct(*columns), row_kind.isin(str(UPDATE_BEFORE), str(DELETE))
+        beside = map(rows.column, self.passthrough)
+        return kept.select(*self._event_columns(code, F.when(retracts, image), F.when(~retracts, image), beside))
+
+    def _value(self, name: str) -> Column:
+        """A column of the row; NULL in a delete that does not keep it."""
+        if not self.partial or name in self.partial:
+            return rows.column(name).alias(name)
+        return F.when(rows.column(self.row_kind) != str(DELETE), rows.column(name)).alias(name)
+
+    def _event_columns(self, code: Column, before: Column, after: Column, beside: Iterable[Column]) -> list[Column]:
+        """The event's columns, in order; one column for both images if they share a name."""
+        if self.before == self.after:
+            return [code.alias(self.op), *beside, F.coalesce(after, before).alias(str(self.after))]
+        images = [(self.before, before), (self.after, after)]
+        return [code.alias(self.op), *beside, *(image.alias(name) for name, image in images if name is not None)]
 
     def _with_images(self, frame: DataFrame) -> DataFrame:
-        shape = self.shape
         if not self.keys and not self.encoder.paired:
             raise OptionError(
                 "partition_by is not given, but the before image of an update is the key's previous row.",
                 hint="Name the key's columns with partition_by, or give UPDATE_BEFORE and UPDATE_AFTER one code.",
             )
-        given = KeyedInput.of_changes(frame, shape.row_kind, self.keys, self.order, beside=shape.passthrough)
+        given = KeyedInput.of_changes(frame, self.row_kind, self.keys, self.order, beside=self.passthrough)
         done = run_rule(frame, given, EncodeKey(self.encoder), self.settings)
         before = F.col("before")
         if self.partial:
             is_delete = F.col("kind") == self.encoder.codes.get(DELETE, "")
             before = F.when(is_delete, self._key_only(before)).otherwise(before)
-        beside = map(given.output, shape.passthrough)
-        return done.select(*shape.event_columns(F.col("kind"), before, F.col("row"), list(beside)))
+        beside = map(given.output, self.passthrough)
+        return done.select(*self._event_columns(F.col("kind"), before, F.col("row"), beside))
 
     def _key_only(self, image: Column) -> Column:
         fields = []
-        for each in self.shape.fields:
+        for each in self.fields:
             kept = image.getField(each.name) if each.name in self.partial else F.lit(None).cast(each.dataType)
             fields.append(kept.alias(each.name))
         return F.struct(*fields)

@@ -1,49 +1,33 @@
 """The columns of change events: code, row or images, key, and the row kinds of each code."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
-from starrocks_txn_sink.changelog.rows import Refusal, column, refuse_clash, require_columns
+from starrocks_txn_sink.changelog.plan import FULL_DELETES, KEY, POSSIBLE_KINDS
+from starrocks_txn_sink.changelog.rows import Images, Refusal, column, refuse_clash, require_columns
 from starrocks_txn_sink.changelog.rules.conversions import INSERT, Kinds, RowKind
 from starrocks_txn_sink.errors import InputError, OptionError
 
-FULL_DELETES = "starrocks_txn_sink.full_deletes"
-POSSIBLE_KINDS = "starrocks_txn_sink.row_kinds"
-KEY = "starrocks_txn_sink.key"
-
 
 @dataclass(frozen=True, slots=True)
-class ChangeEvents:
+class ChangeEvents(Images):
     """The columns of a frame of change events; `change_events` checks and builds it."""
 
     op: str
     mapping: Mapping[str, Kinds]
-    before: str | None
-    after: str | None
     fields: tuple[T.StructField, ...]  # of the resulting row
     passthrough: tuple[str, ...]  # columns of the result beside the row; none if events are flat
     keys: tuple[str, ...]
     top_level: frozenset[str]
 
-    @property
-    def nested(self) -> bool:
-        """Whether the row is in images; a flat event is the row itself."""
-        return self.before is not None or self.after is not None
-
-    @property
-    def both_images(self) -> bool:
-        """Whether before and after image are two columns."""
-        return None not in (self.before, self.after) and self.before != self.after
-
     def needs_previous(self, *, uses_state: bool) -> bool:
         """Whether some code needs the key's previous row."""
         groups = [kinds for kinds in self.mapping.values() if len(kinds) > 1]
-        return any(INSERT in kinds or not self.both_images or uses_state for kinds in groups)
+        return any(INSERT in kinds or not self.both or uses_state for kinds in groups)
 
     # --- columns ---
 
@@ -54,25 +38,25 @@ class ChangeEvents:
     @property
     def kinds(self) -> Column:
         """The kinds of the event's code as text, such as `+I` or `-U+U`."""
-        return self._by_kinds({kinds: F.lit("".join(kinds)) for kinds in self.mapping.values()})
+        return self._by_kinds(lambda kinds: F.lit("".join(kinds)))
 
     @property
     def retracts_only(self) -> Column:
         """Whether all kinds of the event's code retract, so that its row is the before image."""
-        return self._by_kinds({kinds: F.lit(not any(kind.adds for kind in kinds)) for kinds in self.mapping.values()})
+        return self._by_kinds(lambda kinds: F.lit(not any(kind.adds for kind in kinds)))
 
-    def image(self, which: str | None, name: str) -> Column:
-        """A field of an image, or of the flat event."""
-        if not self.nested:
-            return column(name)
-        other = self.after if which is None else which
-        return column(other or self.before or "").getField(name)
+    def _image(self, which: str | None, name: str) -> Column:
+        """A field of an image, by default of the one that there is, or of the flat event."""
+        image = which or self.after or self.before
+        return column(image).getField(name) if image else column(name)
 
     def row(self, retracted: Column) -> list[Column]:
         """The row's fields: from the before image if `retracted`, else from the after image."""
-        if not self.both_images:
-            return [self.image(None, field.name).alias(field.name) for field in self.fields]
-        pairs = [(self.image(self.before, each.name), self.image(self.after, each.name), each) for each in self.fields]
+        if not self.both:
+            return [self._image(None, field.name).alias(field.name) for field in self.fields]
+        pairs = [
+            (self._image(self.before, each.name), self._image(self.after, each.name), each) for each in self.fields
+        ]
         return [F.when(retracted, before).otherwise(after).alias(field.name) for before, after, field in pairs]
 
     def key(self) -> list[Column]:
@@ -80,15 +64,13 @@ class ChangeEvents:
         return [self._key_part(name).alias(name) for name in self.keys]
 
     def _key_part(self, name: str) -> Column:
-        if name in self.top_level or not self.both_images:
-            return column(name) if name in self.top_level else self.image(None, name)
-        before, after = self.image(self.before, name), self.image(self.after, name)
+        if name in self.top_level or not self.both:
+            return column(name) if name in self.top_level else self._image(None, name)
+        before, after = self._image(self.before, name), self._image(self.after, name)
         return F.when(self.retracts_only, F.coalesce(before, after)).otherwise(F.coalesce(after, before))
 
     def missing_image_refusals(self, *, before_from_state: bool) -> list[Refusal]:
         """Refusals of events whose code needs an image that is NULL."""
-        if not self.nested:
-            return []
         refusals = []
         for side, name, adds in (("before", self.before, False), ("after", self.after, True)):
             needing = [
@@ -102,11 +84,11 @@ class ChangeEvents:
                 refusals.append(Refusal(missing, f"from_changelog: the {side} image ({name}) is NULL", hint))
         return refusals
 
-    def _by_kinds(self, values: Mapping[Kinds, Column]) -> Column:
+    def _by_kinds(self, value: Callable[[Kinds], Column]) -> Column:
         result = F.lit(None)
-        for kinds, value in values.items():
+        for kinds in dict.fromkeys(self.mapping.values()):
             codes = [code for code, meant in self.mapping.items() if meant == kinds]
-            result = F.when(self.code.isin(codes), value).otherwise(result)
+            result = F.when(self.code.isin(codes), value(kinds)).otherwise(result)
         return result
 
     # --- the stateless conversion ---
@@ -117,8 +99,8 @@ class ChangeEvents:
         if all(len(kinds) == 1 for kinds in self.mapping.values()):
             kind = self.kinds.alias(row_kind, metadata=self.metadata(full_deletes))
             return frame.select(kind, *self.row(self.retracts_only), *passed)
-        parts = {kinds: F.array(*(self._part(kind) for kind in kinds)) for kinds in self.mapping.values()}
-        exploded = frame.select(F.explode(self._by_kinds(parts)).alias("__change"), *passed)
+        parts = self._by_kinds(lambda kinds: F.array(*map(self._part, kinds)))
+        exploded = frame.select(F.explode(parts).alias("__change"), *passed)
         kind = F.col("__change.kind").alias(row_kind, metadata=self.metadata(full_deletes))
         return exploded.select(kind, F.col("__change.row.*"), *passed)
 
@@ -128,9 +110,8 @@ class ChangeEvents:
 
     def metadata(self, full_deletes: bool) -> dict[str, object]:
         """Metadata for the functions downstream: the possible kinds, whether deletes carry whole rows, and the key."""
-        possible = {kind for kinds in self.mapping.values() for kind in kinds}
-        if any(len(kinds) > 1 for kinds in self.mapping.values()):
-            possible.add(INSERT)
+        groups = [kinds if len(kinds) == 1 else (INSERT, *kinds) for kinds in self.mapping.values()]
+        possible = {kind for kinds in groups for kind in kinds}
         put_out = {*(field.name for field in self.fields), *self.passthrough}
         key = {KEY: list(self.keys)} if self.keys and put_out.issuperset(self.keys) else {}
         return {POSSIBLE_KINDS: sorted(possible), FULL_DELETES: full_deletes, **key}
@@ -154,15 +135,16 @@ def change_events(
             f"op names the column {op}, which is {frame.schema[op].dataType.simpleString()}, not string or boolean.",
             hint="Cast it to string.",
         )
-    nested = before is not None or after is not None
+    nested = Images(before, after).nested
     fields = _image_fields(frame, before, after) if nested else [f for f in frame.schema.fields if f.name != op]
-    kept = passthrough if nested else ()
-    refuse_clash(kept, [field.name for field in fields], "passthrough")
-    refuse_clash([row_kind], [*(field.name for field in fields), *kept], "row_kind")
-    top_level = frozenset(frame.columns) - {op} if nested else frozenset(field.name for field in fields)
-    _check_keys(keys, top_level | {field.name for field in fields})
-    _check_images(mapping, before, after)
-    return ChangeEvents(op, mapping, before, after, tuple(fields), kept, keys, top_level)
+    names, kept = [field.name for field in fields], passthrough if nested else ()
+    refuse_clash(kept, names, "passthrough")
+    refuse_clash([row_kind], [*names, *kept], "row_kind")
+    top_level = frozenset(frame.columns) - {op}
+    _check_keys(keys, top_level.union(names))
+    if nested:
+        _check_images(mapping, before, after)
+    return ChangeEvents(before, after, op, mapping, tuple(fields), kept, keys, top_level)
 
 
 def _check_keys(keys: tuple[str, ...], available: frozenset[str]) -> None:
@@ -175,12 +157,8 @@ def _check_keys(keys: tuple[str, ...], available: frozenset[str]) -> None:
 
 
 def _check_images(mapping: Mapping[str, Kinds], before: str | None, after: str | None) -> None:
-    if before is None and after is None:
-        return
-    kinds = {kind for group in mapping.values() for kind in group}
-    single = {kind for group in mapping.values() if len(group) == 1 for kind in group}
-    uncovered = {kind for kind in single if not kind.adds} if before is None else set()
-    uncovered |= {kind for kind in kinds if kind.adds} if after is None else set()
+    groups = [group for group in mapping.values() if before is not None or len(group) == 1]
+    uncovered = {kind for group in groups for kind in group if (after if kind.adds else before) is None}
     if uncovered:
         side, other = ("before", "after") if before is None else ("after", "before")
         raise OptionError(
@@ -204,9 +182,9 @@ def _image_fields(frame: DataFrame, before: str | None, after: str | None) -> li
         shapes.append({field.name: field for field in kind.fields})
     first, last = shapes[0], shapes[-1]
     if {n: f.dataType for n, f in first.items()} != {n: f.dataType for n, f in last.items()}:
-        different = reduce(lambda a, b: a ^ b, ({(n, f.dataType.simpleString()) for n, f in s.items()} for s in shapes))
+        ours, theirs = ({(n, f.dataType.simpleString()) for n, f in shape.items()} for shape in shapes)
         raise InputError(
-            f"The before and after images differ in {', '.join(sorted({name for name, _ in different}))}.",
+            f"The before and after images differ in {', '.join(sorted({name for name, _ in ours ^ theirs}))}.",
             hint="Give both the same fields, of the same types.",
         )
     return list(first.values())

@@ -10,9 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink.changelog import rows
-from starrocks_txn_sink.changelog.events import FULL_DELETES, KEY, POSSIBLE_KINDS
 from starrocks_txn_sink.changelog.keyed_step import KeyedInput, StateSettings, metrics_name, run_rule
-from starrocks_txn_sink.changelog.plan import non_deterministic_functions
+from starrocks_txn_sink.changelog.plan import FULL_DELETES, KEY, POSSIBLE_KINDS, non_deterministic_functions
 from starrocks_txn_sink.changelog.rules.conversions import UPDATE_BEFORE, RowKind, needs_materializer
 from starrocks_txn_sink.changelog.rules.keyed import Duration, MaterializeKey, Retention
 from starrocks_txn_sink.clock import Clock, SystemClock

@@ -1,4 +1,4 @@
-"""What the analysed plan of a frame says of its columns: their non-deterministic functions, and if a mark holds."""
+"""Marks on a column of row kinds, and what a frame's plan says: if a mark holds, non-deterministic functions."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -6,6 +6,11 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from starrocks_txn_sink.spark_version import analyzed_plan, class_name, items
+
+# Keys of the column's metadata, for the functions downstream.
+FULL_DELETES: Final = "starrocks_txn_sink.full_deletes"
+POSSIBLE_KINDS: Final = "starrocks_txn_sink.row_kinds"
+KEY: Final = "starrocks_txn_sink.key"
 
 # Deterministic to Spark, because a query takes the time once; but each run and each micro-batch has another.
 _TIMES: Final = frozenset(

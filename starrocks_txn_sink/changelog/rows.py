@@ -1,10 +1,11 @@
-"""Rows as text between the JVM and a state operator, and checks that all changelog functions share.
+"""Rows as text between the JVM and a state operator; images and checks that all changelog functions share.
 
 The JVM writes a row as JSON and reads it back; Python only keeps and compares the text. The formats below lose no
 value: microseconds, full decimals, NaN, NULL and empty, dates of all centuries.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Final, NamedTuple
@@ -50,6 +51,24 @@ def from_text(text: Column, fields: Sequence[T.StructField]) -> Column:
     """The struct that `to_text` has written."""
     kept = [T.StructField(field.name, field.dataType) for field in fields]
     return F.from_json(text, T.StructType(kept), _READ)
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """The columns with the row before and after the change; they may be one, or be missing."""
+
+    before: str | None
+    after: str | None
+
+    @property
+    def nested(self) -> bool:
+        """Whether the row is in images; a flat event is the row itself."""
+        return self.before is not None or self.after is not None
+
+    @property
+    def both(self) -> bool:
+        """Whether before and after image are two columns."""
+        return None not in (self.before, self.after) and self.before != self.after
 
 
 def column_names(parameter: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
