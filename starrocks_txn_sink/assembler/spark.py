@@ -21,10 +21,11 @@ from starrocks_txn_sink.assembler import keyed_state
 from starrocks_txn_sink.assembler.keyed_state import COUNTS, KEY_TYPES, KeyChange, Packet
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.assembler import AssemblerStep, PartitionChange, TransactionAssembler
+from starrocks_txn_sink.assembler.rules.directory import FileDirectory
 from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.intake import one_partition
 from starrocks_txn_sink.assembler.rules.model import Counters, MissingBegin, OnOpenTimeout, Partition, Policy
-from starrocks_txn_sink.assembler.rules.spill import FileDirectory, SpillStorage
+from starrocks_txn_sink.assembler.rules.spill import SpillStorage
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.protocol.ledger import quoted
 from starrocks_txn_sink.public_names import suggests_arguments

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import partial
 
 from starrocks_txn_sink import errors
-from starrocks_txn_sink.assembler.rules.spill import StateNotWritten
+from starrocks_txn_sink.assembler.rules.directory import StateNotWritten
 from starrocks_txn_sink.protocol.wire import Operation, Status
 from starrocks_txn_sink.rows.segments import RowsCutOff
 

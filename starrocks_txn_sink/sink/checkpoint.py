@@ -28,7 +28,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame
 
-from starrocks_txn_sink.assembler.rules.spill import FileDirectory, StateDirectory, StateNotRead, StateNotWritten
+from starrocks_txn_sink.assembler.rules.directory import FileDirectory, StateDirectory, StateNotRead, StateNotWritten
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.rows.segments import Skip

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
-from starrocks_txn_sink.assembler.rules.spill import FileDirectory
+from starrocks_txn_sink.assembler.rules.directory import FileDirectory
 from starrocks_txn_sink.clock import SystemClock, microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError

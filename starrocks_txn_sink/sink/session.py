@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import orjson
 
-from starrocks_txn_sink.assembler.rules.spill import StateDirectory
+from starrocks_txn_sink.assembler.rules.directory import StateDirectory
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import LedgerBehind, OptionError, QueryRefused, StarRocksSinkError

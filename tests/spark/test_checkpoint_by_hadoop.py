@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Receipt, StarRocksSink, TransactionAssembly
-from starrocks_txn_sink.assembler.rules.spill import StateNotRead, StateNotWritten
+from starrocks_txn_sink.assembler.rules.directory import StateNotRead, StateNotWritten
 from starrocks_txn_sink.sink import manifest_log
 from starrocks_txn_sink.sink.checkpoint import HadoopDirectory
 from tests.support.assembling_shop import IN_JSON, AssemblingShop, script

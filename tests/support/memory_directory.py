@@ -9,7 +9,7 @@ import pyarrow as pa
 
 @dataclass(slots=True)
 class MemoryDirectory:
-    """`files` by name; the same promises as `assembler.rules.spill`. `written` counts all bytes ever written."""
+    """`files` by name; keeps the promises of `StateDirectory`. `written` counts all bytes ever written."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     written: int = 0
