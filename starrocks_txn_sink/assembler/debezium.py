@@ -52,7 +52,7 @@ def assemble_debezium(
     A transaction is released when it has `event_count` rows, `total_order` is 1 … n, each table has as many rows as
     `data_collections` says, and all earlier commits are released. Repeated rows and ENDs are dropped. A
     transaction that a restart of the connector cut is joined from its deliveries, with the help of `timestamp`
-    (`assembler.verified.tally`).
+    (`assembler.verified.deliveries`).
 
     A quarantined transaction has its id and counts in the log. All of its rows go to `dead_letter_table` under the
     source partition `<source>#quarantine`; without such a table they are dropped and counted.

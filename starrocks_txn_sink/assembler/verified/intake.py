@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.intake import Mask
 from starrocks_txn_sink.errors import InputError
 
 STATUS: Final = "status"
@@ -145,14 +146,20 @@ class VerifiedIntake:
     counters: VerifiedCounters
 
 
+def has_status(events: pa.Table, status: str) -> Mask:
+    """Mask of the markers with `status`."""
+    mask: Mask = pc.fill_null(pc.equal(events[STATUS], status), False).to_numpy()
+    return mask
+
+
 def validate_events(state: VerifiedState, events: pa.Table, source: str) -> VerifiedIntake:
     """Validate `events` (EVENTS) and drop repeats. InputError names the missing value and its place, never a row."""
     _check(events, source)
-    marker = events[STATUS].is_valid()
     data = _rows(events)
-    snapshots = int(pc.sum(pc.and_(pc.invert(marker), events[model.TXN_ID].is_null())).as_py() or 0)
-    again = events.filter(_repeated_end(events, state.last_position))[model.TXN_ID].to_pylist()
-    settled = remember_ids(state.settled, again)
+    snapshots = int(pc.sum(pc.and_(events[STATUS].is_null(), events[model.TXN_ID].is_null())).as_py() or 0)
+    below = pc.less_equal(events[model.POSITION], pa.scalar(state.last_position, pa.int64()))
+    again = events.filter(pc.and_(below, pc.equal(events[STATUS], END)))  # ENDs at or below the last released position
+    settled = remember_ids(state.settled, again[model.TXN_ID].to_pylist())
     known = pc.is_in(events[model.TXN_ID], value_set=pa.array(settled, pa.string()), skip_nulls=True)
     given_up = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
     given_up = pc.and_(given_up, pc.invert(known))
@@ -174,17 +181,10 @@ def _rows(events: pa.Table) -> int:
     return int(events[STATUS].null_count)
 
 
-def _repeated_end(events: pa.Table, last_position: int | None) -> pa.ChunkedArray:
-    """Mask of ENDs at or below the last released position."""
-    if last_position is None:
-        return pa.chunked_array([pa.repeat(False, events.num_rows)])
-    below = pc.fill_null(pc.less_equal(events[model.POSITION], last_position), False)
-    return pc.and_(pc.fill_null(pc.equal(events[STATUS], END), False), below)
-
-
 def _check(events: pa.Table, source: str) -> None:
     marker, alone = events[STATUS].is_valid(), events[model.TXN_ID].is_null()
     row = pc.invert(marker)
+    of_transaction = pc.and_(row, pc.invert(alone))
     read = pc.fill_null(pc.equal(events[model.OP], SNAPSHOT), False)
     strange = pc.and_(marker, pc.invert(pc.is_in(events[STATUS], value_set=pa.array([BEGIN, END]))))
     metadata = "Set provide.transaction.metadata=true at the connector, and give the transaction topic whole."
@@ -193,11 +193,11 @@ def _check(events: pa.Table, source: str) -> None:
         (pc.and_(row, pc.and_(alone, pc.invert(read))), "A change has no transaction", f"{metadata} {before}"),
         (pc.and_(marker, alone), "A transaction marker has no id", metadata),
         (strange, "A transaction marker is neither BEGIN nor END", metadata),
-        (pc.and_(row, _missing(events, TOTAL_ORDER, alone)), "A change has no total_order", metadata),
-        (pc.and_(row, _missing(events, COLLECTION, alone)), "A change does not name its table", metadata),
+        (pc.and_(of_transaction, events[TOTAL_ORDER].is_null()), "A change has no total_order", metadata),
+        (pc.and_(of_transaction, events[COLLECTION].is_null()), "A change does not name its table", metadata),
         (pc.and_(marker, events[SEQUENCE].is_null()), "A transaction marker has no sequence", "Give its offset."),
         (
-            pc.and_(row, _missing(events, model.POSITION, alone)),
+            pc.and_(of_transaction, events[model.POSITION].is_null()),
             "A change has no position",
             "Only the connectors for PostgreSQL (source.lsn), MySQL and MariaDB (source.file, source.pos) are known.",
         ),
@@ -212,7 +212,3 @@ def _check(events: pa.Table, source: str) -> None:
                 collection=events[COLLECTION][at].as_py(),
                 position=events[model.POSITION][at].as_py(),
             )
-
-
-def _missing(events: pa.Table, column: str, alone: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.and_(events[column].is_null(), pc.invert(alone))

@@ -173,7 +173,7 @@ class _StepEvents:
     @property
     def told(self) -> Mask:
         """Mask of the rows and ENDs; a BEGIN alone does not open a transaction."""
-        return ~tally.has_status(self.table, v.BEGIN)
+        return ~v.has_status(self.table, v.BEGIN)
 
     @property
     def snapshot(self) -> Indexes:
