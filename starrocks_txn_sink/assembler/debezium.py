@@ -100,11 +100,7 @@ def assemble_debezium(
         _event_columns(transactions, v.MARKER_COLUMNS, "transactions")
     )
     assembled = keyed_state.assemble_frame(
-        events,
-        partial(_take_step, policy),
-        partial(_assemble_in_task, policy),
-        (_SOURCE,),
-        timed=policy.open_timeout is not None,
+        events, partial(_take_step, policy), partial(_assemble_in_task, policy), policy.open_timeout
     )
     counts = keyed_state.summed_counts(v.VerifiedCounters.names())
     released = assembled.observe(name, *counts).mapInArrow(keyed_state.unpack, _OUTPUT)

@@ -6,7 +6,7 @@ pandas, which would change NULLs and some strings.
 
 Both state operators give the same result; they differ in the cost of a transaction that stays open for long. The state
 of a key is a header and numbered blobs. `Processor` (transformWithState, RocksDB) has a ValueState and a MapState: it
-writes each blob once, under its own key. `group_function` (applyInPandasWithState, any provider) has a single value, so
+writes each blob once, under its own key. `_step_of_group` (applyInPandasWithState, any provider) has a single value, so
 all blobs are joined in it, and Spark rewrites it whenever the source partition has events. Spark cannot pass arrays in
 that state to Python; therefore `layout`, JSON pairs of blob number and length, says where to split.
 """
@@ -18,6 +18,8 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -40,12 +42,12 @@ if TYPE_CHECKING:
 
 BLOB: Final = "blob"
 COUNTS: Final = "counts"
-GROUP_STATE_TYPE: Final = "header string, layout string, blobs binary"
 
 KEY_TYPES: Final = {T.StringType: pa.string(), T.IntegerType: pa.int32(), T.LongType: pa.int64()}
 """Types of a source partition, and the same in Arrow."""
 
 Packet = tuple[Partition | None, bytes | None, str | None]
+Frames = Iterator["pd.DataFrame"]
 
 _log = get_logger("assembler")
 
@@ -77,19 +79,19 @@ PLANNED = threading.Event()
 
 
 def assemble_frame(
-    events: DataFrame, take_step: TakeStep, in_task: InTask, order: Sequence[str], *, timed: bool
+    events: DataFrame, take_step: TakeStep, in_task: InTask, open_timeout: float | None, *order: str
 ) -> DataFrame:
     """Packed rows and counts from `events`; a stream runs in the state operator for the session's state store provider.
 
-    `timed`: a source partition may need a step without events. In a task of a batch frame `order` sorts the events.
+    With `open_timeout` a source partition may need a step without events. In a task of a batch frame the events are
+    sorted by source partition and `order`.
     """
-    key = events.schema[model.SOURCE_PARTITION].dataType
-    packed = T.StructType([T.StructField(model.SOURCE_PARTITION, key), T.StructField(BLOB, T.BinaryType())])
-    done = T.StructType([*packed.fields, T.StructField(COUNTS, T.StringType())])
+    timed, key = open_timeout is not None, events.schema[model.SOURCE_PARTITION].dataType
+    packed = f"{model.SOURCE_PARTITION} {key.simpleString()}, {BLOB} binary"
+    done = f"{packed}, {COUNTS} string"
     if not events.isStreaming:
-        kind = KEY_TYPES[type(key)]
-        ordered = events.repartition(model.SOURCE_PARTITION).sortWithinPartitions(*order)
-        return ordered.mapInArrow(lambda batches: _packet_batches(in_task(batches), kind), done)
+        ordered = events.repartition(model.SOURCE_PARTITION).sortWithinPartitions(model.SOURCE_PARTITION, *order)
+        return ordered.mapInArrow(lambda batches: _packet_batches(in_task(batches), KEY_TYPES[type(key)]), done)
     in_rocksdb = keeps_state_in_rocksdb(events)
     PLANNED.set()
     grouped = events.mapInArrow(pack, packed).groupBy(model.SOURCE_PARTITION)
@@ -99,7 +101,8 @@ def assemble_frame(
         return grouped.transformWithStateInPandas(Processor(take_step, timed), done, "Append", mode)
     _log.info("assembler.planned", state="applyInPandasWithState", hint=f"for transformWithState set {PROVIDER}")
     timeout = "ProcessingTimeTimeout" if timed else "NoTimeout"
-    return grouped.applyInPandasWithState(group_function(take_step), done, GROUP_STATE_TYPE, "append", timeout)
+    state = "header string, layout string, blobs binary"
+    return grouped.applyInPandasWithState(partial(_step_of_group, take_step), done, state, "append", timeout)
 
 
 def summed_counts(names: Iterable[str]) -> list[Column]:
@@ -111,21 +114,17 @@ def summed_counts(names: Iterable[str]) -> list[Column]:
 def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Pack record batches: one row per batch and source partition. Raises InputError for a NULL source partition."""
     for batch in batches:
-        parts = group_by_partition(pa.Table.from_batches([batch])).by_partition()
-        packed = [(part.names[0], to_blob(part.table)) for part in parts]
-        if packed:
-            partitions, blobs = zip(*packed, strict=True)
-            kind = batch.schema.field(model.SOURCE_PARTITION).type
-            yield pa.record_batch(
-                [pa.array(partitions, kind), pa.array(blobs, pa.binary())], [model.SOURCE_PARTITION, BLOB]
-            )
+        parts = list(group_by_partition(pa.Table.from_batches([batch])).by_partition())
+        if parts:
+            names = pa.array([part.names[0] for part in parts], batch.schema.field(model.SOURCE_PARTITION).type)
+            blobs = pa.array([to_blob(part.table) for part in parts], pa.binary())
+            yield pa.record_batch([names, blobs], [model.SOURCE_PARTITION, BLOB])
 
 
 def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Unpack blobs into rows, with the source partition as first column; skips rows that only hold counts."""
     for batch in batches:
-        partitions = batch.column(model.SOURCE_PARTITION)
-        for partition, blob in zip(partitions, batch.column(BLOB), strict=True):
+        for partition, blob in zip(batch.column(model.SOURCE_PARTITION), batch.column(BLOB), strict=True):
             if blob.is_valid:
                 rows = from_blob(blob.as_buffer())
                 rows = rows.add_column(0, model.SOURCE_PARTITION, pa.repeat(partition, rows.num_rows))
@@ -154,8 +153,7 @@ def _packet_frame(packet: Packet) -> pd.DataFrame:
     """One packed row as a pandas frame, which Spark's state operators require."""
     import pandas as pd  # here, because lanes import this module without pandas
 
-    partition, blob, counts = packet
-    return pd.DataFrame({model.SOURCE_PARTITION: [partition], BLOB: [blob], COUNTS: [counts]})
+    return pd.DataFrame([packet], columns=[model.SOURCE_PARTITION, BLOB, COUNTS])
 
 
 def log_notices(notices: Iterable[Event]) -> None:
@@ -178,14 +176,6 @@ def _processing_time(milliseconds: int) -> float:
     return milliseconds / 1000 if milliseconds > 0 else SystemClock().wall()
 
 
-def _split(layout: str, joined: bytes) -> dict[int, bytes]:
-    blobs, start = {}, 0
-    for number, length in orjson.loads(layout):
-        blobs[number] = bytes(joined[start : start + length])
-        start += length
-    return blobs
-
-
 @dataclass(eq=False)
 class Processor(spark.StatefulProcessor):
     """An assembler for transformWithState."""
@@ -198,21 +188,19 @@ class Processor(spark.StatefulProcessor):
         self._header = handle.getValueState("header", "header string")
         self._blobs = handle.getMapState("blobs", "number bigint", "blob binary")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: spark.TimerValues) -> Iterator[pd.DataFrame]:
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: spark.TimerValues) -> Frames:
         return self._step(key[0], [blob for frame in rows for blob in frame[BLOB]], timerValues)
 
     def handleExpiredTimer(
         self, key: Any, timerValues: spark.TimerValues, expiredTimerInfo: spark.ExpiredTimerInfo
-    ) -> Iterator[pd.DataFrame]:
+    ) -> Frames:
         return self._step(key[0], None, timerValues)
 
     def close(self) -> None:
         """Nothing to close: all state is in the state store."""
 
-    def _step(
-        self, name: Partition, blobs: list[bytes] | None, timer_values: spark.TimerValues
-    ) -> Iterator[pd.DataFrame]:
-        now, stored = _processing_time(timer_values.getCurrentProcessingTimeInMs()), self._header.get()
+    def _step(self, name: Partition, blobs: list[bytes] | None, timers: spark.TimerValues) -> Frames:
+        now, stored = _processing_time(timers.getCurrentProcessingTimeInMs()), self._header.get()
         change = self.take_step(name, stored[0] if stored else None, blobs, now, self._read)
         yield from map(_packet_frame, change.packets)
         for number in change.removed:
@@ -231,22 +219,19 @@ class Processor(spark.StatefulProcessor):
         return from_blob(stored[0])
 
 
-def group_function(take_step: TakeStep) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+def _step_of_group(take_step: TakeStep, key: Any, frames: Frames, group: GroupState) -> Frames:
     """An assembler for applyInPandasWithState."""
-
-    def assemble(key: Any, frames: Iterator[pd.DataFrame], group: GroupState) -> Iterator[pd.DataFrame]:
-        now = _processing_time(group.getCurrentProcessingTimeMs())
-        blobs = None if group.hasTimedOut else [blob for frame in frames for blob in frame[BLOB]]
-        header, layout, joined = group.get if group.exists else (None, "[]", b"")
-        kept = _split(layout, joined)
-        change = take_step(key[0], header, blobs, now, lambda number: from_blob(kept[number]))
-        yield from map(_packet_frame, change.packets)
-        gone = set(change.removed)
-        left = {number: blob for number, blob in kept.items() if number not in gone}
-        left |= {number: to_blob(rows) for number, rows in change.added.items()}
-        layout = orjson.dumps([(number, len(blob)) for number, blob in left.items()]).decode()
-        group.update((change.header, layout, b"".join(left.values())))
-        if change.wake_at is not None:
-            group.setTimeoutDuration(max(1, math.ceil((change.wake_at - now) * 1000)))
-
-    return assemble
+    now = _processing_time(group.getCurrentProcessingTimeMs())
+    blobs = None if group.hasTimedOut else [blob for frame in frames for blob in frame[BLOB]]
+    header, layout, joined = group.get if group.exists else (None, "[]", b"")
+    stream = BytesIO(joined)
+    kept = {number: stream.read(length) for number, length in orjson.loads(layout)}
+    change = take_step(key[0], header, blobs, now, lambda number: from_blob(kept[number]))
+    yield from map(_packet_frame, change.packets)
+    gone = set(change.removed)
+    left = {number: blob for number, blob in kept.items() if number not in gone}
+    left |= {number: to_blob(rows) for number, rows in change.added.items()}
+    layout = orjson.dumps([(number, len(blob)) for number, blob in left.items()]).decode()
+    group.update((change.header, layout, b"".join(left.values())))
+    if change.wake_at is not None:
+        group.setTimeoutDuration(max(1, math.ceil((change.wake_at - now) * 1000)))

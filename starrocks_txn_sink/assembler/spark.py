@@ -109,11 +109,7 @@ def assemble_transactions(
     policy = Policy(interleaved, model.seconds(open_timeout), on_open_timeout, missing_begin)
     prepared = events.select(*event_columns(events, by, tuple(passthrough)))
     assembled = keyed_state.assemble_frame(
-        prepared,
-        partial(_take_step, policy),
-        partial(_assemble_in_task, policy),
-        (model.SOURCE_PARTITION, model.POSITION),
-        timed=policy.open_timeout is not None,
+        prepared, partial(_take_step, policy), partial(_assemble_in_task, policy), policy.open_timeout, model.POSITION
     )
     oldest = F.min(F.get_json_object(F.col(COUNTS), f"$.{OLDEST}").cast("double"))
     counts = [*keyed_state.summed_counts(Counters.names()), F.coalesce(oldest, F.lit(0.0)).alias(OLDEST)]

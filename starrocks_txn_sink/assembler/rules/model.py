@@ -39,15 +39,7 @@ REQUIRED: Final = (POSITION, TYPE, TXN_ID, TABLE, ROW)
 # The columns of a DATA event that go into its row unchanged; `passthrough` columns follow them.
 PAYLOAD: Final = (DATABASE, TABLE, OP, ROW)
 
-EVENT_FIELDS: Final = (
-    (POSITION, pa.int64()),
-    (TYPE, pa.string()),
-    (TXN_ID, pa.string()),
-    (DATABASE, pa.string()),
-    (TABLE, pa.string()),
-    (OP, pa.string()),
-    (ROW, pa.string()),
-)
+EVENT_FIELDS: Final = ((POSITION, pa.int64()), *((name, pa.string()) for name in (TYPE, TXN_ID, *PAYLOAD)))
 
 OUTPUT: Final = (SOURCE_PARTITION, POSITION, SEQ, DATABASE, TABLE, OP, ROW, TRANSACTION_END, TXN_ID)
 
