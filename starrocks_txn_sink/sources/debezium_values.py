@@ -41,7 +41,7 @@ PLACE: Final = ("topic", "partition", "offset")
 TIMESTAMP: Final = "timestamp"
 
 _VALUE, _PAYLOAD, _DELETE = "_value", "payload", "d"
-_BEFORE, _AFTER = "before", "after"
+_ROWS: Final = ("before", "after")
 _FIRST, _SECOND, _WRAPPED = '{"before":', ',"after":', ',"payload":'
 _SCHEMAS: Final = 256
 
@@ -53,17 +53,15 @@ def read_values(df: DataFrame, value: str, fields: T.StructType, key: str | None
 
     With the name of a column for `key`, `_event` has KEY, the row in the key of a delete. Tombstones are left out.
     """
-    places: list[str] = [name for name in PLACE if name in df.columns]
     timed = TIMESTAMP in df.columns and isinstance(df.schema[TIMESTAMP].dataType, T.TimestampType)
     time = F.unix_millis(TIMESTAMP) if timed else F.lit(None).cast(_BIGINT)
     chosen = [named_column(value).alias(_VALUE), *([named_column(key).alias(KEY)] if key else [])]
-    chosen += [*(F.col(each) for each in places), time.alias(TIMESTAMP)]
+    chosen += [*(F.col(each) for each in PLACE if each in df.columns), time.alias(TIMESTAMP)]
     raw = df.where(named_column(value).isNotNull()).select(*chosen)
-    places = [*places, TIMESTAMP]
-    placed = [T.StructField(name, raw.schema[name].dataType) for name in places]
+    placed = [T.StructField(each.name, each.dataType) for each in raw.schema if each.name not in (_VALUE, KEY)]
     event = T.StructType([*fields.fields, *([T.StructField(KEY, _STRING)] if key else [])])
     read = [T.StructField("_event", event), T.StructField("_bad", T.BooleanType())]
-    return raw.mapInArrow(_Reader(fields, tuple(places)), T.StructType([*placed, *read]))
+    return raw.mapInArrow(_Reader(fields), T.StructType([*placed, *read]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,6 @@ class _Reader:
     """Reads Arrow batches in a Spark task."""
 
     fields: T.StructType
-    places: tuple[str, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = _RowTexts()
@@ -81,7 +78,7 @@ class _Reader:
                 events = self._read_one_by_one(batch.column(_VALUE))
             if KEY in batch.schema.names:
                 events = _with_key(events, batch.column(KEY))
-            columns = {name: batch.column(name) for name in self.places}
+            columns = {name: batch.column(name) for name in batch.schema.names if name not in (_VALUE, KEY)}
             yield pa.RecordBatch.from_pydict({**columns, "_event": events, "_bad": events.is_null()})
 
     def _read_at_once(self, values: pa.Array, rows: _RowTexts) -> pa.StructArray | None:
@@ -100,7 +97,7 @@ class _Reader:
             found = dict(zip(found, payload.flatten(), strict=True))
         elif payload.null_count < len(payload):
             return None
-        if _BEFORE in self.fields.names:
+        if "before" in self.fields.names:
             try:
                 texts = [rows.texts_of(text, wrapped=wrapped) for text in lines.to_pylist()]
             except (ValueError, IndexError):
@@ -120,9 +117,6 @@ class _Reader:
             return {each.name: _field(each.dataType, *found.get(each.name, (None, ""))) for each in self.fields.fields}
         except (ValueError, IndexError):
             return None
-
-
-_ROWS: Final = (_BEFORE, _AFTER)
 
 
 @dataclass(slots=True)

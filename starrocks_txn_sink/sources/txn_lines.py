@@ -122,18 +122,15 @@ class TxnEventLines:
             if self.on_malformed == "fail":
                 raise self._malformed_error(batch, int(valid.argmin()), read)
             batch = batch.filter(pa.array(valid))
-        return self._with_position(read, batch, keep)
+        given = {SOURCE_PARTITION: self.source_partition, POSITION: self.position}
+        places = {name: pa.chunked_array([batch.column(name)]) if own else read[name] for name, own in given.items()}
+        texts = {name: read[name] for name in _TEXTS}
+        return pa.table({**places, **texts, **{name: batch.column(name) for name in keep}})
 
     def _fields(self) -> pa.Schema:
         own = [] if self.source_partition else [(SOURCE_PARTITION, pa.string())]
         own += [] if self.position else [(POSITION, pa.int64())]
         return pa.schema([*own, *((name, pa.string()) for name in _TEXTS)])
-
-    def _with_position(self, read: pa.Table, batch: pa.RecordBatch, keep: tuple[str, ...]) -> pa.Table:
-        columns = {name: read[name] for name in _TEXTS}
-        given = {SOURCE_PARTITION: self.source_partition, POSITION: self.position}
-        places = {name: pa.chunked_array([batch.column(name)]) if own else read[name] for name, own in given.items()}
-        return pa.table({**places, **columns, **{name: batch.column(name) for name in keep}})
 
     def _malformed_error(self, batch: pa.RecordBatch, number: int, read: pa.Table) -> InputError:
         place = {}

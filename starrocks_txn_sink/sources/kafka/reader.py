@@ -73,13 +73,7 @@ class BalancedOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> BalancedOffset:
-        offsets = {
-            (topic, int(number)): int(offset)
-            for topic, numbers in value.items()
-            if not topic.startswith("@")
-            for number, offset in numbers.items()
-        }
-        return cls(offsets, int(value[plan.TIME]))
+        return cls(plan.offsets_of(value), value[plan.TIME])
 
 
 def _by_topic(values: Mapping[KafkaPartition, int]) -> dict[str, dict[str, int]]:

@@ -10,7 +10,6 @@ the questions wait behind the consumer's next fetch, which the broker holds back
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.rows.columns import EVENT_TIME
-from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
+from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, offsets_of
 from starrocks_txn_sink.sources.kafka.options import PATIENCE, SPARK_READS, client_config, no_client
 from starrocks_txn_sink.spark_version import analyzed_plan, class_name, items
 
@@ -262,7 +261,7 @@ class KafkaSource:
             if number != execution.toRdd().id():
                 raise _not_alone("there is a step in front of the sink")
         scan = _scan(execution)
-        start, end = (_offsets(each) for each in (scan.start(), scan.end()))
+        start, end = (offsets_of(each.json()) for each in (scan.start(), scan.end()))
         if end.keys() - start.keys():  # of a new partition only the source's own plan has the start
             start = first_offsets(each.offsetRange() for each in items(scan.inputPartitions())) | start
         ranges = {place: (start[place], until) for place, until in end.items() if until > start.get(place, until)}
@@ -317,11 +316,6 @@ def _columns_and_steps(plan: Any) -> tuple[dict[str, str], list[str]]:
         if number in own:
             names[name] = own[number]
     return names, steps
-
-
-def _offsets(offset: Any) -> dict[KafkaPartition, int]:
-    topics = json.loads(offset.json())
-    return {(topic, int(number)): each for topic, numbers in topics.items() for number, each in numbers.items()}
 
 
 def first_offsets(offset_ranges: Iterable[Any]) -> dict[KafkaPartition, int]:

@@ -33,7 +33,7 @@ def wrapped(text: str) -> str:
 def read(*values: str | bytes, fields: Any = CHANGE, keys: list[bytes | None] | None = None) -> list[Any]:
     texts = [each.encode() if isinstance(each, str) else each for each in values]
     columns = {"_value": pa.array(texts, pa.binary())} | ({KEY: pa.array(keys, pa.binary())} if keys else {})
-    (made,) = _Reader(fields, ())([pa.RecordBatch.from_pydict(columns)])
+    (made,) = _Reader(fields)([pa.RecordBatch.from_pydict(columns)])
     found = made.to_pydict()
     assert found["_bad"] == [each is None for each in found["_event"]]
     return found["_event"]  # type: ignore[no-any-return]
@@ -129,7 +129,7 @@ def test_random_values_mean_the_same_at_once_and_one_by_one(seed: int) -> None:
     for _ in range(scaled(300)):
         values = [_random_value(rng) for _ in range(rng.choice((1, 2, 5)))]
         assert read(*values) == [read(each)[0] for each in values]
-        alone = [_Reader(CHANGE, ())._event(each.encode()) for each in values]
+        alone = [_Reader(CHANGE)._event(each.encode()) for each in values]
         assert [each and each["after"] for each in read(*values)] == [each and each["after"] for each in alone]
 
 
