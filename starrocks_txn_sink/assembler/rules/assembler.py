@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.intake import EventKind, Intake, Mask, PartitionedEvents, validate_events
+from starrocks_txn_sink.assembler.rules.intake import EventKind, Intake, PartitionedEvents, validate_events
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, OpenTransaction, Partition, Policy
 from starrocks_txn_sink.assembler.rules.release import ReadBlob, ReleasedRows, release
 from starrocks_txn_sink.assembler.rules.segments import Grouped, SegmentClasses, classify
@@ -222,18 +222,14 @@ def _notice(kind: str, name: Partition, position: int, txn_id: str | None, count
 
 def _outcome_counters(grouped: Grouped, classes: SegmentClasses, policy: Policy) -> Counters:
     rows = grouped.segments.rows + grouped.held
-
-    def total(mask: Mask) -> int:
-        return int(rows[mask].sum())
-
     return Counters(
         released=int(np.count_nonzero(classes.released)),
-        rows=total(classes.released),
+        rows=int(rows[classes.released].sum()),
         empty=int(np.count_nonzero(classes.empty)),
         abandoned=int(np.count_nonzero(classes.abandoned)),
-        abandoned_rows=total(classes.abandoned),
+        abandoned_rows=int(rows[classes.abandoned].sum()),
         dropped=int(np.count_nonzero(classes.orphan)) if policy.missing_begin == "drop" else 0,
-        dropped_rows=total(classes.skipped),
+        dropped_rows=int(rows[classes.skipped].sum()),
     )
 
 
@@ -256,7 +252,9 @@ def _changes(
         if waiting:
             still[at].append(each.as_dropped())
             continue
-        rows = _tail_rows(grouped, tail, payload)
+        start, stop = int(grouped.segments.start[tail]), int(grouped.segments.stop[tail])
+        chosen = None if grouped.order is None else pa.array(grouped.order[start:stop])
+        rows = payload.slice(start, stop - start) if chosen is None else payload.take(chosen)
         size = rows.nbytes
         blobs = dict(enumerate(model.pieces(rows, size), before[at].next_blob + len(added[at])))
         if len(blobs) > 1:
@@ -266,12 +264,6 @@ def _changes(
     ends, counts = intake.positions[intake.ends - 1].tolist(), intake.counts.tolist()
     last = [at if new else state.last_position for at, new, state in zip(ends, counts, before, strict=True)]
     return dict(zip(intake.names, map(_change, before, last, still, added), strict=True))
-
-
-def _tail_rows(grouped: Grouped, tail: int, payload: pa.Table) -> pa.Table:
-    start, stop = int(grouped.segments.start[tail]), int(grouped.segments.stop[tail])
-    order = grouped.order
-    return payload.slice(start, stop - start) if order is None else payload.take(pa.array(order[start:stop]))
 
 
 def _change(

@@ -196,7 +196,8 @@ class IncrementalAssembler:
         """Write all open rows in memory to the spill storage; with `small`, a small file may go into the manifest."""
         filled = [holding for holding in self._holdings.values() if holding.memory]
         for holding in filled:
-            _merge_blobs(holding)
+            opened = [_merge_blobs(each, holding.memory) for each in holding.state.open]
+            holding.state = replace(holding.state, open=tuple(opened))
         waiting = [(holding, number) for holding in filled for number in sorted(holding.memory)]
         places = self.storage.write([holding.memory[number].table for holding, number in waiting], small=small)
         for (holding, number), place in zip(waiting, places, strict=True):
@@ -228,13 +229,8 @@ def _row(given: PartitionedEvents, place: int) -> pa.Table:
     return given.table.slice(place if given.order is None else int(given.order[place]), 1)
 
 
-def _merge_blobs(holding: _PartitionBuffer) -> None:
-    """Merge the blobs of each open transaction that are in memory into few; a merged blob keeps the lowest number."""
-    opened = [_merge_transaction(each, holding.memory) for each in holding.state.open]
-    holding.state = replace(holding.state, open=tuple(opened))
-
-
-def _merge_transaction(transaction: OpenTransaction, memory: dict[int, _MemoryBlob]) -> OpenTransaction:
+def _merge_blobs(transaction: OpenTransaction, memory: dict[int, _MemoryBlob]) -> OpenTransaction:
+    """Merge the transaction's blobs that are in memory into few; a merged blob keeps the lowest number."""
     if len(transaction.blobs) < 2:
         return transaction
     groups: list[list[int]] = []

@@ -57,8 +57,7 @@ class PartitionedEvents:
     @property
     def groups(self) -> Indexes:
         """The source partition of each event, as an index into `names`."""
-        groups: Indexes = np.repeat(np.arange(len(self.names)), self.ends - self.starts)
-        return groups
+        return np.repeat(np.arange(len(self.names)), self.ends - self.starts)
 
     @property
     def starts(self) -> Indexes:
@@ -139,7 +138,8 @@ def validate_events(
     kinds = _validated_kinds(events, need_txn_id=need_txn_id)
     positions, order = events.positions(), events.order
     repeated = not_ascending(positions, events.ends)
-    if _unsorted(positions, repeated):
+    again = np.flatnonzero(repeated)
+    if (positions[again] < positions[again - 1]).any():
         by_position = _by_position(events, positions)
         positions = positions[by_position]
         order = by_position if order is None else order[by_position]
@@ -184,11 +184,6 @@ def not_ascending(positions: Indexes, ends: Indexes) -> Mask:
     return marks
 
 
-def _unsorted(positions: Indexes, repeated: Mask) -> bool:
-    again = np.flatnonzero(repeated)
-    return bool((positions[again] < positions[again - 1]).any())
-
-
 def _by_position(events: PartitionedEvents, positions: Indexes) -> Indexes:
     if len(events.names) == 1:
         return np.argsort(positions, kind="stable")
@@ -202,8 +197,7 @@ def _seen_before(events: PartitionedEvents, positions: Indexes, known: list[int 
     if not any(again):
         return False
     groups, last = events.groups, np.array([last or 0 for last in known], dtype=np.int64)
-    seen: Mask = np.array(again)[groups] & (positions <= last[groups])
-    return seen
+    return np.array(again)[groups] & (positions <= last[groups])
 
 
 def _validated_kinds(events: PartitionedEvents, *, need_txn_id: bool) -> npt.NDArray[np.int8]:

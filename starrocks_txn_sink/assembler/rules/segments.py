@@ -174,8 +174,7 @@ class Grouped:
 
     def partition_of(self, segments: Indexes | slice) -> Indexes:
         """The source partition of each of `segments`, as an index into Intake.names."""
-        partition: Indexes = self.partition[self.segments.group[segments]]
-        return partition
+        return self.partition[self.segments.group[segments]]
 
     def carried_into(self, segment: int) -> OpenTransaction | None:
         """The carried-over transaction that the segment continues, if any."""

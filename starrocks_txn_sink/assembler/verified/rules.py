@@ -163,8 +163,7 @@ class _StepEvents:
         """Mask of the events of `transactions`, without repeats."""
         chosen = np.zeros(len(self.found.ids) + 1, dtype=bool)
         chosen[transactions] = True
-        mask: Mask = chosen[self.found.code] & (self.found.code >= 0) & ~self.found.repeated
-        return mask
+        return chosen[self.found.code] & (self.found.code >= 0) & ~self.found.repeated
 
     def rows_in(self, transactions: Indexes) -> Mask:
         mask: Mask = self.of(transactions) & self.table[v.STATUS].is_null().to_numpy()
@@ -178,8 +177,7 @@ class _StepEvents:
     @property
     def snapshot(self) -> Indexes:
         """Places of snapshot rows, in arrival order."""
-        places: Indexes = np.flatnonzero(self.found.code < 0)
-        return places
+        return np.flatnonzero(self.found.code < 0)
 
 
 def _build_step(

@@ -196,19 +196,15 @@ def decode_with_previous(kinds: Kinds, row: Row, before: Row | None, previous: R
     its own row, never completed from state.
     """
     if len(kinds) == 1:
-        return _single(kinds, row, before, previous)
+        (kind,) = kinds
+        if kind.adds:
+            return Converted([RowChange(kind, row)], row)
+        return Converted([RowChange(kind, row if before is None else before)], None if kind is DELETE else previous)
     before = previous if before is None else before
     if before is None:
         return Converted([RowChange(INSERT, row)], row)
     retract = [RowChange(UPDATE_BEFORE, before)] if UPDATE_BEFORE in kinds else []
     return Converted([*retract, RowChange(UPDATE_AFTER, row)], row)
-
-
-def _single(kinds: Kinds, row: Row, before: Row | None, previous: Row | None) -> Converted:
-    (kind,) = kinds
-    if kind.adds:
-        return Converted([RowChange(kind, row)], row)
-    return Converted([RowChange(kind, row if before is None else before)], None if kind is DELETE else previous)
 
 
 class ChangeEvent(NamedTuple):
@@ -256,17 +252,14 @@ class ImageEncoder:
         if change.kind is UPDATE_BEFORE:
             return EncodeResult(None if self.paired else encode(self.codes, change), change.row)
         if change.kind is UPDATE_AFTER:
-            return EncodeResult(self._encode_update(change, previous), change.row if self.keyed else None)
+            code = self.codes.get(INSERT if previous is None and INSERT in self.codes else UPDATE_AFTER)
+            event = None if code is None else ChangeEvent(code, previous, change.row)
+            return EncodeResult(event, change.row if self.keyed else None)
         if not self.keyed:
             return EncodeResult(encode(self.codes, change), previous)
         if change.kind is INSERT or previous is None:
             return EncodeResult(encode(self.codes, change), change.row if change.kind is INSERT else None)
         return EncodeResult(encode(self.codes, RowChange(DELETE, previous)), None)
-
-    def _encode_update(self, change: RowChange, previous: Row | None) -> ChangeEvent | None:
-        kind = INSERT if previous is None and INSERT in self.codes else UPDATE_AFTER
-        code = self.codes.get(kind)
-        return None if code is None else ChangeEvent(code, previous, change.row)
 
 
 def net_effect(changes: Sequence[RowChange], *, full_deletes: bool) -> list[RowChange]:
