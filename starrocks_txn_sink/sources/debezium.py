@@ -217,9 +217,7 @@ def parse_debezium_transactions(
     frame = _handle_malformed(parsed, good, "transaction marker", on_malformed, name)
     source_name = F.lit(source) if source else F.regexp_replace(F.col("topic"), r"\.[^.]*$", "")
     several = F.raise_error(
-        F.lit(
-            "The transaction topic has more than one partition and so loses the order of commits. Create it with one."
-        )
+        "The transaction topic has more than one partition and so loses the order of commits. Create it with one."
     ).cast("string")
     return frame.select(
         source_name.alias("source_partition"),

@@ -57,23 +57,13 @@ class BalancedKafka(DataSource):
         return BalancedKafkaReader(BalancedOptions.read(dict(self.options)))
 
 
-@dataclass(frozen=True)
-class BalancedOffset:
+def _offset(offsets: Offsets, time: int = -1) -> dict[str, Any]:
     """End of a micro-batch as the checkpoint has it: `{"topic": {"0": 17}, "@time": 1700000000000}`.
 
     The offsets have the form of Spark's own Kafka source, so lag is shown wherever Spark's own would be. `@time` (no
     topic can have that name) is the event time up to which all partitions have been read; -1 before the first.
     """
-
-    offsets: Offsets
-    time: int = -1
-
-    def as_json(self) -> dict[str, Any]:
-        return {**_by_topic(self.offsets), plan.TIME: self.time}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> BalancedOffset:
-        return cls(plan.offsets_of(value), value[plan.TIME])
+    return {**_by_topic(offsets), plan.TIME: time}
 
 
 def _by_topic(values: Mapping[KafkaPartition, int]) -> dict[str, dict[str, int]]:
@@ -104,7 +94,7 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         partitions = self._partitions()
         kafka = self._kafka
         offsets = kafka.first_offsets(partitions) if self._options.from_start else kafka.end_offsets(partitions)
-        return BalancedOffset(offsets).as_json()
+        return _offset(offsets)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.max_rows)
@@ -114,39 +104,32 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """End of the micro-batch after `start`; `start` itself while there is nothing to read."""
-        begin = BalancedOffset.from_json(start)
         ends = self._target or self._kafka.partition_ends(self._partitions())
-        offsets = self._continue_from(begin.offsets, ends)
+        offsets = self._continue_from(plan.offsets_of(start), ends)
         # With availableNow no more rows are expected: all partitions count as idle, so all rows are read.
         idle = set(offsets) if self._target else self._idleness.update(ends.end)
-        # The first micro-batch has no time yet: the bisection starts just below the oldest row.
-        since = begin.time if begin.time >= 0 else (self._kafka.oldest_time(offsets) or 0) - 1
-        limits = self._limits(limit, offsets, ends)
+        since, limits = self._since(start, offsets), self._limits(limit, offsets, ends)
         batch = plan.plan_batch(offsets, since, ends, idle, limits, self._kafka.offsets_from(offsets, ends.end))
         if batch.time is None or dict(batch.offsets) == dict(offsets):
             return start
-        return BalancedOffset(batch.offsets, batch.time).as_json()
+        return _offset(batch.offsets, batch.time)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Ends of the partitions, and under `@newest` the highest event time of each: the input of `skew_of`."""
         ends = self._target or self._kafka.partition_ends(self._partitions())
         newest = {partition: time for partition, time in ends.newest.items() if time is not None}
-        return {**BalancedOffset(ends.end).as_json(), plan.NEWEST: _by_topic(newest)}
+        return {**_offset(ends.end), plan.NEWEST: _by_topic(newest)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One slice of event time per task, each over all partitions, oldest first."""
-        first, last = BalancedOffset.from_json(start), BalancedOffset.from_json(end)
-        low = self._first_readable(first.offsets, last.offsets)
-        rows = sum(last.offsets[partition] - low[partition] for partition in low)
+        until = plan.offsets_of(end)
+        low = self._first_readable(plan.offsets_of(start), until)
+        rows = sum(until[partition] - low[partition] for partition in low)
         if rows == 0:
             return []
         count = min(self._options.tasks, -(-rows // _ROWS_PER_TASK))
-        since = first.time if first.time >= 0 else (self._kafka.oldest_time(low) or 0) - 1
-        bounds: list[Offsets] = [low, last.offsets]
-        if count > 1:
-            bounds = plan.slice_bounds(
-                low, last.offsets, since, last.time, count, self._kafka.offsets_from(low, last.offsets)
-            )
+        since, offsets_from = self._since(start, low), self._kafka.offsets_from(low, until)
+        bounds = plan.slice_bounds(low, until, since, end[plan.TIME], count, offsets_from)
         return [each for each in itertools.starmap(self._slice, itertools.pairwise(bounds)) if each.ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -167,6 +150,11 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _partitions(self) -> list[KafkaPartition]:
         return self._kafka.partitions(self._options.topics, self._options.pattern)
+
+    def _since(self, start: Mapping[str, Any], partitions: Iterable[KafkaPartition]) -> int:
+        """The event time of `start`; the first micro-batch has none, and begins just below the oldest row."""
+        time: int = start[plan.TIME]
+        return time if time >= 0 else (self._kafka.oldest_time(partitions) or 0) - 1
 
     def _slice(self, low: Offsets, high: Offsets) -> Slice:
         ranges = {partition: (low[partition], high[partition]) for partition in low if high[partition] > low[partition]}
