@@ -218,9 +218,8 @@ class _Encoding(rows.Images):
         if self.encoder.paired:
             codes.pop(UPDATE_BEFORE, None)
         row_kind = rows.column(self.row_kind)
-        kept, code = frame.filter(row_kind.isin([str(kind) for kind in codes])), F.lit(None).cast("string")
-        for kind, each in codes.items():
-            code = F.when(row_kind == str(kind), F.lit(each)).otherwise(code)
+        kept = frame.filter(row_kind.isin([str(kind) for kind in codes]))
+        code = F.coalesce(*(F.when(row_kind == str(kind), F.lit(each)) for kind, each in codes.items()))
         columns = [self._value(field.name) for field in self.fields]
         if not self.nested:
             return kept.select(code.alias(self.op), *columns)

@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
@@ -78,10 +78,12 @@ def to_starrocks_ops(
         )
     frame = rows.refuse_bad_changes(df, row_kind, keys, order, "to_starrocks_ops")
     kept = [name for name in df.columns if name != row_kind]
-    adds = rows.column(row_kind).isin([str(kind) for kind in RowKind if kind.adds])
+    kind = rows.column(row_kind)
+    adds = kind.isin([str(each) for each in RowKind if each.adds])
     op = F.when(adds, F.lit(UPSERT)).otherwise(F.lit(REMOVE)).alias(OP)
     orders = [each.alias(f"__order_{number}") for number, each in enumerate(rows.sort_columns(df, order))]
-    chosen = frame.select(op, *map(rows.column, kept), *orders, _rank(row_kind).alias(RANK))
+    rank = F.coalesce(*(F.when(kind == str(each), value) for each, value in RANKS.items()))
+    chosen = frame.select(op, *map(rows.column, kept), *orders, rank.alias(RANK))
     places = [*(f"__order_{number}" for number in range(len(orders))), RANK]
     if not frame.isStreaming:
         latest = Window.partitionBy(*map(rows.column, keys)).orderBy(*(F.desc(place) for place in places))
@@ -91,13 +93,6 @@ def to_starrocks_ops(
     keyed = chosen.withColumn(KEY, rows.to_text(map(rows.column, keys))).repartition(KEY)
     result = T.StructType([T.StructField(OP, T.StringType()), *(df.schema[name] for name in kept)])
     return keyed.mapInArrow(LastPerKey(places, result.names), result)
-
-
-def _rank(row_kind: str) -> Column:
-    rank = F.lit(0)
-    for kind, value in RANKS.items():
-        rank = F.when(rows.column(row_kind) == str(kind), F.lit(value)).otherwise(rank)
-    return rank
 
 
 class LastPerKey:

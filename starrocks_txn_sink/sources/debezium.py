@@ -51,10 +51,7 @@ class TableMapping:
             whole = f"^(?:{self.rule})$"
             found = F.regexp_extract(collection, whole, 1)
             return F.when(collection.rlike(whole) & (found != ""), found)
-        table = F.lit(None).cast("string")
-        for name, target in self.rule.items():
-            table = F.when(collection == name, F.lit(target)).otherwise(table)
-        return table
+        return F.coalesce(*(F.when(collection == name, F.lit(target)) for name, target in self.rule.items()))
 
     def target(self, collection: Column) -> Column:
         """The table of `collection` by rule and `on_unknown`; NULL means that its rows are left out."""

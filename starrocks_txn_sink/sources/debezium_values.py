@@ -183,8 +183,7 @@ def _members_of_event(text: str) -> dict[str, tuple[Any, str]]:
 
 def _with_key(events: pa.StructArray, keys: pa.Array) -> pa.StructArray:
     """`events` with KEY; a delete whose key is malformed is malformed, too."""
-    deletes = pc.equal(events.field("op"), _DELETE).fill_null(False)
-    wanted = pc.and_(deletes, events.is_valid())
+    wanted = pc.and_(pc.equal(events.field("op"), _DELETE), events.is_valid())
     rows: list[str | None] = [None] * len(keys)
     bad = events.is_null().to_pylist()
     for number in pc.indices_nonzero(wanted).to_pylist():
