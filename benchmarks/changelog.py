@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from starrocks_txn_sink.changelog import from_changelog, to_changelog, to_starrocks_ops, upsert_materializer
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from starrocks_txn_sink.sources import TXN_EVENT_SCHEMA
 

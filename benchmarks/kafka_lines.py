@@ -18,8 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from benchmarks import feeds
 from benchmarks.measure import Variant, figures, line, say, table, take_turns

@@ -143,8 +143,7 @@ def through(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def spark_share(rows: int, rounds: int) -> float:
     """CPU seconds of Spark and its Python workers until the lanes have such rows; the least of all rounds."""
-    from pyspark.sql import SparkSession
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import SparkSession, functions as F
 
     from starrocks_txn_sink.options import SinkOptions
     from starrocks_txn_sink.sink.projection import lane_input

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import SparkSession, functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_demo.command import DemoOptions

@@ -38,20 +38,23 @@ _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 if TYPE_CHECKING:
     from starrocks_txn_sink.assembler.debezium import assemble_debezium as assemble_debezium
     from starrocks_txn_sink.assembler.spark import assemble_transactions as assemble_transactions
-    from starrocks_txn_sink.changelog import from_changelog as from_changelog
-    from starrocks_txn_sink.changelog import to_changelog as to_changelog
-    from starrocks_txn_sink.changelog import to_starrocks_ops as to_starrocks_ops
-    from starrocks_txn_sink.changelog import upsert_materializer as upsert_materializer
+    from starrocks_txn_sink.changelog import (
+        from_changelog as from_changelog,
+        to_changelog as to_changelog,
+        to_starrocks_ops as to_starrocks_ops,
+        upsert_materializer as upsert_materializer,
+    )
     from starrocks_txn_sink.coordinator.model import Receipt as Receipt
     from starrocks_txn_sink.errors import StarRocksSinkError as StarRocksSinkError
     from starrocks_txn_sink.metrics import MetricsServer as MetricsServer
-    from starrocks_txn_sink.options import SinkOptions as SinkOptions
-    from starrocks_txn_sink.options import TableOptions as TableOptions
-    from starrocks_txn_sink.sink import RestartPolicy as RestartPolicy
-    from starrocks_txn_sink.sink import StarRocksSink as StarRocksSink
-    from starrocks_txn_sink.sink import TableRoute as TableRoute
-    from starrocks_txn_sink.sink import TransactionAssembly as TransactionAssembly
-    from starrocks_txn_sink.sink import run_forever as run_forever
+    from starrocks_txn_sink.options import SinkOptions as SinkOptions, TableOptions as TableOptions
+    from starrocks_txn_sink.sink import (
+        RestartPolicy as RestartPolicy,
+        StarRocksSink as StarRocksSink,
+        TableRoute as TableRoute,
+        TransactionAssembly as TransactionAssembly,
+        run_forever as run_forever,
+    )
     from starrocks_txn_sink.sink.data_source import StarRocksDataSource as StarRocksDataSource
     from starrocks_txn_sink.sink.lane_layout import lane_partitioned as lane_partitioned
     from starrocks_txn_sink.sources.txn_lines import TxnEventLines as TxnEventLines

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
 from pyspark import SparkContext
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql import Column, DataFrame, functions as F, types as T
 from pyspark.sql.utils import is_remote
 
 from starrocks_txn_sink.errors import OptionError, SparkTooOld

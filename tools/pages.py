@@ -12,7 +12,7 @@ import importlib
 import re
 from collections.abc import Callable, Mapping
 
-from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
+from pyspark.sql import types as T
 
 from starrocks_txn_sink.cli import COMMANDS, Command
 from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, MetricKind

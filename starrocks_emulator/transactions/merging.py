@@ -8,8 +8,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from starrocks_emulator.transactions.backend import Backend, BodySource
-from starrocks_emulator.transactions.backend import LoadRefused as Refused
+from starrocks_emulator.transactions.backend import Backend, BodySource, LoadRefused as Refused
 from starrocks_emulator.transactions.commit import CommitFaults
 from starrocks_emulator.transactions.messages import Body, Request, Stopwatch, streamed
 from starrocks_emulator.transactions.single import PUBLISH_TIMEOUT, TOO_MANY_FILTERED, Single, SingleTable, not_streamed

@@ -14,8 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from starrocks_emulator.tables.store import NO_ROWS, CommitRejected
-from starrocks_emulator.transactions.backend import Backend, BodyBroken, BodySource, ContextLost, Counts, LoadContext
-from starrocks_emulator.transactions.backend import LoadRefused as Refused
+from starrocks_emulator.transactions.backend import (
+    Backend,
+    BodyBroken,
+    BodySource,
+    ContextLost,
+    Counts,
+    LoadContext,
+    LoadRefused as Refused,
+)
 from starrocks_emulator.transactions.commit import CommitFaults, Publisher, finish_commit
 from starrocks_emulator.transactions.frontend import refresh_committed
 from starrocks_emulator.transactions.labels import LabelState, Registered, check_label

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from starrocks_txn_sink.assembler import keyed_state
 from starrocks_txn_sink.assembler.keyed_state import KeyChange, Packet

@@ -24,16 +24,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 import pyarrow as pa
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql import functions as F, types as T
 from pyspark.sql.streaming.state import GroupState
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import group_by_partition
 from starrocks_txn_sink.assembler.rules.model import Counts, Partition, from_blob, pieces, to_blob
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.spark_version import PROVIDER, keeps_state_in_rocksdb
-from starrocks_txn_sink.spark_version import stateful_processor as spark
+from starrocks_txn_sink.spark_version import PROVIDER, keeps_state_in_rocksdb, stateful_processor as spark
 from starrocks_txn_sink.telemetry import Event, get_logger
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql import functions as F, types as T
 
 from starrocks_txn_sink.assembler import keyed_state
 from starrocks_txn_sink.assembler.keyed_state import COUNTS, KEY_TYPES, KeyChange, Packet

@@ -19,8 +19,10 @@ _MODULES = {
 if TYPE_CHECKING:
     from starrocks_txn_sink.changelog.decode import from_changelog as from_changelog
     from starrocks_txn_sink.changelog.encode import to_changelog as to_changelog
-    from starrocks_txn_sink.changelog.materializer import ChangelogWarning as ChangelogWarning
-    from starrocks_txn_sink.changelog.materializer import upsert_materializer as upsert_materializer
+    from starrocks_txn_sink.changelog.materializer import (
+        ChangelogWarning as ChangelogWarning,
+        upsert_materializer as upsert_materializer,
+    )
     from starrocks_txn_sink.changelog.starrocks_ops import to_starrocks_ops as to_starrocks_ops
 else:
     __all__ = [*_MODULES]

@@ -7,9 +7,7 @@ from dataclasses import replace
 from typing import Final, Literal, get_args
 
 import pandas as pd
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql import Column, DataFrame, functions as F, types as T
 from pyspark.sql.pandas.functions import pandas_udf
 
 from starrocks_txn_sink.changelog import keyed_step, rows

@@ -3,9 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql import Column, DataFrame, functions as F, types as T
 
 from starrocks_txn_sink.changelog.plan import FULL_DELETES, KEY, POSSIBLE_KINDS
 from starrocks_txn_sink.changelog.rows import Images, Refusal, column, refuse_clash, require_columns

@@ -6,8 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import DataFrame, functions as F
 
 from starrocks_txn_sink.changelog import rows
 from starrocks_txn_sink.changelog.keyed_step import KeyedInput, StateSettings, metrics_name, run_rule

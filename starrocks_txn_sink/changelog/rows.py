@@ -10,9 +10,7 @@ from functools import reduce
 from operator import or_
 from typing import Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql import Column, DataFrame, functions as F, types as T
 
 from starrocks_txn_sink.changelog.rules.conversions import RowKind
 from starrocks_txn_sink.errors import InputError, OptionError

@@ -7,9 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql import DataFrame, Window, functions as F, types as T
 
 from starrocks_txn_sink.changelog import rows
 from starrocks_txn_sink.changelog.rules.conversions import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, RowKind

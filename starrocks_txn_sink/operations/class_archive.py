@@ -11,8 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.spark_version import check_class_archive, recommended_conf

@@ -17,8 +17,7 @@ from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.options.load_properties import why_not_compacted
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
-from starrocks_txn_sink.protocol import dead_letters as letter_table
-from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol import dead_letters as letter_table, label as protocol
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, REPLAY, DeadLetter, DeadLetterRow
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Outcome, labels
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, MARKER, fresh_tokens, row_id

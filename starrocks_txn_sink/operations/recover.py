@@ -17,8 +17,7 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.operations.ledger_reader import LedgerReader
 from starrocks_txn_sink.options import SinkOptions, command_line
-from starrocks_txn_sink.protocol import label as protocol
-from starrocks_txn_sink.protocol import ledger
+from starrocks_txn_sink.protocol import label as protocol, ledger
 from starrocks_txn_sink.protocol.fencing import roll_back_until_confirmed
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, retry_until_answered

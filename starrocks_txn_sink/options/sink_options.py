@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.options import addresses, checks, load_properties, redirects
-from starrocks_txn_sink.options import declarations as kind
+from starrocks_txn_sink.options import addresses, checks, declarations as kind, load_properties, redirects
 from starrocks_txn_sink.options.combinations import Feature, Features, default_phrases, refuse_conflicts
 from starrocks_txn_sink.options.connectors import translate
 from starrocks_txn_sink.options.values import (

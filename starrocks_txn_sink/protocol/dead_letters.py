@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import orjson
 
 from starrocks_txn_sink.errors import InputError, StarRocksSinkError
-from starrocks_txn_sink.protocol import label as protocol
-from starrocks_txn_sink.protocol import ledger
+from starrocks_txn_sink.protocol import label as protocol, ledger
 from starrocks_txn_sink.protocol.fencing import Scope, take_over
 from starrocks_txn_sink.protocol.label import Label, Outcome, RetryPolicy, Sql, Steps
 from starrocks_txn_sink.protocol.ledger import NewToken, Owner, check_owner, identifier

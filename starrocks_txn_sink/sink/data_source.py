@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
+from pyspark.sql import types as T
 
 from starrocks_txn_sink.assembler.rules.directory import FileDirectory
 from starrocks_txn_sink.clock import SystemClock, microseconds

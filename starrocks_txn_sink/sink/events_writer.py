@@ -13,9 +13,7 @@ from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql import Column, DataFrame, functions as F, types as T
 
 from starrocks_txn_sink.assembler.rules.incremental import expire
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import orjson
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
+from pyspark.sql import DataFrame, functions as F, types as T
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError

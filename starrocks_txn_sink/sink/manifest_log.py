@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from starrocks_txn_sink.assembler.rules.directory import StateDirectory
-from starrocks_txn_sink.assembler.rules.spill import FOLDER as ROWS
-from starrocks_txn_sink.assembler.rules.spill import Manifest, missing_rows
+from starrocks_txn_sink.assembler.rules.spill import FOLDER as ROWS, Manifest, missing_rows
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.sink.checkpoint import HadoopDirectory
 

@@ -21,12 +21,16 @@ _MODULES = {
 if TYPE_CHECKING:
     from starrocks_txn_sink.sources.balanced.merge import balanced_merge as balanced_merge
     from starrocks_txn_sink.sources.balanced.plan import skew_of as skew_of
-    from starrocks_txn_sink.sources.debezium import parse_debezium as parse_debezium
-    from starrocks_txn_sink.sources.debezium import parse_debezium_transactions as parse_debezium_transactions
+    from starrocks_txn_sink.sources.debezium import (
+        parse_debezium as parse_debezium,
+        parse_debezium_transactions as parse_debezium_transactions,
+    )
     from starrocks_txn_sink.sources.kafka.reader import BalancedKafka as BalancedKafka
     from starrocks_txn_sink.sources.kafka.spark_reader import kafka_options as kafka_options
-    from starrocks_txn_sink.sources.txn_event import TXN_EVENT_SCHEMA as TXN_EVENT_SCHEMA
-    from starrocks_txn_sink.sources.txn_event import parse_txn_events as parse_txn_events
+    from starrocks_txn_sink.sources.txn_event import (
+        TXN_EVENT_SCHEMA as TXN_EVENT_SCHEMA,
+        parse_txn_events as parse_txn_events,
+    )
 else:
     __all__ = [*_MODULES]
 

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import Column, DataFrame, functions as F
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.checks import check_choice

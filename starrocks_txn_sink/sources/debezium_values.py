@@ -12,9 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql import DataFrame, functions as F, types as T
 
 from starrocks_txn_sink.rows.json_objects import read_objects
 from starrocks_txn_sink.sources.txn_event import named_column

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from starrocks_txn_sink import (
     MetricsServer,

@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from starrocks_emulator.faults import Action, Call, FaultPlan, parse_rule
 from starrocks_emulator.settings import SettingError

@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from starrocks_emulator.http.listener import HttpBody
 from starrocks_emulator.transactions.backend import BodyBroken

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from starrocks_emulator.tables import staging
-from starrocks_emulator.tables import store as tables_store
+from starrocks_emulator.tables import staging, store as tables_store
 from starrocks_emulator.tables.engine import ASIDE
 from starrocks_emulator.tables.plan import Plan
 from starrocks_emulator.tables.staging import Ahead

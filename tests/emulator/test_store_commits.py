@@ -10,8 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from starrocks_emulator.sql.session import QuerySession, SqlError
 from starrocks_emulator.sql.statements import run

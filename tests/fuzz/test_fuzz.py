@@ -16,9 +16,7 @@ from starrocks_txn_sink.protocol.wire import LabelState
 from starrocks_txn_sink.sql import connection
 from tests.support.depth import scaled
 
-from . import events as event_fuzz
-from . import replies as reply_fuzz
-from . import wires as wire_fuzz
+from . import events as event_fuzz, replies as reply_fuzz, wires as wire_fuzz
 from .__main__ import main
 
 

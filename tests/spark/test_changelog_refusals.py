@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from starrocks_txn_sink.changelog import (
     ChangelogWarning,

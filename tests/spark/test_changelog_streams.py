@@ -10,8 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from starrocks_txn_sink.changelog import from_changelog, to_changelog, to_starrocks_ops, upsert_materializer
 from tests.support.changelog_feed import Feed, FileTime, as_dicts, running

@@ -8,8 +8,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
-from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
+from pyspark.sql import SparkSession, types as T
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly
 from starrocks_txn_sink.errors import InputError, OptionError

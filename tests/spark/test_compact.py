@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import SparkSession, functions as F
 
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import RowOrder, Settings

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import SparkSession, functions as F
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink.errors import InputError

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import SparkSession, functions as F
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import MetricsServer, StarRocksSink, TableRoute, TransactionAssembly

@@ -12,9 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql import DataFrame, SparkSession, functions as F, types as T
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksDataSource, StarRocksSink, TableRoute

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from starrocks_demo import verdict
 from starrocks_demo.reader import SqlClient

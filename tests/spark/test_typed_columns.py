@@ -14,8 +14,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute

@@ -19,8 +19,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from starrocks_txn_sink import compiled
 from starrocks_txn_sink.sources import txn_lines

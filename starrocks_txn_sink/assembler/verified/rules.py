@@ -20,8 +20,7 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.rules.release import with_transaction_columns
 from starrocks_txn_sink.assembler.rules.segments import concat_ranges
-from starrocks_txn_sink.assembler.verified import intake as v
-from starrocks_txn_sink.assembler.verified import tally
+from starrocks_txn_sink.assembler.verified import intake as v, tally
 from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedCounters, VerifiedIntake, VerifiedState
 from starrocks_txn_sink.assembler.verified.tally import Tally, TransactionClasses
 from starrocks_txn_sink.errors import SourceTransactionError

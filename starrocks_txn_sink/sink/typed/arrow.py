@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
+from pyspark.sql import types as T
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.columns import DELETES, OP

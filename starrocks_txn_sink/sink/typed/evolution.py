@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pyspark.sql import DataFrame
-from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
+from pyspark.sql import DataFrame, types as T
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError, QueryFailed, QueryRefused, StarRocksSinkError

@@ -6,9 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql import Column, functions as F, types as T
 
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.protocol.ledger import identifier

@@ -10,9 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql import Column, functions as F, types as T
 
 from starrocks_txn_sink.sink.typed.target import TargetType
 from starrocks_txn_sink.spark_version import JSON_TEXTS, VariantType, is_valid_utf8

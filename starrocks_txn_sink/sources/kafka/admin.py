@@ -4,8 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka import admin as kafka_admin
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition, admin as kafka_admin
 from confluent_kafka.admin import AdminClient
 
 from starrocks_txn_sink.clock import Clock, Deadline

@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer as Client
-from confluent_kafka import KafkaError, KafkaException, TopicPartition, cimpl
+from confluent_kafka import Consumer as Client, KafkaError, KafkaException, TopicPartition, cimpl
 
 from starrocks_txn_sink import compiled
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from starrocks_txn_sink.protocol import fencing as take_over
-from starrocks_txn_sink.protocol import ledger
+from starrocks_txn_sink.protocol import fencing as take_over, ledger
 from starrocks_txn_sink.protocol.label import Wait
 from starrocks_txn_sink.protocol.ledger import DeleteClaims, ListDeadClaims, Owner
 

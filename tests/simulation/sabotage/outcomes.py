@@ -10,8 +10,7 @@ from typing import Any
 from starrocks_txn_sink.coordinator import ownership
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.errors import CommitFailed
-from starrocks_txn_sink.protocol import label as protocol
-from starrocks_txn_sink.protocol import ledger
+from starrocks_txn_sink.protocol import label as protocol, ledger
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Unknown
 from starrocks_txn_sink.protocol.ledger import ReadPositions
 from starrocks_txn_sink.protocol.wire import LabelState, Reply, Status

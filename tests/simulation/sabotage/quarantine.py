@@ -13,8 +13,7 @@ from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordina
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
 from starrocks_txn_sink.operations import dead_letters as replay_command
-from starrocks_txn_sink.protocol import dead_letters as letter_table
-from starrocks_txn_sink.protocol import fencing as take_over
+from starrocks_txn_sink.protocol import dead_letters as letter_table, fencing as take_over
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 

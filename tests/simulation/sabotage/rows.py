@@ -14,8 +14,7 @@ from starrocks_txn_sink.coordinator.model import Region
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch, WriteBuffer
 from starrocks_txn_sink.errors import CommitFailed
-from starrocks_txn_sink.protocol import label as protocol
-from starrocks_txn_sink.protocol import ledger
+from starrocks_txn_sink.protocol import label as protocol, ledger
 from starrocks_txn_sink.protocol.label import Committed
 from starrocks_txn_sink.protocol.ledger import ReadOwners
 from starrocks_txn_sink.rows import segments

@@ -12,9 +12,7 @@ from starrocks_txn_sink.coordinator.coordinator import Phase, SharedTransactionC
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
 from starrocks_txn_sink.errors import TransportError
-from starrocks_txn_sink.protocol import fencing as take_over
-from starrocks_txn_sink.protocol import ledger
-from starrocks_txn_sink.protocol import ledger as table
+from starrocks_txn_sink.protocol import fencing as take_over, ledger, ledger as table
 from starrocks_txn_sink.protocol.fencing import TakenOver
 from starrocks_txn_sink.protocol.label import Label, Wait
 from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, ReadMarker, ReadPositions, WriteMarker

@@ -7,8 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.assembler.verified.rules import MANY_BLOBS, VerifiedPolicy
 from starrocks_txn_sink.errors import InputError, OptionError, SourceTransactionError

@@ -6,8 +6,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.changelog.rules.conversions import (
     DELETE,

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.coordinator.coordinator import Phase, SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.model import PositionSpan, RegionRows, RowIndex

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from starrocks_demo.reader import Freshness, Reader, Sample, glance, percentile
 from tests.support.manual_clock import ManualClock

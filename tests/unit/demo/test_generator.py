@@ -9,8 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from starrocks_demo.shop import EventLog, EventRow, ItemRow, OrderRow, Truth
 from starrocks_demo.workload import SourceTransaction, Workload, WorkloadOptions

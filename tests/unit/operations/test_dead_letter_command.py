@@ -14,8 +14,7 @@ import pytest
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import RowOrder, Settings
 from starrocks_txn_sink import cli
-from starrocks_txn_sink.protocol import dead_letters
-from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol import dead_letters, label as protocol
 from starrocks_txn_sink.protocol.dead_letters import (
     COLUMNS,
     DEAD_LETTER_TABLE,

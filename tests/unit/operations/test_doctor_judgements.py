@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from starrocks_txn_sink import spark_version
 from starrocks_txn_sink.errors import QueryRefused, SparkTooOld
 from starrocks_txn_sink.http.connection import HttpResponse
-from starrocks_txn_sink.operations.doctor import frontends, libraries, privileges, server, tables
-from starrocks_txn_sink.operations.doctor import target as reach
+from starrocks_txn_sink.operations.doctor import frontends, libraries, privileges, server, tables, target as reach
 from starrocks_txn_sink.operations.doctor.command import json_document, summary_line, text_lines
 from starrocks_txn_sink.operations.doctor.executors import judge_reports, judge_speculation
 from starrocks_txn_sink.operations.doctor.frontends import (

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import Compression, Delivery, SinkOptions, TableOptions

@@ -6,8 +6,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.metrics.server import read_asset
 from tools.__main__ import ROOT

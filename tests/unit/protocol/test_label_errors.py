@@ -21,8 +21,7 @@ from starrocks_txn_sink.errors import (
     TransactionTimedOut,
     TransportError,
 )
-from starrocks_txn_sink.protocol import label as protocol
-from starrocks_txn_sink.protocol import refusals as refusals
+from starrocks_txn_sink.protocol import label as protocol, refusals as refusals
 from starrocks_txn_sink.protocol.label import Aborted, Backoff, Committed, Label, RetryPolicy, Steps, Unknown, run
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 from tests.support.manual_clock import ManualClock

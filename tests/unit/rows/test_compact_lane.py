@@ -8,8 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.coordinator.model import Chunk, Receipt, RegionCount
 from starrocks_txn_sink.errors import BufferFull, KeyRepeated

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.coordinator.model import PositionSpan, RegionRows, Segment
 from starrocks_txn_sink.rows.arrival import MemberNames

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
+from hypothesis import given, strategies as st
+from pyspark.sql import types as T
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions

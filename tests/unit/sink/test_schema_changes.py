@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
+from pyspark.sql import types as T
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, TableRoute

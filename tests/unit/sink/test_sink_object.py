@@ -13,8 +13,7 @@ from pyspark import cloudpickle
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly
 from starrocks_txn_sink.errors import LoadFailed, NotSent, OptionError, StarRocksSinkError
-from starrocks_txn_sink.sink import failures, lifecycle
-from starrocks_txn_sink.sink import sink as sink_module
+from starrocks_txn_sink.sink import failures, lifecycle, sink as sink_module
 from starrocks_txn_sink.sink.lifecycle import BatchOrigin
 from starrocks_txn_sink.sink.session import Session, job_of_frame
 from starrocks_txn_sink.sink.typed.terms import TableTerms

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
-from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
+from hypothesis import example, given, strategies as st
+from pyspark.sql import types as T
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.sink.typed.arrow import ArrowField, ArrowRoute

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
+from hypothesis import given, strategies as st
+from pyspark.sql import types as T
 
 from starrocks_txn_sink import SinkOptions, TableOptions, TableRoute
 from starrocks_txn_sink.errors import InputError

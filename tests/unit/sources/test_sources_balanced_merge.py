@@ -6,8 +6,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.sources import balanced_merge

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.sources.balanced.plan import Times, newest_readable
 

@@ -8,8 +8,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines, _parse_at_once, _parse_one_by_one
