@@ -252,19 +252,24 @@ def _offset(source: Any, name: str) -> Mapping[str, Any]:
     return parsed or {}
 
 
-def offsets_of(offset: Any) -> dict[KafkaPartition, int]:
-    """Offsets by partition in a source's offset, as JSON or parsed; empty for a source of another kind than Kafka's."""
-    if isinstance(offset, str):
-        try:
-            offset = json.loads(offset)
-        except ValueError:
-            return {}
-    if not isinstance(offset, Mapping):
-        return {}
+def read_offsets(offset: str | Mapping[str, Any]) -> dict[KafkaPartition, int]:
+    """Offsets by partition in an offset of a Kafka source, as JSON or parsed.
+
+    Raises ValueError, TypeError or AttributeError for any other form: a partition that was left out would be read from
+    another place.
+    """
+    topics = json.loads(offset) if isinstance(offset, str) else offset
     return {
-        (topic, int(number)): at
-        for topic, numbers in offset.items()
-        if isinstance(numbers, Mapping) and not topic.startswith("@")
+        (topic, int(number)): int(at)
+        for topic, numbers in topics.items()
+        if not topic.startswith("@")
         for number, at in numbers.items()
-        if isinstance(at, int) and number.isdigit()
     }
+
+
+def offsets_of(offset: Any) -> dict[KafkaPartition, int]:
+    """As `read_offsets`; empty for a source of another kind than Kafka's."""
+    try:
+        return read_offsets(offset)
+    except (ValueError, TypeError, AttributeError):
+        return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Set
 
+import pytest
 from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.sources.balanced.plan import (
@@ -15,7 +16,9 @@ from starrocks_txn_sink.sources.balanced.plan import (
     Offsets,
     PartitionEnds,
     common_time,
+    offsets_of,
     plan_batch,
+    read_offsets,
     slice_bounds,
 )
 from tests.support.manual_clock import ManualClock
@@ -162,3 +165,12 @@ def test_all_rows_come_in_batches_that_end_at_one_time_within_the_limit(times: T
 def test_rows_that_are_behind_in_their_own_partition_come_late_and_none_is_left_behind(times: Times, rows: int) -> None:
     taken = [found.offsets[place] - start[place] for start, found in batches(times, rows) for place in times]
     assert sum(taken) == sum(map(len, times.values()))
+
+
+@pytest.mark.parametrize("offset", ['{"t": {"x": 1}}', '{"t": {"0": null}}', '{"t": 3}', "7", "[]"])
+def test_an_offset_in_another_form_is_refused_as_a_whole(offset: str) -> None:
+    """A partition that was left out would be read again, or from its end."""
+    with pytest.raises((ValueError, TypeError, AttributeError)):
+        read_offsets(offset)
+    assert offsets_of(offset) == {}
+    assert read_offsets('{"t": {"0": 5}, "@time": 3}') == {("t", 0): 5}
