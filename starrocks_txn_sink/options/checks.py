@@ -11,7 +11,7 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import load_properties
 from starrocks_txn_sink.options.addresses import parse_authority
 from starrocks_txn_sink.options.declarations import Check, refusal
-from starrocks_txn_sink.options.values import TableOptions
+from starrocks_txn_sink.options.enums import TableOptions
 
 # --- one option ---
 

@@ -17,14 +17,7 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import addresses, checks, declarations as kind, load_properties, redirects
 from starrocks_txn_sink.options.combinations import Feature, Features, default_phrases, refuse_conflicts
 from starrocks_txn_sink.options.connectors import translate
-from starrocks_txn_sink.options.values import (
-    Compression,
-    Delivery,
-    OnBadRows,
-    SchemaChanges,
-    TableOptions,
-    Transactions,
-)
+from starrocks_txn_sink.options.enums import Compression, Delivery, OnBadRows, SchemaChanges, TableOptions, Transactions
 from starrocks_txn_sink.public_names import suggests_arguments
 
 MIB = 1 << 20

@@ -28,26 +28,9 @@ from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import LabelPrefix
 from starrocks_txn_sink.rows.segments import check_row_numbers
+from starrocks_txn_sink.sink import plain_frames, session as sessions
 from starrocks_txn_sink.sink.checkpoint import FOLDER, Proof, ProofLog
 from starrocks_txn_sink.sink.lane_layout import LaneTerms
-from starrocks_txn_sink.sink.plain_frames import (
-    ABORT_SECONDS,
-    BATCH_ID,
-    CommitMessages,
-    LaneMessage,
-    PlainFrameWriter,
-    arrived,
-    is_plain,
-    log_messages,
-)
-from starrocks_txn_sink.sink.session import (
-    FROM_THE_BEGINNING,
-    Session,
-    job_of_frame,
-    open_session,
-    roll_back_until,
-    see_query,
-)
 from starrocks_txn_sink.spark_version import BATCH_DATA_SOURCE, STREAM_DATA_SOURCE, require
 from starrocks_txn_sink.writer.messages import LaneReport, of_kind
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry
@@ -78,16 +61,16 @@ class LaneWrite:
     task: LaneTask
     before: Proof | None = None
 
-    def run(self, batches: Iterator[pa.RecordBatch], task: LaneTask) -> LaneMessage:
+    def run(self, batches: Iterator[pa.RecordBatch], task: LaneTask) -> plain_frames.LaneMessage:
         """Write the rows of this task's lane. Raises InputError for rows that changed since their layout."""
         attempt = Attempt.current()
         rows = check_row_numbers(batches, attempt.lane)
         messages = LaneTry(task, attempt, SystemClock()).run(rows)
-        return LaneMessage(attempt.lane, tuple(messages), self.before if attempt.lane == 0 else None)
+        return plain_frames.LaneMessage(attempt.lane, tuple(messages), self.before if attempt.lane == 0 else None)
 
-    def finish(self, messages: CommitMessages) -> None:
+    def finish(self, messages: plain_frames.CommitMessages) -> None:
         """Check that every lane has sent its message, and log receipts and warnings. Raises InputError."""
-        lanes, sent = arrived(messages)
+        lanes, sent = plain_frames.arrived(messages)
         if sorted(each.lane for each in lanes) != list(range(self.task.options.lane_count)):
             raise InputError(
                 f"{len(lanes)} of {self.task.options.lane_count} lanes were written: the frame has other partitions "
@@ -95,11 +78,13 @@ class LaneWrite:
                 hint="Make lane_partitioned the last step before the write. What was written stays, and is not written "
                 "a second time.",
             )
-        log_messages(self.task, sent)
+        plain_frames.log_messages(self.task, sent)
 
     def abort(self, *_: object) -> None:
         """Roll back the tasks' open labels, and labels that they begin while Spark ends them."""
-        roll_back_until(self.task.options, LabelPrefix(self.task.job, self.task.epoch), ABORT_SECONDS)
+        sessions.roll_back_until(
+            self.task.options, LabelPrefix(self.task.job, self.task.epoch), plain_frames.ABORT_SECONDS
+        )
 
 
 class StarRocksDataSource(datasource.DataSource):
@@ -128,15 +113,15 @@ class StarRocksDataSource(datasource.DataSource):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _unpickled=True)
 
-    def writer(self, schema: T.StructType, overwrite: bool) -> StarRocksWriter | PlainFrameWriter:
+    def writer(self, schema: T.StructType, overwrite: bool) -> StarRocksWriter | plain_frames.PlainFrameWriter:
         """For `.write`: takes the job over, or begins the label of a frame as it is, before the tasks start."""
         given = {name.lower(): text for name, text in self.options.items() if name.lower() != "path"}
-        if not overwrite and is_plain(schema, given):
-            return PlainFrameWriter.begin(schema, given)
+        if not overwrite and plain_frames.is_plain(schema, given):
+            return plain_frames.PlainFrameWriter.begin(schema, given)
         options, terms = self._read_terms(schema, overwrite)
-        job = job_of_frame(options, positioned=terms.marked)
-        session = open_session(options, f"write-{job}", job, f"write-{job}")
-        number = _batch_id(self.options.get(BATCH_ID))
+        job = sessions.job_of_frame(options, positioned=terms.marked)
+        session = sessions.open_session(options, f"write-{job}", job, f"write-{job}")
+        number = _batch_id(self.options.get(plain_frames.BATCH_ID))
         task = _lane_task(session, options, terms, asks=True)
         task = replace(task, batch_id=microseconds() if number is None else number, streaming=False)
         return StarRocksWriter(task)
@@ -160,15 +145,17 @@ class StarRocksDataSource(datasource.DataSource):
         if self._unpickled:
             task = LaneTask(options, options.job, terms.epoch, "", 0, terms.marked, logging=terms.logging)
             return StarRocksStreamWriter(task, proofs=proofs)
-        seen = see_query(FileDirectory(location), ProofLog(proofs, terms.epoch)) if proofs is not None else None
+        seen = (
+            sessions.see_query(FileDirectory(location), ProofLog(proofs, terms.epoch)) if proofs is not None else None
+        )
         if seen is not None and not seen.in_batch:
             raise OptionError(
                 "The query has a continuous trigger, so it has no micro-batches, and nothing could be exactly once.",
                 hint="Set another trigger: processingTime, availableNow or once.",
             )
         checkpoint = seen.query if seen is not None else f"{FORMAT}-{options.job}"
-        resumption = seen.resumption if seen is not None else FROM_THE_BEGINNING
-        session = open_session(
+        resumption = seen.resumption if seen is not None else sessions.FROM_THE_BEGINNING
+        session = sessions.open_session(
             options, checkpoint, options.job, checkpoint, run_epoch=terms.epoch, resumption=resumption
         )
         task = _lane_task(session, options, terms, asks=seen is not None and seen.begins)
@@ -185,7 +172,7 @@ class StarRocksDataSource(datasource.DataSource):
         return terms.sink_options(dict(self.options)), terms
 
 
-def _lane_task(session: Session, options: SinkOptions, terms: LaneTerms, *, asks: bool) -> LaneTask:
+def _lane_task(session: sessions.Session, options: SinkOptions, terms: LaneTerms, *, asks: bool) -> LaneTask:
     """The task of a write's lanes, which have no micro-batch yet, after the take-over.
 
     With `asks` the lanes ask what is asked once a run: whether their labels are listed, and whether names are columns.
@@ -199,7 +186,7 @@ def _lane_task(session: Session, options: SinkOptions, terms: LaneTerms, *, asks
 class StarRocksWriter(LaneWrite, datasource.DataSourceArrowWriter):
     """Writes one batch frame."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> LaneMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> plain_frames.LaneMessage:
         return self.run(iterator, self.task)
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
@@ -212,7 +199,7 @@ class StarRocksStreamWriter(LaneWrite, StreamArrowWriter):
 
     proofs: FileDirectory | None = None
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> LaneMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> plain_frames.LaneMessage:
         context = TaskContext.get()
         query, batch = (context.getLocalProperty(name) if context is not None else None for name in (_QUERY, _BATCH))
         if query is None or batch is None:
@@ -224,7 +211,7 @@ class StarRocksStreamWriter(LaneWrite, StreamArrowWriter):
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self.finish(messages)
-        lanes, sent = arrived(messages)
+        lanes, sent = plain_frames.arrived(messages)
         before = next((each.before for each in lanes if each.before is not None), None)
         if before is None or self.proofs is None:
             return
@@ -238,5 +225,7 @@ def _batch_id(text: str | None) -> int | None:
     if text is None:
         return None
     if not text.strip().isdigit():
-        raise OptionError(f"batch_id is {text[:40]!r}, not a whole number.", hint="Number the frames.", option=BATCH_ID)
+        raise OptionError(
+            f"batch_id is {text[:40]!r}, not a whole number.", hint="Number the frames.", option=plain_frames.BATCH_ID
+        )
     return int(text)

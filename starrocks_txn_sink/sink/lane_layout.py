@@ -18,9 +18,7 @@ from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, lane_input
-from starrocks_txn_sink.sink.session import (
-    new_epoch,
-)
+from starrocks_txn_sink.sink.session import new_epoch
 from starrocks_txn_sink.sink.typed.route import TIME_ZONE, TableRoute
 from starrocks_txn_sink.sink.typed.tables import Tables
 from starrocks_txn_sink.sink.typed.terms import TableTerms

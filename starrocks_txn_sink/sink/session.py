@@ -33,18 +33,8 @@ from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import LedgerBehind, OptionError, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.protocol import dead_letters, fencing
+from starrocks_txn_sink.protocol import dead_letters, fencing, ledger
 from starrocks_txn_sink.protocol.label import LabelPrefix, Result, Steps, run
-from starrocks_txn_sink.protocol.ledger import (
-    Owner,
-    Position,
-    ReadTraces,
-    Traces,
-    create_log_table,
-    delete_older_receipts,
-    fresh_tokens,
-    retry_until_answered,
-)
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.checkpoint import Proof, ProofLog, ignored
 from starrocks_txn_sink.sink.lifecycle import run_with_timeout
@@ -87,7 +77,7 @@ class Session:
     checkpoint: str
     tables: Tables = Tables()  # noqa: RUF009 - frozen
     token: str = ""
-    positions: dict[str, Position] = field(default_factory=dict)
+    positions: dict[str, ledger.Position] = field(default_factory=dict)
     hold: bool = False  # keys came again and again in the last micro-batch (`rows.body`)
     skips: dict[str, Skip] = field(default_factory=dict)  # of rows that the ledger has, over micro-batches
     accepted: Sequence[str] = ()  # acceptances of the ledger as it is
@@ -115,7 +105,7 @@ class Session:
         """Advance the positions by confirmed receipts, without a query to the ledger."""
         for receipt in receipts:
             for span in receipt.positions:
-                self.positions[span.partition] = Position(
+                self.positions[span.partition] = ledger.Position(
                     span.partition, span.last, self.checkpoint, receipt.batch_id, receipt.label, 0, span.digest
                 )
 
@@ -179,7 +169,7 @@ def resume(
     """
     if resumption.batch == 0:  # the source begins at its beginning
         return Resumed((yield from take_over))
-    traces: Traces = yield from retry_until_answered(ReadTraces(job, checkpoint), rng)
+    traces: ledger.Traces = yield from ledger.retry_until_answered(ledger.ReadTraces(job, checkpoint), rng)
     if not traces.known:
         take_over.close()
         raise _lost(job, resumption.batch)
@@ -192,7 +182,7 @@ def resume(
     return Resumed(taken, before[-1].skips if before else {}, sorted(accepted))
 
 
-def _refuse_behind(proof: Proof, positions: Mapping[str, Position]) -> None:
+def _refuse_behind(proof: Proof, positions: Mapping[str, ledger.Position]) -> None:
     for partition, seen in proof.positions.items():
         known = positions.get(partition)
         if known is not None and known.position >= seen:
@@ -289,33 +279,33 @@ def _take_over(
     run_epoch: str | None,
     resumption: Resumption,
 ) -> None:
-    ledger = SqlLedger(connection, options.database)
+    kept = SqlLedger(connection, options.database)
     if options.ledger_create:
         with advising(_BY_HAND.format("ledger's", "exactly-once.md")):
-            ledger.create(options.ledger_replication, deadline)
+            kept.create(options.ledger_replication, deadline)
     rng = random.Random()
-    scope = fencing.Scope(session.job, options.database, Owner("", session.epoch, session.checkpoint))
-    steps = fencing.take_over(scope, fresh_tokens(session.epoch, 0, rng), rng)
+    scope = fencing.Scope(session.job, options.database, ledger.Owner("", session.epoch, session.checkpoint))
+    steps = fencing.take_over(scope, ledger.fresh_tokens(session.epoch, 0, rng), rng)
     resuming = resume(resumption, session.job, session.checkpoint, steps, rng)
     with contextlib.closing(HttpTransport(options)) as transport:
         with contextlib.nullcontext() if options.ledger_create else advising(_CREATE_IS_OFF):
             if run_epoch is not None:
-                run(fencing.refuse_newer(session.job, run_epoch, rng), transport, deadline.clock, deadline, ledger)
-            resumed = run(resuming, transport, deadline.clock, deadline, ledger)
+                run(fencing.refuse_newer(session.job, run_epoch, rng), transport, deadline.clock, deadline, kept)
+            resumed = run(resuming, transport, deadline.clock, deadline, kept)
         taken, session.accepted = resumed.taken, resumed.accepted
         session.token, session.positions = taken.owner.token, taken.positions
         session.skips = dict(resumed.skips)
         with contextlib.suppress(StarRocksSinkError):  # without the DELETE privilege they stay, which is harmless
             dead = fencing.delete_dead_claims(session.job, taken.owner, rng)
-            run(dead, transport, deadline.clock, deadline.earlier(_CLEAN_UP_SECONDS), ledger)
+            run(dead, transport, deadline.clock, deadline.earlier(_CLEAN_UP_SECONDS), kept)
 
 
 def _open_log(options: SinkOptions, job: str, connection: LeaderConnection, deadline: Deadline) -> None:
     """Create the receipts' log if needed, and delete receipts older than `receipts_log_days`."""
     oldest = time.gmtime(deadline.clock.wall() - options.receipts_log_days * 86_400)
-    forget = delete_older_receipts(options.database, job, time.strftime("%Y-%m-%d %H:%M:%S", oldest))
+    forget = ledger.delete_older_receipts(options.database, job, time.strftime("%Y-%m-%d %H:%M:%S", oldest))
     with advising("Grant CREATE TABLE on the database, or set receipts_log=False."):
-        ddl = partial(create_log_table, options.database)
+        ddl = partial(ledger.create_log_table, options.database)
         connection.create_table(ddl, options.ledger_replication, deadline)
     with contextlib.suppress(QueryRefused):  # without the DELETE privilege the log only grows
         connection.query(*forget, deadline)

@@ -27,7 +27,7 @@ from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, always_sorted
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.arrival import SMALL_BYTES, SMALL_ROWS
-from starrocks_txn_sink.sink import lifecycle
+from starrocks_txn_sink.sink import lifecycle, session as sessions
 from starrocks_txn_sink.sink.assembly import TransactionAssembly
 from starrocks_txn_sink.sink.checkpoint import ProofLog, query_directory
 from starrocks_txn_sink.sink.events_writer import EventsWriter
@@ -35,16 +35,6 @@ from starrocks_txn_sink.sink.failures import has_begun, wait_out
 from starrocks_txn_sink.sink.lanes import LanePlan, follows_a_shuffle, refuse_own_labels, run_shared
 from starrocks_txn_sink.sink.lifecycle import BatchOrigin, Endpoint, SinkEvents
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, LaneInput, has_unfilled_deletes, is_marked, lane_input
-from starrocks_txn_sink.sink.session import (
-    UNLISTED,
-    Resumption,
-    Session,
-    clean_up,
-    job_of_frame,
-    open_session,
-    roll_back_until,
-    seconds_of_try,
-)
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
 from starrocks_txn_sink.sink.typed.route import TIME_ZONE, TableRoute
 from starrocks_txn_sink.sink.typed.tables import compare_columns
@@ -66,7 +56,7 @@ class RowsWriter:
 
     options: SinkOptions
     routes: Sequence[TableRoute]
-    session: Session
+    session: sessions.Session
     _small: bool = False
     _always_sorted: bool | None = None  # whatever the size of a micro-batch
     _plan: LanePlan | None = None
@@ -199,9 +189,9 @@ class StarRocksSink:
         self._writers: dict[str, EventsWriter | RowsWriter] = {}  # by job
         self._events = SinkEvents(options, listener, metrics)
         self._listener = self._events.emit
-        self._sessions: dict[str, Session] = {}  # by job: one sink may serve several queries
+        self._sessions: dict[str, sessions.Session] = {}  # by job: one sink may serve several queries
         self._served: set[str] = set()  # jobs for which StarRocks has begun a transaction in this process
-        self._ending: dict[str, Session] = {}  # by epoch: failed ones, until their labels are rolled back
+        self._ending: dict[str, sessions.Session] = {}  # by epoch: failed ones, until their labels are rolled back
         self._turns = lifecycle.WriteTurns()
         self._jobs = lifecycle.SparkJobs()
         self.auditing = AuditWatch(audit, options, self._listener) if audit is not None else None
@@ -276,7 +266,7 @@ class StarRocksSink:
             receipts = StarRocksSink(options).write(spark.read.parquet("/data/rows"))
             print(sum(receipt.rows for receipt in receipts))
         """
-        job = job_of_frame(self.options, positioned=self.assemble is not None or is_marked(frame))
+        job = sessions.job_of_frame(self.options, positioned=self.assemble is not None or is_marked(frame))
         number = batch_id if batch_id is not None else microseconds()
         with self._jobs.show_progress(frame, self._listener):
             return self._write(frame, BatchOrigin(number, job, _write_key(job), _write_key(job), streaming=False))
@@ -289,11 +279,11 @@ class StarRocksSink:
         Args:
             seconds: Seconds that this may take at most.
         """
-        sessions = [*self._ending.values(), *(self._sessions.values() if self._jobs.running else ())]
-        if sessions:
+        unfinished = [*self._ending.values(), *(self._sessions.values() if self._jobs.running else ())]
+        if unfinished:
             lifecycle.start_thread(self._jobs.cancel)  # not waited for: the JVM may be gone, or hang
             lifecycle.run_with_timeout(
-                [partial(roll_back_until, self.options, session.labels, seconds) for session in sessions], seconds
+                [partial(sessions.roll_back_until, self.options, each.labels, seconds) for each in unfinished], seconds
             )
 
     @property
@@ -336,15 +326,15 @@ class StarRocksSink:
                 self._turns.record_replacement(origin.job, session.key, origin.checkpoint)
             proofs = self._proof_log(frame, origin)
             begun = origin.batch_id if origin.streaming else 0
-            resumption = Resumption(begun, proofs.read() if proofs and begun else ())
-            session = open_session(
+            resumption = sessions.Resumption(begun, proofs.read() if proofs and begun else ())
+            session = sessions.open_session(
                 self.options,
                 origin.key,
                 origin.job,
                 origin.checkpoint,
                 typed_tables=[route.table for route in self.routes],
                 resumption=resumption,
-                seconds=seconds_of_try(self.options, deadline),
+                seconds=sessions.seconds_of_try(self.options, deadline),
             )
             self._sessions[origin.job] = session
             session.proofs = replace(proofs, epoch=session.epoch) if proofs is not None else None
@@ -352,14 +342,14 @@ class StarRocksSink:
             self._advise(frame, origin)
         try:
             with self._jobs.tag(frame), self.auditing.while_writing() if self.auditing else contextlib.nullcontext():
-                receipts = self._run_lanes(frame, origin, session, seconds_of_try(self.options, deadline))
+                receipts = self._run_lanes(frame, origin, session, sessions.seconds_of_try(self.options, deadline))
         except BaseException as error:
             if has_begun(error):
                 self._served.add(origin.job)
             self._ending[session.epoch] = session
             self._writers.pop(origin.job, None)
             self._sessions.pop(origin.job, None)
-            clean_up(self.options, session, done=lambda: self._ending.pop(session.epoch, None))
+            sessions.clean_up(self.options, session, done=lambda: self._ending.pop(session.epoch, None))
             raise
         session.learn(receipts)
         if session.proofs is not None:
@@ -382,7 +372,9 @@ class StarRocksSink:
         directory = query_directory(frame, self.assemble.state_dir if self.assemble else None, origin.checkpoint)
         return ProofLog(directory) if directory is not None else None
 
-    def _run_lanes(self, frame: DataFrame, origin: BatchOrigin, session: Session, seconds: float) -> list[Receipt]:
+    def _run_lanes(
+        self, frame: DataFrame, origin: BatchOrigin, session: sessions.Session, seconds: float
+    ) -> list[Receipt]:
         if self.assemble is None:
             self._change_schema(frame, session)
         writer = self._writers.get(origin.job)
@@ -393,7 +385,7 @@ class StarRocksSink:
         session.learn_keys(reports)
         self._compare_columns(session, reports)
         if session.learn_listed(reports):
-            self._listener(Event("label.unlisted", {"job": origin.job, "advice": UNLISTED}))
+            self._listener(Event("label.unlisted", {"job": origin.job, "advice": sessions.UNLISTED}))
         begun = session.learn_skips(reports) if origin.streaming else {}  # frames of `write` come in any order
         if begun:
             few = dict(nsmallest(5, begun.items()))
@@ -402,7 +394,7 @@ class StarRocksSink:
             self._listener(Event("lane.reported", {"report": report}))
         return receipts
 
-    def _compare_columns(self, session: Session, reports: Sequence[LaneReport]) -> None:
+    def _compare_columns(self, session: sessions.Session, reports: Sequence[LaneReport]) -> None:
         """Say once a session and table which names in JSON rows are no columns."""
         if not any(report.members for report in reports):
             return
@@ -413,7 +405,9 @@ class StarRocksSink:
         for event in events:
             self._listener(Event(event.name, {"job": session.job, **event.fields}))
 
-    def _open_writer(self, frame: DataFrame, origin: BatchOrigin, session: Session) -> EventsWriter | RowsWriter:
+    def _open_writer(
+        self, frame: DataFrame, origin: BatchOrigin, session: sessions.Session
+    ) -> EventsWriter | RowsWriter:
         if self.assemble is None:
             return RowsWriter(self.options, self.routes, session)
         query = origin.checkpoint if origin.streaming else None
@@ -435,7 +429,7 @@ class StarRocksSink:
         """
         return [change.sql for change in read_planned_changes(self.options, self.routes, frame)]
 
-    def _change_schema(self, frame: DataFrame, session: Session) -> None:
+    def _change_schema(self, frame: DataFrame, session: sessions.Session) -> None:
         """Between two micro-batches nothing of the job is open, so this is where tables may change."""
         if self.options.schema_changes is SchemaChanges.APPLY and session.tables.columns is not None:
             statements = apply_schema_changes(self.options, self.routes, frame, session)

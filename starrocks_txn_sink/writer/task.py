@@ -36,6 +36,7 @@ from starrocks_txn_sink.rows.columns import HASH, POSITION
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.rows.segments import Replay, RowsAfterEnd, Segmenter, Skip, TaskRepeated, rows_before_sentinel
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter, unpositioned_segmenter
+from starrocks_txn_sink.writer import worker
 from starrocks_txn_sink.writer.messages import (
     LaneReport,
     Message,
@@ -46,14 +47,6 @@ from starrocks_txn_sink.writer.messages import (
 )
 from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import LaneRunner, Performer
-from starrocks_txn_sink.writer.worker import (
-    RESOURCES,
-    Attempt,
-    SpillFile,
-    WorkerResources,
-    freeze_loaded_objects,
-    resolve_attempt,
-)
 
 ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
@@ -120,10 +113,10 @@ class LaneTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of `batches`; yields rows of `messages.MESSAGES`: each receipt, then the lane's report."""
-        attempt, clock = Attempt.current(), SystemClock()
+        attempt, clock = worker.Attempt.current(), SystemClock()
         yield message_batch(self.answer(attempt, clock, partial(LaneTry(self, attempt, clock).run, batches)))
 
-    def answer(self, attempt: Attempt, clock: Clock, run: Callable[[], list[Message]]) -> list[Message]:
+    def answer(self, attempt: worker.Attempt, clock: Clock, run: Callable[[], list[Message]]) -> list[Message]:
         """The messages of `run`; under a shared label an error of the sink is a message, too.
 
         Spark would run a failed task again, and that try must not load under the same label: it only says so.
@@ -167,7 +160,7 @@ class LaneTask:
 class LaneTry:
     """One try at the lane of `task`: its part of the job's ownership, its time, its counts."""
 
-    def __init__(self, task: LaneTask, attempt: Attempt, clock: Clock, rng: random.Random | None = None) -> None:
+    def __init__(self, task: LaneTask, attempt: worker.Attempt, clock: Clock, rng: random.Random | None = None) -> None:
         self.task, self.attempt, self.clock, self.rng = task, attempt, clock, rng or random.Random()
         self.deadline = Deadline.after(task.time_limit, clock)
         encoding = Compression(task.options.compression).value
@@ -182,10 +175,10 @@ class LaneTry:
         (`messages.envelope`). `rows` turns `batches` into marked rows, up to the lane's end; without `rows` they are
         marked rows already.
         """
-        freeze_loaded_objects()
+        worker.freeze_loaded_objects()
         telemetry.apply_log_settings(self.task.logging)
         try:
-            with RESOURCES.lease(self.task.options) as resources:
+            with worker.RESOURCES.lease(self.task.options) as resources:
                 receipts = self.metrics.add_details(self._write(batches, resources, rows))
         except BaseException as error:
             with contextlib.suppress(Exception):  # a failing report must not hide the error
@@ -198,11 +191,11 @@ class LaneTry:
         return [*receipts, report] if self.task.label is None else [self.metrics.share(receipts), report]
 
     def _write(
-        self, batches: Iterable[pa.RecordBatch], resources: WorkerResources, rows: ReadRows | None
+        self, batches: Iterable[pa.RecordBatch], resources: worker.WorkerResources, rows: ReadRows | None
     ) -> list[Receipt]:
         task = self.task
         if self.ownership is not None:
-            self.attempt, batches = resolve_attempt(self.attempt, batches)
+            self.attempt, batches = worker.resolve_attempt(self.attempt, batches)
         log = telemetry.EventLogger("lane", job=task.job, batch=task.batch_id, lane=self.attempt.lane)
         listener = telemetry.fan_out((self.metrics, log_steps(log)))
         if self.attempt.retry:
@@ -217,7 +210,7 @@ class LaneTry:
     def open(
         self,
         batches: Iterable[pa.RecordBatch],
-        resources: WorkerResources,
+        resources: worker.WorkerResources,
         rows: ReadRows | None = None,
         listener: telemetry.Listener = telemetry.ignore_event,
         coordinator_limits: CoordinatorLimits | None = None,
@@ -231,7 +224,7 @@ class LaneTry:
         task, options, ownership = self.task, self.task.options, self.ownership
         place = (task.job, self.attempt.lane, task.batch_id)
         keys = task.keys if task.marked else {}  # rows without positions have no order
-        spill = SpillFile() if keys else None
+        spill = worker.SpillFile() if keys else None
         now = partial(now_text, self.clock)
         core = SharedTransactionCoordinator(
             *place,
@@ -327,7 +320,7 @@ class UnsortedLaneTask:
     small_rows: int = SMALL_ROWS
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        lane, attempt, clock = replace(self.lane, at_end_only=True), Attempt.current(), SystemClock()
+        lane, attempt, clock = replace(self.lane, at_end_only=True), worker.Attempt.current(), SystemClock()
         order = ArrivalOrder(self.small_rows, self.small_only, sentinel=lane.label is None)
 
         def run() -> list[Message]:

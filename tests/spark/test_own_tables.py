@@ -14,13 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from starrocks_emulator.server import Emulator
-from starrocks_txn_sink import (
-    StarRocksDataSource,
-    StarRocksSink,
-    TransactionAssembly,
-    TxnEventLines,
-    lane_partitioned,
-)
+from starrocks_txn_sink import StarRocksDataSource, StarRocksSink, TransactionAssembly, TxnEventLines, lane_partitioned
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Position, position_rows
 from tests.support.exactly_once_shop import Shop, rows_of

@@ -12,14 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from starrocks_emulator.server import Emulator
-from starrocks_txn_sink import (
-    MetricsServer,
-    SinkOptions,
-    StarRocksSink,
-    TableRoute,
-    TransactionAssembly,
-    TxnEventLines,
-)
+from starrocks_txn_sink import MetricsServer, SinkOptions, StarRocksSink, TableRoute, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.telemetry import Event
 from tests.support.query_port import query

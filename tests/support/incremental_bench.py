@@ -8,11 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.incremental import (
-    MEMORY_BYTES,
-    IncrementalAssembler,
-    expire,
-)
+from starrocks_txn_sink.assembler.rules.incremental import MEMORY_BYTES, IncrementalAssembler, expire
 from starrocks_txn_sink.assembler.rules.model import Counters, Partition, Policy
 from starrocks_txn_sink.assembler.rules.spill import Manifest, SpillStorage
 from tests.support.assembler_bench import followed_by

@@ -7,7 +7,7 @@ from pathlib import Path
 from starrocks_txn_sink.errors import OptionError, QueryRefused
 from starrocks_txn_sink.http.transport import read_load_state
 from starrocks_txn_sink.operations.doctor.target import Check, Finding, Severity, Target
-from starrocks_txn_sink.options.server_versions import MIN_SERVER_VERSION, require_supported
+from starrocks_txn_sink.options.addresses import MIN_SERVER_VERSION, require_supported
 from starrocks_txn_sink.protocol.label import Label
 from starrocks_txn_sink.protocol.wire import LabelState, Operation
 from starrocks_txn_sink.sql.connection import Row

@@ -9,8 +9,7 @@ from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.http.transport import read_reply
 from starrocks_txn_sink.operations.rehearsal.findings import Checks, Finding, as_expected, differs, harmless
 from starrocks_txn_sink.operations.rehearsal.stage import Stage, Surprise, array, require, said
-from starrocks_txn_sink.options.addresses import Address, parse_location
-from starrocks_txn_sink.options.server_versions import require_supported
+from starrocks_txn_sink.options.addresses import Address, parse_location, require_supported
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Owner, ReadPositions, WriteClaim, identifier
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Request
 from starrocks_txn_sink.sql.connection import count_alive, leads

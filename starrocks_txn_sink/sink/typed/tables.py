@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.server_versions import require_supported
+from starrocks_txn_sink.options.addresses import require_supported
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.sink.typed.target import TargetColumn, may_count, target_columns, with_counters
 from starrocks_txn_sink.sql.connection import LeaderConnection

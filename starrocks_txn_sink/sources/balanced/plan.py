@@ -252,7 +252,7 @@ def _offset(source: Any, name: str) -> Mapping[str, Any]:
     return parsed or {}
 
 
-def read_offsets(offset: str | Mapping[str, Any]) -> dict[KafkaPartition, int]:
+def parse_offsets(offset: str | Mapping[str, Any]) -> dict[KafkaPartition, int]:
     """Offsets by partition in an offset of a Kafka source, as JSON or parsed.
 
     Raises ValueError, TypeError or AttributeError for any other form: a partition that was left out would be read from
@@ -268,8 +268,8 @@ def read_offsets(offset: str | Mapping[str, Any]) -> dict[KafkaPartition, int]:
 
 
 def offsets_of(offset: Any) -> dict[KafkaPartition, int]:
-    """As `read_offsets`; empty for a source of another kind than Kafka's."""
+    """As `parse_offsets`; empty for a source of another kind than Kafka's."""
     try:
-        return read_offsets(offset)
+        return parse_offsets(offset)
     except (ValueError, TypeError, AttributeError):
         return {}

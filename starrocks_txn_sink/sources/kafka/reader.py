@@ -105,7 +105,7 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """End of the micro-batch after `start`; `start` itself while there is nothing to read."""
         ends = self._target or self._kafka.partition_ends(self._partitions())
-        offsets = self._continue_from(plan.read_offsets(start), ends)
+        offsets = self._continue_from(plan.parse_offsets(start), ends)
         # With availableNow no more rows are expected: all partitions count as idle, so all rows are read.
         idle = set(offsets) if self._target else self._idleness.update(ends.end)
         since, limits = self._since(start, offsets), self._limits(limit, offsets, ends)
@@ -122,8 +122,8 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One slice of event time per task, each over all partitions, oldest first."""
-        until = plan.read_offsets(end)
-        low = self._first_readable(plan.read_offsets(start), until)
+        until = plan.parse_offsets(end)
+        low = self._first_readable(plan.parse_offsets(start), until)
         rows = sum(until[partition] - low[partition] for partition in low)
         if rows == 0:
             return []

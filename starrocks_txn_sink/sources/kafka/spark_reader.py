@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.rows.columns import EVENT_TIME
-from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, read_offsets
+from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, parse_offsets
 from starrocks_txn_sink.sources.kafka.options import PATIENCE, SPARK_READS, client_config, no_client
 from starrocks_txn_sink.spark_version import analyzed_plan, class_name, items
 
@@ -261,7 +261,7 @@ class KafkaSource:
             if number != execution.toRdd().id():
                 raise _not_alone("there is a step in front of the sink")
         scan = _scan(execution)
-        start, end = (read_offsets(each.json()) for each in (scan.start(), scan.end()))
+        start, end = (parse_offsets(each.json()) for each in (scan.start(), scan.end()))
         if end.keys() - start.keys():  # of a new partition only the source's own plan has the start
             start = first_offsets(each.offsetRange() for each in items(scan.inputPartitions())) | start
         ranges = {place: (start[place], until) for place, until in end.items() if until > start.get(place, until)}

@@ -9,8 +9,7 @@ import pytest
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.addresses import Address, parse_authority
-from starrocks_txn_sink.options.server_versions import require_supported
+from starrocks_txn_sink.options.addresses import Address, parse_authority, require_supported
 
 
 def allows(target: str, load_url: str = "http://fe1:8030", **changes: Any) -> bool:

@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly
 from starrocks_txn_sink.errors import LoadFailed, NotSent, OptionError, StarRocksSinkError
-from starrocks_txn_sink.sink import failures, lifecycle, sink as sink_module
+from starrocks_txn_sink.sink import failures, lifecycle, session as sessions, sink as sink_module
 from starrocks_txn_sink.sink.lifecycle import BatchOrigin
 from starrocks_txn_sink.sink.session import Session, job_of_frame
 from starrocks_txn_sink.sink.typed.terms import TableTerms
@@ -113,8 +113,8 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
             raise NotSent("nobody")
         return []
 
-    monkeypatch.setattr(sink_module, "open_session", open_session)
-    monkeypatch.setattr(sink_module, "clean_up", lambda *_, **__: None)
+    monkeypatch.setattr(sessions, "open_session", open_session)
+    monkeypatch.setattr(sessions, "clean_up", lambda *_, **__: None)
     monkeypatch.setattr(sink_module, "SystemClock", lambda: clock)
     monkeypatch.setattr(failures, "SystemClock", lambda: clock)
     monkeypatch.setattr(lifecycle, "is_stopped", lambda _: False)

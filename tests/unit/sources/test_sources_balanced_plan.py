@@ -17,8 +17,8 @@ from starrocks_txn_sink.sources.balanced.plan import (
     PartitionEnds,
     common_time,
     offsets_of,
+    parse_offsets,
     plan_batch,
-    read_offsets,
     slice_bounds,
 )
 from tests.support.manual_clock import ManualClock
@@ -171,6 +171,6 @@ def test_rows_that_are_behind_in_their_own_partition_come_late_and_none_is_left_
 def test_an_offset_in_another_form_is_refused_as_a_whole(offset: str) -> None:
     """A partition that was left out would be read again, or from its end."""
     with pytest.raises((ValueError, TypeError, AttributeError)):
-        read_offsets(offset)
+        parse_offsets(offset)
     assert offsets_of(offset) == {}
-    assert read_offsets('{"t": {"0": 5}, "@time": 3}') == {("t", 0): 5}
+    assert parse_offsets('{"t": {"0": 5}, "@time": 3}') == {("t", 0): 5}

@@ -1,4 +1,4 @@
-"""Values of options: the choices, and the options of one table."""
+"""The choices of options, and the options of one table."""
 
 from __future__ import annotations
 
