@@ -16,7 +16,7 @@ from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksDataSource, TableRoute, lane_partitioned
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.operations.recover import inspect_job
-from starrocks_txn_sink.sink import data_source
+from starrocks_txn_sink.sink import lane_layout
 from starrocks_txn_sink.sink.lane_layout import STREAM_CHECK
 from tests.crash import workload
 from tests.crash.driver_process import DriverProcess
@@ -253,7 +253,7 @@ def test_positions_that_go_back_within_a_run_are_an_error(shop: Shop) -> None:
 @pytest.mark.deep
 def test_an_older_run_ends_when_a_newer_one_has_begun(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = iter(("6b000002aaaaaaaa", "6b000001ffffffff"))
-    monkeypatch.setattr(data_source, "new_epoch", lambda: next(runs))
+    monkeypatch.setattr(lane_layout, "new_epoch", lambda: next(runs))
     shop.feed(rows_of("p-0", [1]))
     with unchecked(shop.spark):
         newer, older = laid_out(shop), laid_out(shop)
