@@ -12,7 +12,7 @@ that state to Python; therefore `layout`, JSON pairs of blob number and length, 
 """
 
 # ruff: noqa: N802, N803, ARG002 - some names of methods and arguments are Spark's
-from __future__ import annotations
+from __future__ import annotations  # Spark 3.5 lacks the types of transformWithState
 
 import math
 import threading
@@ -151,7 +151,8 @@ def _packet_frame(packet: Packet) -> pd.DataFrame:
     """One packed row as a pandas frame, which Spark's state operators require."""
     import pandas as pd  # here, because lanes import this module without pandas
 
-    return pd.DataFrame([packet], columns=[model.SOURCE_PARTITION, BLOB, COUNTS])
+    partition, blob, counts = packet
+    return pd.DataFrame({model.SOURCE_PARTITION: [partition], BLOB: [blob], COUNTS: [counts]})
 
 
 def log_notices(notices: Iterable[Event]) -> None:

@@ -201,6 +201,7 @@ class _Encoding(rows.Images):
 
     def events(self, frame: DataFrame) -> DataFrame:
         codes = self.encoder.codes
+        # An update must show its previous row although -U has no code.
         shows_previous = self.both and UPDATE_AFTER in codes and UPDATE_BEFORE not in codes
         if self.nested and (self.encoder.paired or shows_previous):
             return self._with_images(frame)

@@ -5,6 +5,8 @@ counts as absent at once; a sweep removes it when its bucket next has rows, at m
 schemas of states are part of a checkpoint: keep them.
 """
 
+from __future__ import annotations  # Spark 3.5 lacks the types of transformWithState
+
 import gc
 import math
 from collections.abc import Iterable, Iterator, Sequence

@@ -255,8 +255,8 @@ def _offset(source: Any, name: str) -> Mapping[str, Any]:
 def parse_offsets(offset: str | Mapping[str, Any]) -> dict[KafkaPartition, int]:
     """Offsets by partition in an offset of a Kafka source, as JSON or parsed.
 
-    Raises ValueError, TypeError or AttributeError for any other form: a partition that was left out would be read from
-    another place.
+    Raises ValueError, TypeError, AttributeError or OverflowError for any other form: a partition that was left out
+    would be read from another place.
     """
     topics = json.loads(offset) if isinstance(offset, str) else offset
     return {
@@ -271,5 +271,5 @@ def offsets_of(offset: Any) -> dict[KafkaPartition, int]:
     """As `parse_offsets`; empty for a source of another kind than Kafka's."""
     try:
         return parse_offsets(offset)
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, OverflowError):
         return {}

@@ -167,10 +167,12 @@ def test_rows_that_are_behind_in_their_own_partition_come_late_and_none_is_left_
     assert sum(taken) == sum(map(len, times.values()))
 
 
-@pytest.mark.parametrize("offset", ['{"t": {"x": 1}}', '{"t": {"0": null}}', '{"t": 3}', "7", "[]"])
+@pytest.mark.parametrize(
+    "offset", ['{"t": {"x": 1}}', '{"t": {"0": null}}', '{"t": 3}', "7", "[]", '{"t": {"0": 1e999}}']
+)
 def test_an_offset_in_another_form_is_refused_as_a_whole(offset: str) -> None:
     """A partition that was left out would be read again, or from its end."""
-    with pytest.raises((ValueError, TypeError, AttributeError)):
+    with pytest.raises((ValueError, TypeError, AttributeError, OverflowError)):
         parse_offsets(offset)
     assert offsets_of(offset) == {}
     assert parse_offsets('{"t": {"0": 5}, "@time": 3}') == {("t", 0): 5}
