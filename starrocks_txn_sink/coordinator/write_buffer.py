@@ -359,7 +359,9 @@ class WriteBuffer:
         return self.batches[-1]
 
     def _start_batch(self) -> None:
-        batch = TransactionBatch(self.limits.retry_buffer_bytes, self._spill_chunks, self.keyed, self.hold)
+        # Without a spill file nothing refers back to the buffer: its memory is free as soon as the buffer is.
+        spill = self._spill_chunks if self.spill is not None else None
+        batch = TransactionBatch(self.limits.retry_buffer_bytes, spill, self.keyed, self.hold)
         batch.sent = [] if self.repeatable else None
         self.batches.append(batch)
 

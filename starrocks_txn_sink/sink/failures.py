@@ -2,7 +2,7 @@
 
 Spark gives the driver of a failed query a text: the lane's traceback several times, the JVM's frames, a query plan. The
 lane's code, message and advice come in the report that the lane's error carries (`writer.messages`). So the driver
-raises the lane's own error again, and only that goes back to Spark. `FAILURES` keeps the failure of each query's run in
+raises the lane's own error again, and only that goes back to Spark. `FAILURES` keeps the last failure of each query in
 this process: `run_forever` decides by it. The text of Spark's exception is read on Spark Connect only, where the sink
 works in another process.
 
@@ -41,7 +41,7 @@ from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
 
 _DELAY: Final = 2.0  # seconds: Spark logs a failed query within one
 _LONGEST: Final = 600  # characters of a line of the block
-_RUNS: Final = 100  # runs of queries whose failure is kept
+_QUERIES: Final = 100  # queries whose last failure is kept
 _PAGES: Final = "docs/operations/errors"
 RUNBOOK_VARIABLE: Final = "STARROCKS_TXN_SINK_RUNBOOK"
 """The environment variable with the address of another copy of the runbook."""
@@ -184,48 +184,53 @@ def is_interruption(text: str) -> bool:
 
 
 class FailureBoard:
-    """The failures that ended runs of streaming queries, and the blocks that are not printed yet. Thread-safe."""
+    """The last failure of each streaming query, and the blocks that are not printed yet. Thread-safe."""
 
     def __init__(self, delay: float = _DELAY) -> None:
         self._delay = delay
         self._guard = threading.Lock()
-        self.last: LatestValues[str, Failure] = LatestValues(_RUNS)  # by run
+        self.last: LatestValues[str, Failure] = LatestValues(_QUERIES)  # by query
         self._waiting: dict[str, Failure] = {}
         self._awaited: set[str] = set()
 
-    def post(self, run: str, failure: Failure) -> None:
-        """Keep the failure of a micro-batch of `run`, and print its block soon."""
+    def post(self, query: str, failure: Failure) -> None:
+        """Keep the failure of a micro-batch of `query`, and print its block soon."""
         with self._guard:
-            self.last[run] = self._waiting[run] = failure
+            self.last[query] = self._waiting[query] = failure
         atexit.unregister(self.print_waiting)
         atexit.register(self.print_waiting)
-        timer = threading.Timer(self._delay, self._print_late, (run, failure))
+        timer = threading.Timer(self._delay, self._print_late, (query, failure))
         timer.daemon = True
         with contextlib.suppress(RuntimeError):  # the interpreter is ending: atexit prints
             timer.start()
 
-    def take(self, run: str) -> Failure | None:
-        """The failure of `run`, which the caller prints; None without one."""
+    def forget(self, query: str) -> None:
+        """A micro-batch of `query` has succeeded."""
         with self._guard:
-            self._waiting.pop(run, None)
-            return self.last.pop(run, None)
+            self.last.pop(query, None)
+
+    def take(self, query: str) -> Failure | None:
+        """The last failure of `query`, which the caller prints; None without one."""
+        with self._guard:
+            self._waiting.pop(query, None)
+            return self.last.pop(query, None)
 
     @contextlib.contextmanager
-    def awaited(self, run: str) -> Iterator[None]:
-        """Within it the caller takes the failures of `run`, so no timer prints them."""
+    def awaited(self, query: str) -> Iterator[None]:
+        """Within it the caller takes the failures of `query`, so no timer prints them."""
         with self._guard:
-            self._awaited.add(run)
+            self._awaited.add(query)
         try:
             yield
         finally:
             with self._guard:
-                self._awaited.discard(run)
+                self._awaited.discard(query)
 
-    def _print_late(self, run: str, failure: Failure) -> None:
+    def _print_late(self, query: str, failure: Failure) -> None:
         with self._guard:
-            if run in self._awaited or self._waiting.get(run) is not failure:
+            if query in self._awaited or self._waiting.get(query) is not failure:
                 return
-            del self._waiting[run]
+            del self._waiting[query]
         print_block(failure)
 
     def print_waiting(self) -> None:

@@ -335,10 +335,12 @@ class SinkEvents:
             self.emit(Event("batch.failed", {**place, "seconds": seconds, "code": code, "report": report}))
             if query and isinstance(error, Exception) and not stopped:
                 # With a ledger the take-over of a restart finds the outcome of a commit.
-                FAILURES.post(origin.key, Failure.of(ours or error, settles_doubts=options.exactly_once, **place))
+                FAILURES.post(query, Failure.of(ours or error, settles_doubts=options.exactly_once, **place))
             if ours is None or type(ours) is StarRocksSinkError:  # the latter is a bug, so its traceback counts
                 raise
             raise ours.with_traceback(None) from None  # what Spark prints of it, Spark prints several times
+        if FAILURES.last:  # one that a user's function has caught
+            FAILURES.forget(query)
         if query:
             STAGES.follow(self._open, frame)
         for receipt in receipts:

@@ -179,14 +179,15 @@ def _run_once(
     with contextlib.ExitStack() as stack:
         try:
             query = start()
-            stack.enter_context(failures.FAILURES.awaited(str(query.runId)))
+            stack.enter_context(failures.FAILURES.awaited(str(query.id)))
             if quiet:
                 _silence_spark()
             _await(query, stop, stop_seconds)
         except Exception as error:
             if query is None and not _is_failure(error):
                 raise
-            return (None if stop.is_set() else _failure_of(query, error)), _has_progressed(query)
+            failure = _failure_of(query, error)  # also where the query was stopped: it is not the next run's
+            return (None if stop.is_set() else failure), _has_progressed(query)
         except BaseException:  # a second signal: no query stays behind
             if query is not None:
                 _stop(query, stop_seconds)
@@ -224,8 +225,8 @@ def _is_failure(error: Exception) -> bool:
 
 def _failure_of(query: Any, error: BaseException) -> failures.Failure:
     """The failure of a query that `error` has ended: the sink's own record of it, or as much as the error says."""
-    with contextlib.suppress(Exception):  # the query's run cannot be asked any more when the JVM has ended
-        if query is not None and (recorded := failures.FAILURES.take(str(query.runId))) is not None:
+    with contextlib.suppress(Exception):  # the query's id cannot be asked any more when the JVM has ended
+        if query is not None and (recorded := failures.FAILURES.take(str(query.id))) is not None:
             return recorded
     if isinstance(error, StarRocksSinkError):
         return failures.Failure.of(error)

@@ -12,6 +12,7 @@ from starrocks_txn_sink import MetricsServer, SinkOptions, StarRocksSink
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import InputError, LoadFailed
 from starrocks_txn_sink.sink import lifecycle
+from starrocks_txn_sink.sink.failures import FAILURES
 from starrocks_txn_sink.sink.lifecycle import BatchOrigin, SinkEvents
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import LaneReport, envelope
@@ -72,6 +73,16 @@ def test_a_failing_batch_is_told_with_its_code_and_its_lanes_report() -> None:
         ("rows_rejected", report),
         ("spark", None),
     ]
+
+
+def test_a_success_forgets_a_failure_that_the_users_function_has_caught() -> None:
+    """Or a later failure of the source would be taken for it."""
+    watch = SinkEvents(OPTIONS, lambda _: None, None)
+    with FAILURES.awaited("q"):
+        with pytest.raises(InputError):
+            told(watch, error=InputError("Bad row."))
+        told(watch)
+        assert FAILURES.take("q") is None
 
 
 def test_a_micro_batch_that_a_stop_interrupts_is_no_failure() -> None:

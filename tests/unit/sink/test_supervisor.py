@@ -26,7 +26,7 @@ class Query:
     """A query that ends as told: with an error, by itself, or only when it is stopped."""
 
     def __init__(self, end: BaseException | None = None, *, endless: bool = False, progress: object = None) -> None:
-        self.runId, self.lastProgress = "q", progress
+        self.id, self.lastProgress = "q", progress
         self._end, self._endless = end, endless
         self.stopped = threading.Event()
 
@@ -66,11 +66,15 @@ def in_turn(*made: Callable[[], Query]) -> tuple[Callable[[], Query], list[Query
     return start, started
 
 
-def test_the_failure_of_an_earlier_run_is_not_that_of_a_later_one() -> None:
-    fails(LoadFailed("Busy."))
-    later = Query(RuntimeError("the source"))
-    later.runId = "another"
-    assert supervisor._failure_of(later, RuntimeError("the source")).message == "the source"
+def test_the_failure_of_a_stopped_run_is_not_that_of_a_later_one() -> None:
+    stop = threading.Event()
+
+    def start() -> Query:
+        stop.set()
+        return fails(LoadFailed("Busy."))
+
+    assert run_forever(start, policy=AT_ONCE, stop=stop) is ExitCode.ENDED
+    assert FAILURES.take("q") is None
 
 
 def test_a_query_that_ends_by_itself_is_a_success() -> None:
