@@ -1,10 +1,7 @@
 """The data source: `.write` and `.writeStream` with `.format("starrocks_txn")`, over Spark's Python data source API.
 
 The lanes are those of `StarRocksSink`. Spark gives a data source the partitions that a frame has, so the layout is part
-of the user's plan: `lane_partitioned` makes and checks the rows in the JVM, one Spark partition a lane, sorted, each
-with a last row. It numbers the rows, so that later changes to the frame show (`rows.segments`). The frame carries its
-terms as text in the metadata of one column, because Spark shows a data source nothing else of a frame; a password never
-travels with them. A batch frame without positions needs no layout (`sink.plain_frames`).
+of the user's plan (`sink.lane_layout`). A batch frame without positions needs no layout (`sink.plain_frames`).
 
 The driver's part runs in short-lived Python processes that Spark starts on the driver: one makes the writer before the
 tasks of a write start, and one ends the write. No memory lasts between them, so every micro-batch takes the job over;

@@ -1,4 +1,9 @@
-"""`lane_partitioned`: the layout of a frame as lanes, for the data source, and the terms that travel with the frame."""
+"""`lane_partitioned`: the layout of a frame as lanes, for the data source, and the terms that travel with the frame.
+
+It makes and checks the rows in the JVM, one Spark partition a lane, sorted, each with a last row. It numbers the rows,
+so that later changes to the frame show (`rows.segments`). The frame carries its terms as text in the metadata of one
+column, because Spark shows a data source nothing else of a frame; a password never travels with them.
+"""
 
 from __future__ import annotations
 

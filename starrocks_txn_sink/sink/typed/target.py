@@ -1,4 +1,4 @@
-"""StarRocks' tables from information_schema: models, columns, types, and names in rows that are no columns.
+"""The columns of StarRocks' tables and their types, as information_schema has them.
 
 `COLUMN_TYPE` follows MySQL's habits: `tinyint(1)` is BOOLEAN, `bigint(20) unsigned` is LARGEINT, decimals come in three
 widths, and nested types repeat all of it inside angle brackets.
