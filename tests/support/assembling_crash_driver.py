@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
@@ -20,9 +21,9 @@ from tests.crash.driver import _spark
 def main(folder: str, source: str, checkpoint: str, options: str, batch: str, point: str) -> None:
     publish = ManifestLog.publish
 
-    def stopping(log: ManifestLog, manifest: Manifest) -> None:
+    def stopping(log: ManifestLog, manifest: Manifest, written: Iterable[tuple[str, bytes]]) -> None:
         if manifest.batch != int(batch) or point == "after":
-            publish(log, manifest)
+            publish(log, manifest, written)
         if manifest.batch == int(batch):
             print("there", flush=True)  # noqa: T201 - the test reads it
             threading.Event().wait()
