@@ -28,7 +28,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     elif not compiled.is_available():
         pytest.skip("this installation has no compiled loop")
     yield getattr(consumers, request.param)
-    consumer_of({"bootstrap.servers": "127.0.0.1:1", "group.id": "other"})  # closes the test's own
+    consumer_of({"bootstrap.servers": "127.0.0.1:1", "group.id": "other", "log_level": 2})  # closes the test's own
 
 
 def config(servers: str, **changes: Any) -> Mapping[str, Any]:
