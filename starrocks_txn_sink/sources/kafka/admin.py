@@ -16,6 +16,7 @@ _Position = tuple[int, int]  # offset (-1: no such row), event time
 OffsetSpec: Any = vars(kafka_admin)["OffsetSpec"]  # its constructors have no types
 _CALL_SECONDS: Final = 20.0
 _PAUSE_SECONDS: Final = 0.5
+_MOVED: Final = (KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION)
 _GONE: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
 
@@ -30,7 +31,8 @@ class KafkaAdmin:
         committed = config.get("isolation.level", "read_committed") == "read_committed"
         self._level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         consumer_only = ("isolation.level", "auto.offset.reset", "group.id")
-        self._admin = AdminClient({name: value for name, value in config.items() if name not in consumer_only})
+        self._config = {name: value for name, value in config.items() if name not in consumer_only}
+        self._admin = AdminClient(self._config)
         self._patience, self._clock = patience, clock
 
     def partitions(self, topics: Iterable[str] = (), pattern: str | None = None) -> list[KafkaPartition]:
@@ -124,6 +126,8 @@ class KafkaAdmin:
                         hint="Create it again and start with a new checkpoint, or leave it out of the subscription.",
                         reason=cause.str(),
                     ) from None
+                if isinstance(cause, KafkaError) and cause.code() in _MOVED:
+                    self._admin = AdminClient(self._config)  # the old one keeps its metadata for up to five minutes
                 if deadline.expired():
                     hint = "Check kafka.bootstrap.servers and that the brokers are running, or raise patience."
                     raise DeadlineExceeded(f"Kafka did not {what}: {error}.", hint=hint) from error
