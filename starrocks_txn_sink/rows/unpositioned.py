@@ -90,8 +90,10 @@ class UnpositionedSegmenter:
                 "checkpoint, or give the query another `job` and write what is missing by hand.",
             )
         rows = batch.num_rows
-        hashes = batch.column(HASH).to_numpy(zero_copy_only=False) if HASH in batch.schema.names else np.zeros(0)
-        self.add(rows, int(hashes.view(np.uint64).sum(dtype=np.uint64)))
+        total = 0
+        if HASH in batch.schema.names:
+            total = int(batch.column(HASH).to_numpy(zero_copy_only=False).view(np.uint64).sum(dtype=np.uint64))
+        self.add(rows, total)
         if not self.replayed:
             if self.check is not None:
                 self.check(batch)
