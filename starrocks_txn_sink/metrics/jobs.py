@@ -54,6 +54,11 @@ class AssemblerLevel:
     each: Sequence[Mapping[str, Any]] = ()
 
 
+def query_of(stage: str) -> str:
+    """The id of a stage's query: stages are named <query>/<observation>."""
+    return stage.partition("/")[0]
+
+
 class AssemblerLevels:
     """Levels by stage name. Not thread-safe."""
 
@@ -79,6 +84,11 @@ class AssemblerLevels:
         """Open source transactions, oldest first: stage, place (None: all of the stage), open, rows, bytes, since."""
         found = [one for name, level in self._levels.items() if level.open for one in _open_entries(name, level)]
         return sorted(found, key=lambda one: (one["since"], one["place"] == OTHERS))
+
+    def forget(self, query: str) -> None:
+        """Forget the stages of a query that has ended."""
+        for name in [name for name in self._levels if query_of(name) == query]:
+            del self._levels[name]
 
     def level(self) -> AssemblerLevel:
         """Sum over all stages; `oldest` of all."""

@@ -45,7 +45,7 @@ from starrocks_txn_sink.assembler.keyed_state import PLANNED
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import DeadlineExceeded, Fenced, StarRocksSinkError
-from starrocks_txn_sink.metrics.jobs import AssemblerLevels
+from starrocks_txn_sink.metrics.jobs import AssemblerLevels, query_of
 from starrocks_txn_sink.metrics.spark_progress import ProgressWatch
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink import progress
@@ -168,6 +168,14 @@ def is_stopped(frame: DataFrame) -> bool:
     return False
 
 
+def is_running(session: SparkSession | None, query: str) -> bool:
+    """Whether the query with this id runs in any session of the driver. True where that is unknown (Spark Connect)."""
+    with contextlib.suppress(Exception):
+        running = session._jsparkSession.sharedState().activeStreamingQueries()  # type: ignore[union-attr]
+        return any(str(key) == query for key in running.keySet())
+    return True
+
+
 def end_progress_bar(frame: DataFrame) -> None:
     """End the progress bar of Spark's console and clear its line: JSON lines go to the same stream."""
     context = context_of(frame)
@@ -192,8 +200,10 @@ _ADVICE: Final = (
 class OpenTransactionWatch:
     """A listener that warns about the oldest open source transaction after OPEN_SECONDS, then ever more rarely.
 
-    Emits `transaction.open`. Thread-safe; pickled empty.
+    Emits `transaction.open`, while the query runs. Thread-safe; pickled empty.
     """
+
+    session: SparkSession | None = None  # that of the newest micro-batch
 
     def __init__(self, emit: Listener, clock: Clock | None = None) -> None:
         self._emit, self._clock = emit, clock or SystemClock()
@@ -225,6 +235,9 @@ class OpenTransactionWatch:
             oldest = found[0]
             age, key = now - oldest["since"], (oldest["stage"], oldest["since"])
             due = age >= self._said.get(key, OPEN_SECONDS)
+            if due and not is_running(self.session, query_of(oldest["stage"])):
+                self._levels.forget(query_of(oldest["stage"]))
+                return True  # the next look sees what other queries have open
             if due:
                 self._said = {key: min(2 * age, age + _LONGEST)}
         if due:
@@ -342,6 +355,7 @@ class SinkEvents:
         if FAILURES.last:  # one that a user's function has caught
             FAILURES.forget(query)
         if query:
+            self._open.session = frame.sparkSession
             STAGES.follow(self._open, frame)
         for receipt in receipts:
             self.emit(Event("receipt.collected", {"receipt": receipt}))

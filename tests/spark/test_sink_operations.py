@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Audit, MetricsServer, SinkOptions, StarRocksSink, configure_logging, telemetry
 from starrocks_txn_sink.sink import progress
+from starrocks_txn_sink.sink.lifecycle import is_running
 from starrocks_txn_sink.sink.progress import TaskProgress
 from starrocks_txn_sink.telemetry import Event
 from tests.support.query_port import query as execute
@@ -124,3 +125,11 @@ def test_a_pipelines_lines_name_every_step_once_and_no_row(spark: SparkSession, 
     assert told == [(first.label, 10, "move"), (second.label, 10, "move")]
     for event, count in (("session.opened", 1), ("batch.started", 2), ("batch.completed", 2), ("lane.reported", 2)):
         assert [line["event"] for line in lines].count(event) == count
+
+
+def test_a_query_of_any_session_counts_as_running_until_it_ends(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.newSession().readStream.format("rate").load()
+    query = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    assert is_running(spark, query.id)
+    query.stop()
+    assert not is_running(spark, query.id)

@@ -133,7 +133,8 @@ def test_the_end_of_a_write_says_what_the_lanes_found(tmp_path: Path, caplog: py
         lanes = LaneWrite(LaneTask(options, "job", "e1", "c", 0))
         reports = [LaneReport("job", lane, 0, listed=lane == 1, members={"t": ("id", "nmae")}) for lane in (0, 1)]
         lanes.finish([LaneMessage(lane, (report,)) for lane, report in enumerate(reports)])
-    assert [(record.levelname, record.getMessage().split(" advice=")[0]) for record in caplog.records] == [
+    lines = [(record.levelname, record.getMessage().split(" advice=")[0]) for record in caplog.records]
+    assert [line for line in lines if "job=job" in line[1]] == [  # sinks of other tests may still log
         ("WARNING", "label.unlisted job=job"),
         ("WARNING", "columns.unknown job=job table=t count=1 unknown=nmae unnamed=name"),
     ]

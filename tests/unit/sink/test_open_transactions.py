@@ -67,6 +67,24 @@ def test_a_stage_that_does_not_name_transactions_is_warned_about_too(monkeypatch
     assert (one.warned(), one.events[0].fields["open"]) == ([61], 2)
 
 
+def test_what_an_ended_query_has_left_open_is_no_longer_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, running = Watched(monkeypatch), {"q", "other"}
+    monkeypatch.setattr(lifecycle, "is_running", lambda _, query: query in running)
+    one.count(2)
+    one.clock.sleep(30)
+    one.count(1, oldest(one.clock), "other/lanes")
+    running.remove("q")
+    for _ in range(61):
+        one.clock.sleep(1)
+        one.watch.look()
+    assert [event.fields["stage"] for event in one.events] == ["other/lanes"]
+    running.clear()
+    one.clock.sleep(60)
+    assert one.watch.look()
+    assert not one.watch.look()
+    assert one.warned() == [60]
+
+
 def test_a_timer_looks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("starrocks_txn_sink.sink.lifecycle._LOOK_SECONDS", 0.01)
     clock, seen = ManualClock(), list[Event]()
