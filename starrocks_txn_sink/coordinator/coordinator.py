@@ -12,6 +12,9 @@ phases and their moves:
                      └──────failed──┴──────────────┴──────────────────────┴→ ABORTING ─rolled back→ IDLE | FAILED
     COMMITTING ─unknown→ RECOVERING ─visible→ IDLE,  ─not→ ABORTING
 
+**The commit rule** has two parts: `WriteBuffer.close_if_due` closes a transaction batch at a clean boundary, and the
+coordinator commits a closed batch once all of it is loaded and the lane is still the owner.
+
 Without a ledger there is no CHECKING and no RECOVERING: an unknown outcome ends the lane. With a quarantine a rejected
 batch is bisected instead of given up (`coordinator.quarantine`). Under a shared label (`coordinator.shared_label`) the
 lane only loads: IDLE → OPEN → IDLE, and any failure is final, because other lanes' rows are under the label too.
@@ -27,7 +30,7 @@ from enum import Enum
 
 from starrocks_txn_sink import errors
 from starrocks_txn_sink.coordinator import model
-from starrocks_txn_sink.coordinator.model import Chunk, RegionRows, Segment
+from starrocks_txn_sink.coordinator.model import Chunk, Segment
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder, TransactionBatch, WriteBuffer
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
@@ -87,8 +90,7 @@ class SharedTransactionCoordinator:
     _label: str = ""
     _began_at: float = 0.0
     _not_before: float = 0.0
-    _loading: dict[str, model.LoadAction] = field(default_factory=dict)
-    _load_began: dict[str, float] = field(default_factory=dict)
+    _loading: dict[str, float] = field(default_factory=dict)  # when the running load of each table began
     _running_actions: int = 0
     _stop: errors.StarRocksSinkError | None = None
     _attempt: int = 1
@@ -124,10 +126,7 @@ class SharedTransactionCoordinator:
 
     def take(self, segment: Segment, now: float) -> None:
         """Take rows, or the ends of source transactions with the rows that were written last for their partition."""
-        if isinstance(segment, RegionRows):
-            self.buffer.write(segment, now)
-        else:
-            self.buffer.end_transactions(segment, now, recycle=self._recycle_due(now))
+        self.buffer.take(segment, now, recycle=self._recycle_due(now))
 
     def finish(self, now: float) -> None:
         """End the input; raises InputError if a source transaction is still open."""
@@ -174,8 +173,6 @@ class SharedTransactionCoordinator:
         """Step 1, eagerly, with the first row: every load then has a label to go to."""
         if now < self._not_before or not self.buffer.has_rows:
             return []
-        if self._batch.held and not self._batch.closed:  # nothing is loaded before, so the label would only grow old
-            return []
         self._label = next(self.labels)
         self._entries_sent = False
         self._began_at = now
@@ -190,11 +187,9 @@ class SharedTransactionCoordinator:
             # The server ends the label at this moment, too (wire contract 4.12).
             self._abort(self._timeout_error(now))
             return self._next_actions(now)
-        batch = self._batch
-        loads = list(self._loads(batch))
-        self._load_began |= dict.fromkeys((load.table for load in loads), now)
-        if loads or self._loading or not batch.closed or any(batch.pending.values()):
-            return [*loads]
+        loads = list(self._loads(now))
+        if loads or self._loading or not self.buffer.all_sent:
+            return loads
         if self.shared:
             self._record_commit(Committed(self._label, None), now)
         elif self.entries is not None:
@@ -209,7 +204,7 @@ class SharedTransactionCoordinator:
         A load is slow if it has run for half of that time, and any load once all rows are here.
         """
         timeout, closed = self.buffer.limits.timeout, self._batch.closed
-        slow = sorted(table for table in self._loading if closed or now - self._load_began[table] >= timeout / 2)
+        slow = sorted(table for table in self._loading if closed or now - self._loading[table] >= timeout / 2)
         if not closed and not slow:
             partition = self.buffer.open_partition
             inside = f"; source partition {partition} is still inside one source transaction" if partition else ""
@@ -233,37 +228,27 @@ class SharedTransactionCoordinator:
         self._requested_phase = self.phase
         return [action]
 
-    def _loads(self, batch: TransactionBatch) -> Iterator[model.LoadAction]:
+    def _loads(self, now: float) -> Iterator[model.Action]:
         """Step 2: load inactive chunks, tables in parallel, one load a table at a time (wire contract 4.5).
 
-        Chunks of an open batch wait until a load is worth its request; a closed batch or a full buffer sends them all.
+        The sink's own rows about a closed batch go under its label: they are visible with the rows or not at all.
         """
-        full = self.saturated
-        if batch.closed and not self._entries_sent:
+        if self._batch.closed and not self._entries_sent:
             self._entries_sent = True
             for build in (self.entries, self.log):
                 if build is not None:
-                    yield self._entries_load(build(self._label, batch))
-        for table in batch.tables():
-            if len(self._loading) >= self.buffer.limits.load_parallelism:
-                return
-            large_enough = batch.closed or full or batch.pending_bytes(table) >= self.buffer.limits.load_bytes
-            if large_enough and table not in self._loading:
-                chunks = tuple(batch.take(table, self.buffer.limits.body_bytes))
-                action = model.LoadAction(self._label, table, chunks, newest_first=batch.newest_first(table))
-                self._loading[table] = action
-                yield action
+                    yield self._load((self.buffer.reserve(build(self._label, self._batch)),), now)
+        for chunks, newest_first in self.buffer.take_loads(self._loading):
+            yield self._load(chunks, now, newest_first)
 
-    def _entries_load(self, chunk: Chunk) -> model.LoadAction:
-        """Load the batch's positions, or their log, under its label: visible with the rows or not at all."""
-        action = model.LoadAction(self._label, chunk.table, (chunk,))
-        self._loading[chunk.table] = action
-        self.buffer.buffered_bytes += chunk.bytes
+    def _load(self, chunks: tuple[Chunk, ...], now: float, newest_first: bool = False) -> model.LoadAction:
+        action = model.LoadAction(self._label, chunks[0].table, chunks, newest_first)
+        self._loading[action.table] = now
         return action
 
     # --- results in ---
 
-    def complete(self, action: model.Action, result: object, now: float) -> None:
+    def complete(self, action: model.Action, result: model.Result, now: float) -> None:
         """Take the result of an action: the value that its steps returned, or the error they raised."""
         self._running_actions -= 1
         self._last_failure = failure_phrase(action, result, self._last_failure)
@@ -281,16 +266,16 @@ class SharedTransactionCoordinator:
             case model.RollbackAction():
                 self._handle_rollback(now)
 
-    def _advance(self, result: object, current: Phase, target: Phase) -> None:
+    def _advance(self, result: model.Result, current: Phase, target: Phase) -> None:
         """Move on to `target` after a success, unless the lane is no longer in the phase of the action."""
         if isinstance(result, errors.StarRocksSinkError):
             self._abort(result)
         elif self.phase is current:
             self._move(target)
 
-    def _handle_load(self, action: model.LoadAction, result: object) -> None:
+    def _handle_load(self, action: model.LoadAction, result: model.Result) -> None:
         del self._loading[action.table]
-        self.buffer.buffered_bytes -= action.memory
+        self.buffer.release(action.memory)
         if isinstance(result, Loaded):
             self._batch.add_replaced(action.table, result.replaced)
             self._txn_id = result.txn_id if result.txn_id is not None else self._txn_id
@@ -300,7 +285,7 @@ class SharedTransactionCoordinator:
                 self.error = result  # a refused load ends the label, and another load may say so first: it is gone
             self._abort(result)
 
-    def _handle_commit(self, result: object, now: float) -> None:
+    def _handle_commit(self, result: model.Result, now: float) -> None:
         match result:
             case Committed():
                 self._record_commit(result, now)
@@ -325,63 +310,45 @@ class SharedTransactionCoordinator:
         self._not_before = now
 
     def _handle_rollback(self, now: float) -> None:
-        if self.shared:
+        """Try the batch again, if that may help."""
+        pause = None if self.shared or self._stop is not None else self._prepare_attempt()
+        if pause is None:
             self._move(Phase.FAILED)
             return
-        if self._recover_rejected():
-            self._not_before = now
-            self._move(Phase.IDLE)
-            return
-        batch = self._batch
-        if isinstance(self.error, errors.KeyRepeated) and self._stop is None and batch.repeatable and not batch.held:
-            self._hold_back(batch, now)
-            return
-        if not self._may_try_again(batch):
-            self._move(Phase.FAILED)
-            return
-        self.buffer.buffered_bytes += batch.rewind()
+        self._retries, self.error, self._not_before = self._retries + 1, None, now + pause
+        self._move(Phase.IDLE)
+
+    def _prepare_attempt(self) -> float | None:
+        """Put the batch back in a form that the server may take, and return the seconds until the next attempt.
+
+        None if the lane fails with `error`.
+        """
+        try:
+            match self.error:
+                case errors.RowsRejected() if self.quarantine is not None:
+                    self.quarantine.replace_rejected(self.buffer, self.error)
+                    self._attempt = 1
+                    return 0.0
+                case errors.KeyRepeated() if self._batch.repeatable and not self._batch.held:
+                    self.buffer.hold_back()  # nothing has failed, so it is no attempt
+                    return 0.0
+        except errors.StarRocksSinkError as refused:
+            self.error = refused
+        last = self._attempt >= self.buffer.limits.max_attempts
+        if self.error is None or not self.error.retryable or not self._batch.repeatable or last:
+            return None
+        self.buffer.rewind()
         full = isinstance(self.error, errors.TooManyTransactions)  # nothing failed, so it is no attempt
         tries = self._retries if full else self._attempt - 1
-        self._not_before = now + self.buffer.limits.backoff.seconds(tries, self.rng)
         self._attempt += not full
-        self._retries += 1
-        self.error = None
-        self._move(Phase.IDLE)
-
-    def _hold_back(self, batch: TransactionBatch, now: float) -> None:
-        """Load the batch again, now with all of its rows at hand; nothing has failed, so it is no attempt."""
-        try:
-            self.buffer.hold_back(batch)
-        except errors.BufferFull as full:
-            self.error = full
-            self._move(Phase.FAILED)
-            return
-        self._retries, self.error, self._not_before = self._retries + 1, None, now
-        self._move(Phase.IDLE)
-
-    def _recover_rejected(self) -> bool:
-        """Bisect or dead-letter the rejected batch; False if the quarantine cannot, or there is none."""
-        if self.quarantine is None or self._stop is not None or not isinstance(self.error, errors.RowsRejected):
-            return False
-        change = self.quarantine.bisect_or_dead_letter(self.buffer.batches, self.error)
-        if isinstance(change, errors.StarRocksSinkError):
-            self.error = change
-            return False
-        self.buffer.buffered_bytes += change
-        self._attempt, self._retries, self.error = 1, self._retries + 1, None
-        return True
-
-    def _may_try_again(self, batch: TransactionBatch) -> bool:
-        if self._stop is not None or self.error is None or not self.error.retryable:
-            return False
-        return batch.repeatable and self._attempt < self.buffer.limits.max_attempts
+        return self.buffer.limits.backoff.seconds(tries, self.rng)
 
     # --- inside ---
 
     @property
     def _batch(self) -> TransactionBatch:
         """Contents of the StarRocks transaction that is open, or of the next one."""
-        return self.buffer.batches[0]
+        return self.buffer.first
 
     def _recycle_due(self, now: float) -> bool:
         is_open = self.phase in (Phase.BEGINNING, Phase.OPEN)
@@ -431,7 +398,7 @@ class SharedTransactionCoordinator:
 _SAID_LIMIT = 300
 
 
-def failure_phrase(action: model.Action, result: object, before: str) -> str:
+def failure_phrase(action: model.Action, result: model.Result, before: str) -> str:
     """Phrase for the last failed action since the last commit ("" if none), after `action` ended with `result`.
 
     A deadline often passes a moment later, while the lane rolls back or waits for its next attempt; its error then

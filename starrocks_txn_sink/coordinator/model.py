@@ -31,7 +31,7 @@ import numpy.typing as npt
 import orjson
 
 from starrocks_txn_sink.errors import RowsRejected, StarRocksSinkError
-from starrocks_txn_sink.protocol.label import Backoff
+from starrocks_txn_sink.protocol.label import Backoff, Loaded, Outcome
 
 Ints = npt.NDArray[np.int64]
 
@@ -426,3 +426,6 @@ class RollbackAction(_LabelAction):
 
 
 Action = BeginAction | LoadAction | CheckAction | CommitAction | RecoverAction | RollbackAction
+
+Result = Loaded | Outcome | StarRocksSinkError | None
+"""The value that the steps of an action returned, or the error they raised."""

@@ -5,15 +5,14 @@ parts. A part is a run of whole source transactions in order, with its own posit
 progress and none has to be taken back. Pure.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from starrocks_txn_sink.coordinator.model import SEPARATOR, Chunk, Ints, PositionSpan, RowIndex
-from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
-from starrocks_txn_sink.errors import InputError, RowsRejected, StarRocksSinkError
+from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch, WriteBuffer
+from starrocks_txn_sink.errors import RowsRejected
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetterSource, dead_letter_rows
 
 Cut = tuple[int, int]  # index of a source partition in the batch, and its last position that goes to the left
@@ -99,53 +98,44 @@ class Quarantine:
     """Rules for one lane and micro-batch: at most `most` dead letters; `columns` returns a table's load header."""
 
     job: str
-    batch: int
+    batch_id: int
     most: int
     now_text: Callable[[], str]
     columns: Callable[[str], str]
     count: int = 0
 
-    def bisect_or_dead_letter(self, batches: deque[TransactionBatch], error: RowsRejected) -> int | StarRocksSinkError:
-        """Replace the first of `batches`, rejected with `error`, by its halves, or by a dead letter if it is one
-        source transaction; return the change of the buffered bytes.
+    def replace_rejected(self, buffer: WriteBuffer, error: RowsRejected) -> None:
+        """Replace the first batch, rejected with `error`, by its halves, or by a dead letter if it cannot be split.
 
-        Returns the error to end the lane with if that is not possible.
+        Raises the error that ends the lane if that is not possible.
         """
-        batch = batches[0]
+        batch = buffer.first
         if not batch.repeatable:
             error.advice = (
                 "Raise retry_buffer_bytes above twice the largest source transaction, so that it can be dead-lettered."
             )
-            return error
+            raise error
         if not batch.spans:
-            return error  # the dead letters themselves were rejected
+            raise error  # the dead letters themselves were rejected
         if len(batch.spans) == 1 and batch.source_transactions == 1 and self.count >= self.most:
             error.advice = (
                 f"max_quarantined ({self.most}) is reached: correct the source or the table, or raise max_quarantined."
             )
-            return error
-        rewound = batch.rewind()
-        divided = bisect(batch)
-        if divided is None:
-            changed = self._dead_letter_first(batches, error)
-            return changed if isinstance(changed, StarRocksSinkError) else rewound + changed
-        batches.popleft()
-        batches.extendleft(reversed(divided))
-        return rewound
-
-    def _dead_letter_first(self, batches: deque[TransactionBatch], error: RowsRejected) -> int | StarRocksSinkError:
-        batch = batches[0]
-        try:
-            dead = self.dead_letter(batch, error)
-        except InputError as too_large:
-            return too_large
-        self.count += 1
-        batches.popleft()
-        if batches[0].closed:
-            batches[0].inherit_dead_letters(dead)
+            raise error
+        buffer.rewind()
+        halves = bisect(batch)
+        if halves is not None:
+            buffer.replace_first(halves)
         else:
-            batches.appendleft(dead)
-        return _pending_bytes(dead) - _pending_bytes(batch)
+            self._dead_letter_first(buffer, error)
+
+    def _dead_letter_first(self, buffer: WriteBuffer, error: RowsRejected) -> None:
+        dead = self.dead_letter(buffer.first, error)
+        self.count += 1
+        buffer.replace_first([dead])
+        if buffer.batches[1].closed:  # a commit less
+            buffer.batches.popleft()
+            buffer.first.inherit_dead_letters(dead)
 
     def dead_letter(self, batch: TransactionBatch, error: RowsRejected) -> TransactionBatch:
         """A batch with the only source transaction of `batch` as dead letters instead of rows.
@@ -154,7 +144,7 @@ class Quarantine:
         """
         ((partition, span),) = batch.spans.items()  # dead-lettered ones are not in `spans`
         label = str(error.context.get("label", ""))
-        place = DeadLetterSource(partition, span.last, error.message, label, self.batch, self.now_text())
+        place = DeadLetterSource(partition, span.last, error.message, label, self.batch_id, self.now_text())
         dead_letters = Chunk("", DEAD_LETTER_TABLE)
         for table in dict.fromkeys(chunk.table for chunk in batch.chunks()):
             for piece in dead_letter_rows(self.job, place, table, self.columns(table), _table_rows(batch, table)):
@@ -163,10 +153,6 @@ class Quarantine:
         replacement.inherit_dead_letters(batch)
         replacement.add_dead_letters(dead_letters, batch.spans, batch.counts)
         return replacement
-
-
-def _pending_bytes(batch: TransactionBatch) -> int:
-    return sum(batch.pending_bytes(table) for table in batch.pending)
 
 
 def _table_rows(batch: TransactionBatch, table: str) -> Iterator[bytes]:

@@ -157,6 +157,11 @@ class TransactionBatch:
         return sum(size for _, size in self.counts.values())
 
     @property
+    def memory(self) -> int:
+        """Bytes of its pending rows in memory."""
+        return sum(chunk.memory for chunks in self.pending.values() for chunk in chunks)
+
+    @property
     def source_transactions(self) -> int:
         """Number of source transactions, dead-lettered ones not counted."""
         return sum(span.source_transactions for span in self.spans.values())
@@ -283,12 +288,30 @@ class WriteBuffer:
         return self._input_ended and all(batch.empty for batch in self.batches)
 
     @property
+    def first(self) -> TransactionBatch:
+        """The batch of the open StarRocks transaction, or of the next one."""
+        return self.batches[0]
+
+    @property
     def has_rows(self) -> bool:
-        """Whether the next StarRocks transaction has a row."""
-        batch = self.batches[0]
-        return not batch.empty or (batch is self._filling and bool(self._open_regions))
+        """Whether the next StarRocks transaction has a row to load; a held batch has none before it is closed."""
+        if self.first.held and not self.first.closed:
+            return False
+        return not self.first.empty or (self.first is self._filling and bool(self._open_regions))
+
+    @property
+    def all_sent(self) -> bool:
+        """Whether the first batch is closed, and all of its chunks have been taken."""
+        return self.first.closed and not any(self.first.pending.values())
 
     # --- rows in; `recycle` is True when the open StarRocks transaction has passed its recycle point ---
+
+    def take(self, segment: model.Segment, now: float, *, recycle: bool) -> None:
+        """Take rows, or the ends of source transactions with the rows that were written last for their partition."""
+        if isinstance(segment, model.RegionRows):
+            self.write(segment, now)
+        else:
+            self.end_transactions(segment, now, recycle=recycle)
 
     def write(self, rows: model.RegionRows, now: float) -> None:
         """Take rows of the partition's open source transaction."""
@@ -317,13 +340,13 @@ class WriteBuffer:
             else:
                 self._open_regions.schedule(region, self.limits.mini_interval)
         self._filling.end_transactions(ends)
-        self._close_if_due(now, recycle)
+        self.close_if_due(now, recycle)
 
     def pass_time(self, now: float, *, recycle: bool) -> None:
         """Freeze regions and close the batch when due, also while no rows come."""
         for region in self._open_regions.due(now, self.limits.mini_interval):
             self._freeze(region, now)
-        self._close_if_due(now, recycle)
+        self.close_if_due(now, recycle)
 
     def finish(self, now: float) -> None:
         """End the input; raises InputError if a source transaction is still open."""
@@ -336,13 +359,51 @@ class WriteBuffer:
         self._input_ended = True
         self._close(now)
 
-    def hold_back(self, batch: TransactionBatch) -> None:
-        """Take the sent chunks of `batch` back, and load it and all batches after it only when they are closed."""
-        self.buffered_bytes += batch.rewind()
+    # --- rows out ---
+
+    def take_loads(self, loading: Collection[str]) -> Iterator[tuple[tuple[model.Chunk, ...], bool]]:
+        """Take inactive chunks of the first batch for one load after the other, with `newest_first` of their table.
+
+        `loading` are the tables with a running load; the caller adds each load before it asks for the next one. Chunks
+        of an open batch wait until a load is worth its request; a closed batch or a full buffer sends them all.
+        """
+        batch, limits, full = self.first, self.limits, self.saturated
+        for table in batch.tables():
+            if len(loading) >= limits.load_parallelism:
+                return
+            large_enough = batch.closed or full or batch.pending_bytes(table) >= limits.load_bytes
+            if large_enough and table not in loading:
+                yield tuple(batch.take(table, limits.body_bytes)), batch.newest_first(table)
+
+    def reserve(self, chunk: model.Chunk) -> model.Chunk:
+        """Count a chunk of the sink's own among the buffered bytes, until `release`."""
+        self.buffered_bytes += chunk.bytes
+        return chunk
+
+    def release(self, size: int) -> None:
+        """Count `size` bytes less: their load has ended."""
+        self.buffered_bytes -= size
+
+    def rewind(self) -> None:
+        """Put the sent chunks of the first batch back, for an attempt under a new label."""
+        self.buffered_bytes += self.first.rewind()
+
+    def hold_back(self) -> None:
+        """Put the sent chunks back, and load this batch and all after it only when they are closed, with all rows.
+
+        Raises BufferFull if the rows fit neither into memory nor into a file.
+        """
+        self.rewind()
         self.hold = True
         for each in self.batches:
             each.held = True
         self._spill_held()
+
+    def replace_first(self, batches: Sequence[TransactionBatch]) -> None:
+        """Replace the first batch, of which nothing is sent, by `batches` with its source transactions."""
+        self.buffered_bytes -= self.batches.popleft().memory
+        self.buffered_bytes += sum(batch.memory for batch in batches)
+        self.batches.extendleft(reversed(batches))
 
     def remove_committed(self) -> TransactionBatch:
         """Remove the first batch, now committed."""
@@ -405,8 +466,8 @@ class WriteBuffer:
             frozen += region.active.bytes
             self._freeze(region, now)
 
-    def _close_if_due(self, now: float, recycle: bool) -> None:
-        """Close the batch if this is a clean boundary and the commit interval or the recycle point has passed.
+    def close_if_due(self, now: float, recycle: bool) -> None:
+        """Close the batch at a clean boundary after the commit interval, past the recycle point, or by size.
 
         A closed batch never takes more rows, so an open source transaction here would be split by the commit.
         """

@@ -33,7 +33,7 @@ from starrocks_txn_sink.protocol.wire import Body, Transport
 from starrocks_txn_sink.rows.body import ReleasedBody, UniqueRows, load_body
 from starrocks_txn_sink.telemetry import Listener, Span, ignore_event
 
-Perform = Callable[[model.Action], object]
+Perform = Callable[[model.Action], model.Result]
 
 _SCAN_SECONDS = 0.05  # the manager's tick when no event wakes it
 _GRACE_SECONDS = 15.0  # for rolling the label back after the lane gave up
@@ -108,8 +108,8 @@ class LaneRunner:
         return self.core.receipts
 
     def _feed(self, segment: Segment) -> None:
+        self._await(lambda: not self.core.saturated)
         with self._changed:
-            self._await(lambda: not self.core.saturated)
             if self.core.finished and self.core.error is not None:
                 raise self.core.error
             self.core.take(segment, self.clock.monotonic())
@@ -128,11 +128,14 @@ class LaneRunner:
                 if self._bug is not None:
                     raise self._bug
                 if self.deadline.expired():
-                    passed = f"The batch's deadline passed during {self.core.waiting_for}."
-                    error = DeadlineExceeded(passed, hint=self.core.advice)
-                    self._give_up(error)
-                    raise error
+                    break
                 self._changed.wait(min(self.deadline.remaining(), 1.0))
+            else:
+                return
+            passed = f"The batch's deadline passed during {self.core.waiting_for}."
+            error = DeadlineExceeded(passed, hint=self.core.advice)
+        self._give_up(error)
+        raise error
 
     def _manage(self) -> None:
         """The manager thread: take due actions from the coordinator and submit them, until the lane is finished."""
@@ -265,7 +268,7 @@ class Performer:
     query: Query | None = None
     filtered: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    def __call__(self, action: model.Action) -> object:
+    def __call__(self, action: model.Action) -> model.Result:
         """Run the steps of `action` and return their result; raises StarRocksSinkError as they do.
 
         Emits `step.started`, then `step.completed` or `step.failed`, with `label`, `step` and, of a load, its `table`
@@ -278,7 +281,7 @@ class Performer:
             span.end(result, **({} if result is None else {"result": type(result).__name__.lower()}))
             return result
 
-    def steps(self, action: model.Action) -> tuple[Steps[object], Deadline]:
+    def steps(self, action: model.Action) -> tuple[Steps[model.Result], Deadline]:
         """The steps of `action` and their deadline, for callers that run steps themselves (the simulation)."""
         label = Label(self.options.database, action.label)
         match action:
@@ -296,7 +299,7 @@ class Performer:
                 deadline = Deadline.after(_ROLLBACK_SECONDS, self.clock)
                 return protocol.roll_back(label, self.retry_policy, self.rng), deadline
 
-    def result_after_deadline(self, action: model.Action, error: DeadlineExceeded) -> object:
+    def result_after_deadline(self, action: model.Action, error: DeadlineExceeded) -> model.Result:
         """The result of an `action` whose steps passed the deadline; raises `error` where there is no result.
 
         A commit that was sent always ends in an outcome or in an error about its owner, so it becomes Unknown.
@@ -314,7 +317,7 @@ class Performer:
             case _:
                 raise error
 
-    def _perform(self, action: model.Action) -> object:
+    def _perform(self, action: model.Action) -> model.Result:
         steps, deadline = self.steps(action)
         try:
             result = run(steps, self.transport, self.clock, deadline, self.ledger, self.listener)
@@ -341,7 +344,7 @@ class Performer:
             raise TypeError("A lane without a ledger has no owner to check.")
         return self.ownership
 
-    def _with_reasons(self, action: model.Action, result: object) -> object:
+    def _with_reasons(self, action: model.Action, result: model.Result) -> model.Result:
         """`result` with the reasons of rejected rows, if the query port answers; also counts filtered rows."""
         if self.query is None or not isinstance(action, model.CommitAction):
             return result

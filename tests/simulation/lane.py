@@ -17,6 +17,7 @@ from starrocks_txn_sink.coordinator.model import (
     CoordinatorLimits,
     Receipt,
     RegionRows,
+    Result,
     Segment,
 )
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
@@ -84,7 +85,7 @@ class LaneAttempt(Node):
         steps = self._try.open(self._batches, _NOTHING, self._rows, coordinator_limits=self._limits)
         self._fiber(steps, self._deadline.at, self._opened)
 
-    def _fiber(self, steps: Any, deadline: float, done: Callable[[object], None]) -> None:
+    def _fiber(self, steps: Any, deadline: float, done: Callable[[Any], None]) -> None:
         Fiber(self, steps, deadline, self._world.network.send, done)
 
     def _opened(self, result: object) -> None:
@@ -194,21 +195,21 @@ class LaneAttempt(Node):
             steps = self._looked_at(action.label, steps)
         self._fiber(steps, deadline.at, lambda result: self._completed(action, result))
 
-    def _looked_at(self, label: str, steps: Steps[object]) -> Steps[object]:
+    def _looked_at(self, label: str, steps: Steps[Result]) -> Steps[None]:
         """`steps` of a check; remember what the list said. For the canary of a `blind` attempt it has nothing."""
         answer: object = None
         while True:
             try:
                 needed = steps.send(answer)
-            except StopIteration as ended:
-                return ended.value
+            except StopIteration:  # a check returns nothing
+                return
             answer = yield needed
             if isinstance(needed, ListUnfinished):
                 self.unanswered = not isinstance(answer, tuple)
                 answer = () if self.blind and not self.unanswered else answer
                 self.listed = label in answer if isinstance(answer, tuple) else None
 
-    def _completed(self, action: Action, result: object) -> None:
+    def _completed(self, action: Action, result: Result) -> None:
         self._running_actions -= 1
         core = self._core
         assert core is not None
@@ -227,7 +228,7 @@ class LaneAttempt(Node):
         else:
             self._pump()
 
-    def _result(self, action: Action, result: object) -> object:
+    def _result(self, action: Action, result: Result) -> Result:
         """As the lane's runner reports it: an error that was raised is a result too."""
         try:
             return (

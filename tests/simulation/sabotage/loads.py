@@ -65,9 +65,8 @@ def a_busy_table_counts_as_loaded(put: Any) -> None:
 @bug
 def the_commit_does_not_wait_for_loads_under_way(put: Any) -> None:
     def broken(self: Any, now: float) -> Any:
-        work = self._batch
-        loads = list(self._loads(work))
-        if loads or not work.closed or any(work.pending.values()):
+        loads = list(self._loads(now))
+        if loads or not self.buffer.all_sent:
             return loads
         self._move(Phase.CHECKING)
         return self._next_actions(now)

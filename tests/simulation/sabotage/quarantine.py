@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections import deque
 from collections.abc import Generator, Iterator
 from typing import Any
 from unittest.mock import patch
@@ -11,7 +11,8 @@ from unittest.mock import patch
 from starrocks_txn_sink.coordinator import quarantine
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
-from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
+from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch, WriteBuffer
+from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.operations import dead_letters as replay_command
 from starrocks_txn_sink.protocol import dead_letters as letter_table, fencing as take_over
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
@@ -44,16 +45,16 @@ def dead_letters_are_lost_when_a_work_is_halved(put: Any) -> None:
 
 @bug
 def a_whole_half_is_set_aside(put: Any) -> None:
-    right = Quarantine.bisect_or_dead_letter
+    right = Quarantine.replace_rejected
 
-    def broken(self: Quarantine, batches: deque[TransactionBatch], error: Any) -> Any:
-        if batches[0].repeatable and len(batches[0].spans) == 1 and batches[0].source_transactions == 2:
-            rewound = batches[0].rewind()
-            dead_letter_spans = self._dead_letter_first(batches, error)
-            return rewound + dead_letter_spans if isinstance(dead_letter_spans, int) else dead_letter_spans
-        return right(self, batches, error)
+    def broken(self: Quarantine, buffer: WriteBuffer, error: Any) -> None:
+        if buffer.first.repeatable and len(buffer.first.spans) == 1 and buffer.first.source_transactions == 2:
+            buffer.rewind()
+            self._dead_letter_first(buffer, error)
+        else:
+            right(self, buffer, error)
 
-    put(Quarantine, "bisect_or_dead_letter", broken)
+    put(Quarantine, "replace_rejected", broken)
 
 
 @bug
@@ -109,18 +110,17 @@ def dead_letters_are_written_by_every_part(put: Any) -> None:
 
 @bug
 def an_unknown_outcome_of_a_part_is_taken_for_rejected(put: Any) -> None:
-    right = SharedTransactionCoordinator._recover_rejected
+    right = SharedTransactionCoordinator._prepare_attempt
 
-    def broken(self: Any) -> bool:
+    def broken(self: Any) -> float | None:
         if self.quarantine is not None and self.error is not None and self._batch.repeatable:
-            self._batch.rewind()
-            add_dead_letters = self.quarantine._dead_letter_first(self.buffer.batches, self.error)
-            if isinstance(add_dead_letters, int):
-                self.error = None
-                return True
+            self.buffer.rewind()
+            with contextlib.suppress(InputError):
+                self.quarantine._dead_letter_first(self.buffer, self.error)
+                return 0.0
         return right(self)
 
-    put(SharedTransactionCoordinator, "_recover_rejected", broken)
+    put(SharedTransactionCoordinator, "_prepare_attempt", broken)
 
 
 @bug

@@ -27,26 +27,26 @@ from .registry import bug
 
 @bug
 def a_source_transaction_is_split_by_a_commit(put: Any) -> None:
-    right = WriteBuffer._close_if_due
+    right = WriteBuffer.close_if_due
 
     def broken(self: Any, now: float, recycle: bool) -> None:
         kept, self.open_partition = self.open_partition, None
         right(self, now, recycle)
         self.open_partition = kept
 
-    put(WriteBuffer, "_close_if_due", broken)
+    put(WriteBuffer, "close_if_due", broken)
 
 
 @bug
 def a_recycle_point_splits_an_open_source_transaction(put: Any) -> None:
-    right = WriteBuffer._close_if_due
+    right = WriteBuffer.close_if_due
 
     def broken(self: Any, now: float, recycle: bool) -> None:
         kept, self.open_partition = self.open_partition, None if recycle else self.open_partition
         right(self, now, recycle)
         self.open_partition = kept
 
-    put(WriteBuffer, "_close_if_due", broken)
+    put(WriteBuffer, "close_if_due", broken)
 
 
 @bug

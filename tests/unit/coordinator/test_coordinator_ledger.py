@@ -18,6 +18,7 @@ from starrocks_txn_sink.coordinator.model import (
     PositionSpan,
     RecoverAction,
     RegionRows,
+    Result,
     RollbackAction,
 )
 from starrocks_txn_sink.coordinator.write_buffer import Contents, TransactionBatch, WriteBuffer
@@ -76,7 +77,7 @@ class Lane:
         (action,) = self.tick()
         return action
 
-    def done(self, action: Action, result: object = None, seconds: float = 1.0) -> None:
+    def done(self, action: Action, result: Result = None, seconds: float = 1.0) -> None:
         self.now += seconds
         self.core.complete(action, result, self.now)
 

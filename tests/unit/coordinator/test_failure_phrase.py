@@ -12,6 +12,7 @@ from starrocks_txn_sink.coordinator.model import (
     CommitAction,
     LoadAction,
     RecoverAction,
+    Result,
     RollbackAction,
 )
 from starrocks_txn_sink.errors import (
@@ -43,7 +44,7 @@ def hung(step: str) -> DeadlineExceeded:
         (RecoverAction("l", ()), QueryFailed("lost"), "the take-over after the commit failed (query_failed: lost)"),
     ],
 )
-def test_what_failed_last_is_named(action: Action, result: object, said: str) -> None:
+def test_what_failed_last_is_named(action: Action, result: Result, said: str) -> None:
     assert failure_phrase(action, result, ", after something else failed") == f", after {said}"
 
 
@@ -56,7 +57,7 @@ def test_what_failed_last_is_named(action: Action, result: object, said: str) ->
         (LoadAction("l", "items", ()), Loaded(1, 0)),
     ],
 )
-def test_what_went_well_and_rollbacks_do_not_hide_it(action: Action, result: object) -> None:
+def test_what_went_well_and_rollbacks_do_not_hide_it(action: Action, result: Result) -> None:
     assert failure_phrase(action, result, ", after begin failed") == ", after begin failed"
 
 
@@ -72,7 +73,7 @@ def lane() -> LaneDriver:
     return lane
 
 
-def complete(lane: LaneDriver, result: object) -> Action:
+def complete(lane: LaneDriver, result: Result) -> Action:
     """The one action that is due ends with `result`."""
     (action,) = lane.core.tick(lane.clock.monotonic())
     lane.core.complete(action, result, lane.clock.monotonic())
@@ -88,7 +89,7 @@ def complete(lane: LaneDriver, result: object) -> Action:
     ids=["begin", "load"],
 )
 def test_a_lane_that_rolls_back_or_waits_for_its_next_try_says_why(
-    well: list[object], error: StarRocksSinkError, place: str
+    well: list[Result], error: StarRocksSinkError, place: str
 ) -> None:
     driven = lane()
     for result in well:

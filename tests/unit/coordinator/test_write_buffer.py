@@ -74,7 +74,7 @@ def test_full_buffers_freeze_the_largest_regions_until_half_can_leave() -> None:
     assert rows.saturated
     assert [frozen(rows, table) for table in "abcd"] == [[], [30], [25], []]  # 55 of 100, c was there before d
     assert (rows.buffered_bytes, rows.buffered_peak) == (100, 100)
-    rows.buffered_bytes -= 55
+    rows.release(55)
     write(rows, 5.0, 1, table="a")
     assert (rows.buffered_bytes, rows.buffered_peak) == (46, 100)
 
@@ -84,7 +84,7 @@ def test_half_of_the_buffer_is_enough_relief() -> None:
     for table in ("a", "b"):
         write(rows, 5.0, 50, table=table)
     assert [frozen(rows, table) for table in "ab"] == [[50], []]
-    rows.buffered_bytes -= 50
+    rows.release(50)
     end(rows, 5.05)
     write(rows, 5.05, 5, table="a")
     end(rows, 5.05, 2)

@@ -112,10 +112,9 @@ def test_a_thread_that_hangs_cannot_keep_the_deadline_from_firing(
     monkeypatch.setattr("starrocks_txn_sink.writer.runner._GRACE_SECONDS", 0.2)
     release = threading.Event()
 
-    def hang(action: Action) -> object:
+    def hang(action: Action) -> None:
         del action
         release.wait(60)
-        return None
 
     started = time.monotonic()
     with pytest.raises(DeadlineExceeded, match="label job-e-0-0-1_0 in phase beginning"):
@@ -125,7 +124,7 @@ def test_a_thread_that_hangs_cannot_keep_the_deadline_from_firing(
 
 
 def test_a_bug_in_a_thread_ends_the_lane_at_once(pool: DaemonThreadPool) -> None:
-    def broken(action: Action) -> object:
+    def broken(action: Action) -> None:
         raise ZeroDivisionError(action)
 
     started = time.monotonic()
