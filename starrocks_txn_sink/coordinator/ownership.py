@@ -87,9 +87,9 @@ class LaneOwnership:
             if lane.matches(other) and not other.startswith(ours):
                 raise _fenced_by(other, label)
 
-    def ledger_entries(self, label: str, batch: Contents) -> Chunk:
-        """The position rows of `batch` as a chunk of the ledger's table; the user's row counts do not include them."""
-        rows = batch.rows_by_partition()
+    def ledger_entries(self, label: str, contents: Contents) -> Chunk:
+        """The position rows of `contents` as a chunk of the ledger's table; no row counts of the user include them."""
+        rows = contents.rows_by_partition()
         positions = [
             Position(
                 span.partition,
@@ -100,7 +100,7 @@ class LaneOwnership:
                 rows[span.partition],
                 span.digest,
             )
-            for span in batch.position_spans()
+            for span in contents.position_spans()
         ]
         chunk = Chunk("", ledger.LEDGER_TABLE)
         chunk.append(position_rows(self.job, positions, self.now_text()), len(positions))
@@ -160,10 +160,10 @@ def log_entries(job: str, lane: int | None, batch_id: int, now_text: Callable[[]
     `now_text` returns the time as a DATETIME literal in UTC.
     """
 
-    def entries(label: str, batch: Contents) -> Chunk:
-        chunk, at, counts = Chunk("", ledger.LOG_TABLE), now_text(), batch.rows_by_partition()
+    def entries(label: str, contents: Contents) -> Chunk:
+        chunk, at, counts = Chunk("", ledger.LOG_TABLE), now_text(), contents.rows_by_partition()
         tables: dict[str, list[str]] = {}
-        for count in batch.region_counts():
+        for count in contents.region_counts():
             tables.setdefault(count.partition, []).append(count.table)
         rows = [
             {
@@ -179,7 +179,7 @@ def log_entries(job: str, lane: int | None, batch_id: int, now_text: Callable[[]
                 "tables": ",".join(tables.get(span.partition, ())[:_MOST_TABLES]),
                 "loaded_at": at,
             }
-            for span in batch.position_spans()
+            for span in contents.position_spans()
         ]
         chunk.append(memoryview(b"".join(b"," + orjson.dumps(row) for row in rows)), len(rows))
         return chunk

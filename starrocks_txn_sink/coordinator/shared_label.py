@@ -50,11 +50,11 @@ class LaneShare:
 class SharedContents:
     """The rows of all lanes under a shared label, as `write_buffer.Contents`.
 
-    `unit` replaces the spans of the lanes: all rows without positions are one unpositioned batch.
+    `unpositioned` replaces the spans of the lanes: all rows without positions are one unpositioned batch.
     """
 
     loaded: Sequence[model.Receipt]
-    unit: model.PositionSpan | None = None
+    unpositioned: model.PositionSpan | None = None
 
     def rows_by_partition(self) -> Counter[str]:
         """Rows of each source partition, over all tables, with those that a later row has replaced."""
@@ -72,8 +72,8 @@ class SharedContents:
         return tuple(model.RegionCount(*place, *count) for place, count in sorted(counts.items()))
 
     def position_spans(self) -> tuple[model.PositionSpan, ...]:
-        if self.unit is not None:
-            return (self.unit,)
+        if self.unpositioned is not None:
+            return (self.unpositioned,)
         spans = (span for each in self.loaded for span in each.positions)
         return tuple(sorted(spans, key=lambda span: span.partition))
 

@@ -213,21 +213,23 @@ class LabelAttempt:
         """Commit, unless all rows were in StarRocks already, or wait for their END."""
         loaded = [one for share in shares for one in share.loaded]
         with self._rolling_back():
-            unit = self._unit(shares)
+            unpositioned = self._unpositioned(shares)
         if loaded:
-            return [self._commit(shared_label.SharedContents(loaded, unit))]
+            return [self._commit(shared_label.SharedContents(loaded, unpositioned))]
         self.roll_back()
         return []
 
-    def _unit(self, shares: Sequence[shared_label.LaneShare]) -> PositionSpan | None:
+    def _unpositioned(self, shares: Sequence[shared_label.LaneShare]) -> PositionSpan | None:
         """The unpositioned batch of all lanes; None for rows with positions, and without a ledger."""
         if self._task.marked or self._task.ownership is None:
             return None
-        unit = self._task.shared_unit(self._task.ownership.positions, compare=self._task.options.check_replays)
+        segmenter = self._task.shared_segmenter(
+            self._task.ownership.positions, compare=self._task.options.check_replays
+        )
         for share in shares:
-            unit.add(share.rows, share.sum)
-        unit.compare_replay()
-        return PositionSpan(unit.name, unit.number, unit.number, 0, unit.digest)
+            segmenter.add(share.rows, share.sum)
+        segmenter.compare_replay()
+        return PositionSpan(segmenter.name, segmenter.number, segmenter.number, 0, segmenter.digest)
 
     def _commit(self, contents: shared_label.SharedContents) -> Receipt:
         entries: list[EntriesBuilder] = []

@@ -76,7 +76,7 @@ class LaneMetrics:
         self._deletes = Deletes()
         self._replay: Replay | None = None
         # The lane's parts, which the report asks at its end: each from the moment when the lane has it.
-        self.unit: UnpositionedSegmenter | None = None
+        self.unpositioned: UnpositionedSegmenter | None = None
         self.core: SharedTransactionCoordinator | None = None
         self.ownership: LaneOwnership | None = None
         self.members: MemberNames | None = None
@@ -95,8 +95,8 @@ class LaneMetrics:
 
     def share(self, loaded: Sequence[Receipt]) -> LaneShare:
         """The lane's share of a shared label."""
-        if self.unit is not None:
-            return LaneShare(tuple(loaded), rows=self.unit.rows, sum=self.unit.sum)
+        if self.unpositioned is not None:
+            return LaneShare(tuple(loaded), rows=self.unpositioned.rows, sum=self.unpositioned.sum)
         return LaneShare(tuple(loaded), tuple(sorted(self._replay.partitions)) if self._replay is not None else ())
 
     def read_batch(self, batch: pa.RecordBatch) -> None:

@@ -132,7 +132,7 @@ class LaneTask:
             report = read_envelope("\n".join(notes_of(error))) or nothing
             return [report.fail(error, clock.wall())]
 
-    def shared_unit(self, positions: Mapping[str, Position], *, compare: bool) -> UnpositionedSegmenter:
+    def shared_segmenter(self, positions: Mapping[str, Position], *, compare: bool) -> UnpositionedSegmenter:
         """The segmenter for a lane's part of an unpositioned batch under a shared label, or for all of it."""
         return unpositioned_segmenter(self.checkpoint, 0, 1, self.batch_id, positions, compare, RowCheck())
 
@@ -295,16 +295,16 @@ class LaneTry:
                 yield from segmenter.split(batch)
             return
         if task.label is not None:
-            unit = task.shared_unit(positions, compare=False)
+            unpositioned = task.shared_segmenter(positions, compare=False)
         else:
             place = (task.checkpoint, self.attempt.lane, task.options.lane_count, task.batch_id)
-            unit = unpositioned_segmenter(*place, positions, compare, RowCheck())
+            unpositioned = unpositioned_segmenter(*place, positions, compare, RowCheck())
             batches = rows_before_sentinel(batches, HASH)
-        self.metrics.unit = unit
+        self.metrics.unpositioned = unpositioned
         for batch in batches:
             self.metrics.read_batch(batch)
-            yield from unit.split(batch)
-        yield from unit.end()
+            yield from unpositioned.split(batch)
+        yield from unpositioned.end()
 
 
 @dataclass(frozen=True, slots=True)
