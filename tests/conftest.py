@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from starrocks_txn_sink.sink.failures import FAILURES
 from starrocks_txn_sink.telemetry import REPEATS
 from tests import jvm
 from tests.support import depth
@@ -33,6 +34,14 @@ def pytest_unconfigure() -> None:
 def _log_as_if_for_the_first_time() -> None:
     """A warning that another test has caused is no repetition."""
     REPEATS.clear()
+
+
+@pytest.fixture(autouse=True)
+def _without_failures_of_other_tests() -> None:
+    """What a query of another test has met is not the failure of this test's query, nor printed into its output."""
+    with FAILURES._guard:
+        FAILURES._waiting.clear()
+        FAILURES.last.clear()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
