@@ -11,6 +11,7 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.sources import kafka_options
 from starrocks_txn_sink.sources.kafka.spark_reader import SMALL_POLLS, has_small_polls
 from starrocks_txn_sink.telemetry import Event, EventLogger
+from tests.support.log_records import records_of
 
 FAST = {
     "kafka.max.poll.records": "20000",
@@ -155,6 +156,6 @@ def test_a_long_lineage_is_left_alone() -> None:
 
 def test_the_warning_names_the_helper_in_whole(caplog: pytest.LogCaptureFixture) -> None:
     EventLogger("sink")(Event("source.slow", {"job": "j", "advice": SMALL_POLLS}))
-    (record,) = caplog.records
+    (record,) = records_of(caplog, "source.slow")
     assert (record.levelno, "kafka_options" in record.getMessage()) == (logging.WARNING, True)
     assert SMALL_POLLS in record.getMessage()
