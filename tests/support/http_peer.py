@@ -154,8 +154,12 @@ def points_to(peer: Peer) -> Script:
     return redirects(f"{peer.url}/api/transaction/load?x=1")
 
 
+_UNUSED: list[socket.socket] = []
+
+
 def unused_port() -> int:
-    """A port on which nobody listens: bound once and given back."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """A port on which nobody listens. It stays bound as long as the process lives: else somebody else might get it."""
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    _UNUSED.append(bound)
+    return int(bound.getsockname()[1])

@@ -21,6 +21,7 @@ from starrocks_txn_sink import SinkOptions, cli
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.protocol.wire import Operation, Request, Status
+from tests.support.http_peer import unused_port
 from tests.support.query_port import query
 
 PASSWORD = "secret-of-the-doctor"
@@ -127,14 +128,8 @@ def test_people_get_lines(server: Emulator, capsys: Shown) -> None:
     assert said.splitlines()[-1].startswith("All checks passed. 0 failed, 0 warned,")
 
 
-def closed_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return int(unused.getsockname()[1])
-
-
 def test_a_frontend_that_is_down(server: Emulator, capsys: Shown) -> None:
-    visit = Visit(server, capsys, **{"--load-url": f"http://127.0.0.1:{closed_port()}"})
+    visit = Visit(server, capsys, **{"--load-url": f"http://127.0.0.1:{unused_port()}"})
     assert visit.code == 3
     assert {"port", "frontend.answer", "frontend.leader"} <= set(visit.bad("failure"))
     assert "transaction" in visit.skipped()
@@ -147,7 +142,7 @@ def test_a_name_that_nobody_knows(server: Emulator, capsys: Shown) -> None:
 
 
 def test_a_query_port_that_is_down(server: Emulator, capsys: Shown) -> None:
-    visit = Visit(server, capsys, **{"--query-url": f"mysql://127.0.0.1:{closed_port()}"})
+    visit = Visit(server, capsys, **{"--query-url": f"mysql://127.0.0.1:{unused_port()}"})
     assert set(visit.bad()) == {"port"}
     assert {"server version", "tables", "privileges", "limits"} <= visit.skipped()
 
@@ -175,7 +170,7 @@ def test_a_follower_that_redirects_to_a_host_that_is_not_allowed(server: Emulato
 
 
 def test_a_load_that_is_redirected_where_nothing_listens(server: Emulator, capsys: Shown) -> None:
-    gone = closed_port()
+    gone = unused_port()
     location = {"Location": f"http://127.0.0.1:{gone}/api/transaction/load"}
     server.faults.replace([{"operation": "load_probe", "action": "answer", "status": 307, "headers": location}])
     visit = Visit(server, capsys)
@@ -193,7 +188,7 @@ def test_a_backend_behind_a_proxy_is_judged_after_the_rewriting(server: Emulator
     # The fault answers in the frontend's place, which never hears of the load: that warning is right.
     assert (rewritten.code, list(rewritten.bad())) == (1, ["transaction.listed"])
     server.faults.replace(fault)
-    gone = closed_port()
+    gone = unused_port()
     nowhere = Visit(server, capsys, "--option", f"redirect_map=10.9.8.7:8040=127.0.0.1:{gone}")
     assert (nowhere.code, list(nowhere.bad())) == (3, ["transaction.listed", "port"])
     assert f"127.0.0.1:{gone} (backend)" in nowhere.bad()["port"]["what"]

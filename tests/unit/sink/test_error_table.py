@@ -5,7 +5,6 @@ Spark is left out: what fails in a lane comes to the driver as the lane's own er
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 from tests.support.assembler_model import Ev, table
+from tests.support.http_peer import unused_port
 from tests.support.incremental_bench import IncrementalBench, named
 from tests.support.query_port import query
 
@@ -43,12 +43,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
         )
         yield emulator
     RESOURCES.close()
-
-
-def unused_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def options(server: Emulator, **changes: Any) -> SinkOptions:
