@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import sys
@@ -37,6 +36,19 @@ class Query:
 
     def stop(self) -> None:
         self.stopped.set()
+
+
+class Signalled(Query):
+    """Endless; the signal comes while it is awaited, when `run_forever` has its handlers and knows the query."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(endless=True)
+        self._signals = [number]
+
+    def awaitTermination(self, seconds: float) -> bool:  # noqa: N802 - Spark's name
+        if self._signals:
+            signal.raise_signal(self._signals.pop())
+        return super().awaitTermination(seconds)
 
 
 def fails(error: StarRocksSinkError, *, ledger: bool = True, progress: object = None) -> Query:
@@ -164,20 +176,17 @@ def test_without_spark_no_restart_helps(monkeypatch: pytest.MonkeyPatch, capsys:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_query_and_ends_well(number: signal.Signals) -> None:
-    start, started = in_turn(lambda: Query(endless=True))
+    start, started = in_turn(lambda: Signalled(number))
     before = signal.getsignal(number)
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), number))
-    timer.start()
     assert run_forever(start) == ExitCode.ENDED
     assert started[0].stopped.is_set()
     assert signal.getsignal(number) is before
 
 
 def test_a_handler_of_the_application_stays() -> None:
-    start, started = in_turn(lambda: Query(endless=True))
+    start, started = in_turn(lambda: Signalled(signal.SIGINT))
     before = signal.signal(signal.SIGINT, lambda *_: sys.exit(7))
     try:
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(SystemExit, match="7"):
             run_forever(start)
     finally:
@@ -187,8 +196,12 @@ def test_a_handler_of_the_application_stays() -> None:
 
 def test_a_stop_ends_the_wait_for_a_restart() -> None:
     stop = threading.Event()
-    threading.Timer(0.2, stop.set).start()
-    start, started = in_turn(lambda: fails(LoadFailed("Busy.")))
+
+    def failing() -> Query:
+        threading.Timer(0.2, stop.set).start()
+        return fails(LoadFailed("Busy."))
+
+    start, started = in_turn(failing)
     assert run_forever(start, policy=RestartPolicy(first=50.0), stop=stop) == ExitCode.ENDED
     assert len(started) == 1
 
