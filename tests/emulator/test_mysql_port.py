@@ -194,13 +194,15 @@ def test_a_slow_statement_does_not_hold_up_others(listener: QueryListener) -> No
 
 def test_a_stop_leaves_no_socket_behind_of_a_client_that_has_just_come(listener: QueryListener) -> None:
     unclosed: list[str] = []
+    gc.collect()  # what earlier tests left
     for _ in range(30):
         clients = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(10)]
         listener.stop()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             gc.collect()
-        unclosed += [str(each.message) for each in caught]
+        found = [str(each.message) for each in caught if issubclass(each.category, ResourceWarning)]
+        unclosed += [each for each in found if "transport" in each or str(listener.port) in each]  # no other thread's
         for client in clients:
             client.close()
         listener.start()
@@ -211,7 +213,7 @@ def test_it_stops_with_clients_connected_and_starts_again_on_its_port(listener: 
     connection = connect(listener)
     port, began = listener.port, time.monotonic()
     listener.stop()
-    assert time.monotonic() - began < 2.5  # an idle client is not waited for
+    assert time.monotonic() - began < 4.5  # an idle client is not waited for, which would take 5 s
     with pytest.raises(pymysql.err.Error):
         connection.ping(reconnect=False)
     connection.close()

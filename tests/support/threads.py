@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 
 
-def running() -> set[threading.Thread]:
-    """All threads but timers: a failure that an earlier test has posted waits for a moment to be printed."""
-    return {thread for thread in threading.enumerate() if not isinstance(thread, threading.Timer)}
+def running(name: str = "") -> set[threading.Thread]:
+    """All threads whose name begins with `name`, but no timers: a failure that an earlier test has posted waits for a
+    moment to be printed."""
+    named = {thread for thread in threading.enumerate() if thread.name.startswith(name)}
+    return {thread for thread in named if not isinstance(thread, threading.Timer)}

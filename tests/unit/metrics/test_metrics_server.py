@@ -178,8 +178,11 @@ def test_many_ask_while_events_come(server: MetricsServer, clock: ManualClock) -
     assert 'commits_total{outcome="committed"} 200.0' in get(server, "/metrics")[1]
 
 
+THREADS = "starrocks-metrics"  # Spark's threads come and go in this process
+
+
 def test_closing_leaves_no_thread_and_starting_again_works() -> None:
-    before = running()
+    before = running(THREADS)
     server = MetricsServer(0)
     assert server.url == ""
     server.start()
@@ -187,10 +190,10 @@ def test_closing_leaves_no_thread_and_starting_again_works() -> None:
     assert get(server, "/healthz")[0] == 200
     server.close()
     server.close()
-    assert running() <= before
+    assert running(THREADS) <= before
     with server:
         assert get(server, "/healthz")[0] == 200
-    assert running() <= before
+    assert running(THREADS) <= before
 
 
 def hold(server: MetricsServer) -> socket.socket:
@@ -200,20 +203,26 @@ def hold(server: MetricsServer) -> socket.socket:
     return client
 
 
-def test_clients_that_hold_their_connection_take_a_bounded_number_of_threads_and_do_not_delay_the_end() -> None:
-    before = running()
+def test_clients_that_hold_their_connection_take_a_bounded_number_of_threads_and_do_not_delay_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_listener, "_REQUEST_SECONDS", 60.0)  # so that only the end cuts them off
+    monkeypatch.setattr(http_listener._Handler, "timeout", 60.0)
+    before = running(THREADS)
     server = MetricsServer(0).start()
     with ExitStack() as stack:
         for _ in range(MOST_REQUESTS + 20):
             stack.enter_context(hold(server))
-        until = time.monotonic() + 5
-        while len(running() - before) <= MOST_REQUESTS and time.monotonic() < until:
+        until = time.monotonic() + 20
+        while len(running(THREADS) - before) <= MOST_REQUESTS and time.monotonic() < until:
             time.sleep(0.01)
-        assert len(running() - before) <= MOST_REQUESTS + 1
+        assert len(running(THREADS) - before) == MOST_REQUESTS + 1
         started = time.monotonic()
         server.close()
-        assert time.monotonic() - started < 2.0
-    assert running() <= before
+        while not running(THREADS) <= before and time.monotonic() - started < 20:
+            time.sleep(0.01)  # threads that were cut off end a moment later
+        assert running(THREADS) <= before
+        assert time.monotonic() - started < 20
 
 
 def test_a_client_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,10 +230,10 @@ def test_a_client_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None
     with MetricsServer(0) as server, hold(server) as client:
         started = time.monotonic()
         with suppress(OSError):
-            while time.monotonic() - started < 10:
+            while time.monotonic() - started < 30:
                 client.sendall(b"x")
                 time.sleep(0.05)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
         assert get(server, "/healthz")[0] == 200
 
 
