@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from starrocks_txn_sink.metrics import MetricsServer
 from tests.support.manual_clock import ManualClock
 from tests.support.recorded import Pipeline
 from tests.support.screen import ARGUMENTS, CHROMIUM, Screen
+
+expect.set_options(timeout=30_000)  # a busy machine needs more than Playwright's five seconds
 
 
 @pytest.fixture(scope="session")

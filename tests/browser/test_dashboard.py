@@ -83,7 +83,7 @@ def test_figures_appear_and_move(screen: Screen, metrics: MetricsServer, pipelin
 def test_it_refreshes_by_itself(screen: Screen, metrics: MetricsServer, pipeline: Pipeline) -> None:
     page = screen.open(metrics.url)
     pipeline.run(7)
-    expect(figure(page, "anatomy", "committed")).to_have_text("7 tx", timeout=10_000)
+    expect(figure(page, "anatomy", "committed")).to_have_text("7 tx")
 
 
 def test_it_turns_red_when_commits_fail_and_leads_to_the_runbook(
@@ -152,7 +152,7 @@ def test_a_driver_that_has_ended_is_said(screen: Screen, metrics: MetricsServer,
     page = screen.open(metrics.url)
     metrics.close()
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    expect(page.locator("#sentence")).to_contain_text("The driver does not answer", timeout=10_000)
+    expect(page.locator("#sentence")).to_contain_text("The driver does not answer")
     expect(page.locator("#verdict")).to_have_attribute("data-light", "bad")
 
 

@@ -165,7 +165,7 @@ def test_prepare_is_unsupported_and_does_not_abort(client: Client, table: str) -
 
 def test_past_its_deadline_a_transaction_fails(client: Client, table: str) -> None:
     """Wire contract 3.2: `timeout` counts from begin."""
-    label = client.begin(timeout="1")
+    label = client.begin(timeout="3")
     client.loaded(label, table, ONE_ROW)
     replies = []
 
@@ -183,7 +183,7 @@ def test_past_its_deadline_a_transaction_fails(client: Client, table: str) -> No
 
 def test_commit_past_the_deadline_fails(client: Client, table: str) -> None:
     """Wire contract 3.2, 4.12."""
-    label, witness = client.begin(timeout="1"), client.begin(timeout="1")
+    label, witness = client.begin(timeout="3"), client.begin(timeout="3")
     client.loaded(label, table, ONE_ROW)
     wait_until(lambda: client.probe(witness, table).code != 307)
     reply = client.commit(label)

@@ -361,8 +361,9 @@ WINDOW = {"enable_merge_commit": "true", "merge_commit_interval_ms": "500", "mer
 def test_merged_loads_share_a_transaction(client: Client, table: str) -> None:
     """Wire contract 11.3."""
     bodies = [json.dumps({"id": number}).encode() for number in (1, 2)]
+    long = {**WINDOW, "merge_commit_interval_ms": "2000"}  # so that both come within it
     with ThreadPoolExecutor() as pool:
-        replies = list(pool.map(lambda body: stream(client, table, body, **WINDOW), bodies))
+        replies = list(pool.map(lambda body: stream(client, table, body, **long), bodies))
     assert [reply.status for reply in replies] == ["Success", "Success"]
     assert len({reply.json["TxnId"] for reply in replies}) == 1
     assert {reply.json["Label"].startswith("merge_commit_") for reply in replies} == {True}

@@ -112,7 +112,7 @@ def test_a_delay_keeps_the_reply_back(faulty: Faulty) -> None:
 def test_hanging_never_answers_and_ends_with_the_stand_in(faulty: Faulty) -> None:
     faulty.plan({"operation": "begin", "action": "hang", "seconds": 600, "when": "after"})
     with pytest.raises(requests.Timeout):
-        faulty.op("begin", timeout=0.3)
+        faulty.op("begin", timeout=1.0)
     faulty.plan()
     assert faulty.status("begin") == "LABEL_ALREADY_EXISTS"
     started = time.monotonic()
@@ -242,7 +242,7 @@ def test_a_query_sees_one_table_early_unless_it_locks_the_database(faulty: Fault
         cursor = reader.cursor()
         cursor.execute("CREATE TABLE shop.u (id INT NOT NULL, v VARCHAR(9)) PRIMARY KEY(id)")
         cursor.execute(f"SET cbo_use_lock_db = {str(locked).lower()}")
-        faulty.plan({"operation": "commit", "action": "publish_apart", "seconds": 0.3})
+        faulty.plan({"operation": "commit", "action": "publish_apart", "seconds": 1.0})
         faulty.begun_and_loaded()
         assert faulty.load(table="u") == "OK"
         writer = threading.Thread(target=faulty.status, args=("commit",))

@@ -88,7 +88,7 @@ def observed(query: StreamingQuery) -> Counter[str]:
     return +seen
 
 
-def until(true: Callable[[], bool], seconds: float = 60) -> None:
+def until(true: Callable[[], bool], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "waited in vain"

@@ -274,7 +274,7 @@ def observed(query: StreamingQuery, name: str = "assemble_debezium") -> Counter[
     return +seen
 
 
-def until(true: Callable[[], bool], seconds: float = 60) -> None:
+def until(true: Callable[[], bool], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "waited in vain"

@@ -150,7 +150,7 @@ class Shop:
             shutil.rmtree(self.checkpoint() / name)
 
 
-def wait_for(reached: Callable[[], object], seconds: float = 60) -> None:
+def wait_for(reached: Callable[[], object], seconds: float = 120) -> None:
     """Poll until `reached`; an assertion fails when it takes longer."""
     limit = time.monotonic() + seconds
     while not reached():

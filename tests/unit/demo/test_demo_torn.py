@@ -25,7 +25,7 @@ def test_it_notices_half_a_publish(tmp_path: Path) -> None:
         event = orjson.loads(line)
         if event["type"] == "DATA":
             bodies[event["table"]] += event["row"].encode()
-    rules = [{"operation": "commit", "action": "publish_apart", "seconds": 0.4}]
+    rules = [{"operation": "commit", "action": "publish_apart", "seconds": 1.0}]
     with (
         Emulator(tmp_path, fault_plan={"rules": rules}) as emulator,
         contextlib.closing(SqlClient(emulator.query_port)) as client,

@@ -19,6 +19,7 @@ from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
 from tests.support.http_peer import Caller, Got, Peer, points_to, says
 
 OK = {"Status": "OK", "Message": ""}
+SOON = 20.0  # seconds: far above what the limits allow on a busy machine, far below what a peer would take
 
 
 def send(operation: Operation, url: str, seconds: float, body: Any = None, **options: Any) -> Reply:
@@ -51,8 +52,8 @@ def test_a_peer_that_never_answers_is_left_at_the_deadline() -> None:
     with Peer(silent) as frontend:
         begun = time.monotonic()
         with pytest.raises(ReplyLost):
-            send(Operation.COMMIT, frontend.url, 0.4, read_timeout=60)
-        assert 0.35 < took(begun) < 3.0
+            send(Operation.COMMIT, frontend.url, 1.0, read_timeout=60)
+        assert 0.95 < took(begun) < SOON
         assert len(frontend.got) == 1
 
 
@@ -63,7 +64,7 @@ def test_requests_wait_for_read_timeout_only(operation: Operation) -> None:
         begun = time.monotonic()
         with pytest.raises(ReplyLost):
             send(operation, frontend.url, 60, read_timeout=0.2)
-        assert took(begun) < 5.0
+        assert took(begun) < SOON
 
 
 @pytest.mark.parametrize(
@@ -79,22 +80,23 @@ def test_a_peer_that_trickles_cannot_hold_us(pieces: list[bytes]) -> None:
         begun = time.monotonic()
         with pytest.raises(ReplyLost):
             send(Operation.BEGIN, frontend.url, 60, read_timeout=0.3)
-        assert took(begun) < 5.0
+        assert took(begun) < SOON
 
 
 def test_a_backend_that_stops_reading_is_left_at_the_deadline() -> None:
     with Peer(silent, read_body=False) as backend, Peer(points_to(backend)) as frontend:
         begun = time.monotonic()
         with pytest.raises(ReplyLost):
-            send(Operation.LOAD, frontend.url, 0.6, [bytes(64 << 20)])
-        assert took(begun) < 5.0
+            send(Operation.LOAD, frontend.url, 2.0, [bytes(64 << 20)])
+        assert took(begun) < SOON
 
 
 def test_a_slow_backend_may_take_longer_than_one_timeout_for_the_whole_body() -> None:
     def slow(caller: Caller, got: Got) -> None:
         left = int(got.headers["content-length"]) - len(caller.buffer)
         while left:
-            caller.stopping.wait(0.03)
+            if left > 12 << 20:  # what is in the sockets' buffers at the end counts as the wait for the reply
+                caller.stopping.wait(0.05)
             left -= len(caller.sock.recv(1 << 18))
         caller.answer(OK)
 
@@ -119,7 +121,7 @@ def test_closing_closes_connections_that_the_traceback_of_an_error_still_holds()
     with Peer(first_silent) as frontend:
         transport = HttpTransport(SinkOptions(load_url=frontend.url, database="shop", delivery="at-least-once"))
         with pytest.raises(ReplyLost) as held:
-            transport.send(Request(Operation.BEGIN, "shop", "job-1"), Deadline.after(0.4, SystemClock()))
+            transport.send(Request(Operation.BEGIN, "shop", "job-1"), Deadline.after(1.0, SystemClock()))
         transport.send(Request(Operation.ROLLBACK, "shop", "job-1"), Deadline.after(20, SystemClock()))
         assert len(connections_to(frontend)) == 1
         transport.close()

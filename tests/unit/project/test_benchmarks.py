@@ -34,7 +34,7 @@ def run(*command: str) -> Any:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=280,
         cwd=Path(__file__).parents[3],
     )
     return json.loads(done.stdout.splitlines()[-1])
