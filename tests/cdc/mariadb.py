@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import shutil
 import socket
 import subprocess
@@ -39,7 +40,7 @@ class MariaDB:
 
     def start(self) -> None:
         self.folder.mkdir(parents=True)
-        where = ["--no-defaults", f"--datadir={self.folder / 'data'}", "--user=root"]
+        where = ["--no-defaults", f"--datadir={self.folder / 'data'}", f"--user={getpass.getuser()}"]
         log = (self.folder / "mariadb.log").open("wb")
         install = [str(self._install), *where, "--auth-root-authentication-method=normal", "--skip-test-db"]
         with log:

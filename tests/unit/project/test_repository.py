@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,30 @@ def test_every_python_that_the_package_names_is_tried() -> None:
 
 def test_the_usual_starrocks_is_among_those_that_are_tried() -> None:
     assert TAG in jobs()["integration"]["strategy"]["matrix"]["starrocks"]
+
+
+def make_commands(text: str) -> dict[str, str]:
+    """Target of each `make` in a script or a job's steps → its variables, ARGS left out."""
+    found: dict[str, str] = {}
+    for words in re.findall(r"\bmake ((?:[\w=.-]+ ?)+)", re.sub(r"#.*", "", text)):
+        variables = " ".join(word for word in words.split() if "=" in word and not word.startswith("ARGS="))
+        found |= {word: variables for word in words.split() if "=" not in word}
+    return found
+
+
+def test_the_script_runs_what_the_workflow_runs() -> None:
+    """But what CONTRIBUTING.md leaves out: Docker, `make matrix`, `make crash`."""
+    steps = [step["run"] for job in jobs().values() for step in job["steps"] if "run" in step]
+    workflow = make_commands("\n".join(steps))
+    script = make_commands((ROOT / ".ci" / "run").read_text(encoding="utf-8"))
+    assert workflow.keys() - script.keys() == {"test", "matrix", "crash", "integration"}
+    assert script.keys() - workflow.keys() == {"setup", "browser"}
+    assert {target: script[target] for target in script if target.startswith("prove")} == {
+        target: workflow[target] for target in workflow if target.startswith("prove")
+    }
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert {"prove", "prove-shared", "prove-assembling"} == set(re.findall(r"^(prove[\w-]*):", makefile, re.M))
+    assert {"prove", "prove-shared", "prove-assembling"} <= script.keys()
 
 
 def test_the_address_of_the_repository_stands_in_two_files() -> None:
