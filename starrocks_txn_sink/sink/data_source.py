@@ -60,9 +60,9 @@ class LaneWrite:
 
     def run(self, batches: Iterator[pa.RecordBatch], task: LaneTask) -> plain_frames.LaneMessage:
         """Write the rows of this task's lane. Raises InputError for rows that changed since their layout."""
-        attempt = Attempt.current()
+        attempt, clock = Attempt.current(), SystemClock()
         rows = check_row_numbers(batches, attempt.lane)
-        messages = LaneTry(task, attempt, SystemClock()).run(rows)
+        messages = task.answer(attempt, clock, lambda: LaneTry(task, attempt, clock).run(rows))
         return plain_frames.LaneMessage(attempt.lane, tuple(messages), self.before if attempt.lane == 0 else None)
 
     def finish(self, messages: plain_frames.CommitMessages) -> None:

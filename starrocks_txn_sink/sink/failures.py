@@ -37,7 +37,7 @@ from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Backoff
 from starrocks_txn_sink.rows.columns import KEYLESS_ADVICE, NO_PRIMARY_KEY, REFUSED
 from starrocks_txn_sink.telemetry import Event, LatestValues, Listener
-from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
+from starrocks_txn_sink.writer.messages import LaneReport, attached_report, read_envelope
 
 _DELAY: Final = 2.0  # seconds: Spark logs a failed query within one
 _LONGEST: Final = 600  # characters of a line of the block
@@ -159,10 +159,15 @@ def own_error(error: BaseException, report: LaneReport | None) -> StarRocksSinkE
     return refused_row(text) or error_in_text(text)
 
 
+def lane_report(error: BaseException) -> LaneReport | None:
+    """The report of the lane behind `error`: the one that it carries, or else the one in Spark's text."""
+    return attached_report(error) or read_envelope(text_of(error))
+
+
 def text_of(error: BaseException) -> str:
-    """The text of an error with its notes; empty if the JVM that has it is gone."""
+    """The text of an error; empty if the JVM that has it is gone."""
     with contextlib.suppress(Exception):  # a JVM error fetches its text from the JVM, which may have ended
-        return "\n".join([str(error), *errors.notes_of(error)])
+        return str(error)
     return ""
 
 
@@ -263,11 +268,11 @@ _SLICE: Final = 1.0  # seconds between two looks at the query: a stop must not w
 def outage_of(error: BaseException) -> tuple[str, LaneReport | None] | None:
     """Code of an error that a later try may not meet, and the failed lane's report if there is one; None for others.
 
-    Spark gives the driver only the text of a lane's error, so its code comes from the report in that text.
+    Of a lane's error Spark gives the driver only the text, so its code comes from the report.
     """
+    report = lane_report(error)
     if isinstance(error, StarRocksSinkError):
-        return (error.code, read_envelope(text_of(error))) if isinstance(error, errors.Outage) else None
-    report = read_envelope(text_of(error))
+        return (error.code, report) if isinstance(error, errors.Outage) else None
     if report is None or not issubclass(errors.class_of(report.error), errors.Outage):
         return None
     return report.error, report

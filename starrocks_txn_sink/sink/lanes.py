@@ -22,14 +22,14 @@ from starrocks_txn_sink.coordinator import shared_label
 from starrocks_txn_sink.coordinator.model import BeginAction, PositionSpan, Receipt
 from starrocks_txn_sink.coordinator.ownership import log_entries
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
-from starrocks_txn_sink.errors import InputError, KeyRepeated, OptionError, SourceChanged, StarRocksSinkError, add_note
+from starrocks_txn_sink.errors import InputError, KeyRepeated, OptionError, SourceChanged, StarRocksSinkError
 from starrocks_txn_sink.options import Compression, SinkOptions, Transactions
 from starrocks_txn_sink.protocol.label import RetryPolicy, labels
 from starrocks_txn_sink.sink.lifecycle import context_of
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import has_whole_partitions
 from starrocks_txn_sink.telemetry import EventLogger, fan_out, get_logger
-from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, OrderViolation, envelope, of_kind
+from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, OrderViolation, attach_report, of_kind
 from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import Performer
 from starrocks_txn_sink.writer.task import LaneTask, limits, log_steps, now_text
@@ -265,7 +265,7 @@ def judge(messages: Sequence[Message], task: LaneTask) -> list[OrderViolation]:
         violations += [OrderViolation(error.message) for error in torn]
     if failures and not violations:
         report, error = min(failures, key=lambda each: (each[1].retryable, each[0].failed_at))
-        add_note(error, envelope(report))
+        attach_report(error, report)
         raise error
     return violations
 

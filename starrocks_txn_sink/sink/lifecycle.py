@@ -49,9 +49,9 @@ from starrocks_txn_sink.metrics.jobs import AssemblerLevels, query_of
 from starrocks_txn_sink.metrics.spark_progress import ProgressWatch
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink import progress
-from starrocks_txn_sink.sink.failures import FAILURES, SPARK, Failure, is_interruption, own_error, text_of
+from starrocks_txn_sink.sink.failures import FAILURES, SPARK, Failure, is_interruption, lane_report, own_error, text_of
 from starrocks_txn_sink.telemetry import Event, EventLogger, Listener, fan_out, get_logger, shares_stderr
-from starrocks_txn_sink.writer.messages import read_envelope
+from starrocks_txn_sink.writer.messages import write_envelope
 
 _log = get_logger("metrics")
 _log_sink = get_logger("sink")
@@ -336,7 +336,7 @@ class SinkEvents:
         try:
             yield receipts
         except BaseException as error:
-            report = read_envelope(text_of(error))
+            report = lane_report(error)
             ours = own_error(error, report)
             code = ours.code if ours is not None else (report.error if report else "") or SPARK
             seconds = time.monotonic() - started
@@ -349,6 +349,7 @@ class SinkEvents:
             if query and isinstance(error, Exception) and not stopped:
                 # With a ledger the take-over of a restart finds the outcome of a commit.
                 FAILURES.post(query, Failure.of(ours or error, settles_doubts=options.exactly_once, **place))
+            write_envelope(error)  # Spark Connect's client is another process
             if ours is None or type(ours) is StarRocksSinkError:  # the latter is a bug, so its traceback counts
                 raise
             raise ours.with_traceback(None) from None  # what Spark prints of it, Spark prints several times

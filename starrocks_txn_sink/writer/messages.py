@@ -5,11 +5,12 @@ rows must be sorted first sends an OrderViolation and nothing else. Under a shar
 place of receipts, and if it fails only the report: a failed task would be run again by Spark without effect
 (`coordinator.shared_label`). Each message is a line of JSON with its `kind`.
 
-A lane that fails has to fail its Spark task, or Spark would not run the task again. PySpark gives the driver only the
-text of a failed task's error: the error object stays on the executor, and Spark drops the accumulators of failed tasks.
-So the report of a failed lane travels in that text, in an envelope: a note on the error, one line with a version and
-base64 of compressed JSON, whose checksum detects a cut. Only this module writes and reads it. Spark shows the line as
-the last one of the task's traceback; the package itself shows and logs codes, never that text.
+A lane that fails has to fail its Spark task, or Spark would not run the task again. Within a process the lane's error
+carries its report as a value. To another process Spark passes only the text of an error: the error object stays on the
+executor, and Spark drops the accumulators of failed tasks. So where an error leaves its process, the report goes into
+that text, in an envelope: a note on the error, one line with a version and base64 of compressed JSON, whose checksum
+detects a cut. Only this module writes and reads it. Spark shows the line as the last one of the task's traceback; the
+package itself shows and logs codes, never that text.
 
 Spark drops the result of a task that failed and was run again, so the driver counts only attempts whose messages reach
 it.
@@ -35,7 +36,7 @@ from starrocks_txn_sink.assembler.rules.model import Counters
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.coordinator.model import Receipt, receipt_of
 from starrocks_txn_sink.coordinator.shared_label import LaneShare
-from starrocks_txn_sink.errors import StarRocksSinkError, Unordered, class_of
+from starrocks_txn_sink.errors import StarRocksSinkError, Unordered, add_note, class_of
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.telemetry import Event
@@ -297,7 +298,24 @@ def why_to_sort(messages: Sequence[Message], options: SinkOptions, what: str) ->
     return violations[0].why if violations else None
 
 
-# --- in the text of an error ---
+# --- on an error ---
+
+
+def attach_report(error: BaseException, report: LaneReport) -> None:
+    """Let `error` carry the report of the lane that it ends, within this process."""
+    error.lane_report = report  # type: ignore[attr-defined]
+
+
+def attached_report(error: BaseException) -> LaneReport | None:
+    """The report that `error` carries."""
+    found: LaneReport | None = getattr(error, "lane_report", None)
+    return found
+
+
+def write_envelope(error: BaseException) -> None:
+    """Add the report that `error` carries to its text; called where the error leaves this process."""
+    if (report := attached_report(error)) is not None:
+        add_note(error, envelope(report))
 
 
 def envelope(report: LaneReport) -> str:

@@ -25,7 +25,7 @@ from starrocks_txn_sink.coordinator.model import RECYCLE_AT, CoordinatorLimits, 
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner, labels_of, log_entries
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
-from starrocks_txn_sink.errors import StarRocksSinkError, TransactionTimedOut, Unordered, add_note, notes_of
+from starrocks_txn_sink.errors import StarRocksSinkError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.load_properties import RENAMING
 from starrocks_txn_sink.protocol.label import Backoff, RetryPolicy, Steps, labels, run, run_of
@@ -41,9 +41,10 @@ from starrocks_txn_sink.writer.messages import (
     LaneReport,
     Message,
     OrderViolation,
-    envelope,
+    attach_report,
+    attached_report,
     message_batch,
-    read_envelope,
+    write_envelope,
 )
 from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import LaneRunner, Performer
@@ -117,20 +118,21 @@ class LaneTask:
         yield message_batch(self.answer(attempt, clock, partial(LaneTry(self, attempt, clock).run, batches)))
 
     def answer(self, attempt: worker.Attempt, clock: Clock, run: Callable[[], list[Message]]) -> list[Message]:
-        """The messages of `run`; under a shared label an error of the sink is a message, too.
+        """The messages of `run`, and the edge of the task: an error leaves with its report in its text.
 
-        Spark would run a failed task again, and that try must not load under the same label: it only says so.
+        Under a shared label an error of the sink is a message, too. Spark would run a failed task again, and that try
+        must not load under the same label: it only says so.
         """
-        if self.label is None:
-            return run()
         nothing = LaneReport(self.job, attempt.lane, self.batch_id)
-        if attempt.retry:
+        if self.label is not None and attempt.retry:
             return [nothing.fail(TaskRepeated("Spark runs the task of a lane again.", hint=_REPEATED), clock.wall())]
         try:
             return run()
-        except StarRocksSinkError as error:
-            report = read_envelope("\n".join(notes_of(error))) or nothing
-            return [report.fail(error, clock.wall())]
+        except BaseException as error:
+            if self.label is not None and isinstance(error, StarRocksSinkError):
+                return [(attached_report(error) or nothing).fail(error, clock.wall())]
+            write_envelope(error)
+            raise
 
     def shared_segmenter(self, positions: Mapping[str, Position], *, compare: bool) -> UnpositionedSegmenter:
         """The segmenter for a lane's part of an unpositioned batch under a shared label, or for all of it."""
@@ -171,9 +173,8 @@ class LaneTry:
     def run(self, batches: Iterable[pa.RecordBatch], rows: ReadRows | None = None) -> list[Message]:
         """Run the lane to its end; returns each receipt (or the share of a shared label), then the lane's report.
 
-        Raises the lane's first error after its label was rolled back; a note on it has the report
-        (`messages.envelope`). `rows` turns `batches` into marked rows, up to the lane's end; without `rows` they are
-        marked rows already.
+        Raises the lane's first error after its label was rolled back; it carries the report (`messages`). `rows` turns
+        `batches` into marked rows, up to the lane's end; without `rows` they are marked rows already.
         """
         worker.freeze_loaded_objects()
         telemetry.apply_log_settings(self.task.logging)
@@ -182,7 +183,7 @@ class LaneTry:
                 receipts = self.metrics.add_details(self._write(batches, resources, rows))
         except BaseException as error:
             with contextlib.suppress(Exception):  # a failing report must not hide the error
-                add_note(error, envelope(self.metrics.report((), error)))
+                attach_report(error, self.metrics.report((), error))
             if type(error) is not StarRocksSinkError and isinstance(error, StarRocksSinkError):
                 # Spark prints the traceback for each try of the task; the message and its place say it all.
                 raise error.with_traceback(None) from None

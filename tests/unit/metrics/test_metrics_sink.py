@@ -10,12 +10,12 @@ from pyspark import cloudpickle
 
 from starrocks_txn_sink import MetricsServer, SinkOptions, StarRocksSink
 from starrocks_txn_sink.coordinator.model import Receipt
-from starrocks_txn_sink.errors import InputError, LoadFailed
+from starrocks_txn_sink.errors import InputError, LoadFailed, RowsRejected, notes_of
 from starrocks_txn_sink.sink import lifecycle
 from starrocks_txn_sink.sink.failures import FAILURES
 from starrocks_txn_sink.sink.lifecycle import BatchOrigin, SinkEvents
 from starrocks_txn_sink.telemetry import Event
-from starrocks_txn_sink.writer.messages import LaneReport, envelope
+from starrocks_txn_sink.writer.messages import LaneReport, attach_report, envelope
 
 VALUES: dict[str, Any] = {"load_url": "http://fe:8030", "database": "shop", "delivery": "at-least-once"}
 dumps: Callable[[object], bytes] = cloudpickle.dumps
@@ -64,12 +64,18 @@ def test_a_failing_batch_is_told_with_its_code_and_its_lanes_report() -> None:
         told(watch, error=ours)
     report = LaneReport("shop", 0, 1, error="rows_rejected")
     sparks = RuntimeError(f"Python worker said: RowsRejected: no.\n{envelope(report)}\n")
+    judged = RowsRejected("No.")
+    attach_report(judged, report)
+    with pytest.raises(RowsRejected):
+        told(watch, error=judged)
+    assert notes_of(judged) == [envelope(report)], "Spark Connect's client sees no more than the text"
     for error in (sparks, RuntimeError("something of Spark's")):
         with pytest.raises(RuntimeError):
             told(watch, error=error)
     failed = [event.fields for event in events if event.name == "batch.failed"]
     assert [(one["code"], one["report"]) for one in failed] == [
         ("load_failed", None),
+        ("rows_rejected", report),
         ("rows_rejected", report),
         ("spark", None),
     ]

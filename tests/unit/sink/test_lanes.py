@@ -18,11 +18,18 @@ from starrocks_txn_sink.coordinator.model import (
     RollbackAction,
 )
 from starrocks_txn_sink.coordinator.shared_label import LaneShare, SharedContents, commit_shared, perform_all
-from starrocks_txn_sink.errors import Fenced, InputError, LoadFailed, OutcomeUnknown, StarRocksSinkError
+from starrocks_txn_sink.errors import Fenced, InputError, LoadFailed, OutcomeUnknown, StarRocksSinkError, notes_of
 from starrocks_txn_sink.protocol.label import Committed, Unknown
 from starrocks_txn_sink.rows.segments import TaskRepeated
 from starrocks_txn_sink.sink.lanes import judge
-from starrocks_txn_sink.writer.messages import LaneReport, Message, OrderViolation
+from starrocks_txn_sink.writer.messages import (
+    LaneReport,
+    Message,
+    OrderViolation,
+    attach_report,
+    attached_report,
+    envelope,
+)
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 
@@ -64,8 +71,9 @@ def test_disorder_is_told_whatever_the_options_say() -> None:
 
 def test_the_failure_is_raised_that_no_repetition_cures_and_else_the_first() -> None:
     later, first = failure(LoadFailed("the label is gone"), 2.0), failure(LoadFailed("no backend", table="t"), 1.0)
-    with pytest.raises(LoadFailed, match=r"no backend \[table=t\]"):
+    with pytest.raises(LoadFailed, match=r"no backend \[table=t\]") as caught:
         judge([later, first, share("0")], task())
+    assert attached_report(caught.value) is first
     with pytest.raises(Fenced):
         judge([first, failure(Fenced("other"), 3.0)], task())
 
@@ -95,6 +103,20 @@ def test_errors_under_a_shared_label_are_messages_and_bugs_are_not() -> None:
     assert (said.error, said.failure["place"]) == ("load_failed", {"label": "L"})
     with pytest.raises(ZeroDivisionError):
         fail(ZeroDivisionError())
+
+
+def test_a_report_goes_into_the_text_of_an_error_only_where_it_leaves_the_task() -> None:
+    report = LaneReport("job", 1, 0, requests=(("load", "OK", 3),))
+    within, leaving = LoadFailed("no backend"), LoadFailed("no backend")
+    for error in (within, leaving):
+        attach_report(error, report)
+    attempt, clock = Attempt(1, 7, False), SystemClock()
+    (said,) = task().answer(attempt, clock, lambda: _raise(within))
+    assert isinstance(said, LaneReport)
+    assert (said.error, said.requests, notes_of(within)) == ("load_failed", report.requests, [])
+    with pytest.raises(LoadFailed):
+        replace(task(), label=None).answer(attempt, clock, lambda: _raise(leaving))
+    assert notes_of(leaving) == [envelope(report)]
 
 
 def _raise(error: Exception) -> list[Message]:

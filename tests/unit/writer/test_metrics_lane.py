@@ -9,7 +9,7 @@ import pytest
 
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt
-from starrocks_txn_sink.errors import KeyRepeated, LoadFailed, OutcomeUnknown, notes_of
+from starrocks_txn_sink.errors import KeyRepeated, LoadFailed, OutcomeUnknown
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import Backoff, Committed, Loaded, Unknown
@@ -19,7 +19,7 @@ from starrocks_txn_sink.rows.columns import COLUMNS, DELETED, EVENT_TIME, SENTIN
 from starrocks_txn_sink.rows.segments import RowsCutOff
 from starrocks_txn_sink.telemetry import Event, Span
 from starrocks_txn_sink.writer import task, worker
-from starrocks_txn_sink.writer.messages import LaneReport, of_kind, read_envelope
+from starrocks_txn_sink.writer.messages import LaneReport, attached_report, of_kind
 from starrocks_txn_sink.writer.metrics import Deletes, EventTimes, LaneMetrics
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.manual_clock import ManualClock
@@ -118,7 +118,7 @@ def test_a_key_that_comes_again_is_no_failure() -> None:
 def test_a_lane_that_fails_tells_it_in_its_error(lane: Lane) -> None:
     with pytest.raises(LoadFailed) as caught:
         lane(*ROWS, END, faults=plan_faults({(Operation.LOAD, n): Fault.REFUSED for n in range(9)}))
-    report = read_envelope("\n".join(notes_of(caught.value)))
+    report = attached_report(caught.value)
     assert report is not None
     assert (report.error, report.committed, report.aborted) == ("load_failed", 0, 2)
     assert dict(report.errors)["load_failed"] >= 2
@@ -129,7 +129,7 @@ def test_a_lane_that_fails_tells_it_in_its_error(lane: Lane) -> None:
 def test_an_error_of_the_input_is_counted_once(lane: Lane) -> None:
     with pytest.raises(RowsCutOff) as caught:
         lane(*ROWS)
-    report = read_envelope(notes_of(caught.value)[0])
+    report = attached_report(caught.value)
     assert report is not None
     assert (report.error, report.errors) == ("rows_cut_off", (("rows_cut_off", 1),))
 
@@ -138,7 +138,7 @@ def test_an_outcome_that_stays_unknown_is_in_doubt(lane: Lane) -> None:
     lost = {(Operation.COMMIT, n): Fault.LOST_BEFORE for n in range(99)}
     with pytest.raises(OutcomeUnknown) as caught:
         lane(*ROWS, END, faults=plan_faults(lost))
-    report = read_envelope(notes_of(caught.value)[0])
+    report = attached_report(caught.value)
     assert report is not None
     assert (report.in_doubt, report.unsettled, report.error) == (1, 1, "outcome_unknown")
 
