@@ -109,7 +109,7 @@ def cpu_seconds(frame: DataFrame) -> float:
     return float(ended.user + ended.system - started.user - started.system)
 
 
-def streamed(variant: Variant, source: DataFrame, path: str, home: Path) -> float:
+def time_stream(variant: Variant, source: DataFrame, path: str, home: Path) -> float:
     """Seconds of the whole stream in four micro-batches, start-up included."""
     stream = source.sparkSession.readStream.schema(source.schema).option("maxFilesPerTrigger", 1).parquet(path)
     writer = variant(stream).writeStream.format("noop").option("checkpointLocation", str(home))
@@ -245,7 +245,7 @@ def measure_rows(spark: SparkSession, asked: argparse.Namespace, home: str) -> N
     for name, variant in stateful.items():
         show(f"{name}, batch", asked.rows, seconds(variant(source)), "a second")
     for number, (name, variant) in enumerate(stateful.items()):
-        taken = streamed(variant, source, path, Path(home) / f"checkpoint-{number}")
+        taken = time_stream(variant, source, path, Path(home) / f"checkpoint-{number}")
         show(f"{name}, stream of 4 batches", asked.rows, taken, "a second, start-up included")
 
 

@@ -49,7 +49,7 @@ def lines(frame: DataFrame) -> DataFrame:
     return frame.select(F.to_json(F.struct(*frame.columns)).alias("value"))
 
 
-def marked(spark: SparkSession, rows: int, partition: int) -> DataFrame:
+def marked_rows(spark: SparkSession, rows: int, partition: int) -> DataFrame:
     """The same rows whole and marked, as the assembler gives them out."""
     number = F.col("id")
     return spark.range(0, rows, 1, 1).select(
@@ -82,9 +82,7 @@ def write_parquet(spark: SparkSession, home: Path, rows: int, *, whole: bool) ->
     if not folder.exists():
         for partition in range(PARTITIONS):
             made = home / f"part-{partition}"
-            frame = (
-                marked(spark, rows // PARTITIONS, partition) if whole else events(spark, rows // PARTITIONS, partition)
-            )
+            frame = (marked_rows if whole else events)(spark, rows // PARTITIONS, partition)
             frame.write.parquet(str(made))
             _keep(made, folder, f"{partition}.parquet")
     return folder

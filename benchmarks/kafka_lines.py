@@ -70,7 +70,7 @@ def _report(variants: list[Variant]) -> None:
 def _fill(spark: SparkSession, servers: str, rows: int) -> None:
     for number in range(feeds.PARTITIONS):
         each = rows // feeds.PARTITIONS
-        for topic, made in (EVENTS, feeds.events(spark, each, number)), (READY, feeds.marked(spark, each, number)):
+        for topic, made in (EVENTS, feeds.events(spark, each, number)), (READY, feeds.marked_rows(spark, each, number)):
             placed = feeds.lines(made).withColumn("partition", F.lit(number)).write.format("kafka")
             placed.option("kafka.bootstrap.servers", servers).option("topic", topic).save()
 

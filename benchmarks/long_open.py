@@ -20,7 +20,7 @@ import orjson
 from pyspark.sql import SparkSession
 
 from benchmarks import choices
-from benchmarks.measure import line, measured, say
+from benchmarks.measure import line, measure_once, say
 from benchmarks.null_server import NullServer
 from benchmarks.spark import session
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
@@ -88,7 +88,7 @@ def _huge(spark: SparkSession, server: NullServer, home: Path, megabytes: int) -
         )
     del body
     shutil.rmtree(home / "checkpoint", ignore_errors=True)
-    sample = measured(lambda: _run(spark, server, source, home / "checkpoint", 1, []))
+    sample = measure_once(lambda: _run(spark, server, source, home / "checkpoint", 1, []))
     grown = sample.python_rss_growth / 1e6
     say(f"one source transaction of {megabytes} MB: {sample.seconds:.1f} s, Python workers grew by {grown:.0f} MB")
     return {"megabytes": megabytes, "seconds": round(sample.seconds, 1), "python_rss_growth_mb": round(grown)}

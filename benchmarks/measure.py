@@ -62,10 +62,10 @@ def take_turns(variants: list[Variant], rounds: int) -> None:
     for number in range(rounds):
         for variant in variants[number % len(variants) :] + variants[: number % len(variants)]:
             variant.prepare()
-            variant.samples.append(measured(variant.work))
+            variant.samples.append(measure_once(variant.work))
 
 
-def measured(work: Work) -> Sample:
+def measure_once(work: Work) -> Sample:
     """Run `work` and see what this process's tree used; `work` itself runs in this process."""
     family, over = Family().look(), threading.Event()
     whole, python, rss = family.whole, family.python, family.workers_rss

@@ -103,7 +103,7 @@ def lane(batches: list[pa.RecordBatch]) -> list[Message]:
 
 
 @contextlib.contextmanager
-def uncounted() -> Iterator[None]:
+def suspend_counts() -> Iterator[None]:
     """The lane without its metrics and step lines: no event is emitted, no row is looked at."""
     with (
         mock.patch.object(telemetry, "fan_out", return_value=ignore_event),
@@ -126,7 +126,7 @@ def turns(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, fl
     return {name: min(seconds) for name, seconds in taken.items()}
 
 
-def told(messages: list[Message]) -> Iterator[Event]:
+def lane_events(messages: list[Message]) -> Iterator[Event]:
     """The events of one micro-batch."""
     receipts, reports = of_kind(messages, Receipt), of_kind(messages, LaneReport)
     yield Event("batch.started", {"job": "job", "batch_id": 0, "lanes": 1, "query": "q"})
@@ -185,14 +185,14 @@ def main(rows: int, rounds: int, with_spark: bool) -> None:
         messages = lane(batches)
 
         def without() -> float:
-            with uncounted():
+            with suspend_counts():
                 return cpu(lambda: lane(batches))
 
         spent = turns({"without": without, "with": lambda: cpu(lambda: lane(batches))}, rounds)
     metrics = MetricsServer(0)
 
     def tell() -> None:
-        for event in told(messages):
+        for event in lane_events(messages):
             metrics(event)
 
     driver = min(cpu(tell) for _ in range(200))

@@ -67,7 +67,7 @@ class Bench:
         reader = self.spark.readStream.schema(self.spark.read.parquet(str(folder)).schema)
         return reader.option("maxFilesPerTrigger", 1).parquet(str(folder))
 
-    def timed(self, frame: DataFrame, options: SinkOptions) -> list[float]:
+    def time_batches(self, frame: DataFrame, options: SinkOptions) -> list[float]:
         """What each micro-batch takes in the sink."""
         shutil.rmtree(self.home / "checkpoint", ignore_errors=True)
         sink, seconds = StarRocksSink(options, assemble=TransactionAssembly()), list[float]()
@@ -139,7 +139,7 @@ def ledger(bench: Bench) -> None:
         seconds: dict[str, list[float]] = {name: [] for name in ways}
         for number in range(bench.rounds):
             for name in list(ways) if number % 2 else reversed(ways):
-                seconds[name] += bench.timed(frame, ways[name])[1:]
+                seconds[name] += bench.time_batches(frame, ways[name])[1:]
     medians = {name: statistics.median(found) for name, found in seconds.items()}
     share = medians["without a ledger"] / medians["with a ledger"]
     say(f"\nscale: ledger ({where()}), seconds of a micro-batch of {bench.rows} rows")

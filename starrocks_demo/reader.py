@@ -158,13 +158,13 @@ class Freshness:
         self._seen: dict[int, int] = {}
         self._delays: list[float] = []
 
-    def written(self, transactions: Sequence[tuple[int, int]], at: float | None) -> None:
+    def record_written(self, transactions: Sequence[tuple[int, int]], at: float | None) -> None:
         """Transactions (partition, txn_no) whose END is readable since `at`; None: they count, but are not timed."""
         with self._lock:
             for partition, _ in transactions:
                 self._written.setdefault(partition, []).append(at)
 
-    def seen(self, newest: Mapping[int, int], at: float) -> None:
+    def record_seen(self, newest: Mapping[int, int], at: float) -> None:
         """A sample that ended at `at` saw every partition up to this txn_no."""
         with self._lock:
             for partition, txn_no in newest.items():
@@ -226,7 +226,7 @@ class Reader:
             self.errors += 1
             self.last_error = f"{type(error).__name__}: {error}"
             return
-        self._freshness.seen(sample.newest, self._clock.monotonic())
+        self._freshness.record_seen(sample.newest, self._clock.monotonic())
         self.samples += 1
         self.latest = sample
         if sample.torn:

@@ -71,7 +71,7 @@ class DemoRun:
             space.events,
             rate=options.rate,
             clock=clock,
-            on_visible=lambda piece, at: self._freshness.written(piece.ended, at if self._warm else None),
+            on_visible=lambda piece, at: self._freshness.record_written(piece.ended, at if self._warm else None),
         )
         self.last_writing = Status(self._phase, 0.0, 0.0)
 

@@ -85,12 +85,12 @@ class PartitionWorkload:
         self._made += 1
         fate = self._random.random()
         if fate < self._options.abandoned_share:
-            return self.unfinished()
+            return self.make_unfinished()
         if fate < self._options.abandoned_share + self._options.empty_share:
             return self._encode(f"p{self.partition}-empty-{self._made}", 0, Draft(), ended=True)
         return self._finished(self.shop.draft(self._size()))
 
-    def unfinished(self) -> SourceTransaction:
+    def make_unfinished(self) -> SourceTransaction:
         """A transaction that has no END; the next BEGIN, if one follows, gives it up."""
         self.given_up += 1
         draft = self.shop.phantom(1 + int(self._random.random() * 12))
@@ -212,7 +212,7 @@ class _Cursor:
         """Add the rest of the open transaction, and one more that never ends."""
         if self._transaction is not None:
             self._cut(len(self._transaction.lines), piece)
-        piece.lines.extend(self._workload.unfinished().lines)
+        piece.lines.extend(self._workload.make_unfinished().lines)
 
     def _cut(self, lines: int, piece: Piece) -> None:
         transaction = self._transaction

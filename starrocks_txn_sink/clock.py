@@ -88,7 +88,7 @@ class Deadline:
     def expired(self) -> bool:
         return self.remaining() <= 0.0
 
-    def bounded(self, seconds: float, step: str) -> float:
+    def limit(self, seconds: float, step: str) -> float:
         """The smaller of `seconds` and the remaining time; raises DeadlineExceeded with `step` if no time remains."""
         left = self.remaining()
         if left <= 0.0:

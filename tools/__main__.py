@@ -16,7 +16,7 @@ from tools.runbook import runbook_page
 ROOT = Path(__file__).parents[1]
 
 
-def generated() -> Mapping[str, str]:
+def generate() -> Mapping[str, str]:
     """The content of each generated file, by its path in the repository."""
     pages = {name: with_parts((ROOT / name).read_text(encoding="utf-8"), parts) for name, parts in PAGES.items()}
     return {
@@ -32,7 +32,7 @@ def generated() -> Mapping[str, str]:
 
 def main(words: Sequence[str]) -> int:
     """Exit code 1 if a file was stale and is not to be written."""
-    made = generated()
+    made = generate()
     stale = [name for name, content in made.items() if not _holds(ROOT / name, content)]
     check = "--check" in words
     for name in stale:

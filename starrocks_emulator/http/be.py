@@ -116,4 +116,4 @@ def _refusal(refused: LoadRefused, request: Request) -> Response:
         more["ExistingJobStatus"] = refused.job
     elif refused.status == "TXN_IN_PROCESSING":
         more["Label"] = request.header("label")
-    return messages.backend_json(messages.refused(refused.status, refused.message, refused.url, **more))
+    return messages.backend_json(messages.refused_answer(refused.status, refused.message, refused.url, **more))

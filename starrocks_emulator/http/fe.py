@@ -102,7 +102,7 @@ class LeaderFrontend(Service):
         """On to a backend; the connection ends, whatever the answer (wire contract 11.1)."""
         if request.header("expect").lower() != "100-continue":
             told = Thrown("There is no 100-continue header", "com.starrocks.common.DdlException")
-            return replace(messages.frontend_json(messages.failed(told.text)), close=True)
+            return replace(messages.frontend_json(messages.failed_answer(told.text)), close=True)
         if is_merged(request):
             try:
                 check_window(request.headers)
@@ -126,7 +126,7 @@ class LeaderFrontend(Service):
         try:
             return self._dispatch(operation, request, body, faults)
         except Thrown as thrown:
-            return messages.frontend_json(messages.failed(thrown.text))
+            return messages.frontend_json(messages.failed_answer(thrown.text))
 
     def _dispatch(self, operation: str, request: Request, body: HttpBody, faults: InCourse) -> Response:
         if operation not in _OPERATIONS:

@@ -13,7 +13,7 @@ from starrocks_emulator.sql.changes import changing
 from starrocks_emulator.sql.ddl import check_aggregate, column_definition, table_definition
 from starrocks_emulator.sql.session import QuerySession, SqlError
 from starrocks_emulator.sql.translate import database_of, table_of
-from starrocks_emulator.tables.catalog import CatalogError, Column, Table, quoted, schema_of
+from starrocks_emulator.tables.catalog import CatalogError, Column, Table, quote, schema_of
 
 if TYPE_CHECKING:
     from starrocks_emulator.tables.store import Store
@@ -146,7 +146,7 @@ class _Altered:
     def _modify(self, action: exp.ColumnDef) -> None:
         old, new = self._changeable(action.name), column_definition(action)
         self.columns[self.columns.index(old)] = new
-        self.sources[new.name] = new.type.value_of(f"CAST({quoted(old.name)} AS VARCHAR)")
+        self.sources[new.name] = new.type.value_of(f"CAST({quote(old.name)} AS VARCHAR)")
 
     def _rename(self, action: exp.RenameColumn) -> None:
         old = self._changeable(action.this.name)
@@ -158,7 +158,7 @@ class _Altered:
 def alter(store: Store, session: QuerySession, tree: exp.Alter) -> None:
     """ALTER TABLE ADD, DROP, MODIFY or RENAME COLUMN: the stored rows are rewritten."""
     table = table_of(store, session, tree.this)
-    altered = _Altered(table, list(table.columns), {column.name: quoted(column.name) for column in table.columns})
+    altered = _Altered(table, list(table.columns), {column.name: quote(column.name) for column in table.columns})
     for action in tree.args["actions"]:
         altered.take(action)
     target = table.with_columns(tuple(altered.columns))
@@ -166,13 +166,13 @@ def alter(store: Store, session: QuerySession, tree: exp.Alter) -> None:
     def rewrite(cursor: duckdb.DuckDBPyConnection) -> None:
         _check_modified(cursor, altered)
         values = ", ".join(
-            f"CAST({altered.sources[column.name]} AS {column.type.duckdb}) AS {quoted(column.name)}"
+            f"CAST({altered.sources[column.name]} AS {column.type.duckdb}) AS {quote(column.name)}"
             for column in target.columns
         )
-        rebuilt = f"{schema_of(table.database)}.{quoted('altered ' + table.name)}"
+        rebuilt = f"{schema_of(table.database)}.{quote('altered ' + table.name)}"
         cursor.execute(f"CREATE TABLE {rebuilt} AS SELECT {values} FROM {table.relation} ORDER BY rowid")
         cursor.execute(f"DROP TABLE {table.relation}")
-        cursor.execute(f"ALTER TABLE {rebuilt} RENAME TO {quoted(table.name)}")
+        cursor.execute(f"ALTER TABLE {rebuilt} RENAME TO {quote(table.name)}")
         store.registry.redefine(cursor, target)
 
     _define(store, [(table.database, table.name)], rewrite)
@@ -186,7 +186,7 @@ def _check_modified(cursor: duckdb.DuckDBPyConnection, altered: _Altered) -> Non
             continue
         row = cursor.execute(
             f"SELECT count(*) FROM {altered.table.relation}"
-            f" WHERE {quoted(old.name)} IS NOT NULL AND ({altered.sources[column.name]}) IS NULL"
+            f" WHERE {quote(old.name)} IS NOT NULL AND ({altered.sources[column.name]}) IS NULL"
         ).fetchone()
         if row and row[0]:
             raise CatalogError(f"Can not change {old.type.text} to {column.type.text}: stored values do not fit.")

@@ -25,7 +25,7 @@ from mysql_mimic.types import ColumnType
 from mysql_mimic.variables import GlobalVariables, SessionVariables
 
 from starrocks_emulator.faults import LONGEST_WAIT, QUERY, Action, Call, FaultPlan, Rule
-from starrocks_emulator.sql.session import UNKNOWN_ERROR, Answer, Frontend, QuerySession, SqlError, text_answer
+from starrocks_emulator.sql.session import UNKNOWN_ERROR, Answer, FrontendInfo, QuerySession, SqlError, text_answer
 from starrocks_emulator.sql.statements import LaggingStore, run, use
 from starrocks_emulator.tables.catalog import CatalogError
 from starrocks_emulator.tables.store import Store
@@ -64,7 +64,7 @@ class QueryGate:
         self._plan = plan
         self._wait = wait
 
-    def replaced(self, sql: str) -> Answer | None:
+    def fault_answer(self, sql: str) -> Answer | None:
         """The answer that a fault puts in place of the statement's own, if any; raises SqlError for a refusal."""
         answer = None
         for rule in self._plan.select(Call(QUERY, QUERY, " ".join(sql.split()))):
@@ -104,7 +104,7 @@ class QueryListener:
         version: str = DEFAULT_VERSION,
         http_port: int = 0,
         be_http_ports: Callable[[], tuple[int, ...]] = tuple,
-        peers: Callable[[], tuple[Frontend, ...]] = tuple,
+        peers: Callable[[], tuple[FrontendInfo, ...]] = tuple,
         config: Mapping[str, object] | None = None,
         gate: QueryGate | None = None,
     ) -> None:
@@ -174,14 +174,14 @@ class QueryListener:
         assert self._workers is not None
         return _Session(lambda: self.store, self._workers, self._frontend, self._version, self._gate)
 
-    def _frontend(self) -> Frontend:
+    def _frontend(self) -> FrontendInfo:
         return replace(self.frontend, peers=self._peers(), config=self._config)
 
     @property
-    def frontend(self) -> Frontend:
+    def frontend(self) -> FrontendInfo:
         """This frontend as another one shows it."""
         http_port, be_http_ports = self._ports
-        return Frontend(self._host, http_port, self.port, be_http_ports(), self._leader())
+        return FrontendInfo(self._host, http_port, self.port, be_http_ports(), self._leader())
 
 
 class _Server(MysqlServer):  # type: ignore[misc]  # the library has no types
@@ -246,7 +246,7 @@ class _Session(BaseSession):  # type: ignore[misc]  # the library has no types
         self,
         store: Callable[[], Store | LaggingStore],
         workers: ThreadPoolExecutor,
-        frontend: Callable[[], Frontend],
+        frontend: Callable[[], FrontendInfo],
         version: str,
         gate: QueryGate,
     ) -> None:
@@ -285,7 +285,7 @@ class _Session(BaseSession):  # type: ignore[misc]  # the library has no types
 
     async def handle_query(self, sql: str, attrs: dict[str, str]) -> ResultSet:  # noqa: ARG002
         self._state.frontend = self._frontend()
-        answer = await self._work(lambda: self._gate.replaced(sql) or self._run(sql))
+        answer = await self._work(lambda: self._gate.fault_answer(sql) or self._run(sql))
         if not answer.columns:
             self._affected = answer.affected
             return ResultSet([], [])

@@ -61,7 +61,7 @@ class SqlError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Frontend:
+class FrontendInfo:
     """What SHOW FRONTENDS, SHOW BACKENDS and ADMIN SHOW FRONTEND CONFIG say of this stand-in; `peers` are the other
     frontends."""
 
@@ -70,7 +70,7 @@ class Frontend:
     query_port: int = 0
     be_http_ports: tuple[int, ...] = ()
     leader: bool = True
-    peers: tuple[Frontend, ...] = ()
+    peers: tuple[FrontendInfo, ...] = ()
     config: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -82,7 +82,7 @@ class QuerySession:
     user: str = "root"
     version: str = "4.0.7-emulator"
     connection_id: int = 0
-    frontend: Frontend = field(default_factory=Frontend)
+    frontend: FrontendInfo = field(default_factory=FrontendInfo)
     variables: dict[str, str] = field(default_factory=lambda: dict(_VARIABLES))
 
     @property

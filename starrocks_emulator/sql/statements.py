@@ -59,7 +59,7 @@ def run(store: Store, session: QuerySession, sql: str) -> Answer:
         if is_show(sql):
             return show(store, session, sql)
         answer = Answer()
-        for tree in parsed(sql):
+        for tree in parse(sql):
             answer = _run_one(store, session, tree)
     except CatalogError as error:
         raise SqlError(_analyzing(error.message), error.code) from error
@@ -74,13 +74,13 @@ def _analyzing(message: str) -> str:
     return f"Getting analyzing error. Detail message: {message}"
 
 
-def parsed(sql: str) -> tuple[exp.Expr, ...]:
+def parse(sql: str) -> tuple[exp.Expr, ...]:
     """The statements of `sql`, to be copied before they are changed: who asks again gets the same. Raises SqlError."""
-    return _parsed(sql) if len(sql) <= _REMEMBERED else _parsed.__wrapped__(sql)
+    return _parse(sql) if len(sql) <= _REMEMBERED else _parse.__wrapped__(sql)
 
 
 @lru_cache(maxsize=16)
-def _parsed(sql: str) -> tuple[exp.Expr, ...]:
+def _parse(sql: str) -> tuple[exp.Expr, ...]:
     try:
         trees = sqlglot.parse(_LABEL.sub(r"\1", sql), read=Dialect)
     except SqlglotError as error:
@@ -169,7 +169,7 @@ class LaggingStore:
     def query(self, sql: str, session: QuerySession) -> Answer:
         """As `statements.run` on the leader's store; SELECT sees the old state."""
         forwarded = session.variables[FORWARD_MODE].lower() == "leader"
-        reading = not forwarded and not is_show(sql) and all(isinstance(tree, exp.Query) for tree in parsed(sql))
+        reading = not forwarded and not is_show(sql) and all(isinstance(tree, exp.Query) for tree in parse(sql))
         return run(cast(Store, self), session, sql) if reading else run(self._leader, session, sql)
 
     def catch_up(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 import duckdb
 
 from starrocks_emulator.settings import RowOrder
-from starrocks_emulator.tables.catalog import Column, Model, Table, quoted
+from starrocks_emulator.tables.catalog import Column, Model, Table, quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def apply_rows(cursor: duckdb.DuckDBPyConnection, table: Table, manner: Manner, 
 
 
 def _names(columns: Sequence[str], prefix: str = "") -> str:
-    return ", ".join(prefix + quoted(column) for column in columns)
+    return ", ".join(prefix + quote(column) for column in columns)
 
 
 def _last_per_key(table: Table, rows: str) -> str:
@@ -74,7 +74,7 @@ def _last_per_key(table: Table, rows: str) -> str:
 
 
 def _same_key(table: Table, left: str, right: str) -> str:
-    return " AND ".join(f"{left}.{quoted(key)} = {right}.{quoted(key)}" for key in table.keys)
+    return " AND ".join(f"{left}.{quote(key)} = {right}.{quote(key)}" for key in table.keys)
 
 
 def _replace(cursor: duckdb.DuckDBPyConnection, table: Table, columns: Sequence[str], rows: str, winners: str) -> None:
@@ -102,7 +102,7 @@ def _aggregate(cursor: duckdb.DuckDBPyConnection, table: Table, columns: Sequenc
     """Join `rows` with the stored rows of their keys, column by column."""
     keys, names = _names(table.keys), _names(columns)
     values = [
-        f"{_JOINED[column.aggregate].format(quoted(column.name))} AS {quoted(column.name)}"
+        f"{_JOINED[column.aggregate].format(quote(column.name))} AS {quote(column.name)}"
         for column in table.columns
         if column.aggregate
     ]
@@ -124,10 +124,10 @@ def _apply_selectively(cursor: duckdb.DuckDBPyConnection, table: Table, manner: 
     order = "__arrival DESC"
     refused = ""
     if manner.merge_column:
-        merge = quoted(manner.merge_column)
+        merge = quote(manner.merge_column)
         order = f"new.{merge} DESC NULLS LAST, __arrival DESC"
         refused = f"WHERE kept.rowid IS NULL OR kept.{merge} IS NULL OR new.{merge} >= kept.{merge}"
-    values = ", ".join(f"{_final_value(column, manner)} AS {quoted(column.name)}" for column in table.columns)
+    values = ", ".join(f"{_final_value(column, manner)} AS {quote(column.name)}" for column in table.columns)
     cursor.execute(
         f"CREATE OR REPLACE TEMP TABLE final AS SELECT {values}, new.__op AS __op, kept.rowid IS NULL AS __fresh"
         f" FROM (SELECT * FROM {rows} AS new"
@@ -143,11 +143,11 @@ def _apply_selectively(cursor: duckdb.DuckDBPyConnection, table: Table, manner: 
 
 def _final_value(column: Column, manner: Manner) -> str:
     if column.name in manner.columns:
-        return f"new.{quoted(column.name)}"
+        return f"new.{quote(column.name)}"
     default = f"CAST(NULL AS {column.type.duckdb})"
     if column.default:
         default = column.type.value_of(f"({column.default.sql})")
-    return f"CASE WHEN kept.rowid IS NULL THEN {default} ELSE kept.{quoted(column.name)} END"
+    return f"CASE WHEN kept.rowid IS NULL THEN {default} ELSE kept.{quote(column.name)} END"
 
 
 def _check_defaults(cursor: duckdb.DuckDBPyConnection, table: Table, manner: Manner) -> None:
@@ -155,7 +155,7 @@ def _check_defaults(cursor: duckdb.DuckDBPyConnection, table: Table, manner: Man
         if column.name in manner.columns or column.nullable or column.default:
             continue
         missing = cursor.execute(
-            f"SELECT count(*) FROM final WHERE __fresh AND __op = 0 AND {quoted(column.name)} IS NULL"
+            f"SELECT count(*) FROM final WHERE __fresh AND __op = 0 AND {quote(column.name)} IS NULL"
         ).fetchone()
         if missing and missing[0]:
             raise MissingDefault(f"Column has no default value. column: {column.name}")

@@ -111,7 +111,7 @@ class Table:
     @property
     def relation(self) -> str:
         """The DuckDB name of the stored rows, quoted."""
-        return f"{schema_of(self.database)}.{quoted(self.name)}"
+        return f"{schema_of(self.database)}.{quote(self.name)}"
 
     def column(self, name: str) -> Column | None:
         """The column of that name, whatever the letters' case."""
@@ -151,7 +151,7 @@ def _column(plain: dict[str, Any]) -> Column:
     )
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """An identifier as DuckDB reads it."""
     return '"' + name.replace('"', '""') + '"'
 
@@ -163,7 +163,7 @@ def literal(text: str) -> str:
 
 def schema_of(database: str) -> str:
     """The DuckDB schema of a StarRocks database, quoted; the prefix keeps clear of DuckDB's own schemas."""
-    return quoted(f"db_{database}")
+    return quote(f"db_{database}")
 
 
 class Registry:
@@ -227,7 +227,7 @@ class Registry:
         self.check_database(table.database)
         if self.find(table.database, table.name):
             raise CatalogError(f"Table '{table.name}' already exists", TABLE_EXISTS)
-        columns = ", ".join(f"{quoted(column.name)} {column.type.duckdb}" for column in table.columns)
+        columns = ", ".join(f"{quote(column.name)} {column.type.duckdb}" for column in table.columns)
         cursor.execute(f"CREATE TABLE {table.relation} ({columns})")
         cursor.execute("INSERT INTO meta.tables VALUES (?, ?, ?)", [table.database, table.name, table.to_json()])
 

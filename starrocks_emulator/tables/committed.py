@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import duckdb
 
 from starrocks_emulator.tables.apply import Manner, apply_rows
-from starrocks_emulator.tables.catalog import Registry, quoted
+from starrocks_emulator.tables.catalog import Registry, quote
 
 TableName = tuple[str, str]
 
@@ -166,8 +166,8 @@ def keep_rows(cursor: duckdb.DuckDBPyConnection, txn_id: int, name: TableName, m
     """Put `rows` aside for `publish_rows`, inside the caller's transaction."""
     row = cursor.execute("SELECT coalesce(max(place), 0) + 1 FROM meta.waiting").fetchone()
     place = row[0] if row else 1
-    relation = f"waiting.{quoted(f'rows_{place}')}"
-    columns = ", ".join(quoted(column) for column in manner.columns)
+    relation = f"waiting.{quote(f'rows_{place}')}"
+    columns = ", ".join(quote(column) for column in manner.columns)
     cursor.execute(f"CREATE TABLE {relation} AS SELECT {columns}, __op, __arrival FROM {rows}")
     cursor.execute(
         "INSERT INTO meta.waiting VALUES (?, ?, ?, ?, ?, ?)", [place, txn_id, *name, manner.to_json(), relation]

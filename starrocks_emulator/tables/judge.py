@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import duckdb
 
-from starrocks_emulator.tables.catalog import Column, literal, quoted
+from starrocks_emulator.tables.catalog import Column, literal, quote
 from starrocks_emulator.tables.mapping import OP_COLUMN, field_name
 from starrocks_emulator.tables.plan import JsonLayout, Plan
 
@@ -98,7 +98,7 @@ def judged_sql(plan: Plan, source: str) -> str:
     columns = written_columns(plan)
     values = ", ".join(f"{_value_sql(plan, column)} AS {_value(column)}" for column in columns)
     texts = ", ".join(f"{_text_sql(plan, column)} AS {_text(column)}" for column in columns)
-    names = ", ".join(f"{_value(column)} AS {quoted(column.name)}" for column in columns)
+    names = ", ".join(f"{_value(column)} AS {quote(column.name)}" for column in columns)
     with_fields = f"SELECT *{_fields_sql(plan)} FROM ({source})"
     with_texts = f"SELECT *, {texts}, {_operation_text(plan)} AS op_text FROM ({with_fields})"
     with_values = f"SELECT *, {values}, {_OPERATION} AS op_value FROM ({with_texts})"
@@ -142,11 +142,11 @@ _OPERATION = (
 
 
 def _text(column: Column) -> str:
-    return quoted(f"text_{column.name.lower()}")
+    return quote(f"text_{column.name.lower()}")
 
 
 def _value(column: Column) -> str:
-    return quoted(f"value_{column.name.lower()}")
+    return quote(f"value_{column.name.lower()}")
 
 
 def _value_sql(plan: Plan, column: Column) -> str:
@@ -169,7 +169,7 @@ def _fields_sql(plan: Plan) -> str:
         column = plan.table.column(name)
         text = f"fields[{place}]" if column is None else _source_text(plan, column, place - 1)
         value = f"TRY_CAST({text} AS {plan.field_type})" if column is None else column.type.value_of(text)
-        parts.append(f", {value} AS {quoted(field_name(name))}")
+        parts.append(f", {value} AS {quote(field_name(name))}")
     return "".join(parts)
 
 

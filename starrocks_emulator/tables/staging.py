@@ -22,7 +22,7 @@ import duckdb
 
 from starrocks_emulator.tables.apply import Manner
 from starrocks_emulator.tables.bodies import ARRAY_EXPECTED, OBJECT_EXPECTED, UnreadableBody, plain_files, source_sql
-from starrocks_emulator.tables.catalog import quoted
+from starrocks_emulator.tables.catalog import quote
 from starrocks_emulator.tables.engine import ASIDE, Engine
 from starrocks_emulator.tables.judge import NO_SOURCE, Verdict, judged_sql, verdict, written_columns
 from starrocks_emulator.tables.plan import Plan
@@ -121,7 +121,7 @@ def _check_key_size(cursor: duckdb.DuckDBPyConnection, plan: Plan, name: str) ->
     ]
     if sum(column.type.length or 0 for column in texts) <= _KEY_BYTES:
         return
-    size = " + ".join(f"strlen({quoted(column.name)})" for column in texts)
+    size = " + ".join(f"strlen({quote(column.name)})" for column in texts)
     row = cursor.execute(f"SELECT max({size}) FROM {name} WHERE __reason IS NULL").fetchone()
     if row and row[0] is not None and row[0] > _KEY_BYTES:
         raise StagingFailed(f"primary key size exceed the limit, limit is {_KEY_BYTES}")

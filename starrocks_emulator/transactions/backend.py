@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from starrocks_emulator.settings import JSON_PAYLOAD_LIMIT, Limits
 from starrocks_emulator.tables.plan import PlanRejected
-from starrocks_emulator.transactions.messages import Body, Request, RowCounts, loaded
+from starrocks_emulator.transactions.messages import Body, Request, RowCounts, loaded_answer
 
 _MEBIBYTE = 1024 * 1024
 _FORMATS = frozenset({"csv", "json", "gzip", "bzip2", "lz4", "deflate", "zstd"})
@@ -266,7 +266,7 @@ class Backend:
             context.admit(request, body.length, self._limits)
             started = time.monotonic()
             size = self._ingest(context, body, cut_after)
-            return loaded(context.label, context.txn_id, size, time.monotonic() - started)
+            return loaded_answer(context.label, context.txn_id, size, time.monotonic() - started)
         except LoadRefused as refused:
             if context.abandon is not None:
                 context.abandon(refused.message)

@@ -23,8 +23,8 @@ from starrocks_emulator.transactions.messages import (
     Thrown,
     TransactionParameters,
     cancelled_task,
-    committed,
-    failed,
+    committed_answer,
+    failed_answer,
     ok,
 )
 
@@ -134,13 +134,13 @@ class Committer:
         try:
             with self._memory.lock:
                 if task.state is not TaskState.COMMITING:
-                    return failed("Transaction state not found, possibly lost due to FE leader switch")
+                    return failed_answer("Transaction state not found, possibly lost due to FE leader switch")
                 contexts = self._close_contexts(task)
                 refused = self._registration(task, faults)
             if refused is not None:
                 return refused
             self._store(task, contexts, faults)
-            return committed(task.label, task.txn_id)
+            return committed_answer(task.label, task.txn_id)
         except TableFailed as failure:
             with self._memory.lock:
                 return self._fail(task, failure)
@@ -174,7 +174,7 @@ class Committer:
             if not generation_b:
                 raise TableFailed("", error.message) from error
             self._roll_back_silently(task, error.message)
-            return committed(task.label, task.txn_id)
+            return committed_answer(task.label, task.txn_id)
         if generation_b:
             self._memory.history.drop([entry])
         return None
@@ -220,7 +220,7 @@ class Committer:
                 load.filtered, load.reasons = failure.rejected.filtered, failure.rejected.reasons
         message = cancelled_task(load.job_id if load else task.task_id, task.label, cause)
         self._memory.abort(task, f"commit failed: {cause}", message)
-        return failed(message)
+        return failed_answer(message)
 
 
 def finish_commit(memory: FrontendMemory, publisher: Publisher, txn_id: int, faults: CommitFaults) -> None:

@@ -188,7 +188,7 @@ def register(memory: FrontendMemory, task: Task, running_limit: bool = False) ->
 def refresh_committed(memory: FrontendMemory) -> None:
     """Let the history follow the store: what was COMMITTED may be VISIBLE by now."""
     with memory.lock:
-        waiting = {entry.txn_id: entry for entry in memory.history.committed()}
+        waiting = {entry.txn_id: entry for entry in memory.history.committed_transactions()}
     if not waiting:
         return
     visible = {record.txn_id for record in memory.storage.transactions() if record.state == LabelState.VISIBLE.value}

@@ -104,7 +104,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Ruling:
     """What a state says to an operation. `proceed` means: nothing stands against it, do it."""
 
     status: str = "OK"
@@ -114,20 +114,20 @@ class Answer:
     proceed: bool = False
 
 
-_GO = Answer(proceed=True)
-_STARTED = Answer("LABEL_ALREADY_EXISTS", "Transaction already started with label [{label}], txnId: {txn}", ("TxnId",))
-_USED = Answer("LABEL_ALREADY_EXISTS", "Label [{label}] has already been used.")
-_ABSENT = Answer("FAILED", "stream load task {label} does not exist", thrown=True)
-_COMMITTED = Answer("OK", "Transaction {txn} has already committed, label is {label}", ("Label", "TxnId"))
-_ABORTED = Answer("OK", "Transaction {txn} has already aborted, label is {label}", ("Label", "TxnId"))
-_VISIBLE = Answer("FAILED", "Can not abort VISIBLE transaction {txn}, label is {label}")
+_GO = Ruling(proceed=True)
+_STARTED = Ruling("LABEL_ALREADY_EXISTS", "Transaction already started with label [{label}], txnId: {txn}", ("TxnId",))
+_USED = Ruling("LABEL_ALREADY_EXISTS", "Label [{label}] has already been used.")
+_ABSENT = Ruling("FAILED", "stream load task {label} does not exist", thrown=True)
+_COMMITTED = Ruling("OK", "Transaction {txn} has already committed, label is {label}", ("Label", "TxnId"))
+_ABORTED = Ruling("OK", "Transaction {txn} has already aborted, label is {label}", ("Label", "TxnId"))
+_VISIBLE = Ruling("FAILED", "Can not abort VISIBLE transaction {txn}, label is {label}")
 
-ANSWERS: Mapping[tuple[TaskState | None, Operation], Answer] = MappingProxyType(
+RULINGS: Mapping[tuple[TaskState | None, Operation], Ruling] = MappingProxyType(
     {
         (None, Operation.BEGIN): _GO,
         (None, Operation.LOAD): _ABSENT,
         (None, Operation.COMMIT): _ABSENT,
-        (None, Operation.ROLLBACK): Answer("FAILED", "stream load task{label}does not exist", thrown=True),
+        (None, Operation.ROLLBACK): Ruling("FAILED", "stream load task{label}does not exist", thrown=True),
         #
         (TaskState.BEGIN, Operation.BEGIN): _STARTED,
         (TaskState.BEGIN, Operation.LOAD): _GO,
@@ -135,41 +135,41 @@ ANSWERS: Mapping[tuple[TaskState | None, Operation], Answer] = MappingProxyType(
         (TaskState.BEGIN, Operation.ROLLBACK): _GO,
         #
         (TaskState.COMMITING, Operation.BEGIN): _STARTED,
-        (TaskState.COMMITING, Operation.LOAD): Answer(
+        (TaskState.COMMITING, Operation.LOAD): Ruling(
             "FAILED", "stream load task {label} is committing, can not accept new loads"
         ),
-        (TaskState.COMMITING, Operation.COMMIT): Answer(
+        (TaskState.COMMITING, Operation.COMMIT): Ruling(
             "FAILED", "Transaction {txn} is already committing, label is {label}"
         ),
-        (TaskState.COMMITING, Operation.ROLLBACK): Answer(
+        (TaskState.COMMITING, Operation.ROLLBACK): Ruling(
             "FAILED", "Can not abort transaction {txn} during committing, label is {label}"
         ),
         #
         (TaskState.ABORTING, Operation.BEGIN): _STARTED,
-        (TaskState.ABORTING, Operation.LOAD): Answer("FAILED", "stream load task {label} is aborting: {reason}"),
-        (TaskState.ABORTING, Operation.COMMIT): Answer(
+        (TaskState.ABORTING, Operation.LOAD): Ruling("FAILED", "stream load task {label} is aborting: {reason}"),
+        (TaskState.ABORTING, Operation.COMMIT): Ruling(
             "FAILED", "Transaction {txn} is aborting (reason: {reason}), label is {label}"
         ),
-        (TaskState.ABORTING, Operation.ROLLBACK): Answer(
+        (TaskState.ABORTING, Operation.ROLLBACK): Ruling(
             "OK",
             "Transaction {txn} abort is already in progress, label is {label}. Background retry will continue.",
         ),
         #
         (TaskState.COMMITED, Operation.BEGIN): _USED,
-        (TaskState.COMMITED, Operation.LOAD): Answer("FAILED", "stream load task {label} has already been commited"),
+        (TaskState.COMMITED, Operation.LOAD): Ruling("FAILED", "stream load task {label} has already been commited"),
         (TaskState.COMMITED, Operation.COMMIT): _COMMITTED,
         (TaskState.COMMITED, Operation.ROLLBACK): _VISIBLE,
         #
         (TaskState.FINISHED, Operation.BEGIN): _USED,
-        (TaskState.FINISHED, Operation.LOAD): Answer("FAILED", "stream load task {label} has already been finished"),
+        (TaskState.FINISHED, Operation.LOAD): Ruling("FAILED", "stream load task {label} has already been finished"),
         (TaskState.FINISHED, Operation.COMMIT): _COMMITTED,
         (TaskState.FINISHED, Operation.ROLLBACK): _VISIBLE,
         #
         (TaskState.CANCELLED, Operation.BEGIN): _STARTED,
-        (TaskState.CANCELLED, Operation.LOAD): Answer(
+        (TaskState.CANCELLED, Operation.LOAD): Ruling(
             "FAILED", "stream load task {label} has already been cancelled: {error}"
         ),
-        (TaskState.CANCELLED, Operation.COMMIT): Answer(
+        (TaskState.CANCELLED, Operation.COMMIT): Ruling(
             "FAILED", "Can not commit CANCELLED transaction {txn}, label is {label}"
         ),
         (TaskState.CANCELLED, Operation.ROLLBACK): _ABORTED,
@@ -182,7 +182,7 @@ def refusal(task: Task | None, label: str, operation: Operation) -> Body | None:
 
     Raises `Thrown` where the server raises, so that the reply carries the Java class.
     """
-    answer = ANSWERS[task.state if task else None, operation]
+    answer = RULINGS[task.state if task else None, operation]
     if answer.proceed:
         return None
     if task is None:
@@ -261,7 +261,7 @@ class TransactionHistory:
     def all(self) -> list[Registered]:
         return list(self._by_id.values())
 
-    def committed(self) -> list[Registered]:
+    def committed_transactions(self) -> list[Registered]:
         """Transactions that are durable and not visible yet."""
         return [entry for entry in self._by_id.values() if entry.state is LabelState.COMMITTED]
 
@@ -285,7 +285,7 @@ class TransactionHistory:
             if self._newest.get((entry.database, entry.label)) == entry.txn_id:
                 del self._newest[entry.database, entry.label]
 
-    def finished(self) -> list[Registered]:
+    def finished_transactions(self) -> list[Registered]:
         return [entry for entry in self._by_id.values() if entry.state in _FINAL]
 
 

@@ -132,7 +132,7 @@ class FrontendMemory:
         with self.lock:
             matches = re.compile(pattern).search
             self._purge([label for label, task in self.tasks.items() if task.final and matches(label)])
-            self._drop([entry for entry in self.history.finished() if matches(entry.label)])
+            self._drop([entry for entry in self.history.finished_transactions() if matches(entry.label)])
         self.forget_durably()
 
     def end_holes(self, now: float) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from starrocks_emulator.transactions.backend import Backend, BodySource, LoadRefused as Refused
 from starrocks_emulator.transactions.commit import CommitFaults
-from starrocks_emulator.transactions.messages import Body, Request, Stopwatch, streamed
+from starrocks_emulator.transactions.messages import Body, Request, Stopwatch, stream_load_answer
 from starrocks_emulator.transactions.single import PUBLISH_TIMEOUT, TOO_MANY_FILTERED, Single, SingleTable, not_streamed
 
 BY_FRONTEND = "FRONTEND_STREAMING"
@@ -78,7 +78,7 @@ class Merging:
             return not_streamed(label, txn_id, refused, (0, watch.milliseconds), RequestId=asked, LeftTimeMs=0)
         entry, size = window.live.entry, body.length or 0
         figures = size, watch.milliseconds
-        return streamed(
+        return stream_load_answer(
             entry.label, entry.txn_id, "Success", "OK", (0, 0, 0), figures, RequestId=asked, LeftTimeMs=left
         )
 

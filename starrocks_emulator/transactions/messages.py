@@ -155,7 +155,7 @@ def ok(message: str = "", **more: Any) -> Body:
     return {"Status": "OK", "Message": message, **more}
 
 
-def failed(message: str) -> Body:
+def failed_answer(message: str) -> Body:
     return {"Status": "FAILED", "Message": message}
 
 
@@ -163,7 +163,7 @@ def label_already_exists(message: str, job_status: str, **more: Any) -> Body:
     return {"Status": "LABEL_ALREADY_EXISTS", "Message": message, "ExistingJobStatus": job_status, **more}
 
 
-def committed(label: str, txn_id: int) -> Body:
+def committed_answer(label: str, txn_id: int) -> Body:
     """A commit of at least one load (wire contract 2.2): no row counts, no ErrorURL."""
     return {
         "Label": label,
@@ -180,7 +180,7 @@ def cancelled_task(task_id: int, label: str, cause: str) -> str:
     return f"STREAM_LOAD_TASK:{task_id}, label{{{label}}}, error_msg{{cancel stream task for exception: {cause}}}"
 
 
-def loaded(label: str, txn_id: int, load_bytes: int, seconds: float) -> Body:
+def loaded_answer(label: str, txn_id: int, load_bytes: int, seconds: float) -> Body:
     """A backend's answer to an accepted load: bytes, never rows (wire contract 2.2)."""
     return {
         "Status": "OK",
@@ -226,7 +226,7 @@ def _rows(loaded: int, filtered: int, unselected: int) -> Body:
     }
 
 
-def ended(label: str, txn_id: int, counts: RowCounts, load_bytes: int, milliseconds: int) -> Body:
+def single_mode_answer(label: str, txn_id: int, counts: RowCounts, load_bytes: int, milliseconds: int) -> Body:
     """A backend's answer to commit and prepare in single mode (wire contract 2.3)."""
     return {
         **ok(Label=label, TxnId=txn_id),
@@ -237,12 +237,12 @@ def ended(label: str, txn_id: int, counts: RowCounts, load_bytes: int, milliseco
     }
 
 
-def refused(status: str, message: str, url: str = "", **more: Any) -> Body:
+def refused_answer(status: str, message: str, url: str = "", **more: Any) -> Body:
     """A backend's refusal in a transaction: neither Label nor TxnId, except where `more` says so."""
     return {"Status": status, **more, "Message": message, **({"ErrorURL": url} if url else {})}
 
 
-def streamed(
+def stream_load_answer(
     label: str,
     txn_id: int,
     status: str,

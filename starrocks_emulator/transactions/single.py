@@ -33,9 +33,9 @@ from starrocks_emulator.transactions.messages import (
     Stopwatch,
     Thrown,
     TransactionParameters,
-    ended,
     ok,
-    streamed,
+    single_mode_answer,
+    stream_load_answer,
 )
 
 BY_BACKEND = "BACKEND_STREAMING"
@@ -65,7 +65,7 @@ def not_streamed(label: str, txn_id: int, refused: Refused, figures: tuple[int, 
     if isinstance(refused, LabelTaken):
         more["ExistingJobStatus"] = refused.job
     rows = (*refused.rows, 0)
-    return streamed(label, txn_id, _WORDS.get(refused.status, "Fail"), refused.message, rows, figures, **more)
+    return stream_load_answer(label, txn_id, _WORDS.get(refused.status, "Fail"), refused.message, rows, figures, **more)
 
 
 @dataclass(slots=True)
@@ -203,7 +203,9 @@ class SingleTable:
             self._prepare(live, seconds)
         if not outcome.published:
             raise Refused("PUBLISH_TIMEOUT", PUBLISH_TIMEOUT)
-        return ended(context.label, live.entry.txn_id, outcome.counts, context.received_bytes, watch.milliseconds)
+        return single_mode_answer(
+            context.label, live.entry.txn_id, outcome.counts, context.received_bytes, watch.milliseconds
+        )
 
     def rollback(self, backend: Backend, request: Request) -> Body:
         live = self._of_request(backend, request)
@@ -230,8 +232,8 @@ class SingleTable:
         counts, figures = outcome.counts, (live.context.received_bytes, watch.milliseconds)
         rows = counts.loaded, counts.filtered, counts.unselected
         if outcome.published:
-            return streamed(label, live.entry.txn_id, "Success", "OK", rows, figures)
-        return streamed(label, live.entry.txn_id, "Publish Timeout", PUBLISH_TIMEOUT, rows, figures)
+            return stream_load_answer(label, live.entry.txn_id, "Success", "OK", rows, figures)
+        return stream_load_answer(label, live.entry.txn_id, "Publish Timeout", PUBLISH_TIMEOUT, rows, figures)
 
     def timeout_of(self, request: Request) -> float:
         text = request.header("timeout")

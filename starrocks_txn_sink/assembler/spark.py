@@ -26,7 +26,7 @@ from starrocks_txn_sink.assembler.rules.intake import one_partition
 from starrocks_txn_sink.assembler.rules.model import Counters, MissingBegin, OnOpenTimeout, Partition, Policy
 from starrocks_txn_sink.assembler.rules.spill import SpillStorage
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.protocol.ledger import quoted
+from starrocks_txn_sink.protocol.ledger import quote
 from starrocks_txn_sink.public_names import suggests_arguments
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _check_type(name: str, kind: T.DataType, allowed: tuple[type[T.DataType], ..
 
 
 def _column(name: str) -> Column:
-    return F.col(quoted(name))
+    return F.col(quote(name))
 
 
 def _output(prepared: T.StructType) -> T.StructType:

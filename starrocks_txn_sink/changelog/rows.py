@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, functions as F, types as T
 
 from starrocks_txn_sink.changelog.rules.conversions import RowKind
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.protocol.ledger import quoted
+from starrocks_txn_sink.protocol.ledger import quote
 
 FORMATS: Final = {
     "timeZone": "UTC",
@@ -37,7 +37,7 @@ KIND_CODES: Final = tuple(str(kind) for kind in RowKind)
 
 def column(name: str) -> Column:
     """The column of exactly this name, even with dots."""
-    return F.col(quoted(name))
+    return F.col(quote(name))
 
 
 def to_text(columns: Iterable[Column]) -> Column:

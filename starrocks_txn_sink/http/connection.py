@@ -322,7 +322,7 @@ class ThreadConnections:
 
         Raises NotSent, ReplyLost or BadReply; DeadlineExceeded if no time is left at the start.
         """
-        connect = exchange.deadline.bounded(self._connect_timeout, exchange.step)
+        connect = exchange.deadline.limit(self._connect_timeout, exchange.step)
         reply = min(exchange.reply_seconds, exchange.deadline.remaining()) or connect
         waiting = RequestTimer(exchange.deadline, exchange.reply_seconds)
         _REQUEST.set(waiting)

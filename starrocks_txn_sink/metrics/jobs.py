@@ -131,7 +131,7 @@ _SLOW_FACTOR, _SLOW_SECONDS = 3.0, 10.0
 
 
 @dataclass(slots=True)
-class JobStatus:
+class JobState:
     """State of one job. Times are seconds since the Unix epoch, 0 for never; a success resets `failed_at` to 0.
 
     `query` is the streaming query's id, '' for a batch write.
@@ -187,18 +187,18 @@ class JobStatuses:
     """Jobs by name. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._jobs: LatestValues[str, JobStatus] = LatestValues(JOBS)
+        self._jobs: LatestValues[str, JobState] = LatestValues(JOBS)
 
-    def touch(self, name: str, now: float) -> JobStatus:
+    def touch(self, name: str, now: float) -> JobState:
         """The job, created if unknown; marks it as the most recent one."""
-        job = self._jobs[name] = self._jobs.get(name) or JobStatus(name, now)
+        job = self._jobs[name] = self._jobs.get(name) or JobState(name, now)
         return job
 
-    def for_query(self, query: str) -> JobStatus | None:
+    def for_query(self, query: str) -> JobState | None:
         """The job of a streaming query; None if the query does not use the sink."""
         return next((job for job in self if job.query == query), None) if query else None
 
-    def __iter__(self) -> Iterator[JobStatus]:
+    def __iter__(self) -> Iterator[JobState]:
         return iter(self._jobs.values())
 
     def __len__(self) -> int:

@@ -28,7 +28,7 @@ from typing import Any
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.metrics.catalogue import JOBS, PARTITIONS, SPARK, VIOLATIONS
-from starrocks_txn_sink.metrics.jobs import REMEMBERED, AssemblerLevels, JobStatus, JobStatuses, committed_entry
+from starrocks_txn_sink.metrics.jobs import REMEMBERED, AssemblerLevels, JobState, JobStatuses, committed_entry
 from starrocks_txn_sink.metrics.series import History, HistorySlot, MetricValues
 from starrocks_txn_sink.metrics.source_lag import SourceLag
 from starrocks_txn_sink.metrics.spark_progress import QueryProgress
@@ -124,7 +124,7 @@ class Model:
     def _on_outage_ended(self, fields: Mapping[str, Any], now: float) -> None:
         self.jobs.touch(fields["job"], now).outage_since = 0.0
 
-    def _add_failure(self, job: JobStatus, fields: Mapping[str, Any], now: float) -> None:
+    def _add_failure(self, job: JobState, fields: Mapping[str, Any], now: float) -> None:
         """Add what a failed try at a micro-batch has counted: the lane's report, or the code of the driver's error."""
         report = fields.get("report")
         self.recent.append(

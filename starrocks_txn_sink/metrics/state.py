@@ -55,7 +55,7 @@ def _bounded(document: dict[str, Any]) -> dict[str, Any]:
     """`document` with at most _ITEMS_SHOWN items in each list but the series, and their rest counted in `left_out`."""
     left_out: dict[str, int] = {}
 
-    def shortened(name: str, value: Any) -> Any:
+    def shorten(name: str, value: Any) -> Any:
         if isinstance(value, list) and len(value) > _ITEMS_SHOWN:
             left_out[name] = len(value) - _ITEMS_SHOWN
             return value[:_ITEMS_SHOWN]
@@ -65,9 +65,9 @@ def _bounded(document: dict[str, Any]) -> dict[str, Any]:
         if part == "series":
             continue
         if isinstance(content, dict):
-            document[part] = {name: shortened(f"{part}.{name}", value) for name, value in content.items()}
+            document[part] = {name: shorten(f"{part}.{name}", value) for name, value in content.items()}
         else:
-            document[part] = shortened(part, content)
+            document[part] = shorten(part, content)
     return document | {"left_out": left_out}
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from starrocks_txn_sink.clock import ago
-from starrocks_txn_sink.metrics.jobs import JobStatus
+from starrocks_txn_sink.metrics.jobs import JobState
 from starrocks_txn_sink.metrics.model import Model
 
 _MINUTE = 60.0
@@ -186,12 +186,12 @@ def _warn(condition: object) -> Light:
     return Light.WARN if condition else Light.OK
 
 
-def _of_job(model: Model, job: JobStatus, light: Light, text: str) -> HealthStatus:
+def _of_job(model: Model, job: JobState, light: Light, text: str) -> HealthStatus:
     """A statement about one job, which names it if there are several."""
     return HealthStatus(light, f"{job.name}: {text}" if len(model.jobs) > 1 else text)
 
 
-def _last_commit(job: JobStatus, now: float) -> str:
+def _last_commit(job: JobState, now: float) -> str:
     return f"last committed {ago(now, job.last_commit)} ago" if job.last_commit else "no commit yet"
 
 

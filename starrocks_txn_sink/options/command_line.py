@@ -74,7 +74,7 @@ def print_lines(lines: Iterable[str]) -> None:
         sys.stdout.flush()
 
 
-def wrapped(lead: str, text: str, indent: int, further: int) -> list[str]:
+def wrap_text(lead: str, text: str, indent: int, further: int) -> list[str]:
     """`lead` and `text` in lines for a terminal; those after the first are indented `further`. [] for no text."""
     first, later = " " * indent, " " * (indent + further)
     lines = textwrap.wrap(lead + text, 110, initial_indent=first, subsequent_indent=later, break_long_words=False)

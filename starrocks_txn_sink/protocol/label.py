@@ -100,7 +100,7 @@ def _perform(
     listener: Listener,
 ) -> StepResult:
     if isinstance(needed, Wait):
-        clock.sleep(deadline.bounded(needed.seconds, needed.reason))
+        clock.sleep(deadline.limit(needed.seconds, needed.reason))
         return None
     try:
         if isinstance(needed, LedgerRequest):

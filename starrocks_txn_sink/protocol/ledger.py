@@ -117,10 +117,10 @@ def identifier(*names: str) -> str:
                 f"The name {name[:80]!r} is empty or holds a control character, so no statement may contain it.",
                 hint="Rename the column, table or database.",
             )
-    return ".".join(map(quoted, names))
+    return ".".join(map(quote, names))
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """A name in backticks, as StarRocks and Spark read it. Checks nothing: statements take `identifier`."""
     return "`" + name.replace("`", "``") + "`"
 

@@ -338,14 +338,14 @@ def segments_of(
             first, last = bounds[row], bounds[row + 1]
             table, piece = names[keys[first] % len(names)], data[offsets[first] : offsets[last]]
             row_index = RowIndex(positions[first:last], offsets[first : last + 1]) if with_row_index else None
-            yield unpinned(RegionRows(partition, table, piece, last - first, row_index), data.nbytes)
+            yield unpin(RegionRows(partition, table, piece, last - first, row_index), data.nbytes)
             row += 1
         if complete:
             at = rows.positions[low:high][rows.ends[low:high]]
             yield PositionSpan(partition, int(at[0]), int(at[-1]), len(at), digests.get(partition, ""))
 
 
-def unpinned(rows: RegionRows, buffer_bytes: int) -> RegionRows:
+def unpin(rows: RegionRows, buffer_bytes: int) -> RegionRows:
     """The rows, copied if they are a small part of a buffer of `buffer_bytes`."""
     if rows.piece.nbytes * PIN_LIMIT >= buffer_bytes:
         return rows

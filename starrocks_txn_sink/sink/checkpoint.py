@@ -164,7 +164,7 @@ class Proof:
     skips: Mapping[str, Skip] = field(default_factory=dict)
     accepted: Sequence[str] = ()
 
-    def advanced(self, batch: int, receipts: Sequence[Receipt], reports: Sequence[LaneReport]) -> Proof:
+    def with_batch(self, batch: int, receipts: Sequence[Receipt], reports: Sequence[LaneReport]) -> Proof:
         """The proof after `batch`, whose lanes have sent `receipts` and `reports`."""
         visible = {span.partition: span.last for receipt in receipts for span in receipt.positions}
         skips = {name: skip for report in reports for name, skip in report.skips.items()}
@@ -201,16 +201,16 @@ class ProofLog:
 
     def _read(self) -> list[Proof]:
         found = []
-        with ignored("read"):
+        with log_failure("read"):
             for name in sorted(self.directory.names(VISIBLE)):
-                with ignored("read"), self.directory.open(f"{VISIBLE}/{name}") as file:
+                with log_failure("read"), self.directory.open(f"{VISIBLE}/{name}") as file:
                     found.append(Proof.from_json(file.read()))
         return found
 
     def has_own(self) -> bool:
         """Whether a proof of this very run is there; False where the files cannot be read."""
         names: list[str] = []
-        with ignored("read"):
+        with log_failure("read"):
             names = self.directory.names(VISIBLE)
         return any(name.endswith(f"-{self.epoch}.json") for name in names)
 
@@ -238,7 +238,7 @@ class ProofLog:
     def write(self, proof: Proof) -> None:
         """Write `proof`, and delete all files but the newest."""
         name = f"{proof.batch:012d}-{self.epoch}.json"
-        with ignored("written"):
+        with log_failure("written"):
             self.directory.write(f"{VISIBLE}/{name}", proof.to_json())
             names = sorted(self.directory.names(VISIBLE))
             older, newer = [each for each in names if each < name], [each for each in names if each > name]
@@ -247,7 +247,7 @@ class ProofLog:
 
 
 @contextlib.contextmanager
-def ignored(what: str) -> Iterator[None]:
+def log_failure(what: str) -> Iterator[None]:
     try:
         yield
     except Exception:

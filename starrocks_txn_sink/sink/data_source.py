@@ -67,7 +67,7 @@ class LaneWrite:
 
     def finish(self, messages: plain_frames.CommitMessages) -> None:
         """Check that every lane has sent its message, and log receipts and warnings. Raises InputError."""
-        lanes, sent = plain_frames.arrived(messages)
+        lanes, sent = plain_frames.collect_messages(messages)
         if sorted(each.lane for each in lanes) != list(range(self.task.options.lane_count)):
             raise InputError(
                 f"{len(lanes)} of {self.task.options.lane_count} lanes were written: the frame has other partitions "
@@ -208,12 +208,12 @@ class StarRocksStreamWriter(LaneWrite, StreamArrowWriter):
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self.finish(messages)
-        lanes, sent = plain_frames.arrived(messages)
+        lanes, sent = plain_frames.collect_messages(messages)
         before = next((each.before for each in lanes if each.before is not None), None)
         if before is None or self.proofs is None:
             return
         receipts = of_kind(sent, Receipt)
-        proof = before.advanced(batchId, receipts, of_kind(sent, LaneReport))
+        proof = before.with_batch(batchId, receipts, of_kind(sent, LaneReport))
         if receipts or proof.skips:  # no proof without news: this run's first one says that its lanes have asked
             ProofLog(self.proofs, self.task.epoch).record_within(proof, _PROOF_SECONDS)
 

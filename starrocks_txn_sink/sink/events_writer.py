@@ -228,9 +228,9 @@ class EventsWriter:
     ) -> None:
         touched = _merge_partitions(carried)
         inline = [item for each in carried for item in each.inline.items()]
-        after = before.updated(task.batch_id, self.log.query if self.log is not None else "", touched, inline)
+        after = before.with_batch(task.batch_id, self.log.query if self.log is not None else "", touched, inline)
         late, flows, notices = expire(self.assembly.policy, after.partitions, now)
-        after = after.updated(after.batch, after.query, late, ())
+        after = after.with_batch(after.batch, after.query, late, ())
         if self.log is not None:
             if not committed:  # no lane has checked the owner, and a fenced run must not publish
                 check_still_owner(task.options, self.session)

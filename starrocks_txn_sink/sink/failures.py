@@ -196,7 +196,7 @@ class FailureBoard:
         self._guard = threading.Lock()
         self.last: LatestValues[str, Failure] = LatestValues(_QUERIES)  # by query
         self._waiting: dict[str, Failure] = {}
-        self._awaited: set[str] = set()
+        self._reserved: set[str] = set()
 
     def post(self, query: str, failure: Failure) -> None:
         """Keep the failure of a micro-batch of `query`, and print its block soon."""
@@ -221,19 +221,19 @@ class FailureBoard:
             return self.last.pop(query, None)
 
     @contextlib.contextmanager
-    def awaited(self, query: str) -> Iterator[None]:
+    def reserve(self, query: str) -> Iterator[None]:
         """Within it the caller takes the failures of `query`, so no timer prints them."""
         with self._guard:
-            self._awaited.add(query)
+            self._reserved.add(query)
         try:
             yield
         finally:
             with self._guard:
-                self._awaited.discard(query)
+                self._reserved.discard(query)
 
     def _print_late(self, query: str, failure: Failure) -> None:
         with self._guard:
-            if query in self._awaited or self._waiting.get(query) is not failure:
+            if query in self._reserved or self._waiting.get(query) is not failure:
                 return
             del self._waiting[query]
         print_block(failure)

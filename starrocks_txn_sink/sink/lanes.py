@@ -142,7 +142,7 @@ def run_shared(task: LaneTask, run_lanes: RunLanes) -> list[Message]:
                 failures += 1
                 if not error.retryable or failures >= options.max_attempts or deadline.expired():
                     raise
-                clock.sleep(deadline.bounded(backoff.seconds(failures - 1, rng), "another attempt"))
+                clock.sleep(deadline.limit(backoff.seconds(failures - 1, rng), "another attempt"))
             reports += attempt.reports
     raise AssertionError("A count does not end.")
 

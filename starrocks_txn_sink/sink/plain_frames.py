@@ -80,7 +80,7 @@ class LaneMessage(datasource.WriterCommitMessage):
 CommitMessages = Sequence[datasource.WriterCommitMessage | None]
 
 
-def arrived(messages: CommitMessages) -> tuple[list[LaneMessage], list[Message]]:
+def collect_messages(messages: CommitMessages) -> tuple[list[LaneMessage], list[Message]]:
     """The messages that tasks have sent, and the lanes' messages in them."""
     sent = [message for message in messages if isinstance(message, LaneMessage)]
     return sent, [each for message in sent for each in message.messages]
@@ -161,7 +161,7 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
         """Commit the rows of all tasks, or raise the error of the task that explains the most."""
-        tasks, sent = arrived(messages)
+        tasks, sent = collect_messages(messages)
         if len(tasks) != len(messages):
             raise InputError(f"{len(messages) - len(tasks)} of {len(messages)} tasks sent no message.")
         with RESOURCES.lease(self.task.options) as resources:

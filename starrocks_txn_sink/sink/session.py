@@ -36,7 +36,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import dead_letters, fencing, ledger
 from starrocks_txn_sink.protocol.label import LabelPrefix, Result, Steps, run
 from starrocks_txn_sink.rows.segments import Skip
-from starrocks_txn_sink.sink.checkpoint import Proof, ProofLog, ignored
+from starrocks_txn_sink.sink.checkpoint import Proof, ProofLog, log_failure
 from starrocks_txn_sink.sink.lifecycle import run_with_timeout
 from starrocks_txn_sink.sink.typed.tables import Tables
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
@@ -403,7 +403,7 @@ def see_query(checkpoint: StateDirectory, proofs: ProofLog, seconds: float = 10.
     found: list[SeenQuery] = []
 
     def look() -> None:
-        with ignored("read"):
+        with log_failure("read"):
             begun, ended = (_numbers(checkpoint, folder) for folder in ("offsets", "commits"))
             with checkpoint.open("metadata") as file:
                 query = str(orjson.loads(file.read())["id"])

@@ -179,7 +179,7 @@ def _run_once(
     with contextlib.ExitStack() as stack:
         try:
             query = start()
-            stack.enter_context(failures.FAILURES.awaited(str(query.id)))
+            stack.enter_context(failures.FAILURES.reserve(str(query.id)))
             if quiet:
                 _silence_spark()
             _await(query, stop, stop_seconds)

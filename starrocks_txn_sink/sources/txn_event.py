@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, functions as F, types as T
 
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.protocol.ledger import quoted
+from starrocks_txn_sink.protocol.ledger import quote
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, OnMalformed, TxnEventLines
 
@@ -129,4 +129,4 @@ def check_input(df: DataFrame, needed: tuple[str, ...], advice: str = "") -> Non
 
 def named_column(name: str) -> Column:
     """The column of exactly this name, even with dots."""
-    return F.col(quoted(name))
+    return F.col(quote(name))

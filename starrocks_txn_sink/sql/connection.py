@@ -53,7 +53,7 @@ class Answer:
         if any(len(row) != len(self.columns) for row in self.rows):
             raise ValueError("a row has another number of columns")
 
-    def named(self) -> list[Row]:
+    def as_dicts(self) -> list[Row]:
         """The rows as dicts. Column names are in lower case, because versions of StarRocks differ in their case."""
         names = [name.lower() for name in self.columns]
         return [dict(zip(names, row, strict=True)) for row in self.rows]
@@ -79,7 +79,7 @@ class QueryPort:
         self._quotes_server = quotes_server
         self._driver: Driver | None = None
         settings = login(options, address)
-        seconds = deadline.bounded(options.connect_timeout, f"connecting to {address.netloc}")
+        seconds = deadline.limit(options.connect_timeout, f"connecting to {address.netloc}")
         with self._typed():
             self._socket = BoundedSocket(dial(address, seconds), deadline.earlier(options.read_timeout))
             self._driver = Driver(**settings)
@@ -131,7 +131,7 @@ class QueryPort:
 
     @contextlib.contextmanager
     def _exchange(self, deadline: Deadline) -> Iterator[Driver]:
-        deadline.bounded(1.0, f"the answer of {self.address.netloc}")
+        deadline.limit(1.0, f"the answer of {self.address.netloc}")
         if self._driver is None:
             raise QueryFailed("The connection to the query port is closed.", place=self.address.netloc)
         self._socket.deadline = deadline
@@ -174,7 +174,7 @@ class BoundedSocket:
         self._socket = connected
         self.deadline = deadline
 
-    def bound(self) -> Any:
+    def apply_deadline(self) -> Any:
         """The socket, for one call that takes no longer than there is time left."""
         left = self.deadline.remaining()
         if left <= 0.0:
@@ -186,13 +186,13 @@ class BoundedSocket:
         """Ignore the driver's timeouts: each of them would start again."""
 
     def sendall(self, data: bytes) -> None:
-        self.bound().sendall(data)
+        self.apply_deadline().sendall(data)
 
     def makefile(self, _: str) -> io.BufferedReader:
         return io.BufferedReader(_Received(self))
 
     def start_tls(self, wrap: Callable[..., ssl.SSLSocket], host: str) -> None:
-        self._socket = wrap(self.bound(), server_hostname=host)
+        self._socket = wrap(self.apply_deadline(), server_hostname=host)
 
     def peer(self) -> Any:
         return self._socket.getpeername()
@@ -209,7 +209,7 @@ class _Received(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        received: int = self._bounded.bound().recv_into(buffer)
+        received: int = self._bounded.apply_deadline().recv_into(buffer)
         return received
 
 
@@ -267,7 +267,7 @@ class SqlConnection:
 
     def rows(self, sql: str, parameters: tuple[object, ...] = ()) -> list[Row]:
         """All rows as dicts, with column names in lower case."""
-        return self._port.run(sql, parameters, self._within(self._options.read_timeout)).named()
+        return self._port.run(sql, parameters, self._within(self._options.read_timeout)).as_dicts()
 
     def value(self, sql: str, parameters: tuple[object, ...] = ()) -> Any:
         """The first column of the first row; None without rows."""
@@ -326,8 +326,8 @@ class LeaderConnection:
     def _fitting_replication(self, replication: int | None, refused: QueryRefused, deadline: Deadline) -> int:
         """The number of backends if the cluster has fewer than replicas are wanted by default; else raises."""
         try:
-            nodes = self._run("SHOW BACKENDS", (), deadline).named()
-            default = self._run("ADMIN SHOW FRONTEND CONFIG LIKE 'default_replication_num'", (), deadline).named()
+            nodes = self._run("SHOW BACKENDS", (), deadline).as_dicts()
+            default = self._run("ADMIN SHOW FRONTEND CONFIG LIKE 'default_replication_num'", (), deadline).as_dicts()
         except QueryRefused:
             raise refused from None  # without the privilege to ask
         alive = count_alive(nodes)
@@ -349,7 +349,7 @@ class LeaderConnection:
                     self._drop()
                 if self._port is None:
                     self._port = self._find_leader(deadline)
-                deadline.bounded(self._options.read_timeout, "the ledger's answer")
+                deadline.limit(self._options.read_timeout, "the ledger's answer")
                 return self._port.run(sql, parameters, deadline.earlier(self._options.read_timeout))
             except StarRocksSinkError:
                 self._drop()  # another frontend may lead now
@@ -412,7 +412,7 @@ class LeaderConnection:
                 hint="Grant the user OPERATE ON SYSTEM, or set find_leader=False and let query_url name the leader "
                 "alone.",
             ) from None
-        frontends = answer.named()
+        frontends = answer.as_dicts()
         leader = next(filter(leads, frontends), None)
         return None if leader is None or len(frontends) == 1 else self._other_leader(port, leader)
 

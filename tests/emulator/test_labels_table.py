@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from starrocks_emulator.transactions.labels import (
-    ANSWERS,
     FINAL,
     MOVES,
+    RULINGS,
     IllegalMove,
     Operation,
     Task,
@@ -28,7 +28,7 @@ def task(state: TaskState) -> Task:
 
 
 def test_every_state_answers_every_operation() -> None:
-    assert set(ANSWERS) == set(itertools.product([None, *TaskState], OPERATIONS))
+    assert set(RULINGS) == set(itertools.product([None, *TaskState], OPERATIONS))
 
 
 @pytest.mark.parametrize(

@@ -153,5 +153,5 @@ class AssemblingDriver(Driver):
             assert slot.carry is not None
             touched |= slot.carry.partitions
             inline |= slot.carry.inline
-        self._log.publish(self._before.updated(self._batch, "q", touched, inline.items()))
+        self._log.publish(self._before.with_batch(self._batch, "q", touched, inline.items()))
         super()._acknowledge()

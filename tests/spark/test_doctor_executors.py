@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from starrocks_txn_sink.operations.doctor.executors import check_executors
-from starrocks_txn_sink.operations.doctor.target import Endpoint, Severity, Target
+from starrocks_txn_sink.operations.doctor.target import ServerPort, Severity, Target
 from starrocks_txn_sink.options import SinkOptions
 
 pytestmark = pytest.mark.spark
@@ -19,7 +19,10 @@ def test_executors_tell_what_they_reach_and_have(spark: SparkSession) -> None:
     options = SinkOptions(load_url="http://127.0.0.1:1", database="shop", delivery="at-least-once")
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        endpoints = [Endpoint("frontend", *listening.getsockname()), Endpoint("backend", *closed.getsockname())]
+        endpoints = [
+            ServerPort("frontend", *listening.getsockname()),
+            ServerPort("backend", *closed.getsockname()),
+        ]
         target = Target(options, None, executors=2, endpoints=endpoints)
         with closing(target):
             found = list(check_executors(target))

@@ -44,10 +44,10 @@ class IncrementalBench:
                 for partition, count in zip(released.names, released.counts, strict=True):
                     self.out.setdefault(partition, []).extend(itertools.islice(rows, int(count)))
             self.peak = max(self.peak, assembler._held)
-        after = before.updated(self.batch, "q", assembler.carry_over(), storage.new_inline.items())
+        after = before.with_batch(self.batch, "q", assembler.carry_over(), storage.new_inline.items())
         storage.close()
         late, flows, _ = expire(self.policy, after.partitions, now)
-        after = after.updated(self.batch, "q", late, ())
+        after = after.with_batch(self.batch, "q", late, ())
         self.total = followed_by(self.total, sum((assembler.flows, flows), after.levels()))
         for each in after.partitions.values():
             assert set(each.places) == {number for opened in each.state.open for number in opened.blobs}

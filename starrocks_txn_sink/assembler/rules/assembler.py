@@ -260,7 +260,7 @@ def _changes(
         if len(blobs) > 1:
             size = sum(blob.nbytes for blob in blobs.values())
         added[at].update(blobs)
-        still[at].append(each.extended(rows.num_rows, size if blobs else 0, tuple(blobs)))
+        still[at].append(each.with_rows(rows.num_rows, size if blobs else 0, tuple(blobs)))
     ends, counts = intake.positions[intake.ends - 1].tolist(), intake.counts.tolist()
     last = [at if new else state.last_position for at, new, state in zip(ends, counts, before, strict=True)]
     return dict(zip(intake.names, map(_change, before, last, still, added), strict=True))

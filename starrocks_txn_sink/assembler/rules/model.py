@@ -122,7 +122,7 @@ class OpenTransaction:
     blobs: tuple[int, ...] = ()
     dropped: bool = False
 
-    def extended(self, rows: int, added: int, blobs: tuple[int, ...]) -> OpenTransaction:
+    def with_rows(self, rows: int, added: int, blobs: tuple[int, ...]) -> OpenTransaction:
         return replace(self, rows=self.rows + rows, bytes=self.bytes + added, blobs=self.blobs + blobs)
 
     def as_dropped(self) -> OpenTransaction:

@@ -71,7 +71,7 @@ class Manifest:
         """The levels of all source partitions; no flows."""
         return sum((Counters().with_levels_of(each.state) for each in self.partitions.values()), Counters())
 
-    def updated(
+    def with_batch(
         self, batch: int, query: str, touched: Mapping[str, CarriedState], inline: Iterable[tuple[str, bytes]]
     ) -> Manifest:
         """The manifest after one more micro-batch; `touched` are the source partitions with events in it."""

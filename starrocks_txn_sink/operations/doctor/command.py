@@ -11,7 +11,7 @@ from typing import Any
 
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.operations.doctor import executors, frontends, libraries, privileges, server, tables
-from starrocks_txn_sink.operations.doctor.target import Check, Finding, SectionSkipped, Severity, Target, exit_code
+from starrocks_txn_sink.operations.doctor.target import Finding, SectionSkipped, Severity, Target, Topic, exit_code
 from starrocks_txn_sink.operations.rehearsal import command as rehearsal
 from starrocks_txn_sink.operations.rehearsal.findings import Verdict
 from starrocks_txn_sink.operations.rehearsal.stage import Stage, Terms
@@ -26,8 +26,8 @@ def text_lines(section: str, finding: Finding, first: bool) -> Iterator[str]:
         yield section
     place = f"  [{finding.place}]" if finding.place else ""
     yield f"  {_MARKS[finding.severity]:<4} {finding.check}: {finding.what}{place}"
-    yield from command_line.wrapped("Why: ", finding.why, 7, 5)
-    yield from command_line.wrapped("Do:  ", finding.advice, 7, 5)
+    yield from command_line.wrap_text("Why: ", finding.why, 7, 5)
+    yield from command_line.wrap_text("Do:  ", finding.advice, 7, 5)
 
 
 def summary_line(findings: Sequence[Finding]) -> str:
@@ -75,17 +75,17 @@ def check_rehearsal(target: Target) -> Iterator[Finding]:
     """Run the checks of `rehearse` in `target.scratch`: a difference that needs an action is a failure."""
     options = replace(target.options, database=str(target.scratch))
     with closing(Stage(options, Terms())) as stage, rehearsal.interrupted_once():
-        for check, found in [(one.check, one.finding) for one in rehearsal.collect(stage, lambda _: None)]:
+        for check, found in [(one.check, one.evidence) for one in rehearsal.collect(stage, lambda _: None)]:
             if found.verdict in (Verdict.AS_EXPECTED, Verdict.HARMLESS):
                 why = f"; harmless, because {found.why}" if found.why else ""
-                yield Check(check.name).good(found.what + why)
+                yield Topic(check.name).good(found.what + why)
             elif found.verdict is Verdict.DIFFERS:
-                yield Check(check.name).failure(found.what, f"Expected: {check.expects}", found.advice)
+                yield Topic(check.name).failure(found.what, f"Expected: {check.expects}", found.advice)
             elif found.verdict is Verdict.NOT_SEEN:
                 advice = "Solve what the line says, and run `starrocks-txn-sink rehearse`."
-                yield Check(check.name).warning(found.what, found.why or f"Expected: {check.expects}", advice)
+                yield Topic(check.name).warning(found.what, found.why or f"Expected: {check.expects}", advice)
             else:
-                yield Check(check.name).skipped(found.what)
+                yield Topic(check.name).skip(found.what)
 
 
 def examine(target: Target, name: str, section: Section) -> Iterator[Finding]:
@@ -93,10 +93,10 @@ def examine(target: Target, name: str, section: Section) -> Iterator[Finding]:
     try:
         yield from section(target)
     except SectionSkipped as reason:
-        yield Check(name).skipped(f"not checked: {reason}")
+        yield Topic(name).skip(f"not checked: {reason}")
     except StarRocksSinkError as error:
         why = "The section ended early, so later checks of it did not run."
-        yield Check(name).failure(error.message, why, error.advice or "Solve the findings above first.")
+        yield Topic(name).failure(error.message, why, error.advice or "Solve the findings above first.")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

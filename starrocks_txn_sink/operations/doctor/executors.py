@@ -15,7 +15,7 @@ import pyarrow as pa
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.operations.doctor import libraries
 from starrocks_txn_sink.operations.doctor.server import judge_clock
-from starrocks_txn_sink.operations.doctor.target import Check, Endpoint, Finding, Severity, Target
+from starrocks_txn_sink.operations.doctor.target import Finding, ServerPort, Severity, Target, Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ _WHY = "Lanes run as Python tasks on the executors."
 class ExecutorProbe:
     """Function of each task: probes every endpoint, lists the libraries, reads the clock. Picklable."""
 
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[ServerPort, ...]
     timeout: float
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -47,12 +47,12 @@ class ExecutorProbe:
 def check_executors(target: Target) -> Iterator[Finding]:
     """Run the job with `target.executors` tasks and report each host once."""
     if target.executors is None:
-        yield Check("executor").skipped("not checked (--no-spark)")
+        yield Topic("executor").skip("not checked (--no-spark)")
         return
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        yield Check("executor").skipped("pyspark is not installed here")
+        yield Topic("executor").skip("pyspark is not installed here")
         return
     try:
         session, ours = _session(SparkSession, target)
@@ -78,7 +78,7 @@ def check_executors(target: Target) -> Iterator[Finding]:
 def judge_speculation(setting: str) -> Iterator[Finding]:
     """A warning if Spark starts copies of slow tasks; pure."""
     if setting.lower() == "true":
-        yield Check("executor.speculation").warning(
+        yield Topic("executor.speculation").warning(
             "spark.speculation is on.",
             "A copy of a slow lane reads and loads the lane's rows a second time, and takes the lane over: the first "
             "try then fails with `fenced`, which counts against spark.task.maxFailures. Rows stay right.",
@@ -89,7 +89,7 @@ def judge_speculation(setting: str) -> Iterator[Finding]:
 def judge_broken(error: Exception, what: str) -> Finding:
     """Finding for a Spark error, with the first line of its message; pure."""
     said = str(error).strip().splitlines()[:1]
-    return Check("executor.spark").failure(
+    return Topic("executor.spark").failure(
         f"{what}: {type(error).__name__}: {' '.join(said)[:200]}",
         _WHY,
         "Check JAVA_HOME, PYSPARK_PYTHON (its Python needs pandas, pyarrow, protobuf) and the cluster's own log.",
@@ -115,9 +115,9 @@ def judge_reports(reports: list[dict[str, Any]], before: float, after: float) ->
         for seen in report["probes"]:
             yield Finding(**{**seen, "severity": Severity(seen["severity"])})
     if not reports:
-        yield Check("executor.spark").failure("The Spark job returned nothing.", _WHY, "Read the cluster's own log.")
+        yield Topic("executor.spark").failure("The Spark job returned nothing.", _WHY, "Read the cluster's own log.")
     else:
-        yield Check("executor.spark").good(f"{len(reports)} task(s) ran on {len(hosts)} host(s)")
+        yield Topic("executor.spark").good(f"{len(reports)} task(s) ran on {len(hosts)} host(s)")
 
 
 def _session(spark: type[SparkSession], target: Target) -> tuple[SparkSession, bool]:

@@ -13,7 +13,7 @@ from starrocks_txn_sink.errors import AuthenticationFailed, QueryFailed, QueryRe
 from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.http.transport import read_load_state, read_reply
 from starrocks_txn_sink.operations.doctor.server import judge_versions
-from starrocks_txn_sink.operations.doctor.target import Check, Finding, Severity, Target
+from starrocks_txn_sink.operations.doctor.target import Finding, Severity, Target, Topic
 from starrocks_txn_sink.options.addresses import HOST_HINT, Address, parse_location
 from starrocks_txn_sink.options.redirects import RedirectRules
 from starrocks_txn_sink.protocol import ledger, refusals
@@ -44,7 +44,7 @@ def check_addresses(target: Target) -> Iterator[Finding]:
 
 
 def _check_login(target: Target, address: Address) -> Finding:
-    check, user = Check("sql.login", address.netloc), target.options.username
+    check, user = Topic("sql.login", address.netloc), target.options.username
     why = "The ledger is read and written over SQL."
     try:
         target.log_in(address).close()
@@ -70,21 +70,21 @@ def check_leader(target: Target) -> Iterator[Finding]:
         try:
             redirect = _ask_for_leader(target, address)
         except AuthenticationFailed as error:
-            yield Check("http.login", place).failure(
+            yield Topic("http.login", place).failure(
                 "The frontend rejected the user name or password (HTTP 401).",
                 "Every request carries user name and password.",
                 error.advice,
             )
         except StarRocksSinkError as error:
             why = "Every load starts with a request to a frontend."
-            yield Check("frontend.answer", place).failure(error.message, why, error.advice)
+            yield Topic("frontend.answer", place).failure(error.message, why, error.advice)
         else:
             if redirect is None:
-                yield Check("frontend.leader", place).good("answers as leader")
+                yield Topic("frontend.leader", place).good("answers as leader")
             else:
                 yield from _follow_redirect(target, parse_location(redirect.location), place)
     if target.leader is None:
-        yield Check("frontend.leader").failure(
+        yield Topic("frontend.leader").failure(
             "No frontend of load_url answers as leader or redirects to it.",
             "Only the leader answers the steps of a StarRocks transaction.",
             "Solve the findings above first.",
@@ -94,7 +94,7 @@ def check_leader(target: Target) -> Iterator[Finding]:
 def _follow_redirect(target: Target, named: Address | None, place: str) -> Iterator[Finding]:
     """Check the address that the follower at `place` redirected to: allowed, reachable, and really the leader."""
     if named is None:
-        yield Check("frontend.redirect", place).failure(
+        yield Topic("frontend.redirect", place).failure(
             "The frontend's redirect has no usable Location header.",
             "A follower redirects every request to the leader.",
             "Check which server answers at this address: a proxy may have rewritten the redirect.",
@@ -125,8 +125,8 @@ def judge_redirect(check: str, named: Address, rules: RedirectRules, role: str, 
     rewritten = rules.rewrite(named)
     shown = str(rewritten) if rewritten == named else f"{named}, rewritten to {rewritten}"
     if rules.allows(rewritten):
-        return Check(check, place).good(f"{role} is at {shown}, which is allowed")
-    return Check(check, place).failure(
+        return Topic(check, place).good(f"{role} is at {shown}, which is allowed")
+    return Topic(check, place).failure(
         f"The redirect leads to {shown}, which is neither a host of load_url nor in redirect_hosts.",
         "The password travels with every request, so the sink follows redirects to configured hosts only.",
         f"If that server is yours, set {rules.option_line(rewritten)}, or rewrite it with redirect_map.",
@@ -149,7 +149,7 @@ def check_members(target: Target) -> Iterator[Finding]:
     try:
         address = rules.query_target(str(leader["ip"]), int(leader["queryport"]))
     except ValueError:
-        yield Check("frontend.query_leader").failure(
+        yield Topic("frontend.query_leader").failure(
             "SHOW FRONTENDS gives the leader an address that is no host and port.",
             "The sink logs in nowhere else than at a plain host and port.",
             HOST_HINT,
@@ -164,8 +164,8 @@ def check_members(target: Target) -> Iterator[Finding]:
 def judge_query_leader(address: Address, rules: RedirectRules) -> Finding:
     """Whether the sink would log in at the leader's query port `address`; pure."""
     if rules.allows_query(address):
-        return Check("frontend.query_leader").good(f"the leader's query port {address.netloc} is allowed")
-    return Check("frontend.query_leader", address.netloc).failure(
+        return Topic("frontend.query_leader").good(f"the leader's query port {address.netloc} is allowed")
+    return Topic("frontend.query_leader", address.netloc).failure(
         f"The leader's query port is {address.netloc}, whose host no option names.",
         "The sink logs in at configured hosts only.",
         f"If that server is yours, set {rules.option_line(address)}, or rewrite it with redirect_map.",
@@ -175,8 +175,8 @@ def judge_query_leader(address: Address, rules: RedirectRules) -> Finding:
 def judge_refusal(error: QueryRefused, find_leader: bool) -> Finding:
     """Finding for a refused SHOW FRONTENDS; pure."""
     if not find_leader:
-        return Check("privilege.operate").good("SHOW FRONTENDS is refused, and find_leader=False does not need it")
-    return Check("privilege.operate").failure(
+        return Topic("privilege.operate").good("SHOW FRONTENDS is refused, and find_leader=False does not need it")
+    return Topic("privilege.operate").failure(
         f"SHOW FRONTENDS is refused: {error.message}",
         "The sink finds the leader with it: a follower lags behind and may return an old ledger.",
         "Grant OPERATE ON SYSTEM to the user, or set find_leader=False and let query_url name the leader alone.",
@@ -185,23 +185,23 @@ def judge_refusal(error: QueryRefused, find_leader: bool) -> Finding:
 
 def judge_members(rows: Sequence[Row]) -> Iterator[Finding]:
     """Findings for the rows of SHOW FRONTENDS; pure."""
-    yield Check("privilege.operate").good("SHOW FRONTENDS is allowed")
+    yield Topic("privilege.operate").good("SHOW FRONTENDS is allowed")
     for row in rows:
         if not is_alive(row):
-            yield Check("frontend.alive", str(row.get("name", ""))).warning(
+            yield Topic("frontend.alive", str(row.get("name", ""))).warning(
                 f"The frontend {row.get('ip')} is not alive.",
                 "With one frontend less, the next failure may leave no leader.",
                 "Start it, or remove it from the cluster.",
             )
     leader = next(filter(leads, rows), None)
     if leader is None:
-        yield Check("frontend.leader").failure(
+        yield Topic("frontend.leader").failure(
             "SHOW FRONTENDS names no leader.",
             "Nothing can be committed without one.",
             "Read the frontends' logs: an election may not end.",
         )
     else:
-        yield Check("frontend.members").good(
+        yield Topic("frontend.members").good(
             f"{len(rows)} frontend(s), the leader is {leader['ip']}:{leader['queryport']}"
         )
 
@@ -250,9 +250,9 @@ def check_empty_transaction(target: Target) -> Iterator[Finding]:
 
 def judge_begin(reply: Reply, database: str) -> Finding:
     if reply.status is Status.OK:
-        return Check("transaction.begin").good(f"a transaction can begin in {database}")
+        return Topic("transaction.begin").good(f"a transaction can begin in {database}")
     error = refusals.begin_error(reply, "")
-    return Check("transaction.begin").failure(
+    return Topic("transaction.begin").failure(
         f"The server refused to begin a transaction: {reply.message[:200]}",
         "The sink writes every row in a transaction.",
         error.advice or "Check the database's name, the warehouse, and that the server is StarRocks 4.0.7 or later.",
@@ -261,8 +261,8 @@ def judge_begin(reply: Reply, database: str) -> Finding:
 
 def judge_rollback(reply: Reply) -> Finding:
     if reply.status is Status.OK:
-        return Check("transaction.rollback").good("and roll back")
-    return Check("transaction.rollback").failure(
+        return Topic("transaction.rollback").good("and roll back")
+    return Topic("transaction.rollback").failure(
         f"The server refused to roll back: {reply.message[:200]}",
         "The sink rolls a failed attempt back before it sends the rows again.",
         "Read the leader's log: frontends forget live transactions when they restart or change the leader.",
@@ -286,9 +286,7 @@ def check_backends(target: Target) -> Iterator[Finding]:
             if rules.allows(backend):
                 yield target.reach("backend", backend)
     if not seen:
-        yield Check("backend.redirect").skipped(
-            "no backend is known: no table to load, and SHOW BACKENDS is not allowed"
-        )
+        yield Topic("backend.redirect").skip("no backend is known: no table to load, and SHOW BACKENDS is not allowed")
 
 
 def _listed_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
@@ -310,7 +308,7 @@ def _listed_address(row: Row) -> Address | Finding:
     try:
         return Address("http", str(row["ip"]).lower(), int(row["httpport"]))
     except ValueError:
-        return Check("backend.redirect").warning(
+        return Topic("backend.redirect").warning(
             f"The cluster lists a backend under {str(row['ip'])[:80]!r}, which is no host name.",
             "The sink follows no redirect to it.",
             HOST_HINT,
@@ -319,7 +317,7 @@ def _listed_address(row: Row) -> Address | Finding:
 
 def judge_dead_backend(host: str) -> Finding:
     """Warning for a backend that the cluster reports as dead; pure."""
-    return Check("backend.alive", host).warning(
+    return Topic("backend.alive", host).warning(
         f"The backend {host} is not alive.",
         "Loads go to the other backends, and commits need a quorum of replicas.",
         "Start it, or remove it from the cluster.",
@@ -359,8 +357,8 @@ def _is_listed(target: Target, trial: TrialTransaction) -> bool:
 def judge_listed(listed: bool) -> Finding:
     """Warning for a label that the query of a take-over does not list; pure. Its load has no body yet."""
     if listed:
-        return Check("transaction.listed").good("a transaction with a load is listed in information_schema.loads")
-    return Check("transaction.listed").warning(
+        return Topic("transaction.listed").good("a transaction with a load is listed in information_schema.loads")
+    return Topic("transaction.listed").warning(
         "A transaction with a load is not listed in information_schema.loads.",
         "A take-over finds there what a sleeping writer left open, and rolls it back, or rows could be written twice. "
         "Each run of a job asks again, and logs label.unlisted.",
@@ -374,14 +372,14 @@ def judge_refused_load(table: str, answer: HttpResponse) -> Finding:
     try:
         reply = read_reply(answer.status, answer.body)
     except StarRocksSinkError as error:
-        return Check("table.load", table).failure(error.message, why, error.advice)
+        return Topic("table.load", table).failure(error.message, why, error.advice)
     if reply.status is Status.OK:
-        return Check("table.load", table).failure(
+        return Topic("table.load", table).failure(
             "The empty load returned OK instead of a redirect: a proxy followed the redirect by itself.",
             "A proxy that follows redirects sends every row through the frontend and hides the backend.",
             "Set load_url to the frontends themselves.",
         )
-    return Check("table.load", table).failure(
+    return Topic("table.load", table).failure(
         f"The frontend refused a load: {reply.message[:200]}",
         why,
         "Check the table, the user's INSERT privilege and the stream-load properties.",

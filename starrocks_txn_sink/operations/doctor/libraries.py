@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from starrocks_txn_sink import compiled
-from starrocks_txn_sink.operations.doctor.target import DRIVER, Check, Finding, Target
+from starrocks_txn_sink.operations.doctor.target import DRIVER, Finding, Target, Topic
 
 Version = tuple[int, ...]
 _JAVA_SECONDS = 20.0
@@ -90,14 +90,14 @@ def check_spark_features() -> Iterator[Finding]:
     try:
         from starrocks_txn_sink.spark_version import FEATURES
     except ImportError as error:  # no Spark, or one that is too old: judge_libraries says so
-        yield Check("spark.features").skipped(str(error))
+        yield Topic("spark.features").skip(str(error))
         return
     for feature in FEATURES:
         least = ".".join(map(str, feature.least))
         if feature.works:
-            yield Check("spark.features").good(f"{feature.name} (Spark {least} and newer)")
+            yield Topic("spark.features").good(f"{feature.name} (Spark {least} and newer)")
         else:
-            yield Check("spark.features").skipped(f"{feature.name}: needs Spark {least}. {feature.instead}")
+            yield Topic("spark.features").skip(f"{feature.name}: needs Spark {least}. {feature.instead}")
 
 
 def check_libraries(target: Target) -> Iterator[Finding]:
@@ -119,18 +119,16 @@ def judge_libraries(found: Mapping[str, str | None], place: str) -> Iterator[Fin
     for need in (PYTHON, *REQUIREMENTS):
         version = found.get(need.name)
         if need.name == "protobuf" and version is None and spark < (4,):
-            yield Check("library.protobuf", place).skipped(
-                "protobuf is not installed; Spark 3 has no state that needs it"
-            )
+            yield Topic("library.protobuf", place).skip("protobuf is not installed; Spark 3 has no state that needs it")
         else:
             yield _judge_library(replace(need, least=least.get(need.name, need.least)), version, place)
     loops = "has the compiled loops" if found.get(_COMPILED) else "has no compiled loops: raw events cost more"
-    yield Check("library.compiled", place).good(f"This installation {loops} (docs/guides/performance.md)")
+    yield Topic("library.compiled", place).good(f"This installation {loops} (docs/guides/performance.md)")
 
 
 def judge_java(version: str | None, place: str, spark: str | None = None) -> Finding:
     """Finding for the JDK that Spark would start; `spark` is its version."""
-    check = Check("library.java", place)
+    check = Topic("library.java", place)
     least = LEAST_JAVA_OF_SPARK_3 if spark is not None and spark.startswith("3.") else LEAST_JAVA
     why = f"Spark {spark or 4} needs a JDK {least} or newer."
     if version is None:
@@ -151,7 +149,7 @@ def judge_same_versions(
     ):
         here, there = driver.get(name), executor.get(name)
         if here and there and version_numbers(here)[:cut] != version_numbers(there)[:cut]:
-            yield Check(f"library.{name}", place).failure(
+            yield Topic(f"library.{name}", place).failure(
                 f"{name} is {there} on the executor and {here} on the driver.",
                 why,
                 "Set PYSPARK_PYTHON (spark.pyspark.python) to an environment with the driver's versions.",
@@ -165,7 +163,7 @@ def version_numbers(version: str) -> Version:
 
 
 def _judge_library(need: Requirement, version: str | None, place: str) -> Finding:
-    check = Check(f"library.{need.name}", place)
+    check = Topic(f"library.{need.name}", place)
     wanted = ".".join(map(str, need.least)) + (f", below {'.'.join(map(str, need.below))}" if need.below else "")
     advice = f"Install {need.name} {wanted} on the driver and on every executor."
     if version is None:

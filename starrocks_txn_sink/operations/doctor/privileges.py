@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from starrocks_txn_sink.errors import QueryRefused
-from starrocks_txn_sink.operations.doctor.target import Check, Finding, Target
+from starrocks_txn_sink.operations.doctor.target import Finding, Target, Topic
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
 from starrocks_txn_sink.sql.connection import SqlConnection, count_alive
 
@@ -31,7 +31,7 @@ def check_privileges(target: Target) -> Iterator[Finding]:
 
 
 def _check_loads_view(sql: SqlConnection) -> Finding:
-    check = Check("privilege.loads")
+    check = Topic("privilege.loads")
     try:
         sql.rows("SELECT LABEL FROM information_schema.loads LIMIT 1")
     except QueryRefused as error:
@@ -49,7 +49,7 @@ def _ledger_exists(sql: SqlConnection, database: str) -> bool:
 
 
 def _check_ledger(sql: SqlConnection, database: str) -> Finding:
-    check = Check("privilege.ledger")
+    check = Topic("privilege.ledger")
     try:
         sql.rows(f"SELECT count(*) FROM {identifier(database, LEDGER_TABLE)}")
     except QueryRefused as error:
@@ -63,7 +63,7 @@ def _check_ledger(sql: SqlConnection, database: str) -> Finding:
 
 def judge_ledger_create(allowed: bool | None, wanted: bool) -> Finding:
     """Finding for a ledger table that does not exist yet; `allowed` None: SHOW GRANTS does not show it; pure."""
-    check = Check("privilege.ledger")
+    check = Topic("privilege.ledger")
     if not wanted:
         return check.failure(
             f"The table {LEDGER_TABLE} does not exist, and ledger_create is off.",
@@ -71,7 +71,7 @@ def judge_ledger_create(allowed: bool | None, wanted: bool) -> Finding:
             "Create it by hand (docs/guides/exactly-once.md has its DDL), or set ledger_create=True.",
         )
     if allowed is None:
-        return check.skipped("SHOW GRANTS does not show whether the ledger's table can be created")
+        return check.skip("SHOW GRANTS does not show whether the ledger's table can be created")
     if allowed:
         return check.good("the ledger's table does not exist yet and can be created")
     return check.failure(
@@ -93,7 +93,7 @@ def _judge_replicas(target: Target) -> Iterator[Finding]:
     wanted = wanted or next((int(row["value"]) for row in default if str(row.get("value")).isdecimal()), 0)
     if not alive or alive >= wanted or (target.options.ledger_replication is None and alive == len(nodes)):
         return  # with a backend for each replica, or with one replica on each backend of a small cluster
-    yield Check("ledger.replicas").failure(
+    yield Topic("ledger.replicas").failure(
         f"The ledger's table would have {wanted} replicas, and {alive} of {len(nodes)} backends are alive.",
         "StarRocks creates no table with more replicas than backends.",
         f"Start more backends, or set ledger_replication={max(1, alive)}.",
@@ -102,9 +102,9 @@ def _judge_replicas(target: Target) -> Iterator[Finding]:
 
 def judge_insert(allowed: bool | None, table: str) -> Finding:
     """Finding for INSERT on a table; `allowed` None: SHOW GRANTS does not show it; pure."""
-    check = Check("privilege.insert", table)
+    check = Topic("privilege.insert", table)
     if allowed is None:
-        return check.skipped("SHOW GRANTS does not show it")
+        return check.skip("SHOW GRANTS does not show it")
     if allowed:
         return check.good("INSERT is granted")
     return check.warning(

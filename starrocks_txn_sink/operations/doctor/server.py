@@ -6,7 +6,7 @@ from pathlib import Path
 
 from starrocks_txn_sink.errors import OptionError, QueryRefused
 from starrocks_txn_sink.http.transport import read_load_state
-from starrocks_txn_sink.operations.doctor.target import Check, Finding, Severity, Target
+from starrocks_txn_sink.operations.doctor.target import Finding, Severity, Target, Topic
 from starrocks_txn_sink.options.addresses import MIN_SERVER_VERSION, require_supported
 from starrocks_txn_sink.protocol.label import Label
 from starrocks_txn_sink.protocol.wire import LabelState, Operation
@@ -33,10 +33,10 @@ def judge_version(found: str, *, unreleased: bool = False) -> Finding:
     try:
         require_supported(found, unreleased=unreleased)
     except OptionError as error:
-        return Check("server.version").failure(
+        return Topic("server.version").failure(
             error.message, "Older servers answer OK to failed loads and commits, and ignore rollbacks.", error.advice
         )
-    return Check("server.version").good(f"StarRocks {found}")
+    return Topic("server.version").good(f"StarRocks {found}")
 
 
 def judge_versions(rows: Sequence[Row], kind: str, *, unreleased: bool = False) -> Iterator[Finding]:
@@ -44,7 +44,7 @@ def judge_versions(rows: Sequence[Row], kind: str, *, unreleased: bool = False) 
     for row in rows:
         found = str(row.get("version") or "")
         if found and judge_version(found, unreleased=unreleased).severity is not Severity.GOOD:
-            yield Check("server.version", str(row.get("ip"))).failure(
+            yield Topic("server.version", str(row.get("ip"))).failure(
                 f"The {kind} {row.get('ip')} runs StarRocks {found}.",
                 "Every server must handle multi-table transactions correctly: any frontend may become leader.",
                 f"Upgrade it to StarRocks {MIN_SERVER_VERSION} or later (4.1.1 or later in the 4.1 line).",
@@ -61,7 +61,7 @@ def check_clock(target: Target) -> Iterator[Finding]:
     after = target.clock.wall()
     server_time = epoch_seconds(said)
     if server_time is None:
-        yield Check("server.clock").skipped(f"the server's time cannot be read from {str(said)[:40]!r}")
+        yield Topic("server.clock").skip(f"the server's time cannot be read from {str(said)[:40]!r}")
     else:
         yield judge_clock(server_time - (before + after) / 2, after - before, "the leader's clock")
 
@@ -80,7 +80,7 @@ def epoch_seconds(said: object) -> float | None:
 
 def judge_clock(ahead: float, uncertain: float, whose: str, place: str = "") -> Finding:
     """Finding for a clock `ahead` seconds of the driver's, measured within `uncertain` seconds; pure."""
-    check = Check("executor.clock" if place else "server.clock", place)
+    check = Topic("executor.clock" if place else "server.clock", place)
     if abs(ahead) <= CLOCK_TOLERANCE + uncertain:
         return check.good(f"{whose} agrees with the driver's")
     return check.warning(
@@ -100,12 +100,12 @@ def check_limits(target: Target) -> Iterator[Finding]:
         rows = sql.rows("ADMIN SHOW FRONTEND CONFIG")
         config = {str(row["key"]): str(row["value"]) for row in rows if str(row.get("key")) in _CONFIG}
     except QueryRefused:
-        yield Check("server.limits").skipped("ADMIN SHOW FRONTEND CONFIG needs OPERATE ON SYSTEM: limits are unknown")
+        yield Topic("server.limits").skip("ADMIN SHOW FRONTEND CONFIG needs OPERATE ON SYSTEM: limits are unknown")
         config = {}
     age = checkpoint_age(target.checkpoint, target.clock.wall()) if target.checkpoint else None
     yield from judge_retention(config, age, target.options.exactly_once)
     if target.checkpoint and age is None:
-        yield Check("checkpoint.age").skipped("this machine sees no commit files of the checkpoint")
+        yield Topic("checkpoint.age").skip("this machine sees no commit files of the checkpoint")
     database = target.require_database()
     unfinished = "SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = %s AND STATE NOT IN (%s, %s)"
     listed = sql.rows(unfinished, (database, "FINISHED", "CANCELLED"))
@@ -143,21 +143,21 @@ def judge_retention(config: Mapping[str, str], age: float | None, exactly_once: 
     kept = _config_number(config, "label_keep_max_second")
     number = _config_number(config, "label_keep_max_num")
     if number is not None and number < LEAST_LABELS:
-        yield Check("label.retention").warning(
+        yield Topic("label.retention").warning(
             f"The server remembers only {number:.0f} labels per database (label_keep_max_num).",
             "When the server forgets a label before the sink reads the commit's outcome, a take-over has to settle it.",
             f"Raise label_keep_max_num to {LEAST_LABELS} or more.",
         )
     elif number is not None:
-        yield Check("label.retention").good(f"the last {number:.0f} labels of a database are remembered")
+        yield Topic("label.retention").good(f"the last {number:.0f} labels of a database are remembered")
     if age is None or kept is None:
         return
     shown = f"the last commit is {_days(age)} old, labels are kept for {_days(kept)}"
     if age <= kept or exactly_once:
         tail = "" if age <= kept else "; the ledger, not the label, decides what is visible"
-        yield Check("checkpoint.age").good(shown + tail)
+        yield Topic("checkpoint.age").good(shown + tail)
     else:
-        yield Check("checkpoint.age").warning(
+        yield Topic("checkpoint.age").warning(
             shown[0].upper() + shown[1:] + ".",
             "The outcome of an interrupted commit is lost; without a ledger its micro-batch may be written twice.",
             "Use exactly-once (set query_url), or compare the last micro-batch with the tables before the job starts.",
@@ -166,9 +166,9 @@ def judge_retention(config: Mapping[str, str], age: float | None, exactly_once: 
 
 def judge_headroom(running: int, lanes: int, config: Mapping[str, str]) -> Finding:
     """Finding for unfinished labels plus the job's lanes, against the server's limit per database; pure."""
-    check, limit = Check("transaction.headroom"), _config_number(config, "max_running_txn_num_per_db")
+    check, limit = Topic("transaction.headroom"), _config_number(config, "max_running_txn_num_per_db")
     if limit is None:
-        return check.skipped(f"{running} transactions are running; the server's limit is unknown")
+        return check.skip(f"{running} transactions are running; the server's limit is unknown")
     shown = f"{running} of {limit:.0f} running transactions, {lanes} lane(s) to come"
     why = "At the limit the server refuses begin and commit (too many running txns)."
     advice = "Find the writer that leaves transactions open, use fewer lanes, or raise max_running_txn_num_per_db."

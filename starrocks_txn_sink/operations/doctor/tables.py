@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.operations.doctor.libraries import version_numbers
-from starrocks_txn_sink.operations.doctor.target import Check, Finding, Target
+from starrocks_txn_sink.operations.doctor.target import Finding, Target, Topic
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.load_properties import why_not_compacted
 from starrocks_txn_sink.options.sink_options import is_own_table
@@ -84,7 +84,7 @@ def check_tables(target: Target) -> Iterator[Finding]:
     yield from judge_names(target.tables, names, set(found), database)
     chosen = [name for name in target.tables or sorted(found) if name in found and not is_own_table(name)]
     if not chosen and not target.tables:
-        yield Check("table.missing").failure(
+        yield Topic("table.missing").failure(
             f"{database} has no table that a job could write.",
             "A load into a missing table aborts the whole transaction.",
             "Create the job's tables, correct --database, or grant the user a privilege on them.",
@@ -96,7 +96,7 @@ def check_tables(target: Target) -> Iterator[Finding]:
             answer = sql.rows(f"SHOW CREATE TABLE {identifier(database, name)}")
             create = str(answer[0].get("create table", "")) if answer else ""
         except QueryRefused as error:
-            yield Check("table.partitions", name).skipped(f"SHOW CREATE TABLE was refused: {error.message}")
+            yield Topic("table.partitions", name).skip(f"SHOW CREATE TABLE was refused: {error.message}")
         seen = TableDefinition.of(found[name], create)
         yield judge_model(seen)
         yield from judge_partitions(seen, target.version)
@@ -107,13 +107,13 @@ def judge_names(named: Sequence[str], names: set[str], loadable: set[str], datab
     """Failures for named tables that cannot be loaded; pure."""
     for name in named:
         if name not in names | loadable:
-            yield Check("table.missing", name).failure(
+            yield Topic("table.missing", name).failure(
                 f"The table {database}.{name} does not exist, or the user may not see it.",
                 "A load into a missing table aborts the whole transaction.",
                 "Create it, correct the name, or grant the user a privilege on it.",
             )
         elif name not in loadable:
-            yield Check("table.model", name).failure(
+            yield Topic("table.model", name).failure(
                 f"{database}.{name} is a view or an external table.",
                 "Only native tables accept loads; any other aborts the whole transaction.",
                 "Load the table that the view reads.",
@@ -123,8 +123,8 @@ def judge_names(named: Sequence[str], names: set[str], loadable: set[str], datab
 def judge_model(seen: TableDefinition) -> Finding:
     """Finding for the table's model; pure."""
     if seen.model in _PURPOSE:
-        return Check("table.model", seen.name).good(_PURPOSE[seen.model])
-    return Check("table.model", seen.name).warning(
+        return Topic("table.model", seen.name).good(_PURPOSE[seen.model])
+    return Topic("table.model", seen.name).warning(
         f"The table's model is {seen.model}.",
         "Deletes are refused, and an aggregate counts a row again when at-least-once delivery repeats it.",
         "Use a PRIMARY KEY table for changes, or a DUPLICATE KEY table for events.",
@@ -142,9 +142,9 @@ def judge_partitions(seen: TableDefinition, version: str) -> Iterator[Finding]:
         return
     what = " and ".join(reasons)
     if can_create_partitions(version):
-        yield Check("table.partitions", seen.name).good(f"{what}, which StarRocks {version} should support")
+        yield Topic("table.partitions", seen.name).good(f"{what}, which StarRocks {version} should support")
         return
-    yield Check("table.partitions", seen.name).warning(
+    yield Topic("table.partitions", seen.name).warning(
         f"The table {what}; StarRocks {version or '(version unknown)'} does not support that in a multi-table load.",
         "The commit fails with 'txn … not exist' as soon as a row needs a missing partition.",
         "Create partitions before their rows arrive (ALTER TABLE … ADD PARTITION), use hash distribution, or upgrade "
@@ -167,9 +167,9 @@ def judge_order(seen: TableDefinition, version: str, options: SinkOptions) -> It
     said = version or "(version unknown)"
     if not why:
         what = f"a StarRocks transaction gets one row per key, so StarRocks {said} cannot swap changes of a key"
-        yield Check("table.order", seen.name).good(what)
+        yield Topic("table.order", seen.name).good(what)
         return
-    yield Check("table.order", seen.name).warning(
+    yield Topic("table.order", seen.name).warning(
         f"All rows are sent ({why}), and StarRocks {said} may swap an upsert and a delete of one key.",
         "Before 4.1.4 a PRIMARY KEY table in shared-data mode does not keep their order inside one transaction: "
         "a deleted row can stay, and a row written again can be missing.",

@@ -42,7 +42,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Topic:
     """What is checked, and where; its methods make its findings."""
 
     name: str
@@ -51,7 +51,7 @@ class Check:
     def good(self, what: str) -> Finding:
         return Finding(self.name, Severity.GOOD, what, place=self.place)
 
-    def skipped(self, what: str) -> Finding:
+    def skip(self, what: str) -> Finding:
         return Finding(self.name, Severity.SKIPPED, what, place=self.place)
 
     def warning(self, what: str, why: str, advice: str) -> Finding:
@@ -73,7 +73,7 @@ DRIVER = "driver"
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ServerPort:
     """An address that must be reachable; `role` describes it, as in `frontend of load_url`."""
 
     role: str
@@ -99,19 +99,19 @@ class Endpoint:
         """One finding: for the name if it does not resolve (no `addresses`), else for the port; pure."""
         rewrite = f"behind a proxy or NAT, rewrite it: redirect_map={{'{self}': 'host:port'}}."
         if not addresses:
-            return Check("name.resolution", place).failure(
+            return Topic("name.resolution", place).failure(
                 f"{self.host} ({self.role}) does not resolve: {error}.",
                 "Driver and every executor talk to StarRocks directly.",
                 f"Add the name to DNS or /etc/hosts, or use an IP address; {rewrite}",
             )
         if error:
-            return Check("port", place).failure(
+            return Topic("port", place).failure(
                 f"No connection to {self} ({self.role}): {error}.",
                 "Driver and every executor talk to StarRocks directly: frontends, their query port, and every backend.",
                 f"Check that the server runs and that no firewall blocks the port; {rewrite}",
             )
         shown = "" if self.host in addresses else f" ({', '.join(addresses[:4])})"
-        return Check("port", place).good(f"{self}{shown} is open, {self.role}, {1000 * seconds:.0f} ms")
+        return Topic("port", place).good(f"{self}{shown} is open, {self.role}, {1000 * seconds:.0f} ms")
 
 
 _STEP_SECONDS = 30.0
@@ -136,7 +136,7 @@ class Target:
     master: str | None = None
     scratch: str | None = None
     clock: Clock = field(default_factory=SystemClock)
-    endpoints: list[Endpoint] = field(default_factory=list)
+    endpoints: list[ServerPort] = field(default_factory=list)
     version: str = ""
     leader: Address | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -191,7 +191,7 @@ class Target:
 
     def reach(self, role: str, address: Address) -> Finding:
         """Probe an address, and add it to those that the executors probe."""
-        endpoint = Endpoint(role, address.host, address.port)
+        endpoint = ServerPort(role, address.host, address.port)
         self.endpoints.append(endpoint)
         return endpoint.probe(self.options.connect_timeout)
 

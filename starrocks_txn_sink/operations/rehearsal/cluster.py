@@ -7,8 +7,8 @@ from http import HTTPStatus
 from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.http.transport import read_reply
-from starrocks_txn_sink.operations.rehearsal.findings import Checks, Finding, as_expected, differs, harmless
-from starrocks_txn_sink.operations.rehearsal.stage import Stage, Surprise, array, require, said
+from starrocks_txn_sink.operations.rehearsal.findings import Checks, Evidence, as_expected, differs, harmless
+from starrocks_txn_sink.operations.rehearsal.stage import Stage, Surprise, array, reply_text, require
 from starrocks_txn_sink.options.addresses import Address, parse_location, require_supported
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Owner, ReadPositions, WriteClaim, identifier
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Request
@@ -20,7 +20,7 @@ _ASK_SECONDS = 30.0
 
 
 @CHECKS.expects("server.version", "The release has reliable multi-table transactions.", "10.1")
-def check_version(stage: Stage) -> Finding:
+def check_version(stage: Stage) -> Evidence:
     stage.version = str(stage.value("SELECT current_version()"))
     try:
         require_supported(stage.version)
@@ -33,7 +33,7 @@ def check_version(stage: Stage) -> Finding:
 
 
 @CHECKS.expects("privilege.frontends", "SHOW FRONTENDS names the leader.", "10.11")
-def check_frontends_privilege(stage: Stage) -> Finding:
+def check_frontends_privilege(stage: Stage) -> Evidence:
     try:
         rows = stage.rows("SHOW FRONTENDS")
     except QueryRefused as error:
@@ -48,7 +48,7 @@ def check_frontends_privilege(stage: Stage) -> Finding:
 
 
 @CHECKS.expects("privilege.loads", "information_schema.loads can be read.", "6.5", "10.4")
-def check_loads_privilege(stage: Stage) -> Finding:
+def check_loads_privilege(stage: Stage) -> Evidence:
     try:
         rows = stage.rows("SELECT * FROM information_schema.loads LIMIT 1")
     except QueryRefused as error:
@@ -58,7 +58,7 @@ def check_loads_privilege(stage: Stage) -> Finding:
 
 
 @CHECKS.expects("privilege.create", "The user may create tables.", "7.3")
-def check_create(stage: Stage) -> Finding:
+def check_create(stage: Stage) -> Evidence:
     """Creates the scratch tables; the number of replicas is what fits the cluster."""
     alive = live_backends(stage)
     tried = dict.fromkeys((None if alive is None else min(alive, 3), 1))
@@ -80,7 +80,7 @@ def live_backends(stage: Stage) -> int | None:
 
 
 @CHECKS.expects("ledger.create", "The ledger's DDL works with the replicas of the options.", "10.8")
-def check_ledger(stage: Stage) -> Finding:
+def check_ledger(stage: Stage) -> Evidence:
     """The ledger's DDL as a job runs it; where it fails, with the replicas that the cluster can hold."""
     wanted = stage.wanted.ledger_replication
     try:
@@ -95,7 +95,7 @@ def check_ledger(stage: Stage) -> Finding:
     return as_expected(f"created with {'the default' if wanted is None else f'ledger_replication={wanted}'}{shown}")
 
 
-def _other_ledger(stage: Stage, refused: QueryRefused) -> Finding:
+def _other_ledger(stage: Stage, refused: QueryRefused) -> Evidence:
     """Go on with fewer replicas, so that the other checks can look."""
     try:
         stage.ledger.create(1, stage.deadline())
@@ -108,14 +108,14 @@ def _other_ledger(stage: Stage, refused: QueryRefused) -> Finding:
 
 
 @CHECKS.expects("privilege.insert", "INSERT into the ledger works.", "7.3")
-def check_insert(stage: Stage) -> Finding:
+def check_insert(stage: Stage) -> Evidence:
     owner = Owner("token", stage.epoch, "rehearsal")
     stage.ledger.execute(WriteClaim(stage.job, owner), stage.deadline())
     return as_expected("a claim is written into the ledger")
 
 
 @CHECKS.expects("privilege.select", "SELECT from the ledger shows it.", "7.3")
-def check_select(stage: Stage) -> Finding:
+def check_select(stage: Stage) -> Evidence:
     stage.ledger.execute(ReadPositions(stage.job), stage.deadline())
     found = stage.value(f"SELECT count(*) FROM {identifier(stage.database, LEDGER_TABLE)} WHERE job = %s", (stage.job,))
     if int(found) != 1:
@@ -124,7 +124,7 @@ def check_select(stage: Stage) -> Finding:
 
 
 @CHECKS.expects("privilege.delete", "DELETE from the ledger works.", "7.3")
-def check_delete(stage: Stage) -> Finding:
+def check_delete(stage: Stage) -> Evidence:
     try:
         stage.rows(f"DELETE FROM {identifier(stage.database, LEDGER_TABLE)} WHERE job = %s", (stage.job,))
     except QueryRefused as error:
@@ -138,7 +138,7 @@ def check_delete(stage: Stage) -> Finding:
 
 
 @CHECKS.expects("tls.load", "load_url and the certificate's options fit.", "1.1")
-def check_load_tls(stage: Stage) -> Finding:
+def check_load_tls(stage: Stage) -> Evidence:
     schemes = {address.scheme for address in stage.options.frontends}
     if schemes == {"https"}:
         return as_expected("https: passwords are encrypted on the way to the frontends")
@@ -146,7 +146,7 @@ def check_load_tls(stage: Stage) -> Finding:
 
 
 @CHECKS.expects("tls.query", "The query port and query_tls fit.", "10.9")
-def check_query_tls(stage: Stage) -> Finding:
+def check_query_tls(stage: Stage) -> Evidence:
     if stage.options.query_tls:
         return as_expected("TLS: the certificate was checked" if stage.options.tls_verify else "TLS, unchecked")
     return as_expected(f"plain: the password leaves only as an answer to a challenge{_forced_tls(stage)}")
@@ -159,7 +159,7 @@ def _forced_tls(stage: Stage) -> str:
 
 
 @CHECKS.expects("frontend.begin", "The leader begins a transaction; followers redirect to it.", "1.1", "2.2")
-def check_begin(stage: Stage) -> Finding:
+def check_begin(stage: Stage) -> Evidence:
     """Begin on every frontend that is known: the leader answers, others redirect to it."""
     leading, redirected, silent = 0, 0, 0
     for address, named in _frontends(stage):
@@ -207,7 +207,7 @@ def _redirect_target(stage: Stage, answer: HttpResponse) -> Address | None:
     return None if named is None else stage.options.redirect_rules.rewrite(named)
 
 
-def _judge_target(stage: Stage, answer: HttpResponse, role: str) -> Finding | None:
+def _judge_target(stage: Stage, answer: HttpResponse, role: str) -> Evidence | None:
     """A difference if the sink would not follow the redirect; else None."""
     target, rules = _redirect_target(stage, answer), stage.options.redirect_rules
     if target is None:
@@ -221,7 +221,7 @@ def _judge_target(stage: Stage, answer: HttpResponse, role: str) -> Finding | No
 
 
 @CHECKS.expects("backend.redirect", "A load is redirected to a backend that options allow.", "1.2", "9")
-def check_redirect(stage: Stage) -> Finding:
+def check_redirect(stage: Stage) -> Evidence:
     """The redirect of a load: an empty PUT at the leader, 307 to an allowed backend."""
     with stage.transaction() as label:
         request = label.request(
@@ -229,7 +229,7 @@ def check_redirect(stage: Stage) -> Finding:
         )
         answer, address = _ask_leader(stage, request)
         if answer.status != HTTPStatus.TEMPORARY_REDIRECT:
-            raise Surprise(f"an empty load was answered {said(read_reply(answer.status, answer.body))}")
+            raise Surprise(f"an empty load was answered {reply_text(read_reply(answer.status, answer.body))}")
         found = _judge_target(stage, answer, "backend")
         if found is not None:
             return found
@@ -253,10 +253,10 @@ def _ask_leader(stage: Stage, request: Request) -> tuple[HttpResponse, Address]:
 
 
 @CHECKS.expects("server.generation", "A label is registered at its commit or at its first load.", "6.2", "10.1")
-def check_generation(stage: Stage) -> Finding:
+def check_generation(stage: Stage) -> Evidence:
     """Generation C registers a label at its first load, B at its commit."""
     with stage.transaction() as label:
-        stage.loaded(label, "upserts", array({"id": 1, "note": "generation"}))
+        stage.must_load(label, "upserts", array({"id": 1, "note": "generation"}))
         state = stage.state(label)
     if state not in (LabelState.PREPARE, LabelState.UNKNOWN):
         return differs(

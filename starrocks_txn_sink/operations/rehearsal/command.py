@@ -15,35 +15,35 @@ from contextlib import closing
 
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError, printable
 from starrocks_txn_sink.operations.rehearsal import cluster, findings, reading, transactions
-from starrocks_txn_sink.operations.rehearsal.findings import Check, Finding, Result, Verdict
+from starrocks_txn_sink.operations.rehearsal.findings import Check, Evidence, Result, Verdict
 from starrocks_txn_sink.operations.rehearsal.stage import MEGABYTES, TORN_SECONDS, Stage, Surprise, Terms
 from starrocks_txn_sink.options import command_line
 
 CHECKS: tuple[Check, ...] = (*cluster.CHECKS, *transactions.CHECKS, *reading.CHECKS)
 """In order of dependence: the first ones create the tables that later ones use."""
 
-_NO_LOOK = Finding(Verdict.NOT_SEEN, "the rehearsal ended before")
+_NO_LOOK = Evidence(Verdict.NOT_SEEN, "the rehearsal ended before")
 CLEARED = Check(
     "scratch.dropped", "Open labels are rolled back, and every scratch table is dropped.", (), lambda _: _NO_LOOK
 )
 
 
 def _cleared(stage: Stage) -> Result:
-    finding = findings.as_expected("nothing is left")
+    evidence = findings.as_expected("nothing is left")
     if left := stage.left:
-        finding = findings.differs(f"{len(left)} table(s) are left", f"Drop {', '.join(left)}.")
-    return Result(CLEARED, finding, 0.0)
+        evidence = findings.differs(f"{len(left)} table(s) are left", f"Drop {', '.join(left)}.")
+    return Result(CLEARED, evidence, 0.0)
 
 
 def _look(stage: Stage, check: Check) -> Result:
     began = time.monotonic()
     try:
-        finding = check.look(stage)
+        evidence = check.look(stage)
     except StarRocksSinkError as error:
-        finding = Finding(Verdict.NOT_SEEN, "it could not be seen", f"{error.message} {error.advice}".strip())
+        evidence = Evidence(Verdict.NOT_SEEN, "it could not be seen", f"{error.message} {error.advice}".strip())
     except Surprise as surprise:
-        finding = Finding(Verdict.NOT_SEEN, "it could not be seen", str(surprise))
-    return Result(check, finding, time.monotonic() - began)
+        evidence = Evidence(Verdict.NOT_SEEN, "it could not be seen", str(surprise))
+    return Result(check, evidence, time.monotonic() - began)
 
 
 # --- the command ---

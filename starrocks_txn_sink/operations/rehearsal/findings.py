@@ -29,7 +29,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Evidence:
     """A check's result: `what` was seen; `why` it is harmless, or could not be seen; `advice` for a difference.
 
     `figures` are measured numbers, each named with its unit. No host, no password and no user's row is in `what`.
@@ -42,23 +42,23 @@ class Finding:
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
-def as_expected(what: str, **figures: float) -> Finding:
-    return Finding(Verdict.AS_EXPECTED, what, figures=figures)
+def as_expected(what: str, **figures: float) -> Evidence:
+    return Evidence(Verdict.AS_EXPECTED, what, figures=figures)
 
 
-def harmless(what: str, why: str, **figures: float) -> Finding:
-    return Finding(Verdict.HARMLESS, what, why, figures=figures)
+def harmless(what: str, why: str, **figures: float) -> Evidence:
+    return Evidence(Verdict.HARMLESS, what, why, figures=figures)
 
 
-def differs(what: str, advice: str, **figures: float) -> Finding:
-    return Finding(Verdict.DIFFERS, what, advice=advice, figures=figures)
+def differs(what: str, advice: str, **figures: float) -> Evidence:
+    return Evidence(Verdict.DIFFERS, what, advice=advice, figures=figures)
 
 
-def left_out(what: str) -> Finding:
-    return Finding(Verdict.LEFT_OUT, what)
+def left_out(what: str) -> Evidence:
+    return Evidence(Verdict.LEFT_OUT, what)
 
 
-Look = Callable[["Stage"], Finding]
+Look = Callable[["Stage"], Evidence]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +89,15 @@ class Checks(list[Check]):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A check, its finding, and the seconds that it took."""
+    """A check, its evidence, and the seconds that it took."""
 
     check: Check
-    finding: Finding
+    evidence: Evidence
     seconds: float
 
 
 def exit_code(results: Sequence[Result]) -> int:
-    verdicts = {result.finding.verdict for result in results}
+    verdicts = {result.evidence.verdict for result in results}
     if Verdict.DIFFERS in verdicts:
         return 1
     return 3 if Verdict.NOT_SEEN in verdicts else 0
@@ -108,38 +108,38 @@ def exit_code(results: Sequence[Result]) -> int:
 
 def text_lines(result: Result) -> Iterator[str]:
     """Lines of one check."""
-    finding = result.finding
-    yield f"{finding.verdict.value:<18} {result.check.name}: {finding.what}"
-    if finding.verdict in (Verdict.DIFFERS, Verdict.NOT_SEEN):
-        yield from command_line.wrapped("Expected: ", result.check.expects, 4, 0)
-    lead = "Harmless, because " if finding.verdict is Verdict.HARMLESS else "Why: "
-    yield from command_line.wrapped(lead, finding.why, 4, 0)
-    yield from command_line.wrapped("Do: ", finding.advice, 4, 0)
+    evidence = result.evidence
+    yield f"{evidence.verdict.value:<18} {result.check.name}: {evidence.what}"
+    if evidence.verdict in (Verdict.DIFFERS, Verdict.NOT_SEEN):
+        yield from command_line.wrap_text("Expected: ", result.check.expects, 4, 0)
+    lead = "Harmless, because " if evidence.verdict is Verdict.HARMLESS else "Why: "
+    yield from command_line.wrap_text(lead, evidence.why, 4, 0)
+    yield from command_line.wrap_text("Do: ", evidence.advice, 4, 0)
 
 
 def summary_line(results: Sequence[Result]) -> str:
-    count = Counter(result.finding.verdict for result in results)
+    count = Counter(result.evidence.verdict for result in results)
     meaning = {0: "This server does what the sink relies on.", 1: "Something differs: do what the lines say."}
     numbers = ", ".join(f"{count[verdict]} {verdict.value}" for verdict in Verdict if count[verdict])
     return f"{meaning.get(exit_code(results), 'Something could not be seen.')} {numbers}."
 
 
 def _entry(result: Result) -> dict[str, Any]:
-    check, finding = result.check, result.finding
+    check, evidence = result.check, result.evidence
     return {
         "check": check.name,
         "expects": check.expects,
         "sections": list(check.sections),
-        **asdict(finding),
-        "verdict": finding.verdict.value,
-        "figures": {name: round(value, 6) for name, value in finding.figures.items()},
+        **asdict(evidence),
+        "verdict": evidence.verdict.value,
+        "figures": {name: round(value, 6) for name, value in evidence.figures.items()},
         "seconds": round(result.seconds, 3),
     }
 
 
 def json_document(stage: Stage, results: Sequence[Result], began: float, seconds: float) -> dict[str, Any]:
     """The report: without hosts, user and password, except where an advice names the option to set."""
-    count = Counter(result.finding.verdict for result in results)
+    count = Counter(result.evidence.verdict for result in results)
     return {
         "format": FORMAT,
         "version": stage.version,

@@ -10,7 +10,7 @@ from itertools import filterfalse
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
-from starrocks_txn_sink.operations.rehearsal.findings import Checks, Finding, as_expected, differs, harmless, left_out
+from starrocks_txn_sink.operations.rehearsal.findings import Checks, Evidence, as_expected, differs, harmless, left_out
 from starrocks_txn_sink.operations.rehearsal.stage import STEP_SECONDS, Stage, Surprise, array, require
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.rows.body import load_body
@@ -30,7 +30,7 @@ _LONGER = 30.0  # seconds at most that a slow server gets for that, beyond the t
 
 
 @CHECKS.expects("read.followers", "Followers show a commit soon.", "6.5", "10.11")
-def check_followers(stage: Stage) -> Finding:
+def check_followers(stage: Stage) -> Evidence:
     """How soon each follower shows a commit, by its own connection."""
     followers = _followers(stage)
     if not followers:
@@ -92,7 +92,7 @@ class Writer:
                 row = array({"id": _BASE + self.commits, "note": "torn"})
                 with self.stage.transaction() as label:
                     for table in _WRITER_TABLES:
-                        self.stage.loaded(label, table, row)
+                        self.stage.must_load(label, table, row)
                     require(self.stage.finish(label), "the commit")
                 self.commits += 1
         except (StarRocksSinkError, Surprise) as error:
@@ -101,7 +101,7 @@ class Writer:
 
 
 @CHECKS.expects("read.torn", "One SELECT over two tables sees a commit in both or in none.", "4.11", "10.2")
-def check_torn(stage: Stage) -> Finding:
+def check_torn(stage: Stage) -> Evidence:
     """Two readers while a writer commits: as a session is by default, and with the database's lock."""
     plain, locked, commits = _watch(stage)
     stage.locked_reader = locked, commits
@@ -109,7 +109,7 @@ def check_torn(stage: Stage) -> Finding:
 
 
 @CHECKS.expects("read.torn_locked", "With cbo_use_lock_db it always does.", "4.11", "10.2")
-def check_torn_locked(stage: Stage) -> Finding:
+def check_torn_locked(stage: Stage) -> Evidence:
     """The second of the two readers, which ran at the same time as the first."""
     if stage.locked_reader is None:
         raise Surprise("the readers did not run")
@@ -117,7 +117,7 @@ def check_torn_locked(stage: Stage) -> Finding:
     return _judge_torn(*stage.locked_reader, advice)
 
 
-def _judge_torn(auditor: Auditor, commits: int, advice: str) -> Finding:
+def _judge_torn(auditor: Auditor, commits: int, advice: str) -> Evidence:
     if not auditor.samples:
         error = auditor.last_error
         raise Surprise(f"no sample could be taken: {error.message if error else 'no time'}")
@@ -185,7 +185,7 @@ def _let_run_on(writer: Writer, auditors: Sequence[Auditor], deadline: Deadline)
 
 
 @CHECKS.expects("speed", "How fast one writer is.")
-def check_speed(stage: Stage) -> Finding:
+def check_speed(stage: Stage) -> Evidence:
     """Bytes per second of one writer: one transaction, loads of one table one after the other."""
     size, sent, number = stage.terms.megabytes * _MEGABYTE, 0, 0
     began = stage.clock.monotonic()
@@ -195,7 +195,7 @@ def check_speed(stage: Stage) -> Finding:
                 b',{"id":%d,"note":"%s"}' % (2 * _BASE + number + row, _PADDING.encode())
                 for row in range(_ROWS_A_PIECE)
             )
-            stage.loaded(label, "events", load_body([memoryview(piece)], "none"))
+            stage.must_load(label, "events", load_body([memoryview(piece)], "none"))
             sent, number = sent + len(piece), number + _ROWS_A_PIECE
         loaded = stage.clock.monotonic() - began
         require(stage.finish(label), "the commit")

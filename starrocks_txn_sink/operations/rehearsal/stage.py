@@ -218,7 +218,7 @@ class Stage:
         merged = self.options.load_headers(table) | headers
         return self.send(label.request(Operation.LOAD, table=table, headers=merged, body=body))
 
-    def loaded(self, label: Label, name: str, body: Body | Sequence[bytes], **headers: str) -> Reply:
+    def must_load(self, label: Label, name: str, body: Body | Sequence[bytes], **headers: str) -> Reply:
         """A load that has to be OK."""
         return require(self.load(label, name, body, **headers), f"the load of {name}")
 
@@ -262,7 +262,7 @@ class Stage:
         """A whole transaction over (table, body) pairs, until it is VISIBLE."""
         label = self.begin()
         for name, body in loads:
-            self.loaded(label, name, body, **headers)
+            self.must_load(label, name, body, **headers)
         require(self.finish(label), "the commit")
 
     @contextlib.contextmanager
@@ -319,11 +319,11 @@ class Surprise(Exception):
 def require(reply: Reply, step: str) -> Reply:
     """`reply` if it is OK; raises Surprise with the server's words."""
     if reply.status is not Status.OK:
-        raise Surprise(f"{step} was answered {said(reply)}")
+        raise Surprise(f"{step} was answered {reply_text(reply)}")
     return reply
 
 
-def said(reply: Reply) -> str:
+def reply_text(reply: Reply) -> str:
     """Status and start of the message of a reply."""
     return f"{reply.status.value}: {' '.join(reply.message.split())[:160]}" if reply.message else reply.status.value
 

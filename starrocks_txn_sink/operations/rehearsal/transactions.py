@@ -14,14 +14,14 @@ from starrocks_txn_sink import errors
 from starrocks_txn_sink.errors import ReplyLost, StarRocksSinkError
 from starrocks_txn_sink.operations.rehearsal.findings import (
     Checks,
-    Finding,
+    Evidence,
     Verdict,
     as_expected,
     differs,
     harmless,
     left_out,
 )
-from starrocks_txn_sink.operations.rehearsal.stage import Stage, Surprise, array, require, said
+from starrocks_txn_sink.operations.rehearsal.stage import Stage, Surprise, array, reply_text, require
 from starrocks_txn_sink.protocol import fencing, ledger, refusals
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix
 from starrocks_txn_sink.protocol.ledger import Owner
@@ -42,12 +42,12 @@ _PAUSES = (0.2, 0.8, 3.2)  # seconds
 
 
 @CHECKS.expects("load.two_tables", "Rows of two tables become visible with their commit.", "4.3", "4.11", "5.4")
-def check_two_tables(stage: Stage) -> Finding:
+def check_two_tables(stage: Stage) -> Evidence:
     """Arrays with the sink's headers, into two tables, committed together."""
     rows = [{"id": number, "note": "first", "n": number, "kind": "a"} for number in range(10, 20)]
     with stage.transaction() as label:
-        stage.loaded(label, "upserts", array(*rows))
-        stage.loaded(label, "events", array(*({"id": row["id"], "note": "first"} for row in rows)))
+        stage.must_load(label, "upserts", array(*rows))
+        stage.must_load(label, "events", array(*({"id": row["id"], "note": "first"} for row in rows)))
         early = stage.count("upserts", 10, 19) + stage.count("events", 10, 19)
         if early:
             return differs(f"{early} rows are visible before the commit", REPORT)
@@ -58,12 +58,12 @@ def check_two_tables(stage: Stage) -> Finding:
         return differs(f"{found[0]} and {found[1]} of 10 rows each are visible after VISIBLE", REPORT)
     stage.committed = label
     return as_expected(
-        f"{said(reply)}; VISIBLE {1000 * seconds:.0f} ms after the commit's reply", visible_seconds=seconds
+        f"{reply_text(reply)}; VISIBLE {1000 * seconds:.0f} ms after the commit's reply", visible_seconds=seconds
     )
 
 
 @CHECKS.expects("load.lz4", "A body may be an LZ4 frame.", "5.2")
-def check_compressed(stage: Stage) -> Finding:
+def check_compressed(stage: Stage) -> Evidence:
     piece = memoryview(b"".join(b"," + row for row in (b'{"id":30,"note":"lz4"}', b'{"id":31,"note":"lz4"}')))
     stage.write(("upserts", load_body([piece], "lz4_frame")), compression="lz4_frame")
     found = stage.count("upserts", 30, 31)
@@ -73,7 +73,7 @@ def check_compressed(stage: Stage) -> Finding:
 
 
 @CHECKS.expects("load.delete", "__op 1 deletes, 0 upserts.", "5.6")
-def check_delete(stage: Stage) -> Finding:
+def check_delete(stage: Stage) -> Evidence:
     stage.write(("upserts", array({"id": 40, "note": "stays"}, {"id": 41, "note": "goes"})))
     stage.write(("upserts", array({"id": 41, "note": "goes", "__op": 1}, {"id": 40, "note": "new", "__op": 0})))
     if stage.count("upserts", 41, 41):
@@ -84,7 +84,7 @@ def check_delete(stage: Stage) -> Finding:
 
 
 @CHECKS.expects("load.missing_key", "A missing JSON key is NULL.", "5.4", "10.3")
-def check_missing_key(stage: Stage) -> Finding:
+def check_missing_key(stage: Stage) -> Evidence:
     stage.write(("upserts", array({"id": 50, "note": "no kind"})))
     kind = stage.content("upserts", "kind", 50)
     if kind is None:
@@ -93,10 +93,10 @@ def check_missing_key(stage: Stage) -> Finding:
 
 
 @CHECKS.expects("load.key_only_delete", "A delete needs a value for each NOT NULL column.", "5.6", "8.14")
-def check_key_only_delete(stage: Stage) -> Finding:
+def check_key_only_delete(stage: Stage) -> Evidence:
     stage.write(("filled", array({"id": 60, "n": 1}, {"id": 61, "n": 1})))
     with stage.transaction() as label:
-        stage.loaded(label, "filled", array({"id": 60, "__op": 1}))
+        stage.must_load(label, "filled", array({"id": 60, "__op": 1}))
         reply = stage.commit(label)
     stage.write(("filled", array({"id": 61, "n": 0, "__op": 1})))
     if stage.count("filled", 61, 61):
@@ -107,7 +107,7 @@ def check_key_only_delete(stage: Stage) -> Finding:
 
 
 @CHECKS.expects("load.strict", "With strict_mode a value that does not fit is refused.", "5.7", "7.4")
-def check_strict(stage: Stage) -> Finding:
+def check_strict(stage: Stage) -> Evidence:
     with stage.transaction() as label:
         reply = stage.load(label, "upserts", array({"id": 70, "n": "not a number"}))
         reply = stage.commit(label) if reply.status is Status.OK else reply
@@ -117,7 +117,7 @@ def check_strict(stage: Stage) -> Finding:
 
 
 @CHECKS.expects("load.large_row", "A row of one megabyte is taken.", "5.9")
-def check_large_row(stage: Stage) -> Finding:
+def check_large_row(stage: Stage) -> Evidence:
     stage.write(("upserts", array({"id": 80, "big": "x" * LARGE_TEXT})))
     length = int(stage.content("upserts", "length(big)", 80) or 0)
     if length != LARGE_TEXT:
@@ -150,25 +150,25 @@ class HeldBody:
         yield self.data[half:]
 
 
-def _patiently(look: Callable[[Stage, float], Finding]) -> Callable[[Stage], Finding]:
+def _patiently(look: Callable[[Stage, float], Evidence]) -> Callable[[Stage], Evidence]:
     """A check that looks again after a longer pause as long as it sees something harmless.
 
     Half a body is on its way for a while, and a slow backend may serve the next load first; that is no difference.
     """
 
-    def check(stage: Stage) -> Finding:
+    def check(stage: Stage) -> Evidence:
         for pause in _PAUSES:
-            finding = look(stage, pause)
-            if finding.verdict is not Verdict.HARMLESS:
+            evidence = look(stage, pause)
+            if evidence.verdict is not Verdict.HARMLESS:
                 break
-        return finding
+        return evidence
 
     return check
 
 
 @CHECKS.expects("load.busy", "A second load of a table meets TXN_IN_PROCESSING.", "2.5", "4.5")
 @_patiently
-def check_busy(stage: Stage, pause: float) -> Finding:
+def check_busy(stage: Stage, pause: float) -> Evidence:
     held = HeldBody(array({"id": 100, "note": "first"})[0])
     with stage.transaction() as label, ThreadPoolExecutor(1, "rehearsal") as pool:
         first = pool.submit(stage.load, label, "upserts", held)
@@ -180,21 +180,23 @@ def check_busy(stage: Stage, pause: float) -> Finding:
             held.go.set()
         require(first.result(), "the load that was first")
         if second.status is not Status.TXN_IN_PROCESSING:
-            return harmless(f"the second load was answered {said(second)}", _ONE_AT_A_TIME)
+            return harmless(f"the second load was answered {reply_text(second)}", _ONE_AT_A_TIME)
         done = stage.finish(label)
     taken = stage.count("upserts", 101, 101)
     if taken or done.status is not Status.OK:
-        return differs(f"refused as in processing, but then: {said(done)}, {taken} of its rows visible", REPORT)
-    return as_expected(f"{said(second)}; nothing of it was taken")
+        return differs(f"refused as in processing, but then: {reply_text(done)}, {taken} of its rows visible", REPORT)
+    return as_expected(f"{reply_text(second)}; nothing of it was taken")
 
 
 @CHECKS.expects("load.order", "The last change of a key in a transaction counts.", "4.10", "8.8")
-def check_order(stage: Stage) -> Finding:
+def check_order(stage: Stage) -> Evidence:
     """Two loads that change keys twice: upserts, and an upsert with its delete."""
     with stage.transaction() as label:
-        stage.loaded(label, "upserts", array({"id": 90, "note": "1"}, {"id": 91, "note": "1"}, {"id": 90, "note": "2"}))
+        stage.must_load(
+            label, "upserts", array({"id": 90, "note": "1"}, {"id": 91, "note": "1"}, {"id": 90, "note": "2"})
+        )
         second = {"id": 90, "note": "3"}, {"id": 91, "note": "1", "__op": 1}, {"id": 90, "note": "4"}
-        stage.loaded(label, "upserts", array(*second))
+        stage.must_load(label, "upserts", array(*second))
         require(stage.finish(label), "the commit")
     note = stage.content("upserts", "note", 90)
     wrong = [f"the row has change {note} of 4"] if note != "4" else []
@@ -208,7 +210,7 @@ def check_order(stage: Stage) -> Finding:
 
 @CHECKS.expects("load.cut", "A label with half a body does not commit.", "4.8", "8.3")
 @_patiently
-def check_cut(stage: Stage, pause: float) -> Finding:
+def check_cut(stage: Stage, pause: float) -> Evidence:
     """A body that breaks off: what the next load then contains, and that a rollback leaves nothing."""
     with stage.transaction() as label:
         _break_off(stage, label, {"id": 110, "note": "cut"})
@@ -217,16 +219,16 @@ def check_cut(stage: Stage, pause: float) -> Finding:
         done = stage.finish(label, after)
     both = stage.count("upserts", 110, 110), stage.count("upserts", 111, 111)
     with stage.transaction() as label:
-        stage.loaded(label, "upserts", array({"id": 112, "note": "before"}))
+        stage.must_load(label, "upserts", array({"id": 112, "note": "before"}))
         _break_off(stage, label, {"id": 113, "note": "cut"})
         stage.clock.sleep(pause)
         end = stage.roll_back(label)
     if end.status is not Status.OK or stage.count("upserts", 112, 113):
-        return differs(f"the rollback after it: {said(end)}", REPORT)
+        return differs(f"the rollback after it: {reply_text(end)}", REPORT)
     if done.status is Status.OK:
         content = "the next load alone" if both == (0, 1) else f"{both[0]} and {both[1]} rows of both loads"
         return harmless(f"a commit after it holds {content}", "the sink rolls back after every broken load")
-    return as_expected(f"a label with half a body cannot commit ({said(done)[:80]}); its rollback leaves nothing")
+    return as_expected(f"a label with half a body cannot commit ({reply_text(done)[:80]}); its rollback leaves nothing")
 
 
 def _break_off(stage: Stage, label: Label, row: dict[str, object]) -> None:
@@ -234,7 +236,7 @@ def _break_off(stage: Stage, label: Label, row: dict[str, object]) -> None:
         reply = stage.load(label, "upserts", HeldBody(array(row)[0], breaks=True))
     except ReplyLost:
         return
-    raise Surprise(f"half a body was answered {said(reply)}")
+    raise Surprise(f"half a body was answered {reply_text(reply)}")
 
 
 _SETTLE_SECONDS = 5.0
@@ -246,10 +248,10 @@ _LEDGER_DECIDES = "the sink believes the ledger, not this answer"
 
 
 @CHECKS.expects("label.listed", "The take-over's query lists an open label.", "6.5")
-def check_list(stage: Stage) -> Finding:
+def check_list(stage: Stage) -> Evidence:
     """The query with which a take-over finds what a dead writer left open."""
     with stage.transaction() as label:
-        stage.loaded(label, "upserts", array({"id": 120}))
+        stage.must_load(label, "upserts", array({"id": 120}))
         began = stage.clock.monotonic()
         found = stage.ledger.execute(ledger.ListUnfinished(LabelPrefix(stage.job)), stage.deadline())
         seconds = stage.clock.monotonic() - began
@@ -260,7 +262,7 @@ def check_list(stage: Stage) -> Finding:
 
 
 @CHECKS.expects("label.states", "Loads of a visible label are FINISHED.", "6.5", "10.6")
-def check_states(stage: Stage) -> Finding:
+def check_states(stage: Stage) -> Evidence:
     """States of a committed label's loads; some releases never move them on."""
     label, deadline = _committed(stage), stage.deadline(_SETTLE_SECONDS)
     while True:
@@ -283,38 +285,38 @@ def _committed(stage: Stage) -> Label:
 
 
 @CHECKS.expects("commit.repeated", "A repeated commit is OK.", "3.2")
-def check_repeated_commit(stage: Stage) -> Finding:
+def check_repeated_commit(stage: Stage) -> Evidence:
     reply = stage.commit(_committed(stage))
     if reply.status is Status.OK:
-        return as_expected(said(reply))
+        return as_expected(reply_text(reply))
     if stage.wanted.exactly_once:
-        return harmless(said(reply), _LEDGER_DECIDES)
-    return differs(said(reply), "Use exactly-once: a commit whose reply is lost could otherwise not be repeated.")
+        return harmless(reply_text(reply), _LEDGER_DECIDES)
+    return differs(reply_text(reply), "Use exactly-once: a commit whose reply is lost could otherwise not be repeated.")
 
 
 @CHECKS.expects("commit.rolled_back", "A rollback after the commit is refused.", "3.2", "6.6")
-def check_late_rollback(stage: Stage) -> Finding:
+def check_late_rollback(stage: Stage) -> Evidence:
     reply = stage.roll_back(_committed(stage))
     left = stage.count("upserts", 10, 19), stage.count("events", 10, 19)
     if left != (10, 10):
-        return differs(f"{said(reply)}, and committed rows are gone", REPORT)
+        return differs(f"{reply_text(reply)}, and committed rows are gone", REPORT)
     if refusals.CANNOT_ABORT_VISIBLE in reply.message:
-        return as_expected(said(reply))
+        return as_expected(reply_text(reply))
     if stage.wanted.exactly_once:
-        return harmless(f"{said(reply)}; the rows stay", _LEDGER_DECIDES)
-    return differs(f"{said(reply)}; the rows stay", "Use exactly-once: the label's answers prove nothing here.")
+        return harmless(f"{reply_text(reply)}; the rows stay", _LEDGER_DECIDES)
+    return differs(f"{reply_text(reply)}; the rows stay", "Use exactly-once: the label's answers prove nothing here.")
 
 
 @CHECKS.expects("label.reused", "An ended label cannot be begun again.", "3.2")
-def check_reuse(stage: Stage) -> Finding:
+def check_reuse(stage: Stage) -> Evidence:
     """Whether the label of a committed and of a rolled-back transaction can be begun again."""
     with stage.transaction() as ended:
-        stage.loaded(ended, "upserts", array({"id": 130}))
+        stage.must_load(ended, "upserts", array({"id": 130}))
     free = []
     for label, how in ((_committed(stage), "committed"), (ended, "rolled back")):
         reply = stage.send(label.request(Operation.BEGIN, headers=stage.options.begin_headers()))
         if reply.status is not Status.LABEL_ALREADY_EXISTS:
-            free.append(f"{how}: {said(reply)}")
+            free.append(f"{how}: {reply_text(reply)}")
         if reply.status is Status.OK:
             stage.roll_back(label)
     if free:
@@ -326,17 +328,17 @@ def check_reuse(stage: Stage) -> Finding:
 
 
 @CHECKS.expects("reject.bad_row", "A bad row fails the commit, and is counted and logged.", "4.9", "5.10", "7.5")
-def check_bad_row(stage: Stage) -> Finding:
+def check_bad_row(stage: Stage) -> Evidence:
     """The server's text for a row that it filters, its count, and its log."""
     with stage.transaction() as label:
-        stage.loaded(label, "filled", array({"id": 140, "n": 1}, {"id": 141, "n": None}))
+        stage.must_load(label, "filled", array({"id": 140, "n": 1}, {"id": 141, "n": None}))
         reply = stage.commit(label)
         if reply.status is Status.OK:
             return differs("a NULL in a NOT NULL column was committed", REPORT)
     row = stage.loads(label.name).get(stage.table("filled"), {})
     filtered = int(row.get("filtered_rows") or 0)
     lines = _tracking_lines(stage, str(row.get("tracking_sql") or ""))
-    seen = f"FILTERED_ROWS {filtered}, {lines} line(s) of log; {said(reply)}"
+    seen = f"FILTERED_ROWS {filtered}, {lines} line(s) of log; {reply_text(reply)}"
     error = refusals.commit_error(reply, label.name)
     if not isinstance(error, errors.RowsRejected):
         return differs(
@@ -356,37 +358,37 @@ def _tracking_lines(stage: Stage, statement: str) -> int:
 
 
 @CHECKS.expects("reject.empty", "An empty load fails the commit, and is no bad row.", "4.9", "10.4")
-def check_empty(stage: Stage) -> Finding:
+def check_empty(stage: Stage) -> Evidence:
     with stage.transaction() as label:
-        stage.loaded(label, "upserts", array({"id": 150}))
+        stage.must_load(label, "upserts", array({"id": 150}))
         reply = stage.finish(label, stage.load(label, "events", []))
         if reply.status is Status.OK:
             return harmless("it was committed", "the sink sends no empty load")
     error = refusals.commit_error(reply, label.name)
     if isinstance(error, errors.RowsRejected):
-        return harmless(f"{said(reply)}: read as bad rows", "the sink sends no empty load")
-    return as_expected(said(reply))
+        return harmless(f"{reply_text(reply)}: read as bad rows", "the sink sends no empty load")
+    return as_expected(reply_text(reply))
 
 
 # --- long transactions, take-over ---
 
 
 @CHECKS.expects("transaction.slow", "A transaction may be open for as long as its timeout.", "4.12", "10.7")
-def check_slow(stage: Stage) -> Finding:
+def check_slow(stage: Stage) -> Evidence:
     seconds = stage.terms.slow_seconds
     if not stage.terms.slow:
         return left_out(f"--slow keeps a transaction open for {seconds:g} s")
     timeout = str(int(3 * seconds))
     with stage.transaction(timeout=timeout) as label:
-        stage.loaded(label, "upserts", array({"id": 160}), timeout=timeout)
+        stage.must_load(label, "upserts", array({"id": 160}), timeout=timeout)
         _wait(stage, seconds)
         late = stage.load(label, "upserts", array({"id": 161}), timeout=timeout)
         reply = stage.finish(label, late)
         if reply.status is Status.OK:
             return as_expected(f"committed after {seconds:g} s")
     if stage.wanted.timeout <= _INNER_SECONDS:
-        return harmless(said(reply), f"timeout is {stage.wanted.timeout}: a transaction is not open for so long")
-    return differs(said(reply), f"Set timeout={_INNER_SECONDS}: the sink then commits after 80 % of it.")
+        return harmless(reply_text(reply), f"timeout is {stage.wanted.timeout}: a transaction is not open for so long")
+    return differs(reply_text(reply), f"Set timeout={_INNER_SECONDS}: the sink then commits after 80 % of it.")
 
 
 def _wait(stage: Stage, seconds: float) -> None:
@@ -397,11 +399,11 @@ def _wait(stage: Stage, seconds: float) -> None:
 
 
 @CHECKS.expects("takeover", "A second writer ends the first one's transactions.", "3.2", "10.5")
-def check_take_over(stage: Stage) -> Finding:
+def check_take_over(stage: Stage) -> Evidence:
     """A second writer takes the job over while the first one's transaction is open."""
     first = _take_over(stage)
     with stage.transaction() as label:
-        stage.loaded(label, "upserts", array({"id": 170}))
+        stage.must_load(label, "upserts", array({"id": 170}))
         began = stage.clock.monotonic()
         _take_over(stage)
         seconds = stage.clock.monotonic() - began
@@ -412,7 +414,7 @@ def check_take_over(stage: Stage) -> Finding:
             fenced = True
         late = stage.commit(label)
     if late.status is Status.OK or stage.count("upserts", 170, 170):
-        return differs(f"the first writer's commit was answered {said(late)}", REPORT)
+        return differs(f"the first writer's commit was answered {reply_text(late)}", REPORT)
     if not fenced:
         return differs("the first writer still reads itself as the owner", REPORT)
     return as_expected(

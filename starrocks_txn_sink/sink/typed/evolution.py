@@ -74,7 +74,7 @@ def apply_changes(
         while not change.done(columns := read()):
             if failure is not None and limit.remaining() <= 0:
                 raise failure
-            deadline.clock.sleep(limit.bounded(_POLL_SECONDS, f"table {change.table} being altered"))
+            deadline.clock.sleep(limit.limit(_POLL_SECONDS, f"table {change.table} being altered"))
     return columns
 
 

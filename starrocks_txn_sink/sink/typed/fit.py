@@ -78,7 +78,7 @@ class Fit:
     faults: tuple[ValueFault, ...] = ()
     function: Function | None = None
 
-    def written(self, column: Column) -> Column:
+    def encode_column(self, column: Column) -> Column:
         """`column` as to_json takes it."""
         return self.encode(column) if self.encode else column
 

@@ -46,15 +46,15 @@ def csv_text(source: T.DataType, target: TargetType, fitted: Fit) -> Text | str:
         if isinstance(source, T.StringType):
             return lambda column, _: column
         if isinstance(source, (VariantType, T.ArrayType, T.MapType, T.StructType)):
-            return lambda column, forms: F.to_json(fitted.written(column), dict(forms))
+            return lambda column, forms: F.to_json(fitted.encode_column(column), dict(forms))
         return "only documents are written into JSON columns as CSV; set the property format of this table to json"
     if isinstance(source, (T.DateType, T.TimestampType, T.TimestampNTZType)):
         return lambda column, forms: F.get_json_object(
-            F.to_json(F.struct(fitted.written(column).alias("v")), dict(forms)), "$.v"
+            F.to_json(F.struct(fitted.encode_column(column).alias("v")), dict(forms)), "$.v"
         )
     if isinstance(source, T.BooleanType):
-        return lambda column, _: fitted.written(column).cast("int").cast("string")
-    return lambda column, _: fitted.written(column).cast("string")
+        return lambda column, _: fitted.encode_column(column).cast("int").cast("string")
+    return lambda column, _: fitted.encode_column(column).cast("string")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ class TypedRoute:
             texts = (field.csv(forms, filled.get(field.key), deleted) for field in self.fields if field.text)
             row = F.concat_ws(CSV_COLUMN, *texts)
         else:
-            values = [field.fit.written(field.column).alias(field.key) for field in self.fields]
+            values = [field.fit.encode_column(field.column).alias(field.key) for field in self.fields]
             row = F.to_json(F.struct(*values), forms)
         for field in reversed(self.fields):
             for fault in field.faults:

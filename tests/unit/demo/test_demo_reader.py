@@ -70,7 +70,7 @@ def test_a_glance_tells_how_far_each_source_partition_is() -> None:
 
 def test_keeps_the_latest_sample_and_tells_freshness() -> None:
     freshness = Freshness()
-    freshness.written([(0, 1), (0, 2), (1, 1)], at=0.0)
+    freshness.record_written([(0, 1), (0, 2), (1, 1)], at=0.0)
     reader, _ = read(Sample(newest={0: 1}), Sample(newest={0: 2, 1: 1}, rows={"orders": 9}), freshness=freshness)
     assert reader.latest.rows == {"orders": 9}
     assert freshness.visible == 3
@@ -79,35 +79,35 @@ def test_keeps_the_latest_sample_and_tells_freshness() -> None:
 
 def test_freshness_counts_each_transaction_once() -> None:
     freshness = Freshness()
-    freshness.written([(0, 1)], at=1.0)
-    freshness.written([(0, 2)], at=2.0)
-    freshness.seen({0: 1}, at=4.0)
-    freshness.seen({0: 1}, at=9.0)
-    freshness.seen({0: 2}, at=10.0)
+    freshness.record_written([(0, 1)], at=1.0)
+    freshness.record_written([(0, 2)], at=2.0)
+    freshness.record_seen({0: 1}, at=4.0)
+    freshness.record_seen({0: 1}, at=9.0)
+    freshness.record_seen({0: 2}, at=10.0)
     assert freshness.percentiles(0.5, 1.0) == (3.0, 8.0)
 
 
 def test_freshness_ignores_what_was_never_written() -> None:
     freshness = Freshness()
-    freshness.seen({0: 5, 3: 1, 1: -4}, at=1.0)
+    freshness.record_seen({0: 5, 3: 1, 1: -4}, at=1.0)
     assert freshness.visible == 0
     assert freshness.percentiles(0.5) == (None,)
 
 
 def test_freshness_of_what_is_not_timed() -> None:
     freshness = Freshness()
-    freshness.written([(0, 1)], at=None)
-    freshness.written([(0, 2)], at=5.0)
-    freshness.seen({0: 2}, at=6.0)
+    freshness.record_written([(0, 1)], at=None)
+    freshness.record_written([(0, 2)], at=5.0)
+    freshness.record_seen({0: 2}, at=6.0)
     assert freshness.visible == 2
     assert freshness.percentiles(0.01, 1.0) == (1.0, 1.0)
 
 
 def test_freshness_of_the_last_ones() -> None:
     freshness = Freshness()
-    freshness.written([(0, 1), (0, 2)], at=0.0)
-    freshness.seen({0: 1}, at=9.0)
-    freshness.seen({0: 2}, at=10.0)
+    freshness.record_written([(0, 1), (0, 2)], at=0.0)
+    freshness.record_seen({0: 1}, at=9.0)
+    freshness.record_seen({0: 2}, at=10.0)
     assert freshness.percentiles(0.5, last=1) == (10.0,)
 
 

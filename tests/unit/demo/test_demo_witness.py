@@ -138,7 +138,7 @@ def test_a_later_transaction_before_an_earlier_one_is_torn(database: Database) -
 
 def test_rows_of_an_unfinished_transaction_are_torn(database: Database) -> None:
     workload = Workload(WorkloadOptions(partitions=1, seed=2))
-    database.apply(data(workload.partitions[0].unfinished()))
+    database.apply(data(workload.partitions[0].make_unfinished()))
     assert any(broken.startswith("unfinished = 1") for broken in database.look().torn)
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from starrocks_txn_sink.metrics.catalogue import BY_NAME, CODES, ERRORS, METRICS, PREFIX, MetricKind
 from starrocks_txn_sink.metrics.server import read_asset
-from tools.__main__ import generated
+from tools.__main__ import generate
 from tools.alerts import ALERTS, Alert, metric, rules
 from tools.grafana import dashboard
 
@@ -106,7 +106,7 @@ WELL = {
 def test_the_containers_read_what_is_generated(service: str, file: str) -> None:
     mounts = yaml.safe_load((ROOT / "docker/compose.yaml").read_text())["services"][service]["volumes"]
     folders = [mount.split(":")[0] for mount in mounts if mount.startswith("./")]
-    assert f"docker/{file}" in generated()
+    assert f"docker/{file}" in generate()
     assert f"./{Path(file).parent}" in folders
 
 

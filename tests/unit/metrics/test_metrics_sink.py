@@ -84,7 +84,7 @@ def test_a_failing_batch_is_told_with_its_code_and_its_lanes_report() -> None:
 def test_a_success_forgets_a_failure_that_the_users_function_has_caught() -> None:
     """Or a later failure of the source would be taken for it."""
     watch = SinkEvents(OPTIONS, lambda _: None, None)
-    with FAILURES.awaited("q"):
+    with FAILURES.reserve("q"):
         with pytest.raises(InputError):
             told(watch, error=InputError("Bad row."))
         told(watch)

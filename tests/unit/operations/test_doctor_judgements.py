@@ -28,7 +28,7 @@ from starrocks_txn_sink.operations.doctor.frontends import (
 )
 from starrocks_txn_sink.operations.doctor.libraries import installed_versions
 from starrocks_txn_sink.operations.doctor.tables import TableDefinition
-from starrocks_txn_sink.operations.doctor.target import Check, Finding, Severity, exit_code
+from starrocks_txn_sink.operations.doctor.target import Finding, Severity, Topic, exit_code
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.options.redirects import RedirectRules
@@ -151,7 +151,7 @@ def test_executors_with_another_python_or_another_sink_are_failures() -> None:
 
 
 def test_a_name_that_does_not_resolve_and_a_closed_port_are_different_findings() -> None:
-    endpoint = reach.Endpoint("backend", "be1", 8040)
+    endpoint = reach.ServerPort("backend", "be1", 8040)
     unresolved = endpoint.judge((), "Name or service not known", 0.1, "driver")
     closed = endpoint.judge(("10.0.0.1",), "Connection refused", 0.1, "driver")
     opened = endpoint.judge(("10.0.0.1",), "", 0.1, "driver")
@@ -466,7 +466,7 @@ def test_a_ledger_that_is_not_there_must_be_creatable(allowed: bool | None, want
 
 def report(host: str, clock: float = 100.0, **libraries: str) -> dict[str, Any]:
     place = f"executor on {host}"
-    seen = reach.Endpoint("backend", "be1", 8040).judge((), "Name or service not known", 0.1, place)
+    seen = reach.ServerPort("backend", "be1", 8040).judge((), "Name or service not known", 0.1, place)
     return {
         "host": host,
         "clock": clock,
@@ -478,7 +478,7 @@ def report(host: str, clock: float = 100.0, **libraries: str) -> dict[str, Any]:
 def test_each_executors_host_is_reported_once_with_its_place() -> None:
     found = [complete(one) for one in judge_reports([report("a"), report("a"), report("b")], 99.0, 101.0)]
     assert [one.place for one in found if one.check == "name.resolution"] == ["executor on a", "executor on b"]
-    assert found[-1] == Check("executor.spark").good("3 task(s) ran on 2 host(s)")
+    assert found[-1] == Topic("executor.spark").good("3 task(s) ran on 2 host(s)")
 
 
 def test_an_executors_clock_and_libraries_are_judged() -> None:
@@ -497,10 +497,10 @@ def test_another_versions_report_is_named_before_what_cannot_be_read_in_it() -> 
 # --- what is shown ---
 
 SOME = [
-    Check("a").good("fine"),
-    Check("b").skipped("not looked at"),
-    Check("c", "be1").warning("Hm.", "Because.", "Do this."),
-    Check("d").failure("Broken.", "Because.", "Do that."),
+    Topic("a").good("fine"),
+    Topic("b").skip("not looked at"),
+    Topic("c", "be1").warning("Hm.", "Because.", "Do this."),
+    Topic("d").failure("Broken.", "Because.", "Do that."),
 ]
 
 

@@ -22,7 +22,7 @@ from starrocks_emulator.transactions.backend import Backend
 from starrocks_emulator.transactions.messages import Body
 from starrocks_txn_sink import SinkOptions, cli
 from starrocks_txn_sink.operations.rehearsal import command, findings, transactions
-from starrocks_txn_sink.operations.rehearsal.findings import Check, Finding, Verdict, as_expected, differs, harmless
+from starrocks_txn_sink.operations.rehearsal.findings import Check, Evidence, Verdict, as_expected, differs, harmless
 from starrocks_txn_sink.operations.rehearsal.stage import Stage, Terms, array
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, create_table
 from tests.support.query_port import query
@@ -49,7 +49,7 @@ def databases(server: Emulator) -> set[str]:
     return {name for (name,) in query(server, "SHOW DATABASES", password=PASSWORD)}
 
 
-def looked_at(server: Emulator, *names: str, **changes: Any) -> dict[str, Finding]:
+def looked_at(server: Emulator, *names: str, **changes: Any) -> dict[str, Evidence]:
     """The findings of the checks `names`, and of those that make what they need."""
     options = SinkOptions(
         load_url=server.load_url, query_url=server.query_url, database="scratch", password=PASSWORD, **changes
@@ -59,7 +59,7 @@ def looked_at(server: Emulator, *names: str, **changes: Any) -> dict[str, Findin
     with contextlib.closing(Stage(options, TERMS)) as stage:
         results = command.collect(stage, lambda _: None, checks)
     assert databases(server) <= {"information_schema", "shop"}
-    return {result.check.name: result.finding for result in results}
+    return {result.check.name: result.evidence for result in results}
 
 
 @pytest.mark.parametrize("generation", Generation)
@@ -168,15 +168,15 @@ def _stage(server: Emulator) -> Stage:
 def test_an_interruption_rolls_back_drops_and_says_the_rest_was_not_seen(start: Start) -> None:
     server = start()
 
-    def interrupt(stage: Stage) -> Finding:
-        stage.loaded(stage.begin(), "upserts", [b'[{"id": 1}]'])
+    def interrupt(stage: Stage) -> Evidence:
+        stage.must_load(stage.begin(), "upserts", [b'[{"id": 1}]'])
         raise KeyboardInterrupt
 
     checks = (*command.CHECKS[:5], Check("interrupted", "", (), interrupt), command.CHECKS[5])
     shown: list[str] = []
     with contextlib.closing(_stage(server)) as stage:
         results = command.collect(stage, shown.append, checks)
-    verdicts = {result.check.name: result.finding.verdict for result in results}
+    verdicts = {result.check.name: result.evidence.verdict for result in results}
     assert verdicts["interrupted"] is verdicts[command.CHECKS[5].name] is Verdict.NOT_SEEN
     assert verdicts["scratch.dropped"] is Verdict.AS_EXPECTED
     assert findings.exit_code(results) == 3
@@ -300,7 +300,7 @@ def test_a_transaction_that_the_server_ends_early(start: Start, timeout: int, ve
     names = ("privilege.create", "transaction.slow")
     checks = [check for check in command.CHECKS if check.name in names]
     with contextlib.closing(Stage(options, terms)) as stage:
-        found = command.collect(stage, lambda _: None, checks)[1].finding
+        found = command.collect(stage, lambda _: None, checks)[1].evidence
     assert found.verdict is verdict
     assert ("Set timeout=300" in found.advice) is (verdict is Verdict.DIFFERS)
 
@@ -346,15 +346,15 @@ def test_the_doctor_is_not_content_with_what_the_rehearsal_could_not_see(
 def test_a_ledger_that_a_job_uses_meanwhile_is_not_dropped(start: Start) -> None:
     server = start()
 
-    def job_starts(_: Stage) -> Finding:
+    def job_starts(_: Stage) -> Evidence:
         query(
             server,
             f"INSERT INTO scratch.{LEDGER_TABLE} (id, job, kind, name) VALUES ('1', 'j', 'position', 'p')",
             password=PASSWORD,
         )
-        return Finding(Verdict.AS_EXPECTED, "")
+        return Evidence(Verdict.AS_EXPECTED, "")
 
     with contextlib.closing(_stage(server)) as stage:
         results = command.collect(stage, lambda _: None, (*command.CHECKS[:5], Check("job", "", (), job_starts)))
-    assert results[-1].finding.advice == f"Drop {LEDGER_TABLE}."
+    assert results[-1].evidence.advice == f"Drop {LEDGER_TABLE}."
     assert query(server, "SHOW TABLES FROM scratch", password=PASSWORD) == [(LEDGER_TABLE,)]

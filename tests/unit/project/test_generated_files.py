@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from tools import __main__ as command
-from tools.__main__ import ROOT, generated
+from tools.__main__ import ROOT, generate
 from tools.pages import with_parts
 from tools.tables import table
 
 PAGE = "# Page\n\n<!-- made from the code: a -->\nold\n<!-- end -->\nby hand\n"
 
 
-@pytest.mark.parametrize("name", sorted(generated()))
+@pytest.mark.parametrize("name", sorted(generate()))
 def test_what_is_generated_is_up_to_date(name: str) -> None:
-    assert (ROOT / name).read_text(encoding="utf-8") == generated()[name], "Run: make docs"
+    assert (ROOT / name).read_text(encoding="utf-8") == generate()[name], "Run: make docs"
 
 
 def test_a_part_is_made_anew_and_the_rest_stays() -> None:
@@ -39,7 +39,7 @@ def test_the_check_names_a_stale_file_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "ROOT", tmp_path)
-    monkeypatch.setattr(command, "generated", lambda: {"page": "new"})
+    monkeypatch.setattr(command, "generate", lambda: {"page": "new"})
     (tmp_path / "page").write_text("old")
     assert command.main(["--check"]) == 1
     assert (capsys.readouterr().out, (tmp_path / "page").read_text()) == ("page is stale: make docs\n", "old")

@@ -125,7 +125,7 @@ def test_a_block_that_nobody_takes_is_printed_once(capsys: pytest.CaptureFixture
 def test_no_timer_prints_a_failure_that_is_awaited_or_was_taken(capsys: pytest.CaptureFixture[str]) -> None:
     board = FailureBoard(delay=0)
     one, two = Failure.of(LoadFailed("One.")), Failure.of(LoadFailed("Two."))
-    with board.awaited("a"):
+    with board.reserve("a"):
         board.post("a", one)
         board.post("b", two)
         wait_for_timers()
