@@ -11,6 +11,8 @@ import argparse
 import importlib
 import re
 from collections.abc import Callable, Mapping
+from itertools import product
+from string import ascii_lowercase, ascii_uppercase
 
 from pyspark.sql import types as T
 
@@ -150,30 +152,45 @@ def _outcome(rule: Rule) -> str:
 
 # --- docs/reference/combinations.md ---
 
-IMPLIED: Mapping[Feature, Feature] = {
-    Feature.ASSEMBLE: Feature.JSON_TEXTS,
-    Feature.PARTIAL_UPDATE_UNNAMED: Feature.PARTIAL_UPDATE,
+IMPLIED: Mapping[Feature, tuple[Feature, ...]] = {
+    Feature.SEVERAL_LANES: (Feature.OWN_LABELS,),
+    Feature.ASSEMBLE: (Feature.JSON_TEXTS,),
+    Feature.KAFKA_READER: (Feature.ASSEMBLE, Feature.JSON_TEXTS),
+    Feature.BATCH_ID: (Feature.BATCH_FRAME,),
+    Feature.PLAIN_FRAME: (Feature.BATCH_FRAME, Feature.DATA_SOURCE, Feature.PLAIN_ROWS),
+    Feature.PARTIAL_UPDATE_UNNAMED: (Feature.PARTIAL_UPDATE,),
 }
-"""Feature → the feature that it implies."""
+"""Feature → all features that it implies."""
 
 ALTERNATIVES = (
     frozenset((Feature.ROUTES, Feature.JSON_TEXTS)),
     frozenset((Feature.SCHEMA_IGNORE, Feature.SCHEMA_APPLY)),
     frozenset((Feature.ASSEMBLE, Feature.PLAIN_ROWS)),
-    frozenset((Feature.SEVERAL_LANES, Feature.SHARED_LABEL)),
+    frozenset((Feature.OWN_LABELS, Feature.SHARED_LABEL)),
+    frozenset((Feature.SHUFFLE, Feature.NO_SHUFFLE)),
+    frozenset((Feature.SCHEMA_PREVIEW, Feature.DATA_SOURCE)),
 )
-"""Pairs of alternatives: a user can choose only one."""
+"""Pairs of alternatives, and so all features that imply them: a user can choose only one."""
 
 
 def find_conflict_between(one: Feature, other: Feature) -> Conflict | None:
     """The conflict between `one` and `other`, implied features included; None if they go together."""
-    with_implied = [each for feature in (one, other) for each in (feature, IMPLIED.get(feature, feature))]
-    return find_conflict(default_phrases(*with_implied))
+    return find_conflict(default_phrases(*with_implied(one), *with_implied(other)))
+
+
+def with_implied(feature: Feature) -> tuple[Feature, ...]:
+    """`feature` and all that it implies."""
+    return (feature, *IMPLIED.get(feature, ()))
+
+
+def are_alternatives(one: Feature, other: Feature) -> bool:
+    """Whether a user cannot choose both."""
+    return any(frozenset(each) in ALTERNATIVES for each in product(with_implied(one), with_implied(other)))
 
 
 def pairs() -> str:
     """A matrix of all features, with the number of the conflict for each refused pair."""
-    letters = {feature: chr(ord("A") + number) for number, feature in enumerate(Feature)}
+    letters = dict(zip(Feature, ascii_uppercase + ascii_lowercase, strict=False))
     rows = ((letters[one], one.title, *(_cell(one, other) for other in Feature)) for one in Feature)
     return table(f" | feature | {' | '.join(letters.values())}", rows)
 
@@ -183,7 +200,7 @@ def _cell(one: Feature, other: Feature) -> str:
         return ""
     if (found := find_conflict_between(one, other)) is not None:
         return str(CONFLICTS.index(found) + 1)
-    return "–" if frozenset((one, other)) in ALTERNATIVES else ""
+    return "–" if are_alternatives(one, other) else ""
 
 
 def conflicts() -> str:

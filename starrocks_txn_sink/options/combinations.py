@@ -17,8 +17,10 @@ class Feature(Enum):
 
     NO_QUERY_URL = "no `query_url`", "there is no query_url", "query_url"
     EXACTLY_ONCE = "`delivery` exactly-once", "delivery is exactly-once", "delivery"
+    OWN_LABELS = "`transactions` lane", "transactions is lane", "transactions"
     SEVERAL_LANES = "`lanes` above 1, `transactions` lane", "there are several lanes", "transactions"
     SHARED_LABEL = "`lanes` above 1, `transactions` batch", "transactions is batch", "transactions"
+    SHUFFLE = "`shuffle` true", "shuffle is true", "shuffle"
     NO_SHUFFLE = "`shuffle` false", "shuffle is false", "shuffle"
     QUARANTINE = "`on_bad_rows` quarantine", "on_bad_rows is quarantine", "on_bad_rows"
     SCHEMA_IGNORE = "`schema_changes` ignore", "schema_changes is ignore", "schema_changes"
@@ -39,8 +41,13 @@ class Feature(Enum):
     ROUTES = "typed columns (`routes`)", "routes are given", ""
     JSON_TEXTS = "rows as JSON texts (no `routes`)", "rows come as JSON texts", ""
     ASSEMBLE = "raw events (`assemble`)", "assemble is given", "assemble"
+    KAFKA_READER = "lanes that read Kafka (`reader` librdkafka)", 'reader="librdkafka" is set', "reader"
     PLAIN_ROWS = "rows without positions", "the rows have no positions", ""
+    BATCH_FRAME = "a batch frame", "the frame is no streaming query's", ""
+    BATCH_ID = "`batch_id` of a batch frame", "batch_id is given", "batch_id"
     DATA_SOURCE = "the data source", "rows go through the data source", ""
+    PLAIN_FRAME = "a batch frame as it is, in the data source", "the frame is written as it is", ""
+    SCHEMA_PREVIEW = "a call of `schema_changes`", "changes of the tables are asked for", ""
 
     def __init__(self, title: str, phrase: str, option: str) -> None:
         self.title = title
@@ -60,6 +67,14 @@ _OVER_SQL: Final[Mapping[Feature, tuple[str, str]]] = {
     Feature.QUARANTINE: ("the sink creates and reads the dead-letter table over SQL", "set on_bad_rows='fail'"),
     Feature.SCHEMA_IGNORE: ("the sink reads the tables' columns over SQL", "set schema_changes='fail'"),
     Feature.SCHEMA_APPLY: ("the sink alters tables over SQL", "set schema_changes='fail'"),
+    Feature.SCHEMA_PREVIEW: ("the sink reads the tables' columns over SQL", "leave the call out"),
+}
+_BISECTS: Final = "a quarantine bisects the transactions of a lane"
+_NOT_WITH_KAFKA_READER: Final[Features] = {
+    Feature.OWN_LABELS: "the lanes load under one label",
+    Feature.SHUFFLE: "the rows do not pass through Spark, which would sort them",
+    Feature.QUARANTINE: f"the lanes load under one label, and {_BISECTS}",
+    Feature.BATCH_FRAME: "the lanes read the offsets that a streaming query has planned",
 }
 _NOT_WITH_DATA_SOURCE: Final[Features] = {
     Feature.NO_SHUFFLE: "rows are laid out before the sink can check their order",
@@ -76,13 +91,13 @@ _PAIRS: Final[Mapping[tuple[Feature, Feature], tuple[str, str]]] = {
         "first lane has not written yet",
         'Set lanes=1, or leave shuffle at "auto".',
     ),
-    (Feature.SHARED_LABEL, Feature.QUARANTINE): (
-        "a quarantine bisects the transactions of a lane",
-        "Leave transactions at \"auto\", or set on_bad_rows='fail'.",
+    (Feature.SHARED_LABEL, Feature.SHUFFLE): (
+        "Spark may run the stages of a shuffle again, which would load rows twice",
+        'Leave transactions or shuffle at "auto", or set lanes=1.',
     ),
-    (Feature.SHARED_LABEL, Feature.DATA_SOURCE): (
-        "its tasks commit on their own",
-        'Leave transactions at "auto", or use StarRocksSink.',
+    (Feature.SHARED_LABEL, Feature.QUARANTINE): (
+        _BISECTS,
+        "Leave transactions and shuffle at \"auto\", or set lanes=1 or on_bad_rows='fail'.",
     ),
     (Feature.QUARANTINE, Feature.CSV): (
         "dead letters keep their rows as JSON",
@@ -108,6 +123,23 @@ _PAIRS: Final[Mapping[tuple[Feature, Feature], tuple[str, str]]] = {
     **{
         (feature, Feature.DATA_SOURCE): (why, f"Leave {feature.option} out, or use StarRocksSink.")
         for feature, why in _NOT_WITH_DATA_SOURCE.items()
+    },
+    (Feature.SHARED_LABEL, Feature.DATA_SOURCE): (
+        "its tasks commit on their own",
+        'Leave transactions at "auto", or use StarRocksSink.',
+    ),
+    (Feature.EXACTLY_ONCE, Feature.PLAIN_FRAME): (
+        "it has no positions, so a write that is called again writes its rows again",
+        "Leave delivery out: the call itself writes all rows once, or none. Or write lane_partitioned(frame, options) "
+        "with a batch_id.",
+    ),
+    (Feature.BATCH_ID, Feature.PLAIN_FRAME): (
+        "its rows are in no fixed order, so a number cannot distinguish it from the next one",
+        "Write lane_partitioned(frame, options) with a batch_id.",
+    ),
+    **{
+        (Feature.KAFKA_READER, feature): (why, "Leave reader out: Spark then reads the topic.")
+        for feature, why in _NOT_WITH_KAFKA_READER.items()
     },
     (Feature.PLAIN_ROWS, Feature.QUARANTINE): (
         "there are no source transactions to dead-letter",

@@ -32,7 +32,6 @@ from starrocks_txn_sink.sink.lanes import LanePlan, refuse_own_labels, run_share
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.session import Session, run_once
 from starrocks_txn_sink.sink.typed.terms import TableTerms
-from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import KafkaSource, PlannedRanges
 from starrocks_txn_sink.sources.txn_event import parse_lines
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, TxnEventLines
@@ -170,8 +169,6 @@ class EventsWriter:
         lines = self.assembly.lines
         if lines is None or not self.assembly.reads_kafka or self.sort:
             return None
-        if self.log is None:
-            raise OptionError('reader="librdkafka" needs a streaming query.', hint=SPARK_READS, option="reader")
         if self._kafka is None:
             columns = {lines.value: "value", str(lines.source_partition): "partition", str(lines.position): "offset"}
             columns |= {EVENT_TIME: "timestamp"} if projection.event_time(frame) else {}

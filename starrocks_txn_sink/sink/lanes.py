@@ -24,6 +24,7 @@ from starrocks_txn_sink.coordinator.ownership import log_entries
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
 from starrocks_txn_sink.errors import InputError, KeyRepeated, OptionError, SourceChanged, StarRocksSinkError
 from starrocks_txn_sink.options import Compression, SinkOptions, Transactions
+from starrocks_txn_sink.options.combinations import Feature, find_conflict
 from starrocks_txn_sink.protocol.label import RetryPolicy, labels
 from starrocks_txn_sink.sink.lifecycle import context_of
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
@@ -81,23 +82,22 @@ class LanePlan:
 
 def refuse_own_labels(options: SinkOptions, why: str) -> None:
     """Raise OptionError if the options allow nothing but a shared label, which is not possible."""
-    for option, value in (("transactions", Transactions.BATCH), ("shuffle", False)):
-        if getattr(options, option) is value and options.lane_count > 1:
-            raise OptionError(
-                f"The {options.lanes} lanes cannot load under one label, as {option} demands: {why}.",
-                hint='Leave it at "auto": each lane then has its own transactions of sorted rows. Or set lanes=1.',
-                option=option,
-            )
+    if Feature.SHARED_LABEL in options.features:
+        option = "shuffle" if options.transactions is Transactions.AUTO else "transactions"
+        raise OptionError(
+            f"The {options.lanes} lanes cannot load under one label, as {option} demands: {why}.",
+            hint='Leave it at "auto": each lane then has its own transactions of sorted rows. Or set lanes=1.',
+            option=option,
+        )
 
 
 def _why_not_shared(frame: DataFrame, options: SinkOptions) -> str | None:
     """Why the lanes of `frame` cannot load under one label without a shuffle; None if they can."""
     if options.transactions is Transactions.LANE:
         return "transactions is lane"
-    if options.shuffle is True:
-        return "shuffle is true"
-    if options.quarantines:
-        return "a quarantine bisects the transactions of a lane"
+    conflict = find_conflict({**options.features, Feature.SHARED_LABEL: ""})
+    if conflict is not None:
+        return conflict.why
     context = context_of(frame)
     if context is None:
         return "the plan is hidden (Spark Connect)"

@@ -33,7 +33,7 @@ from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.coordinator.shared_label import LANE, LaneShare
-from starrocks_txn_sink.errors import BeginFailed, InputError, OptionError, StarRocksSinkError, TooManyTransactions
+from starrocks_txn_sink.errors import BeginFailed, InputError, StarRocksSinkError, TooManyTransactions
 from starrocks_txn_sink.options import Delivery, SinkOptions
 from starrocks_txn_sink.options.combinations import Feature
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, RetryPolicy, begin, labels, roll_back, run
@@ -255,22 +255,10 @@ def log_messages(task: LaneTask, sent: Sequence[Message]) -> None:
 
 
 def _options(given: Mapping[str, str], *, typed: bool) -> SinkOptions:
-    if BATCH_ID in (name.lower() for name in given):
-        raise OptionError(
-            "A frame as it is cannot be distinguished from the next one by a batch_id: its rows are in no fixed order.",
-            hint="Write lane_partitioned(frame, options) with a batch_id.",
-            option=BATCH_ID,
-        )
-    values = SinkOptions.values_of(given, (_TABLE,))
-    if values.get("delivery") in (Delivery.EXACTLY_ONCE, Delivery.EXACTLY_ONCE.value):
-        raise OptionError(
-            "A frame as it is has no positions, so a write that is called again writes its rows again.",
-            hint="Leave delivery out: the call itself writes all rows once, or none. Or write "
-            "lane_partitioned(frame, options) with a batch_id.",
-            option="delivery",
-        )
-    options = SinkOptions(**{**values, "delivery": Delivery.AT_LEAST_ONCE})
-    options.check_features(Feature.DATA_SOURCE, Feature.PLAIN_ROWS, Feature.ROUTES if typed else Feature.JSON_TEXTS)
+    values = SinkOptions.values_of(given, (_TABLE, BATCH_ID))
+    options = SinkOptions(**{"delivery": Delivery.AT_LEAST_ONCE, **values})
+    rows = [Feature.ROUTES if typed else Feature.JSON_TEXTS, *([Feature.BATCH_ID] if BATCH_ID in given else [])]
+    options.check_features(Feature.DATA_SOURCE, Feature.PLAIN_FRAME, Feature.PLAIN_ROWS, *rows)
     return options
 
 

@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as F, types a
 from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.combinations import Feature, default_phrases, refuse_conflicts
+from starrocks_txn_sink.options.combinations import Feature
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.sink.typed.route import TypedRoute
@@ -62,8 +62,7 @@ def lane_input(
     """
     marked, lanes = _check_input(frame, terms.routes), shared or terms.options.lane_count
     if not marked:
-        quarantine = [Feature.QUARANTINE] if terms.options.quarantines else []
-        refuse_conflicts(default_phrases(Feature.PLAIN_ROWS, *quarantine))
+        terms.options.check_features(Feature.PLAIN_ROWS)
     row, table = _row_and_table(frame, terms)
     payload = _refuse_other_databases(frame, _payload(frame, row, table, terms), terms.options.database)
     columns = [table.alias(names.TABLE), payload.alias(names.PAYLOAD), *_deleted_column(frame)]

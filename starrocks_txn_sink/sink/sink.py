@@ -184,8 +184,10 @@ class StarRocksSink:
         self.routes = tuple(routes)
         self.assemble = assemble
         _refuse_double_routes(self.routes)
-        rows = Feature.ROUTES if self.routes else Feature.JSON_TEXTS
-        options.check_features(*([Feature.ASSEMBLE] if assemble is not None else []), rows)
+        self._features = [Feature.ROUTES if self.routes else Feature.JSON_TEXTS]
+        if assemble is not None:
+            self._features += [Feature.ASSEMBLE, *([Feature.KAFKA_READER] if assemble.reads_kafka else [])]
+        options.check_features(*self._features)
         self._writers: dict[str, EventsWriter | RowsWriter] = {}  # by job
         self._events = SinkEvents(options, listener, metrics)
         self._listener = self._events.emit
@@ -266,6 +268,7 @@ class StarRocksSink:
             receipts = StarRocksSink(options).write(spark.read.parquet("/data/rows"))
             print(sum(receipt.rows for receipt in receipts))
         """
+        self.options.check_features(Feature.BATCH_FRAME, *self._features)
         job = sessions.job_of_frame(self.options, positioned=self.assemble is not None or is_marked(frame))
         number = batch_id if batch_id is not None else microseconds()
         with self._jobs.show_progress(frame, self._listener):
@@ -427,6 +430,7 @@ class StarRocksSink:
             QueryFailed: A query of the tables failed.
             QueryRefused: The server refused a query of the tables.
         """
+        self.options.check_features(Feature.SCHEMA_PREVIEW)
         return [change.sql for change in read_planned_changes(self.options, self.routes, frame)]
 
     def _change_schema(self, frame: DataFrame, session: sessions.Session) -> None:

@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from dataclasses import replace
-from itertools import combinations
+from functools import partial
+from itertools import combinations, permutations
 from typing import Any
+from unittest import mock
 
 import pytest
 from pyspark.sql import SparkSession, types as T
 
-from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly
+from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.combinations import CONFLICTS, Conflict, Feature, always_sorted
 from starrocks_txn_sink.rows.columns import PAYLOAD
+from starrocks_txn_sink.sink import data_source, plain_frames, sink
 from starrocks_txn_sink.sink.lane_layout import LaneTerms, lane_partitioned
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.typed.tables import Tables
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.telemetry import Event
-from tools.pages import ALTERNATIVES, IMPLIED, find_conflict_between
+from tools.pages import ALTERNATIVES, IMPLIED, are_alternatives, find_conflict_between
 
 OPTIONS: dict[Feature, dict[str, Any]] = {
     Feature.NO_QUERY_URL: {"query_url": None, "delivery": "at-least-once"},
     Feature.EXACTLY_ONCE: {"delivery": "exactly-once"},
+    Feature.OWN_LABELS: {"transactions": "lane"},
     Feature.SEVERAL_LANES: {"lanes": 2, "transactions": "lane"},
     Feature.SHARED_LABEL: {"lanes": 2, "transactions": "batch"},
+    Feature.SHUFFLE: {"shuffle": True},
     Feature.NO_SHUFFLE: {"shuffle": False},
     Feature.QUARANTINE: {"on_bad_rows": "quarantine"},
     Feature.SCHEMA_IGNORE: {"schema_changes": "ignore"},
     Feature.SCHEMA_APPLY: {"schema_changes": "apply"},
     Feature.RECEIPTS_LOG: {"receipts_log": True},
     Feature.METRICS_PORT: {"metrics_port": 0},
+    Feature.BATCH_FRAME: {"job": "frames"},
+    Feature.BATCH_ID: {"job": "frames"},
 }
 PROPERTIES = {
     Feature.CSV: {"format": "csv"},
@@ -44,14 +52,19 @@ PROPERTIES = {
 }
 ROUTES = (TableRoute("orders", ["id", "amount"]),)
 NEEDS_ROUTES = {Feature.ROUTES, Feature.CSV, Feature.PARTIAL_UPDATE_UNNAMED}
-TEXTS = {Feature.JSON_TEXTS, Feature.ASSEMBLE}
+EVENTS = {Feature.ASSEMBLE, Feature.KAFKA_READER}
+TEXTS = {Feature.JSON_TEXTS, *EVENTS}
+FRAMES = {Feature.BATCH_FRAME, Feature.BATCH_ID}
+SOURCES = {Feature.DATA_SOURCE, Feature.PLAIN_FRAME}
 
 Pair = tuple[Feature, Feature]
 
 
 def possible(pair: Pair) -> bool:
     """Whether a user can ask for both at all."""
-    return frozenset(pair) not in ALTERNATIVES and not any(IMPLIED.get(one) in pair for one in pair)
+    if any(other in IMPLIED.get(one, ()) for one, other in permutations(pair)):
+        return False
+    return find_conflict_between(*pair) is not None or not are_alternatives(*pair)
 
 
 PAIRS = [pair for pair in combinations(Feature, 2) if possible(pair)]
@@ -63,13 +76,19 @@ def named(pair: Pair) -> str:
     return "-".join(one.name.lower() for one in pair)
 
 
-def options(pair: Pair) -> SinkOptions:
+def asked_for(pair: Pair) -> tuple[dict[str, Any], dict[str, str]]:
+    """Options and stream-load properties."""
     given: dict[str, Any] = {"load_url": "http://fe:8030", "query_url": "mysql://fe:9030", "database": "shop"}
     properties: dict[str, str] = {}
     for feature in pair:
         given |= OPTIONS.get(feature, {})
         properties |= PROPERTIES.get(feature, {})
-    return SinkOptions(**given, properties=properties, roll_back_on_sigterm=False)
+    return {**given, "roll_back_on_sigterm": False}, properties
+
+
+def options(pair: Pair) -> SinkOptions:
+    given, properties = asked_for(pair)
+    return SinkOptions(**given, properties=properties)
 
 
 def routes(pair: Pair) -> tuple[TableRoute, ...]:
@@ -102,7 +121,7 @@ def through_the_data_source(pair: Pair) -> None:
     """Both of its ways in: laying a frame out, and making a writer for it."""
     asked = options(pair)
     assert "assemble" not in inspect.signature(lane_partitioned).parameters
-    if Feature.ASSEMBLE in pair:
+    if EVENTS.intersection(pair):
         asked.check_features(Feature.ASSEMBLE, Feature.DATA_SOURCE)
     with pytest.raises(Reached):
         lane_partitioned(Untouched(), asked, routes=routes(pair))  # type: ignore[arg-type]
@@ -111,12 +130,34 @@ def through_the_data_source(pair: Pair) -> None:
     assert arrived.sink_options({"roll_back_on_sigterm": "false"}) == replace(asked, lanes=asked.lane_count)
 
 
+def as_it_is(pair: Pair) -> None:
+    """The way of a batch frame into the data source, up to the first look at the server; its options are texts."""
+    given, properties = asked_for(pair)
+    texts = {name: str(value).lower() for name, value in given.items() if value is not None}
+    texts |= {f"sink.properties.{name}": value for name, value in properties.items()}
+    schema = T.StructType().add("table", "string").add("row", "string")
+    if Feature.BATCH_ID in pair:
+        texts["batch_id"] = "1"
+    if routes(pair):
+        texts["table"], schema = "orders", T.StructType().add("id", "long").add("amount", "long")
+    writer = partial(data_source.StarRocksDataSource(texts).writer, schema, overwrite=False)
+    with mock.patch.object(plain_frames, "open_session", side_effect=Reached), pytest.raises(Reached):
+        writer()
+
+
 def go_in(pair: Pair) -> None:
-    if Feature.DATA_SOURCE in pair:
-        through_the_data_source(pair)
+    if SOURCES.intersection(pair):
+        (as_it_is if Feature.PLAIN_FRAME in pair and not EVENTS.intersection(pair) else through_the_data_source)(pair)
         return
-    assemble = TransactionAssembly() if Feature.ASSEMBLE in pair else None
-    StarRocksSink(options(pair), routes=routes(pair), assemble=assemble, metrics=Silent())
+    lines = TxnEventLines(reader="librdkafka") if Feature.KAFKA_READER in pair else None
+    assemble = TransactionAssembly(lines=lines) if EVENTS.intersection(pair) else None
+    made = StarRocksSink(options(pair), routes=routes(pair), assemble=assemble, metrics=Silent())
+    if FRAMES.intersection(pair):
+        with pytest.raises(Reached):
+            made.write(Untouched(), batch_id=1 if Feature.BATCH_ID in pair else None)  # type: ignore[arg-type]
+    if Feature.SCHEMA_PREVIEW in pair:
+        with mock.patch.object(sink, "read_planned_changes", side_effect=Reached), pytest.raises(Reached):
+            made.schema_changes(Untouched())  # type: ignore[arg-type]
 
 
 def says(error: Exception, found: Conflict) -> None:
@@ -131,7 +172,7 @@ def test_a_pair_is_refused_with_its_reason_or_taken(pair: Pair) -> None:
     if found is None:
         go_in(pair)
         return
-    with pytest.raises(OptionError) as caught:
+    with pytest.raises(InputError if found.one is Feature.PLAIN_ROWS else OptionError) as caught:
         go_in(pair)
     says(caught.value, found)
 
@@ -140,7 +181,7 @@ def test_what_the_data_source_refuses_it_refuses_at_both_ways_in() -> None:
     for pair in (
         each for each in ELSEWHERE if Feature.DATA_SOURCE in each and find_conflict_between(*each) is not None
     ):
-        if Feature.ASSEMBLE in pair or IMPLIED.keys() & set(pair):
+        if IMPLIED.keys() & set(pair):
             continue
         asked = options(pair)
         with pytest.raises(OptionError):
@@ -173,6 +214,18 @@ def test_each_conflict_is_one_pair_that_a_user_can_ask_for() -> None:
     pairs = [frozenset((each.one, each.other)) for each in CONFLICTS]
     assert len(set(pairs)) == len(pairs)
     assert all(len(pair) == 2 and pair not in ALTERNATIVES for pair in pairs)
+
+
+def test_lanes_without_a_shuffle_have_one_label_unless_the_user_says_otherwise() -> None:
+    said: list[tuple[str, bool]] = []
+    for transactions in ("auto", "batch", "lane"):
+        for lanes in (None, 1, 2):
+            asked = {"lanes": lanes, "transactions": transactions, "shuffle": False}
+            with contextlib.suppress(OptionError):
+                made = SinkOptions(load_url="fe", database="shop", delivery="at-least-once", **asked)  # type: ignore[arg-type]
+                said.append((f"{transactions} {lanes}", Feature.SHARED_LABEL in made.features))
+    assert [each for each, shared in said if shared] == ["auto 2", "batch 2"]
+    assert len(said) == 8  # lanes of their own cannot go without a shuffle
 
 
 def test_properties_of_different_tables_do_not_meet() -> None:

@@ -139,7 +139,7 @@ def test_columns_and_options_that_do_not_fit_are_named(shop: Shop) -> None:
     for options, words in (
         ({"tabel": "plain"}, "no option 'tabel'. Did you mean table?"),
         ({"delivery": "exactly-once"}, "a write that is called again writes its rows again"),
-        ({"batch_id": "1"}, "cannot be distinguished from the next one"),
+        ({"batch_id": "1"}, "cannot distinguish it from the next one"),
         ({"mode": "overwrite"}, "it never empties one"),
     ):
         with pytest.raises(AnalysisException, match=words):

@@ -12,7 +12,7 @@ from functools import partial
 from pyspark.sql import DataFrame, types as T
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import InputError, OptionError, QueryFailed, QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.errors import InputError, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.sink.session import Session, advising
@@ -155,8 +155,6 @@ def _creation(database: str, route: TableRoute, frame: T.StructType, replication
 
 def read_planned_changes(options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame) -> list[SchemaChange]:
     """The changes that rows of `frame` need, by what the server has now."""
-    if options.query_url is None:
-        raise OptionError("Schema changes are planned over SQL.", hint="Set query_url.", option="query_url")
     deadline = Deadline.after(options.batch_deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
         columns = table_columns(connection, options.database, [route.table for route in routes], deadline)

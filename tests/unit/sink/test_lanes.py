@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink import SinkOptions
+from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.model import (
     CheckAction,
@@ -18,10 +18,18 @@ from starrocks_txn_sink.coordinator.model import (
     RollbackAction,
 )
 from starrocks_txn_sink.coordinator.shared_label import LaneShare, SharedContents, commit_shared, perform_all
-from starrocks_txn_sink.errors import Fenced, InputError, LoadFailed, OutcomeUnknown, StarRocksSinkError, notes_of
+from starrocks_txn_sink.errors import (
+    Fenced,
+    InputError,
+    LoadFailed,
+    OptionError,
+    OutcomeUnknown,
+    StarRocksSinkError,
+    notes_of,
+)
 from starrocks_txn_sink.protocol.label import Committed, Unknown
 from starrocks_txn_sink.rows.segments import TaskRepeated
-from starrocks_txn_sink.sink.lanes import judge
+from starrocks_txn_sink.sink.lanes import LanePlan, judge
 from starrocks_txn_sink.writer.messages import (
     LaneReport,
     Message,
@@ -62,6 +70,19 @@ def test_an_error_about_the_input_is_no_verdict_as_long_as_rows_may_be_sorted() 
     for final in (task(transactions="batch"), task(shuffle=False), task(marked=False), replace(task(), whole=True)):
         with pytest.raises(InputError, match="torn"):
             judge(messages, final)
+
+
+@pytest.mark.parametrize("changes", [{"shuffle": True}, {"on_bad_rows": "quarantine"}, {"transactions": "lane"}])
+def test_options_that_exclude_a_shared_label_leave_each_lane_its_own(changes: dict[str, Any]) -> None:
+    frame: Any = None  # the options alone decide
+    options = task(query_url="fe", **changes).options
+    assert LanePlan.of(frame, options, positioned=True) == LanePlan(2)
+    reading = TransactionAssembly(lines=TxnEventLines(reader="librdkafka"))
+    with pytest.raises(OptionError, match="Spark then reads the topic"):
+        StarRocksSink(replace(options, lanes=None), assemble=reading)
+    if "transactions" not in changes:
+        with pytest.raises(OptionError, match="transactions is batch, and"):
+            replace(options, transactions="batch")
 
 
 def test_disorder_is_told_whatever_the_options_say() -> None:
