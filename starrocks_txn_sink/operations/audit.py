@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read as readers do that must not see half of a commit: SET cbo_use_lock_db = true",
     )
-    parser.add_argument("--json", action="store_true", help="print one line of JSON at the end")
+    command_line.add_shared_arguments(parser, json={"help": "print one line of JSON at the end"})
 
 
 def run(args: argparse.Namespace) -> int:

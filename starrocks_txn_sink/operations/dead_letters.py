@@ -34,7 +34,8 @@ _EXPLAIN_SECONDS = 10.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("list", "replay"), help="show the dead letters, or write them again")
     command_line.add_server_arguments(parser, load_url=True)
-    command_line.add_job_arguments(parser, deadline=600.0, json="one line of JSON for each source transaction")
+    printed = {"help": "print one line of JSON for each source transaction"}
+    command_line.add_shared_arguments(parser, database={}, job={}, deadline={"default": 600.0}, json=printed)
     parser.add_argument("--source-partition", help="only those of this source partition")
     parser.add_argument("--position", type=int, help="only the one at this position")
 

@@ -84,7 +84,7 @@ class JobFindings:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     command_line.add_server_arguments(parser, load_url=True)
-    command_line.add_job_arguments(parser, deadline=60.0, json="one line of JSON")
+    command_line.add_shared_arguments(parser, database={}, job={}, deadline={"default": 60.0}, json={})
     parser.add_argument("--roll-back", action="store_true", help="roll the open labels back")
     parser.add_argument(
         "--accept-ledger",

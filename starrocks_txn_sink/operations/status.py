@@ -67,12 +67,15 @@ class JobStatus:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     command_line.add_server_arguments(parser, load_url=False)
-    parser.add_argument("--database", required=True, help="the database that the jobs write")
-    parser.add_argument("--job", help="only this job (default: all of the database)")
+    command_line.add_shared_arguments(
+        parser,
+        database={"help": "the database that the jobs write"},
+        job={"required": False, "help": "only this job (default: all of the database)"},
+        deadline={"default": 30.0, "help": "seconds for one look (default %(default)g)"},
+        json={"help": "print one line of JSON for each look"},
+    )
     parser.add_argument("--top", type=int, default=10, metavar="N", help="source partitions to show (default 10)")
-    parser.add_argument("--deadline", type=float, default=30.0, help="seconds for one look (default 30)")
     parser.add_argument("--watch", type=float, metavar="S", help="look again every S seconds, until Ctrl-C")
-    parser.add_argument("--json", action="store_true", help="print one line of JSON for each look")
     parser.add_argument("--kafka", metavar="SERVERS", help="brokers, as in b1:9092: shows the lag (extra kafka)")
     parser.add_argument(
         "--topic", help="the topic of source partitions that are named by numbers alone; else names are topic-number"

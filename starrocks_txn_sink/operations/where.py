@@ -120,7 +120,7 @@ def _span(row: tuple[Any, ...]) -> LoggedSpan:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     command_line.add_server_arguments(parser, load_url=False)
-    command_line.add_job_arguments(parser, deadline=60.0, json="one line of JSON")
+    command_line.add_shared_arguments(parser, database={}, job={}, deadline={"default": 60.0}, json={})
     parser.add_argument("--partition", required=True, help="the source partition, as the sink's input names it")
     parser.add_argument("--position", required=True, type=int, help="the position of the source transaction's END")
 

@@ -7,7 +7,8 @@ import signal
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from starrocks_txn_sink.errors import OptionError, printable
 from starrocks_txn_sink.options import SinkOptions
@@ -35,16 +36,21 @@ def add_server_arguments(parser: argparse.ArgumentParser, *, load_url: bool) -> 
     )
 
 
-def add_job_arguments(parser: argparse.ArgumentParser, *, deadline: float, json: str) -> None:
-    """Add `--database` and `--job`, `--deadline` with its default in seconds, and `--json`, which prints `json`."""
-    parser.add_argument("--database", required=True, help="the database that the job writes")
-    parser.add_argument(
-        "--job", required=True, help="the job's name: the option `job`, by default query-<id of the query>"
-    )
-    parser.add_argument(
-        "--deadline", type=float, default=deadline, help=f"seconds for all of it (default {deadline:g})"
-    )
-    parser.add_argument("--json", action="store_true", help=f"print {json}")
+_SHARED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "database": {"required": True, "help": "the database that the job writes"},
+    "job": {"required": True, "help": "the job's name: the option `job`, by default query-<id of the query>"},
+    "deadline": {"type": float, "help": "seconds for all of it (default %(default)g)"},
+    "json": {"action": "store_true", "help": "print one line of JSON"},
+}
+
+
+def add_shared_arguments(parser: argparse.ArgumentParser, **own: Mapping[str, Any]) -> None:
+    """Add each argument that `own` names, with what it is to this command: argparse's `default`, `required`, `help`.
+
+    The names are `database`, `job`, `deadline`, which needs a default in seconds, and `json`.
+    """
+    for name, changes in own.items():
+        parser.add_argument(f"--{name}", **{**_SHARED[name], **changes})
 
 
 def server_options(args: argparse.Namespace, *, database: str | None, job: str | None = None) -> SinkOptions:

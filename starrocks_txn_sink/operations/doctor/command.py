@@ -101,9 +101,9 @@ def examine(target: Target, name: str, section: Section) -> Iterator[Finding]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     command_line.add_server_arguments(parser, load_url=True)
-    parser.add_argument("--database", help="the database that the job writes; without it most checks are skipped")
+    without = {"required": False, "help": "the database that the job writes; without it most checks are skipped"}
+    command_line.add_shared_arguments(parser, database=without, job={"required": False}, json={})
     parser.add_argument("--tables", default="", metavar="NAMES", help="its tables, separated by commas (default: all)")
-    parser.add_argument("--job", help="the job's name, as in the option `job`")
     parser.add_argument("--checkpoint", metavar="PATH", help="the query's checkpoint, if this machine can see it")
     spark = parser.add_mutually_exclusive_group()
     spark.add_argument(
@@ -118,7 +118,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rehearse", metavar="DATABASE", help="also run the checks of `rehearse`, in this database of scratch tables"
     )
     parser.add_argument("--master", help="Spark's master; better: run this command with spark-submit")
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -51,11 +51,9 @@ def _look(stage: Stage, check: Check) -> Result:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     command_line.add_server_arguments(parser, load_url=True)
-    parser.add_argument(
-        "--database",
-        required=True,
-        help="a database for scratch tables, without a ledger; it is created if it does not exist, and dropped then",
-    )
+    scratch = "a database for scratch tables, without a ledger; it is created if it does not exist, and dropped then"
+    printed = {"help": "print the report as one line of JSON, and lines to stderr"}
+    command_line.add_shared_arguments(parser, database={"help": scratch}, json=printed)
     parser.add_argument(
         "--seconds",
         type=_positive,
@@ -67,7 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--megabytes", type=_positive, default=MEGABYTES, metavar="N", help="data of the speed part (default 16)"
     )
     parser.add_argument("--slow", action="store_true", help="also keep a transaction open for 310 s")
-    parser.add_argument("--json", action="store_true", help="print the report as one line of JSON, and lines to stderr")
 
 
 def run(args: argparse.Namespace) -> int:
