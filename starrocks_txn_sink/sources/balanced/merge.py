@@ -29,14 +29,10 @@ class Emission(NamedTuple):
     """Events to emit after one poll, sorted by event time, partition and offset.
 
     `watermark`  event time that all partitions have reached; None while a partition of the cycle is unread
-    `paused`     partitions that the next poll must not read
-    `queued`     number of events that wait for the watermark
     """
 
     events: list[MergeEvent]
     watermark: Any | None
-    paused: frozenset[Partition]
-    queued: int
 
 
 @suggests_arguments
@@ -67,8 +63,7 @@ def balanced_merge(
 class BalancedMerge:
     """Merge that takes one poll at a time.
 
-    1. A *cycle* ends when every awake partition has been read in it. Until then a partition that has been read is
-       paused, and nothing is emitted.
+    1. A *cycle* ends when every awake partition has been read in it. Until then nothing is emitted.
     2. The *watermark* at the end of a cycle is the minimum over the awake partitions of their highest event time so
        far; the maximum of all partitions when all are idle. It never goes back.
     3. Queued events at or below the watermark are emitted in order; later events stay queued.
@@ -91,11 +86,11 @@ class BalancedMerge:
         awake = self._partitions - (set(poll.idle) - {event[0] for event in poll.events})
         if not awake <= self._read:
             late.sort(key=_sort_key)
-            return Emission(late, None, frozenset(self._read & awake), len(self._queue))
+            return Emission(late, None)
         self._read.clear()
         self._advance(awake or self._partitions, flush=not awake)
         events = sorted([*late, *self._pop_due()], key=_sort_key)
-        return Emission(events, self.watermark, frozenset(), len(self._queue))
+        return Emission(events, self.watermark)
 
     def _enqueue(self, event: MergeEvent) -> bool:
         """Queue `event` unless it is late; returns whether it is late."""
