@@ -20,7 +20,7 @@ from starrocks_txn_sink.operations.ledger_reader import LedgerReader, UnknownJob
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.label import LabelPrefix
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, ListUnfinished
+from starrocks_txn_sink.protocol.ledger import DRIVER, LEDGER_TABLE, POSITION, ListUnfinished
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
 _DATABASE: Final = "SELECT SCHEMA_NAME FROM information_schema.schemata WHERE SCHEMA_NAME = %s"
@@ -128,7 +128,7 @@ def job_statuses(
             hint="Check --database, and the user's privileges.",
             option="database",
         )
-    rows = reader.rows(_ROWS, "driver", "position") if LEDGER_TABLE in tables else []
+    rows = reader.rows(_ROWS, DRIVER, POSITION) if LEDGER_TABLE in tables else []
     letters = dict(reader.rows(_DEAD, table=DEAD_LETTER_TABLE)) if DEAD_LETTER_TABLE in tables else {}
     jobs = sorted({str(row[0]) for row in rows})
     if options.job is not None and options.job not in jobs:
@@ -149,14 +149,14 @@ def _status(
     args: argparse.Namespace,
     ends: Ends | None,
 ) -> JobStatus:
-    read = {str(name): row for row in rows for _, kind, name, *_ in [row] if kind == "position"}
+    read = {str(name): row for row in rows for _, kind, name, *_ in [row] if kind == POSITION}
     lags = lags_of({name: int(row[3]) for name, row in read.items()}, args.topic, ends) if ends is not None else {}
     partitions = [
         PartitionStatus(name, int(row[3]), int(row[4] or 0), str(row[5]), str(row[7]), lags.get(name))
         for name, row in read.items()
     ]
     partitions.sort(key=lambda one: (-(one.lag or 0), one.committed_at, one.partition))
-    owner = next((row for row in rows if row[1] == "driver"), None)
+    owner = next((row for row in rows if row[1] == DRIVER), None)
     return JobStatus(
         job,
         max((one.committed_at for one in partitions), default=""),

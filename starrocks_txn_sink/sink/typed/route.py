@@ -252,7 +252,7 @@ class TypedRoute:
             for field in self.fields
             if (function := field.fit.function)
         ]
-        return ",".join((*plain, *(["__op"] if self.op else []), *derived))
+        return ",".join((*plain, *([OWN_OP] if self.op else []), *derived))
 
 
 def _unfit_for_csv(fields: Sequence[TypedField], own: str | None, *, op: bool) -> Iterator[str]:
