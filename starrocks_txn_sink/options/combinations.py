@@ -19,7 +19,7 @@ class Feature(Enum):
     EXACTLY_ONCE = "`delivery` exactly-once", "delivery is exactly-once", "delivery"
     OWN_LABELS = "`transactions` lane", "transactions is lane", "transactions"
     SEVERAL_LANES = "`lanes` above 1, `transactions` lane", "there are several lanes", "transactions"
-    SHARED_LABEL = "`lanes` above 1, `transactions` batch", "transactions is batch", "transactions"
+    SHARED_LABEL = "`lanes` above 1, `transactions` batch", "several lanes are to share a label", "transactions"
     SHUFFLE = "`shuffle` true", "shuffle is true", "shuffle"
     NO_SHUFFLE = "`shuffle` false", "shuffle is false", "shuffle"
     QUARANTINE = "`on_bad_rows` quarantine", "on_bad_rows is quarantine", "on_bad_rows"
@@ -70,14 +70,10 @@ _OVER_SQL: Final[Mapping[Feature, tuple[str, str]]] = {
     Feature.SCHEMA_PREVIEW: ("the sink reads the tables' columns over SQL", "leave the call out"),
 }
 _BISECTS: Final = "a quarantine bisects the transactions of a lane"
-_NOT_WITH_KAFKA_READER: Final[Features] = {
-    Feature.OWN_LABELS: "the lanes load under one label",
-    Feature.SHUFFLE: "the rows do not pass through Spark, which would sort them",
-    Feature.QUARANTINE: f"the lanes load under one label, and {_BISECTS}",
-    Feature.BATCH_FRAME: "the lanes read the offsets that a streaming query has planned",
-}
+_SPARK_READS: Final = "Leave reader out: Spark then reads the topic."
 _NOT_WITH_DATA_SOURCE: Final[Features] = {
     Feature.NO_SHUFFLE: "rows are laid out before the sink can check their order",
+    Feature.SHARED_LABEL: "its tasks commit on their own",
     Feature.METRICS_PORT: "none of its processes outlives a write",
     Feature.SCHEMA_APPLY: "its frame is created before the first write",
 }
@@ -91,14 +87,8 @@ _PAIRS: Final[Mapping[tuple[Feature, Feature], tuple[str, str]]] = {
         "first lane has not written yet",
         'Set lanes=1, or leave shuffle at "auto".',
     ),
-    (Feature.SHARED_LABEL, Feature.SHUFFLE): (
-        "Spark may run the stages of a shuffle again, which would load rows twice",
-        'Leave transactions or shuffle at "auto", or set lanes=1.',
-    ),
-    (Feature.SHARED_LABEL, Feature.QUARANTINE): (
-        _BISECTS,
-        "Leave transactions and shuffle at \"auto\", or set lanes=1 or on_bad_rows='fail'.",
-    ),
+    (Feature.SHARED_LABEL, Feature.SHUFFLE): ("Spark may run a shuffle's stages again", "Leave one of them out."),
+    (Feature.SHARED_LABEL, Feature.QUARANTINE): (_BISECTS, "Leave transactions and shuffle out, or on_bad_rows."),
     (Feature.QUARANTINE, Feature.CSV): (
         "dead letters keep their rows as JSON",
         "Remove format, or set on_bad_rows='fail'.",
@@ -124,10 +114,6 @@ _PAIRS: Final[Mapping[tuple[Feature, Feature], tuple[str, str]]] = {
         (feature, Feature.DATA_SOURCE): (why, f"Leave {feature.option} out, or use StarRocksSink.")
         for feature, why in _NOT_WITH_DATA_SOURCE.items()
     },
-    (Feature.SHARED_LABEL, Feature.DATA_SOURCE): (
-        "its tasks commit on their own",
-        'Leave transactions at "auto", or use StarRocksSink.',
-    ),
     (Feature.EXACTLY_ONCE, Feature.PLAIN_FRAME): (
         "it has no positions, so a write that is called again writes its rows again",
         "Leave delivery out: the call itself writes all rows once, or none. Or write lane_partitioned(frame, options) "
@@ -137,10 +123,10 @@ _PAIRS: Final[Mapping[tuple[Feature, Feature], tuple[str, str]]] = {
         "its rows are in no fixed order, so a number cannot distinguish it from the next one",
         "Write lane_partitioned(frame, options) with a batch_id.",
     ),
-    **{
-        (Feature.KAFKA_READER, feature): (why, "Leave reader out: Spark then reads the topic.")
-        for feature, why in _NOT_WITH_KAFKA_READER.items()
-    },
+    (Feature.KAFKA_READER, Feature.OWN_LABELS): ("the lanes load under one label", _SPARK_READS),
+    (Feature.KAFKA_READER, Feature.SHUFFLE): ("Spark does not see the rows, and cannot sort them", _SPARK_READS),
+    (Feature.KAFKA_READER, Feature.QUARANTINE): (f"the lanes load under one label, and {_BISECTS}", _SPARK_READS),
+    (Feature.KAFKA_READER, Feature.BATCH_FRAME): ("the offsets to read are a streaming query's", _SPARK_READS),
     (Feature.PLAIN_ROWS, Feature.QUARANTINE): (
         "there are no source transactions to dead-letter",
         "Give the sink source_partition, position, seq and transaction_end, or set on_bad_rows='fail'.",

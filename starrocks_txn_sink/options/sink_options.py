@@ -406,14 +406,13 @@ class SinkOptions:
     @property
     def features(self) -> Features:
         """Features in use, except those of stream-load properties, which may differ per table."""
-        auto = self.transactions is Transactions.AUTO
-        one_label = self.transactions is Transactions.BATCH or (auto and self.shuffle is False)
+        one_label = (Transactions.BATCH, *([Transactions.AUTO] if self.shuffle is False else []))
         on = {
             Feature.NO_QUERY_URL: self.query_url is None,
             Feature.EXACTLY_ONCE: self.delivery is not Delivery.AT_LEAST_ONCE,
             Feature.SEVERAL_LANES: self.lane_count > 1 and self.transactions is Transactions.LANE,
             Feature.OWN_LABELS: self.transactions is Transactions.LANE,
-            Feature.SHARED_LABEL: self.lane_count > 1 and one_label,
+            Feature.SHARED_LABEL: self.lane_count > 1 and self.transactions in one_label,
             Feature.SHUFFLE: self.shuffle is True,
             Feature.NO_SHUFFLE: self.shuffle is False,
             Feature.QUARANTINE: self.quarantines,
@@ -423,8 +422,6 @@ class SinkOptions:
             Feature.METRICS_PORT: self.metrics_port is not None,
         }
         said = {Feature.SEVERAL_LANES: f"there are {self.lanes} lanes"}
-        if auto:
-            said[Feature.SHARED_LABEL] = f"shuffle is false with {self.lanes} lanes"
         if self.delivery is None:
             said[Feature.EXACTLY_ONCE] = "delivery is not set"
         return {feature: said.get(feature, feature.phrase) for feature, used in on.items() if used}

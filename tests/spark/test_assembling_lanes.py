@@ -259,5 +259,5 @@ def test_lanes_read_no_other_source_than_kafka(shop: AssemblingShop) -> None:
 
 def test_lanes_read_no_batch_frame(shop: AssemblingShop) -> None:
     sink = StarRocksSink(shop.options(job="direct"), assemble=TransactionAssembly(lines=DIRECT))
-    with pytest.raises(OptionError, match="offsets that a streaming query has planned"):
+    with pytest.raises(OptionError, match="the offsets to read are a streaming query's"):
         sink.write(shop.events(shop.spark.read))
