@@ -153,10 +153,8 @@ def own_error(error: BaseException, report: LaneReport | None) -> StarRocksSinkE
     """The sink's error behind `error`: itself, that of a lane, of the JVM that refused a row, or of a stage."""
     if isinstance(error, StarRocksSinkError):
         return error
-    if report is not None:
-        return report.lane_error()
     text = text_of(error)
-    return refused_row(text) or error_in_text(text)
+    return report.lane_error() if report is not None else refused_row(text) or error_in_text(text)
 
 
 def lane_report(error: BaseException) -> LaneReport | None:
@@ -271,11 +269,8 @@ def outage_of(error: BaseException) -> tuple[str, LaneReport | None] | None:
     Of a lane's error Spark gives the driver only the text, so its code comes from the report.
     """
     report = lane_report(error)
-    if isinstance(error, StarRocksSinkError):
-        return (error.code, report) if isinstance(error, errors.Outage) else None
-    if report is None or not issubclass(errors.class_of(report.error), errors.Outage):
-        return None
-    return report.error, report
+    code = error.code if isinstance(error, StarRocksSinkError) else report.error if report is not None else ""
+    return (code, report) if issubclass(errors.class_of(code), errors.Outage) else None
 
 
 _AFTER_BEGIN: Final = (errors.TooManyTransactions, errors.LoadFailed, errors.CommitFailed)

@@ -36,20 +36,12 @@ from starrocks_txn_sink.rows.columns import HASH, POSITION
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.rows.segments import Replay, RowsAfterEnd, Segmenter, Skip, TaskRepeated, rows_before_sentinel
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter, unpositioned_segmenter
-from starrocks_txn_sink.writer import worker
-from starrocks_txn_sink.writer.messages import (
-    LaneReport,
-    Message,
-    OrderViolation,
-    attach_report,
-    attached_report,
-    message_batch,
-    write_envelope,
-)
+from starrocks_txn_sink.writer import messages, worker
 from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import LaneRunner, Performer
 
 ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+RunLane = Callable[[], list[messages.Message]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,23 +107,23 @@ class LaneTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of `batches`; yields rows of `messages.MESSAGES`: each receipt, then the lane's report."""
         attempt, clock = worker.Attempt.current(), SystemClock()
-        yield message_batch(self.answer(attempt, clock, partial(LaneTry(self, attempt, clock).run, batches)))
+        yield messages.message_batch(self.answer(attempt, clock, partial(LaneTry(self, attempt, clock).run, batches)))
 
-    def answer(self, attempt: worker.Attempt, clock: Clock, run: Callable[[], list[Message]]) -> list[Message]:
+    def answer(self, attempt: worker.Attempt, clock: Clock, run: RunLane) -> list[messages.Message]:
         """The messages of `run`, and the edge of the task: an error leaves with its report in its text.
 
         Under a shared label an error of the sink is a message, too. Spark would run a failed task again, and that try
         must not load under the same label: it only says so.
         """
-        nothing = LaneReport(self.job, attempt.lane, self.batch_id)
+        nothing = messages.LaneReport(self.job, attempt.lane, self.batch_id)
         if self.label is not None and attempt.retry:
             return [nothing.fail(TaskRepeated("Spark runs the task of a lane again.", hint=_REPEATED), clock.wall())]
         try:
             return run()
         except BaseException as error:
             if self.label is not None and isinstance(error, StarRocksSinkError):
-                return [(attached_report(error) or nothing).fail(error, clock.wall())]
-            write_envelope(error)
+                return [(messages.attached_report(error) or nothing).fail(error, clock.wall())]
+            messages.write_envelope(error)
             raise
 
     def shared_segmenter(self, positions: Mapping[str, Position], *, compare: bool) -> UnpositionedSegmenter:
@@ -170,7 +162,7 @@ class LaneTry:
         # None without a ledger, and under a shared label: the driver checks.
         self.ownership = task.owned_by(attempt.lane, attempt.number, self.rng, clock) if task.label is None else None
 
-    def run(self, batches: Iterable[pa.RecordBatch], rows: ReadRows | None = None) -> list[Message]:
+    def run(self, batches: Iterable[pa.RecordBatch], rows: ReadRows | None = None) -> list[messages.Message]:
         """Run the lane to its end; returns each receipt (or the share of a shared label), then the lane's report.
 
         Raises the lane's first error after its label was rolled back; it carries the report (`messages`). `rows` turns
@@ -183,7 +175,7 @@ class LaneTry:
                 receipts = self.metrics.add_details(self._write(batches, resources, rows))
         except BaseException as error:
             with contextlib.suppress(Exception):  # a failing report must not hide the error
-                attach_report(error, self.metrics.report((), error))
+                messages.attach_report(error, self.metrics.report((), error))
             if type(error) is not StarRocksSinkError and isinstance(error, StarRocksSinkError):
                 # Spark prints the traceback for each try of the task; the message and its place say it all.
                 raise error.with_traceback(None) from None
@@ -324,17 +316,15 @@ class UnsortedLaneTask:
         lane, attempt, clock = replace(self.lane, at_end_only=True), worker.Attempt.current(), SystemClock()
         order = ArrivalOrder(self.small_rows, self.small_only, sentinel=lane.label is None)
 
-        def run() -> list[Message]:
+        def run() -> list[messages.Message]:
             try:
                 return LaneTry(lane, attempt, clock).run(batches, order.rows)
-            except (Unordered, RowsAfterEnd) as unordered:
-                return [OrderViolation(unordered.message)]
-            except TransactionTimedOut as late:  # sorted rows are also committed before the end
-                if lane.options.shuffle is False:
-                    raise
-                return [OrderViolation(late.message)]
+            except (Unordered, RowsAfterEnd, TransactionTimedOut) as refused:
+                if isinstance(refused, TransactionTimedOut) and lane.options.shuffle is False:
+                    raise  # else sorted rows may do: they are also committed before the end
+                return [messages.OrderViolation(refused.message)]
 
-        yield message_batch(lane.answer(attempt, clock, run))
+        yield messages.message_batch(lane.answer(attempt, clock, run))
 
 
 def now_text(clock: Clock) -> str:
