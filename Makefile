@@ -9,7 +9,7 @@ ARGS   ?=
 
 setup: $(STAMP)
 
-# The packages of a lock file into the environment beside the stamp. `make demo` needs a third of what development does.
+# The packages of a lock file into the environment next to the stamp. `make demo` needs a third of what development does.
 DEMO := .venv-demo
 $(STAMP): LOCK := requirements.lock
 $(DEMO)/.installed: LOCK := requirements-demo.lock
@@ -58,7 +58,7 @@ lint: setup
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m tools.prose
 
-# Resolve the pinned, hashed set anew (needs `pip install uv` somewhere on PATH).
+# Resolve the pinned, hashed set again (needs `pip install uv` somewhere on PATH).
 lock:
 	uv pip compile --universal --generate-hashes --no-emit-index-url --quiet \
 	  --python-version 3.11 --extra dev pyproject.toml -o requirements.lock
@@ -129,7 +129,7 @@ docs: setup
 docs-check: setup
 	$(BIN)/python -m tools --check
 
-# What the tests of the page and of the alert rules need beside Python (Debian, as root); without it they are skipped.
+# What the tests of the page and of the alert rules need besides Python (Debian, as root); without it they are skipped.
 browser:
 	apt-get install -y --no-install-recommends chromium prometheus
 

@@ -5,7 +5,7 @@
 
 Everything is read from one Parquet file and thrown away (`noop`), so a plain projection is the ceiling. The variants
 take turns; each is compared with the projection of its own round, and the median of these ratios counts. What runs in
-the JVM alone is measured in CPU time; on a busy machine trust the ratios, not the figures.
+the JVM alone is measured in CPU time; on a busy machine compare the ratios, not the times.
 
 `--keyed` measures keyed state alone: a stream of micro-batches in which every key is updated once, for each number of
 keys. It counts the CPU time of the JVM and its workers, with and without the JVM's just-in-time compilers, which take

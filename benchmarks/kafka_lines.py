@@ -5,8 +5,8 @@
 Four source partitions, which are the topic's. `ready rows` are the same rows in a topic of their own, already whole and
 marked, parsed by the JVM (`from_json`) and written without assembling; once shuffled, as they go by default, once as
 they come (`shuffle=False`). The lanes read as the documents show it (`reader="librdkafka"`), with Spark's source and
-`kafka_options`, as all others do, and with Kafka's defaults. Reading the events' values and throwing them away, and
-the JVM parsing them and throwing the events away, stand beside it. CPU seconds are those of Spark and the broker
+`kafka_options`, as all others do, and with Kafka's defaults. Next to it: reading the events' values and throwing them
+away, and the JVM parsing them and throwing the events away. CPU seconds are those of Spark and the broker
 together. Needs the broker that `make servers` fetches; without Maven it says so and fails.
 """
 

@@ -1,4 +1,4 @@
-"""What one source transaction adds to a worker's memory, with a rare table beside two busy ones.
+"""What one source transaction adds to a worker's memory, with a rare table next to two busy ones.
 
     python -m benchmarks.memory --megabytes 1000 --row-bytes 10000 --rare-every 200
 

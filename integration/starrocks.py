@@ -74,7 +74,7 @@ def _ready(container: Running, ask: Ask, now: Callable[[], float], sleep: Callab
 
 
 def _make_a_table(ask: Ask, host: str, port: int) -> None:
-    """A backend is alive before it has told how much room it has; only a table proves that it takes one."""
+    """A backend is alive before it has reported how much room it has; only a new table proves that it takes one."""
     ask(host, port, "CREATE DATABASE IF NOT EXISTS ready")
     ask(
         host,

@@ -111,7 +111,7 @@ def test_a_backend_without_room_is_not_ready(container: FakeContainer) -> None:
         assert full == [0]
 
 
-def test_what_never_gets_ready_is_stopped_and_told_of(container: FakeContainer) -> None:
+def test_what_never_gets_ready_is_stopped_and_reported(container: FakeContainer) -> None:
     clock = Clock()
 
     def ask(*_: object) -> list[Row]:

@@ -168,7 +168,7 @@ def test_the_data_source_writes_once(spark: SparkSession, bank: Target) -> None:
     assert bank.sql(f"SELECT count(*), count(DISTINCT id) FROM {bank.database}.debits") == [(50, 50)]
 
 
-def test_rejected_source_transactions_are_set_aside_and_replayed(spark: SparkSession, bank: Target) -> None:
+def test_rejected_source_transactions_are_dead_lettered_and_replayed(spark: SparkSession, bank: Target) -> None:
     sink = StarRocksSink(bank.options(on_bad_rows="quarantine"))
     receipts = sink.write(transfers(spark, 40, bad=frozenset({7, 23})))
     assert sum(receipt.dead_lettered_rows for receipt in receipts) == 4

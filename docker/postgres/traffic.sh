@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Moves money between accounts for ever, five times a second: the sum over all accounts never changes, in no transaction.
+# Moves money between accounts forever, five times a second: the sum over all accounts never changes, in no transaction.
 set -euo pipefail
 while true; do
   from=$((RANDOM % 100 + 1)) to=$((RANDOM % 100 + 1)) amount=$((RANDOM % 50 + 1))

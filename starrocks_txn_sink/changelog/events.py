@@ -18,7 +18,7 @@ class ChangeEvents(Images):
     op: str
     mapping: Mapping[str, Kinds]
     fields: tuple[T.StructField, ...]  # of the resulting row
-    passthrough: tuple[str, ...]  # columns of the result beside the row; none if events are flat
+    passthrough: tuple[str, ...]  # columns of the result next to the row; none if events are flat
     keys: tuple[str, ...]
     top_level: frozenset[str]
 

@@ -105,7 +105,7 @@ class Quarantine:
     count: int = 0
 
     def replace_rejected(self, buffer: WriteBuffer, error: RowsRejected) -> None:
-        """Replace the first batch, rejected with `error`, by its halves, or by a dead letter if it cannot be split.
+        """Replace the first batch, rejected with `error`, by its two parts, or by a dead letter if it cannot be split.
 
         Raises the error that ends the lane if that is not possible.
         """

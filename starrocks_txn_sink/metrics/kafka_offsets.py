@@ -26,7 +26,7 @@ def read_offsets(session: Any, execution: Any) -> dict[int, Offsets]:
     """The offsets up to which ended micro-batches have read, by the source's place among the query's sources.
 
     Before the very first one has ended these are the source's initial offsets, which `kafka` notes in the checkpoint;
-    `balanced_kafka` tells them to the query's own thread only, and has no figures until then.
+    `balanced_kafka` gives them to the query's own thread only, and has no metrics until then.
     """
     committed = execution.committedOffsets()
     found: dict[int, Offsets] = {}

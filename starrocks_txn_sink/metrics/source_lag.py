@@ -1,6 +1,6 @@
 """How far a query is behind its sources: rows and seconds by topic, also while a micro-batch runs.
 
-Spark reports a source's end offsets with each micro-batch that ended, so its figures stand still while one hangs. Here
+Spark reports a source's end offsets with each micro-batch that ended, so its metrics stand still while one hangs. Here
 a thread asks for both sides every few seconds (`metrics.kafka_offsets`): Spark for the offsets of the last micro-batch
 that ended, Kafka for the ends of the partitions.
 """
@@ -126,7 +126,7 @@ class LagWatch:
                     self._forget(name)
                 self._queries[name] = str(query.runId), QueryLag(dict(end_offsets(self._session, execution)))
             event = self._queries[name][1].measure(now, read_offsets(self._session, execution))
-        except Exception:  # of Kafka, of py4j, of a class that is not there: the figures are unknown
+        except Exception:  # of Kafka, of py4j, of a class that is not there: the metrics are unknown
             again = name in self._not_before  # a query that has just begun may not have its plan yet
             self._not_before[name] = now + (_PAUSE_AFTER_FAILURE if again else 0.0)
             if name in self._queries:

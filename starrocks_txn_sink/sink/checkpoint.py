@@ -242,7 +242,7 @@ class ProofLog:
             self.directory.write(f"{VISIBLE}/{name}", proof.to_json())
             names = sorted(self.directory.names(VISIBLE))
             older, newer = [each for each in names if each < name], [each for each in names if each > name]
-            for each in [*older[: 1 - _KEPT], *newer]:  # newer ones are of micro-batches that are counted anew
+            for each in [*older[: 1 - _KEPT], *newer]:  # newer ones are of micro-batches whose numbers start again
                 self.directory.delete(f"{VISIBLE}/{each}")
 
 

@@ -1,4 +1,4 @@
-"""The page in a real browser, fed with told events: what it shows, that it moves, turns red, and can be used by all."""
+"""The page in a real browser, fed with events: what it shows, that it moves, turns red, and can be used by all."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Postgres:
         if not found:
             raise NoPostgres("PostgreSQL is not installed (Debian: apt install postgresql).")
         self._bin = found[-1].parent
-        self._user = _somebody() if os.getuid() == 0 else None  # it refuses to run as root
+        self._user = _unprivileged_user() if os.getuid() == 0 else None  # it refuses to run as root
         self.folder = folder
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -81,7 +81,7 @@ class Postgres:
         self.stop()
 
 
-def _somebody() -> str:
+def _unprivileged_user() -> str:
     """A user who is not root: PostgreSQL's own, or nobody."""
     names = {each.pw_name for each in pwd.getpwall()}
     return "postgres" if "postgres" in names else "nobody"

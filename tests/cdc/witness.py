@@ -58,5 +58,5 @@ def until(true: Callable[[], bool], seconds: float, what: str) -> None:
     end = time.monotonic() + seconds
     while not true():
         if time.monotonic() > end:
-            raise TimeoutError(f"Waited {seconds:.0f} s in vain for {what}.")
+            raise TimeoutError(f"Waited {seconds:.0f} s for {what}, which did not come.")
         time.sleep(0.5)

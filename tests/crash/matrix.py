@@ -90,7 +90,7 @@ class Reader:
 
 
 class Matrix:
-    """Runs sites; a context manager that leaves no process behind. `say` is told how it goes."""
+    """Runs sites; a context manager that leaves no process behind. `say` gets the progress."""
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self._folder = folder

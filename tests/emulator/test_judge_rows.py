@@ -125,13 +125,13 @@ def test_one_filtered_row_fails_the_commit_unless_the_ratio_allows_it(store: Sto
 
 def test_reasons_name_column_and_rule_but_never_the_value(store: Store) -> None:
     with pytest.raises(CommitRejected) as caught:
-        load(store, "orders", [{"order_id": "secret", "customer_id": 1}, {"order_id": 5}], label="told")
+        load(store, "orders", [{"order_id": "secret", "customer_id": 1}, {"order_id": 5}], label="explained")
     assert caught.value.reasons == [
         "value does not fit type bigint, column: order_id (1 rows, first: row 1)",
         "NULL value in non-nullable column 'customer_id' (1 rows, first: row 2)",
     ]
-    assert rows(store, "SELECT count(*) FROM information_schema.load_tracking_logs WHERE label = 'told'") == [(1,)]
-    ((log,),) = rows(store, "SELECT tracking_log FROM information_schema.load_tracking_logs WHERE label = 'told'")
+    assert rows(store, "SELECT count(*) FROM information_schema.load_tracking_logs WHERE label = 'explained'") == [(1,)]
+    ((log,),) = rows(store, "SELECT tracking_log FROM information_schema.load_tracking_logs WHERE label = 'explained'")
     assert log.splitlines() == [
         "Error: value does not fit type bigint, column: order_id. Row: [NULL, 1, NULL, NULL, 0]",
         "Error: NULL value in non-nullable column 'customer_id'. Row: [5, NULL, NULL, NULL, 0]",

@@ -142,7 +142,7 @@ def test_the_password_is_asked_for(listener: QueryListener, login: dict[str, str
         connect(listener, **login)
 
 
-def test_a_statement_asked_again_is_answered_anew(listener: QueryListener) -> None:
+def test_a_statement_asked_again_is_answered_again(listener: QueryListener) -> None:
     with connect(listener, database="test") as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE other")
         for name, value in (("test", 1), ("other", 2)):

@@ -87,7 +87,7 @@ def test_bodies_of_one_stream_are_judged_together(store: Store, judged_late: lis
 
 
 @pytest.mark.parametrize("content", ["[{", "[1, 2]", [], [{"customer_id": 1}]])
-def test_what_is_wrong_is_told_by_the_commit_as_ever(store: Store, content: Any) -> None:
+def test_what_is_wrong_is_reported_by_the_commit_as_ever(store: Store, content: Any) -> None:
     asked = plan(store)
     causes = []
     judges: tuple[Callable[[Path], object], ...] = (lambda _: None, lambda path: store.judge_ahead(asked, path))

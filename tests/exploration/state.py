@@ -50,7 +50,7 @@ class Writer(NamedTuple):
 
     `claimed` is 0 as long as a first attempt writes without a claim. `listed` has a bit for each writer that has the
     label on its list of labels to roll back; `ahead` counts the ledger's commits that the writer waits for. `overtaken`
-    says that somebody has taken over since the writer did.
+    says that another writer has taken over since the writer did.
     """
 
     at: int = DOWN

@@ -131,7 +131,7 @@ def _until(true: Callable[[], bool], query: QueryProcess, seconds: float = 1200)
     end = time.monotonic() + seconds
     while not true():
         assert query.running, query.messages()
-        assert time.monotonic() < end, f"waited in vain; {query.messages()}"
+        assert time.monotonic() < end, f"waited too long; {query.messages()}"
         time.sleep(0.2)
 
 

@@ -105,7 +105,7 @@ def test_what_does_not_add_up_is_quarantined_and_counted_and_the_others_go_on(fl
     assert (seen["data"], seen["rows"], seen["released"], seen["quarantined_rows"]) == (10, 4, 2, 6)
 
 
-def test_sparks_own_source_a_topic_that_began_anew_and_a_checkpoint_that_is_gone(
+def test_sparks_own_source_a_recreated_topic_and_a_checkpoint_that_is_gone(
     broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path
 ) -> None:
     shop, topic = Shop(starrocks), f"f{uuid.uuid4().hex[:8]}"

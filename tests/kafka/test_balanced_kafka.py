@@ -195,7 +195,7 @@ def test_of_kafka_transactions_committed_rows_come_and_open_ones_hold_nobody_up(
     query.stop()
 
 
-def test_a_topic_that_began_anew_is_noticed(reading: Reading) -> None:
+def test_a_recreated_topic_is_noticed(reading: Reading) -> None:
     reading.put(0, 0, *range(50))
     reading.run()
     reading.broker.delete(reading.topics[0])

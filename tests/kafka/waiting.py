@@ -10,5 +10,5 @@ def until(true: Callable[[], object], seconds: float = 240) -> None:
     """Wait until `true()`; AssertionError after `seconds`."""
     end = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "waited too long"
         time.sleep(0.1)

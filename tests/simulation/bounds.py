@@ -7,7 +7,7 @@ from starrocks_txn_sink.coordinator.model import Action, BeginAction, Coordinato
 from .checker import Checker
 
 _ENTRIES = 1200
-"""Bytes of the ledger's rows of one transaction at most, which are held beside the user's."""
+"""Bytes of the ledger's rows of one transaction at most, which are held in addition to the user's."""
 
 
 LETTERS = 20_000
@@ -15,10 +15,10 @@ LETTERS = 20_000
 
 
 class Bounds:
-    """Told what a lane writes, sends and says; reports what it may not. `letters` are bytes of dead letters."""
+    """Gets what a lane writes, sends and says; reports what it may not. Dead letters may add `dead_letter_bytes`."""
 
-    def __init__(self, checker: Checker, who: str, letters: int = 0) -> None:
-        self._letters = letters
+    def __init__(self, checker: Checker, who: str, dead_letter_bytes: int = 0) -> None:
+        self._dead_letter_bytes = dead_letter_bytes
         self._checker = checker
         self._who = who
         self._largest = 0
@@ -33,7 +33,7 @@ class Bounds:
     def buffered(self, size: int, limits: CoordinatorLimits) -> None:
         """The coordinator holds `size` bytes of rows: never more than its buffers, and what a repetition puts back."""
         put_back = limits.retry_buffer_bytes if self._given_up else 0
-        if size > limits.buffer_bytes + self._largest + put_back + _ENTRIES + self._letters:
+        if size > limits.buffer_bytes + self._largest + put_back + _ENTRIES + self._dead_letter_bytes:
             self._checker.report("other", f"{self._who} holds {size} bytes, buffer_bytes is {limits.buffer_bytes}")
         if size < 0:
             self._checker.report("other", f"{self._who} holds {size} bytes")

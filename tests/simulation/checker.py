@@ -40,7 +40,7 @@ class Published:
 
 
 class Checker:
-    """Told of every version, receipt, take-over and acknowledgement; `violations` are what was wrong."""
+    """Gets every version, receipt, take-over and acknowledgement; `violations` are what was wrong."""
 
     def __init__(self, source: Source, store: ModelStore, job: str, trace: Trace) -> None:
         self.violations: list[Violation] = []

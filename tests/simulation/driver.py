@@ -62,7 +62,7 @@ class Slot:
 
 
 class Driver(Node):
-    """Runs until the source's end or its first error; `ended` of the world is told which."""
+    """Runs until the source's end or its first error; `ended` of the world gets which."""
 
     def __init__(
         self, world: World, name: str, checkpoint: Checkpoint, lanes: int, retold: bool = False,
@@ -133,7 +133,7 @@ class Driver(Node):
         self._end(result)
 
     def _forget_dead_claims(self, mine: Owner) -> None:
-        """In production it comes before the first micro-batch; here beside it, which is harder on the protocol."""
+        """In production it comes before the first micro-batch; here while it runs, which is harder on the protocol."""
         steps = delete_dead_claims(JOB, mine, self._world.rng)
         Fiber(self, steps, self.scheduler.now + 5.0, self._world.network.send, _nothing)
 
@@ -255,7 +255,7 @@ class Driver(Node):
         self.task_failed(lane, result)
 
     def _learn(self, attempt: LaneAttempt, report: LaneReport) -> None:
-        """What the lane says beside its receipts; the driver must hear of a label that the list hides."""
+        """What the lane reports in addition to its receipts; the driver must hear of a label that the list hides."""
         asks = attempt.task.ownership is not None and attempt.task.ownership.canary and not attempt.unanswered
         checker = self._world.checker
         if self.session.learn_listed([report]) != (attempt.listed is False):

@@ -1,7 +1,7 @@
 """The source as an event log: the same source transactions, cut into slices that begin and end anywhere.
 
 A micro-batch takes some slices of each source partition, so source transactions stay open over micro-batches, and a
-few events are told again.
+few events are sent again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class EventSource(Source):
 
 
 class EventChecker(Checker):
-    """The checker, told of cuts through the event log."""
+    """The checker, which gets cuts through the event log."""
 
     def acknowledged(self, who: str, cut: Cut) -> None:
         source = self._source

@@ -42,7 +42,7 @@ _NOTHING = WorkerResources(cast(HttpTransport, None), cast(DaemonThreadPool, Non
 
 
 class LaneAttempt(Node):
-    """A Spark task, on an executor of its own; `ended` is told its receipts or its error, unless it was killed."""
+    """A Spark task, on an executor of its own; `ended` gets its receipts or its error, unless it was killed."""
 
     def __init__(
         self, world: World, name: str, task: LaneTask, attempt: Attempt, batches: list[pa.RecordBatch], ended: Ended,

@@ -1,7 +1,7 @@
 """Source transactions that the server rejects, under a quarantine: each becomes dead letters, whole and once.
 
-What is bad stays bad, whoever writes it, until the tables are altered: two drivers, retries and zombies all find and
-bury the same ones. Replays (`replays.py`) write them again.
+What is bad stays bad, for every writer, until the tables are altered: two drivers, retries and older writers
+all dead-letter the same ones. Replays (`replays.py`) write them again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OWN = (DEAD_LETTER_TABLE, LOG_TABLE)
 
 
 def poison_profile(profile: Profile) -> Profile:
-    """A lane must be able to take its rows apart, so it keeps them."""
+    """A lane must be able to bisect a transaction batch, so it keeps its rows."""
     return replace(profile, retry_buffer_bytes=100_000)
 
 
@@ -63,45 +63,45 @@ class JudgingServer(ModelServer):
 
 
 class PoisonChecker(Checker):
-    """The checker where some source transactions are set aside, and written later: each is in one place, once."""
+    """The checker where some source transactions are dead-lettered, and written later: each is in one place, once."""
 
     def __init__(self, source: Source, *others: Any) -> None:
         super().__init__(source, *others)
-        self._aside: dict[Place, set[str]] = {}  # the keys of its letters
-        self._here: Counter[Place] = Counter()  # set aside by the version that is looked at
+        self._dead: dict[Place, set[str]] = {}  # the keys of its dead letters
+        self._here: Counter[Place] = Counter()  # dead-lettered by the version that is looked at
         self._logged: list[dict[str, Any]] = []
         self._replayed = False
 
     def version(self, change: Change, tables: dict[str, list[Any]]) -> None:
         """A StarRocks transaction has become visible with `tables`' rows."""
-        letters = tables.get(DEAD_LETTER_TABLE, [])
+        dead_letters = tables.get(DEAD_LETTER_TABLE, [])
         rest = {name: rows for name, rows in tables.items() if name not in _OWN}
         self._logged = tables.get(LOG_TABLE, [])
         if epoch_of(change.label) == REPLAY:
-            self._written_again(change.label, {row["id"] for row in letters if row.get("__op") == 1}, rest)
+            self._written_again(change.label, {row["id"] for row in dead_letters if row.get("__op") == 1}, rest)
             return
-        self._set_aside(change.label, letters)
+        self._dead_letter(change.label, dead_letters)
         super().version(change, rest)
 
-    def _set_aside(self, label: str, letters: list[dict[str, Any]]) -> None:
-        self._here = Counter((row["source_partition"], row["position"]) for row in letters)
+    def _dead_letter(self, label: str, dead_letters: list[dict[str, Any]]) -> None:
+        self._here = Counter((row["source_partition"], row["position"]) for row in dead_letters)
         for place, rows in self._here.items():
             one = self._by_place.get(place)
             if one is None or rows != len(one.rows) or not is_bad(one):
-                self.report("torn", f"{label} sets aside {rows} rows of {place}, which is not one bad transaction")
-            if place in self._aside or any(key[:2] == place for key in self._seen):
-                self.report("duplicated", f"{label} sets aside {place}, which is visible or set aside already")
-            self._aside[place] = set()
-        for row in letters:
-            self._aside[row["source_partition"], row["position"]].add(row["id"])
+                self.report("torn", f"{label} dead-letters {rows} rows of {place}, which is not one bad transaction")
+            if place in self._dead or any(key[:2] == place for key in self._seen):
+                self.report("duplicated", f"{label} dead-letters {place}, which is visible or dead-lettered already")
+            self._dead[place] = set()
+        for row in dead_letters:
+            self._dead[row["source_partition"], row["position"]].add(row["id"])
 
     def _row(self, table: str, row: dict[str, Any], counts: Counter[Place]) -> None:
-        if (row["p"], row["x"]) in self._aside:
-            self.report("duplicated", f"{row['p']}@{row['x']} is visible and set aside")
+        if (row["p"], row["x"]) in self._dead:
+            self.report("duplicated", f"{row['p']}@{row['x']} is visible and dead-lettered")
         super()._row(table, row, counts)
 
     def _whole(self, label: str, counts: Counter[Place]) -> dict[str, int]:
-        """What is set aside takes its place among the others."""
+        """What is dead-lettered takes its place among the others."""
         return super()._whole(label, counts + self._here)
 
     def _ledger(
@@ -118,7 +118,7 @@ class PoisonChecker(Checker):
         return False
 
     def _written_again(self, label: str, deleted: set[str], tables: dict[str, list[Any]]) -> None:
-        """A replay has written what was set aside, whole and once, and deleted its letters with it."""
+        """A replay has written what was dead-lettered, whole and once, and deleted its dead letters with it."""
         if label.rsplit("-", 1)[0] in self._superseded:
             self.report("other", f"{label} became visible after another replay had taken over")
         self._replayed = True
@@ -134,21 +134,21 @@ class PoisonChecker(Checker):
         if len(places) != 1 or len(rows) != len(self._by_place[min(places)].rows):
             self.report("torn", f"{label} writes {len(rows)} rows of {places}")
         for place in places:
-            if self._aside.pop(place, None) != deleted:
-                self.report("duplicated", f"{label} writes {place}, and deletes other letters than its own")
+            if self._dead.pop(place, None) != deleted:
+                self.report("duplicated", f"{label} writes {place}, and deletes other dead letters than its own")
         self.published[label] = Published(len(rows), {})
 
     def sample(self) -> None:
-        """Read all tables in one statement: whole source transactions were set aside, so no money is missing."""
+        """Read all tables in one statement: whole source transactions were dead-lettered, so no money is missing."""
         rows = (row for name, rows in self._store.tables.items() if name not in _OWN for row in rows)
         if total := sum(row["v"] for row in rows):
             self.report("torn", f"a reader saw a sum of {total} instead of 0")
 
     def final(self) -> None:
-        """Nothing more will happen: everything is visible once, and no letter is left."""
+        """Nothing more will happen: everything is visible once, and no dead letter is left."""
         left = len(self._store.tables.get(DEAD_LETTER_TABLE, []))
-        if left or self._aside:
-            self.report("stuck", f"{left} dead letters are left, of {sorted(self._aside)}")
+        if left or self._dead:
+            self.report("stuck", f"{left} dead letters are left, of {sorted(self._dead)}")
         super().final()
 
     def _state(self) -> dict[tuple[str, str], tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Replays of dead letters in a schedule: started by people, killed, paused and started again, beside the job's drivers.
+"""Replays of dead letters in a schedule: started, killed, paused, started again, while the job's drivers run.
 
 They run the steps of `protocol.dead_letters`. After a while tables are altered, so that what was bad can be written.
 """
@@ -61,10 +61,10 @@ class Replayer(Node):
             return
         self.owner = result
         self._world.replays_taken_over(self)
-        self._places = sorted({(row["source_partition"], row["position"]) for row in self._letters()})
+        self._places = sorted({(row["source_partition"], row["position"]) for row in self._dead_letters()})
         self._next()
 
-    def _letters(self) -> list[dict[str, Any]]:
+    def _dead_letters(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self._world.cluster.server.store.tables.get(DEAD_LETTER_TABLE, [])
         return rows
 
@@ -73,7 +73,7 @@ class Replayer(Node):
             self._end(True, "all is written")
             return
         place = self._places.pop(0)
-        mine = [row for row in self._letters() if (row["source_partition"], row["position"]) == place]
+        mine = [row for row in self._dead_letters() if (row["source_partition"], row["position"]) == place]
         mine.sort(key=lambda row: (row["table_name"], row["row_number"]))
         if not mine:
             self._next()
@@ -115,7 +115,7 @@ class Replays:
         world.scheduler.after(upto + 1.0, self._until_done, 20)
 
     def _alter(self) -> None:
-        self._world.trace.say("somebody", "alters the tables: what was bad can be written")
+        self._world.trace.say("an operator", "alters the tables: what was bad can be written")
         self._world.cluster.server.lenient = True  # type: ignore[attr-defined]
 
     def _start(self, trouble: bool) -> Replayer:
@@ -138,11 +138,11 @@ class Replays:
             self.start_another()
 
     def start_another(self) -> None:
-        """Somebody does not want to wait for the one that hangs."""
+        """An operator does not want to wait for the one that hangs."""
         self._world.scheduler.after(self._world.rng.uniform(0.0, 2.0), self._start, False)
 
     def _until_done(self, tries: int) -> None:
-        """Somebody who calls it until it says that all is written, and the job has ended."""
+        """An operator who calls it until it says that all is written, and the job has ended."""
         store = self._world.cluster.server.store
         busy = any(one.alive and one.result is None for one in self.made)
         nothing = not store.tables.get(DEAD_LETTER_TABLE) and not store.pending()
@@ -153,7 +153,7 @@ class Replays:
         self._world.scheduler.after(8.0, self._until_done, tries - (not busy))
 
     def taken_over(self, newest: Replayer) -> None:
-        """Whoever replayed before `newest`, and does not have the claim now, must not commit any more."""
+        """A replay from before `newest`, and does not have the claim now, must not commit any more."""
         assert newest.owner is not None
         row = self._world.cluster.server.store.ledger.get((JOB, LANE, lane_name(REPLAY, 0, 0)))
         if row is None or row["token"] != newest.owner.token:

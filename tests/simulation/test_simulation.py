@@ -51,7 +51,7 @@ def test_enough_bugs_are_planted() -> None:
         "a source transaction is split by a commit",
         "a load is sent again after a lost reply",
         "more than the ledger has is left out",
-        "a whole half is set aside",
+        "a whole half is dead lettered",
     ],
 )
 def test_a_planted_bug_is_noticed(name: str) -> None:

@@ -279,7 +279,7 @@ class World:
         return not self.plain and all(named) and self.rng.random() < 0.5
 
     def _proved(self, checkpoint: Checkpoint) -> bool:
-        """Whether something beside the checkpoint says what was visible; often enough."""
+        """Whether something next to the checkpoint says what was visible; often enough."""
         proofs = self.proofs.get(checkpoint.name, [])
         return checkpoint.done > 0 and any(each.positions for each in proofs) and self.rng.random() < 0.5
 
@@ -300,7 +300,7 @@ class World:
         return checkpoint
 
     def driver_taken_over(self) -> None:
-        """Whoever had the job before, and does not have it now, must not commit any more."""
+        """A driver that had the job before, and does not have it now, must not commit any more."""
         row = self.cluster.server.store.ledger.get((JOB, DRIVER, ""))
         holders = [one for one in self.drivers if one.session.token]
         if row is not None and row["token"] in [one.session.token for one in holders]:
@@ -390,7 +390,7 @@ class World:
                 self._restart_regardless()
 
     def _stall(self, node: Node) -> None:
-        """A task hangs right after it sent its commit, and Spark starts another one beside it; or a replay does."""
+        """A task hangs right after it sent its commit, and meanwhile Spark starts another one; or a replay hangs."""
         node.paused_until = self.scheduler.now + 0.3 * 100.0 ** self.rng.random()
         self.trace.say(node.name, f"hangs for {node.paused_until - self.scheduler.now:.1f} s")
         if isinstance(node, Replayer):

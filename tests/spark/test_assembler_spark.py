@@ -91,7 +91,7 @@ def observed(query: StreamingQuery) -> Counter[str]:
 def until(true: Callable[[], bool], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "waited too long"
         time.sleep(0.05)
 
 

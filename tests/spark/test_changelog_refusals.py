@@ -265,7 +265,7 @@ PEOPLE = "op string, id int, name string, lsn long"
 
 
 def test_deletes_that_carry_only_their_key_need_an_upsert_key(spark: SparkSession) -> None:
-    """Compared as a whole, such a delete finds no row: the row would stay in the table for ever."""
+    """Compared as a whole, such a delete finds no row: the row would stay in the table forever."""
     events = spark.createDataFrame([("INSERT", 1, "Ann", 1), ("DELETE", 1, None, 2)], PEOPLE)
     with pytest.raises(OptionError, match=r"carry only the key \(consume_full_deletes is False.*upsert_key"):
         upsert_materializer(from_changelog(events), sink_key="id", sequence="lsn")

@@ -80,7 +80,7 @@ def test_a_preloaded_worker_starts_with_the_modules(spark: SparkSession) -> None
     assert ".zip" not in row.pyspark
 
 
-@pytest.mark.parametrize("same", [True, False], ids=["pip's pyspark", "another Spark beside it"])
+@pytest.mark.parametrize("same", [True, False], ids=["pip's pyspark", "another Spark next to it"])
 def test_only_the_zip_of_the_installed_pyspark_leaves_the_path(
     same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

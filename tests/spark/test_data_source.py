@@ -90,7 +90,7 @@ def test_plain_rows_are_told_apart_by_batch_id(shop: Shop) -> None:
 
 
 @pytest.mark.deep
-def test_typed_rows_and_a_source_transaction_that_is_set_aside(shop: Shop) -> None:
+def test_typed_rows_and_a_source_transaction_that_is_dead_lettered(shop: Shop) -> None:
     shop.ask(
         "CREATE TABLE shop.t (id BIGINT NOT NULL, text VARCHAR(3), n INT NOT NULL DEFAULT '9')"
         " PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
@@ -149,7 +149,7 @@ def test_rows_that_nobody_laid_out_are_refused_before_the_first_task(shop: Shop)
 
 
 @pytest.mark.deep
-def test_lanes_that_were_spread_anew_are_refused(shop: Shop) -> None:
+def test_lanes_that_were_spread_again_are_refused(shop: Shop) -> None:
     lanes = lane_partitioned(shop.frame(rows_of("p-0", range(9)) + rows_of("p-1", range(9))), shop.options(lanes=2))
     with pytest.raises(PythonException, match="lane_partitioned laid out: the frame was filtered, limited"):
         save(lanes.repartition(2))

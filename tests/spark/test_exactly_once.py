@@ -68,7 +68,7 @@ def test_other_content_at_the_ledgers_position_is_an_error_that_says_what_to_do(
     shop.feed(rows_of("p-0", [1, 2]))
     shop.run()
     shop.forget_batches()
-    shop.write_file("1.json", rows_of("p-0", [1, 2], note="another story"))
+    shop.write_file("1.json", rows_of("p-0", [1, 2], note="other content"))
     with pytest.raises(StreamingQueryException, match=r"SourceChanged.*give the query another `job`"):
         shop.run()
     assert shop.written() == (4, 4)
@@ -84,7 +84,7 @@ def test_a_recreated_source_under_the_same_job_is_an_error_before_anything_is_lo
     shop.feed(rows_of("p-0", [10, 20, 30]))
     shop.run()
     for name, positions in (("1", [5, 15]), ("2", [25]), ("3", [35])):
-        shop.write_file(f"{name}.json", rows_of("p-0", positions, note="another story"))
+        shop.write_file(f"{name}.json", rows_of("p-0", positions, note="other content"))
     with pytest.raises(StreamingQueryException, match=r"SourceChanged.*to position 35 .*at position 30.*another `job`"):
         shop.run("new", files=files)
     assert shop.written() == (6, 6)
@@ -131,11 +131,11 @@ def test_a_ledger_from_before_the_checkpoint_is_an_error_before_anything_is_lost
 def test_a_skip_goes_on_after_a_restart_in_the_middle_of_it(shop: Shop) -> None:
     shop.feed(rows_of("p-0", [10, 20, 30]))
     shop.run()
-    shop.write_file("1.json", rows_of("p-0", [5, 15, 25], note="another story"))
+    shop.write_file("1.json", rows_of("p-0", [5, 15, 25], note="other content"))
     shop.run("new")
     proofs = shop.checkpoint("new") / "starrocks_txn_sink" / "visible"
     wait_for(lambda: list(proofs.glob("000000000000-*")))
-    shop.write_file("2.json", rows_of("p-0", [35], note="another story"))
+    shop.write_file("2.json", rows_of("p-0", [35], note="other content"))
     for _ in range(2):  # a supervisor starts it again and again
         with pytest.raises(StreamingQueryException, match=r"SourceChanged.*to position 35 "):
             shop.run("new")

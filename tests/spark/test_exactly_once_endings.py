@@ -119,7 +119,7 @@ def test_a_failed_task_is_taken_over_by_its_retry(drivers: Drivers, tmp_path: Pa
 def test_a_driver_that_gets_sigterm_rolls_back_what_is_open_and_ends_by_the_signal(
     drivers: Drivers, tmp_path: Path
 ) -> None:
-    """Also what the lane begins anew when its label is rolled back: the driver has Spark end its tasks."""
+    """Also what the lane begins again when its label is rolled back: the driver has Spark end its tasks."""
     with Emulator(tmp_path / "emulator") as server:
         shop = Shop(None, server, tmp_path)
         task = site(shop, job="ended")

@@ -1,4 +1,4 @@
-"""A source that tells rows for the ledger is refused on every way into the sink, and the ledger stays as it was.
+"""A source that sends rows for the ledger is refused on every way into the sink, and the ledger stays as it was.
 
 Such a row could forge a position, and the next rows of that source partition would be left out as written.
 """

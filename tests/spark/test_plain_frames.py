@@ -191,7 +191,7 @@ def test_a_task_that_failed_after_rows_fails_the_write(server: Shop) -> None:
 
 
 @pytest.mark.deep
-def test_a_task_that_failed_before_its_rows_is_simply_run_again(server: Shop) -> None:
+def test_a_task_that_failed_before_its_rows_is_run_again(server: Shop) -> None:
     done = run_driver(server, "early")
     assert not done.returncode, done.stderr
     assert count(server) == (ROWS, ROWS)

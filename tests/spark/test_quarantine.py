@@ -68,16 +68,17 @@ def test_the_error_names_table_count_and_reasons_but_no_values(spark: SparkSessi
 
 
 @pytest.mark.parametrize("lanes", [pytest.param(1, marks=pytest.mark.deep), 2])
-def test_bad_source_transactions_are_set_aside_whole(spark: SparkSession, server: Emulator, lanes: int) -> None:
+def test_bad_source_transactions_are_dead_lettered_whole(spark: SparkSession, server: Emulator, lanes: int) -> None:
     bad = {4, 5, 33, 59}
     receipts = sink(server, on_bad_rows="quarantine", lanes=lanes).write(frame(spark, bad))
     good = [(number,) for number in range(60) if number not in bad]
     assert query(server, "SELECT id FROM shop.orders ORDER BY id") == good
     assert query(server, "SELECT count(*), count(DISTINCT id) FROM shop.items") == [(112, 56)]
-    letters = query(server, f"SELECT source_partition, position, table_name, content FROM shop.{DEAD_LETTER_TABLE}")
-    assert len(letters) == 12
-    assert {(int(p[-1]), x) for p, x, _, _ in letters} == {(n % 3, n // 3 + 1) for n in bad}
-    assert {orjson.loads(content)["id"] for _, _, _, content in letters} == bad
+    columns = "source_partition, position, table_name, content"
+    dead_letters = query(server, f"SELECT {columns} FROM shop.{DEAD_LETTER_TABLE}")
+    assert len(dead_letters) == 12
+    assert {(int(p[-1]), x) for p, x, _, _ in dead_letters} == {(n % 3, n // 3 + 1) for n in bad}
+    assert {orjson.loads(content)["id"] for _, _, _, content in dead_letters} == bad
     assert sum(one.rows for one in receipts) + sum(one.dead_lettered_rows for one in receipts) == 180
     ledger = "SELECT name, position FROM shop._starrocks_txn_sink_ledger WHERE kind = 'position' ORDER BY name"
     assert query(server, ledger) == [("p-0", 20), ("p-1", 20), ("p-2", 20)]
@@ -94,7 +95,7 @@ def test_bad_source_transactions_are_set_aside_whole(spark: SparkSession, server
 
 
 @pytest.mark.deep
-def test_a_row_that_is_no_json_is_set_aside(spark: SparkSession, server: Emulator) -> None:
+def test_a_row_that_is_no_json_is_dead_lettered(spark: SparkSession, server: Emulator) -> None:
     broken = F.when((F.col("position") == 7) & (F.col("seq") == 1), F.lit('{"id": ')).otherwise(F.col("row"))
     receipts = sink(server, on_bad_rows="quarantine").write(frame(spark, set(), 1).withColumn("row", broken))
     assert sum(one.dead_lettered_rows for one in receipts) == 3

@@ -1,4 +1,4 @@
-"""What operators get from a real pipeline: the auditor beside the sink, progress, log lines."""
+"""What operators get from a real pipeline: the auditor next to the sink, progress, log lines."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def moves(spark: SparkSession, first: int, count: int, note: str = "") -> DataFr
     return spark.createDataFrame(rows, ROWS)
 
 
-def test_an_audit_beside_the_sink_sees_nothing_torn_and_tells_what_is(spark: SparkSession, server: Emulator) -> None:
+def test_an_audit_next_to_the_sink_sees_nothing_torn_and_shows_what_is(spark: SparkSession, server: Emulator) -> None:
     told: list[Event] = []
     metrics = MetricsServer(0)
     sink = StarRocksSink(options(server), listener=told.append, audit=Audit(MONEY, interval=0.02), metrics=metrics)

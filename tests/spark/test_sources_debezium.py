@@ -125,7 +125,7 @@ def test_tables_go_by_a_rule_and_unknown_ones_can_be_left_out(
     assert [each.table for each in rows(spark, *values, tables=tables, on_unknown_table="skip")] == expected
 
 
-def test_an_unknown_table_fails_by_its_name_unless_told_otherwise(spark: SparkSession) -> None:
+def test_an_unknown_table_fails_by_its_name_unless_an_option_says_otherwise(spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match=r"does not know public\.orders.*on_unknown_table"):
         rows(spark, change(ORDERS, "5:9", 1, {}), tables={"public.other": "x"})
 
@@ -277,7 +277,7 @@ def observed(query: StreamingQuery, name: str = "assemble_debezium") -> Counter[
 def until(true: Callable[[], bool], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "waited too long"
         time.sleep(0.05)
 
 

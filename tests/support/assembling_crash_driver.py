@@ -1,4 +1,4 @@
-"""A driver that stops for ever at one step of a micro-batch, and says so: the test kills it there.
+"""A driver that stops forever at one step of a micro-batch, and says so: the test kills it there.
 
 `python assembling_crash_driver.py FOLDER SOURCE CHECKPOINT OPTIONS BATCH POINT`; POINT is `before` or `after`
 publishing.

@@ -1,4 +1,4 @@
-"""Micro-batches through IncrementalAssembler and the tail log, with everything stored and read again in between."""
+"""Micro-batches through IncrementalAssembler and the manifest log, with everything stored and read again in between."""
 
 from __future__ import annotations
 

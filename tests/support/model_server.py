@@ -27,7 +27,7 @@ class Fault(Enum):
     LOST_AFTER = "lost_after"  # effect, but no reply
     BUSY = "busy"  # TXN_IN_PROCESSING
     REFUSED = "refused"  # FAILED; a load's label is aborted by it
-    BACKEND = "backend"  # load: the backend refuses, the frontend is not told, a commit goes through without the rows
+    BACKEND = "backend"  # load: the backend refuses, the frontend does not know, a commit goes through without the rows
     LIMIT = "limit"  # the running-transaction limit: C at the first load, B at the commit, with an OK (the hole)
     EXISTS = "exists"  # begin: takes effect, but the answer is LABEL_ALREADY_EXISTS
     ROLLED_BACK = "rolled_back"  # commit: rolled back at last; generation B says OK to it all the same

@@ -33,7 +33,7 @@ class ModelStore:
     """What readers see. Versions of a table become visible in the order of their commits, as in StarRocks.
 
     `tables` keeps rows as they came, but those of a table in `keys` (its primary key's column): they replace each
-    other, and `__op` 1 deletes. `ledger` is the ledger's rows by primary key. `visible` is told each label.
+    other, and `__op` 1 deletes. `ledger` is the ledger's rows by primary key. `visible` gets each label.
     """
 
     def __init__(self, visible: Callable[[str], None]) -> None:

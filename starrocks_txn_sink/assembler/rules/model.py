@@ -33,7 +33,7 @@ ROW: Final = "row"
 SEQ: Final = "seq"
 TRANSACTION_END: Final = "transaction_end"
 
-# Columns that an event must have beside its source partition, and columns that are NULL when the source lacks them.
+# Columns that an event must have besides its source partition, and columns that are NULL when the source lacks them.
 REQUIRED: Final = (POSITION, TYPE, TXN_ID, TABLE, ROW)
 
 # The columns of a DATA event that go into its row unchanged; `passthrough` columns follow them.

@@ -12,10 +12,10 @@ from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.rules.model import Partition
 from starrocks_txn_sink.assembler.rules.segments import Grouped, concat_ranges
 
-READ_BYTES: Final = 4 << 20  # carried-over rows in memory at once, beside a single blob
+READ_BYTES: Final = 4 << 20  # carried-over rows in memory at once, in addition to a single blob
 MANY_TABLES: Final = 8  # with more chunks, one copy costs less than the readers' work per chunk
 
-# Carried-over rows join the new rows in one table, because each table costs its readers almost 0.1 ms. Beside many new
+# Carried-over rows join the new rows in one table, because each table costs its readers almost 0.1 ms. Next to many new
 # rows, the rows of one or two transactions stay separate: writing columns of several chunks costs more.
 FEW_TRANSACTIONS: Final = 2
 MANY_ROWS: Final = 10_000

@@ -107,7 +107,7 @@ class VerifiedAssembler:
         first = done.classes.blocking
         if first < 0 or (state.reported is not None and now - state.reported < WAITING_SECONDS):
             return state, []
-        open_seconds = now - float(done.table[v.ARRIVED].to_numpy()[done.told & (done.found.code == first)].min())
+        open_seconds = now - float(done.table[v.ARRIVED].to_numpy()[done.opening & (done.found.code == first)].min())
         if open_seconds < WAITING_SECONDS:
             return state, []
         fields = {**self._place(done.table, done.found, first), "open_seconds": round(open_seconds, 3)}
@@ -169,8 +169,8 @@ class _StepEvents:
         return mask
 
     @property
-    def told(self) -> Mask:
-        """Mask of the rows and ENDs; a BEGIN alone does not open a transaction."""
+    def opening(self) -> Mask:
+        """Mask of the events that open a transaction: rows and ENDs, but no BEGIN."""
         return ~v.has_status(self.table, v.BEGIN)
 
     @property
@@ -204,10 +204,10 @@ def _build_step(
     names = found.ids.take(pa.array(settled)).to_pylist()
     state = replace(state, settled=v.remember_ids(intake.settled, names))
     known = pc.is_in(table[model.TXN_ID], value_set=pa.array(state.settled, pa.string()), skip_nulls=True)
-    handed_on |= known.to_numpy() & ~done.told  # a BEGIN whose END turned out to be a repeat
+    handed_on |= known.to_numpy() & ~done.opening  # a BEGIN whose END turned out to be a repeat
     state, removed, added = _carry_over(state, table, ~handed_on)
-    impatient = ~handed_on & done.told & (found.code >= 0) & ~np.append(found.whole, True)[found.code]
-    oldest = float(table[v.ARRIVED].to_numpy()[impatient].min()) if impatient.any() else None
+    unfinished = ~handed_on & done.opening & (found.code >= 0) & ~np.append(found.whole, True)[found.code]
+    oldest = float(table[v.ARRIVED].to_numpy()[unfinished].min()) if unfinished.any() else None
     state = replace(state, oldest=oldest)
     counters = _outcome_counters(done, state, sum(each.num_rows for each in out), full, handed_on)
     return VerifiedStep(state, intake.counters + counters, out, letters, removed, added, notices)
@@ -218,10 +218,10 @@ def _outcome_counters(
 ) -> VerifiedCounters:
     """The outcome of the step's events, and the levels of `state` after it."""
     found, classes = done.found, done.classes
-    again = done.of(classes.repeated) & done.told | found.repeated | done.of(classes.released) & found.surplus
+    again = done.of(classes.repeated) & done.opening | found.repeated | done.of(classes.released) & found.surplus
     rows = done.table[v.STATUS].is_null().to_numpy()
     passed = int(found.count[full].sum()) + int(handed_on[done.snapshot].sum())
-    waiting = np.unique(found.code[~handed_on & done.told])
+    waiting = np.unique(found.code[~handed_on & done.opening])
     return VerifiedCounters(
         released=len(full),
         rows=rows_out,

@@ -32,26 +32,26 @@ class Verdict(Enum):
 class Evidence:
     """A check's result: `what` was seen; `why` it is harmless, or could not be seen; `advice` for a difference.
 
-    `figures` are measured numbers, each named with its unit. No host, no password and no user's row is in `what`.
+    `metrics` are what was measured, each named with its unit. No host, no password and no user's row is in `what`.
     """
 
     verdict: Verdict
     what: str
     why: str = ""
     advice: str = ""
-    figures: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def as_expected(what: str, **figures: float) -> Evidence:
-    return Evidence(Verdict.AS_EXPECTED, what, figures=figures)
+def as_expected(what: str, **metrics: float) -> Evidence:
+    return Evidence(Verdict.AS_EXPECTED, what, metrics=metrics)
 
 
-def harmless(what: str, why: str, **figures: float) -> Evidence:
-    return Evidence(Verdict.HARMLESS, what, why, figures=figures)
+def harmless(what: str, why: str, **metrics: float) -> Evidence:
+    return Evidence(Verdict.HARMLESS, what, why, metrics=metrics)
 
 
-def differs(what: str, advice: str, **figures: float) -> Evidence:
-    return Evidence(Verdict.DIFFERS, what, advice=advice, figures=figures)
+def differs(what: str, advice: str, **metrics: float) -> Evidence:
+    return Evidence(Verdict.DIFFERS, what, advice=advice, metrics=metrics)
 
 
 def left_out(what: str) -> Evidence:
@@ -132,7 +132,7 @@ def _entry(result: Result) -> dict[str, Any]:
         "sections": list(check.sections),
         **asdict(evidence),
         "verdict": evidence.verdict.value,
-        "figures": {name: round(value, 6) for name, value in evidence.figures.items()},
+        "metrics": {name: round(value, 6) for name, value in evidence.metrics.items()},
         "seconds": round(result.seconds, 3),
     }
 

@@ -124,12 +124,12 @@ def _judge_torn(auditor: Auditor, commits: int, advice: str) -> Evidence:
     torn, samples = auditor.violations, auditor.samples
     rate = torn / samples
     seen = f"{torn} of {samples} SELECTs over two tables were torn, over {commits} commits"
-    figures = {"samples": samples, "torn": torn, "torn_rate": rate, "commits": commits}
+    metrics = {"samples": samples, "torn": torn, "torn_rate": rate, "commits": commits}
     if not torn and (samples < _ENOUGH_SAMPLES or commits < _ENOUGH_COMMITS):
         raise Surprise(f"{seen}: too few to say; give it more --seconds")
     if torn:
-        return differs(f"{seen} ({100 * rate:.3g} %)", advice, **figures)
-    return as_expected(seen, **figures)
+        return differs(f"{seen} ({100 * rate:.3g} %)", advice, **metrics)
+    return as_expected(seen, **metrics)
 
 
 def _watch(stage: Stage) -> tuple[Auditor, Auditor, int]:

@@ -23,7 +23,7 @@ from .registry import bug
 
 
 @bug
-def what_is_set_aside_does_not_advance_the_positions(put: Any) -> None:
+def what_is_dead_lettered_does_not_advance_the_positions(put: Any) -> None:
     spans = TransactionBatch.position_spans
 
     def broken(self: TransactionBatch) -> Any:
@@ -33,7 +33,7 @@ def what_is_set_aside_does_not_advance_the_positions(put: Any) -> None:
 
 
 @bug
-def dead_letters_are_lost_when_a_work_is_halved(put: Any) -> None:
+def dead_letters_are_lost_when_a_batch_is_bisected(put: Any) -> None:
     right = quarantine.bisect
 
     def broken(batch: TransactionBatch) -> Any:
@@ -44,7 +44,7 @@ def dead_letters_are_lost_when_a_work_is_halved(put: Any) -> None:
 
 
 @bug
-def a_whole_half_is_set_aside(put: Any) -> None:
+def a_whole_half_is_dead_lettered(put: Any) -> None:
     right = Quarantine.replace_rejected
 
     def broken(self: Quarantine, buffer: WriteBuffer, error: Any) -> None:
@@ -61,8 +61,8 @@ def a_whole_half_is_set_aside(put: Any) -> None:
 def rejected_rows_are_dropped(put: Any) -> None:
     right = Quarantine.dead_letter
 
-    def broken(self: Quarantine, work: TransactionBatch, error: Any) -> TransactionBatch:
-        made = right(self, work, error)
+    def broken(self: Quarantine, batch: TransactionBatch, error: Any) -> TransactionBatch:
+        made = right(self, batch, error)
         made.dead_letters = []
         made.pending = {}
         return made
@@ -71,12 +71,12 @@ def rejected_rows_are_dropped(put: Any) -> None:
 
 
 @bug
-def the_rows_that_were_set_aside_are_sent_too(put: Any) -> None:
+def the_rows_that_were_dead_lettered_are_sent_too(put: Any) -> None:
     right = Quarantine.dead_letter
 
-    def broken(self: Quarantine, work: TransactionBatch, error: Any) -> TransactionBatch:
-        made = right(self, work, error)
-        for chunk in list(work.chunks())[:-1]:  # all but the table of the bad row, so that the server takes them
+    def broken(self: Quarantine, batch: TransactionBatch, error: Any) -> TransactionBatch:
+        made = right(self, batch, error)
+        for chunk in list(batch.chunks())[:-1]:  # all but the table of the bad row, so that the server takes them
             made.add(chunk)
         return made
 
@@ -87,8 +87,8 @@ def the_rows_that_were_set_aside_are_sent_too(put: Any) -> None:
 def the_second_half_is_written_first(put: Any) -> None:
     right = quarantine.bisect
 
-    def broken(work: TransactionBatch) -> Any:
-        divided = right(work)
+    def broken(batch: TransactionBatch) -> Any:
+        divided = right(batch)
         return None if divided is None else divided[::-1]
 
     put(quarantine, "bisect", broken)
@@ -143,7 +143,7 @@ def a_replay_does_not_check_the_owner(put: Any) -> None:
 
 
 @bug
-def a_replay_leaves_the_letters(put: Any) -> None:
+def a_replay_leaves_the_dead_letters(put: Any) -> None:
     right = replay_command._loads
 
     def broken(*words: Any) -> Any:

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG005 - a planted bug has the signature of what it replaces
-"""Planted bugs of rows on their way: works, chunks, what the ledger has already."""
+"""Planted bugs of rows on their way: transaction batches, chunks, what the ledger has already."""
 
 from __future__ import annotations
 

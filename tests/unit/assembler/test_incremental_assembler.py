@@ -140,7 +140,7 @@ def mixed(batches: dict[str, list[Ev]], random: Random) -> pa.Table:
 
 @pytest.mark.parametrize("seed", range(36))
 def test_many_source_partitions_give_what_each_gives_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut anywhere, some events told again by the next micro-batch, carried-over rows joined with new ones or apart."""
+    """Cut anywhere, some events sent again by the next micro-batch, carried-over rows joined with new ones or apart."""
     random = Random(seed)
     monkeypatch.setattr(release, "READ_BYTES", random.choice((1, 200, release.READ_BYTES)))
     monkeypatch.setattr(release, "MANY_ROWS", random.choice((0, release.MANY_ROWS)))

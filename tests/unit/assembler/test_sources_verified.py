@@ -174,7 +174,7 @@ def test_a_later_snapshot_goes_in_front_of_the_next_transaction() -> None:
     assert stage.adds_up()
 
 
-def test_a_long_open_transaction_is_not_written_anew_and_blobs_stay_few() -> None:
+def test_a_long_open_transaction_is_not_written_again_and_blobs_stay_few() -> None:
     stage = Stage()
     stage.feed(row("7", 1))
     first = stage.state.blobs

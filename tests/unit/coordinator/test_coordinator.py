@@ -219,7 +219,7 @@ def test_a_terminal_refusal_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> 
     assert operations(lane.server).count(Operation.BEGIN) == 1
 
 
-def test_a_refusal_is_the_cause_though_a_load_beside_it_says_first_that_the_label_is_gone() -> None:
+def test_a_refusal_is_the_cause_though_another_load_says_first_that_the_label_is_gone() -> None:
     gone, refused = LoadFailed("Transaction not exists"), ServerRefused("Failed to find table")
     for first, second, cause in ((gone, refused, refused), (refused, gone, refused), (gone, LoadFailed("busy"), gone)):
         lane = driver()

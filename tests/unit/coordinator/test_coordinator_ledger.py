@@ -57,9 +57,9 @@ class Lane:
             self._entries,
         )
 
-    def _entries(self, label: str, work: Contents) -> Chunk:
-        assert isinstance(work, TransactionBatch)
-        assert work.closed
+    def _entries(self, label: str, batch: Contents) -> Chunk:
+        assert isinstance(batch, TransactionBatch)
+        assert batch.closed
         self.entered.append(label)
         chunk = Chunk("", LEDGER)
         chunk.append(memoryview(b",{}"), 1)
@@ -234,7 +234,7 @@ def test_a_stop_during_the_check_rolls_back_once_the_check_has_ended() -> None:
     assert lane.core.error is stop
 
 
-def test_a_second_transaction_starts_counting_anew() -> None:
+def test_a_second_transaction_starts_counting_at_zero() -> None:
     lane = Lane(commit_interval=1.0)
     lane.rows("a")
     lane.now = 2.0
@@ -336,7 +336,7 @@ def test_a_slow_load_inside_a_source_transaction_is_the_cause_if_it_took_most_of
     assert isinstance(lane.core.error, LoadFailed if seconds > 300 else TransactionTimedOut)
 
 
-def test_what_gathers_during_a_failure_stays_counted_beside_what_is_put_back() -> None:
+def test_what_gathers_during_a_failure_stays_counted_with_what_is_put_back() -> None:
     lane = Lane(commit_interval=1.0)
     lane.rows("a", size=40)
     lane.now = 2.0

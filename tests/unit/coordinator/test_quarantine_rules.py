@@ -1,4 +1,4 @@
-"""Quarantine in the pure core: rejected source transactions are found, buried whole, and nothing else changes."""
+"""Quarantine in the pure core: rejected source transactions are dead-lettered whole, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -101,11 +101,11 @@ def runs(draw: st.DrawFn) -> list[Transactions]:
 
 @examples(150)
 @given(runs(), st.integers(0, 2**32), st.sampled_from([None, 60, 300]))
-def test_the_bad_are_buried_whole_and_the_good_are_there_once_in_order(
-    feed: list[Transactions], seed: int, seal: int | None
+def test_the_bad_are_dead_lettered_whole_and_the_good_are_there_once_in_order(
+    feed: list[Transactions], seed: int, close_bytes: int | None
 ) -> None:
     server = Judging(generation="B" if seed % 2 else "C")
-    lane = QuarantineDriver(server, seed=seed, close_bytes=seal)
+    lane = QuarantineDriver(server, seed=seed, close_bytes=close_bytes)
     for run in feed:
         lane.feed(run)
         if seed % 3 == 0:
@@ -144,7 +144,7 @@ def test_the_bad_are_buried_whole_and_the_good_are_there_once_in_order(
 @examples(150)
 @given(runs(), st.integers(0, 2**32), st.sampled_from([None, 60, 300]), st.sampled_from([1, 100, 500]))
 def test_rows_of_a_key_replace_each_other_among_the_good_and_dead_letters_are_whole(
-    feed: list[Transactions], seed: int, seal: int | None, load_bytes: int
+    feed: list[Transactions], seed: int, close_bytes: int | None, load_bytes: int
 ) -> None:
     for _, _, tables in (one for run in feed for one in run):
         for rows in tables.values():
@@ -153,7 +153,7 @@ def test_rows_of_a_key_replace_each_other_among_the_good_and_dead_letters_are_wh
     server = Judging()
     keys = {"a": [KeyColumn.of("k", "VARCHAR", None)]}
     lane = QuarantineDriver(
-        server, seed=seed, keys=keys, close_bytes=seal, load_bytes=load_bytes, chunk_bytes=100, body_bytes=150
+        server, seed=seed, keys=keys, close_bytes=close_bytes, load_bytes=load_bytes, chunk_bytes=100, body_bytes=150
     )
     for run in feed:
         lane.feed(run)
@@ -218,7 +218,7 @@ def test_too_many_bad_ones_end_the_lane_with_advice() -> None:
     assert "max_quarantined (2) is reached" in str(lane.core.error)
 
 
-def test_a_source_transaction_beyond_the_retry_buffer_is_not_set_aside_in_silence() -> None:
+def test_a_source_transaction_beyond_the_retry_buffer_is_not_dead_lettered_in_silence() -> None:
     server = Judging()
     lane = QuarantineDriver(server, retry_buffer_bytes=100)
     lane.feed(one_transaction(1, bad=True, filler="x" * 200))

@@ -1,4 +1,4 @@
-"""What waits to be sent: chunks frozen at their time, works sealed with enough in them, full buffers relieved."""
+"""The write buffer: chunks frozen at their time, transaction batches closed, full buffers relieved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starrocks_txn_sink.errors import InputError
 from tests.support.lane_driver import small_limits
 
 
-def gathering(**limits: Any) -> WriteBuffer:
+def write_buffer(**limits: Any) -> WriteBuffer:
     return WriteBuffer(small_limits(**limits))
 
 
@@ -25,12 +25,12 @@ def end(rows: WriteBuffer, now: float, position: int = 1, partition: str = "p", 
 
 
 def frozen(rows: WriteBuffer, table: str = "orders") -> list[int]:
-    """The sizes of the chunks of `table` that wait in the works, one after the other."""
-    return [chunk.bytes for work in rows.batches for chunk in work.pending.get(table, ())]
+    """The sizes of the chunks of `table` that wait in the transaction batches, one after the other."""
+    return [chunk.bytes for batch in rows.batches for chunk in batch.pending.get(table, ())]
 
 
 def test_small_source_transactions_share_a_chunk_for_the_mini_interval() -> None:
-    rows = gathering(mini_interval=1.0)
+    rows = write_buffer(mini_interval=1.0)
     for now in (5.0, 5.2, 5.4, 5.9):
         write(rows, now)
         end(rows, now)
@@ -40,8 +40,8 @@ def test_small_source_transactions_share_a_chunk_for_the_mini_interval() -> None
     assert frozen(rows) == [10, 40]
 
 
-def test_rows_at_a_clean_boundary_are_frozen_when_time_passes_and_then_wait_anew() -> None:
-    rows = gathering(mini_interval=1.0)
+def test_rows_at_a_clean_boundary_are_frozen_when_time_passes_and_then_wait_again() -> None:
+    rows = write_buffer(mini_interval=1.0)
     for now in (5.0, 5.5):
         write(rows, now)
         end(rows, now)
@@ -55,7 +55,7 @@ def test_rows_at_a_clean_boundary_are_frozen_when_time_passes_and_then_wait_anew
 
 
 def test_a_chunk_of_the_full_size_leaves_inside_a_source_transaction_and_counts_as_a_switch() -> None:
-    rows = gathering(mini_interval=1.0, chunk_bytes=30)
+    rows = write_buffer(mini_interval=1.0, chunk_bytes=30)
     write(rows, 5.0, 29)
     assert frozen(rows) == []
     write(rows, 5.0, 1)
@@ -66,7 +66,7 @@ def test_a_chunk_of_the_full_size_leaves_inside_a_source_transaction_and_counts_
 
 
 def test_full_buffers_freeze_the_largest_regions_until_half_can_leave() -> None:
-    rows = gathering(buffer_bytes=100)
+    rows = write_buffer(buffer_bytes=100)
     for table, size in (("a", 20), ("b", 30), ("c", 25)):
         write(rows, 5.0, size, table=table)
     assert (rows.saturated, frozen(rows, "b")) == (False, [])
@@ -80,7 +80,7 @@ def test_full_buffers_freeze_the_largest_regions_until_half_can_leave() -> None:
 
 
 def test_half_of_the_buffer_is_enough_relief() -> None:
-    rows = gathering(buffer_bytes=100)
+    rows = write_buffer(buffer_bytes=100)
     for table in ("a", "b"):
         write(rows, 5.0, 50, table=table)
     assert [frozen(rows, table) for table in "ab"] == [[50], []]
@@ -92,8 +92,8 @@ def test_half_of_the_buffer_is_enough_relief() -> None:
 
 
 @pytest.mark.parametrize(("at", "batches"), [(5.9, 1), (6.0, 2)])
-def test_a_work_is_sealed_when_the_commit_interval_has_passed_since_its_first_row(at: float, batches: int) -> None:
-    rows = gathering(commit_interval=1.0)
+def test_a_batch_is_closed_when_the_commit_interval_has_passed_since_its_first_row(at: float, batches: int) -> None:
+    rows = write_buffer(commit_interval=1.0)
     write(rows, 5.0)
     write(rows, 5.5)
     end(rows, at)
@@ -102,34 +102,34 @@ def test_a_work_is_sealed_when_the_commit_interval_has_passed_since_its_first_ro
 
 
 def test_never_inside_a_source_transaction_and_not_without_rows() -> None:
-    rows = gathering(commit_interval=1.0)
+    rows = write_buffer(commit_interval=1.0)
     rows.pass_time(100.0, recycle=True)
     write(rows, 100.0)
     rows.pass_time(200.0, recycle=True)
     assert len(rows.batches) == 1
     assert rows.open_partition == "p"
     end(rows, 200.0)
-    assert [work.closed for work in rows.batches] == [True, False]
-    end(rows, 300.0, 2)  # a source transaction without rows: nothing new to seal
+    assert [batch.closed for batch in rows.batches] == [True, False]
+    end(rows, 300.0, 2)  # a source transaction without rows: nothing new to close
     assert len(rows.batches) == 2
 
 
 @pytest.mark.parametrize("at_end", [True, False])
 def test_what_is_to_be_recycled_ends_at_the_next_clean_boundary(at_end: bool) -> None:
-    rows = gathering()
+    rows = write_buffer()
     write(rows, 5.0)
     end(rows, 5.0, recycle=at_end)
     assert rows.batches[0].recycled is at_end
     rows.pass_time(5.0, recycle=True)
-    assert [(work.closed, work.recycled) for work in rows.batches] == [(True, True), (False, False)]
+    assert [(batch.closed, batch.recycled) for batch in rows.batches] == [(True, True), (False, False)]
     write(rows, 6.0)
-    end(rows, 6.0, 2, recycle=True)  # the StarRocks transaction to recycle has the first work; this one is another's
+    end(rows, 6.0, 2, recycle=True)  # the StarRocks transaction to recycle has the first batch; this one is another's
     assert not rows.batches[1].closed
 
 
 @pytest.mark.parametrize(("more", "closed"), [(9, False), (10, True)])
-def test_a_work_that_may_be_taken_apart_never_grows_beyond_that(more: int, closed: bool) -> None:
-    rows = gathering(close_bytes=50, chunk_bytes=40, mini_interval=1.0)
+def test_a_batch_that_may_be_bisected_never_grows_beyond_that(more: int, closed: bool) -> None:
+    rows = write_buffer(close_bytes=50, chunk_bytes=40, mini_interval=1.0)
     write(rows, 5.0, 40)
     write(rows, 5.0, more)  # 40 bytes are frozen, these are not
     assert frozen(rows) == [40]
@@ -137,8 +137,8 @@ def test_a_work_that_may_be_taken_apart_never_grows_beyond_that(more: int, close
     assert rows.batches[0].closed is closed
 
 
-def test_sealing_takes_what_is_not_frozen_and_starts_its_mini_interval() -> None:
-    rows = gathering(commit_interval=1.0, mini_interval=2.0)
+def test_closing_takes_what_is_not_frozen_and_starts_its_mini_interval() -> None:
+    rows = write_buffer(commit_interval=1.0, mini_interval=2.0)
     write(rows, 5.0)
     end(rows, 5.0)
     write(rows, 5.1)
@@ -152,7 +152,7 @@ def test_sealing_takes_what_is_not_frozen_and_starts_its_mini_interval() -> None
 
 
 def test_it_is_finished_when_no_more_rows_come_and_all_are_committed() -> None:
-    rows = gathering()
+    rows = write_buffer()
     assert (rows.finished, rows.has_rows) == (False, False)
     write(rows, 5.0)
     assert rows.has_rows  # not frozen yet, and something to begin with
@@ -163,14 +163,14 @@ def test_it_is_finished_when_no_more_rows_come_and_all_are_committed() -> None:
     assert (rows.finished, rows.has_rows) == (True, False)
 
 
-def test_there_is_always_a_work_to_fill() -> None:
-    rows = gathering()
+def test_there_is_always_a_batch_to_fill() -> None:
+    rows = write_buffer()
     rows.remove_committed()
-    assert [work.empty for work in rows.batches] == [True]
+    assert [batch.empty for batch in rows.batches] == [True]
 
 
 def test_rows_that_end_inside_a_source_transaction_are_refused_with_its_place() -> None:
-    rows = gathering()
+    rows = write_buffer()
     write(rows, 5.0, partition="7")
     with pytest.raises(InputError, match="The rows of source partition 7 end inside a source transaction") as caught:
         rows.finish(6.0)

@@ -178,7 +178,7 @@ def test_signals_are_ours_again_after_a_library_took_them() -> None:
         start(signals)
 
 
-# --- what the sink told ----------------------------------------------------------------------------------------------
+# --- what the sink emitted -------------------------------------------------------------------------------------------
 
 
 def test_deliveries_add_up_receipts() -> None:
@@ -416,7 +416,7 @@ def test_the_picture_is_saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert all((tmp_path / name).stat().st_size > 1000 for name in ("demo.svg", "demo-dark.svg"))
 
 
-def test_the_phases_of_micro_batches_with_rows_are_told_by_their_median() -> None:
+def test_the_phases_of_micro_batches_with_rows_are_shown_by_their_median() -> None:
     durations = {"triggerExecution": 300, "latestOffset": 20, "walCommit": 10, "queryPlanning": 4, "addBatch": 200}
     progress = [
         SimpleNamespace(numInputRows=rows, durationMs={**durations, "commitOffsets": commit})

@@ -1,4 +1,4 @@
-"""The demo's reader beside a commit whose tables become visible one after the other (wire contract 4.11)."""
+"""The demo's reader during a commit whose tables become visible one after the other (wire contract 4.11)."""
 
 from __future__ import annotations
 

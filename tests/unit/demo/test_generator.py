@@ -195,7 +195,7 @@ def test_rows_fit_the_tables() -> None:
         assert all(abs(row[key]) < 2**63 for key in KEYS.values() if row.get(key))
 
 
-def test_rows_of_unfinished_transactions_can_be_told() -> None:
+def test_rows_of_unfinished_transactions_can_be_recognized() -> None:
     workload = Workload(WorkloadOptions(partitions=2, seed=9, abandoned_share=0.3))
     ids: list[int] = []
     for transaction in take(workload, 100):

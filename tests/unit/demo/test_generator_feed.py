@@ -123,7 +123,7 @@ def test_leaves_no_half_written_file(tmp_path: Path, clock: BusyClock) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000000.jsonl", "00000001.jsonl"]
 
 
-def test_stops_when_told(tmp_path: Path, clock: BusyClock) -> None:
+def test_stops_on_request(tmp_path: Path, clock: BusyClock) -> None:
     stop = threading.Event()
     stop.set()
     feed = feed_into(tmp_path, clock)

@@ -160,7 +160,7 @@ def test_http_errors_are_not_asked_again(
     assert len(web.calls) == 1
 
 
-def test_the_state_of_a_label_is_asked_for_until_somebody_answers(web: responses.RequestsMock) -> None:
+def test_the_state_of_a_label_is_asked_for_until_a_frontend_answers(web: responses.RequestsMock) -> None:
     path = "/api/gr%C3%B6%C3%9Fe%2F2/get_load_state?label=job-1"
     web.get(f"http://fe1:8030{path}", body=requests.ReadTimeout())
     web.get(f"http://fe2:8030{path}", status=503, body="<html>")

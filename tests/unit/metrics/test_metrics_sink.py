@@ -56,7 +56,7 @@ def test_a_pickled_sink_arrives_with_an_endpoint_of_its_own_that_knows_the_optio
     assert there.model.metrics.histogram("batch_duration_seconds").count == 1
 
 
-def test_a_failing_batch_is_told_with_its_code_and_its_lanes_report() -> None:
+def test_a_failing_batch_is_reported_with_its_code_and_its_lanes_report() -> None:
     events: list[Event] = []
     watch = SinkEvents(OPTIONS, events.append, None)
     ours = LoadFailed("No.")
@@ -114,7 +114,7 @@ def test_an_error_of_a_stage_in_front_of_the_sink_is_raised_as_itself() -> None:
     assert events[-1].fields["code"] == "input"
 
 
-def test_receipts_are_told_before_the_micro_batchs_success_and_none_of_a_failed_one() -> None:
+def test_receipts_are_emitted_before_the_micro_batchs_success_and_none_of_a_failed_one() -> None:
     events: list[Event] = []
     watch = SinkEvents(OPTIONS, events.append, None)
     receipts = [Receipt(f"l-{n}", n, "shop", 0, 1, (), (), 1, 1, 0, False, {}, 1.0) for n in (1, 2)]

@@ -41,7 +41,7 @@ def test_a_long_wait_is_remembered_with_few_samples() -> None:
     assert len(waiting._seen[P0]) <= 65
 
 
-def test_a_topic_created_anew_does_not_wait_for_its_old_end() -> None:
+def test_a_recreated_topic_does_not_wait_for_its_old_end() -> None:
     waiting = WaitingTime()
     waiting.seconds(0.0, P0, 10, 1000)
     assert waiting.seconds(60.0, P0, 0, 5) == 0.0
@@ -141,7 +141,7 @@ def query(committed: str | None, kind: str = "kafka") -> Any:
 
 @pytest.fixture
 def emitted(monkeypatch: pytest.MonkeyPatch) -> tuple[LagWatch, list[Event], list[object]]:
-    """A watch that looks only when it is told, its events, and Kafka's answers: ends, or an exception."""
+    """A watch that looks only when a test calls it, its events, and Kafka's answers: ends, or an exception."""
     events: list[Event] = []
     answers: list[object] = []
 
@@ -181,7 +181,7 @@ def test_rows_wait_while_a_micro_batch_runs_also_before_one_has_ended(
     assert {event.fields["query"] for event in events} == {"q"}
 
 
-def test_without_an_answer_the_figures_are_unknown_and_kafka_is_left_alone_for_a_while(
+def test_without_an_answer_the_metrics_are_unknown_and_kafka_is_left_alone_for_a_while(
     emitted: tuple[LagWatch, list[Event], list[object]],
 ) -> None:
     watch, events, answers = emitted
@@ -195,7 +195,7 @@ def test_without_an_answer_the_figures_are_unknown_and_kafka_is_left_alone_for_a
     assert events[-1].name == "source.lagged"
 
 
-def test_a_source_that_is_not_kafkas_has_no_figures(emitted: tuple[LagWatch, list[Event], list[object]]) -> None:
+def test_a_source_that_is_not_kafkas_has_no_metrics(emitted: tuple[LagWatch, list[Event], list[object]]) -> None:
     watch, events, _ = emitted
     watch._look("q", query("7", kind="rate"))
     watch._look("q", query('{"orders": {"0": 9}}', kind="of another vendor"))

@@ -38,7 +38,9 @@ def server(tmp_path: Path) -> Iterator[Emulator]:
         yield emulator
 
 
-def set_aside(server: Emulator, position: int, job: str = "j", columns: str | None = None, **tables: list[str]) -> None:
+def dead_letter(
+    server: Emulator, position: int, job: str = "j", columns: str | None = None, **tables: list[str]
+) -> None:
     place = DeadLetterSource("p-0", position, "NULL in a NOT NULL column", "label-1", 4, "2026-01-02 03:04:05")
     for table, rows in tables.items():
         binary = "`id`,`__hex_b`,`b`=to_binary(`__hex_b`, 'hex')" if table == "items" else ""
@@ -56,9 +58,9 @@ def command(server: Emulator, *words: str) -> int:
 
 
 def test_lists_source_transactions_with_counts_and_reason(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
-    set_aside(server, 9, orders=['{"id":1}'], items=['{"id":1}', '{"id":2}'])
-    set_aside(server, 10, orders=['{"id":3}'])
-    set_aside(server, 9, job="other", orders=['{"id":4}'])
+    dead_letter(server, 9, orders=['{"id":1}'], items=['{"id":1}', '{"id":2}'])
+    dead_letter(server, 10, orders=['{"id":3}'])
+    dead_letter(server, 9, job="other", orders=['{"id":4}'])
     assert command(server, "list") == 0
     told = capsys.readouterr().out
     assert "dead letters: 2, 4 rows" in told
@@ -68,11 +70,11 @@ def test_lists_source_transactions_with_counts_and_reason(server: Emulator, caps
     assert json.loads(line)["tables"] == {"orders": 1}
 
 
-def test_a_replay_writes_the_rows_and_deletes_the_letters_in_one_transaction(
+def test_a_replay_writes_the_rows_and_deletes_the_dead_letters_in_one_transaction(
     server: Emulator, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    set_aside(server, 9, orders=['{"id":1,"n":7}'], items=['{"id":5,"__hex_b":"00ff"}'])
-    set_aside(server, 10, orders=['{"id":1,"n":8}'])
+    dead_letter(server, 9, orders=['{"id":1,"n":7}'], items=['{"id":5,"__hex_b":"00ff"}'])
+    dead_letter(server, 10, orders=['{"id":1,"n":8}'])
     assert command(server, "replay") == 0
     assert "replayed: 2" in capsys.readouterr().out
     assert ask(server, "SELECT id, n FROM shop.orders") == [(1, 8)]
@@ -90,8 +92,8 @@ def test_a_replay_writes_the_rows_and_deletes_the_letters_in_one_transaction(
 def test_what_is_rejected_again_stays_and_stops_the_replay(
     server: Emulator, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    set_aside(server, 9, orders=['{"id":1,"n":"many"}'])
-    set_aside(server, 10, orders=['{"id":2,"n":8}'])
+    dead_letter(server, 9, orders=['{"id":1,"n":"many"}'])
+    dead_letter(server, 10, orders=['{"id":2,"n":8}'])
     assert command(server, "replay") == 1
     told = capsys.readouterr().err
     assert "The server rejected 1 row of orders" in told
@@ -116,9 +118,9 @@ def test_of_the_rows_of_one_key_only_the_last_is_replayed(tmp_path: Path, compac
             ask(server, f"CREATE TABLE shop.{table} (id BIGINT NOT NULL, n INT) PRIMARY KEY(id)")
         ask(server, "CREATE TABLE shop.items (id BIGINT, n INT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
         ask(server, create_table("shop"))
-        set_aside(server, 9, orders=[*changes, *deleted])
-        set_aside(server, 10, items=changes[:2], columns="")
-        set_aside(server, 11, renamed=renamed, columns="`number`,`n`,`id`=`number`")
+        dead_letter(server, 9, orders=[*changes, *deleted])
+        dead_letter(server, 10, items=changes[:2], columns="")
+        dead_letter(server, 11, renamed=renamed, columns="`number`,`n`,`id`=`number`")
         assert command(server, "replay", "--option", f"compact={compact}") == 0
         found = ask(server, "SELECT id, n FROM shop.orders ORDER BY id")
         assert (found == [(7, 19), (9, 1)]) == compact
@@ -127,8 +129,8 @@ def test_of_the_rows_of_one_key_only_the_last_is_replayed(tmp_path: Path, compac
 
 
 def test_one_position_alone_can_be_replayed(server: Emulator) -> None:
-    set_aside(server, 9, orders=['{"id":1}'])
-    set_aside(server, 10, orders=['{"id":2}'])
+    dead_letter(server, 9, orders=['{"id":1}'])
+    dead_letter(server, 10, orders=['{"id":2}'])
     assert command(server, "replay", "--source-partition", "p-0", "--position", "10") == 0
     assert ask(server, "SELECT id FROM shop.orders") == [(2,)]
 
@@ -138,8 +140,8 @@ def test_a_letter_for_a_table_of_the_sinks_own_is_not_replayed(
     server: Emulator, table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forged = '{"id":"x","job":"j","kind":"position","name":"p-0","position":99}'
-    letters: dict[str, Any] = {"orders": ['{"id":1}'], table: [forged]}
-    set_aside(server, 9, **letters)
+    dead: dict[str, Any] = {"orders": ['{"id":1}'], table: [forged]}
+    dead_letter(server, 9, **dead)
     assert command(server, "replay") == 1
     told = capsys.readouterr().err
     assert f"for the table {table}, which belongs to the sink" in told
@@ -153,8 +155,8 @@ def test_a_replay_that_slept_writes_nothing_that_a_newer_one_has_written(
     server: Emulator, step: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before its check of the owner, or between that and its commit, which may be carried out at any later time."""
-    set_aside(server, 9, items=['{"id":1}'])
-    set_aside(server, 10, items=['{"id":2}'])
+    dead_letter(server, 9, items=['{"id":1}'])
+    dead_letter(server, 10, items=['{"id":2}'])
     place = dead_letters if step == "check_owner" else protocol
     real = getattr(place, step)
     newer: list[int | None] = []
@@ -173,7 +175,7 @@ def test_a_replay_that_slept_writes_nothing_that_a_newer_one_has_written(
 
 
 def test_a_replay_waits_until_what_a_killed_one_has_committed_is_visible(server: Emulator) -> None:
-    set_aside(server, 9, items=['{"id":1}'])
+    dead_letter(server, 9, items=['{"id":1}'])
     server.faults.replace({"rules": [{"operation": "commit", "action": "hold_commit", "seconds": None, "times": 1}]})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protocol, "confirm", killed)

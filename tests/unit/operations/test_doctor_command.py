@@ -437,7 +437,7 @@ def test_a_cluster_in_the_middle_of_an_upgrade(server: Emulator, capsys: Shown) 
     assert "The backend 127.0.0.1 runs StarRocks 3.5.2-old" in visit.bad()["server.version"]["what"]
 
 
-def test_transactions_that_somebody_leaves_open_take_the_room(server: Emulator, capsys: Shown) -> None:
+def test_transactions_that_another_client_leaves_open_take_the_room(server: Emulator, capsys: Shown) -> None:
     rows: list[list[object]] = [["max_running_txn_num_per_db", "4"]]
     server.faults.replace([query_fault("ADMIN SHOW FRONTEND CONFIG", rows=rows, columns=["Key", "Value"])])
     options = SinkOptions(

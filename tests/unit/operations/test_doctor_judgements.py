@@ -184,7 +184,7 @@ def test_show_frontends_refused_matters_only_when_require_leader_is_looked_up() 
     assert judge_refusal(QueryRefused("denied"), False).severity is GOOD
 
 
-def test_a_dead_frontend_and_a_missing_leader_are_told() -> None:
+def test_a_dead_frontend_and_a_missing_leader_are_reported() -> None:
     alive = {"ip": "fe1", "queryport": "9030", "role": "LEADER", "alive": "true", "name": "a"}
     dead = {"ip": "fe2", "queryport": "9030", "role": "FOLLOWER", "alive": "false", "name": "b"}
     assert severities(judge_members([alive, dead]))["frontend.alive"] is WARNING
@@ -200,7 +200,7 @@ def test_the_leaders_query_port_is_judged_as_the_sink_will() -> None:
         assert allowed or "redirect_hosts=['evil']" in found.advice
 
 
-def test_a_server_of_an_old_release_among_new_ones_is_told() -> None:
+def test_a_server_of_an_old_release_among_new_ones_is_reported() -> None:
     rows = [{"ip": "be1", "version": "4.1.2-a"}, {"ip": "be2", "version": "3.5.1-b"}, {"ip": "be3", "version": ""}]
     assert [complete(one).place for one in server.judge_versions(rows, "backend")] == ["be2"]
 

@@ -160,7 +160,7 @@ def test_rolls_back_on_request_and_only_the_jobs_own(server: Emulator, capsys: p
 
 
 @pytest.mark.usefixtures("environment")
-def test_an_unknown_job_is_told_from_a_known_one(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_job_is_told_apart_from_a_known_one(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
     assert recover(server) == 0
     assert "the table _starrocks_txn_sink_ledger does not exist" in capsys.readouterr().out
     write_a_position(server)

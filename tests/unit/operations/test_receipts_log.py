@@ -163,7 +163,7 @@ def test_what_is_older_than_its_days_is_forgotten_when_the_job_starts(server: Em
     assert jobs == [("job", 2), ("job", 3), ("other", 1)]
 
 
-def test_a_user_who_may_not_create_the_table_is_told_what_to_do(server: Emulator) -> None:
+def test_a_user_who_may_not_create_the_table_reads_what_to_do(server: Emulator) -> None:
     server.faults.replace(
         [{"operation": "query", "label": "CREATE TABLE.*receipts", "action": "answer", "status": 5203, "body": "no"}]
     )
@@ -195,7 +195,7 @@ def test_where_a_source_transaction_is(server: Emulator, capsys: pytest.CaptureF
     assert "visible, at or before 20" in capsys.readouterr().out
 
 
-def test_the_servers_time_is_told_as_long_as_it_remembers_the_label(
+def test_the_servers_time_is_shown_as_long_as_it_remembers_the_label(
     server: Emulator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(server, [3], 1)

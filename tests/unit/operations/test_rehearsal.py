@@ -78,8 +78,8 @@ def test_the_stand_in_does_what_the_contract_says(
     assert others == {"transaction.slow": "left out", "read.followers": stale}
     assert (code, report["exit_code"]) == (0, 0)
     assert (report["generation"], report["version"]) == (generation.value, generation.version)
-    assert found["read.torn"]["figures"]["commits"] > 0
-    assert found["speed"]["figures"]["bytes_per_second"] > 0
+    assert found["read.torn"]["metrics"]["commits"] > 0
+    assert found["speed"]["metrics"]["bytes_per_second"] > 0
     assert databases(server) == {"information_schema"}
     assert PASSWORD not in said.out + said.err
     assert "127.0.0.1" not in said.out
@@ -264,8 +264,8 @@ def test_few_reads_are_no_proof_that_nothing_is_torn(start: Start, monkeypatch: 
 
 def test_a_slow_server_gets_longer_until_enough_was_read(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("starrocks_txn_sink.operations.rehearsal.reading._ENOUGH_SAMPLES", 400)
-    figures = looked_at(start(), "read.torn")["read.torn"].figures
-    assert figures["samples"] >= 400
+    metrics = looked_at(start(), "read.torn")["read.torn"].metrics
+    assert metrics["samples"] >= 400
 
 
 def test_a_user_that_may_not_create_a_database_reads_what_to_grant(

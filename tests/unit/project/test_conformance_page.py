@@ -25,7 +25,7 @@ def test_one_failure_is_a_failure_and_a_skipped_generation_is_none(tmp_path: Pat
     }
 
 
-def test_what_was_not_run_is_told_of() -> None:
+def test_what_was_not_run_is_named() -> None:
     first = rules()[0]
     made = page({(first.module, first.name): "passes"}, {})
     assert f"| passes | {NOT_RUN} |" in made

@@ -36,7 +36,7 @@ def published() -> Iterator[str]:
 
 
 def one_time() -> set[str]:
-    """Services that somebody waits for to end."""
+    """Services whose end another one waits for."""
     waits = (service.get("depends_on", {}) for service in services().values())
     return {name for wait in waits for name, how in wait.items() if how["condition"] == DONE}
 

@@ -19,7 +19,7 @@ def test_what_is_generated_is_up_to_date(name: str) -> None:
     assert (ROOT / name).read_text(encoding="utf-8") == generate()[name], "Run: make docs"
 
 
-def test_a_part_is_made_anew_and_the_rest_stays() -> None:
+def test_a_part_is_made_again_and_the_rest_stays() -> None:
     made = with_parts(PAGE, {"a": lambda: "new\n"})
     assert made == PAGE.replace("old\n", "\nnew\n\n")
     assert with_parts(made, {"a": lambda: "new\n"}) == made

@@ -146,7 +146,7 @@ def test_every_example_has_the_one_form() -> None:
     assert headed == list(EXAMPLES)
 
 
-def test_the_version_is_told_in_one_way() -> None:
+def test_the_version_is_shown_in_one_way() -> None:
     assert starrocks_txn_sink.__version__ == metadata.version("starrocks-txn-sink")
     assert f"## {starrocks_txn_sink.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 

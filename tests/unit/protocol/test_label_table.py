@@ -137,7 +137,7 @@ no reply                | begin_failed          | load_failed           | UUUCCU
 
 
 class Server:
-    """Answers the first request of `operation` as told; everything else as a label in `state` is answered."""
+    """Answers the first request of `operation` with `answer`; everything else as a label in `state` is answered."""
 
     def __init__(self, operation: Operation, answer: Any, state: str, rollback: Any = None, again: Any = None) -> None:
         self.operation = operation

@@ -105,7 +105,7 @@ def test_a_user_who_may_not_ask_hears_the_servers_refusal(tmp_path: Path) -> Non
             start(server)
 
 
-def test_a_user_who_may_not_create_it_is_told(server: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_who_may_not_create_it_reads_what_to_do(server: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("starrocks_txn_sink.sql.connection.create_table", lambda *_: "CREATE TABLE")
     with pytest.raises(QueryRefused, match="set ledger_create=False"):
         start(server)

@@ -30,7 +30,7 @@ MINE = Owner("mine", "e2", "checkpoint")
 
 
 class Watched:
-    """The model ledger; `before` is told each question before it is answered, and may raise."""
+    """The model ledger; `before` gets each request before it is answered, and may raise."""
 
     def __init__(self, before: Callable[[LedgerRequest], None] = lambda _: None) -> None:
         self.server = ModelServer()

@@ -1,4 +1,4 @@
-"""Named regressions of the take-over and of recovery: each was a way to write rows twice, or to wait in vain.
+"""Named regressions of the take-over and of recovery: each was a way to write rows twice, or to wait for nothing.
 
 All were found by the exhaustive exploration of the protocol, or while writing it (docs/inside/found.md).
 """
@@ -450,7 +450,7 @@ def test_a_lane_lists_its_own_labels_and_a_driver_all_of_the_job() -> None:
     assert families == [LabelPrefix("job"), LabelPrefix("job", "e1", 0)]
 
 
-def test_the_entries_of_a_work_are_the_last_positions_of_its_partitions() -> None:
+def test_the_entries_of_a_batch_are_the_last_positions_of_its_partitions() -> None:
     work = TransactionBatch(1000)
     for partition, table_name, rows in (("p", "orders", 2), ("p", "items", 3), ("q", "orders", 1)):
         chunk = Chunk(partition, table_name)
@@ -506,7 +506,7 @@ def test_a_lane_checks_recovers_and_rolls_back_in_its_own_name() -> None:
         play(ownership(ledger).check("l", Exact()), ledger)
 
 
-def test_a_lane_waits_for_its_own_claim_whoever_owns_the_job() -> None:
+def test_a_lane_waits_for_its_own_claim_no_matter_which_driver_owns_the_job() -> None:
     ledger = Ledger()
     play(taking_over(DRIVER, "d"), ledger)
     ledger.delay = 3

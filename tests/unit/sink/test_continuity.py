@@ -130,7 +130,7 @@ def test_proofs_come_back_as_they_were_and_only_the_newest_are_kept() -> None:
     assert log.read() == [proof(3, 3, ["x"]), proof(4, 4, ["x"])]
 
 
-def test_micro_batches_that_are_counted_anew_replace_later_ones() -> None:
+def test_micro_batches_whose_numbers_start_again_replace_later_ones() -> None:
     directory = MemoryDirectory()
     ProofLog(directory, "e1").write(proof(9, 9))
     ProofLog(directory, "e2").write(proof(0, 10))

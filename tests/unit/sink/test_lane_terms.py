@@ -1,4 +1,4 @@
-"""What a frame of lanes carries to the data source: options and their limits, and the seal of its rows."""
+"""What a frame of lanes carries to the data source: options and their limits, and the numbers of its rows."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_other_frames_have_no_terms(schema: T.StructType) -> None:
         LaneTerms.within(schema)
 
 
-# --- the seal ---
+# --- the numbers of rows ---
 
 
 def batches(places: list[int], sizes: list[int]) -> list[pa.RecordBatch]:
@@ -119,7 +119,7 @@ def test_any_change_of_the_rows_is_noticed(data: st.DataObject) -> None:
     whole = [(other << ROW_NUMBER_BITS) + row for other in range(4) for row in range(count)]
     kept = data.draw(st.lists(st.sampled_from(whole), min_size=1, max_size=2 * count))
     expected = [(lane << ROW_NUMBER_BITS) + row for row in range(len(kept))]
-    if kept == expected:  # a beginning of the lane: that it was cut off is told by its end
+    if kept == expected:  # a beginning of the lane: its end shows that it was cut off
         return
     with pytest.raises(InputError, match=f"rows of lane {lane} are not the ones"):
         list(check_row_numbers(batches(kept, [len(kept)]), lane))

@@ -85,7 +85,7 @@ def test_options_that_exclude_a_shared_label_leave_each_lane_its_own(changes: di
             replace(options, transactions="batch")
 
 
-def test_disorder_is_told_whatever_the_options_say() -> None:
+def test_disorder_is_shown_whatever_the_options_say() -> None:
     messages: list[Message] = [OrderViolation("back"), failure(LoadFailed("rolled back"))]
     assert judge(messages, task(transactions="batch")) == [OrderViolation("back")]
 

@@ -1,4 +1,4 @@
-"""The tail log: what a micro-batch starts from, who counts, and what is deleted when."""
+"""The manifest log: what a micro-batch starts from, who counts, and what is deleted when."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def lane_error(code: str) -> Exception:
 
 
 @pytest.mark.parametrize("make", [lambda: NotSent("nobody"), lambda: lane_error("load_failed")])
-def test_an_outage_is_waited_out_and_told(make: Callable[[], Exception]) -> None:
+def test_an_outage_is_waited_out_and_reported(make: Callable[[], Exception]) -> None:
     waited = Waited(*(make() for _ in range(20)))
     assert waited.run() == "written"
     assert waited.tries == 21
@@ -161,7 +161,7 @@ def test_codes_tell_outages_from_all_other_errors() -> None:
     }
 
 
-def test_an_outage_after_a_begin_is_told_from_a_wrong_address() -> None:
+def test_an_outage_after_a_begin_is_told_apart_from_a_wrong_address() -> None:
     def lane(error: StarRocksSinkError, *passed: str, failed_at: float = 0.0) -> Exception:
         requests = (*((name, "OK", 1) for name in passed), ("load", error.code, 1))
         return RuntimeError(envelope(LaneReport("shop", 0, 7, requests=requests).fail(error, failed_at)))

@@ -234,7 +234,7 @@ def test_a_change_that_the_server_refuses_is_shown(tmp_path: Path) -> None:
         options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", job="j")
         with closing(LeaderConnection(options)) as sql:
             sql.query("CREATE DATABASE shop", (), Deadline.after(20, SystemClock()))
-        gone = columns(id="INT")  # somebody has dropped the table since
+        gone = columns(id="INT")  # another client has dropped the table since
         session = Session("key", "job", "epoch", "checkpoint", Tables(columns=gone))
         with pytest.raises(QueryRefused, match="Run it by hand, or change it: ALTER TABLE"):
             apply_schema_changes(options, [TableRoute("t", ["id", "text"])], Frame(), session)  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ def test_it_travels_to_another_process_without_its_session() -> None:
     there = cloudpickle.loads(dumps(sink))
     assert there.options == OPTIONS
     assert there.routes == sink.routes
-    assert there._sessions == {}  # whoever runs it takes the job over for itself
+    assert there._sessions == {}  # the process that runs it takes the job over for itself
 
 
 @pytest.mark.parametrize("assemble", [None, TransactionAssembly()])

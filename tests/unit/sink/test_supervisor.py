@@ -22,7 +22,7 @@ AT_ONCE = RestartPolicy(first=0.001, longest=0.001, most_unknown=2)
 
 
 class Query:
-    """A query that ends as told: with an error, by itself, or only when it is stopped."""
+    """A query that ends as `end` and `endless` say: with an error, by itself, or only when it is stopped."""
 
     def __init__(self, end: BaseException | None = None, *, endless: bool = False, progress: object = None) -> None:
         self.id, self.lastProgress = "q", progress

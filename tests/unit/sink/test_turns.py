@@ -44,7 +44,7 @@ def test_a_turn_ends_with_an_error_too() -> None:
         pass
 
 
-def test_a_run_that_lost_its_job_is_told_who_has_it() -> None:
+def test_a_run_that_lost_its_job_learns_who_has_it() -> None:
     turns = WriteTurns()
     turns.record_replacement("orders", "run-1", by="query-2")
     with pytest.raises(Fenced, match="query-2"):

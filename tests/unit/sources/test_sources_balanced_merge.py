@@ -61,7 +61,7 @@ def test_time_progresses_in_every_cycle_although_one_partition_runs_ahead() -> N
     assert [each[0] for each in found] == ["a1", "a2", "a3", "a4"]
 
 
-def test_each_cycle_is_gated_anew() -> None:
+def test_each_cycle_is_gated_again() -> None:
     assert merged("a1 b1", "a5", "b4") == [("a1 b1", 1), ("", None), ("b4", 4)]
 
 

@@ -182,7 +182,7 @@ def test_rows_that_are_gone_stop_the_query_or_are_put_up_with() -> None:
     assert ranges(tolerant.partitions(start, end)) == [{("a", 0): (2, 4)}]
 
 
-def test_a_topic_that_began_anew_or_lost_a_partition_stops_the_query() -> None:
+def test_a_recreated_topic_or_one_that_lost_a_partition_stops_the_query() -> None:
     with pytest.raises(SourceChanged, match=r"ends before the offset already read.*end=1.*offset=50"):
         reader(Lists({("a", 0): [1]}))[0].latestOffset({"a": {"0": 50}, "@time": 1}, ALL)
     with pytest.raises(InputError, match="no longer exists"):

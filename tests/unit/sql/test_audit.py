@@ -63,7 +63,7 @@ def options(server: Emulator) -> SinkOptions:
 
 
 def script(*answers: Answer | Exception) -> Callable[[str, int], Answer]:
-    """Answers in turn, the last one for ever."""
+    """Answers in turn, the last one forever."""
     left = list(answers)
 
     def ask(_sql: str, _limit: int) -> Answer:

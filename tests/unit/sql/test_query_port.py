@@ -372,14 +372,14 @@ def test_a_query_port_that_never_answers_is_asked_last() -> None:
                 assert len(silent.talks) == 1
 
 
-def test_nobody_there_and_an_unknown_host_are_told_in_words() -> None:
+def test_nobody_there_and_an_unknown_host_are_reported_in_words() -> None:
     with pytest.raises(QueryFailed, match=r"query_url \(127\.0\.0\.1:\d+\).*nothing listens there"):
         ask(f"mysql://127.0.0.1:{unused_port()}")
     with pytest.raises(QueryFailed, match="cannot be resolved"):
         ask("mysql://no-such-host.invalid:9030")
 
 
-def test_a_port_that_speaks_http_is_told_in_words() -> None:
+def test_a_port_that_speaks_http_is_reported_in_words() -> None:
     def speak_http(talk: Talk) -> None:
         talk.sock.sendall(b"HTTP/1.1 200 OK\r\n\r\n<html>hello</html>")
 

@@ -39,7 +39,7 @@ def steps(told: list[Event]) -> list[tuple[str, str]]:
     return [(event.name, event.fields["step"]) for event in told if event.name.startswith("step.")]
 
 
-def test_each_action_is_told_with_its_requests_inside() -> None:
+def test_each_action_is_emitted_with_its_requests_inside() -> None:
     told: list[Event] = []
     made = performer(told.append)
     for action in (BeginAction("L"), load()):

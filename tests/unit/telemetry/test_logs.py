@@ -90,7 +90,7 @@ def test_json_lines_elsewhere_and_a_persons_line_on_a_terminal() -> None:
     assert line["at"].endswith("Z")
     configure_logging(stream=terminal)
     get_logger("sink", job="shop").warning("audit.failed", code="query_failed")
-    assert len(written(plain)) == 1  # configured anew, not twice
+    assert len(written(plain)) == 1  # configured again, not twice
     said = terminal.getvalue()
     assert "audit.failed" in said
     assert "\x1b[" in said
@@ -123,7 +123,7 @@ def test_lanes_follow_the_driver_that_asked(capsys: pytest.CaptureFixture[str]) 
     task = pickle.loads(pickle.dumps(LaneTask(options, "job", "e", "c", 1)))
     configure_logging(executors=False, stream=io.StringIO())
     assert LaneTask(options, "job", "e", "c", 1).logging is None
-    telemetry.apply_log_settings(task.logging)  # as another process, which was told nothing itself
+    telemetry.apply_log_settings(task.logging)  # as another process, which was configured by nothing else
     get_logger("lane").debug("step.ended")
     (line,) = written(io.StringIO(capsys.readouterr().err))
     assert line["event"] == "step.ended"

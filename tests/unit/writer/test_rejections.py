@@ -1,4 +1,4 @@
-"""What is told of rejected rows: table, count, rule, column; never a value unless it is asked for."""
+"""What is reported of rejected rows: table, count, rule, column; never a value unless it is asked for."""
 
 from __future__ import annotations
 

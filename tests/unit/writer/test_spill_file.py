@@ -36,7 +36,7 @@ def test_a_spilled_chunk_has_the_same_rows(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []  # the file has no name, so nothing is left behind
 
 
-def test_a_disk_that_takes_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_takes_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
