@@ -51,7 +51,7 @@ static int32_t hex4(Place p, Place end) {
     return code;
 }
 
-/* The place after one character of several bytes; NULL if it is no UTF-8 (RFC 3629, table in section 4). */
+/* The place after one character of several bytes; NULL if it is no UTF-8 (RFC 3629, its table of byte sequences). */
 static Place skip_utf8(Place p, Place end) {
     uint8_t c = *p, low = 0x80, high = 0xBF;
     int more;

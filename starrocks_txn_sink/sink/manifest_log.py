@@ -128,7 +128,7 @@ class ManifestLog:
                 f"the driver reaches: more than {RELAY_LIMIT >> 20} MiB do not go through it. Nothing is lost.",
                 hint="Set state_dir of TransactionAssembly to a folder that Python on driver and executors can write, "
                 "and copy the content of the checkpoint's folder starrocks_txn_sink into its new folder "
-                f"{after.query} (docs/guides/deploy.md, The checkpoint).",
+                f'{after.query} (docs/guides/deploy.md, "The checkpoint").',
                 option="state_dir",
             )
 

@@ -207,7 +207,7 @@ def _connect_fsspec(uri: str, refused: Exception) -> tuple[Any, str]:
             f"fsspec: {_reason(missing)}).",
             hint="Python writes this state on driver and executors, and Hadoop's configuration does not reach it. Give "
             "both the access that pyarrow needs, or set state_dir of TransactionAssembly to a folder that they share "
-            "(docs/guides/deploy.md, The checkpoint).",
+            '(docs/guides/deploy.md, "The checkpoint").',
             option="state_dir",
         ) from refused
     return fs.PyFileSystem(fs.FSSpecHandler(found)), path

@@ -20,8 +20,12 @@ FOLDERS = (
     "docs",
     "news",
     "benchmarks",
+    "docker",
+    ".github",
+    ".ci",
 )
-PAGES = ("CONTRIBUTING.md", "README.md", "CHANGELOG.md")
+KINDS = {".py", ".md", ".c", ".yml", ".yaml", ".sh", ".sql", ".toml", ".html", ".js", ".json", ".conf", ""}
+PAGES = ("CONTRIBUTING.md", "README.md", "CHANGELOG.md", "Makefile", "pyproject.toml")
 
 NUMBERS = r"(\d+(?:\.\d+)*(?:, \d+(?:\.\d+)*)*)"
 REFERENCE = re.compile(rf"\bwire contract {NUMBERS}", re.IGNORECASE)
@@ -37,16 +41,18 @@ OTHER_FORMS = re.compile(
     r"|§ ?\d",
     re.IGNORECASE,
 )
+UNQUOTED = re.compile(r"\bdocs/[\w/-]+\.md, [A-Z]\w+ ?\w*")
 IN_DOCUMENT = re.compile(r'\bdocs/([\w/-]+\.md), "([^"]+)"')
 
 
 def texts() -> Iterator[tuple[str, str]]:
     """Path and text of each file that may name a rule; a line break inside a comment or docstring counts as a space."""
     here = Path(__file__)
-    found = [file for folder in FOLDERS for kind in ("*.py", "*.md") for file in (ROOT / folder).rglob(kind)]
+    every = (file for folder in FOLDERS for file in (ROOT / folder).rglob("*"))
+    found = [file for file in every if file.suffix in KINDS and file.is_file()]
     for file in sorted((*found, *(ROOT / page for page in PAGES))):
         if file != here and "__pycache__" not in file.parts:
-            text = re.sub(r"\s*\n\s*(?:#\s*)?", " ", file.read_text(encoding="utf-8"))
+            text = re.sub(r"\s*\n\s*(?:[#*]\s*)?", " ", file.read_text(encoding="utf-8"))
             yield str(file.relative_to(ROOT)), text
 
 
@@ -69,6 +75,7 @@ def test_sections_are_numbered_in_order_and_once() -> None:
 
 def test_every_reference_leads_to_a_section() -> None:
     assert len(REFERENCES) > 150
+    assert {"starrocks_txn_sink/compiled.c", "docker/compose.yaml", ".github/workflows/ci.yml"} <= TEXTS.keys()
     assert {place.split("/")[0] for place, _ in REFERENCES} >= {"starrocks_txn_sink", "tests", "integration", "docs"}
     assert [found for found in REFERENCES if found[1] not in SECTIONS] == []
 
@@ -102,3 +109,4 @@ def test_named_headings_of_pages_exist() -> None:
         if f"\n## {heading}\n" not in (ROOT / "docs" / page).read_text(encoding="utf-8")
     ]
     assert missing == []
+    assert [(place, one) for place, text in TEXTS.items() for one in UNQUOTED.findall(text)] == []
