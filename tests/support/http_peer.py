@@ -158,7 +158,7 @@ _UNUSED: list[socket.socket] = []
 
 
 def unused_port() -> int:
-    """A port on which nobody listens. It stays bound as long as the process lives: else a client else might get it."""
+    """A port on which nobody listens. It stays bound while the process lives, so that no other one gets it."""
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
     _UNUSED.append(bound)
