@@ -210,9 +210,9 @@ RECYCLE_AT = 0.8
 class CoordinatorLimits:
     """Limits of a lane: sizes in bytes, times in seconds; see SinkOptions for their meaning.
 
-    `commit_interval` None commits at the end of the rows only: a micro-batch is then one StarRocks transaction, unless
-    it lives past the recycle point. `close_bytes` also closes a batch that has so many bytes, at a clean boundary: a
-    quarantine sets it, so that every batch fits the retry buffer and can be bisected.
+    Three of them close a transaction batch before the end of the rows, at a clean boundary: `commit_interval` by its
+    age, `recycle_at` by its label's age as a part of `timeout`, `close_bytes` by its size. None and infinity stand for
+    never. A quarantine sets `close_bytes`, so that every batch fits the retry buffer and can be bisected.
     """
 
     commit_interval: float | None

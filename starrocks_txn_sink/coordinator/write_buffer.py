@@ -72,7 +72,7 @@ class TransactionBatch:
         count[0] += chunk.rows
         count[1] += chunk.bytes
 
-    def end_transactions(self, ends: model.PositionSpan) -> None:
+    def extend_span(self, ends: model.PositionSpan) -> None:
         """Extend the span of a source partition; raises InputError if its name is too long for the ledger.
 
         The end of an unpositioned batch has a digest and no count: it moves the ledger, and no source transaction ends.
@@ -150,6 +150,7 @@ class TransactionBatch:
 
     @property
     def empty(self) -> bool:
+        """Whether it has no rows; spans alone are not worth a StarRocks transaction."""
         return not self.counts and not self.dead_letters
 
     @property
@@ -339,7 +340,7 @@ class WriteBuffer:
                 self._freeze(region, now)
             else:
                 self._open_regions.schedule(region, self.limits.mini_interval)
-        self._filling.end_transactions(ends)
+        self._filling.extend_span(ends)
         self.close_if_due(now, recycle)
 
     def pass_time(self, now: float, *, recycle: bool) -> None:
@@ -467,7 +468,7 @@ class WriteBuffer:
             self._freeze(region, now)
 
     def close_if_due(self, now: float, recycle: bool) -> None:
-        """Close the batch at a clean boundary after the commit interval, past the recycle point, or by size.
+        """Close the batch, at a clean boundary, by its age, to recycle its label, or by its size (`CoordinatorLimits`).
 
         A closed batch never takes more rows, so an open source transaction here would be split by the commit.
         """

@@ -101,8 +101,8 @@ class SinkOptions:
         default=Transactions.AUTO,
     )
     commit_interval: float = kind.SECONDS(
-        "With a StarRocks transaction for each of several lanes: its age after which the next clean boundary commits "
-        "it; at most half of `timeout`.",
+        "The age at which the next clean boundary commits a lane's StarRocks transaction, if several lanes have one "
+        "each; at most half of `timeout`.",
         default=1.0,
     )
     timeout: int = kind.whole_seconds(259_200)(

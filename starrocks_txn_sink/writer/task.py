@@ -73,7 +73,7 @@ class LaneTask:
 
     With `marked` rows carry positions and transaction ends; otherwise a lane's rows are one unpositioned batch. In a
     `streaming` query positions may not go back from one micro-batch to the next. Without `ownership` there is no
-    ledger: delivery is at-least-once. With `at_end_only` nothing is committed before the lane's last row was read.
+    ledger: delivery is at-least-once. With `at_end_only` nothing is committed before the lane's last row (`limits`).
     `compared` names the tables whose columns the driver has compared with rows; None if it cannot compare any.
     `keys` has the primary keys of the tables whose rows replace each other (`rows.body`); with `hold` nothing is
     loaded before a StarRocks transaction's rows are there, because the last micro-batch's keys came again and again.
@@ -350,10 +350,11 @@ def log_steps(log: telemetry.Listener) -> telemetry.Listener:
 
 
 def limits(options: SinkOptions, *, at_end_only: bool = False) -> CoordinatorLimits:
-    """The coordinator's limits. With one lane a micro-batch is one StarRocks transaction: no commit inside it.
+    """The coordinator's limits: when a lane may commit before its last row, always at a clean boundary.
 
-    With `at_end_only` there is none even at the recycle point. With a quarantine a transaction batch is committed
-    before it is too large to be bisected from memory.
+    With `at_end_only` never: the rows are not sorted, or the lane has no label of its own. A lane of sorted rows may
+    commit at the recycle point, with a quarantine before a transaction batch is too large to be bisected from memory,
+    and as one of several lanes after `commit_interval`.
     """
     return CoordinatorLimits(
         commit_interval=options.commit_interval if options.lane_count > 1 and not at_end_only else None,
