@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.screen import Screen, refresh
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.deep]
 
@@ -38,13 +38,6 @@ def demo(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     yield process
     process.terminate()
     process.wait(60)
-
-
-def until(reached: Callable[[], object], seconds: float = 150) -> None:
-    limit = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < limit
-        time.sleep(0.1)
 
 
 def plan_faults(demo: subprocess.Popen[bytes]) -> None:
@@ -81,7 +74,7 @@ def test_a_running_demo(demo: subprocess.Popen[bytes], tmp_path: Path, screen: S
         printed[:] = re.findall(r"live page: (http://127\.0\.0\.1:\d+/)", (tmp_path / "out").read_text())
         return bool(printed)
 
-    until(address)
+    wait_until(address)
     page = screen.open(printed[0])
 
     def more_than(count: int) -> Callable[[], bool]:
@@ -91,10 +84,10 @@ def test_a_running_demo(demo: subprocess.Popen[bytes], tmp_path: Path, screen: S
 
         return moved
 
-    until(more_than(0))
+    wait_until(more_than(0))
     expect(page.locator("#verdict")).to_have_attribute("data-light", "ok")
     expect(page.locator("#transactions tbody tr").first).to_be_visible()
-    until(more_than(committed(page) + 1))
+    wait_until(more_than(committed(page) + 1))
     expect(page.locator("#fresh dd").nth(1)).to_have_text(re.compile(r"^[\d.]+ m?s$"))  # event times are known
     expect(page.locator("#partitions tbody tr")).to_have_count(2)
     assert screen.complaints == []
@@ -105,6 +98,6 @@ def test_a_running_demo(demo: subprocess.Popen[bytes], tmp_path: Path, screen: S
         refresh(page)
         return "commit_failed" in page.locator("#sentence").inner_text()
 
-    until(red)
+    wait_until(red)
     expect(page.locator("#verdict")).to_have_attribute("data-light", "warn")  # it waits and writes again
     expect(page.locator("#transactions tbody tr.failed").first).to_be_visible()

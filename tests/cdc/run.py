@@ -14,7 +14,7 @@ from starrocks_emulator.process import EmulatorProcess
 from tests.cdc import shop
 from tests.cdc.connect import Connect, for_postgres
 from tests.cdc.postgres import Postgres
-from tests.cdc.witness import Witness, until
+from tests.cdc.witness import Witness, wait_or_time_out
 from tests.kafka.broker import Broker
 from tests.kafka.jars import SPARK, archives
 from tests.kafka.query_process import QueryProcess
@@ -54,7 +54,7 @@ def run(
         for sql in shop.STARROCKS:
             ask(sql)
         connect = stack.enter_context(Connect(home / "connect", broker.servers, for_postgres(postgres.port)))
-        until(
+        wait_or_time_out(
             lambda: not connect.running or MARKERS in broker.topics() or bool(postgres.sql(_TOUCH)), _WAIT, "Debezium"
         )
         _check(connect)
@@ -63,12 +63,12 @@ def run(
         query = QueryProcess(task)
         stack.callback(lambda: query.kill())
         witness = stack.enter_context(Witness(ask))
-        until(lambda: witness.looks > 0 or not query.running, _WAIT, "the snapshot")
+        wait_or_time_out(lambda: witness.looks > 0 or not query.running, _WAIT, "the snapshot")
         _check(query)
         say("the snapshot is in StarRocks; the reader looks from now on")
         with ThreadPoolExecutor(writers) as pool:
             work = [pool.submit(postgres.sql, shop.writer(n, transactions, seconds)) for n in range(1, writers + 1)]
-            until(lambda: witness.items > 0, _WAIT, "the first orders")
+            wait_or_time_out(lambda: witness.items > 0, _WAIT, "the first orders")
             say(f"{witness.items} items, {witness.looks} looks; kill -9 of the driver and of Kafka Connect")
             query.kill()
             connect.kill()
@@ -79,7 +79,7 @@ def run(
             say(f"{witness.items} items, {witness.looks} looks; the writers are done, one transaction of {huge} rows")
         postgres.sql(shop.huge(huge))
         try:
-            until(
+            wait_or_time_out(
                 lambda: not _different(postgres, ask) or not query.running or not connect.running,
                 _WAIT,
                 "StarRocks to equal PostgreSQL",

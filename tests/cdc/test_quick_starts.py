@@ -14,8 +14,8 @@ from tests.cdc.mariadb import MariaDB, NoMariaDB
 from tests.cdc.postgres import NoPostgres, Postgres
 from tests.kafka.broker import Broker
 from tests.kafka.jars import SPARK, NoMaven, archives, fetched
-from tests.kafka.waiting import until
 from tests.support.quick_start import PASSWORD, Pipeline, Warehouse, blocks, statements
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -76,9 +76,8 @@ def shows_it(
             pipeline.wait(starrocks.shows(SELECT, SHOWN))
 
 
-def wait_for(connect: Connect, streams: Callable[[], object]) -> None:
-    until(lambda: not connect.running or streams())
-    assert connect.running, connect.messages()
+def wait_for_streams(connect: Connect, streams: Callable[[], object]) -> None:
+    wait_until(streams, what=connect.messages, alive=lambda: connect.running)
 
 
 def test_postgresql_and_from_flink_sql(home: Path) -> None:
@@ -93,11 +92,11 @@ def test_postgresql_and_from_flink_sql(home: Path) -> None:
         postgres.sql(POSTGRES_TABLES.replace("…", PASSWORD), "shop")
         here = {'"postgres"': '"127.0.0.1"', '"5432"': f'"{postgres.port}"'}
         connect = stack.enter_context(Connect(home / "connect", broker.servers, connector(POSTGRES_CONNECTOR, here)))
-        wait_for(connect, lambda: postgres.sql("SELECT 1 FROM pg_replication_slots WHERE active"))
+        wait_for_streams(connect, lambda: postgres.sql("SELECT 1 FROM pg_replication_slots WHERE active"))
 
         def change() -> None:
             postgres.sql(POSTGRES_CHANGES, "shop")
-            wait_for(connect, lambda: "shop.transaction" in broker.topics())
+            wait_for_streams(connect, lambda: "shop.transaction" in broker.topics())
 
         shows_it(PAGE, home, broker, spark_kafka, change=change)
         shows_it(FLINK, home, broker, spark_kafka)
@@ -120,10 +119,10 @@ def test_mariadb_with_the_text_for_mysql(home: Path) -> None:
         }
         settings = connector(MYSQL_CONNECTOR, here)
         connect = stack.enter_context(Connect(home / "connect", broker.servers, settings, CONNECT_MARIADB))
-        wait_for(connect, lambda: any("Binlog" in str(row[4]) for row in mariadb.sql("SHOW PROCESSLIST")))
+        wait_for_streams(connect, lambda: any("Binlog" in str(row[4]) for row in mariadb.sql("SHOW PROCESSLIST")))
 
         def change() -> None:
             mariadb.sql(*statements(MYSQL_CHANGES))
-            wait_for(connect, lambda: "shop.transaction" in broker.topics())
+            wait_for_streams(connect, lambda: "shop.transaction" in broker.topics())
 
         shows_it(PAGE, home, broker, spark_kafka, {r"shop\.public\..*": r"shop\.shop\..*"}, change)

@@ -53,7 +53,7 @@ class Witness:
         self._thread.join(30)
 
 
-def until(true: Callable[[], bool], seconds: float, what: str) -> None:
+def wait_or_time_out(true: Callable[[], bool], seconds: float, what: str) -> None:
     """Wait until `true()`; TimeoutError naming `what`."""
     end = time.monotonic() + seconds
     while not true():

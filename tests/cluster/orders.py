@@ -24,8 +24,8 @@ from starrocks_demo.workload import Feed, Workload, WorkloadOptions
 from starrocks_emulator.process import EmulatorProcess
 from starrocks_txn_sink.clock import SystemClock
 from tests.cluster.standalone import HOME, HOSTS, Cluster, end, environment
-from tests.kafka.waiting import until
 from tests.support.manual_clock import ManualClock
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "starrocks_txn_sink"
@@ -185,7 +185,7 @@ class Orders:
             assert self.drivers[-1].running, self.drivers[-1].messages()
             return int(self.server.fault_report()["rules"][0]["applied"]) >= times
 
-        until(look)
+        wait_until(look)
 
     def begun(self) -> list[str]:
         """The labels of the second micro-batch that were begun since `fault`."""

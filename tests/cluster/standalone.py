@@ -17,7 +17,7 @@ import psutil
 import pyspark
 from typing_extensions import Self
 
-from tests.kafka.waiting import until
+from tests.support.waiting import wait_until
 
 HOME = Path(pyspark.__file__).parent
 HOSTS = ("127.0.0.1", "localhost")
@@ -62,7 +62,7 @@ class Daemon:
             found[:] = re.findall(pattern, self.log())
             return bool(found)
 
-        until(look, _UP_SECONDS)
+        wait_until(look, _UP_SECONDS)
         return found[0]
 
     def log(self) -> str:
@@ -141,7 +141,7 @@ class Cluster:
                 self.workers.append(new[-1])
         for worker in new:
             worker.wait_for("(Successfully registered with master)")
-        until(lambda: not self.executors(), _UP_SECONDS)
+        wait_until(lambda: not self.executors(), _UP_SECONDS)
 
     def executors(self) -> list[psutil.Process]:
         """The executors' JVMs."""

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.cluster.orders import BATCHES, INSTALLED, ROOT, SECOND_BATCH, Orders, Shipment
-from tests.kafka.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -140,7 +140,7 @@ def test_an_executor_is_killed_while_a_commit_is_held(
     orders.wait_for_fault(commits)
     dead = kill_executor(orders)
     if fault is UNSEEN_COMMIT:
-        until(lambda: len([one for one in orders.cluster.executors() if one != dead]) == 2)
+        wait_until(lambda: len([one for one in orders.cluster.executors() if one != dead]) == 2)
         orders.server.faults({})
     lanes_of(driver.finish())
     orders.judge()

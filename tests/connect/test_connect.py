@@ -42,7 +42,8 @@ from tests.spark.test_spark_versions import (
     unchecked,
 )
 from tests.support.debezium_feed import KAFKA, change, marker, postgres
-from tests.support.exactly_once_shop import SCHEMA, Shop, open_shop, rows_of, wait_for
+from tests.support.exactly_once_shop import SCHEMA, Shop, open_shop, rows_of
+from tests.support.waiting import wait_until
 
 __all__ = [
     "orders",
@@ -146,14 +147,14 @@ def test_a_query_that_was_stopped_in_a_micro_batch_goes_on_and_is_replaced(shop:
     shop.feed(rows_of("p-0", [1]))
     shop.fault({"operation": "commit", "action": "delay", "when": "before", "seconds": 3, "times": 1})
     stopped = begin(shop, sink, **POLLING)
-    wait_for(lambda: shop.server.faults.report()["rules"][0]["applied"])
+    wait_until(lambda: shop.server.faults.report()["rules"][0]["applied"])
     stopped.stop()
-    wait_for(lambda: not shop.open_labels())
+    wait_until(lambda: not shop.open_labels())
     older = begin(shop, sink, **POLLING)
-    wait_for(lambda: shop.written() == (2, 2))
+    wait_until(lambda: shop.written() == (2, 2))
     newer = begin(shop, sink, **POLLING)
     shop.feed(rows_of("p-0", [2]))
-    wait_for(lambda: shop.written() == (4, 4))
+    wait_until(lambda: shop.written() == (4, 4))
     assert (older.isActive, older.exception(), newer.isActive) == (False, None, True)
 
 
@@ -161,7 +162,7 @@ def test_the_older_of_two_queries_under_one_job_ends(shop: Shop) -> None:
     sink = StarRocksSink(shop.options())
     shop.feed(rows_of("p-0", [1]))
     older = begin(shop, sink, **POLLING)
-    wait_for(lambda: shop.written() == (2, 2))
+    wait_until(lambda: shop.written() == (2, 2))
     assert begin(shop, sink, "newer").awaitTermination(60)
     shop.feed(rows_of("p-0", [2]))
     with pytest.raises(PySparkException, match=r"Fenced.*taken over by another writer"):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.contract_client import Client, fresh, raw_connection, request_head, wait_until
+from tests.support.contract_client import Client, fresh, raw_connection, request_head
+from tests.support.waiting import wait_until
 
 PREFIX = "class com.starrocks.common.StarRocksException: "
 ONE_ROW = b'{"id": 1, "v": "a"}'

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import requests
 
-from tests.support.contract_client import Client, Reply, fresh, wait_until
+from tests.support.contract_client import Client, Reply, fresh
+from tests.support.waiting import wait_until
 
 PREFIX = "class com.starrocks.common.StarRocksException: "
 ROW = b'{"id": 1, "v": "a"}'

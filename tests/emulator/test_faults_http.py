@@ -15,6 +15,7 @@ import requests
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Settings
 from tests.support.query_port import connect, query
+from tests.support.waiting import wait_until
 
 AUTH = ("root", "")
 LABEL = "job-1"
@@ -206,10 +207,7 @@ def test_a_commit_is_held_for_a_time(faulty: Faulty) -> None:
     faulty.begun_and_loaded()
     faulty.plan({"operation": "commit", "action": "hold_commit", "seconds": 0.5, "times": 1})
     assert faulty.status("commit") == "OK"
-    deadline = time.monotonic() + 10
-    while faulty.state() != "VISIBLE":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: faulty.state() == "VISIBLE", 10)
     assert faulty.rows() == 2
 
 

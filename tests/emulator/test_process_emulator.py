@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import starrocks_emulator
 from starrocks_emulator.process import EmulatorProcess, EmulatorProcessFailed
 from starrocks_emulator.settings import Generation, Settings
 from tests.support.query_port import query
+from tests.support.waiting import wait_until
 
 SETTINGS = Settings(Generation.C, user="app", password="s3cret")
 
@@ -117,10 +117,12 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     )
     ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, timeout=60)
     assert ended.returncode == -signal.SIGKILL
-    pid, deadline = int(ended.stdout), time.monotonic() + 20
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline, "the stand-in outlived its parent"
-        time.sleep(0.05)
+    pid = int(ended.stdout)
+    wait_until(
+        lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE,
+        20,
+        "the stand-in outlived its parent",
+    )
 
 
 def test_a_start_that_fails_says_why(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from starrocks_emulator.tables.plan import Plan
 from starrocks_emulator.tables.staging import Ahead
 from starrocks_emulator.tables.store import CommitRejected, Store
 from tests.support.store_setup import JSON_ARRAY, body, rows, with_tables
+from tests.support.waiting import wait_until
 
 CSV = {"format": "csv", "column_separator": ","}
 
@@ -56,11 +56,9 @@ def aside(store: Store) -> int:
 
 
 def emptied(store: Store) -> bool:
-    """Whether nothing stays aside: a body that is still being judged when it is dropped goes a moment later."""
-    deadline = time.monotonic() + 20
-    while aside(store) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return aside(store) == 0
+    """Nothing stays aside: a body that is still being judged when it is dropped goes a moment later."""
+    wait_until(lambda: not aside(store), 20)
+    return True
 
 
 def test_one_body_is_judged_ahead_and_committed(store: Store, judged_late: list[Sequence[Path]]) -> None:

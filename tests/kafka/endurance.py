@@ -26,6 +26,7 @@ from tests.kafka.jars import SPARK, NoMaven, archives
 from tests.kafka.query_process import QueryProcess
 from tests.kafka.shop import DATABASE, Shop
 from tests.kafka.workload import send, txn_events
+from tests.support.waiting import wait_until
 
 _SIZE = 4
 _LOOK = (
@@ -112,11 +113,11 @@ def run(
     try:
         with Reader(shop) as reader:
             sending.start()
-            _until(lambda: reader.now.transactions >= whole / 4, query)
+            wait_until(lambda: reader.now.transactions >= whole / 4, 1200, query.messages, alive=lambda: query.running)
             say(f"{reader.now.transactions} source transactions are there; the broker is killed and started again")
             broker.kill()
             broker.start()
-            _until(lambda: reader.now.transactions >= whole / 2, query)
+            wait_until(lambda: reader.now.transactions >= whole / 2, 1200, query.messages, alive=lambda: query.running)
             say(f"{reader.now.transactions} source transactions are there; the driver is killed")
             query.kill()
             sending.join(900)
@@ -125,14 +126,6 @@ def run(
             return reader.look(), reader
     finally:
         query.kill()
-
-
-def _until(true: Callable[[], bool], query: QueryProcess, seconds: float = 1200) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert query.running, query.messages()
-        assert time.monotonic() < end, f"waited too long; {query.messages()}"
-        time.sleep(0.2)
 
 
 def _task(broker: Broker, shop: Shop, jars: str, home: Path, plan: Plan) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from tests.crash.workload import Verdict, judge
 from tests.kafka.broker import Broker
 from tests.kafka.query_process import QueryProcess
 from tests.kafka.shop import DATABASE, Shop
-from tests.kafka.waiting import until
 from tests.kafka.workload import Message, expected, send, txn_events
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -97,10 +97,10 @@ def test_what_does_not_add_up_is_quarantined_and_counted_and_the_others_go_on(fl
     whole = assemble_debezium(rows, ends, open_timeout="3 seconds", dead_letter_table="letters")
     query = flow.write(whole, now=False)
     letters = f"SELECT txn_id, COUNT(*) FROM {DATABASE}.letters GROUP BY txn_id ORDER BY txn_id"
-    until(lambda: len(flow.shop.seen()) == 2 and len(flow.shop.ask(letters)) == 3)
+    wait_until(lambda: len(flow.shop.seen()) == 2 and len(flow.shop.ask(letters)) == 3)
     assert judge(flow.shop.seen(), {("part-0", 1), ("part-0", 5)}) == Verdict()
     assert flow.shop.ask(letters) == [("702", 2), ("703", 2), ("704", 2)]
-    until(lambda: _observed(query)["quarantined"] == 3)
+    wait_until(lambda: _observed(query)["quarantined"] == 3)
     seen = _observed(query)
     assert (seen["data"], seen["rows"], seen["released"], seen["quarantined_rows"]) == (10, 4, 2, 6)
 
@@ -125,7 +125,7 @@ def test_sparks_own_source_a_recreated_topic_and_a_checkpoint_that_is_gone(
     QueryProcess({**task, "checkpoint": str(tmp_path / "another")}).finish(300)
     assert judge(shop.seen(), expected(1, 20)) == Verdict()  # all of it came again, none of it was written again
     broker.delete(topic)
-    until(lambda: _created(broker, topic))
+    wait_until(lambda: _created(broker, topic))
     send(broker.servers, txn_events(1, 2, 3, topic))
     with pytest.raises(AssertionError, match=r"data may have been (lost|missed)"):
         QueryProcess(task).finish(300)

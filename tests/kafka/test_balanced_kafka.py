@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from starrocks_txn_sink.sources.balanced.plan import skew_of
 from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
 from tests.kafka.broker import Broker
-from tests.kafka.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -132,11 +132,11 @@ def test_a_partition_that_falls_silent_holds_the_others_back_only_for_a_while(re
     reading.put(0, 1, 1)
     reading.put(1, 0, 2)
     reading.start(now=False, idle_timeout=4)
-    until(lambda: bool(reading.batches))
+    wait_until(lambda: bool(reading.batches))
     assert reading.times()[0] == [1, 1]
-    until(lambda: len(reading.places()) == 5)
+    wait_until(lambda: len(reading.places()) == 5)
     reading.put(0, 1, 2, 9)  # back, and late: handed on at once
-    until(lambda: len(reading.places()) >= 6)
+    wait_until(lambda: len(reading.places()) >= 6)
     assert 2 in reading.times()[-1]
 
 
@@ -145,8 +145,8 @@ def test_skew_and_rows_held_back_are_in_the_progress(reading: Reading) -> None:
     reading.put(0, 1, 500)
     reading.put(1, 0, 9000)
     query = reading.start(now=False, idle_timeout=600)
-    until(lambda: query.lastProgress is not None and bool(reading.batches))
-    until(lambda: skew_of(query.recentProgress[-1].sources[0]).read_until is not None)
+    wait_until(lambda: query.lastProgress is not None and bool(reading.batches))
+    wait_until(lambda: skew_of(query.recentProgress[-1].sources[0]).read_until is not None)
     found = skew_of(query.recentProgress[-1].sources[0])
     assert found.read_until == (T0 + 500) / 1000
     assert found.seconds == pytest.approx(9.49, abs=0.001)
@@ -190,7 +190,7 @@ def test_of_kafka_transactions_committed_rows_come_and_open_ones_hold_nobody_up(
     put(int(time.time() * 1000) - T0 + 1_800_000)  # the newest of all, markers too, and out of reach
     reading.put(0, 1, 201)
     reading.put(1, 0, 201)
-    until(lambda: len(reading.places()) == 10)
+    wait_until(lambda: len(reading.places()) == 10)
     producer.commit_transaction(60)
     query.stop()
 
@@ -199,7 +199,7 @@ def test_a_recreated_topic_is_noticed(reading: Reading) -> None:
     reading.put(0, 0, *range(50))
     reading.run()
     reading.broker.delete(reading.topics[0])
-    until(lambda: _created(reading))
+    wait_until(lambda: _created(reading))
     reading.put(0, 0, 1)
     with pytest.raises(PySparkException, match=r"ends before the offset already read.*offset=50"):
         reading.run()
@@ -214,21 +214,21 @@ def test_a_topic_that_is_not_there_is_named(reading: Reading) -> None:
 def test_a_topic_that_is_deleted_while_it_is_read_stops_the_query(reading: Reading) -> None:
     reading.put(0, 0, *range(50))
     query = reading.start(now=False, idle_timeout=1)
-    until(lambda: len(reading.places()) == 50)
+    wait_until(lambda: len(reading.places()) == 50)
     reading.broker.delete(reading.topics[0])
-    until(lambda: not query.isActive)
+    wait_until(lambda: not query.isActive)
     assert "no topic" in str(query.exception()) or "no longer exists" in str(query.exception())
 
 
 def test_a_broker_that_is_away_for_a_minute_costs_only_time(reading: Reading) -> None:
     reading.put(0, 0, *range(100))
     reading.start(now=False, idle_timeout=1)
-    until(lambda: len(reading.places()) == 100)
+    wait_until(lambda: len(reading.places()) == 100)
     reading.broker.kill()
     time.sleep(60)
     reading.broker.start()
     reading.put(0, 0, *range(200, 300))
-    until(lambda: len(reading.places()) == 200)
+    wait_until(lambda: len(reading.places()) == 200)
     assert len(set(reading.places())) == 200
 
 

@@ -14,8 +14,8 @@ from tests.kafka import endurance
 from tests.kafka.broker import Broker
 from tests.kafka.query_process import QueryProcess
 from tests.kafka.shop import Shop
-from tests.kafka.waiting import until
 from tests.kafka.workload import CHANGES, EVENTS, MARKERS, debezium, expected, send, txn_events
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -37,7 +37,7 @@ class Run:
 
     def until_some(self, query: QueryProcess) -> None:
         """Wait until the query has written something; what is there must be whole."""
-        until(lambda: bool(self.shop.seen()) or not query.running)
+        wait_until(lambda: bool(self.shop.seen()) or not query.running)
         assert query.running, query.messages()
         assert judge(self.shop.seen()) == Verdict()
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.kafka.broker import Broker
-from tests.kafka.waiting import until
 from tests.kafka.workload import send, txn_events
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -82,13 +82,13 @@ def test_rows_that_arrive_while_a_micro_batch_hangs_are_counted_and_their_wait_i
     try:
         first = int(sum(1 for _ in txn_events(2, 5, 4, topic)))
         if kind == "kafka":  # before the very first micro-batch has ended, too
-            until(lambda: last_rows() == first, 240)
+            wait_until(lambda: last_rows() == first, 240)
         (tmp_path / "go0").touch()
-        until(lambda: last_rows() == 0, 240)
+        wait_until(lambda: last_rows() == 0, 240)
         send(broker.servers, txn_events(2, 5, 4, topic))
-        until(lambda: last_rows() == first, 60)
+        wait_until(lambda: last_rows() == first, 60)
         send(broker.servers, txn_events(2, 5, 4, topic))
-        until(lambda: last_rows() == 2 * first, 60)
+        wait_until(lambda: last_rows() == 2 * first, 60)
         name, _, seconds, partitions = seen()[-1]
         assert name == "source.lagged"
         assert isinstance(seconds, dict)
@@ -96,9 +96,9 @@ def test_rows_that_arrive_while_a_micro_batch_hangs_are_counted_and_their_wait_i
         assert isinstance(partitions, dict)
         assert sorted(partitions) == ["0", "1"]
         broker.kill()
-        until(lambda: seen()[-1][0] == "source.unknown", 60)
+        wait_until(lambda: seen()[-1][0] == "source.unknown", 60)
         broker.start()
-        until(lambda: last_rows() == 2 * first, 60)
+        wait_until(lambda: last_rows() == 2 * first, 60)
     finally:
         for number in range(9):
             (tmp_path / f"go{number}").touch()

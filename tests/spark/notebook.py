@@ -17,7 +17,8 @@ from urllib.request import urlopen
 from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import MetricsServer, StarRocksSink, TableRoute
-from tests.support.exactly_once_shop import SCHEMA, Shop, open_shop, rows_of, wait_for
+from tests.support.exactly_once_shop import SCHEMA, Shop, open_shop, rows_of
+from tests.support.waiting import wait_until
 
 SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -66,14 +67,14 @@ class Notebook:
         self.shop.fault({"operation": "commit", "action": "delay", "when": "before", "seconds": 3, "times": 1})
 
         def press() -> None:
-            wait_for(lambda: self.shop.server.faults.report()["rules"][0]["applied"])
+            wait_until(lambda: self.shop.server.faults.report()["rules"][0]["applied"])
             os.kill(os.getpid(), signal.SIGINT)
 
         threading.Thread(target=press).start()
         try:
             cell()
         except KeyboardInterrupt:
-            wait_for(lambda: not self.shop.open_labels())
+            wait_until(lambda: not self.shop.open_labels())
             return
         raise AssertionError("The cell went on.")
 
@@ -93,7 +94,7 @@ def main(folder: Path) -> None:
         notebook.interrupt(lambda: notebook.start(spark).awaitTermination())
         query = notebook.start(spark)
         shop.feed(rows_of("p-0", [2]))
-        wait_for(lambda: notebook.rows() == [("p-0", 4, 4), ("p-1", 4, 4), ("p-2", 2, 2)])
+        wait_until(lambda: notebook.rows() == [("p-0", 4, 4), ("p-1", 4, 4), ("p-2", 2, 2)])
 
         # Spark lets an idle query outlive its session: it would read on, into the checkpoint of the next one.
         query.stop()
@@ -103,8 +104,8 @@ def main(folder: Path) -> None:
         notebook.write(spark, 3)
         query = notebook.start(spark)
         shop.feed(rows_of("p-0", [3]))
-        wait_for(lambda: notebook.rows() == [("p-0", 6, 6), ("p-1", 6, 6), ("p-2", 3, 3)])
-        wait_for(lambda: progress(metrics) > seen)
+        wait_until(lambda: notebook.rows() == [("p-0", 6, 6), ("p-1", 6, 6), ("p-2", 3, 3)])
+        wait_until(lambda: progress(metrics) > seen)
         query.stop()
         spark.stop()
 

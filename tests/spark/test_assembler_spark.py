@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_txn_sink import assemble_transactions
 from starrocks_txn_sink.errors import InputError, OptionError
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -86,13 +86,6 @@ def observed(query: StreamingQuery) -> Counter[str]:
         if progress.numInputRows:
             seen.update(progress.observedMetrics["assemble_transactions"].asDict())
     return +seen
-
-
-def until(true: Callable[[], bool], seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.05)
 
 
 @pytest.fixture(params=[STORES[0], pytest.param(STORES[1], marks=pytest.mark.deep)])
@@ -175,9 +168,9 @@ def test_open_too_long_is_dropped_whole_and_the_next_one_comes(stream: Stream) -
     """A timeout that any later micro-batch is past: Spark's timer fires with no event of that partition."""
     query = stream.start(open_timeout="1ms", on_open_timeout="drop")
     stream.put(script(1, "B D"))
-    until(lambda: dropped(query) == 1)
+    wait_until(lambda: dropped(query) == 1)
     stream.put(script(1, "D E B D E", 3))
-    until(lambda: len(stream.out) > 0)
+    wait_until(lambda: len(stream.out) > 0)
     query.stop()
     assert stream.places() == [(1, 7, 0, True, 6)]
 

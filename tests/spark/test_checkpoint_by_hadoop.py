@@ -17,7 +17,7 @@ from starrocks_txn_sink.assembler.rules.directory import StateNotRead, StateNotW
 from starrocks_txn_sink.sink import manifest_log
 from starrocks_txn_sink.sink.checkpoint import HadoopDirectory
 from tests.support.assembling_shop import IN_JSON, AssemblingShop, script
-from tests.support.exactly_once_shop import wait_for
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.matrix]
 
@@ -64,7 +64,7 @@ def test_open_transactions_wait_there_over_micro_batches_and_a_restart(
     assert go(shop, uri, lanes) == []
     state = tmp_path / "far" / "checkpoint" / "starrocks_txn_sink"
     assert {"batches", "owners", "rows"} <= {each.name for each in state.iterdir()}
-    wait_for(lambda: not list(state.rglob("*.tmp")))  # proofs are written in a thread
+    wait_until(lambda: not list(state.rglob("*.tmp")))  # proofs are written in a thread
     shop.put(script("p-0", "D E", 503), script("p-1", "E", 4))
     assert sum(go(shop, uri, lanes)) == 504
     assert len(shop.notes()) == 504

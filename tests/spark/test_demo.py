@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from tests.support.depth import is_deep
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -88,11 +89,7 @@ class Demo:
         return found
 
     def until(self, reached: Callable[[], bool], seconds: float = 120) -> None:
-        end = time.monotonic() + seconds
-        while not reached():
-            assert self.process.poll() is None, self.stderr
-            assert time.monotonic() < end, self.stderr
-            time.sleep(0.1)
+        wait_until(reached, seconds, lambda: self.stderr, alive=lambda: self.process.poll() is None)
 
     def delivers(self) -> bool:
         """Whether something is visible already."""

@@ -19,7 +19,8 @@ from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.operations.recover import inspect_job
 from starrocks_txn_sink.telemetry import Event
 from tests.crash.query_proxy import QueryProxy
-from tests.support.exactly_once_shop import Shop, open_shop, rows_of, wait_for
+from tests.support.exactly_once_shop import Shop, open_shop, rows_of
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -96,7 +97,7 @@ def written_in_three_micro_batches(shop: Shop) -> None:
         shop.feed(rows_of("p-0", [position]))
     shop.run()
     proofs = shop.checkpoint() / "starrocks_txn_sink" / "visible"
-    wait_for(lambda: list(proofs.glob("000000000002-*")))
+    wait_until(lambda: list(proofs.glob("000000000002-*")))
 
 
 def test_a_dropped_ledger_is_an_error_before_anything_is_written_twice(shop: Shop) -> None:
@@ -134,7 +135,7 @@ def test_a_skip_goes_on_after_a_restart_in_the_middle_of_it(shop: Shop) -> None:
     shop.write_file("1.json", rows_of("p-0", [5, 15, 25], note="other content"))
     shop.run("new")
     proofs = shop.checkpoint("new") / "starrocks_txn_sink" / "visible"
-    wait_for(lambda: list(proofs.glob("000000000000-*")))
+    wait_until(lambda: list(proofs.glob("000000000000-*")))
     shop.write_file("2.json", rows_of("p-0", [35], note="other content"))
     for _ in range(2):  # a supervisor starts it again and again
         with pytest.raises(StreamingQueryException, match=r"SourceChanged.*to position 35 "):
@@ -189,7 +190,7 @@ def test_the_older_of_two_queries_under_one_job_is_fenced_and_names_the_other(sh
     shop.feed(rows_of("p-0", [1]))
     older, receipts = shop.start("older", forever=True)
     try:
-        wait_for(lambda: len(receipts) == 1)
+        wait_until(lambda: len(receipts) == 1)
         shop.run("newer")
         other = _query_id(shop.checkpoint("newer"))
         shop.feed(rows_of("p-0", [2]))

@@ -21,7 +21,8 @@ from tests.crash.matrix import Matrix
 from tests.crash.query_proxy import QueryProxy
 from tests.crash.sites import all_sites
 from tests.crash.workload import Verdict
-from tests.support.exactly_once_shop import Shop, rows_of, wait_for
+from tests.support.exactly_once_shop import Shop, rows_of
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -67,11 +68,11 @@ def test_a_stop_leaves_no_label_open_and_publishes_nothing_unfinished(shop: Shop
     shop.feed(rows_of("p-0", [1, 2]))
     shop.fault({"operation": "load", "table": "items", "action": "delay", "when": "after", "seconds": 120, "times": 1})
     query, _ = shop.start()
-    wait_for(lambda: shop.server.faults.report()["applied"])
+    wait_until(lambda: shop.server.faults.report()["applied"])
     assert len(shop.open_labels()) == 1
     began = time.monotonic()
     query.stop()
-    wait_for(lambda: not shop.open_labels(), _SOON)
+    wait_until(lambda: not shop.open_labels(), _SOON)
     assert time.monotonic() - began < _SOON
     assert query.exception() is None
     assert not (shop.checkpoint() / "commits" / "0").exists()
@@ -91,7 +92,7 @@ def test_an_exception_in_one_lane_leaves_no_label_of_the_others_open(shop: Shop)
     torn = rows_of("p-1", [1])[:1]
     with pytest.raises(InputError, match="end inside a source transaction"):
         StarRocksSink(shop.options(lanes=2, transactions="lane")).write(shop.frame(rows_of("p-0", [1, 2]) + torn))
-    wait_for(lambda: not any(thread.name == "starrocks-clean-up" for thread in threading.enumerate()))
+    wait_until(lambda: not any(thread.name == "starrocks-clean-up" for thread in threading.enumerate()))
     assert shop.open_labels() == []
     assert shop.written() == (0, 0)
 
@@ -127,7 +128,7 @@ def test_a_driver_that_gets_sigterm_rolls_back_what_is_open_and_ends_by_the_sign
         driver = drivers.living()
         try:
             driver.run(task)
-            wait_for(lambda: server.faults.report()["applied"])
+            wait_until(lambda: server.faults.report()["applied"])
             assert len(shop.open_labels()) == 1
             began = time.monotonic()
             assert driver.terminate(_SOON) == -signal.SIGTERM

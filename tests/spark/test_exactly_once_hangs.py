@@ -32,8 +32,9 @@ from starrocks_txn_sink.writer.messages import of_kind
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.crash.query_proxy import QueryProxy
-from tests.support.exactly_once_shop import Shop, rows_of, wait_for
+from tests.support.exactly_once_shop import Shop, rows_of
 from tests.support.threads import running
+from tests.support.waiting import wait_until
 
 _DEADLINE = 1.0
 _SLACK = (
@@ -80,7 +81,7 @@ class Left:
     def gone(self, seconds: float = 60) -> None:
         """Wait until nothing is left; the assertion says what is."""
         with contextlib.suppress(AssertionError):
-            wait_for(lambda: not self.rest(), seconds)
+            wait_until(lambda: not self.rest(), seconds)
         assert self.rest() == []
 
     def rest(self) -> list[Any]:

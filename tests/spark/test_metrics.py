@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession, functions as F
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import MetricsServer, StarRocksSink, TableRoute, TransactionAssembly
-from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of, wait_for
+from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -70,7 +71,7 @@ def repeat_an_attempt(shop: Shop, metrics: MetricsServer) -> None:
     shop.feed(rows_of("p-0", [1, 2]) + rows_of("p-1", [7]))
     shop.fault({**REFUSED, "nth": 1})
     assert start(shop, metrics).awaitTermination(120)
-    wait_for(lambda: values(metrics)["spark_input_rows_total"] == 6)  # Spark tells it a little later
+    wait_until(lambda: values(metrics)["spark_input_rows_total"] == 6)  # Spark tells it a little later
     good = values(metrics)
     assert good['rows_total{op="upsert",table="items"}'] == 6
     assert good['source_transactions_total{outcome="committed"}'] == 3
@@ -82,7 +83,7 @@ def repeat_an_attempt(shop: Shop, metrics: MetricsServer) -> None:
     assert good["event_time_skew_seconds"] == 5
     assert good['bytes_total{encoding="none",table="items"}'] > 0
     assert good['spark_phase_duration_seconds{phase="addBatch"}'] > 0
-    wait_for(lambda: get(metrics, "readyz")[0] == 503)  # availableNow: the query has ended, as Spark tells later
+    wait_until(lambda: get(metrics, "readyz")[0] == 503)  # availableNow: the query has ended, as Spark tells later
 
 
 @pytest.mark.deep

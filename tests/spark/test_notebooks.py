@@ -18,7 +18,8 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 from starrocks_txn_sink import StarRocksSink, TransactionAssembly
 from starrocks_txn_sink.spark_version import SPARK, STREAM_DATA_SOURCE
 from tests.support.assembling_shop import IN_JSON, AssemblingShop, script
-from tests.support.exactly_once_shop import SCHEMA, Shop, open_shop, rows_of, wait_for
+from tests.support.exactly_once_shop import SCHEMA, Shop, open_shop, rows_of
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -81,9 +82,9 @@ def test_two_queries_at_the_same_time(shop: Shop, sinks: int) -> None:
         begin(shop, made[number % sinks], f"of-{part}", where=OF.format(part), **POLLING)
         for number, part in enumerate(("p-0", "p-1"))
     ]
-    wait_for(lambda: shop.written()[0] >= 12)
+    wait_until(lambda: shop.written()[0] >= 12)
     feed(shop, 4, 5)
-    wait_for(lambda: shop.written()[0] >= 20)
+    wait_until(lambda: shop.written()[0] >= 20)
     assert [query.exception() for query in queries] == [None, None]
     assert all(query.isActive for query in queries)
     for query in queries:
@@ -96,13 +97,13 @@ def test_two_queries_of_one_sink_under_one_job_are_refused(shop: Shop) -> None:
     feed(shop, 1, 1)
     sink = StarRocksSink(shop.options())
     older = begin(shop, sink, "older", where=OF.format("p-0"), **POLLING)
-    wait_for(lambda: shop.written() == (2, 2))
+    wait_until(lambda: shop.written() == (2, 2))
     newer = begin(shop, sink, "newer", where=OF.format("p-1"), **POLLING)
-    wait_for(lambda: shop.written() == (4, 4))
+    wait_until(lambda: shop.written() == (4, 4))
     feed(shop, 2, 2)
     with pytest.raises(StreamingQueryException, match=r"Fenced.*which uses the same sink.*set another `job`"):
         older.awaitTermination(60)
-    wait_for(lambda: shop.written() == (6, 6))
+    wait_until(lambda: shop.written() == (6, 6))
     newer.stop()
     begin(shop, sink, "older", where=OF.format("p-0")).awaitTermination(60)
     assert_whole(shop, "p-0", "p-1", upto=2)
@@ -159,10 +160,10 @@ def test_a_cell_that_is_run_twice_replaces_its_query(shop: Shop, same: bool) -> 
     feed(shop, 1, 2)
     sink = StarRocksSink(shop.options())
     older = begin(shop, sink, **POLLING)
-    wait_for(lambda: shop.written() == (8, 8))
+    wait_until(lambda: shop.written() == (8, 8))
     newer = begin(shop, sink if same else StarRocksSink(shop.options()), **POLLING)
     feed(shop, 3, 4)
-    wait_for(lambda: shop.written()[0] >= 16)
+    wait_until(lambda: shop.written()[0] >= 16)
     assert (older.isActive, older.exception(), newer.isActive) == (False, None, True)
     newer.stop()
     assert_whole(shop, "p-0", "p-1", upto=4)
@@ -174,10 +175,10 @@ def test_a_cell_that_is_run_twice_in_the_middle_of_a_micro_batch(shop: Shop) -> 
     sink = StarRocksSink(shop.options())
     shop.fault({"operation": "commit", "action": "delay", "when": "before", "seconds": 5, "times": 1})
     older = begin(shop, sink, **POLLING)
-    wait_for(lambda: shop.server.faults.report()["rules"][0]["applied"])
+    wait_until(lambda: shop.server.faults.report()["rules"][0]["applied"])
     newer = begin(shop, sink, **POLLING)
     feed(shop, 2, 2)
-    wait_for(lambda: shop.written()[0] >= 8)
+    wait_until(lambda: shop.written()[0] >= 8)
     assert not older.isActive
     newer.stop()
     assert_whole(shop, "p-0", "p-1", upto=2)
@@ -194,7 +195,7 @@ def test_a_second_query_of_a_name_is_refused_by_spark(shop: Shop) -> None:
         PySparkException, match="Cannot start query with name shop as a query with that name is already"
     ):
         writer.start()
-    wait_for(lambda: shop.written() == (4, 4))
+    wait_until(lambda: shop.written() == (4, 4))
     query.stop()
     assert_whole(shop, "p-0", "p-1", upto=1)
 

@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from starrocks_emulator.server import Emulator
 from tests.support.depth import is_deep
-from tests.support.exactly_once_shop import Shop, rows_of, wait_for
+from tests.support.exactly_once_shop import Shop, rows_of
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -36,12 +37,12 @@ def tries(shop: Shop) -> int:
 def test_a_query_goes_on_after_an_outage_and_writes_every_row_once(shop: Shop, operation: str) -> None:
     shop.feed(rows_of("p-0", [1]))
     query, receipts = shop.start(forever=True, max_attempts=1)
-    wait_for(lambda: shop.written() == (2, 2))
+    wait_until(lambda: shop.written() == (2, 2))
     shop.fault({"operation": operation, **AWAY})
     shop.feed(rows_of("p-0", [2]))
-    wait_for(lambda: tries(shop) >= (3 if is_deep() else 2))  # one attempt a try: the micro-batch was written again
+    wait_until(lambda: tries(shop) >= (3 if is_deep() else 2))  # one attempt a try: the micro-batch was written again
     shop.fault()
-    wait_for(lambda: [span.last for receipt in receipts for span in receipt.positions] == [1, 2])
+    wait_until(lambda: [span.last for receipt in receipts for span in receipt.positions] == [1, 2])
     assert shop.written() == (4, 4)
     assert query.isActive
     query.stop()
@@ -51,10 +52,10 @@ def test_a_query_goes_on_after_an_outage_and_writes_every_row_once(shop: Shop, o
 def test_a_stop_during_an_outage_ends_the_query_at_once(shop: Shop) -> None:
     shop.feed(rows_of("p-0", [1]))
     query, _ = shop.start(forever=True, max_attempts=1)
-    wait_for(lambda: shop.written() == (2, 2))
+    wait_until(lambda: shop.written() == (2, 2))
     shop.fault({"operation": "begin", **AWAY})
     shop.feed(rows_of("p-0", [2]))
-    wait_for(lambda: tries(shop) >= 2)
+    wait_until(lambda: tries(shop) >= 2)
     began = time.monotonic()
     query.stop()
     assert time.monotonic() - began < 60  # an outage is waited for much longer
@@ -68,9 +69,9 @@ def test_an_outage_in_its_first_micro_batch_is_waited_out_once_a_transaction_was
     shop.fault({"operation": "load", **AWAY})
     shop.feed(rows_of("p-0", [1]))
     query, _ = shop.start(forever=True, max_attempts=1, transactions=transactions)
-    wait_for(lambda: tries(shop) >= 2)
+    wait_until(lambda: tries(shop) >= 2)
     shop.fault()
-    wait_for(lambda: shop.written() == (2, 2))
+    wait_until(lambda: shop.written() == (2, 2))
     assert query.isActive
     query.stop()
 

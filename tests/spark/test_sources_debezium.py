@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from starrocks_txn_sink import assemble_debezium
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactions
 from tests.support.debezium_feed import KAFKA, Message, change, marker, message, mysql, postgres, with_schema
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -274,13 +274,6 @@ def observed(query: StreamingQuery, name: str = "assemble_debezium") -> Counter[
     return +seen
 
 
-def until(true: Callable[[], bool], seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.05)
-
-
 @with_both
 def test_rows_and_ends_meet_over_micro_batches_and_a_restart(stream: Stream) -> None:
     query = stream.start()
@@ -307,9 +300,9 @@ def test_rows_and_ends_meet_over_micro_batches_and_a_restart(stream: Stream) -> 
 def test_what_never_adds_up_is_quarantined_by_the_timer(stream: Stream) -> None:
     query = stream.start(open_timeout="1ms", dead_letter_table="letters")
     stream.put(change(ORDERS, "5:90", 1, {"id": 1}), marker("END", "5:99", {"public.orders": 2}))
-    until(lambda: len(stream.out) == 1)
+    wait_until(lambda: len(stream.out) == 1)
     stream.put(marker("END", "6:110", {"public.orders": 1}), change(ORDERS, "6:100", 1, {"id": 1}))
-    until(lambda: len(stream.out) == 2)  # with timers there is always another micro-batch to come
+    wait_until(lambda: len(stream.out) == 2)  # with timers there is always another micro-batch to come
     query.stop()
     assert stream.places() == [
         ("shop#quarantine", 1, 0, True, "5", "letters"),

@@ -15,7 +15,8 @@ from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import RestartPolicy, StarRocksSink, run_forever
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.sink.supervisor import ExitCode
-from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of, wait_for
+from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -89,7 +90,7 @@ def test_a_stop_ends_a_running_query(shop: Shop) -> None:
     started: list[Any] = []
 
     def stop_when_idle() -> None:
-        wait_for(lambda: started[-1].recentProgress and not started[-1].status["isTriggerActive"])
+        wait_until(lambda: started[-1].recentProgress and not started[-1].status["isTriggerActive"])
         stop.set()
 
     def start() -> Any:

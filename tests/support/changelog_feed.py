@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_txn_sink.clock import Clock
+from tests.support.waiting import wait_until
 
 
 class Feed:
@@ -51,11 +51,11 @@ class Collected:
 
         For queries that run a micro-batch at every trigger and so are never at rest.
         """
-        limit = time.monotonic() + 120
-        while len(self._rows) < count or self._done() < self._batches[-1]:
-            assert self.query.isActive, self.query.exception()
-            assert time.monotonic() < limit, f"{len(self._rows)} of {count} rows came"
-            time.sleep(0.05)
+        wait_until(
+            lambda: len(self._rows) >= count and self._done() >= self._batches[-1],
+            what=lambda: f"{len(self._rows)} of {count} rows came: {self.query.exception()}",
+            alive=lambda: self.query.isActive,
+        )
         rows = self._rows[:]
         self._rows.clear()
         return rows

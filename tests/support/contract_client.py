@@ -10,14 +10,15 @@ import itertools
 import json
 import secrets
 import socket
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 import pymysql
 import requests
+
+from tests.support.waiting import wait_until
 
 PATIENCE = 15.0
 
@@ -201,14 +202,6 @@ class Client:
         assert self.commit(label).ok
         self.wait_for_state(label, "VISIBLE")
         return label
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    """Ask again until it is so; fail when patience ends."""
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 # --- raw sockets ------------------------------------------------------------------------------------------------------

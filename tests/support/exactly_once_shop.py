@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -148,14 +147,6 @@ class Shop:
         """Delete all but the metadata: the same query id, and micro-batch 0 again."""
         for name in ("offsets", "commits", "sources"):
             shutil.rmtree(self.checkpoint() / name)
-
-
-def wait_for(reached: Callable[[], object], seconds: float = 120) -> None:
-    """Poll until `reached`; an assertion fails when it takes longer."""
-    limit = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
 
 
 AnyShop = TypeVar("AnyShop", bound=Shop)

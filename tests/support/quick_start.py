@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +17,7 @@ from typing_extensions import Self
 from starrocks_emulator.process import EmulatorProcess
 from starrocks_emulator.settings import Settings
 from tests.support.query_port import query
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 USER, PASSWORD = "sink", "secret"
@@ -91,12 +91,9 @@ class Pipeline:
 
     def wait(self, true: Callable[[], bool], seconds: float = 240) -> None:
         """Wait until `true()` while the program runs."""
-        end = time.monotonic() + seconds
-        while not true():
-            assert self._process is not None
-            assert self._process.poll() is None, self.messages()
-            assert time.monotonic() < end, self.messages()
-            time.sleep(0.3)
+        assert self._process is not None
+        process = self._process
+        wait_until(true, seconds, self.messages, alive=lambda: process.poll() is None)
 
     def messages(self) -> str:
         return (self._folder / "pipeline.log").read_text(errors="replace")[-6000:]

@@ -35,7 +35,7 @@ from starrocks_demo.pipeline import Workspace
 from starrocks_demo.verdict import TableVerdict, Verdict
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.telemetry import Event
-from tests.kafka.waiting import until
+from tests.support.waiting import wait_until
 
 
 def parsed(*words: str) -> DemoOptions:
@@ -263,7 +263,7 @@ def test_a_pipe_hears_that_something_slow_goes_on(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(display, "_STILL_EVERY", 0.01)
     stream = io.StringIO()
     with Display(stream, quiet=False).waiting("Starting.", lambda: "step 1 of 2"):
-        until(lambda: "  step 1 of 2, 0.02 s\n" in stream.getvalue(), 20)
+        wait_until(lambda: "  step 1 of 2, 0.02 s\n" in stream.getvalue(), 20)
     assert stream.getvalue().startswith("Starting.\n")
 
 

@@ -23,6 +23,7 @@ from starrocks_txn_sink.writer.messages import LaneReport
 from tests.support.memory_directory import MemoryDirectory
 from tests.support.model_ledger import ModelLedger
 from tests.support.model_server import ModelServer
+from tests.support.waiting import wait_until
 
 SKIPS = {"p-0": Skip(7, met=False)}
 
@@ -178,10 +179,7 @@ def test_nobody_waits_for_a_proof_and_a_newer_one_replaces_one_that_waits() -> N
 
 
 def wait(log: ProofLog) -> None:
-    limit = time.monotonic() + 20
-    while log._writing:
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    wait_until(lambda: not log._writing)
 
 
 def seen(checkpoint: MemoryDirectory, log: ProofLog) -> SeenQuery:

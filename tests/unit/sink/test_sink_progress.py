@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from starrocks_txn_sink.sink.progress import (
     show_progress,
 )
 from starrocks_txn_sink.telemetry import Event
+from tests.support.waiting import wait_until
 
 
 class Terminal(io.StringIO):
@@ -78,10 +78,7 @@ def test_the_work_goes_on_whatever_the_display_does() -> None:
 
     shown = Broken()
     with show_progress(lambda: TaskProgress(1, 2), shown, every=0.001):
-        limit = time.monotonic() + 10
-        while shown.asked < 3:
-            assert time.monotonic() < limit
-            time.sleep(0.001)
+        wait_until(lambda: shown.asked >= 3)
     assert not [thread for thread in threading.enumerate() if thread.name == "starrocks-progress"]
 
 

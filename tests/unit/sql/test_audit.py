@@ -7,7 +7,6 @@ import os
 import pickle
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -29,6 +28,7 @@ from starrocks_txn_sink.sql.connection import Answer
 from starrocks_txn_sink.telemetry import Event, ignore_event
 from tests.support.manual_clock import ManualClock
 from tests.support.query_port import connect
+from tests.support.waiting import wait_until
 
 CANARY = "row-value-of-the-customer"
 ONE_SUM = (
@@ -73,13 +73,6 @@ def script(*answers: Answer | Exception) -> Callable[[str, int], Answer]:
         return answer
 
     return ask
-
-
-def until(reached: Callable[[], bool], what: str) -> None:
-    limit = time.monotonic() + 20
-    while not reached():
-        assert time.monotonic() < limit, what
-        time.sleep(0.01)
 
 
 # --- what may be asked ---
@@ -195,14 +188,14 @@ def test_a_watch_runs_while_something_is_written_and_a_while_after(
     watch = AuditWatch(Audit(ONE_SUM, interval=0.01), options(server), told.append)
     assert not watch.running
     with watch.while_writing():
-        until(lambda: watch.auditor.samples >= 2, "samples")
+        wait_until(lambda: watch.auditor.samples >= 2, 20, "samples")
         execute(server, "INSERT INTO bank.b (id, cents) VALUES (1, 41)")
-        until(lambda: watch.auditor.violations >= 1, "a violation")
-    until(lambda: not watch.running, "the end")
+        wait_until(lambda: watch.auditor.violations >= 1, 20, "a violation")
+    wait_until(lambda: not watch.running, 20, "the end")
     assert "integrity.violated" in {event.name for event in told}
     before = watch.auditor.samples
     with watch.while_writing():
-        until(lambda: watch.auditor.samples > before, "another sample")
+        wait_until(lambda: watch.auditor.samples > before, 20, "another sample")
         thread = watch._thread
         assert thread is not None
         watch.stop()
@@ -216,7 +209,7 @@ def test_a_listener_that_raises_does_not_end_the_watch(server: Emulator) -> None
 
     watch = AuditWatch(Audit("SELECT 1", interval=0.01), options(server), broken)
     with watch.while_writing():
-        until(lambda: watch.auditor.samples >= 3, "samples")
+        wait_until(lambda: watch.auditor.samples >= 3, 20, "samples")
     watch.stop()
 
 

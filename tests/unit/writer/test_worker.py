@@ -8,8 +8,7 @@ import queue
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import psutil
 import pytest
@@ -23,6 +22,7 @@ from starrocks_txn_sink.writer import worker
 from starrocks_txn_sink.writer.runner import DaemonThreadPool
 from starrocks_txn_sink.writer.worker import ResourceCache, WorkerResources, freeze_loaded_objects
 from tests.support.http_peer import Peer
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -106,13 +106,6 @@ def connections(peer: Peer) -> int:
     return sum(bool(each.raddr) and each.raddr.port == port and each.status == "ESTABLISHED" for each in open_now)
 
 
-def soon(reached: Callable[[], bool]) -> bool:
-    limit = time.monotonic() + 10
-    while not reached() and time.monotonic() < limit:
-        time.sleep(0.01)
-    return reached()
-
-
 def test_twenty_option_sets_leave_two_sets_of_threads_and_connections(peer: Peer, cache: ResourceCache) -> None:
     pools: list[DaemonThreadPool] = []
     for number in range(20):
@@ -121,11 +114,11 @@ def test_twenty_option_sets_leave_two_sets_of_threads_and_connections(peer: Peer
             assert send(resources).status is Status.OK
             assert connections(peer) <= 2
     last_two = sum(2 + number % 3 for number in (18, 19))
-    assert soon(lambda: living(pools) == last_two)
-    assert soon(lambda: connections(peer) == 2)
+    wait_until(lambda: living(pools) == last_two)
+    wait_until(lambda: connections(peer) == 2)
     cache.close()
-    assert soon(lambda: living(pools) == 0)
-    assert soon(lambda: connections(peer) == 0)
+    wait_until(lambda: living(pools) == 0)
+    wait_until(lambda: connections(peer) == 0)
 
 
 def test_the_same_options_get_the_same_resources_and_the_longest_unused_ones_go_first(
@@ -195,7 +188,7 @@ def test_many_threads_at_once_share_and_end_what_they_use(peer: Peer, cache: Res
         user.join(60)
     assert failures == []
     cache.close()
-    assert soon(lambda: living(pools) == 0)
+    wait_until(lambda: living(pools) == 0)
 
 
 def test_the_password_is_in_no_key(peer: Peer, cache: ResourceCache) -> None:
