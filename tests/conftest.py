@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from starrocks_emulator.server import Emulator
+from starrocks_emulator.settings import Settings
 from starrocks_txn_sink.sink.failures import FAILURES
 from starrocks_txn_sink.telemetry import REPEATS
 from tests import jvm
 from tests.support import depth
+from tests.support.query_port import query
 
 UNIT = Path(__file__).parent / "unit"
 UNIT_SECONDS = 60
@@ -42,6 +46,16 @@ def _without_failures_of_other_tests() -> None:
     with FAILURES._guard:
         FAILURES._waiting.clear()
         FAILURES.last.clear()
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Emulator]:
+    """A stand-in with a database `shop`; the nearest marker `stand_in` has more DDL, and its settings by name."""
+    mark = request.node.get_closest_marker("stand_in") or pytest.mark.stand_in.mark
+    with Emulator(tmp_path / "stand-in", Settings(**mark.kwargs)) as running:
+        for sql in ("CREATE DATABASE shop", *mark.args):
+            query(running, sql)
+        yield running
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

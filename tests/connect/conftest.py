@@ -11,7 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.cluster.standalone import HOME, Daemon
-from tests.spark.conftest import ROCKSDB
+from tests.spark.conftest import ROCKSDB, bare_shop, shop
+
+__all__ = ["bare_shop", "shop"]
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {

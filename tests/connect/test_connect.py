@@ -6,7 +6,6 @@ Tests that know nothing of the session's kind are those of `tests.spark`, here w
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from starrocks_txn_sink.sink.supervisor import ExitCode, run_forever
 from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactions
 from starrocks_txn_sink.spark_version import STATE_ON_CONNECT
 from tests.spark.test_changelog_examples import test_the_documents_example
-from tests.spark.test_changelog_sink import server, test_the_tables_equal_the_source
+from tests.spark.test_changelog_sink import test_the_tables_equal_the_source
 from tests.spark.test_spark_versions import (
     IN_JSON,
     Orders,
@@ -42,12 +41,11 @@ from tests.spark.test_spark_versions import (
     unchecked,
 )
 from tests.support.debezium_feed import KAFKA, change, marker, postgres
-from tests.support.exactly_once_shop import SCHEMA, Shop, open_shop, rows_of
+from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of
 from tests.support.waiting import wait_until
 
 __all__ = [
     "orders",
-    "server",
     "test_a_batch_frame_of_events",
     "test_a_batch_frame_of_ready_rows",
     "test_the_data_source_writes_a_batch_frame",
@@ -62,14 +60,6 @@ __all__ = [
 pytestmark = pytest.mark.spark
 
 POLLING = {"processingTime": "100 milliseconds"}
-
-
-@pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
-    with open_shop(Shop, spark, tmp_path) as made:
-        yield made
-        for query in spark.streams.active:
-            query.stop()
 
 
 def begin(shop: Shop, sink: StarRocksSink, checkpoint: str = "checkpoint", **trigger: Any) -> Any:

@@ -50,7 +50,7 @@ def test_no_statement_reads_a_file_of_this_machine(listener: QueryListener, tmp_
         "SELECT content FROM read_text('/etc/passwd')",
     ):
         with pytest.raises(pymysql.err.Error) as caught:
-            ask(listener, sql)
+            ask_listener(listener, sql)
         assert "SECRET" not in str(caught.value)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "data").iterdir()}
     assert modes["store.duckdb"] == 0o600
@@ -64,7 +64,7 @@ def test_an_embedded_stand_ins_folder_is_for_its_owner_alone(tmp_path: Path) -> 
         assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
 
 
-def ask(listener: QueryListener, sql: str, **more: Any) -> Any:
+def ask_listener(listener: QueryListener, sql: str, **more: Any) -> Any:
     with connect(listener, **more) as connection, connection.cursor() as cursor:
         cursor.execute(sql)
         return cursor.fetchall()
@@ -103,11 +103,11 @@ def test_columns_are_named_as_they_were_written(listener: QueryListener) -> None
 
 
 def test_who_answers(listener: QueryListener) -> None:
-    ((version, comment),) = ask(listener, "SELECT current_version(), @@version_comment")
+    ((version, comment),) = ask_listener(listener, "SELECT current_version(), @@version_comment")
     assert (version, comment) == ("4.1.5-emulator", "StarRocks stand-in (emulator)")
-    (frontend,) = ask(listener, "SHOW FRONTENDS")
+    (frontend,) = ask_listener(listener, "SHOW FRONTENDS")
     assert "FOLLOWER" in frontend
-    assert ask(listener, "SELECT database()", database="test") == (("test",),)
+    assert ask_listener(listener, "SELECT database()", database="test") == (("test",),)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_statement_asked_again_is_answered_again(listener: QueryListener) -> N
             cursor.execute(f"INSERT INTO {name}.same VALUES ({value})")
         cursor.execute("SELECT a, database() FROM same")
         assert cursor.fetchall() == ((1, "test"),)
-        assert ask(listener, "SELECT a, database() FROM same", database="other") == ((2, "other"),)
+        assert ask_listener(listener, "SELECT a, database() FROM same", database="other") == ((2, "other"),)
         cursor.execute("INSERT INTO same VALUES (3)")
         cursor.execute("SELECT a, database() FROM same")
         assert sorted(cursor.fetchall()) == [(1, "test"), (3, "test")]
@@ -160,16 +160,16 @@ def test_a_statement_asked_again_is_answered_again(listener: QueryListener) -> N
 
 
 def test_show_statements(listener: QueryListener) -> None:
-    assert ask(listener, "SHOW TABLES FROM test LIKE 'order_i%'") == (("order_items",),)
-    assert ("test",) in ask(listener, "SHOW DATABASES")
-    assert ask(listener, "DESC test.order_events")[0] == ("event_id", "bigint", "NO", "true", None, "")
-    full = ask(listener, "SHOW FULL COLUMNS FROM `orders` FROM `test`")
+    assert ask_listener(listener, "SHOW TABLES FROM test LIKE 'order_i%'") == (("order_items",),)
+    assert ("test",) in ask_listener(listener, "SHOW DATABASES")
+    assert ask_listener(listener, "DESC test.order_events")[0] == ("event_id", "bigint", "NO", "true", None, "")
+    full = ask_listener(listener, "SHOW FULL COLUMNS FROM `orders` FROM `test`")
     assert full[2][:6] == ("total_amount", "decimal(10, 2)", None, "YES", "", "0")
-    assert ask(listener, "SHOW VARIABLES LIKE 'version_comment'") == (
+    assert ask_listener(listener, "SHOW VARIABLES LIKE 'version_comment'") == (
         ("version_comment", "StarRocks stand-in (emulator)"),
     )
-    assert len(ask(listener, "SHOW BACKENDS")) == 2
-    assert ask(listener, "SHOW VARIABLES LIKE 'cbo%'") == ()
+    assert len(ask_listener(listener, "SHOW BACKENDS")) == 2
+    assert ask_listener(listener, "SHOW VARIABLES LIKE 'cbo%'") == ()
 
 
 def test_a_slow_statement_does_not_hold_up_others(listener: QueryListener) -> None:
@@ -180,16 +180,16 @@ def test_a_slow_statement_does_not_hold_up_others(listener: QueryListener) -> No
     done = threading.Event()
 
     def change() -> None:
-        ask(listener, "INSERT INTO test.orders VALUES (1, 2, 3, 'x')")
+        ask_listener(listener, "INSERT INTO test.orders VALUES (1, 2, 3, 'x')")
         done.set()
 
     writer = threading.Thread(target=change)
     writer.start()
-    assert ask(listener, "SELECT count(*) FROM test.orders") == ((0,),)
+    assert ask_listener(listener, "SELECT count(*) FROM test.orders") == ((0,),)
     assert not done.is_set()
     store.publish(txn_id)
     writer.join(30)
-    assert ask(listener, "SELECT customer_id FROM test.orders") == ((2,),)
+    assert ask_listener(listener, "SELECT customer_id FROM test.orders") == ((2,),)
 
 
 def test_a_stop_leaves_no_socket_behind_of_a_client_that_has_just_come(listener: QueryListener) -> None:
@@ -219,4 +219,4 @@ def test_it_stops_with_clients_connected_and_starts_again_on_its_port(listener: 
     connection.close()
     listener.start()
     assert listener.port == port
-    assert ask(listener, "SELECT 1") == ((1,),)
+    assert ask_listener(listener, "SELECT 1") == ((1,),)

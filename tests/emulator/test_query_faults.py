@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pymysql
 import pytest
 
 from starrocks_emulator.server import Emulator
-from starrocks_emulator.settings import Limits, Settings
-from tests.support.query_port import query as ask
+from starrocks_emulator.settings import Limits
+from tests.support.query_port import query
 
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path / "data", Settings(limits=Limits(label_keep_max_num=77))) as emulator:
-        yield emulator
+pytestmark = pytest.mark.stand_in(limits=Limits(label_keep_max_num=77))
 
 
 def query_rule(label: str, **fault: Any) -> dict[str, Any]:
@@ -29,8 +23,8 @@ def query_rule(label: str, **fault: Any) -> dict[str, Any]:
 def test_a_statement_is_answered_with_other_rows(server: Emulator) -> None:
     body = json.dumps({"columns": ["v"], "rows": [["3.3.1"]]})
     server.faults.replace([query_rule(r"current_version\(\)", action="answer", body=body)])
-    assert ask(server, "SELECT  current_version()") == [("3.3.1",)]
-    assert ask(server, "SELECT 1") == [(1,)]
+    assert query(server, "SELECT  current_version()") == [("3.3.1",)]
+    assert query(server, "SELECT 1") == [(1,)]
 
 
 def test_a_statement_is_refused_with_the_code_that_the_plan_names(server: Emulator) -> None:
@@ -38,25 +32,25 @@ def test_a_statement_is_refused_with_the_code_that_the_plan_names(server: Emulat
         [query_rule("SHOW FRONTENDS", action="answer", status=5203, body="Access denied; you need OPERATE", times=1)]
     )
     with pytest.raises(pymysql.err.Error, match="OPERATE") as refused:
-        ask(server, "SHOW FRONTENDS")
+        query(server, "SHOW FRONTENDS")
     assert refused.value.args[0] == 5203
-    assert ask(server, "SHOW FRONTENDS")
+    assert query(server, "SHOW FRONTENDS")
 
 
 def test_a_statement_is_slow(server: Emulator) -> None:
     server.faults.replace([query_rule("SELECT 1", action="delay", seconds=0.2)])
     begun = time.monotonic()
-    assert ask(server, "SELECT 1") == [(1,)]
+    assert query(server, "SELECT 1") == [(1,)]
     assert time.monotonic() - begun >= 0.2
 
 
 def test_a_rule_without_an_operation_is_not_about_statements(server: Emulator) -> None:
     server.faults.replace([{"action": "answer", "status": 1105, "body": "no"}])
-    assert ask(server, "SELECT 1") == [(1,)]
+    assert query(server, "SELECT 1") == [(1,)]
 
 
 def test_limits_and_grants_can_be_asked_for(server: Emulator) -> None:
-    ((key, _, value, *_),) = ask(server, "ADMIN SHOW FRONTEND CONFIG LIKE 'label_keep_max_num'")
+    ((key, _, value, *_),) = query(server, "ADMIN SHOW FRONTEND CONFIG LIKE 'label_keep_max_num'")
     assert (key, value) == ("label_keep_max_num", "77")
-    assert len(ask(server, "ADMIN SHOW FRONTEND CONFIG")) > 5
-    assert "'root'" in ask(server, "SHOW GRANTS")[0][2]
+    assert len(query(server, "ADMIN SHOW FRONTEND CONFIG")) > 5
+    assert "'root'" in query(server, "SHOW GRANTS")[0][2]

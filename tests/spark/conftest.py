@@ -6,12 +6,16 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import recommended_conf
+from tests.support.assembling_shop import AssemblingShop
 from tests.support.depth import is_deep
+from tests.support.exactly_once_shop import Shop
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -48,3 +52,39 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session.sparkContext.setLogLevel("ERROR")
         yield session
         session.stop()
+
+
+@pytest.fixture
+def bare_shop(server: Emulator, tmp_path: Path) -> Iterator[Shop]:
+    """A shop for tests without a session; nothing may be open in it at the end."""
+    made = Shop(None, server, tmp_path)
+    yield made
+    assert made.open_labels() == []
+
+
+@pytest.fixture
+def shop(spark: SparkSession, bare_shop: Shop) -> Iterator[Shop]:
+    """The shop with the session, whose queries end with the test."""
+    bare_shop._spark = spark
+    yield bare_shop
+    for query in spark.streams.active:
+        query.stop()
+
+
+@pytest.fixture
+def assembling(
+    spark: SparkSession, server: Emulator, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[AssemblingShop]:
+    """A shop of TxnEvents, as lines or, with the parameter `events`, parsed."""
+    made = AssemblingShop(spark, server, tmp_path)
+    made.raw = getattr(request, "param", "lines") == "lines"
+    yield made
+    assert made.open_labels() == []
+
+
+@pytest.fixture
+def data_source(spark: SparkSession) -> None:
+    """The format `starrocks_txn`, which needs Spark 4."""
+    from starrocks_txn_sink import StarRocksDataSource
+
+    spark.dataSource.register(StarRocksDataSource)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 
-from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksSink, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.errors import OptionError
 from tests.support.assembling_shop import IN_JSON, AssemblingShop, script
@@ -18,28 +15,19 @@ from tests.support.assembling_shop import IN_JSON, AssemblingShop, script
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[AssemblingShop]:
-    with Emulator(tmp_path / "emulator") as server:
-        made = AssemblingShop(spark, server, tmp_path)
-        made.raw = getattr(request, "param", "lines") == "lines"
-        yield made
-        assert made.open_labels() == []
-
-
 # What comes after parsing is the same; the plain profile tries it with raw lines.
-either = pytest.mark.parametrize("shop", ["lines", pytest.param("events", marks=pytest.mark.deep)], indirect=True)
+either = pytest.mark.parametrize("assembling", ["lines", pytest.param("events", marks=pytest.mark.deep)], indirect=True)
 
 
 @either
-def test_open_transactions_are_carried_over_batches_and_a_restart(shop: AssemblingShop) -> None:
-    shop.put(script("p-0", "B D D E B D"), script("p-1", "B D"))
-    shop.put(script("p-0", "D", 7))
-    assert [(r.batch_id, r.rows) for r in shop.go()] == [(0, 2)]
-    shop.put(script("p-0", "D E", 8), script("p-1", "E B D D", 3))
-    shop.put(script("p-1", "E", 7))
-    assert [(r.batch_id, r.rows) for r in shop.go()] == [(2, 4), (3, 2)]
-    assert shop.notes() == [
+def test_open_transactions_are_carried_over_batches_and_a_restart(assembling: AssemblingShop) -> None:
+    assembling.put(script("p-0", "B D D E B D"), script("p-1", "B D"))
+    assembling.put(script("p-0", "D", 7))
+    assert [(r.batch_id, r.rows) for r in assembling.go()] == [(0, 2)]
+    assembling.put(script("p-0", "D E", 8), script("p-1", "E B D D", 3))
+    assembling.put(script("p-1", "E", 7))
+    assert [(r.batch_id, r.rows) for r in assembling.go()] == [(2, 4), (3, 2)]
+    assert assembling.notes() == [
         ("p-0", 2), ("p-0", 3), ("p-0", 6), ("p-0", 7), ("p-0", 8), ("p-1", 2), ("p-1", 5), ("p-1", 6)
     ]  # fmt: skip
 
@@ -54,40 +42,40 @@ def open_tail(shop: AssemblingShop) -> None:
     shop.put(script("p-0", "D E", 9))
 
 
-def test_a_replayed_micro_batch_starts_from_the_same_state_and_writes_nothing_twice(shop: AssemblingShop) -> None:
-    open_tail(shop)
-    assert [r.rows for r in shop.go()] == [2, 1, 4]
+def test_a_replayed_micro_batch_starts_from_the_same_state_and_writes_nothing_twice(assembling: AssemblingShop) -> None:
+    open_tail(assembling)
+    assert [r.rows for r in assembling.go()] == [2, 1, 4]
     for batch in (2, 1):
-        shop.forget_commit(batch)
-    assert shop.go() == []
-    assert shop.written() == (7, 7)
+        assembling.forget_commit(batch)
+    assert assembling.go() == []
+    assert assembling.written() == (7, 7)
 
 
 @pytest.mark.deep
-def test_a_checkpoint_restored_from_an_older_copy_brings_its_state_along(shop: AssemblingShop) -> None:
+def test_a_checkpoint_restored_from_an_older_copy_brings_its_state_along(assembling: AssemblingShop) -> None:
     files: list[Path] = []
     for texts in (["B D D E B D"], ["D D"], ["D E"]):
-        files.append(shop.put(script("p-0", texts[0], 1 + sum(_lines(file) for file in files))))
-        shop.go()
+        files.append(assembling.put(script("p-0", texts[0], 1 + sum(_lines(file) for file in files))))
+        assembling.go()
         if len(files) == 1:
-            shutil.copytree(shop.checkpoint(), shop.checkpoint("copy"))
-    shutil.rmtree(shop.checkpoint())
-    shop.checkpoint("copy").rename(shop.checkpoint())
-    assert shop.go() == []
-    assert shop.written() == (6, 6)
+            shutil.copytree(assembling.checkpoint(), assembling.checkpoint("copy"))
+    shutil.rmtree(assembling.checkpoint())
+    assembling.checkpoint("copy").rename(assembling.checkpoint())
+    assert assembling.go() == []
+    assert assembling.written() == (6, 6)
 
 
 @pytest.mark.deep
-def test_a_recreated_topic_under_the_same_job_is_an_error_before_anything_is_lost(shop: AssemblingShop) -> None:
-    shop.put(script("p-0", "B D D E B D E"))
-    shop.put(script("p-0", "B D E", 8))
-    shop.go()
-    shop._files = 0  # the same files with other events
-    shop.put(script("p-0", "B D E B D D E B", txn="new"))
-    shop.put(script("p-0", "D D E", 9, txn="new"))
+def test_a_recreated_topic_under_the_same_job_is_an_error_before_anything_is_lost(assembling: AssemblingShop) -> None:
+    assembling.put(script("p-0", "B D D E B D E"))
+    assembling.put(script("p-0", "B D E", 8))
+    assembling.go()
+    assembling._files = 0  # the same files with other events
+    assembling.put(script("p-0", "B D E B D D E B", txn="new"))
+    assembling.put(script("p-0", "D D E", 9, txn="new"))
     with pytest.raises(StreamingQueryException, match=r"SourceChanged.*to position 11 .*position 10,.*another `job`"):
-        shop.go("new")
-    assert shop.written() == (4, 4)
+        assembling.go("new")
+    assert assembling.written() == (4, 4)
 
 
 def _lines(file: Path) -> int:
@@ -95,67 +83,67 @@ def _lines(file: Path) -> int:
 
 
 @pytest.mark.deep
-def test_micro_batches_that_start_at_0_again_take_no_state_from_before(shop: AssemblingShop) -> None:
-    open_tail(shop)
-    shop.go()
-    shop.forget_batches()
-    shop.put(script("p-0", "B D E", 11))
-    assert sum(r.rows for r in shop.go(files=2)) == 1
-    assert shop.written() == (8, 8)
+def test_micro_batches_that_start_at_0_again_take_no_state_from_before(assembling: AssemblingShop) -> None:
+    open_tail(assembling)
+    assembling.go()
+    assembling.forget_batches()
+    assembling.put(script("p-0", "B D E", 11))
+    assert sum(r.rows for r in assembling.go(files=2)) == 1
+    assert assembling.written() == (8, 8)
 
 
-def test_lost_state_is_an_error_that_says_what_to_do(shop: AssemblingShop) -> None:
-    open_tail(shop)
-    shop.go()
-    for file in (shop.checkpoint() / "starrocks_txn_sink" / "batches").glob("*2-*"):
+def test_lost_state_is_an_error_that_says_what_to_do(assembling: AssemblingShop) -> None:
+    open_tail(assembling)
+    assembling.go()
+    for file in (assembling.checkpoint() / "starrocks_txn_sink" / "batches").glob("*2-*"):
         file.unlink()
-    shop.put(script("p-0", "B D E", 11))
+    assembling.put(script("p-0", "B D E", 11))
     with pytest.raises(StreamingQueryException, match=r"state after micro-batch 2 .*Restore the folder"):
-        shop.go()
+        assembling.go()
 
 
 @pytest.mark.deep
-def test_rows_of_an_open_transaction_that_are_gone_are_an_error(shop: AssemblingShop) -> None:
-    shop.put(script("p-0", "B" + " D" * 600))
-    shop.put(script("p-0", "E", 602))
-    query, _, _ = shop.begin(assembly={"state_dir": str(shop.folder / "state")})
+def test_rows_of_an_open_transaction_that_are_gone_are_an_error(assembling: AssemblingShop) -> None:
+    assembling.put(script("p-0", "B" + " D" * 600))
+    assembling.put(script("p-0", "E", 602))
+    query, _, _ = assembling.begin(assembly={"state_dir": str(assembling.folder / "state")})
     assert query.awaitTermination(60)
-    assert shop.written() == (600, 600)
-    shop.forget_commit(1)
-    for file in (shop.folder / "state").glob("*/rows/*"):
+    assert assembling.written() == (600, 600)
+    assembling.forget_commit(1)
+    for file in (assembling.folder / "state").glob("*/rows/*"):
         file.unlink()
     with pytest.raises(StreamingQueryException, match="Rows of an open source transaction are missing"):
-        shop.go(assembly={"state_dir": str(shop.folder / "state")})
+        assembling.go(assembly={"state_dir": str(assembling.folder / "state")})
 
 
 @pytest.mark.deep
 @either
-def test_the_number_of_lanes_may_change_while_transactions_are_open(shop: AssemblingShop) -> None:
+def test_the_number_of_lanes_may_change_while_transactions_are_open(assembling: AssemblingShop) -> None:
     parts = [f"p-{n}" for n in range(5)]
     for first, text in ((1, "B D D"), (4, "D E B D"), (8, "E")):
-        shop.put(*(script(part, text, first) for part in parts))
-        lanes = {receipt.lane for receipt in shop.go(lanes=first, transactions="lane")}
-    assert shop.written() == (20, 20)
+        assembling.put(*(script(part, text, first) for part in parts))
+        lanes = {receipt.lane for receipt in assembling.go(lanes=first, transactions="lane")}
+    assert assembling.written() == (20, 20)
     assert lanes == {0, 1, 2, 3, 4}
-    assert len(shop.state("batches")) == 3
+    assert len(assembling.state("batches")) == 3
 
 
 @pytest.mark.deep
-def test_state_is_kept_as_long_as_sparks_own_and_no_longer(shop: AssemblingShop) -> None:
-    shop.spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
+def test_state_is_kept_as_long_as_sparks_own_and_no_longer(assembling: AssemblingShop) -> None:
+    assembling.spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
     try:
-        shop.put(script("p-0", "B" + " D" * 600))
+        assembling.put(script("p-0", "B" + " D" * 600))
         for number in range(5):
-            shop.put(script("p-0", "D " * 300, 602 + 300 * number))
-        shop.put(script("p-0", "E", 2102))
+            assembling.put(script("p-0", "D " * 300, 602 + 300 * number))
+        assembling.put(script("p-0", "E", 2102))
         for _ in range(4):
-            shop.put(script("p-1", "B D E", 3 * shop._files))
-        shop.go()
+            assembling.put(script("p-1", "B D E", 3 * assembling._files))
+        assembling.go()
     finally:
-        shop.spark.conf.unset("spark.sql.streaming.minBatchesToRetain")
-    assert shop.written() == (2104, 2104)
-    assert [name[8:12] for name in shop.state("batches")] == ["0009", "0010"]
-    assert shop.state("rows") == []
+        assembling.spark.conf.unset("spark.sql.streaming.minBatchesToRetain")
+    assert assembling.written() == (2104, 2104)
+    assert [name[8:12] for name in assembling.state("batches")] == ["0009", "0010"]
+    assert assembling.state("rows") == []
 
 
 # --- order, errors ---
@@ -174,68 +162,68 @@ def out_of_order(shop: AssemblingShop) -> None:
 
 
 @either
-def test_the_order_of_a_small_micro_batch_does_not_matter(shop: AssemblingShop) -> None:
-    out_of_order(shop)
-    assert [(r.rows, r.lane) for r in shop.go(files=2, shuffle=False)] == [(8, 0)]
-    assert shop.written() == (8, 8)
+def test_the_order_of_a_small_micro_batch_does_not_matter(assembling: AssemblingShop) -> None:
+    out_of_order(assembling)
+    assert [(r.rows, r.lane) for r in assembling.go(files=2, shuffle=False)] == [(8, 0)]
+    assert assembling.written() == (8, 8)
 
 
 @either
 @pytest.mark.usefixtures("nothing_small")
-def test_events_out_of_order_are_sorted_after_nothing_was_committed(shop: AssemblingShop) -> None:
-    out_of_order(shop)
-    assert [(r.rows, r.lane) for r in shop.go(files=2)] == [(8, 0)]
-    assert shop.written() == (8, 8)
+def test_events_out_of_order_are_sorted_after_nothing_was_committed(assembling: AssemblingShop) -> None:
+    out_of_order(assembling)
+    assert [(r.rows, r.lane) for r in assembling.go(files=2)] == [(8, 0)]
+    assert assembling.written() == (8, 8)
 
 
 @pytest.mark.deep
 @pytest.mark.usefixtures("nothing_small")
-def test_rows_that_arrive_long_before_their_begin_are_sorted_too(shop: AssemblingShop) -> None:
+def test_rows_that_arrive_long_before_their_begin_are_sorted_too(assembling: AssemblingShop) -> None:
     """The rules see the beginning of the first file alone, where a BEGIN seems to be missing."""
-    shop.put(script("p-0", "B D"))
-    shop.put(script("p-0", "D " * 31_000 + "E", 3))
-    assert [r.rows for r in shop.go(files=2)] == [31_001]
+    assembling.put(script("p-0", "B D"))
+    assembling.put(script("p-0", "D " * 31_000 + "E", 3))
+    assert [r.rows for r in assembling.go(files=2)] == [31_001]
 
 
 @pytest.mark.usefixtures("nothing_small")
-def test_without_a_shuffle_events_out_of_order_are_an_error(shop: AssemblingShop) -> None:
-    out_of_order(shop)
+def test_without_a_shuffle_events_out_of_order_are_an_error(assembling: AssemblingShop) -> None:
+    out_of_order(assembling)
     with pytest.raises(StreamingQueryException, match=r'1 came after 12.*Nothing was committed.*Set shuffle to "auto"'):
-        shop.go(files=2, shuffle=False)
-    assert shop.written() == (0, 0)
+        assembling.go(files=2, shuffle=False)
+    assert assembling.written() == (0, 0)
 
 
-def test_broken_source_transactions_fail_with_their_place_or_are_dropped(shop: AssemblingShop) -> None:
-    shop.put(script("p-0", "D E B D E"))
+def test_broken_source_transactions_fail_with_their_place_or_are_dropped(assembling: AssemblingShop) -> None:
+    assembling.put(script("p-0", "D E B D E"))
     with pytest.raises(StreamingQueryException, match=r"BEGIN was never seen.*partition=p-0, position=1"):
-        shop.go()
-    assert shop.written() == (0, 0)
-    query, _, told = shop.begin("other", assembly={"missing_begin": "drop"}, job="other")
+        assembling.go()
+    assert assembling.written() == (0, 0)
+    query, _, told = assembling.begin("other", assembly={"missing_begin": "drop"}, job="other")
     assert query.awaitTermination(60)
-    assert shop.notes() == [("p-0", 4)]
+    assert assembling.notes() == [("p-0", 4)]
     (notice,) = [event for event in told if event.name == "transaction.without_begin"]
     assert notice.fields["rows"] == 1
 
 
 @pytest.mark.deep
 @either
-def test_a_plain_frame_is_assembled_as_a_whole(shop: AssemblingShop) -> None:
-    shop.put(script("p-0", "B D E B D"), script("p-1", "B D D E"))
-    shop.put(script("p-0", "D E B D", 6))
-    frame = shop.events(shop.spark.read)
-    assemble = TransactionAssembly(lines=IN_JSON if shop.raw else None)
+def test_a_plain_frame_is_assembled_as_a_whole(assembling: AssemblingShop) -> None:
+    assembling.put(script("p-0", "B D E B D"), script("p-1", "B D D E"))
+    assembling.put(script("p-0", "D E B D", 6))
+    frame = assembling.events(assembling.spark.read)
+    assemble = TransactionAssembly(lines=IN_JSON if assembling.raw else None)
     for written in (5, 0):
-        receipts = StarRocksSink(shop.options(), assemble=assemble).write(frame)
+        receipts = StarRocksSink(assembling.options(), assemble=assemble).write(frame)
         assert sum(receipt.rows for receipt in receipts) == written
-    assert shop.written() == (5, 5)
+    assert assembling.written() == (5, 5)
 
 
-def test_counters_and_levels_reach_the_listener(shop: AssemblingShop) -> None:
-    shop.put(script("p-0", "B D D E B D"), script("p-1", "B D"))
-    shop.put(script("p-0", "B D D E B D"), script("p-0", "D", 7))
-    query, _, told = shop.begin("check point %41")
+def test_counters_and_levels_reach_the_listener(assembling: AssemblingShop) -> None:
+    assembling.put(script("p-0", "B D D E B D"), script("p-1", "B D"))
+    assembling.put(script("p-0", "B D D E B D"), script("p-0", "D", 7))
+    query, _, told = assembling.begin("check point %41")
     assert query.awaitTermination(60)
-    assert (shop.checkpoint("check point %41") / "starrocks_txn_sink" / "batches").is_dir()
+    assert (assembling.checkpoint("check point %41") / "starrocks_txn_sink" / "batches").is_dir()
     counted = [event.fields for event in told if event.name == "assembler.counted"]
     first, second = [each["counts"] for each in counted]
     assert {(one["partition"], one["position"]) for one in counted[0]["oldest"]} == {("p-0", 5), ("p-1", 1)}
@@ -249,15 +237,15 @@ def test_counters_and_levels_reach_the_listener(shop: AssemblingShop) -> None:
 DIRECT = TxnEventLines(reader="librdkafka")
 
 
-def test_lanes_read_no_other_source_than_kafka(shop: AssemblingShop) -> None:
-    shop.put(script("p-0", "B D E"))
+def test_lanes_read_no_other_source_than_kafka(assembling: AssemblingShop) -> None:
+    assembling.put(script("p-0", "B D E"))
     with pytest.raises(StreamingQueryException, match="nothing else: there is") as caught:
-        shop.go(assembly={"lines": DIRECT})
+        assembling.go(assembly={"lines": DIRECT})
     assert "Spark then reads the topic" in str(caught.value)
-    assert shop.notes() == []
+    assert assembling.notes() == []
 
 
-def test_lanes_read_no_batch_frame(shop: AssemblingShop) -> None:
-    sink = StarRocksSink(shop.options(job="direct"), assemble=TransactionAssembly(lines=DIRECT))
+def test_lanes_read_no_batch_frame(assembling: AssemblingShop) -> None:
+    sink = StarRocksSink(assembling.options(job="direct"), assemble=TransactionAssembly(lines=DIRECT))
     with pytest.raises(OptionError, match="the offsets to read are a streaming query's"):
-        sink.write(shop.events(shop.spark.read))
+        sink.write(assembling.events(assembling.spark.read))

@@ -6,25 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from pyspark.sql import SparkSession
 
 from tests.support.assembling_shop import AssemblingShop, script
-from tests.support.exactly_once_shop import open_shop
 
 pytestmark = [pytest.mark.spark, pytest.mark.deep]
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Iterator[AssemblingShop]:
-    with open_shop(AssemblingShop, spark, tmp_path) as made:
-        yield made
 
 
 def kill_at(shop: AssemblingShop, batch: int, point: str) -> None:
@@ -59,16 +50,16 @@ def kill_at(shop: AssemblingShop, batch: int, point: str) -> None:
 
 
 @pytest.mark.parametrize("point", ["before", "after"])
-def test_a_driver_killed_around_the_manifest(shop: AssemblingShop, point: str) -> None:
+def test_a_driver_killed_around_the_manifest(assembling: AssemblingShop, point: str) -> None:
     """Micro-batch 1 ends what micro-batch 0 left open, and leaves something open itself."""
-    shop.put(script("p-0", "B D D E B D D"), script("p-1", "B D"))
-    shop.put(script("p-0", "D E B D", 8), script("p-1", "D D", 3))
-    shop.put(script("p-0", "D E", 12), script("p-1", "E", 5))
-    kill_at(shop, 1, point)
-    assert shop.written() == (5, 5), "the lanes had committed"
-    assert len(shop.state("batches")) == (1 if point == "before" else 2)
-    receipts = shop.go()
+    assembling.put(script("p-0", "B D D E B D D"), script("p-1", "B D"))
+    assembling.put(script("p-0", "D E B D", 8), script("p-1", "D D", 3))
+    assembling.put(script("p-0", "D E", 12), script("p-1", "E", 5))
+    kill_at(assembling, 1, point)
+    assert assembling.written() == (5, 5), "the lanes had committed"
+    assert len(assembling.state("batches")) == (1 if point == "before" else 2)
+    receipts = assembling.go()
     assert [receipt.batch_id for receipt in receipts] == [2]
-    assert shop.written() == (10, 10)
-    assert len(shop.state("batches")) == 3
-    assert {name.split("-")[1] for name in shop.state("batches")[1:]} == {"000002"}, "the younger run's count"
+    assert assembling.written() == (10, 10)
+    assert len(assembling.state("batches")) == 3
+    assert {name.split("-")[1] for name in assembling.state("batches")[1:]} == {"000002"}, "the younger run's count"

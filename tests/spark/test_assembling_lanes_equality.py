@@ -5,36 +5,27 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from pyspark.sql import SparkSession
 
-from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksSink, assemble_transactions
 from starrocks_txn_sink.sources import parse_txn_events
 from tests.support.assembling_shop import AssemblingShop
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.stand_in(
+        *(f"CREATE DATABASE {database}" for database in ("stage", "lanes")),
+        *(
+            f"CREATE TABLE {table} (id BIGINT NOT NULL, note VARCHAR(99)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
+            for table in ("stage.a", "stage.b", "lanes.a", "lanes.b")
+        ),
+    ),
+]
 
 LEVELS = {"open", "open_rows", "state_bytes", "oldest_open"}
-
-
-@pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Iterator[AssemblingShop]:
-    with Emulator(tmp_path / "emulator") as server:
-        made = AssemblingShop(spark, server, tmp_path)
-        for database in ("stage", "lanes"):
-            made.ask(f"CREATE DATABASE {database}")
-            for table in ("a", "b"):
-                made.ask(
-                    f"CREATE TABLE {database}.{table} (id BIGINT NOT NULL, note VARCHAR(99)) PRIMARY KEY(id)"
-                    " DISTRIBUTED BY HASH(id)"
-                )
-        yield made
 
 
 def history(rng: random.Random) -> list[dict[str, Any]]:
@@ -59,26 +50,28 @@ def history(rng: random.Random) -> list[dict[str, Any]]:
 
 
 @pytest.mark.deep
-def test_both_ways_write_the_same(shop: AssemblingShop) -> None:
+def test_both_ways_write_the_same(assembling: AssemblingShop) -> None:
     events = history(random.Random(5))
     for start in range(0, len(events), len(events) // 4 + 1):
-        shop.put_lines([orjson.dumps(event) for event in events[start : start + len(events) // 4 + 1]])
-    query, _, told = shop.begin("lanes", database="lanes", job="job")
+        assembling.put_lines([orjson.dumps(event) for event in events[start : start + len(events) // 4 + 1]])
+    query, _, told = assembling.begin("lanes", database="lanes", job="job")
     assert query.awaitTermination(120)
-    lines = shop.spark.readStream.option("maxFilesPerTrigger", 1).text(str(shop.source))
+    lines = assembling.spark.readStream.option("maxFilesPerTrigger", 1).text(str(assembling.source))
     rows = assemble_transactions(parse_txn_events(lines, source_partition=None, position=None))
-    writer = rows.writeStream.foreachBatch(StarRocksSink(shop.options(database="stage", job="job")))
-    staged = writer.option("checkpointLocation", str(shop.checkpoint("stage"))).trigger(availableNow=True).start()
+    writer = rows.writeStream.foreachBatch(StarRocksSink(assembling.options(database="stage", job="job")))
+    staged = writer.option("checkpointLocation", str(assembling.checkpoint("stage"))).trigger(availableNow=True).start()
     assert staged.awaitTermination(120)
 
     for table in ("a", "b"):
-        lanes, stage = (shop.ask(f"SELECT id, note FROM {name}.{table} ORDER BY id") for name in ("lanes", "stage"))
+        lanes, stage = (
+            assembling.ask(f"SELECT id, note FROM {name}.{table} ORDER BY id") for name in ("lanes", "stage")
+        )
         assert lanes == stage
         assert len(lanes) > 10
     ledger = (
         "SELECT name, position, batch, row_count, digest FROM {}._starrocks_txn_sink_ledger WHERE kind = 'position'"
     )
-    assert sorted(shop.ask(ledger.format("lanes"))) == sorted(shop.ask(ledger.format("stage")))
+    assert sorted(assembling.ask(ledger.format("lanes"))) == sorted(assembling.ask(ledger.format("stage")))
     ours: Counter[str] = Counter()
     for event in told:
         if event.name == "assembler.counted":

@@ -19,22 +19,18 @@ BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.deep
-def test_the_guides_snippets(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Emulator(tmp_path / "emulator") as server:
-        query(server, "CREATE DATABASE shop")
-        query(
-            server,
-            "CREATE TABLE shop.customers (id BIGINT NOT NULL, name VARCHAR(64)) PRIMARY KEY(id)"
-            " DISTRIBUTED BY HASH(id)",
-        )
-        names: dict[str, Any] = {"spark": spark, "load_url": server.load_url, "query_url": server.query_url}
-        checked = 0
-        for kind, content in BLOCK.findall(GUIDE.read_text()):
-            if kind == "python":
-                capsys.readouterr()
-                exec(content, names)
-            else:
-                checked += 1
-                assert capsys.readouterr().out.strip() == content.strip()
-        assert checked == 7
-        assert query(server, "SELECT id, name FROM shop.customers") == [(7, "Bob")]
+@pytest.mark.stand_in(
+    "CREATE TABLE shop.customers (id BIGINT NOT NULL, name VARCHAR(64)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
+)
+def test_the_guides_snippets(spark: SparkSession, server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {"spark": spark, "load_url": server.load_url, "query_url": server.query_url}
+    checked = 0
+    for kind, content in BLOCK.findall(GUIDE.read_text()):
+        if kind == "python":
+            capsys.readouterr()
+            exec(content, names)
+        else:
+            checked += 1
+            assert capsys.readouterr().out.strip() == content.strip()
+    assert checked == 7
+    assert query(server, "SELECT id, name FROM shop.customers") == [(7, "Bob")]

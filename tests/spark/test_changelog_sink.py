@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
 from random import Random
@@ -13,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from starrocks_emulator.server import Emulator
-from starrocks_emulator.settings import RowOrder, Settings
+from starrocks_emulator.settings import RowOrder
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.changelog import from_changelog, to_starrocks_ops
 from tests.support.changelog_feed import Feed
@@ -34,22 +33,14 @@ DEBEZIUM = {"c, r": "INSERT", "u": "UPDATE_BEFORE, UPDATE_AFTER", "d": "DELETE"}
 Row = tuple[Any, ...]
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Emulator]:
-    """A stand-in that applies the rows of a transaction in an arbitrary order, as a server may."""
-    with Emulator(tmp_path / "emulator", Settings(row_order=RowOrder.ARBITRARY, row_order_seed=5)) as emulator:
-        query(emulator, "CREATE DATABASE shop")
-        for table, columns in TABLES.items():
-            keys = ", ".join(KEYS[table])
-            columns = ", ".join(
-                column + (" NOT NULL" if column.split()[0] in KEYS[table] else "") for column in columns.split(", ")
-            )
-            query(
-                emulator,
-                f"CREATE TABLE shop.{table} ({columns.replace('STRING', 'VARCHAR(64)')}) PRIMARY KEY({keys})"
-                f" DISTRIBUTED BY HASH({keys})",
-            )
-        yield emulator
+def _ddl(table: str) -> str:
+    columns = TABLES[table].replace("STRING", "VARCHAR(64)").split(", ")
+    made = [column + " NOT NULL" * (column.split()[0] in KEYS[table]) for column in columns]
+    keys = ", ".join(KEYS[table])
+    return f"CREATE TABLE shop.{table} ({', '.join(made)}) PRIMARY KEY({keys}) DISTRIBUTED BY HASH({keys})"
+
+
+in_any_order = pytest.mark.stand_in(*map(_ddl, TABLES), row_order=RowOrder.ARBITRARY, row_order_seed=5)
 
 
 class Source:
@@ -119,6 +110,7 @@ def operations(events: DataFrame, table: str) -> DataFrame:
     return to_starrocks_ops(changes, sink_key=KEYS[table], sequence="lsn").withColumn("table", F.lit(table))
 
 
+@in_any_order
 def test_the_tables_equal_the_source(spark: SparkSession, server: Emulator, tmp_path: Path) -> None:
     source, feed = Source(seed=11), Feed(spark, tmp_path, EVENTS)
     parts = [operations(feed.frame, table) for table in TABLES]
@@ -143,6 +135,7 @@ def test_the_tables_equal_the_source(spark: SparkSession, server: Emulator, tmp_
     assert running.exception() is None
 
 
+@in_any_order
 @pytest.mark.deep
 def test_without_the_last_change_per_key_an_arbitrary_order_decides(spark: SparkSession, server: Emulator) -> None:
     """Why `to_starrocks_ops` chooses before the load: the same changes, written as they are, end otherwise."""

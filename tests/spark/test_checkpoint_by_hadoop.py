@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Receipt, StarRocksSink, TransactionAssembly
 from starrocks_txn_sink.assembler.rules.directory import StateNotRead, StateNotWritten
 from starrocks_txn_sink.sink import manifest_log
@@ -32,14 +30,6 @@ def hadoop(spark: SparkSession, authority: str, folder: Path) -> str:
     return f"viewfs://{authority}/state"
 
 
-@pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Iterator[AssemblingShop]:
-    with Emulator(tmp_path / "emulator") as server:
-        made = AssemblingShop(spark, server, tmp_path)
-        yield made
-        assert made.open_labels() == []
-
-
 def go(shop: AssemblingShop, uri: str, lanes: int) -> list[int]:
     receipts: list[Receipt] = []
 
@@ -55,47 +45,47 @@ def go(shop: AssemblingShop, uri: str, lanes: int) -> list[int]:
 
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_open_transactions_wait_there_over_micro_batches_and_a_restart(
-    shop: AssemblingShop, tmp_path: Path, lanes: int, monkeypatch: pytest.MonkeyPatch
+    assembling: AssemblingShop, tmp_path: Path, lanes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("starrocks_txn_sink.sink.manifest_log.INLINE_LIMIT", 2000)  # so files are written, too
-    uri = hadoop(shop.spark, f"open{lanes}", tmp_path / "far")
-    shop.put(script("p-0", "B " + "D " * 500), script("p-1", "B D D"))
-    shop.put(script("p-0", "D", 502))
-    assert go(shop, uri, lanes) == []
+    uri = hadoop(assembling.spark, f"open{lanes}", tmp_path / "far")
+    assembling.put(script("p-0", "B " + "D " * 500), script("p-1", "B D D"))
+    assembling.put(script("p-0", "D", 502))
+    assert go(assembling, uri, lanes) == []
     state = tmp_path / "far" / "checkpoint" / "starrocks_txn_sink"
     assert {"batches", "owners", "rows"} <= {each.name for each in state.iterdir()}
     wait_until(lambda: not list(state.rglob("*.tmp")))  # proofs are written in a thread
-    shop.put(script("p-0", "D E", 503), script("p-1", "E", 4))
-    assert sum(go(shop, uri, lanes)) == 504
-    assert len(shop.notes()) == 504
+    assembling.put(script("p-0", "D E", 503), script("p-1", "E", 4))
+    assert sum(go(assembling, uri, lanes)) == 504
+    assert len(assembling.notes()) == 504
 
 
 def test_more_than_the_driver_may_hold_is_an_error_and_no_loss(
-    shop: AssemblingShop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    assembling: AssemblingShop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uri = hadoop(shop.spark, "much", tmp_path / "far")
-    shop.put(script("p-0", "B D E"))
-    shop.put(script("p-0", "B " + "D " * 500, 4))
+    uri = hadoop(assembling.spark, "much", tmp_path / "far")
+    assembling.put(script("p-0", "B D E"))
+    assembling.put(script("p-0", "B " + "D " * 500, 4))
     monkeypatch.setattr(manifest_log, "RELAY_LIMIT", 1000)
     with pytest.raises(StreamingQueryException, match="only the driver reaches"):
-        go(shop, uri, 1)
-    shop.put(script("p-0", "E", 505))
+        go(assembling, uri, 1)
+    assembling.put(script("p-0", "E", 505))
     monkeypatch.setattr(manifest_log, "RELAY_LIMIT", 1 << 20)
-    go(shop, uri, 1)
-    assert len(shop.notes()) == 501
+    go(assembling, uri, 1)
+    assert len(assembling.notes()) == 501
 
 
 def test_rows_that_are_missing_after_a_restart_are_named(
-    shop: AssemblingShop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    assembling: AssemblingShop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("starrocks_txn_sink.sink.manifest_log.INLINE_LIMIT", 0)
-    uri = hadoop(shop.spark, "lost", tmp_path / "far")
-    shop.put(script("p-0", "B D D"))
-    go(shop, uri, 1)
+    uri = hadoop(assembling.spark, "lost", tmp_path / "far")
+    assembling.put(script("p-0", "B D D"))
+    go(assembling, uri, 1)
     shutil.rmtree(tmp_path / "far" / "checkpoint" / "starrocks_txn_sink" / "rows")
-    shop.put(script("p-0", "E", 4))
+    assembling.put(script("p-0", "E", 4))
     with pytest.raises(StreamingQueryException, match="Rows of an open source transaction are missing"):
-        go(shop, uri, 1)
+        go(assembling, uri, 1)
 
 
 def test_the_directory_is_one_as_any_other(spark: SparkSession, tmp_path: Path) -> None:

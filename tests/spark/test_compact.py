@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession, functions as F
+from pyspark.sql import functions as F
 
-from starrocks_emulator.server import Emulator
-from starrocks_emulator.settings import RowOrder, Settings
+from starrocks_emulator.settings import RowOrder
 from starrocks_txn_sink import (
     StarRocksDataSource,
     StarRocksSink,
@@ -28,21 +26,17 @@ from starrocks_txn_sink.sources import parse_txn_events
 from tests.support.assembling_shop import IN_JSON
 from tests.support.exactly_once_shop import SCHEMA, Shop
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.stand_in(
+        "CREATE TABLE shop.accounts (id BIGINT NOT NULL, balance BIGINT, moved BIGINT) PRIMARY KEY(id)"
+        " DISTRIBUTED BY HASH(id)",
+        row_order=RowOrder.ARBITRARY,
+        row_order_seed=5,
+    ),
+]
 
 Row = tuple[Any, ...]
-
-
-@pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
-    with Emulator(tmp_path / "emulator", Settings(row_order=RowOrder.ARBITRARY, row_order_seed=5)) as server:
-        made = Shop(spark, server, tmp_path)
-        made.ask(
-            "CREATE TABLE shop.accounts (id BIGINT NOT NULL, balance BIGINT, moved BIGINT) PRIMARY KEY(id)"
-            " DISTRIBUTED BY HASH(id)"
-        )
-        yield made
-        assert made.open_labels() == []
 
 
 def change(partition: str, position: int, seq: int, table: str, row: dict[str, Any], *, end: bool = False) -> Row:

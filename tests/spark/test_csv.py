@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,13 +20,6 @@ ROWS = 80
 DOCUMENTS = ("jt", "js")
 COLUMNS = [name for name in PAIRS if name not in NESTED or name in DOCUMENTS]
 CSV = {"format": "csv"}
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Any:
-    with Emulator(tmp_path / "emulator") as emulator:
-        query(emulator, "CREATE DATABASE shop")
-        yield emulator
 
 
 def writable(value: Any) -> Any:

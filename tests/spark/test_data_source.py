@@ -12,8 +12,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from starrocks_emulator.server import Emulator
-from starrocks_txn_sink import StarRocksDataSource, TableRoute, lane_partitioned
+from starrocks_txn_sink import TableRoute, lane_partitioned
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.operations.recover import inspect_job
 from starrocks_txn_sink.sink import lane_layout
@@ -24,18 +23,9 @@ from tests.crash.query_proxy import QueryProxy
 from tests.crash.workload import Verdict
 from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("data_source")]
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "data-source.md"
-
-
-@pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
-    spark.dataSource.register(StarRocksDataSource)
-    with Emulator(tmp_path / "emulator") as server:
-        made = Shop(spark, server, tmp_path)
-        yield made
-        assert made.open_labels() == []
 
 
 def save(frame: DataFrame, mode: str = "append", **options: str) -> None:
@@ -278,18 +268,17 @@ def test_streams_need_a_job_and_spark_to_let_lanes_be_sorted(shop: Shop) -> None
 
 
 @pytest.mark.deep
-def test_a_failed_task_is_taken_over_by_its_retry(tmp_path: Path) -> None:
+def test_a_failed_task_is_taken_over_by_its_retry(bare_shop: Shop, tmp_path: Path) -> None:
     """More rows than are kept for another try (`retry_buffer_bytes`): Spark has to compute them again."""
-    driver = DriverProcess(tmp_path / "spark", "local[2,3]")
+    shop, driver = bare_shop, DriverProcess(tmp_path / "spark", "local[2,3]")
     try:
-        with Emulator(tmp_path / "emulator") as server, QueryProxy(server.query_port) as proxy:
-            shop = Shop(None, server, tmp_path)
+        with QueryProxy(shop.server.query_port) as proxy:
             for sql in workload.ddl("site"):
                 shop.ask(sql)
             workload.write_source(tmp_path / "events")
             shop.fault({"operation": "load", "table": "debits", "nth": 2, "action": "drop", "when": "after"})
             driver.ready()
-            options = {"load_url": server.load_url, "query_url": proxy.url, "database": "site", "job": "retried"}
+            options = {"load_url": shop.server.load_url, "query_url": proxy.url, "database": "site", "job": "retried"}
             driver.run(
                 {
                     "source": str(tmp_path / "events"),
@@ -304,6 +293,5 @@ def test_a_failed_task_is_taken_over_by_its_retry(tmp_path: Path) -> None:
             assert len(claims) == 1
             seen = workload.judge(shop.ask(workload.JUDGEMENT.format("site")), workload.expected())
             assert seen == Verdict()
-            assert shop.open_labels() == []
     finally:
         driver.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from urllib.request import urlopen
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import StarRocksSink
 from starrocks_txn_sink.errors import Fenced, SourceChanged
@@ -19,16 +17,10 @@ from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.operations.recover import inspect_job
 from starrocks_txn_sink.telemetry import Event
 from tests.crash.query_proxy import QueryProxy
-from tests.support.exactly_once_shop import Shop, open_shop, rows_of
+from tests.support.exactly_once_shop import Shop, rows_of
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
-    with open_shop(Shop, spark, tmp_path) as made:
-        yield made
 
 
 def ledger(shop: Shop) -> list[tuple[Any, ...]]:

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
-from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksSink
 from starrocks_txn_sink.errors import InputError
 from tests.crash import workload
@@ -27,12 +25,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.spark
 
 _SOON = 60.0  # seconds within which a label that was left open is rolled back; by itself it would stay for 120
-
-
-@pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
-    with Emulator(tmp_path / "emulator") as server:
-        yield Shop(spark, server, tmp_path)
 
 
 class Drivers:
@@ -98,10 +90,10 @@ def test_an_exception_in_one_lane_leaves_no_label_of_the_others_open(shop: Shop)
 
 
 @pytest.mark.deep
-def test_a_failed_task_is_taken_over_by_its_retry(drivers: Drivers, tmp_path: Path) -> None:
+def test_a_failed_task_is_taken_over_by_its_retry(drivers: Drivers, bare_shop: Shop) -> None:
     """More rows than are kept for another try (`retry_buffer_bytes`): Spark has to compute them again."""
-    with Emulator(tmp_path / "emulator") as server, QueryProxy(server.query_port) as proxy:
-        shop = Shop(None, server, tmp_path)
+    shop = bare_shop
+    with QueryProxy(shop.server.query_port) as proxy:
         task = site(shop, query_url=proxy.url, job="retried", retry_buffer_bytes=1)
         shop.fault({"operation": "load", "table": "debits", "nth": 2, "action": "drop", "when": "after"})
         driver = drivers.living()
@@ -113,30 +105,28 @@ def test_a_failed_task_is_taken_over_by_its_retry(drivers: Drivers, tmp_path: Pa
         assert len(claims) == 1
         seen = workload.judge(shop.ask(workload.JUDGEMENT.format("site")), workload.expected())
         assert seen == Verdict()
-        assert shop.open_labels() == []
 
 
 @pytest.mark.deep
 def test_a_driver_that_gets_sigterm_rolls_back_what_is_open_and_ends_by_the_signal(
-    drivers: Drivers, tmp_path: Path
+    drivers: Drivers, bare_shop: Shop
 ) -> None:
     """Also what the lane begins again when its label is rolled back: the driver has Spark end its tasks."""
-    with Emulator(tmp_path / "emulator") as server:
-        shop = Shop(None, server, tmp_path)
-        task = site(shop, job="ended")
-        shop.fault({"operation": "load", "table": "debits", "action": "delay", "when": "after", "seconds": 120})
-        driver = drivers.living()
-        try:
-            driver.run(task)
-            wait_until(lambda: server.faults.report()["applied"])
-            assert len(shop.open_labels()) == 1
-            began = time.monotonic()
-            assert driver.terminate(_SOON) == -signal.SIGTERM
-        finally:
-            drivers.stop()
-        assert time.monotonic() - began < _SOON + 10  # the JVM and its workers end after it
-        assert shop.open_labels() == []
-        assert shop.ask("SELECT count(*) FROM site.debits") == [(0,)]
+    shop = bare_shop
+    task = site(shop, job="ended")
+    shop.fault({"operation": "load", "table": "debits", "action": "delay", "when": "after", "seconds": 120})
+    driver = drivers.living()
+    try:
+        driver.run(task)
+        wait_until(lambda: shop.server.faults.report()["applied"])
+        assert len(shop.open_labels()) == 1
+        began = time.monotonic()
+        assert driver.terminate(_SOON) == -signal.SIGTERM
+    finally:
+        drivers.stop()
+    assert time.monotonic() - began < _SOON + 10  # the JVM and its workers end after it
+    assert shop.open_labels() == []
+    assert shop.ask("SELECT count(*) FROM site.debits") == [(0,)]
 
 
 def site(shop: Shop, **options: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksSink
@@ -52,9 +51,9 @@ ROWS = {
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    with Emulator(tmp_path / "emulator") as server:
-        yield Shop(None, server, tmp_path)
+def hanging_shop(server: Emulator, tmp_path: Path) -> Shop:
+    """A label may stay open: after a commit without an answer nobody rolls it back."""
+    return Shop(None, server, tmp_path)
 
 
 def quick(shop: Shop, seconds: float = _DEADLINE, **changes: Any) -> SinkOptions:
@@ -127,16 +126,21 @@ def ends(work: Callable[[float], object], met: Callable[[], object], *kinds: typ
     ],
     ids=lambda value: value["operation"] if isinstance(value, dict) else "",
 )
-def test_a_lane_ends_by_its_deadline_wherever_the_server_hangs(shop: Shop, rule: dict[str, Any], place: str) -> None:
-    session = open_session(shop.options(), "run", "test", "checkpoint")
-    left = Left(shop.server.fe_port, shop.server.be_port, shop.server.query_port)
-    shop.fault({**rule, "action": "hang", "seconds": _BEHIND})
+def test_a_lane_ends_by_its_deadline_wherever_the_server_hangs(
+    hanging_shop: Shop, rule: dict[str, Any], place: str
+) -> None:
+    session = open_session(hanging_shop.options(), "run", "test", "checkpoint")
+    left = Left(hanging_shop.server.fe_port, hanging_shop.server.be_port, hanging_shop.server.query_port)
+    hanging_shop.fault({**rule, "action": "hang", "seconds": _BEHIND})
     said = ends(
-        lambda seconds: write(quick(shop, seconds), session), lambda: hits(shop), DeadlineExceeded, OutcomeUnknown
+        lambda seconds: write(quick(hanging_shop, seconds), session),
+        lambda: hits(hanging_shop),
+        DeadlineExceeded,
+        OutcomeUnknown,
     )
     assert any(word in said for word in place.split("|")), said
     assert "deadline" in said
-    shop.fault()
+    hanging_shop.fault()
     left.gone()
 
 
@@ -151,13 +155,15 @@ def test_a_lane_ends_by_its_deadline_wherever_the_server_hangs(shop: Shop, rule:
         pytest.param("SELECT name, position", "ReadPositions", marks=pytest.mark.deep),
     ],
 )
-def test_a_take_over_ends_by_its_deadline_wherever_the_query_port_hangs(shop: Shop, statement: str, place: str) -> None:
-    with QueryProxy(shop.server.query_port) as proxy:
+def test_a_take_over_ends_by_its_deadline_wherever_the_query_port_hangs(
+    hanging_shop: Shop, statement: str, place: str
+) -> None:
+    with QueryProxy(hanging_shop.server.query_port) as proxy:
         holds = [proxy.hold(statement) for _ in range(9)]
-        left = Left(proxy.port, shop.server.fe_port)
+        left = Left(proxy.port, hanging_shop.server.fe_port)
 
         def take_over(seconds: float) -> object:
-            return open_session(quick(shop, seconds, query_url=proxy.url), "run", "test", "checkpoint")
+            return open_session(quick(hanging_shop, seconds, query_url=proxy.url), "run", "test", "checkpoint")
 
         said = ends(take_over, lambda: any(hold.reached.is_set() for hold in holds), StarRocksSinkError)
         assert "deadline" in said.lower() or "did not answer" in said
@@ -165,59 +171,56 @@ def test_a_take_over_ends_by_its_deadline_wherever_the_query_port_hangs(shop: Sh
         assert left.rest() == []
 
 
-def test_a_query_port_that_accepts_and_never_greets(shop: Shop) -> None:
+def test_a_query_port_that_accepts_and_never_greets(hanging_shop: Shop) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        options = quick(shop, query_url=f"mysql://127.0.0.1:{silent.getsockname()[1]}")
+        options = quick(hanging_shop, query_url=f"mysql://127.0.0.1:{silent.getsockname()[1]}")
         fails_in_time(lambda: open_session(options, "run", "test", "checkpoint"), StarRocksSinkError)
 
 
-def test_an_owner_check_that_hangs_ends_by_the_deadline(shop: Shop) -> None:
-    with QueryProxy(shop.server.query_port) as proxy:
-        session = open_session(shop.options(query_url=proxy.url), "run", "test", "checkpoint")
-        left = Left(proxy.port, shop.server.fe_port, shop.server.be_port)
+def test_an_owner_check_that_hangs_ends_by_the_deadline(hanging_shop: Shop) -> None:
+    with QueryProxy(hanging_shop.server.query_port) as proxy:
+        session = open_session(hanging_shop.options(query_url=proxy.url), "run", "test", "checkpoint")
+        left = Left(proxy.port, hanging_shop.server.fe_port, hanging_shop.server.be_port)
         holds = [proxy.hold("SELECT kind, name, token") for _ in range(9)]
 
         def one_lane(seconds: float) -> object:
-            return write(quick(shop, seconds, query_url=proxy.url), session)
+            return write(quick(hanging_shop, seconds, query_url=proxy.url), session)
 
         said = ends(one_lane, lambda: any(hold.reached.is_set() for hold in holds), DeadlineExceeded)
         assert "check" in said or "ledger" in said
         left.gone()
-    assert shop.open_labels() == []
-    assert shop.written() == (0, 0)
+    assert hanging_shop.open_labels() == []
+    assert hanging_shop.written() == (0, 0)
 
 
 @pytest.mark.parametrize(
     "operation", ["load", "commit", *(pytest.param(name, marks=pytest.mark.deep) for name in ("begin", "load_probe"))]
 )
-def test_an_answer_that_cannot_get_better_ends_the_lane_at_once(shop: Shop, operation: str) -> None:
-    session = open_session(shop.options(), "run", "test", "checkpoint")
+def test_an_answer_that_cannot_get_better_ends_the_lane_at_once(hanging_shop: Shop, operation: str) -> None:
+    session = open_session(hanging_shop.options(), "run", "test", "checkpoint")
     refusal = {"operation": operation, "action": "answer", "when": "before", "status": 413, "body": "<html>"}
-    shop.fault(refusal, *({"operation": name, "action": "delay", "seconds": 0} for name in ("begin", "rollback")))
-    said = fails_in_time(lambda: write(shop.options(), session), HttpRefused)
+    hanging_shop.fault(
+        refusal, *({"operation": name, "action": "delay", "seconds": 0} for name in ("begin", "rollback"))
+    )
+    said = fails_in_time(lambda: write(hanging_shop.options(), session), HttpRefused)
     assert "HTTP 413" in said
     assert "lower chunk_bytes" in said
     if operation != "begin":
-        assert shop.requests()["begin"] == 1
-    assert shop.written() == (0, 0)
+        assert hanging_shop.requests()["begin"] == 1
+    assert hanging_shop.written() == (0, 0)
 
 
 @pytest.mark.deep
 @pytest.mark.spark
-def test_a_whole_job_ends_when_the_server_hangs_and_leaves_nothing_on_the_driver(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    with Emulator(tmp_path / "emulator") as server:
-        shop = Shop(spark, server, tmp_path)
-        left = Left(server.fe_port, server.be_port, server.query_port)
-        shop.fault({"operation": "load", "table": "items", "action": "hang", "seconds": _BEHIND})
+def test_a_whole_job_ends_when_the_server_hangs_and_leaves_nothing_on_the_driver(shop: Shop) -> None:
+    left = Left(shop.server.fe_port, shop.server.be_port, shop.server.query_port)
+    shop.fault({"operation": "load", "table": "items", "action": "hang", "seconds": _BEHIND})
 
-        def job(seconds: float) -> None:
-            StarRocksSink(quick(shop, seconds)).write(shop.frame(rows_of("p-0", [1])))
+    def job(seconds: float) -> None:
+        StarRocksSink(quick(shop, seconds)).write(shop.frame(rows_of("p-0", [1])))
 
-        said = ends(job, lambda: hits(shop), DeadlineExceeded)
-        assert "deadline" in said
-        left.gone()
-        shop.fault()
-        assert shop.open_labels() == []
-        assert shop.written() == (0, 0)
+    said = ends(job, lambda: hits(shop), DeadlineExceeded)
+    assert "deadline" in said
+    left.gone()
+    shop.fault()
+    assert shop.written() == (0, 0)

@@ -4,8 +4,6 @@ row (wire contract 5.6), so the sink fills what is missing."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +24,15 @@ from starrocks_txn_sink.telemetry import Event
 from tests.support.query_port import query
 from tests.unit.rows.test_released_content import KEY_ONLY, REQUIRED
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.stand_in(
+        "CREATE TABLE shop.people (id BIGINT NOT NULL, name VARCHAR(32) NOT NULL, amount DECIMAL(10,2) NOT NULL"
+        " DEFAULT '7', day DATE NOT NULL, at DATETIME NOT NULL, good BOOLEAN NOT NULL, doc JSON NOT NULL,"
+        " tags ARRAY<STRING> NOT NULL, `größe` INT NOT NULL, note VARCHAR(9)) PRIMARY KEY(id)"
+        " DISTRIBUTED BY HASH(id)"
+    ),
+]
 
 MARKS = "source_partition string, position long, seq long, transaction_end boolean, op string"
 FULL: dict[str, Any] = {
@@ -41,20 +47,6 @@ FULL: dict[str, Any] = {
     "größe": 3,
     "note": None,
 }
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path / "emulator") as emulator:
-        query(emulator, "CREATE DATABASE shop")
-        query(
-            emulator,
-            "CREATE TABLE shop.people (id BIGINT NOT NULL, name VARCHAR(32) NOT NULL, amount DECIMAL(10,2) NOT NULL"
-            " DEFAULT '7', day DATE NOT NULL, at DATETIME NOT NULL, good BOOLEAN NOT NULL, doc JSON NOT NULL,"
-            " tags ARRAY<STRING> NOT NULL, `größe` INT NOT NULL, note VARCHAR(9)) PRIMARY KEY(id)"
-            " DISTRIBUTED BY HASH(id)",
-        )
-        yield emulator
 
 
 def options(server: Emulator, **changes: Any) -> SinkOptions:

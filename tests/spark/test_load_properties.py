@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,21 +12,14 @@ from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.errors import OptionError, RowsRejected
 from tests.support.query_port import query
 
-pytestmark = pytest.mark.spark
-
-DDL = (
-    "CREATE TABLE shop.t (id BIGINT NOT NULL, a INT, b VARCHAR(9) DEFAULT 'new') PRIMARY KEY(id)"
-    " DISTRIBUTED BY HASH(id)"
-)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path / "emulator") as emulator:
-        query(emulator, "CREATE DATABASE shop")
-        query(emulator, DDL)
-        query(emulator, "INSERT INTO shop.t VALUES (1, 10, 'old'), (2, 20, 'old')")
-        yield emulator
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.stand_in(
+        "CREATE TABLE shop.t (id BIGINT NOT NULL, a INT, b VARCHAR(9) DEFAULT 'new') PRIMARY KEY(id)"
+        " DISTRIBUTED BY HASH(id)",
+        "INSERT INTO shop.t VALUES (1, 10, 'old'), (2, 20, 'old')",
+    ),
+]
 
 
 def write(server: Emulator, frame: DataFrame, properties: dict[str, str], **changes: Any) -> None:

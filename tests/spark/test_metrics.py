@@ -6,14 +6,12 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession, functions as F
+from pyspark.sql import functions as F
 
-from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import MetricsServer, StarRocksSink, TableRoute, TransactionAssembly
 from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of
 from tests.support.waiting import wait_until
@@ -22,12 +20,6 @@ pytestmark = pytest.mark.spark
 
 REFUSED = {"operation": "commit", "action": "answer", "body": '{"Status": "FAILED", "Message": "quorum"}'}
 FOR_GOOD = {**REFUSED, "body": '{"Status": "FAILED", "Message": "too many filtered rows"}'}
-
-
-@pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
-    with Emulator(tmp_path / "emulator") as server:
-        yield Shop(spark, server, tmp_path)
 
 
 @pytest.fixture

@@ -18,20 +18,19 @@ PAGE = Path(__file__).parents[2] / "docs" / "guides" / "migration.md"
 BLOCK = re.compile(r"^```(python|sql|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def test_the_pages_snippets(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.stand_in("CREATE DATABASE test")
+def test_the_pages_snippets(spark: SparkSession, server: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STARROCKS_PASSWORD", "x")
-    with Emulator(tmp_path / "emulator") as server:
-        query(server, "CREATE DATABASE test")
-        addresses = {"fe_http_url": server.load_url, "fe_jdbc_url": f"jdbc:{server.query_url}"}
-        names: dict[str, Any] = {"spark": spark, **addresses}
-        found: list[tuple[Any, ...]] = []
-        checked = 0
-        for kind, content in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
-            if kind == "python":
-                exec(content, names)
-            elif kind == "sql":
-                found = query(server, content)
-            else:
-                checked += 1
-                assert [line.split() for line in content.splitlines()[1:]] == [list(map(str, row)) for row in found]
-        assert checked == 3
+    addresses = {"fe_http_url": server.load_url, "fe_jdbc_url": f"jdbc:{server.query_url}"}
+    names: dict[str, Any] = {"spark": spark, **addresses}
+    found: list[tuple[Any, ...]] = []
+    checked = 0
+    for kind, content in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
+        if kind == "python":
+            exec(content, names)
+        elif kind == "sql":
+            found = query(server, content)
+        else:
+            checked += 1
+            assert [line.split() for line in content.splitlines()[1:]] == [list(map(str, row)) for row in found]
+    assert checked == 3

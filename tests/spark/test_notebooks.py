@@ -18,21 +18,13 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 from starrocks_txn_sink import StarRocksSink, TransactionAssembly
 from starrocks_txn_sink.spark_version import SPARK, STREAM_DATA_SOURCE
 from tests.support.assembling_shop import IN_JSON, AssemblingShop, script
-from tests.support.exactly_once_shop import SCHEMA, Shop, open_shop, rows_of
+from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
 STREAM_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 POLLING = {"processingTime": "100 milliseconds"}
-
-
-@pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
-    with open_shop(Shop, spark, tmp_path) as made:
-        yield made
-        for query in spark.streams.active:
-            query.stop()
 
 
 def begin(
@@ -127,31 +119,30 @@ def test_a_query_goes_on_with_the_same_sink_after_an_exception(shop: Shop, faili
 
 
 @pytest.mark.deep
-def test_a_sink_that_assembles_goes_on_after_an_exception(spark: SparkSession, tmp_path: Path) -> None:
-    with open_shop(AssemblingShop, spark, tmp_path) as shop:
-        sink = StarRocksSink(shop.options(), assemble=TransactionAssembly(lines=IN_JSON))
+def test_a_sink_that_assembles_goes_on_after_an_exception(assembling: AssemblingShop) -> None:
+    sink = StarRocksSink(assembling.options(), assemble=TransactionAssembly(lines=IN_JSON))
 
-        def run() -> None:
-            lines = shop.events(spark.readStream.option("maxFilesPerTrigger", 1))
-            writer = lines.writeStream.foreachBatch(sink).option("checkpointLocation", str(shop.checkpoint()))
-            writer.trigger(availableNow=True).start().awaitTermination(60)
+    def run() -> None:
+        lines = assembling.events(assembling.spark.readStream.option("maxFilesPerTrigger", 1))
+        writer = lines.writeStream.foreachBatch(sink).option("checkpointLocation", str(assembling.checkpoint()))
+        writer.trigger(availableNow=True).start().awaitTermination(60)
 
-        shop.put(script("p-0", "B D E B D"))
-        file = shop.put(script("p-0", "D E", first=6))
-        whole = file.read_text()
+    assembling.put(script("p-0", "B D E B D"))
+    file = assembling.put(script("p-0", "D E", first=6))
+    whole = file.read_text()
 
-        def put(text: str) -> None:
-            file.write_text(text)
-            os.utime(file, (2, 2))
+    def put(text: str) -> None:
+        file.write_text(text)
+        os.utime(file, (2, 2))
 
-        put(whole.replace('"END"', '"WHAT"'))
-        with pytest.raises(StreamingQueryException, match="InputError"):
-            run()
-        put(whole)
+    put(whole.replace('"END"', '"WHAT"'))
+    with pytest.raises(StreamingQueryException, match="InputError"):
         run()
-        shop.put(script("p-0", "B D E", first=8))
-        run()
-        assert shop.notes() == [("p-0", at) for at in (2, 5, 6, 9)]
+    put(whole)
+    run()
+    assembling.put(script("p-0", "B D E", first=8))
+    run()
+    assert assembling.notes() == [("p-0", at) for at in (2, 5, 6, 9)]
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["same-sink", "new-sink"])

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 
-from starrocks_emulator.server import Emulator
 from tests.support.depth import is_deep
 from tests.support.exactly_once_shop import Shop, rows_of
 from tests.support.waiting import wait_until
@@ -18,12 +14,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.spark
 
 AWAY = {"action": "answer", "status": 503, "body": ""}
-
-
-@pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
-    with Emulator(tmp_path / "emulator") as server:
-        yield Shop(spark, server, tmp_path)
 
 
 def tries(shop: Shop) -> int:

@@ -5,34 +5,29 @@ Such a row could forge a position, and the next rows of that source partition wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession, functions as F
+from pyspark.sql import DataFrame, functions as F
 
-from starrocks_emulator.server import Emulator
-from starrocks_txn_sink import StarRocksDataSource, StarRocksSink, TransactionAssembly, TxnEventLines, lane_partitioned
+from starrocks_txn_sink import StarRocksSink, TransactionAssembly, TxnEventLines, lane_partitioned
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Position, position_rows
 from tests.support.exactly_once_shop import Shop, rows_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("data_source")]
 
 ROW = "a forged label"  # Spark's text of an error has random ids, so the number of a position may come up in it
 FORGED = bytes(position_rows("test", [Position("p-0", 999, "c", 0, ROW, 1, "")], "2026-01-01 00:00:00"))[1:].decode()
 
 
 @pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
-    spark.dataSource.register(StarRocksDataSource)
-    with Emulator(tmp_path / "emulator") as server:
-        made = Shop(spark, server, tmp_path)
-        StarRocksSink(made.options()).write(made.frame(rows_of("p-0", [1])))  # the ledger is there
-        yield made
-        assert made.open_labels() == []
+def shop(shop: Shop) -> Shop:
+    """The ledger is there."""
+    StarRocksSink(shop.options()).write(shop.frame(rows_of("p-0", [1])))
+    return shop
 
 
 def forged(table: str) -> list[tuple[Any, ...]]:

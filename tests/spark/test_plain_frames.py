@@ -12,10 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession, functions as F, types as T
+from pyspark.sql import DataFrame, functions as F, types as T
 
-from starrocks_emulator.server import Emulator
-from starrocks_txn_sink import StarRocksDataSource, StarRocksSink, TableRoute
+from starrocks_txn_sink import StarRocksSink, TableRoute
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.segments import TaskRepeated
 from starrocks_txn_sink.sink import plain_frames
@@ -23,28 +22,15 @@ from starrocks_txn_sink.sink.plain_frames import PlainFrameWriter
 from tests.support.exactly_once_shop import Shop
 from tests.support.plain_frame_driver import ROWS
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.usefixtures("data_source"),
+    pytest.mark.stand_in("CREATE TABLE shop.plain (id BIGINT NOT NULL, name VARCHAR(9)) DUPLICATE KEY(id)"),
+]
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = "SELECT count(*) FROM information_schema.loads WHERE STATE = 'FINISHED' AND LABEL LIKE '%frame%'"
 PLAIN = T.StructType([T.StructField("id", T.LongType()), T.StructField("name", T.StringType())])
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Shop]:
-    """A shop without Spark."""
-    with Emulator(tmp_path / "emulator") as running:
-        made = Shop(None, running, tmp_path)
-        made.ask("CREATE TABLE shop.plain (id BIGINT NOT NULL, name VARCHAR(9)) DUPLICATE KEY(id)")
-        yield made
-        assert made.open_labels() == []
-
-
-@pytest.fixture
-def shop(spark: SparkSession, server: Shop) -> Shop:
-    spark.dataSource.register(StarRocksDataSource)
-    server._spark = spark
-    return server
 
 
 def addresses(shop: Shop) -> dict[str, str]:
@@ -182,19 +168,19 @@ def run_driver(shop: Shop, when: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.deep
-def test_a_task_that_failed_after_rows_fails_the_write(server: Shop) -> None:
-    done = run_driver(server, "late")
+def test_a_task_that_failed_after_rows_fails_the_write(bare_shop: Shop) -> None:
+    done = run_driver(bare_shop, "late")
     assert done.returncode
     assert "TaskRepeated" in done.stderr
     assert "Another try of Spark at its partition 0 may have loaded rows" in done.stderr
-    assert count(server) == (0, 0)
+    assert count(bare_shop) == (0, 0)
 
 
 @pytest.mark.deep
-def test_a_task_that_failed_before_its_rows_is_run_again(server: Shop) -> None:
-    done = run_driver(server, "early")
+def test_a_task_that_failed_before_its_rows_is_run_again(bare_shop: Shop) -> None:
+    done = run_driver(bare_shop, "early")
     assert not done.returncode, done.stderr
-    assert count(server) == (ROWS, ROWS)
+    assert count(bare_shop) == (ROWS, ROWS)
 
 
 def batches(first: int, rows: int = 10) -> Iterator[pa.RecordBatch]:
@@ -206,10 +192,12 @@ def writer_of(shop: Shop, **options: str) -> PlainFrameWriter:
     return PlainFrameWriter.begin(PLAIN, {**addresses(shop), "table": "plain", **options})
 
 
-def test_two_tries_without_a_number_are_told_apart_by_the_server(server: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_tries_without_a_number_are_told_apart_by_the_server(
+    bare_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A stage that runs again counts its tries from 0, and a task of its first run may still load."""
     monkeypatch.setattr(plain_frames, "ABORT_SECONDS", 0.5)
-    writer = writer_of(server)
+    writer = writer_of(bare_shop)
     lost = writer.write(batches(0))
     rest: list[pa.RecordBatch] = []
 
@@ -224,24 +212,24 @@ def test_two_tries_without_a_number_are_told_apart_by_the_server(server: Shop, m
     with pytest.raises(TaskRepeated, match="Another try of Spark at its partition 0"):
         writer.commit([again])
     writer.abort([again])
-    assert count(server) == (0, 0)
+    assert count(bare_shop) == (0, 0)
     del lost
 
 
-def test_a_task_without_a_message_ends_the_write(server: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_without_a_message_ends_the_write(bare_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_frames, "ABORT_SECONDS", 0.5)
-    writer = writer_of(server)
+    writer = writer_of(bare_shop)
     message = writer.write(batches(0))
     with pytest.raises(InputError, match="1 of 2 tasks sent no message"):
         writer.commit([message, None])
     writer.abort([message, None])
-    assert count(server) == (0, 0)
+    assert count(bare_shop) == (0, 0)
 
 
-def test_without_the_query_port(server: Shop) -> None:
-    values = {name: text for name, text in addresses(server).items() if name != "query_url"}
+def test_without_the_query_port(bare_shop: Shop) -> None:
+    values = {name: text for name, text in addresses(bare_shop).items() if name != "query_url"}
     writer = PlainFrameWriter.begin(PLAIN, {**values, "table": "plain"})
     writer.commit([writer.write(batches(0))])
-    assert count(server) == (10, 10)
-    rows: list[Any] = server.ask("SELECT name FROM shop.plain WHERE id = 7")
+    assert count(bare_shop) == (10, 10)
+    rows: list[Any] = bare_shop.ask("SELECT name FROM shop.plain WHERE id = 7")
     assert rows == [("7",)]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -17,24 +15,17 @@ from starrocks_txn_sink.errors import InputError, OptionError, RowsRejected
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from tests.support.query_port import query
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.stand_in(
+        "CREATE TABLE shop.orders (id BIGINT NOT NULL, amount INT NOT NULL, note VARCHAR(4)) PRIMARY KEY(id)"
+        " DISTRIBUTED BY HASH(id)",
+        "CREATE TABLE shop.items (id BIGINT NOT NULL, place INT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)",
+    ),
+]
 
 ROWS = "source_partition string, position long, seq long, table string, row string, transaction_end boolean"
-TABLES = (
-    "CREATE TABLE shop.orders (id BIGINT NOT NULL, amount INT NOT NULL, note VARCHAR(4)) PRIMARY KEY(id)"
-    " DISTRIBUTED BY HASH(id)",
-    "CREATE TABLE shop.items (id BIGINT NOT NULL, place INT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)",
-)
 SECRET = 987654321987
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path / "emulator") as emulator:
-        query(emulator, "CREATE DATABASE shop")
-        for ddl in TABLES:
-            query(emulator, ddl)
-        yield emulator
 
 
 def sink(server: Emulator, **changes: Any) -> StarRocksSink:

@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksSink
 from starrocks_txn_sink.errors import OptionError, SourceChanged
 from tests.support.assembling_shop import AssemblingShop, script
 from tests.support.exactly_once_shop import SCHEMA, Shop
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
-    with Emulator(tmp_path / "emulator") as server:
-        made = Shop(spark, server, tmp_path)
-        yield made
-        assert made.open_labels() == []
-
-
-@pytest.fixture
-def events(spark: SparkSession, tmp_path: Path) -> Iterator[AssemblingShop]:
-    with Emulator(tmp_path / "emulator") as server:
-        made = AssemblingShop(spark, server, tmp_path)
-        yield made
-        assert made.open_labels() == []
 
 
 def placed(shop: Shop, tasks: int, partitions: int, transactions: int) -> DataFrame:
@@ -106,20 +86,20 @@ def test_a_commit_without_an_answer_is_settled_by_the_ledger(shop: Shop) -> None
     assert [one.rows for one in sink.write(placed(shop, 4, 4, 60))] == [80]
 
 
-def test_events_are_assembled_by_the_lanes_of_a_shared_label(events: AssemblingShop) -> None:
+def test_events_are_assembled_by_the_lanes_of_a_shared_label(assembling: AssemblingShop) -> None:
     """An open source transaction goes on in the next micro-batch, whichever lane has it then."""
     for first, text in ((1, "B D D"), (4, "D E B D"), (8, "E")):
         for part in range(3):
-            events.put(script(f"p-{part}", text, first))
-    receipts = events.go(lanes=3, files=3)
+            assembling.put(script(f"p-{part}", text, first))
+    receipts = assembling.go(lanes=3, files=3)
     assert [len(receipt.positions) for receipt in receipts] == [3, 3]
-    assert events.written() == (12, 12)
-    assert events.go(lanes=1) == []
+    assert assembling.written() == (12, 12)
+    assert assembling.go(lanes=1) == []
 
 
-def test_events_of_one_source_partition_in_two_tasks_are_sorted(events: AssemblingShop) -> None:
-    events.put(script("p-0", "B D D"), script("p-1", "B D E"))
-    events.put(script("p-0", "D E B D", 4))
-    events.put(script("p-0", "E", 8))
-    assert len(events.go(lanes=2, files=3)) > 0
-    assert events.written() == (5, 5)
+def test_events_of_one_source_partition_in_two_tasks_are_sorted(assembling: AssemblingShop) -> None:
+    assembling.put(script("p-0", "B D D"), script("p-1", "B D E"))
+    assembling.put(script("p-0", "D E B D", 4))
+    assembling.put(script("p-0", "E", 8))
+    assert len(assembling.go(lanes=2, files=3)) > 0
+    assert assembling.written() == (5, 5)

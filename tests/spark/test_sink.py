@@ -6,7 +6,6 @@ import datetime
 import decimal
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +20,17 @@ from starrocks_txn_sink.errors import InputError, OptionError, RowsRejected, Ser
 from starrocks_txn_sink.telemetry import Event
 from tests.support.query_port import query
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.stand_in(
+        "CREATE TABLE shop.orders (id BIGINT NOT NULL, part VARCHAR(32), amount DECIMAL(10,2) DEFAULT '0')"
+        " PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
+        "CREATE TABLE shop.items (id BIGINT NOT NULL, part VARCHAR(32), position BIGINT) DUPLICATE KEY(id)"
+        " DISTRIBUTED BY HASH(id)",
+    ),
+]
 
 ROWS = "source_partition string, position long, seq long, table string, op string, row string, transaction_end boolean"
-TABLES = (
-    "CREATE TABLE shop.orders (id BIGINT NOT NULL, part VARCHAR(32), amount DECIMAL(10,2) DEFAULT '0')"
-    " PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
-    "CREATE TABLE shop.items (id BIGINT NOT NULL, part VARCHAR(32), position BIGINT) DUPLICATE KEY(id)"
-    " DISTRIBUTED BY HASH(id)",
-)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path / "emulator") as emulator:
-        query(emulator, "CREATE DATABASE shop")
-        for ddl in TABLES:
-            query(emulator, ddl)
-        yield emulator
 
 
 def options(server: Emulator, **changes: Any) -> SinkOptions:

@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import urllib.request
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,28 +19,25 @@ from starrocks_txn_sink.sink import progress
 from starrocks_txn_sink.sink.lifecycle import is_running
 from starrocks_txn_sink.sink.progress import TaskProgress
 from starrocks_txn_sink.telemetry import Event
-from tests.support.query_port import query as execute
+from tests.support.query_port import query
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.stand_in(
+        "CREATE DATABASE bank",
+        *(
+            f"CREATE TABLE bank.{table} (id BIGINT NOT NULL, cents BIGINT, note VARCHAR(99)) PRIMARY KEY(id)"
+            " DISTRIBUTED BY HASH(id)"
+            for table in "ab"
+        ),
+    ),
+]
 
 ROWS = "source_partition string, position long, seq long, table string, row string, transaction_end boolean"
 MONEY = (
     "SELECT * FROM (SELECT (SELECT coalesce(sum(cents), 0) FROM bank.a) + (SELECT coalesce(sum(cents), 0) FROM bank.b)"
     " AS total) t WHERE total <> 0"
 )
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path / "emulator") as emulator:
-        execute(emulator, "CREATE DATABASE bank")
-        for table in "ab":
-            execute(
-                emulator,
-                f"CREATE TABLE bank.{table} (id BIGINT NOT NULL, cents BIGINT, note VARCHAR(99)) PRIMARY KEY(id)"
-                " DISTRIBUTED BY HASH(id)",
-            )
-        yield emulator
 
 
 def options(server: Emulator, **changes: Any) -> SinkOptions:
@@ -68,7 +64,7 @@ def test_an_audit_next_to_the_sink_sees_nothing_torn_and_shows_what_is(spark: Sp
     auditor = sink.auditing.auditor
     assert auditor.samples > 0
     assert auditor.violations == 0
-    execute(server, "INSERT INTO bank.a (id, cents) VALUES (999, 7)")
+    query(server, "INSERT INTO bank.a (id, cents) VALUES (999, 7)")
     sink.write(moves(spark, 21, 20))
     sink.auditing.stop()
     assert auditor.first is not None

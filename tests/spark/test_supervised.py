@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
-from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import RestartPolicy, StarRocksSink, run_forever
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.sink.supervisor import ExitCode
@@ -22,12 +19,6 @@ pytestmark = pytest.mark.spark
 
 AWAY = {"operation": "begin", "action": "answer", "status": 503, "body": ""}
 AT_ONCE = RestartPolicy(first=0.1, longest=0.1, most_unknown=0)
-
-
-@pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
-    with Emulator(tmp_path / "emulator") as server:
-        yield Shop(spark, server, tmp_path)
 
 
 def test_a_query_is_started_again_until_starrocks_serves(shop: Shop, capfd: pytest.CaptureFixture[str]) -> None:

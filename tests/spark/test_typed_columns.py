@@ -8,8 +8,7 @@ import json
 import math
 import random
 import struct
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -145,13 +144,6 @@ PAIRS: dict[str, tuple[str, str, Make, Callable[[Any], Any]]] = {
     "js": ("map<string,string>", "JSON", lambda rng: {"t": text(99)(rng)}, dict),
 }
 NESTED = ("ar", "at", "ad", "ma", "su", "jt", "js")
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path / "emulator") as emulator:
-        query(emulator, "CREATE DATABASE shop")
-        yield emulator
 
 
 def sink(server: Emulator, columns: Any, **changes: Any) -> StarRocksSink:

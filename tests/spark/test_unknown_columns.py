@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,25 +15,21 @@ from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.telemetry import Event
 from tests.support.query_port import query
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.stand_in(
+        *(
+            f"CREATE TABLE shop.{table} (id BIGINT NOT NULL, name VARCHAR(9), note VARCHAR(9),"
+            " rank INT DEFAULT '7') PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
+            for table in ("people", "pets")
+        )
+    ),
+]
 
 SCHEMA = (
     "source_partition string, position long, seq long, op string, table string, row string, transaction_end boolean"
 )
 RIGHT = {"id": 1, "name": "Ann", "note": None}
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path / "emulator") as emulator:
-        query(emulator, "CREATE DATABASE shop")
-        for table in ("people", "pets"):
-            query(
-                emulator,
-                f"CREATE TABLE shop.{table} (id BIGINT NOT NULL, name VARCHAR(9), note VARCHAR(9),"
-                " rank INT DEFAULT '7') PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
-            )
-        yield emulator
 
 
 def options(server: Emulator, **changes: Any) -> SinkOptions:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import Receipt, StarRocksSink
 from starrocks_txn_sink.clock import SystemClock
@@ -20,15 +17,9 @@ from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.writer.messages import of_kind
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry
 from starrocks_txn_sink.writer.worker import Attempt
-from tests.support.exactly_once_shop import SCHEMA, Shop, open_shop, rows_of
+from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
-    with open_shop(Shop, spark, tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

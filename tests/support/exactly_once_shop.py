@@ -46,7 +46,7 @@ class Shop:
         self.source = folder / "source"
         self.source.mkdir()
         self._files = 0
-        self.ask("CREATE DATABASE shop")
+        self.ask("CREATE DATABASE IF NOT EXISTS shop")
         self.ask(
             "CREATE TABLE shop.items (part VARCHAR(32), position BIGINT, seq INT, note VARCHAR(32))"
             " DUPLICATE KEY(part) DISTRIBUTED BY HASH(part)"

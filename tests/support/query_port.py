@@ -19,10 +19,9 @@ def connect(port: int, user: str = "root", password: str = "", **more: Any) -> p
     return pymysql.connect(host="127.0.0.1", port=port, user=user, password=password, **values)
 
 
-def query(
-    server: Emulator | EmulatorProcess, sql: str, *values: Any, user: str = "root", password: str = "", **more: Any
-) -> list[tuple[Any, ...]]:
-    """The rows of a statement on a connection of its own; `values` fill its placeholders."""
-    with connect(server.query_port, user, password, **more) as connection, connection.cursor() as cursor:
+def query(server: Emulator | EmulatorProcess, sql: str, *values: Any, **more: Any) -> list[tuple[Any, ...]]:
+    """The rows of a statement of the server's user, on a connection of its own; `values` fill its placeholders."""
+    given = {"user": server.settings.user, "password": server.settings.password, **more}
+    with connect(server.query_port, **given) as connection, connection.cursor() as cursor:
         cursor.execute(sql, values or None)
         return list(cursor.fetchall())

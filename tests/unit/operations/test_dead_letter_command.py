@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from starrocks_emulator.server import Emulator
-from starrocks_emulator.settings import RowOrder, Settings
+from starrocks_emulator.settings import RowOrder
 from starrocks_txn_sink import cli
 from starrocks_txn_sink.protocol import dead_letters, label as protocol
 from starrocks_txn_sink.protocol.dead_letters import (
@@ -23,19 +23,15 @@ from starrocks_txn_sink.protocol.dead_letters import (
     dead_letter_rows,
 )
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
-from tests.support.query_port import query as ask
+from tests.support.query_port import query
+
+pytestmark = pytest.mark.stand_in(
+    "CREATE TABLE shop.orders (id BIGINT NOT NULL, n INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
+    "CREATE TABLE shop.items (id BIGINT, b VARBINARY) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)",
+    create_table("shop"),
+)
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path / "data") as emulator:
-        ask(emulator, "CREATE DATABASE shop")
-        ask(emulator, "CREATE TABLE shop.orders (id BIGINT NOT NULL, n INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
-        ask(emulator, "CREATE TABLE shop.items (id BIGINT, b VARBINARY) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
-        ask(emulator, create_table("shop"))
-        yield emulator
 
 
 def dead_letter(
@@ -49,7 +45,7 @@ def dead_letter(
             row = orjson.loads(piece[1:])
             names = ", ".join(row)
             marks = ", ".join(["%s"] * len(row))
-            ask(server, f"INSERT INTO shop.{DEAD_LETTER_TABLE} ({names}) VALUES ({marks})", *row.values())
+            query(server, f"INSERT INTO shop.{DEAD_LETTER_TABLE} ({names}) VALUES ({marks})", *row.values())
 
 
 def command(server: Emulator, *words: str) -> int:
@@ -77,11 +73,11 @@ def test_a_replay_writes_the_rows_and_deletes_the_dead_letters_in_one_transactio
     dead_letter(server, 10, orders=['{"id":1,"n":8}'])
     assert command(server, "replay") == 0
     assert "replayed: 2" in capsys.readouterr().out
-    assert ask(server, "SELECT id, n FROM shop.orders") == [(1, 8)]
-    assert ask(server, "SELECT id, b FROM shop.items") == [(5, b"\x00\xff")]
-    assert ask(server, f"SELECT count(*) FROM shop.{DEAD_LETTER_TABLE}") == [(0,)]
-    labels = ask(server, "SELECT LABEL FROM information_schema.loads WHERE TABLE_NAME = 'items'")
-    assert labels == ask(
+    assert query(server, "SELECT id, n FROM shop.orders") == [(1, 8)]
+    assert query(server, "SELECT id, b FROM shop.items") == [(5, b"\x00\xff")]
+    assert query(server, f"SELECT count(*) FROM shop.{DEAD_LETTER_TABLE}") == [(0,)]
+    labels = query(server, "SELECT LABEL FROM information_schema.loads WHERE TABLE_NAME = 'items'")
+    assert labels == query(
         server,
         f"SELECT LABEL FROM information_schema.loads WHERE TABLE_NAME = '{DEAD_LETTER_TABLE}' ORDER BY LABEL LIMIT 1",
     )
@@ -99,40 +95,40 @@ def test_what_is_rejected_again_stays_and_stops_the_replay(
     assert "The server rejected 1 row of orders" in told
     assert "position=9" in told
     assert "UPDATE" in told
-    assert ask(server, "SELECT count(*) FROM shop.orders") == [(0,)]
-    ask(server, f'UPDATE shop.{DEAD_LETTER_TABLE} SET content = \'{{"id":1,"n":5}}\' WHERE position = 9')
+    assert query(server, "SELECT count(*) FROM shop.orders") == [(0,)]
+    query(server, f'UPDATE shop.{DEAD_LETTER_TABLE} SET content = \'{{"id":1,"n":5}}\' WHERE position = 9')
     assert command(server, "replay") == 0
-    assert ask(server, "SELECT id, n FROM shop.orders ORDER BY id") == [(1, 5), (2, 8)]
+    assert query(server, "SELECT id, n FROM shop.orders ORDER BY id") == [(1, 5), (2, 8)]
 
 
+@pytest.mark.stand_in(
+    *(f"CREATE TABLE shop.{table} (id BIGINT NOT NULL, n INT) PRIMARY KEY(id)" for table in ("orders", "renamed")),
+    "CREATE TABLE shop.items (id BIGINT, n INT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)",
+    create_table("shop"),
+    row_order=RowOrder.ARBITRARY,
+    row_order_seed=3,
+)
 @pytest.mark.parametrize("compact", [True, False])
-def test_of_the_rows_of_one_key_only_the_last_is_replayed(tmp_path: Path, compact: bool) -> None:
+def test_of_the_rows_of_one_key_only_the_last_is_replayed(server: Emulator, compact: bool) -> None:
     """The server promises no order of one key's changes inside a StarRocks transaction."""
     changes = [f'{{"id":{7 if n % 2 else "7.0"},"n":{n}}}' for n in range(20)]
     deleted = ['{"id":8,"n":1}', '{"__op":1,"id":8}', '{"id":9,"n":1}']
     renamed = [f'{{"number":{n},"n":{n}}}' for n in range(3)]
-    disorder = Settings(row_order=RowOrder.ARBITRARY, row_order_seed=3)
-    with Emulator(tmp_path / "data", disorder) as server:
-        ask(server, "CREATE DATABASE shop")
-        for table in ("orders", "renamed"):
-            ask(server, f"CREATE TABLE shop.{table} (id BIGINT NOT NULL, n INT) PRIMARY KEY(id)")
-        ask(server, "CREATE TABLE shop.items (id BIGINT, n INT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
-        ask(server, create_table("shop"))
-        dead_letter(server, 9, orders=[*changes, *deleted])
-        dead_letter(server, 10, items=changes[:2], columns="")
-        dead_letter(server, 11, renamed=renamed, columns="`number`,`n`,`id`=`number`")
-        assert command(server, "replay", "--option", f"compact={compact}") == 0
-        found = ask(server, "SELECT id, n FROM shop.orders ORDER BY id")
-        assert (found == [(7, 19), (9, 1)]) == compact
-        assert ask(server, "SELECT count(*) FROM shop.items") == [(2,)]
-        assert ask(server, "SELECT id, n FROM shop.renamed ORDER BY id") == [(0, 0), (1, 1), (2, 2)]
+    dead_letter(server, 9, orders=[*changes, *deleted])
+    dead_letter(server, 10, items=changes[:2], columns="")
+    dead_letter(server, 11, renamed=renamed, columns="`number`,`n`,`id`=`number`")
+    assert command(server, "replay", "--option", f"compact={compact}") == 0
+    found = query(server, "SELECT id, n FROM shop.orders ORDER BY id")
+    assert (found == [(7, 19), (9, 1)]) == compact
+    assert query(server, "SELECT count(*) FROM shop.items") == [(2,)]
+    assert query(server, "SELECT id, n FROM shop.renamed ORDER BY id") == [(0, 0), (1, 1), (2, 2)]
 
 
 def test_one_position_alone_can_be_replayed(server: Emulator) -> None:
     dead_letter(server, 9, orders=['{"id":1}'])
     dead_letter(server, 10, orders=['{"id":2}'])
     assert command(server, "replay", "--source-partition", "p-0", "--position", "10") == 0
-    assert ask(server, "SELECT id FROM shop.orders") == [(2,)]
+    assert query(server, "SELECT id FROM shop.orders") == [(2,)]
 
 
 @pytest.mark.parametrize("table", [LEDGER_TABLE, LEDGER_TABLE.upper()])
@@ -146,8 +142,8 @@ def test_a_letter_for_a_table_of_the_sinks_own_is_not_replayed(
     told = capsys.readouterr().err
     assert f"for the table {table}, which belongs to the sink" in told
     assert "position=9" in told
-    assert ask(server, "SELECT count(*) FROM shop.orders") == [(0,)]
-    assert ask(server, f"SELECT count(*) FROM shop.{LEDGER_TABLE} WHERE kind = 'position'") == [(0,)]
+    assert query(server, "SELECT count(*) FROM shop.orders") == [(0,)]
+    assert query(server, f"SELECT count(*) FROM shop.{LEDGER_TABLE} WHERE kind = 'position'") == [(0,)]
 
 
 @pytest.mark.parametrize("step", ["check_owner", "commit"])
@@ -171,7 +167,7 @@ def test_a_replay_that_slept_writes_nothing_that_a_newer_one_has_written(
     assert command(server, "replay") == 1
     assert newer == [0]
     assert "replayed: 2" in capsys.readouterr().out
-    assert ask(server, "SELECT id FROM shop.items ORDER BY id") == [(1,), (2,)]
+    assert query(server, "SELECT id FROM shop.items ORDER BY id") == [(1,), (2,)]
 
 
 def test_a_replay_waits_until_what_a_killed_one_has_committed_is_visible(server: Emulator) -> None:
@@ -181,12 +177,12 @@ def test_a_replay_waits_until_what_a_killed_one_has_committed_is_visible(server:
         patch.setattr(protocol, "confirm", killed)
         with pytest.raises(Killed):
             command(server, "replay")
-    assert ask(server, "SELECT count(*) FROM shop.items") == [(0,)]  # committed, but not visible yet
+    assert query(server, "SELECT count(*) FROM shop.items") == [(0,)]  # committed, but not visible yet
     shown = threading.Timer(0.3, server.release_held)
     shown.start()
     assert command(server, "replay") == 0
     shown.join(20)
-    assert ask(server, "SELECT id FROM shop.items") == [(1,)]
+    assert query(server, "SELECT id FROM shop.items") == [(1,)]
 
 
 class Killed(BaseException):
@@ -204,7 +200,7 @@ def test_the_page_has_the_tables_ddl() -> None:
 
 
 def test_without_a_table_there_are_no_dead_letters(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
-    ask(server, f"DROP TABLE shop.{DEAD_LETTER_TABLE}")
+    query(server, f"DROP TABLE shop.{DEAD_LETTER_TABLE}")
     assert command(server, "list") == 0
     assert capsys.readouterr().out == "dead letters: none\n"
     assert command(server, "list", "--json") == 0

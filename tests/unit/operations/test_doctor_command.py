@@ -7,7 +7,6 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from starrocks_emulator.server import Emulator
-from starrocks_emulator.settings import Limits, Settings
+from starrocks_emulator.settings import Limits
 from starrocks_txn_sink import SinkOptions, cli
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.http import HttpTransport
@@ -27,23 +26,13 @@ from tests.support.query_port import query
 PASSWORD = "secret-of-the-doctor"
 PAGE = (Path(__file__).parents[3] / "docs" / "operations" / "checklist.md").read_text()
 TABLES = (
-    "CREATE DATABASE shop",
     "CREATE TABLE shop.orders (id BIGINT, note VARCHAR(20)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
     "CREATE TABLE shop.events (id BIGINT, day DATE) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)",
 )
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
-    monkeypatch.setenv("SECRET", PASSWORD)
-    with Emulator(tmp_path / "data", Settings(password=PASSWORD, followers=1, backends=2)) as emulator:
-        for statement in TABLES:
-            ask(emulator, statement)
-        yield emulator
-
-
-def ask(server: Emulator, sql: str) -> list[tuple[Any, ...]]:
-    return query(server, sql, password=PASSWORD)
+pytestmark = [
+    pytest.mark.stand_in(*TABLES, password=PASSWORD, followers=1, backends=2),
+    pytest.mark.usefixtures("environment"),
+]
 
 
 class Visit:
@@ -116,8 +105,8 @@ def test_a_healthy_server_has_nothing_in_the_way(server: Emulator, capsys: Shown
 
 def test_nothing_is_left_on_the_server(server: Emulator, capsys: Shown) -> None:
     Visit(server, capsys)
-    assert {state for (state,) in ask(server, "SELECT STATE FROM information_schema.loads")} <= {"CANCELLED"}
-    assert [row[0] for row in ask(server, "SHOW TABLES FROM shop")] == ["events", "orders"]
+    assert {state for (state,) in query(server, "SELECT STATE FROM information_schema.loads")} <= {"CANCELLED"}
+    assert [row[0] for row in query(server, "SHOW TABLES FROM shop")] == ["events", "orders"]
 
 
 def test_people_get_lines(server: Emulator, capsys: Shown) -> None:
@@ -222,31 +211,27 @@ def test_a_ledger_with_more_replicas_than_live_backends(server: Emulator, capsys
     assert "ledger.replicas" not in Visit(server, capsys, "--option", "ledger_replication=2").bad()
 
 
-def test_committed_labels_that_are_listed_as_open_are_no_running_transactions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
-) -> None:
+@pytest.mark.stand_in(
+    *TABLES, password=PASSWORD, loads_stay_preparing=True, limits=Limits(max_running_txn_num_per_db=4)
+)
+def test_committed_labels_that_are_listed_as_open_are_no_running_transactions(server: Emulator, capsys: Shown) -> None:
     """Wire contract 10.6."""
-    monkeypatch.setenv("SECRET", PASSWORD)
-    settings = Settings(password=PASSWORD, loads_stay_preparing=True, limits=Limits(max_running_txn_num_per_db=4))
-    with Emulator(tmp_path, settings) as server:
-        for statement in TABLES:
-            ask(server, statement)
-        options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", password=PASSWORD)
-        deadline = Deadline.after(60, SystemClock())
-        with closing(HttpTransport(options)) as transport:
-            for number in range(6):
-                for operation in (Operation.BEGIN, Operation.LOAD, Operation.COMMIT):
-                    loads = operation is Operation.LOAD
-                    request = Request(
-                        operation,
-                        "shop",
-                        f"l-{number}",
-                        table="orders" if loads else None,
-                        headers={"format": "json"} if loads else {},
-                        body=[b'{"id": 1}'] if loads else None,
-                    )
-                    assert transport.send(request, deadline).status is Status.OK
-        visit = Visit(server, capsys)
+    options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", password=PASSWORD)
+    deadline = Deadline.after(60, SystemClock())
+    with closing(HttpTransport(options)) as transport:
+        for number in range(6):
+            for operation in (Operation.BEGIN, Operation.LOAD, Operation.COMMIT):
+                loads = operation is Operation.LOAD
+                request = Request(
+                    operation,
+                    "shop",
+                    f"l-{number}",
+                    table="orders" if loads else None,
+                    headers={"format": "json"} if loads else {},
+                    body=[b'{"id": 1}'] if loads else None,
+                )
+                assert transport.send(request, deadline).status is Status.OK
+    visit = Visit(server, capsys)
     assert "transaction.headroom" not in visit.bad()
 
 
@@ -292,7 +277,7 @@ def test_a_load_that_the_frontend_refuses_ends_its_label_and_the_next_table_gets
 def test_each_privilege_that_is_missing(
     server: Emulator, capsys: Shown, statement: str, check: str, advice: str
 ) -> None:
-    ask(server, "CREATE TABLE shop._starrocks_txn_sink_ledger (id BIGINT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+    query(server, "CREATE TABLE shop._starrocks_txn_sink_ledger (id BIGINT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
     server.faults.replace([query_fault(statement)])
     visit = Visit(server, capsys)
     assert (visit.code, list(visit.bad())) == (3, [check])
@@ -322,12 +307,12 @@ def test_without_find_leader_no_operate_privilege_is_needed(server: Emulator, ca
 
 
 def test_tables_that_loads_cannot_extend_on_this_version(server: Emulator, capsys: Shown) -> None:
-    ask(
+    query(
         server,
         "CREATE TABLE shop.days (id BIGINT, day DATE) DUPLICATE KEY(id) PARTITION BY date_trunc('day', day) "
         "DISTRIBUTED BY HASH(id)",
     )
-    ask(server, "CREATE TABLE shop.log (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY RANDOM")
+    query(server, "CREATE TABLE shop.log (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY RANDOM")
     visit = Visit(server, capsys)
     places = {one["place"] for one in visit.findings if one["severity"] == "warning"}
     assert (visit.code, list(visit.bad()), places) == (1, ["table.partitions"], {"days", "log"})
@@ -344,22 +329,19 @@ def test_a_shared_data_table_whose_changes_this_version_may_swap(server: Emulato
     assert (visit.code, list(visit.bad())) == (1, ["table.order"])
 
 
-def test_too_little_room_and_too_short_a_memory(tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SECRET", "")
-    limits = Limits(max_running_txn_num_per_db=4, label_keep_max_num=10, label_keep_max_second=3600)
+@pytest.mark.stand_in(limits=Limits(max_running_txn_num_per_db=4, label_keep_max_num=10, label_keep_max_second=3600))
+def test_too_little_room_and_too_short_a_memory(server: Emulator, tmp_path: Path, capsys: Shown) -> None:
     checkpoint = tmp_path / "checkpoint"
     (checkpoint / "commits").mkdir(parents=True)
     commit = checkpoint / "commits" / "7"
     commit.touch()
     os.utime(commit, (time.time() - 7200, time.time() - 7200))
     words = ["--option", "lanes=8", "--checkpoint", str(checkpoint)]
-    with Emulator(tmp_path / "data", Settings(limits=limits)) as server:
-        query(server, "CREATE DATABASE shop")
-        place = ["--load-url", server.load_url, "--query-url", server.query_url, "--database", "shop"]
-        assert cli.main(["doctor", *place, "--no-spark", "--json", *words]) == 3
-        with_ledger = json.loads(capsys.readouterr().out)["findings"]
-        cli.main(["doctor", *place, "--no-spark", "--json", *words, "--option", "delivery=at-least-once"])
-        without = json.loads(capsys.readouterr().out)["findings"]
+    place = ["--load-url", server.load_url, "--query-url", server.query_url, "--database", "shop"]
+    assert cli.main(["doctor", *place, "--no-spark", "--json", *words]) == 3
+    with_ledger = json.loads(capsys.readouterr().out)["findings"]
+    cli.main(["doctor", *place, "--no-spark", "--json", *words, "--option", "delivery=at-least-once"])
+    without = json.loads(capsys.readouterr().out)["findings"]
     found = {one["check"]: one["severity"] for one in with_ledger}
     assert (found["transaction.headroom"], found["label.retention"]) == ("failure", "warning")
     assert (found["checkpoint.age"], {one["check"]: one["severity"] for one in without}["checkpoint.age"]) == (
@@ -487,7 +469,7 @@ def test_options_that_cannot_be_are_code_2(words: list[str], said: str, capsys: 
 
 
 def test_a_database_without_tables_cannot_be_written(server: Emulator, capsys: Shown) -> None:
-    ask(server, "CREATE DATABASE empty")
+    query(server, "CREATE DATABASE empty")
     visit = Visit(server, capsys, **{"--database": "empty"})
     assert visit.code == 3
     assert "has no table that a job could write" in visit.bad("failure")["table.missing"]["what"]

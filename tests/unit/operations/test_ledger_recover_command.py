@@ -3,92 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from starrocks_emulator.server import Emulator
-from starrocks_emulator.settings import Settings
 from starrocks_txn_sink import cli
-from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import LedgerBehind
-from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.protocol import label as protocol
-from starrocks_txn_sink.protocol.label import Label, run
-from starrocks_txn_sink.protocol.wire import Operation, Status
-from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
-from starrocks_txn_sink.sink.session import Resumption, Session, open_session
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry
-from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
+from starrocks_txn_sink.sink.session import Resumption, open_session
+from tests.support.left_behind import PASSWORD, leave_open, options, write_a_position
 from tests.support.query_port import query
 
-PASSWORD = "secret-of-the-test"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path / "data", Settings(password=PASSWORD)) as emulator:
-        ask(emulator, "CREATE DATABASE shop")
-        ask(emulator, "CREATE TABLE shop.items (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
-        yield emulator
-
-
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SECRET", PASSWORD)
-
-
-def ask(server: Emulator, sql: str) -> list[tuple[Any, ...]]:
-    return query(server, sql, password=PASSWORD)
-
-
-def options(server: Emulator, job: str = "shop") -> SinkOptions:
-    return SinkOptions(
-        load_url=server.load_url, query_url=server.query_url, database="shop", job=job, password=PASSWORD
-    )
-
-
-def write_a_position(server: Emulator, job: str = "shop", *, retry: bool = False) -> Session:
-    """What a query leaves in the ledger after one micro-batch, without Spark; a `retry` claims its lane."""
-    given = options(server, job)
-    session = open_session(given, "run", job, "checkpoint-1")
-    row: dict[str, list[Any]] = {
-        "source_partition": ["p-0", None],
-        "position": [42, SENTINEL_POSITION],
-        "table": ["items", None],
-        "transaction_end": [True, None],
-        "payload": [',{"id":1}', None],
-        "task": ["Executor task launch worker for task 0.0 in stage 0.0 (TID 0)", None],
-    }
-    schema = pa.schema(
-        [(name, {int: pa.int64(), bool: pa.bool_(), str: pa.string()}[type(value[0])]) for name, value in row.items()]
-    )
-    try:
-        task = LaneTask(given, job, session.epoch, "checkpoint-1", 5, ownership=session.ownership)
-        receipt, _ = LaneTry(task, Attempt(0, 1, retry), SystemClock()).run([pa.RecordBatch.from_pydict(row, schema)])
-        assert isinstance(receipt, Receipt)
-        assert receipt.rows == 1
-    finally:
-        RESOURCES.close()
-    return session
-
-
-def leave_open(server: Emulator, name: str) -> None:
-    """A label with a load, as a writer that died leaves it."""
-    given, clock = options(server), SystemClock()
-    label, deadline = Label("shop", name), Deadline.after(30, clock)
-    with closing(HttpTransport(given)) as transport:
-        run(protocol.begin(label, given.begin_headers()), transport, clock, deadline)
-        request = label.request(
-            Operation.LOAD, table="items", headers=given.load_headers("items"), body=[memoryview(b'[{"id":7}]')]
-        )
-        assert transport.send(request, deadline).status is Status.OK
+pytestmark = pytest.mark.stand_in(
+    "CREATE TABLE shop.items (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)", password=PASSWORD
+)
 
 
 def recover(server: Emulator, *words: str, job: str = "shop") -> int:
@@ -121,13 +48,13 @@ def test_shows_open_labels_owners_and_positions(server: Emulator, capsys: pytest
 @pytest.mark.usefixtures("environment")
 def test_accepts_the_ledger_on_request_and_claims_nothing(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
     write_a_position(server)
-    ask(server, "DELETE FROM shop._starrocks_txn_sink_ledger WHERE kind <> 'x'")
+    query(server, "DELETE FROM shop._starrocks_txn_sink_ledger WHERE kind <> 'x'")
     given, resumption = options(server), Resumption(3)
     with pytest.raises(LedgerBehind):
         open_session(given, "run", "shop", "checkpoint-1", resumption=resumption)
     assert recover(server, "--accept-ledger") == 0
     assert "The ledger is accepted as it is" in capsys.readouterr().out
-    assert ask(server, "SELECT kind, name FROM shop._starrocks_txn_sink_ledger") == [("marker", "accepted")]
+    assert query(server, "SELECT kind, name FROM shop._starrocks_txn_sink_ledger") == [("marker", "accepted")]
     session = open_session(given, "run", "shop", "checkpoint-1", resumption=resumption)
     assert len(session.proof(3).accepted) == 1
 
@@ -150,11 +77,11 @@ def test_rolls_back_on_request_and_only_the_jobs_own(server: Emulator, capsys: p
     found = json.loads(capsys.readouterr().out)
     assert [entry["label"] for entry in found["labels"]] == ["shop-a1-0-6-2_0", "shop-a2-1-7-3_0"]
     assert all(entry["after"] not in ("VISIBLE", "COMMITTED", None) for entry in found["labels"])
-    left = ask(
+    left = query(
         server, "SELECT DISTINCT LABEL FROM information_schema.loads WHERE STATE NOT IN ('FINISHED','CANCELLED')"
     )
     assert left == [("other-a1-0-0-1_0",)]
-    assert ask(server, "SELECT count(*) FROM shop.items") == [(1,)]
+    assert query(server, "SELECT count(*) FROM shop.items") == [(1,)]
     assert recover(server, "--json") == 0
     assert json.loads(capsys.readouterr().out)["labels"] == []
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
@@ -18,11 +15,12 @@ from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkEr
 from starrocks_txn_sink.operations.where import LedgerPosition, LoggedSpan, PositionStatus, locate
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import LOG_TABLE
-from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
-from starrocks_txn_sink.sink.session import open_session
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry
-from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
-from tests.support.query_port import query as ask
+from tests.support.micro_batch import write_micro_batch
+from tests.support.query_port import query
+
+pytestmark = pytest.mark.stand_in(
+    "CREATE TABLE shop.items (id BIGINT NOT NULL) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)"
+)
 
 # --- the rule ---
 
@@ -71,14 +69,6 @@ def test_a_log_needs_sql() -> None:
 # --- rows that come with the data ---
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path / "data") as emulator:
-        ask(emulator, "CREATE DATABASE shop")
-        ask(emulator, "CREATE TABLE shop.items (id BIGINT NOT NULL) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
-        yield emulator
-
-
 def write(
     server: Emulator, positions: list[int], batch: int, *, value: str = "1", clock: Clock | None = None, **changes: Any
 ) -> None:
@@ -90,27 +80,12 @@ def write(
         "job": "job",
         "receipts_log": True,
     }
-    given = SinkOptions(**values | changes)
-    session = open_session(given, "run", "job", "checkpoint", clock)
-    columns: dict[str, list[Any]] = {
-        "source_partition": ["p-0"] * len(positions) + [None],
-        "position": [*positions, SENTINEL_POSITION],
-        "table": ["items"] * len(positions) + [None],
-        "transaction_end": [True] * len(positions) + [None],
-        "payload": [f',{{"id":{value}}}'] * len(positions) + [None],
-        "task": ["Executor task launch worker for task 0.0 in stage 0.0 (TID 0)"] + [None] * len(positions),
-    }
-    kinds = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}
-    schema = pa.schema([(name, kinds[type(values[0])]) for name, values in columns.items()])
-    task = LaneTask(given, "job", session.epoch, "checkpoint", batch, ownership=session.ownership)
-    try:
-        LaneTry(task, Attempt(0, 1, False), clock or SystemClock()).run([pa.RecordBatch.from_pydict(columns, schema)])
-    finally:
-        RESOURCES.close()
+    rows = dict.fromkeys(positions, f'{{"id":{value}}}')
+    write_micro_batch(SinkOptions(**values | changes), rows, batch, clock=clock)
 
 
 def logged(server: Emulator) -> list[tuple[Any, ...]]:
-    return ask(server, f"SELECT first_position, last_position, batch, row_count, tables, label FROM shop.{LOG_TABLE}")
+    return query(server, f"SELECT first_position, last_position, batch, row_count, tables, label FROM shop.{LOG_TABLE}")
 
 
 def test_a_commit_is_logged_under_its_own_label(server: Emulator) -> None:
@@ -118,7 +93,7 @@ def test_a_commit_is_logged_under_its_own_label(server: Emulator) -> None:
     write(server, [10], 2)
     rows = sorted(logged(server))
     assert [row[:5] for row in rows] == [(3, 9, 1, 3, "items"), (10, 10, 2, 1, "items")]
-    visible = ask(server, "SELECT DISTINCT LABEL FROM information_schema.loads WHERE STATE = 'FINISHED'")
+    visible = query(server, "SELECT DISTINCT LABEL FROM information_schema.loads WHERE STATE = 'FINISHED'")
     assert {row[5] for row in rows} == {row[0] for row in visible}
 
 
@@ -130,7 +105,7 @@ def test_a_commit_that_fails_is_not_logged(server: Emulator) -> None:
 
 def test_without_the_option_there_is_no_table(server: Emulator) -> None:
     write(server, [1], 1, receipts_log=False)
-    assert (LOG_TABLE,) not in ask(server, "SHOW TABLES FROM shop")
+    assert (LOG_TABLE,) not in query(server, "SHOW TABLES FROM shop")
 
 
 def test_at_least_once_is_logged_too(server: Emulator) -> None:
@@ -150,7 +125,7 @@ class Later(SystemClock):
 
 def test_what_is_older_than_its_days_is_forgotten_when_the_job_starts(server: Emulator) -> None:
     write(server, [1], 1)
-    ask(
+    query(
         server,
         f"INSERT INTO shop.{LOG_TABLE} SELECT 'other', 'p', 1, 1, 1, 1, 'l', 0, 1, 't', loaded_at FROM "
         f"shop.{LOG_TABLE}",
@@ -159,7 +134,7 @@ def test_what_is_older_than_its_days_is_forgotten_when_the_job_starts(server: Em
     assert len(logged(server)) == 3
     write(server, [3], 3, clock=Later(31))
     assert sorted(row[1] for row in logged(server)) == [1, 2, 3]
-    jobs = ask(server, f"SELECT job, last_position FROM shop.{LOG_TABLE} ORDER BY job, last_position")
+    jobs = query(server, f"SELECT job, last_position FROM shop.{LOG_TABLE} ORDER BY job, last_position")
     assert jobs == [("job", 2), ("job", 3), ("other", 1)]
 
 

@@ -17,17 +17,15 @@ from starrocks_txn_sink.operations import status
 from starrocks_txn_sink.operations.status import KafkaPartition, lags_of
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, create_table
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
-from tests.support.query_port import query as ask
-from tests.unit.operations.test_ledger_recover_command import (
-    PASSWORD,
-    environment,
-    leave_open,
-    server,
-    write_a_position,
-)
+from tests.support.left_behind import PASSWORD, leave_open, write_a_position
+from tests.support.query_port import query
 
-__all__ = ["environment", "server"]
-pytestmark = pytest.mark.usefixtures("environment")
+pytestmark = [
+    pytest.mark.stand_in(
+        "CREATE TABLE shop.items (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)", password=PASSWORD
+    ),
+    pytest.mark.usefixtures("environment"),
+]
 Shown = pytest.CaptureFixture[str]
 
 
@@ -43,18 +41,16 @@ def jobs(server: Emulator) -> Emulator:
     write_a_position(server, "second", retry=True)
     leave_open(server, f"first-{session.epoch}-0-6-1_0")
     leave_open(server, "foreign-label-of-another")
-    ask(
+    query(
         server,
         f"INSERT INTO shop.{LEDGER_TABLE} (id, job, kind, name, position, batch, label, updated_at) VALUES "
         "('x', 'first', 'position', 'p-1', 58, 3, 'l', '2026-01-02 03:04:05')",
-        password=PASSWORD,
     )
-    ask(server, create_table("shop"), password=PASSWORD)
-    ask(
+    query(server, create_table("shop"))
+    query(
         server,
         f"INSERT INTO shop.{DEAD_LETTER_TABLE} (id, job, source_partition, position, table_name, `row_number`) "
         "VALUES ('d', 'first', 'p-0', 1, 'items', 0)",
-        password=PASSWORD,
     )
     return server
 

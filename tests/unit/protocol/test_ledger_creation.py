@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from starrocks_emulator.server import Emulator
-from starrocks_emulator.settings import Limits, Settings
+from starrocks_emulator.settings import Limits
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.protocol.ledger import create_table
 from starrocks_txn_sink.sink.session import open_session
-from tests.support.query_port import query as ask
+from tests.support.query_port import query
+
+pytestmark = pytest.mark.stand_in(backends=3)
+few_backends = pytest.mark.stand_in(limits=Limits(default_replication_num=3))
 
 DOCS = Path(__file__).parents[3] / "docs" / "guides" / "exactly-once.md"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path, Settings(backends=3)) as made:
-        ask(made, "CREATE DATABASE shop")
-        yield made
 
 
 def start(server: Emulator, **changes: object) -> str:
@@ -33,7 +28,7 @@ def start(server: Emulator, **changes: object) -> str:
 
 
 def tables(server: Emulator) -> list[object]:
-    return [name for (name,) in ask(server, "SHOW TABLES FROM shop")]
+    return [name for (name,) in query(server, "SHOW TABLES FROM shop")]
 
 
 def test_it_is_created_on_first_use_and_used_again(server: Emulator) -> None:
@@ -53,29 +48,33 @@ def test_a_table_that_was_made_with_the_documented_statement_will_do(server: Emu
     assert documented is not None
     made = create_table("shop", 3)
     assert re.sub(r"\s", "", documented[1]) == re.sub(r"\s", "", made)
-    ask(server, documented[1])
+    query(server, documented[1])
     assert start(server, ledger_create=False)
 
 
 def replicas(server: Emulator) -> str:
-    ((_, ddl),) = ask(server, "SHOW CREATE TABLE shop._starrocks_txn_sink_ledger")
+    ((_, ddl),) = query(server, "SHOW CREATE TABLE shop._starrocks_txn_sink_ledger")
     return "".join(re.findall(r'"replication_num" = "(\d)"', ddl))
 
 
-@pytest.mark.parametrize("backends", [1, 2, 3])
-def test_a_cluster_of_few_backends_gets_one_replica_on_each(tmp_path: Path, backends: int) -> None:
+@pytest.mark.parametrize(
+    "backends",
+    [
+        pytest.param(n, marks=pytest.mark.stand_in(backends=n, limits=Limits(default_replication_num=3)))
+        for n in (1, 2, 3)
+    ],
+)
+def test_a_cluster_of_few_backends_gets_one_replica_on_each(server: Emulator, backends: int) -> None:
     """Wire contract 10.8: without a number the server takes default_replication_num."""
-    settings = Settings(backends=backends, limits=Limits(default_replication_num=3))
-    with Emulator(tmp_path, settings) as server:
-        ask(server, "CREATE DATABASE shop")
-        assert start(server, receipts_log=True, on_bad_rows="quarantine")
-        assert replicas(server) == {1: "1", 2: "2", 3: ""}[backends]
-        assert len(tables(server)) == 3
+    assert start(server, receipts_log=True, on_bad_rows="quarantine")
+    assert replicas(server) == {1: "1", 2: "2", 3: ""}[backends]
+    assert len(tables(server)) == 3
 
 
 BACKENDS = {"columns": ["BackendId", "IP", "Alive"], "rows": [["1", "be1", "true"], ["2", "be2", "false"]]}
 
 
+@few_backends
 @pytest.mark.parametrize(
     ("nodes", "changes", "advice"),
     [
@@ -84,25 +83,22 @@ BACKENDS = {"columns": ["BackendId", "IP", "Alive"], "rows": [["1", "be1", "true
     ],
 )
 def test_too_few_backends_are_named_with_the_option(
-    tmp_path: Path, nodes: object, changes: dict[str, object], advice: str
+    server: Emulator, nodes: object, changes: dict[str, object], advice: str
 ) -> None:
     """A cluster of which some backends are down gets no weaker ledger without a word."""
-    with Emulator(tmp_path, Settings(limits=Limits(default_replication_num=3))) as server:
-        ask(server, "CREATE DATABASE shop")
-        rule = {"operation": "query", "label": "^SHOW BACKENDS", "action": "answer", "body": json.dumps(nodes)}
-        server.faults.replace({"rules": [rule] if nodes else []})
-        with pytest.raises(QueryRefused, match=advice):
-            start(server, **changes)
-        assert tables(server) == []
+    rule = {"operation": "query", "label": "^SHOW BACKENDS", "action": "answer", "body": json.dumps(nodes)}
+    server.faults.replace({"rules": [rule] if nodes else []})
+    with pytest.raises(QueryRefused, match=advice):
+        start(server, **changes)
+    assert tables(server) == []
 
 
-def test_a_user_who_may_not_ask_hears_the_servers_refusal(tmp_path: Path) -> None:
-    with Emulator(tmp_path, Settings(limits=Limits(default_replication_num=3))) as server:
-        ask(server, "CREATE DATABASE shop")
-        denied = {"operation": "query", "label": "^SHOW BACKENDS", "action": "answer", "status": 5203, "body": "denied"}
-        server.faults.replace({"rules": [denied]})
-        with pytest.raises(QueryRefused, match=r"1064.*set ledger_replication"):
-            start(server)
+@few_backends
+def test_a_user_who_may_not_ask_hears_the_servers_refusal(server: Emulator) -> None:
+    denied = {"operation": "query", "label": "^SHOW BACKENDS", "action": "answer", "status": 5203, "body": "denied"}
+    server.faults.replace({"rules": [denied]})
+    with pytest.raises(QueryRefused, match=r"1064.*set ledger_replication"):
+        start(server)
 
 
 def test_a_user_who_may_not_create_it_reads_what_to_do(server: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:

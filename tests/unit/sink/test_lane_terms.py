@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.telemetry import LogSettings
 from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import LaneTask
-from tests.support.query_port import query
 
 SERVER: dict[str, Any] = {"load_url": "http://fe:8030", "query_url": "mysql://fe:9030", "database": "shop"}
 
@@ -125,14 +123,12 @@ def test_any_change_of_the_rows_is_noticed(data: st.DataObject) -> None:
         list(check_row_numbers(batches(kept, [len(kept)]), lane))
 
 
-def test_the_end_of_a_write_says_what_the_lanes_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with Emulator(tmp_path) as server:
-        query(server, "CREATE DATABASE shop")
-        query(server, "CREATE TABLE shop.t (id BIGINT, name INT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
-        options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", lanes=2)
-        lanes = LaneWrite(LaneTask(options, "job", "e1", "c", 0))
-        reports = [LaneReport("job", lane, 0, listed=lane == 1, members={"t": ("id", "nmae")}) for lane in (0, 1)]
-        lanes.finish([LaneMessage(lane, (report,)) for lane, report in enumerate(reports)])
+@pytest.mark.stand_in("CREATE TABLE shop.t (id BIGINT, name INT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
+def test_the_end_of_a_write_says_what_the_lanes_found(server: Emulator, caplog: pytest.LogCaptureFixture) -> None:
+    options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", lanes=2)
+    lanes = LaneWrite(LaneTask(options, "job", "e1", "c", 0))
+    reports = [LaneReport("job", lane, 0, listed=lane == 1, members={"t": ("id", "nmae")}) for lane in (0, 1)]
+    lanes.finish([LaneMessage(lane, (report,)) for lane, report in enumerate(reports)])
     lines = [(record.levelname, record.getMessage().split(" advice=")[0]) for record in caplog.records]
     assert [line for line in lines if "job=job" in line[1]] == [  # sinks of other tests may still log
         ("WARNING", "label.unlisted job=job"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing, suppress
-from pathlib import Path
 
 import pytest
 from pyspark.sql import types as T
@@ -180,45 +179,42 @@ class Frame:
     schema = FRAME
 
 
-def test_tables_are_created_widened_and_extended_over_sql(tmp_path: Path) -> None:
-    with Emulator(tmp_path / "data") as server:
-        options = SinkOptions(
-            load_url=server.load_url, query_url=server.query_url, database="shop", delivery="at-least-once"
-        )
-        connection = LeaderConnection(options)
-        with closing(connection):
-            deadline = Deadline.after(30, SystemClock())
-            connection.query("CREATE DATABASE shop", (), deadline)
-            first = [TableRoute("t", ["small", "id"], keys=["id"])]
-            second = [TableRoute("t", {"id": "id", "small": "big", "text": "text"})]
-            assert len(read_planned_changes(options, first, Frame())) == 1  # type: ignore[arg-type]
-            session = Session("key", "job", "epoch", "checkpoint", Tables(columns={}))
-            for routes, count in ((first, 1), (second, 2), (second, 0)):
-                assert len(apply_schema_changes(options, routes, Frame(), session)) == count  # type: ignore[arg-type]
-            assert session.tables.models["t"] == "PRIMARY_KEYS"
-            rows = connection.query("SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.columns", (), deadline)
-            assert rows == [("id", "bigint"), ("small", "bigint"), ("text", "varchar(65533)")]
+def test_tables_are_created_widened_and_extended_over_sql(server: Emulator) -> None:
+    options = SinkOptions(
+        load_url=server.load_url, query_url=server.query_url, database="shop", delivery="at-least-once"
+    )
+    connection = LeaderConnection(options)
+    with closing(connection):
+        deadline = Deadline.after(30, SystemClock())
+        first = [TableRoute("t", ["small", "id"], keys=["id"])]
+        second = [TableRoute("t", {"id": "id", "small": "big", "text": "text"})]
+        assert len(read_planned_changes(options, first, Frame())) == 1  # type: ignore[arg-type]
+        session = Session("key", "job", "epoch", "checkpoint", Tables(columns={}))
+        for routes, count in ((first, 1), (second, 2), (second, 0)):
+            assert len(apply_schema_changes(options, routes, Frame(), session)) == count  # type: ignore[arg-type]
+        assert session.tables.models["t"] == "PRIMARY_KEYS"
+        rows = connection.query("SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.columns", (), deadline)
+        assert rows == [("id", "bigint"), ("small", "bigint"), ("text", "varchar(65533)")]
 
 
-def test_a_hostile_column_drops_no_other_one(tmp_path: Path) -> None:
-    with Emulator(tmp_path / "data") as server:
-        options = SinkOptions(
-            load_url=server.load_url, query_url=server.query_url, database="100%`shop", delivery="at-least-once"
-        )
-        hostile = "x` INT NULL, DROP COLUMN secret -- %s"
-        frame = T.StructType().add("id", "long").add(hostile, "integer")
-        with closing(LeaderConnection(options)) as connection:
-            deadline = Deadline.after(30, SystemClock())
-            connection.query(f"CREATE DATABASE {identifier(options.database)}", (), deadline)
-            table = identifier(options.database, "t")
-            made = f"CREATE TABLE {table} (id BIGINT NOT NULL, secret INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
-            connection.query(made, (), deadline)
-            plan = plan_changes(options.database, [TableRoute("t", [hostile])], frame, columns(id="bigint"))
-            for change in plan:
-                with suppress(QueryRefused):  # the stand-in may not know such a name
-                    connection.query(change.sql, (), deadline)
-            asked = "SELECT COLUMN_NAME FROM information_schema.columns WHERE TABLE_NAME = %s"
-            assert ("secret",) in connection.query(asked, ("t",), deadline)
+def test_a_hostile_column_drops_no_other_one(server: Emulator) -> None:
+    options = SinkOptions(
+        load_url=server.load_url, query_url=server.query_url, database="100%`shop", delivery="at-least-once"
+    )
+    hostile = "x` INT NULL, DROP COLUMN secret -- %s"
+    frame = T.StructType().add("id", "long").add(hostile, "integer")
+    with closing(LeaderConnection(options)) as connection:
+        deadline = Deadline.after(30, SystemClock())
+        connection.query(f"CREATE DATABASE {identifier(options.database)}", (), deadline)
+        table = identifier(options.database, "t")
+        made = f"CREATE TABLE {table} (id BIGINT NOT NULL, secret INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
+        connection.query(made, (), deadline)
+        plan = plan_changes(options.database, [TableRoute("t", [hostile])], frame, columns(id="bigint"))
+        for change in plan:
+            with suppress(QueryRefused):  # the stand-in may not know such a name
+                connection.query(change.sql, (), deadline)
+        asked = "SELECT COLUMN_NAME FROM information_schema.columns WHERE TABLE_NAME = %s"
+        assert ("secret",) in connection.query(asked, ("t",), deadline)
 
 
 def test_marks_are_replaced_outside_names_only() -> None:
@@ -229,12 +225,9 @@ def test_marks_are_replaced_outside_names_only() -> None:
         bind("SELECT %s", ["1", "2"])
 
 
-def test_a_change_that_the_server_refuses_is_shown(tmp_path: Path) -> None:
-    with Emulator(tmp_path / "data") as server:
-        options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", job="j")
-        with closing(LeaderConnection(options)) as sql:
-            sql.query("CREATE DATABASE shop", (), Deadline.after(20, SystemClock()))
-        gone = columns(id="INT")  # another client has dropped the table since
-        session = Session("key", "job", "epoch", "checkpoint", Tables(columns=gone))
-        with pytest.raises(QueryRefused, match="Run it by hand, or change it: ALTER TABLE"):
-            apply_schema_changes(options, [TableRoute("t", ["id", "text"])], Frame(), session)  # type: ignore[arg-type]
+def test_a_change_that_the_server_refuses_is_shown(server: Emulator) -> None:
+    options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", job="j")
+    gone = columns(id="INT")  # another client has dropped the table since
+    session = Session("key", "job", "epoch", "checkpoint", Tables(columns=gone))
+    with pytest.raises(QueryRefused, match="Run it by hand, or change it: ALTER TABLE"):
+        apply_schema_changes(options, [TableRoute("t", ["id", "text"])], Frame(), session)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,26 +30,20 @@ from tests.support.manual_clock import ManualClock
 from tests.support.query_port import connect
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.stand_in(
+    "CREATE DATABASE bank",
+    "CREATE TABLE bank.a (id BIGINT, cents BIGINT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
+    "CREATE TABLE bank.b (id BIGINT, cents BIGINT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
+    "INSERT INTO bank.a (id, cents) VALUES (1, 60)",
+    "INSERT INTO bank.b (id, cents) VALUES (1, 40)",
+)
+
 CANARY = "row-value-of-the-customer"
 ONE_SUM = (
     "SELECT * FROM (SELECT (SELECT sum(cents) FROM bank.a) + (SELECT sum(cents) FROM bank.b) AS total) t "
     "WHERE total <> 100"
 )
 NOTHING, ONE_ROW = Answer(("total",), [], 0), Answer(("total",), [(CANARY,)], 1)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path / "data") as emulator:
-        execute(
-            emulator,
-            "CREATE DATABASE bank",
-            "CREATE TABLE bank.a (id BIGINT, cents BIGINT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
-            "CREATE TABLE bank.b (id BIGINT, cents BIGINT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
-            "INSERT INTO bank.a (id, cents) VALUES (1, 60)",
-            "INSERT INTO bank.b (id, cents) VALUES (1, 40)",
-        )
-        yield emulator
 
 
 def execute(server: Emulator, *statements: str) -> None:

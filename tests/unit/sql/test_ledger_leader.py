@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,17 +24,12 @@ from starrocks_txn_sink.sink.session import Session, open_session
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlConnection, SqlLedger
 from tests.support.query_port import connect
 
+pytestmark = pytest.mark.stand_in(followers=2)
+
 OWNERS = "SELECT count(*) FROM shop._starrocks_txn_sink_ledger WHERE kind = 'driver'"
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path / "data", Settings(followers=2)) as emulator:
-        ask(emulator.query_port, "CREATE DATABASE shop")
-        yield emulator
-
-
-def ask(port: int, sql: str) -> list[dict[str, Any]]:
+def ask_port(port: int, sql: str) -> list[dict[str, Any]]:
     with connect(port) as connection, connection.cursor(pymysql.cursors.DictCursor) as cursor:
         cursor.execute(sql)
         return list(cursor.fetchall())
@@ -62,7 +56,7 @@ def count(rows: list[dict[str, Any]]) -> int:
 
 
 def test_a_session_may_have_its_queries_passed_on(server: Emulator) -> None:
-    ask(server.query_port, "CREATE TABLE shop.t (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
+    ask_port(server.query_port, "CREATE TABLE shop.t (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
     connection = SqlConnection(
         options(server, server.query_port), Address("mysql", "127.0.0.1", server.follower_query_ports[0])
     )
@@ -73,7 +67,7 @@ def test_a_session_may_have_its_queries_passed_on(server: Emulator) -> None:
 def test_every_frontend_shows_all_of_them_and_who_leads(server: Emulator) -> None:
     ports = [server.query_port, *server.follower_query_ports]
     for port in ports:
-        shown = ask(port, "SHOW FRONTENDS")
+        shown = ask_port(port, "SHOW FRONTENDS")
         assert sorted(int(row["QueryPort"]) for row in shown) == sorted(ports)
         assert [int(row["QueryPort"]) for row in shown if row["Role"] == "LEADER"] == [server.query_port]
 
@@ -83,20 +77,20 @@ def test_the_leader_is_asked_even_when_a_follower_is_named_first_and_would_have_
     given = options(server, follower, server.query_port)
     open_session(given, "run-1", "shop", "checkpoint")
     server.catch_up()
-    ask(server.query_port, "DELETE FROM shop._starrocks_txn_sink_ledger WHERE job = 'shop'")
+    ask_port(server.query_port, "DELETE FROM shop._starrocks_txn_sink_ledger WHERE job = 'shop'")
     with closing(LeaderConnection(given)) as connection:
         ((asked,),) = connection.query(OWNERS, (), Deadline.after(20, SystemClock()))
     assert asked == 0
-    assert count(ask(follower, OWNERS)) == 1  # the lie
+    assert count(ask_port(follower, OWNERS)) == 1  # the lie
     server.catch_up()
-    assert count(ask(follower, OWNERS)) == 0
+    assert count(ask_port(follower, OWNERS)) == 0
 
 
 def test_a_take_over_through_a_follower_that_knows_nothing_yet(server: Emulator) -> None:
     """The follower has not even heard of the ledger's table."""
     session = open_session(options(server, *server.follower_query_ports), "run-1", "shop", "checkpoint")
     assert session.token
-    assert count(ask(server.query_port, OWNERS)) == 1
+    assert count(ask_port(server.query_port, OWNERS)) == 1
 
 
 UNKNOWN = {"operation": "query", "label": "follower_query_forward_mode", "action": "answer", "status": 1193}
@@ -140,32 +134,32 @@ def test_a_reconnect_finds_the_leader_of_that_moment(server: Emulator, rules: li
         deadline = Deadline.after(20, SystemClock())
         connection.query("SELECT 1", (), deadline)
         server.step_down()
-        ask(server.query_port, "CREATE TABLE shop.t (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
+        ask_port(server.query_port, "CREATE TABLE shop.t (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
         server.catch_up()
         connection.close()
-        ask(server.query_port, "INSERT INTO shop.t VALUES (1)")
+        ask_port(server.query_port, "INSERT INTO shop.t VALUES (1)")
         assert connection.query("SELECT count(*) FROM shop.t", (), deadline) == [(1,)]
         assert connection._port is not None
         assert connection._port.address.port == server.query_port != first
-    assert count(ask(first, "SELECT count(*) FROM shop.t")) == 0  # the lie
+    assert count(ask_port(first, "SELECT count(*) FROM shop.t")) == 0  # the lie
 
 
 def test_a_follower_forwards_what_changes_something(server: Emulator) -> None:
     follower = server.follower_query_ports[0]
-    ask(follower, "CREATE TABLE shop.t (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
+    ask_port(follower, "CREATE TABLE shop.t (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
     server.catch_up()
-    ask(follower, "INSERT INTO shop.t VALUES (1)")
-    assert count(ask(follower, "SELECT count(*) FROM shop.t")) == 0
-    assert count(ask(server.query_port, "SELECT count(*) FROM shop.t")) == 1
+    ask_port(follower, "INSERT INTO shop.t VALUES (1)")
+    assert count(ask_port(follower, "SELECT count(*) FROM shop.t")) == 0
+    assert count(ask_port(server.query_port, "SELECT count(*) FROM shop.t")) == 1
 
 
 def test_the_stand_in_as_a_process_has_followers_too(tmp_path: Path) -> None:
     with EmulatorProcess(tmp_path / "data", Settings(followers=1)) as process:
         (port,) = process.follower_query_ports
-        ask(process.query_port, "CREATE DATABASE shop")
-        ask(process.query_port, "CREATE TABLE shop.t (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
+        ask_port(process.query_port, "CREATE DATABASE shop")
+        ask_port(process.query_port, "CREATE TABLE shop.t (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
         process.catch_up()
-        ask(process.query_port, "INSERT INTO shop.t VALUES (1)")
-        assert count(ask(port, "SELECT count(*) FROM shop.t")) == 0
+        ask_port(process.query_port, "INSERT INTO shop.t VALUES (1)")
+        assert count(ask_port(port, "SELECT count(*) FROM shop.t")) == 0
         process.catch_up()
-        assert count(ask(port, "SELECT count(*) FROM shop.t")) == 1
+        assert count(ask_port(port, "SELECT count(*) FROM shop.t")) == 1

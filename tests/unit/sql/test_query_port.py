@@ -30,7 +30,7 @@ def options(url: str, **changes: Any) -> SinkOptions:
     return SinkOptions(database="shop", **given)
 
 
-def ask(url: str, sql: str = "SELECT 1", seconds: float = 5.0, **changes: Any) -> list[tuple[Any, ...]]:
+def ask_leader(url: str, sql: str = "SELECT 1", seconds: float = 5.0, **changes: Any) -> list[tuple[Any, ...]]:
     given = options(url, **({"find_leader": False} | changes))
     with closing(LeaderConnection(given)) as connection:
         return connection.query(sql, (), Deadline.after(seconds, SystemClock()))
@@ -43,7 +43,7 @@ def usual(talk: Talk) -> None:
 
 def test_a_statement_over_a_plain_port() -> None:
     with QueryPeer(usual) as peer:
-        assert ask(peer.url) == [("one",), (None,)]
+        assert ask_leader(peer.url) == [("one",), (None,)]
         assert PASSWORD.encode() not in peer.received
 
 
@@ -65,7 +65,7 @@ def test_a_server_without_tls_never_gets_the_password_it_asks_for(plugin: str, a
 
     with QueryPeer(ask_for_it) as peer:
         with pytest.raises(StarRocksSinkError) as caught:
-            ask(peer.url)
+            ask_leader(peer.url)
         assert PASSWORD.encode() not in peer.received
         if at == "switch":
             assert isinstance(caught.value, QueryRefused)
@@ -103,12 +103,12 @@ def test_tls_is_on_by_default_with_https_and_checks_the_certificate(certificate:
 
     https = "https://127.0.0.1:8443"
     with QueryPeer(script) as peer:
-        assert ask(peer.url, load_url=https, tls_ca=str(certificate)) == [("one",)]
-        assert ask(peer.url, query_tls=True, tls_verify=False) == [("one",)]
+        assert ask_leader(peer.url, load_url=https, tls_ca=str(certificate)) == [("one",)]
+        assert ask_leader(peer.url, query_tls=True, tls_verify=False) == [("one",)]
         with pytest.raises(QueryFailed, match="TLS handshake"):
-            ask(peer.url, load_url=https)
+            ask_leader(peer.url, load_url=https)
         with pytest.raises(OptionError, match="tls_ca cannot be read"):
-            ask(peer.url, load_url=https, tls_ca="/nowhere.pem")
+            ask_leader(peer.url, load_url=https, tls_ca="/nowhere.pem")
 
 
 def test_a_clear_password_is_given_over_tls_only(certificate: Path) -> None:
@@ -125,13 +125,13 @@ def test_a_clear_password_is_given_over_tls_only(certificate: Path) -> None:
         talk.serve()
 
     with QueryPeer(script) as peer:
-        assert ask(peer.url, load_url="https://127.0.0.1:8443", tls_ca=str(certificate)) == []
+        assert ask_leader(peer.url, load_url="https://127.0.0.1:8443", tls_ca=str(certificate)) == []
 
 
 def test_a_port_without_tls_gets_nothing_when_tls_is_on() -> None:
     with QueryPeer(usual) as peer:
         with pytest.raises(QueryRefused, match=r"offers no TLS.*query_tls=False"):
-            ask(peer.url, load_url="https://127.0.0.1:8443")
+            ask_leader(peer.url, load_url="https://127.0.0.1:8443")
         assert peer.received == b""
 
 
@@ -151,19 +151,19 @@ def leads(host: str, port: int) -> Any:
 def test_the_sink_logs_in_at_no_leader_that_is_not_the_users() -> None:
     with QueryPeer(usual) as other, QueryPeer(leads("127.0.0.66", other.port)) as peer:
         with pytest.raises(RedirectRefused, match=r"127\.0\.0\.66.*redirect_hosts=\['127\.0\.0\.66'\]"):
-            ask(peer.url, find_leader=True)
+            ask_leader(peer.url, find_leader=True)
         assert other.talks == []
         rewrites = {f"127.0.0.66:{other.port}": f"127.0.0.1:{other.port}"}
-        assert ask(peer.url, find_leader=True, redirect_map=rewrites) == [("one",), (None,)]
+        assert ask_leader(peer.url, find_leader=True, redirect_map=rewrites) == [("one",), (None,)]
     with QueryPeer(leads("127.0.0.66\\.example", 9030)) as peer, pytest.raises(QueryFailed, match="no host and port"):
-        ask(peer.url, find_leader=True, redirect_hosts="*")
+        ask_leader(peer.url, find_leader=True, redirect_hosts="*")
 
 
 def test_a_leader_under_its_address_is_the_one_that_was_asked_by_name() -> None:
     with QueryPeer(usual) as other:
         talked = QueryPeer(lambda talk: leads("127.0.0.1", talked.port)(talk))
         with talked as peer:
-            assert ask(f"mysql://localhost:{peer.port}", find_leader=True) == [("asked",)]
+            assert ask_leader(f"mysql://localhost:{peer.port}", find_leader=True) == [("asked",)]
             assert len(peer.talks) == 1
         assert other.talks == []
 
@@ -189,7 +189,7 @@ def test_a_server_that_drips_ends_at_the_deadline(when: str) -> None:
     with QueryPeer(drip) as peer:
         started = time.monotonic()
         with pytest.raises(QueryFailed):
-            ask(peer.url, seconds=0.8, read_timeout=0.6)
+            ask_leader(peer.url, seconds=0.8, read_timeout=0.6)
         assert time.monotonic() - started < 10  # the greeting alone takes longer
 
 
@@ -209,7 +209,7 @@ GARBAGE = {
 def test_a_broken_greeting_is_a_typed_error(name: str) -> None:
     with QueryPeer(lambda talk: talk.send(*GARBAGE[name])) as peer:
         with pytest.raises(QueryFailed):
-            ask(peer.url)
+            ask_leader(peer.url)
         with pytest.raises(QueryFailed):
             SqlConnection(options(peer.url), options(peer.url).query_addresses[0])
 
@@ -231,7 +231,7 @@ def test_a_broken_answer_is_a_typed_error(name: str) -> None:
 
     with QueryPeer(script) as peer:
         with pytest.raises(QueryFailed):
-            ask(peer.url)
+            ask_leader(peer.url)
         given = options(peer.url)
         for read in ("rows", "excerpt"):
             connection = SqlConnection(given, given.query_addresses[0])
@@ -247,7 +247,7 @@ def test_a_strange_list_of_frontends_is_a_typed_error_or_none(answer: list[bytes
         talk.serve({"SHOW FRONTENDS": answer})
 
     with QueryPeer(script) as peer, suppress(QueryFailed):
-        assert ask(peer.url, find_leader=True) == []
+        assert ask_leader(peer.url, find_leader=True) == []
 
 
 def test_only_the_tools_quote_the_server() -> None:
@@ -257,7 +257,7 @@ def test_only_the_tools_quote_the_server() -> None:
 
     with QueryPeer(script) as peer:
         with pytest.raises(QueryRefused) as caught:
-            ask(peer.url)
+            ask_leader(peer.url)
         assert "ROW-VALUE" not in str(caught.value)
         assert caught.value.__cause__ is None
         given = options(peer.url)
@@ -285,9 +285,9 @@ def test_a_refusal_names_its_cause_and_its_remedy(number: int, cause: str, remed
 
     with QueryPeer(script) as peer:
         with pytest.raises(QueryRefused) as caught:
-            ask(peer.url)
+            ask_leader(peer.url)
         with pytest.raises(QueryRefused) as advised, advising("Grant CREATE TABLE on the database."):
-            ask(peer.url)
+            ask_leader(peer.url)
         given = options(peer.url)
         with closing(SqlConnection(given, given.query_addresses[0])) as tool, pytest.raises(QueryRefused) as quoted:
             tool.rows("SELECT 1")
@@ -307,7 +307,7 @@ def test_a_passing_trouble_of_the_server_is_no_refusal(text: str) -> None:
         talk.serve({"SELECT 1": [error(1064, text)]})
 
     with QueryPeer(script) as peer, pytest.raises(QueryFailed):
-        ask(peer.url)
+        ask_leader(peer.url)
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_a_name_in_the_servers_words_does_not_make_a_refusal_pass(number: int, t
         talk.serve({"SELECT 1": [error(number, text)]})
 
     with QueryPeer(script) as peer, pytest.raises(QueryRefused):
-        ask(peer.url)
+        ask_leader(peer.url)
 
 
 @pytest.mark.parametrize(
@@ -374,9 +374,9 @@ def test_a_query_port_that_never_answers_is_asked_last() -> None:
 
 def test_nobody_there_and_an_unknown_host_are_reported_in_words() -> None:
     with pytest.raises(QueryFailed, match=r"query_url \(127\.0\.0\.1:\d+\).*nothing listens there"):
-        ask(f"mysql://127.0.0.1:{unused_port()}")
+        ask_leader(f"mysql://127.0.0.1:{unused_port()}")
     with pytest.raises(QueryFailed, match="cannot be resolved"):
-        ask("mysql://no-such-host.invalid:9030")
+        ask_leader("mysql://no-such-host.invalid:9030")
 
 
 def test_a_port_that_speaks_http_is_reported_in_words() -> None:
@@ -387,4 +387,4 @@ def test_a_port_that_speaks_http_is_reported_in_words() -> None:
         QueryPeer(speak_http) as peer,
         pytest.raises(QueryFailed, match=r"is not the MySQL protocol \(InternalError\)\."),
     ):
-        ask(peer.url)
+        ask_leader(peer.url)

@@ -8,31 +8,28 @@ import logging
 import pickle
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
 from starrocks_emulator.server import Emulator
-from starrocks_emulator.settings import Settings
 from starrocks_txn_sink import configure_logging, telemetry
-from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sink.lifecycle import BatchOrigin, SinkEvents, end_progress_bar
-from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.telemetry import Event, EventLogger, Repeats, get_logger, ignore_event, shares_stderr
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry
-from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
+from starrocks_txn_sink.writer.task import LaneTask
 from tests.support.log_records import records_of
-from tests.support.query_port import query
+from tests.support.micro_batch import write_micro_batch
 
 PASSWORD = "canary-of-the-password"
+pytestmark = pytest.mark.stand_in(
+    "CREATE TABLE shop.items (id BIGINT NOT NULL, note VARCHAR(99)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
+    password=PASSWORD,
+)
 ROW = "canary-of-the-row"
 
 
@@ -172,15 +169,6 @@ def test_no_name_of_the_source_moves_the_terminal(form: str) -> None:
 # --- a whole lane ---
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path / "data", Settings(password=PASSWORD)) as emulator:
-        query(emulator, "CREATE DATABASE shop", password=PASSWORD)
-        ddl = "CREATE TABLE shop.items (id BIGINT NOT NULL, note VARCHAR(99)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
-        query(emulator, ddl, password=PASSWORD)
-        yield emulator
-
-
 def write(server: Emulator, row: str) -> None:
     """One micro-batch of one row, without Spark."""
     given = SinkOptions(
@@ -192,22 +180,7 @@ def write(server: Emulator, row: str) -> None:
         max_attempts=2,
         properties={"strict_mode": "true"},
     )
-    session = open_session(given, "run", "shop", "checkpoint")
-    columns: dict[str, list[Any]] = {
-        "source_partition": ["p-0", None],
-        "position": [1, SENTINEL_POSITION],
-        "table": ["items", None],
-        "transaction_end": [True, None],
-        "payload": [f",{row}", None],
-        "task": ["Executor task launch worker for task 0.0 in stage 0.0 (TID 0)", None],
-    }
-    kinds = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}
-    schema = pa.schema([(name, kinds[type(values[0])]) for name, values in columns.items()])
-    task = LaneTask(given, "shop", session.epoch, "checkpoint", 7, ownership=session.ownership)
-    try:
-        LaneTry(task, Attempt(0, 1, False), SystemClock()).run([pa.RecordBatch.from_pydict(columns, schema)])
-    finally:
-        RESOURCES.close()
+    write_micro_batch(given, {1: row}, 7)
 
 
 def test_each_step_of_a_commit_is_one_line_with_its_place(server: Emulator) -> None:
