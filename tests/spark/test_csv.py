@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession, functions as F
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink.errors import InputError
-from tests.spark.test_typed_columns import NESTED, PAIRS, expected, floats_alike, one_row, sink
 from tests.support.query_port import query
+from tests.support.typed_values import NESTED, PAIRS, expected, floats_alike, one_row, sink
 
 pytestmark = pytest.mark.spark
 

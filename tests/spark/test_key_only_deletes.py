@@ -21,8 +21,8 @@ from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.debezium import parse_debezium, parse_debezium_transactions
 from starrocks_txn_sink.telemetry import Event
+from tests.support.key_only_rows import KEY_ONLY, REQUIRED
 from tests.support.query_port import query
-from tests.unit.rows.test_released_content import KEY_ONLY, REQUIRED
 
 pytestmark = [
     pytest.mark.spark,

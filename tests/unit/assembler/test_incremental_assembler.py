@@ -16,9 +16,9 @@ from starrocks_txn_sink.assembler.rules.intake import PartitionedEvents
 from starrocks_txn_sink.assembler.rules.model import MissingBegin, Policy
 from starrocks_txn_sink.errors import InputError, SourceTransactionError, Unordered
 from tests.support.assembler_bench import Bench
+from tests.support.assembler_histories import histories, script
 from tests.support.assembler_model import Ev, table
 from tests.support.incremental_bench import IncrementalBench, named
-from tests.unit.assembler.test_transaction_assembler import histories, script
 
 
 def chunks(batches: list[list[Ev]], names: str, size: int) -> list[pa.Table]:

@@ -15,7 +15,7 @@ from starrocks_txn_sink.errors import InputError, Unordered
 from starrocks_txn_sink.rows.arrival import ArrivalOrder
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION, SEQ
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, RowsCutOff, Segmenter
-from tests.unit.rows.test_segments import Row, lanes
+from tests.support.lane_rows import Row, lanes
 
 Arriving = tuple[str, int, int, str, bool, str]
 FIELDS = [

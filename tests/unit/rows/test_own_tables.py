@@ -11,7 +11,7 @@ from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 from starrocks_txn_sink.rows.columns import HASH, PAYLOAD, TABLE
 from starrocks_txn_sink.rows.segments import Segmenter
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
-from tests.unit.rows.test_segments import batch
+from tests.support.lane_rows import batch
 
 SPELLINGS = [
     LEDGER_TABLE,

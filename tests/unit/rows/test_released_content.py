@@ -12,6 +12,7 @@ import pytest
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.errors import InputError
+from tests.support.key_only_rows import KEY_ONLY, REQUIRED
 
 
 def only(name: str, rows: pa.Table) -> ReleasedRows:
@@ -111,31 +112,6 @@ def test_large_rows_and_rows_with_other_columns_stay_apart() -> None:
     )
     batches = list(PayloadEncoder("shop").batches([only("p", large), only("q", large), only("r", timed)]))
     assert [batch.column("source_partition").to_pylist() for batch in batches] == [["p"], ["q"], ["r"]]
-
-
-REQUIRED = {"items": {"name": '""', "n": "0", "größe": "0", "day": '"1970-01-01"'}}
-FRONT = '"name":"","n":0,"größe":0,"day":"1970-01-01"'
-KEY_ONLY = [
-    ('{"id":1}', f'{FRONT},"id":1}}'),
-    ("{}", f"{FRONT}}}"),
-    (
-        '{"id":1,"name":null,"n" : null ,"größe":null,"day":null}',
-        '"id":1,"name":"","n" : 0 ,"größe":0,"day":"1970-01-01"}',
-    ),
-    (
-        '{"id":"null","name":"\\"n\\":null","n":3}',
-        '"größe":0,"day":"1970-01-01","id":"null","name":"\\"n\\":null","n":3}',
-    ),
-    (
-        '{"gr\\u00F6\\u00dfe":null,"id":1,"name":"n","n":1,"day":"x"}',
-        '"gr\\u00F6\\u00dfe":0,"id":1,"name":"n","n":1,"day":"x"}',
-    ),
-    (
-        '{"names":null,"N":null,"name":"a","n":1,"größe":2,"day":"x"}',
-        '"names":null,"N":null,"name":"a","n":1,"größe":2,"day":"x"}',
-    ),
-]
-"""A delete's row, and its payload behind DELETING and a comma."""
 
 
 @pytest.mark.parametrize(("row", "expected"), KEY_ONLY)

@@ -17,6 +17,7 @@ from starrocks_txn_sink.errors import KeyRepeated
 from starrocks_txn_sink.rows import body
 from starrocks_txn_sink.rows.body import UniqueRows, last_of_each
 from starrocks_txn_sink.rows.keys import KeyColumn, read_keys
+from tests.support.chunk_pieces import add_piece
 
 INTEGER = KeyColumn.of("id", "BIGINT", None)
 
@@ -49,15 +50,6 @@ def loads(draw: st.DrawFn) -> list[list[Chunk]]:
             chunks.append(chunk)
         made.append(chunks)
     return made
-
-
-def add_piece(chunk: Chunk, rows: Sequence[tuple[int | None, int]]) -> None:
-    lines = [
-        b"," + json.dumps({"v": number} if key is None else {"id": key, "v": number}).encode() for key, number in rows
-    ]
-    offsets = np.array([0, *itertools.accumulate(map(len, lines))]) + 5  # the piece is a slice of something larger
-    index = RowIndex(np.arange(len(lines)), offsets)
-    chunk.append(memoryview(b"".join(lines)), len(lines), index)
 
 
 def rows_in(pieces: Sequence[memoryview]) -> list[dict[str, int]]:

@@ -9,7 +9,7 @@ import pytest
 
 from starrocks_txn_sink.coordinator.model import Chunk
 from starrocks_txn_sink.writer.worker import SpillFile
-from tests.unit.rows.test_unique_rows import add_piece
+from tests.support.chunk_pieces import add_piece
 
 
 def contents(chunk: Chunk) -> list[tuple[bytes, list[bytes], list[int]]]:
