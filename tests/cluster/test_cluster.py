@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.cluster.orders import BATCHES, INSTALLED, ROOT, SECOND_BATCH, Orders, Shipment
+from tests.support.spark_conf import ROCKSDB
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -21,7 +22,6 @@ pytestmark = pytest.mark.spark
 BATCH: dict[str, Any] = {"lanes": 2, "transactions": "batch"}
 LANE: dict[str, Any] = {"lanes": 2, "transactions": "lane"}
 both = pytest.mark.parametrize("options", [BATCH, LANE], ids=["batch", "lane"])
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 HOLD = 10.0  # seconds that a request waits: ten times as long as it takes to notice it and to kill
 HANGING_LOADS = {"operation": "load", "table": "orders", "label": SECOND_BATCH, "action": "hang", "seconds": HOLD}
 LATE_COMMIT = {"operation": "commit", "label": SECOND_BATCH, "action": "hang", "seconds": HOLD, "times": 1}

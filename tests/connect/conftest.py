@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.cluster.standalone import HOME, Daemon
-from tests.spark.conftest import ROCKSDB, bare_shop, shop
+from tests.spark.conftest import bare_shop, shop
+from tests.support.spark_conf import ROCKSDB
 
 __all__ = ["bare_shop", "shop"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,14 +11,7 @@ from starrocks_emulator.sql import statements
 from starrocks_emulator.sql.session import QuerySession, SqlError
 from starrocks_emulator.tables.catalog import Table
 from starrocks_emulator.tables.store import Store
-from tests.support.store_setup import load, rows, with_tables
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = with_tables(Store(tmp_path / "data"))
-    yield opened
-    opened.close()
+from tests.support.store_setup import load, rows
 
 
 def run(store: Store, sql: str) -> int:

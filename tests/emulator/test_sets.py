@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from starrocks_emulator.sql.session import QuerySession, SqlError
 from starrocks_emulator.sql.statements import run
 from starrocks_emulator.tables.plan import PlanRejected
 from starrocks_emulator.tables.store import CommitRejected, Store
-from tests.support.store_setup import JSON_ARRAY, load, rows, with_tables
+from tests.support.store_setup import JSON_ARRAY, load, rows
 
 VISITS = """CREATE TABLE test.visits (page INT NOT NULL, users BITMAP BITMAP_UNION NOT NULL, devices HLL HLL_UNION,
 hits BIGINT SUM DEFAULT '0', newest INT REPLACE, most INT MAX) AGGREGATE KEY(page) DISTRIBUTED BY HASH(page)"""
@@ -21,12 +19,9 @@ HEADERS = {**JSON_ARRAY, "columns": "page,u,d,hits,newest,most,users=to_bitmap(u
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = with_tables(Store(tmp_path))
-    run(opened, QuerySession(), VISITS)
-    run(opened, QuerySession(), TAGS)
-    yield opened
-    opened.close()
+def store(store: Store) -> Store:
+    run(store, QuerySession(), f"{VISITS}; {TAGS}")
+    return store
 
 
 def visit(page: int, user: Any, device: str | None, hits: int = 1, newest: int | None = None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,10 @@ from starrocks_emulator.tables.engine import ASIDE
 from starrocks_emulator.tables.plan import Plan
 from starrocks_emulator.tables.staging import Ahead
 from starrocks_emulator.tables.store import CommitRejected, Store
-from tests.support.store_setup import JSON_ARRAY, body, rows, with_tables
+from tests.support.store_setup import JSON_ARRAY, body, rows
 from tests.support.waiting import wait_until
 
 CSV = {"format": "csv", "column_separator": ","}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = with_tables(Store(tmp_path))
-    yield store
-    store.close()
 
 
 @pytest.fixture

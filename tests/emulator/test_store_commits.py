@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -18,13 +17,6 @@ from starrocks_emulator.tables.plan import PlanRejected
 from starrocks_emulator.tables.store import CommitRejected, Store
 from tests.support.depth import examples
 from tests.support.store_setup import JSON_ARRAY, body, load, rows, with_tables
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = with_tables(Store(tmp_path / "data"))
-    yield opened
-    opened.close()
 
 
 def order(key: int, customer: int = 1, **more: object) -> dict[str, object]:

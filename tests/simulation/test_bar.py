@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import io
 
+from tests.support.terminal import Terminal
+
 from .bar import on_terminal
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_items_come_through_with_and_without_a_terminal() -> None:

@@ -16,8 +16,7 @@ from starrocks_txn_sink import recommended_conf
 from tests.support.assembling_shop import AssemblingShop
 from tests.support.depth import is_deep
 from tests.support.exactly_once_shop import Shop
-
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+from tests.support.spark_conf import ROCKSDB
 
 
 @pytest.fixture(scope="session")

@@ -15,13 +15,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_txn_sink import assemble_transactions
 from starrocks_txn_sink.errors import InputError, OptionError
+from tests.support.spark_conf import PROVIDER, STATE, STORES, changed_conf
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-STATE = "org.apache.spark.sql.execution.streaming.state."
-STORES = ["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"]
 SCHEMA = (
     "source_partition INT, position BIGINT, type STRING, txn_id STRING, database STRING, table STRING, op STRING, "
     "row STRING, at TIMESTAMP, price DECIMAL(30, 3)"
@@ -90,14 +88,11 @@ def observed(query: StreamingQuery) -> Counter[str]:
 
 @pytest.fixture(params=[STORES[0], pytest.param(STORES[1], marks=pytest.mark.deep)])
 def stream(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stream]:
-    before = spark.conf.get(PROVIDER)
-    assert before is not None
-    spark.conf.set(PROVIDER, STATE + request.param)
-    running = Stream(spark, tmp_path)
-    yield running
-    for query in running.queries:
-        query.stop()
-    spark.conf.set(PROVIDER, before)
+    with changed_conf(spark, PROVIDER, STATE + request.param):
+        running = Stream(spark, tmp_path)
+        yield running
+        for query in running.queries:
+            query.stop()
 
 
 # What both operators have from assembler.keyed_state, and what comes after them, is tested with one of them.

@@ -14,16 +14,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from starrocks_txn_sink.changelog import from_changelog, to_changelog, to_starrocks_ops, upsert_materializer
 from starrocks_txn_sink.changelog.state_operator import OUTPUT_COLUMNS, KeyProcessor, changes_by_key, sorted_entries
-from starrocks_txn_sink.spark_version import PROVIDER, STATE_BY_KEY
+from starrocks_txn_sink.spark_version import STATE_BY_KEY
 from tests.support.changelog_feed import Feed, FileTime, running
+from tests.support.spark_conf import PROVIDER, STATE, STORES, changed_conf
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
 pytestmark = pytest.mark.spark
 
-STATE = "org.apache.spark.sql.execution.streaming.state."
-STORES = ["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"]
 UPSERT = {"upsert": "INSERT, UPDATE_BEFORE, UPDATE_AFTER", "delete": "DELETE"}
 PAIRS = {"INSERT": "c", "UPDATE_BEFORE, UPDATE_AFTER": "u", "DELETE": "d"}
 
@@ -38,10 +37,8 @@ NEWER = pytest.mark.skipif(not STATE_BY_KEY.works, reason="needs a newer Spark")
     ids=["rocksdb", "other"],
 )
 def provider(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
-    before = spark.conf.get(PROVIDER)
-    spark.conf.set(PROVIDER, STATE + request.param)
-    yield request.param
-    spark.conf.set(PROVIDER, str(before))
+    with changed_conf(spark, PROVIDER, STATE + request.param):
+        yield request.param
 
 
 def at(clock: str) -> str:

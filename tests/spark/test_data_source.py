@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from starrocks_txn_sink import TableRoute, lane_partitioned
 from starrocks_txn_sink.errors import OptionError
@@ -22,6 +20,7 @@ from tests.crash.driver_process import DriverProcess
 from tests.crash.query_proxy import QueryProxy
 from tests.crash.workload import Verdict
 from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of
+from tests.support.spark_conf import unchecked
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("data_source")]
 
@@ -30,15 +29,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "guides" / "data-source.md"
 
 def save(frame: DataFrame, mode: str = "append", **options: str) -> None:
     frame.write.format("starrocks_txn").options(**options).mode(mode).save()
-
-
-@contextmanager
-def unchecked(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set(STREAM_CHECK, "false")
-    try:
-        yield
-    finally:
-        spark.conf.set(STREAM_CHECK, "true")
 
 
 def stream(shop: Shop, frame: DataFrame | None = None, **changes: Any) -> None:

@@ -6,8 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,11 @@ from starrocks_txn_sink import StarRocksSink, TransactionAssembly
 from starrocks_txn_sink.spark_version import SPARK, STREAM_DATA_SOURCE
 from tests.support.assembling_shop import IN_JSON, AssemblingShop, script
 from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of
+from tests.support.spark_conf import unchecked
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
-STREAM_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 POLLING = {"processingTime": "100 milliseconds"}
 
 
@@ -47,15 +46,6 @@ def assert_whole(shop: Shop, *parts: str, upto: int) -> None:
 def feed(shop: Shop, first: int, last: int) -> None:
     for position in range(first, last + 1):
         shop.feed(rows_of("p-0", [position]) + rows_of("p-1", [position]))
-
-
-@contextmanager
-def unchecked(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set(STREAM_CHECK, "false")
-    try:
-        yield
-    finally:
-        spark.conf.set(STREAM_CHECK, "true")
 
 
 OF = "source_partition = '{}'"

@@ -17,13 +17,11 @@ from starrocks_txn_sink import assemble_debezium
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactions
 from tests.support.debezium_feed import KAFKA, Message, change, marker, message, mysql, postgres, with_schema
+from tests.support.spark_conf import PROVIDER, STATE, STORES, changed_conf
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-STATE = "org.apache.spark.sql.execution.streaming.state."
-STORES = ["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"]
 ORDERS, ITEMS = postgres("orders", 90), postgres("order_items", 91)
 
 
@@ -249,14 +247,11 @@ class Stream:
 
 @pytest.fixture(params=[STORES[0], pytest.param(STORES[1], marks=pytest.mark.deep)])
 def stream(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stream]:
-    before = spark.conf.get(PROVIDER)
-    assert before is not None
-    spark.conf.set(PROVIDER, STATE + request.param)
-    running = Stream(spark, tmp_path)
-    yield running
-    for query in running.queries:
-        query.stop()
-    spark.conf.set(PROVIDER, before)
+    with changed_conf(spark, PROVIDER, STATE + request.param):
+        running = Stream(spark, tmp_path)
+        yield running
+        for query in running.queries:
+            query.stop()
 
 
 # What both operators have from assembler.keyed_state, and what comes after them, is tested with one of them.

@@ -36,14 +36,13 @@ from starrocks_txn_sink.spark_version import (
     STREAM_DATA_SOURCE,
     SparkFeature,
 )
-from tests.spark.conftest import ROCKSDB
+from tests.support import spark_conf
 from tests.support.manual_clock import ManualClock
+from tests.support.spark_conf import HDFS, PROVIDER, ROCKSDB
 
 pytestmark = [pytest.mark.spark, pytest.mark.deep, pytest.mark.matrix]
 
 FILES = 3
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 IN_JSON = TxnEventLines(source_partition=None, position=None)
 
 
@@ -218,9 +217,8 @@ def test_the_data_source_writes_frames_as_they_are(orders: Orders) -> None:
 
 @pytest.fixture
 def unchecked(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
-    yield
-    spark.conf.set("spark.sql.streaming.unsupportedOperationCheck", "true")
+    with spark_conf.unchecked(spark):
+        yield
 
 
 @least(STREAM_DATA_SOURCE)

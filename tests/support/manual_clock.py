@@ -1,6 +1,8 @@
-"""A clock that stands still until it is told to move; sleeping moves it."""
+"""A clock that stands still until it is told to move; sleeping moves it. And waits without chance."""
 
 from __future__ import annotations
+
+import random
 
 
 class ManualClock:
@@ -24,3 +26,10 @@ class ManualClock:
     def advance(self, seconds: float) -> None:
         """Let `seconds` pass."""
         self._now += seconds
+
+
+class LongestWaits(random.Random):
+    """Takes the longest wait each time."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return max(a, b)

@@ -35,6 +35,7 @@ from starrocks_demo.pipeline import Workspace
 from starrocks_demo.verdict import TableVerdict, Verdict
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.telemetry import Event
+from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
 
@@ -225,11 +226,6 @@ def test_lines_come_with_a_phase_or_after_a_while() -> None:
         ["writing,", "2", "s", "of", "20", "s"],
         ["draining,", "2", "s", "of", "20", "s"],
     ]
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_a_terminal_gets_the_panel_and_sentences_above_it(monkeypatch: pytest.MonkeyPatch) -> None:

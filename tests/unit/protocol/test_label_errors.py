@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -24,19 +23,12 @@ from starrocks_txn_sink.errors import (
 from starrocks_txn_sink.protocol import label as protocol, refusals as refusals
 from starrocks_txn_sink.protocol.label import Aborted, Backoff, Committed, Label, RetryPolicy, Steps, Unknown, run
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
-from tests.support.manual_clock import ManualClock
+from tests.support.manual_clock import LongestWaits, ManualClock
 
 LABEL = Label("shop", "L")
 OK = Reply(Status.OK)
 LOST = ReplyLost("lost on the way")
 RETRY_POLICY = RetryPolicy(backoff=Backoff(first=1.0, longest=8.0))
-
-
-class Exact(random.Random):
-    """Takes the longest wait."""
-
-    def uniform(self, a: float, b: float) -> float:
-        return max(a, b)
 
 
 class Server:
@@ -84,7 +76,7 @@ def state(name: str) -> Reply:
 
 def committing(*answers: Reply | TransportError, retry_policy: RetryPolicy = RETRY_POLICY) -> tuple[Any, Server]:
     server = Server(*answers)
-    return play(protocol.commit(LABEL, retry_policy, Exact()), server), server
+    return play(protocol.commit(LABEL, retry_policy, LongestWaits()), server), server
 
 
 def test_an_outcome_carries_its_label_and_the_transaction_id_of_the_reply() -> None:
@@ -149,14 +141,16 @@ def test_without_a_ledger_a_commit_is_repeated_a_bounded_number_of_times() -> No
 
 def test_a_rollback_is_tried_four_times_and_then_gives_the_reason() -> None:
     server = Server(LOST, LOST, LOST, LOST)
-    assert play(protocol.roll_back(LABEL, RETRY_POLICY, Exact()), server) is LOST
+    assert play(protocol.roll_back(LABEL, RETRY_POLICY, LongestWaits()), server) is LOST
     assert server.waits == [1, 2, 4]
-    open_still = play(protocol.roll_back(LABEL, RETRY_POLICY, Exact()), Server(*[failed("x during committing, x")] * 4))
+    open_still = play(
+        protocol.roll_back(LABEL, RETRY_POLICY, LongestWaits()), Server(*[failed("x during committing, x")] * 4)
+    )
     assert isinstance(open_still, LoadFailed)
     assert open_still.context == {"label": "L"}
     assert "did not end" in open_still.message
     refused = play(
-        protocol.roll_back(LABEL, RETRY_POLICY, Exact()), Server(failed("Can not abort VISIBLE" + "!" * 500))
+        protocol.roll_back(LABEL, RETRY_POLICY, LongestWaits()), Server(failed("Can not abort VISIBLE" + "!" * 500))
     )
     assert isinstance(refused, LoadFailed)
     assert refused.context == {"label": "L"}
@@ -168,17 +162,17 @@ def test_a_lost_begin_or_load_names_its_place_and_its_cause() -> None:
     assert (type(begun), begun.context, begun.__cause__) == (BeginFailed, {"label": "L"}, LOST)
     assert "begin" in begun.message
     assert "lost on the way" in begun.message
-    loaded = error_of(protocol.load(LABEL, "t", [b"[]"], {}, RETRY_POLICY, Exact()), LOST)
+    loaded = error_of(protocol.load(LABEL, "t", [b"[]"], {}, RETRY_POLICY, LongestWaits()), LOST)
     assert (type(loaded), loaded.context, loaded.__cause__) == (LoadFailed, {"label": "L", "table": "t"}, LOST)
 
 
 def test_a_busy_table_is_waited_for_and_given_up_with_its_place() -> None:
     busy = Reply(Status.TXN_IN_PROCESSING)
     server = Server(busy, busy, busy, OK)
-    assert play(protocol.load(LABEL, "t", [b"[]"], {"h": "v"}, RETRY_POLICY, Exact()), server).retries == 3
+    assert play(protocol.load(LABEL, "t", [b"[]"], {"h": "v"}, RETRY_POLICY, LongestWaits()), server).retries == 3
     assert server.waits == [1, 2, 4]
     assert all((r.table, r.headers, r.body) == ("t", {"h": "v"}, [b"[]"]) for r in server.asked)
-    stuck = error_of(protocol.load(LABEL, "t", [b"[]"], {}, RetryPolicy(busy_tries=2), Exact()), busy, busy)
+    stuck = error_of(protocol.load(LABEL, "t", [b"[]"], {}, RetryPolicy(busy_tries=2), LongestWaits()), busy, busy)
     assert stuck.context == {"label": "L", "table": "t"}
     assert "only one client" in str(stuck).lower()
 

@@ -45,7 +45,7 @@ from starrocks_txn_sink.protocol.ledger import (
     refuse_others,
 )
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
-from tests.support.manual_clock import ManualClock
+from tests.support.manual_clock import LongestWaits, ManualClock
 
 
 class Ledger:
@@ -175,8 +175,8 @@ def test_a_run_that_is_refused_as_the_older_one_hears_both_times_and_of_clocks(e
     play(taking_over(Owner("", epoch, "cp"), "t"), ledger)
     mine = f"{1_700_000_000_000_000:x}fedcba"
     with pytest.raises(Fenced, match=rf"{said}.*; this one began at 2023-11-14 22:13:20 UTC.*clock is behind"):
-        play(refuse_newer("job", mine, Exact()), ledger)
-    play(refuse_newer("job", "g", Exact()), ledger)
+        play(refuse_newer("job", mine, LongestWaits()), ledger)
+    play(refuse_newer("job", "g", LongestWaits()), ledger)
 
 
 def test_every_listed_label_is_rolled_back_before_the_barrier() -> None:
@@ -407,13 +407,6 @@ def test_a_fate_carries_its_label_and_its_reason() -> None:
     assert caught.value.context == {"label": "L"}
 
 
-class Exact(random.Random):
-    """Takes the longest wait."""
-
-    def uniform(self, a: float, b: float) -> float:
-        return max(a, b)
-
-
 def test_everything_that_is_repeated_waits_longer_each_time() -> None:
     ledger, clock = Ledger(unfinished=("job-e0-0-1-1_0",)), ManualClock()
     times: dict[str, list[float]] = {}
@@ -425,7 +418,7 @@ def test_everything_that_is_repeated_waits_longer_each_time() -> None:
 
     ledger.before = lose_thrice
     server = Server(ledger, ReplyLost("lost"), Reply(Status.FAILED, "x"), ReplyLost("lost"))
-    steps = take_over(Scope("job", "shop", DRIVER), tokens("t"), Exact())
+    steps = take_over(Scope("job", "shop", DRIVER), tokens("t"), LongestWaits())
     run(steps, server, clock, Deadline.after(60, clock), ledger)
     for name in ("WriteClaim", "ListUnfinished", "WriteMarker", "ReadMarker", "ReadPositions"):
         first, *later = times[name][:4]
@@ -478,11 +471,11 @@ def test_the_canary_asks_once_whether_a_take_over_would_find_the_label(
     ledger = Ledger(unfinished=unfinished)
     mine = ownership(ledger)
     mine.owner = first_owner("e1", "cp", 7, 0)
-    play(mine.check("job-e1-0-7-1_0", Exact()), ledger)
+    play(mine.check("job-e1-0-7-1_0", LongestWaits()), ledger)
     assert mine.listed is None
     mine.canary = True
     for _ in range(2):
-        play(mine.check("job-e1-0-7-1_0", Exact()), ledger)
+        play(mine.check("job-e1-0-7-1_0", LongestWaits()), ledger)
         assert mine.listed is listed
     assert not mine.canary
 
@@ -492,18 +485,18 @@ def test_a_lane_checks_recovers_and_rolls_back_in_its_own_name() -> None:
     mine = ownership(ledger)
     mine.owner = first_owner("e1", "cp", 7, 0)
     assert (mine.owner.token, mine.owner.lane, mine.owner.batch) == ("", 0, 7)
-    play(mine.check("l", Exact()), ledger)
+    play(mine.check("l", LongestWaits()), ledger)
     server = Server(ledger, ReplyLost("lost"), Reply(Status.OK), ReplyLost("lost"))
-    play(mine.recover("L", SPANS, Exact()), ledger, server)
+    play(mine.recover("L", SPANS, LongestWaits()), ledger, server)
     assert {(request.database, request.label) for request in server.requests} == {
         ("shop", "L"),
         ("shop", "job-e1-0-7-1_0"),
     }
-    play(mine.check("l", Exact()), ledger)
+    play(mine.check("l", LongestWaits()), ledger)
     other = ownership(ledger)
-    play(other.take_over(Exact()), ledger)
+    play(other.take_over(LongestWaits()), ledger)
     with pytest.raises(Fenced, match="Lane 0"):
-        play(ownership(ledger).check("l", Exact()), ledger)
+        play(ownership(ledger).check("l", LongestWaits()), ledger)
 
 
 def test_a_lane_waits_for_its_own_claim_no_matter_which_driver_owns_the_job() -> None:

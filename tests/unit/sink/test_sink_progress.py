@@ -17,12 +17,8 @@ from starrocks_txn_sink.sink.progress import (
     show_progress,
 )
 from starrocks_txn_sink.telemetry import Event
+from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 class Context:

@@ -24,6 +24,7 @@ from starrocks_txn_sink.telemetry import Event, EventLogger, Repeats, get_logger
 from starrocks_txn_sink.writer.task import LaneTask
 from tests.support.log_records import records_of
 from tests.support.micro_batch import write_micro_batch
+from tests.support.terminal import Terminal
 
 PASSWORD = "canary-of-the-password"
 pytestmark = pytest.mark.stand_in(
@@ -70,10 +71,6 @@ def test_the_applications_handlers_get_a_readable_line_and_the_fields(caplog: py
 
 
 def test_json_lines_elsewhere_and_a_persons_line_on_a_terminal() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     plain, terminal = io.StringIO(), Terminal()
     configure_logging(stream=plain)
     get_logger("sink", job="shop").warning("audit.failed", code="query_failed")
