@@ -16,8 +16,9 @@ from urllib.request import urlopen
 
 from pyspark.sql import SparkSession
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import MetricsServer, StarRocksSink, TableRoute
-from tests.support.exactly_once_shop import SCHEMA, Shop, open_shop, rows_of
+from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of
 from tests.support.waiting import wait_until
 
 SETTINGS = {
@@ -86,7 +87,8 @@ class Notebook:
 
 def main(folder: Path) -> None:
     spark = session(folder)
-    with open_shop(Shop, spark, folder) as shop, MetricsServer(0) as metrics:
+    with Emulator(folder / "stand-in") as server, MetricsServer(0) as metrics:
+        shop = Shop(spark, server, folder)
         notebook = Notebook(shop, metrics)
         notebook.interrupt(lambda: notebook.write(spark, 2))
         notebook.write(spark, 2)
@@ -108,6 +110,7 @@ def main(folder: Path) -> None:
         wait_until(lambda: progress(metrics) > seen)
         query.stop()
         spark.stop()
+        assert shop.open_labels() == []
 
 
 def progress(metrics: MetricsServer) -> float:

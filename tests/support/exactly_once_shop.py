@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 from pyspark.sql import DataFrame, SparkSession
@@ -147,15 +146,3 @@ class Shop:
         """Delete all but the metadata: the same query id, and micro-batch 0 again."""
         for name in ("offsets", "commits", "sources"):
             shutil.rmtree(self.checkpoint() / name)
-
-
-AnyShop = TypeVar("AnyShop", bound=Shop)
-
-
-@contextlib.contextmanager
-def open_shop(kind: type[AnyShop], spark: SparkSession, folder: Path) -> Iterator[AnyShop]:
-    """A shop with a stand-in of its own; nothing may be open in it at the end."""
-    with Emulator(folder / "emulator") as server:
-        made = kind(spark, server, folder)
-        yield made
-        assert made.open_labels() == []
