@@ -1,13 +1,13 @@
 """Rows as they reach a lane: their order, and the check of their text.
 
-**Order.** Rows are sorted before their lane unless that is expensive and needless: for a small micro-batch a shuffle
-would be the larger part of its time, and with `shuffle=False` the user says that the order is right. Such rows are
-sorted here if they are few, checked if they are many. The output looks sorted: each batch has whole source
-transactions, one source partition after the other; at most the last one is unfinished and goes on in the next batch.
+**Order.** Spark sorts rows before they reach their lane, with two exceptions: for a small micro-batch a shuffle would
+be the larger part of its time, and with `shuffle=False` the user says that the order is right. Here `ArrivalOrder`
+sorts such rows if they are few, and checks them if they are many. Its output looks sorted: each batch has whole source
+transactions, one source partition after the other; only the last source transaction may go on in the next batch.
 
-**Text.** A lane puts rows into the array of a load's body unread. A row of two objects would be two rows that are
-counted as one, and a row with the member `__op` would be another operation than the event says. The check of a batch is
-a few passes over its bytes, and looks closer only at rows that it cannot clear.
+**Text.** A lane puts rows unread into the array of a load's body. A row of two objects would be two rows that are
+counted as one, and a row with the member `__op` would be another operation than the event says. `RowCheck` makes a few
+passes over the bytes of a batch, and parses only the rows that these passes cannot clear.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Piece = TypeVar("Piece", pa.RecordBatch, pa.Table)
 
 @dataclass(slots=True)
 class ArrivalOrder:
-    """Order of the rows of one attempt at a lane; they have COLUMNS and SEQ.
+    """Brings the rows of one attempt at a lane into order; the rows have COLUMNS and SEQ.
 
     With `small_only` more than `small_rows` rows are Unordered, whatever their order. Under a shared label there is no
     `sentinel`.
@@ -72,11 +72,11 @@ class ArrivalOrder:
             raise Unordered(f"These are more than {self.small_rows} rows, or {SMALL_BYTES} bytes.")
         for batch in chain(first, lane):
             segments.refuse_nulls(batch)
-            yield from self._whole(batch)
+            yield from self._release(batch)
         yield from self._held  # Segmenter rejects these: their source transactions have no END
 
-    def _whole(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the part of `batch` and of the held rows that the lane can read next."""
+    def _release(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Check `batch`; yield those rows of it and of the held ones that the lane can read next, and hold the rest."""
         rows = _concat([*self._held, batch])
         runs = segments.runs_of(rows)
         if len(pc.unique(runs.values)) < len(runs.values):
@@ -94,28 +94,29 @@ class ArrivalOrder:
             yield from self._in_turn(parts)
 
     def _in_turn(self, parts: list[_PartitionRows]) -> Iterator[pa.RecordBatch]:
-        """Yield the partition that the lane has read in part, then the others; hold their unfinished ends."""
-        going_on = [part for part in parts if part.name == self._unfinished]
-        parts = [part for part in parts if part.name != self._unfinished]
-        for part in going_on:
+        """Yield the partition that the lane has read in part, then whole source transactions of the others.
+
+        While the first is unfinished, all rows of the others are held.
+        """
+        waiting = [part for part in parts if part.name != self._unfinished]
+        for part in (part for part in parts if part.name == self._unfinished):
             whole, rest = part.split()
-            yield from whole
-            parts += rest if whole else []
-            self._unfinished = None if whole else part.name
-            yield from () if whole else (one.rows for one in rest)
-        tails: list[_PartitionRows] = []
-        for part in parts:
-            whole, rest = part.split()
-            if self._unfinished is not None:
-                whole, rest = [], [part]
-            yield from whole
-            tails += rest
-        yield from self._hold(tails)
+            if whole:
+                self._unfinished = None
+                waiting += rest
+            yield from whole or [part.rows]
+        if self._unfinished is None:
+            parts, waiting = waiting, []
+            for part in parts:
+                whole, rest = part.split()
+                yield from whole
+                waiting += rest
+        yield from self._hold(waiting)
 
     def _hold(self, tails: list[_PartitionRows]) -> Iterator[pa.RecordBatch]:
-        """Keep unfinished source transactions for the next batch; the lane reads on in the only or the largest one.
+        """Hold rows for the next batch; of unfinished source transactions yield the only one, or the largest of many.
 
-        Reading on in one source transaction is harmless: its chunks leave, and the commit waits for its end.
+        The lane may read one source transaction in part: its chunks leave memory, and the commit waits for its end.
         """
         size = sum(tail.rows.nbytes for tail in tails)
         if self._unfinished is None and tails and (len(tails) == 1 or size > self.held_bytes):
@@ -173,7 +174,7 @@ class _PartitionRows:
 
 
 def take_first(pieces: Iterator[Piece], rows: int, size: int) -> tuple[list[Piece], bool]:
-    """Take pieces while they have at most `rows` rows and `size` bytes; the bool says whether these are all pieces."""
+    """Take pieces until they exceed `rows` rows or `size` bytes; the bool says whether these are all pieces."""
     first: list[Piece] = []
     for piece in pieces:
         first.append(piece)
@@ -184,6 +185,7 @@ def take_first(pieces: Iterator[Piece], rows: int, size: int) -> tuple[list[Piec
 
 
 def _sort(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Sort by source partition's name, position and seq; raises InputError for NULLs."""
     segments.refuse_nulls(rows)
     codes, names = _codes(rows)
     ranks = np.argsort(np.argsort(np.array(names, dtype=object)))
@@ -196,6 +198,7 @@ def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _codes(rows: pa.RecordBatch) -> tuple[Ints, list[str]]:
+    """A number for each row's source partition, which is the place of its name in the list."""
     named = pc.dictionary_encode(rows.column(PARTITION))
     return named.indices.to_numpy(zero_copy_only=False).astype(np.int64), named.dictionary.to_pylist()
 
@@ -208,7 +211,7 @@ def _ints(rows: pa.RecordBatch, name: str) -> Ints:
     return values
 
 
-# --- their text ---
+# --- the check of their text ---
 
 _OPEN, _CLOSE, _COMMA, _COLON, _BACKSLASH, _QUOTE, _BRACKET = (ord(each) for each in '{},:\\"[')
 _JSON: Final = SEPARATOR.encode()[0]  # first byte of a row in JSON; rows in CSV are the sink's own work
@@ -218,8 +221,8 @@ _MAY_FOLLOW: Final = np.isin(np.arange(256, dtype=np.uint8), np.frombuffer(_AFTE
 _CLEAN_START: Final = re.compile(r'[ \t\r\n]*\{[ \t\r\n]*"[^,:}\] \t\r\n]')
 _OP: Final = columns.OWN_OP.encode()
 _UNDERSCORES, _NUMBERED = (np.frombuffer(each, dtype=np.uint16)[0] for each in (_OP[:2], b"\\u"))
-_OP_OF_DELETE: Final = len(SEPARATOR) + columns.DELETING.index(columns.OWN_OP)  # its place in a delete
-_PIECE: Final = 1 << 17
+_OP_OF_DELETE: Final = len(SEPARATOR) + columns.DELETING.index(columns.OWN_OP)  # place of `__op` in a delete
+_PIECE: Final = 1 << 17  # bytes that fit into the processor's cache
 _ESCAPED: Final = r"(?i)\\u00(?:5f|6f|70)"  # a letter of `__op` in another spelling
 
 
@@ -227,8 +230,8 @@ _ESCAPED: Final = r"(?i)\\u00(?:5f|6f|70)"  # a letter of `__op` in another spel
 class RowCheck:
     """Checks that each payload of a lane is one JSON object without `__op`, but for the sink's own in a delete.
 
-    With `allow_torn` text that is no JSON passes, for the server to reject (the quarantine finds its row), unless it
-    may be valid together with other rows.
+    With `allow_torn` text that is no JSON passes, unless it may be valid together with other rows: the server rejects
+    it, and the quarantine finds its row.
     """
 
     allow_torn: bool = False
@@ -236,7 +239,8 @@ class RowCheck:
     def __call__(self, batch: pa.RecordBatch) -> None:
         """Raise InputError with the place of the first row at fault, never its content.
 
-        Text that is no JSON may pass where no other row can make it valid: the server refuses the load.
+        Even without `allow_torn` text that is no JSON may pass if no other row can make it valid: the server refuses
+        the load.
         """
         payload = batch.column(columns.PAYLOAD)
         deleted = batch.column(columns.DELETED).fill_null(False) if columns.DELETED in batch.schema.names else None
@@ -257,48 +261,49 @@ class RowCheck:
 
 
 def _doubtful_rows(payload: pa.Array, deleted: segments.Bools | None) -> Ints:
-    """The rows that may be something else than one object without `__op`; a row with other ends is always doubtful.
+    """Indexes of the JSON rows that may be something else than one object without `__op`.
 
-    A second object begins with a brace after a comma, and flat rows have no further brace at all. Torn rows are valid
-    together in two ways. A row that closes the string of an earlier row begins with a quote that something may follow
-    which follows strings. A row that ends in an open array has an object in it, which begins after `[` or a comma.
+    Doubtful are rows that do not begin and end with a brace, rows with `__op`, and rows with a brace where a second
+    object may begin: after a comma. Torn rows can be valid together in two ways. A row that closes the string of an
+    earlier row has, after its first quote, a byte that may follow a string. A row that ends inside an open array also
+    ends with a brace, so an object in the array begins after `[` or a comma.
     """
     bounds, data = segments.layout(payload)
     content = np.frombuffer(data, dtype=np.uint8)
-    starts, ends, there = bounds[:-1], bounds[1:], np.arange(len(payload))
+    starts, ends, json_rows = bounds[:-1], bounds[1:], np.arange(len(payload))
     empty: Ints = np.flatnonzero(starts == ends)
     if len(empty):  # not even a separator: no projection of the sink makes such a row
         return empty
     if (content[starts] != _JSON).any():
-        there = np.flatnonzero(content[starts] == _JSON)
-        starts, ends = starts[there], ends[there]
-    if not len(there):
-        return there
+        json_rows = np.flatnonzero(content[starts] == _JSON)
+        starts, ends = starts[json_rows], ends[json_rows]
+    if not len(json_rows):
+        return json_rows
     odd_ends = np.flatnonzero((content[starts + (ends - starts > 1)] != _OPEN) | (content[ends - 1] != _CLOSE))
     first, after = content.take(starts + 2, mode="clip"), content.take(starts + 3, mode="clip")
     found = [odd_ends, np.flatnonzero((first != _QUOTE) | _MAY_FOLLOW[after])]
-    own = starts[:0] if deleted is None else starts[deleted[there]] + _OP_OF_DELETE
+    own_ops = starts[:0] if deleted is None else starts[deleted[json_rows]] + _OP_OF_DELETE
     content = content[: ends[-1]]
-    braces, pairs, backslashes = _count_signs(content[starts[0] :])
-    if braces != len(there) or len(odd_ends):
+    # Counting is cheaper than finding, and for flat rows the counts are mostly the expected ones.
+    braces, underscores, escapes = _count_signs(content[starts[0] :])
+    if braces != len(json_rows) or len(odd_ends):
         found.append(np.searchsorted(starts, _second_braces(content, starts), side="right") - 1)
-    if pairs != len(own):
-        signs = _without(_op_places(content, starts[0]), own)
-        found.append(np.searchsorted(starts, signs, side="right") - 1)
-    if backslashes:
+    if underscores != len(own_ops):
+        foreign_ops = _without(_op_places(content, starts[0]), own_ops)
+        found.append(np.searchsorted(starts, foreign_ops, side="right") - 1)
+    if escapes:
         escaped = pc.match_substring_regex(payload, _ESCAPED).to_numpy(zero_copy_only=False)
-        found.append(np.flatnonzero(escaped[there]))
+        found.append(np.flatnonzero(escaped[json_rows]))
     doubtful = np.concatenate(found)
-    return there[np.unique(doubtful)] if len(doubtful) else doubtful
+    return json_rows[np.unique(doubtful)] if len(doubtful) else doubtful
 
 
 def _count_signs(content: segments.Octets) -> tuple[int, int, int]:
-    """Opening braces, pairs of underscores, and backslashes that escape a character by its number.
+    """Count opening braces, pairs of underscores, and backslashes that escape a character by its number.
 
-    Pairs of bytes are compared as one number, from even and from odd places: the cheapest way to find a word that is
-    hardly ever there. In pieces that fit into the processor's cache.
+    Two bytes are compared as one number, from even and from odd places: the cheapest way to find a rare pair.
     """
-    braces = pairs = escapes = 0
+    braces = underscores = escapes = 0
     marks = np.empty(_PIECE, dtype=bool)
     for start in range(0, len(content), _PIECE):
         piece = content[start : start + _PIECE + 1]
@@ -309,10 +314,10 @@ def _count_signs(content: segments.Octets) -> tuple[int, int, int]:
             words = piece[odd : odd + (len(piece) - odd) // 2 * 2].view(np.uint16)
             words = words[: _PIECE // 2]
             half = marks[: len(words)]
-            pairs += int(np.count_nonzero(np.equal(words, _UNDERSCORES, out=half)))
+            underscores += int(np.count_nonzero(np.equal(words, _UNDERSCORES, out=half)))
             if backslash:
                 escapes += int(np.count_nonzero(np.equal(words, _NUMBERED, out=half)))
-    return braces, pairs, escapes
+    return braces, underscores, escapes
 
 
 def _second_braces(content: segments.Octets, starts: Ints) -> Ints:
@@ -377,8 +382,8 @@ def _fault(text: bytes, *, allow_torn: bool) -> str | None:
 
 
 def _may_join(torn: str) -> bool:
-    """Whether text that is no JSON may be valid with rows before or after it: it may close a string of theirs, or a
-    comma and another object may follow in its own open string or array."""
+    """Whether text that is no JSON may be valid with the rows around it: it may close a string of an earlier row, or
+    leave a string or an array open, in which a comma and the next object may stand."""
     if not _CLEAN_START.match(torn):
         return True
     try:
@@ -395,7 +400,7 @@ def _names(members: list[tuple[str, Any]]) -> tuple[str, ...]:
 
 
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_names, parse_int=str, parse_float=str)
-"""Of an object only the names matter: it becomes a tuple of them, and nothing else becomes a tuple."""
+"""Makes a tuple of its members' names from an object, and a tuple from nothing else."""
 
 
 _NAMED_ROWS: Final = 100
@@ -408,8 +413,8 @@ class MemberNames:
     """The names of members in the first rows of each table, so that the driver can compare them with the columns.
 
     The server drops a member without a column, and a column that a row does not name is NULL (wire contract 5.4).
-    `wants` says whether a table is of interest; it is asked once a table. At most 100 rows and 1 MiB of a table are
-    read. Deletes do not count: only their key matters.
+    `wants` says whether a table is of interest; it is called once a table. At most 100 rows of a table are read, and
+    1 MiB of a segment. Deletes do not count: only their key matters.
     """
 
     wants: Callable[[str], bool]

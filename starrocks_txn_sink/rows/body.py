@@ -1,13 +1,13 @@
-"""The body of a load: of the rows of one key only the last one, as a JSON array or CSV, or compressed.
+"""The body of a load: the last row of each key, as a JSON array or as CSV, possibly compressed.
 
 **Rows.** The server promises no order between rows of one key in one StarRocks transaction (wire contract 4.10). So a
-load leaves out each row that a later one of the load replaces. A key that comes again in a later load of the same label
-cannot replace a row that is sent already: that load raises KeyRepeated, and the coordinator repeats the transaction
-with all of its rows at hand, newest load first, so that a load only has to leave out the keys that were sent before.
+load leaves out each row that a later row of the load replaces. It cannot replace a row that an earlier load of the same
+label has sent: if the key of such a row comes again, the load raises KeyRepeated. The coordinator then repeats the
+transaction when all of its rows are there, newest load first, and each load leaves out the keys that were sent before.
 
 **Bytes.** The JVM makes the JSON, and Python never touches a single row: a body is a sequence of slices of Arrow
 buffers. So every row comes with the separator in front (`,{"a":1}`): the first comma becomes the opening bracket,
-whereas a trailing one would stay inside the array. Rows of CSV have the row delimiter in front, in the same way.
+whereas a trailing comma would stay inside the array. CSV rows have the row delimiter in front for the same reason.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, pairwise
 from typing import Final
 
 import numpy as np
@@ -50,7 +50,7 @@ class LoadBody:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedBody:
-    """A body in pieces of at most _RELEASED_BYTES; calls `release` whenever so many are sent."""
+    """A body in pieces of at most _RELEASED_BYTES; calls `release` whenever so many are sent, to bound the memory."""
 
     body: Body
     release: Callable[[], None]
@@ -90,7 +90,7 @@ def load_body(pieces: Sequence[memoryview], compression: str, *, csv: bool = Fal
     return LoadBody((memoryview(sink.getvalue()),))
 
 
-# --- of the rows of one key only the last one ---
+# --- the last row of each key ---
 
 
 _JSON_DELETE: Final = (SEPARATOR + columns.DELETING).encode()
@@ -100,7 +100,7 @@ _CSV_DELETE: Final = f"{CSV_COLUMN}1".encode()  # the last field is `__op`
 
 
 def last_of_each(keys: pa.Array) -> Bools | None:
-    """Which rows no later row replaces; None if that is each of them."""
+    """Mask of the rows that no later row replaces; None if no row is replaced."""
     if keys.type == pa.int64() and not keys.null_count:
         numbers = keys.to_numpy()
         if bool((numbers[1:] > numbers[:-1]).all()):
@@ -114,13 +114,13 @@ def last_of_each(keys: pa.Array) -> Bools | None:
     codes = encoded.indices.fill_null(-1).to_numpy()
     last = np.empty(len(encoded.dictionary) + 1, dtype=np.int64)
     rows = np.arange(len(codes))
-    last[codes] = rows  # of equal codes the last one counts; the rows without a key share the last place
+    last[codes] = rows  # for equal codes NumPy keeps the last row; rows without a key share the last place
     kept: Bools = (codes < 0) | (last[codes] == rows)
     return kept
 
 
 def without_replaced(pieces: Sequence[memoryview], key: TableKey) -> Sequence[memoryview]:
-    """The `pieces`, one row each with its separator, without rows that a later one of the same key replaces."""
+    """The `pieces`, each one row with its separator, without rows that a later row of the same key replaces."""
     content = bytearray().join(pieces)
     content.extend(bytes(ROOM))
     starts = np.cumsum([0, *(piece.nbytes for piece in pieces)])
@@ -132,8 +132,8 @@ def without_replaced(pieces: Sequence[memoryview], key: TableKey) -> Sequence[me
 class SentKeys:
     """The keys that `label` has sent to one table, by chunk.
 
-    Most integers grow from chunk to chunk, or stay within a range of their source partition: so of the chunks with
-    integers only those are looked at whose range meets the range of the new ones.
+    Integer keys mostly grow from chunk to chunk, or stay in a range of their source partition. So a search skips each
+    chunk whose range does not meet the range of the new keys.
     """
 
     label: str
@@ -141,7 +141,7 @@ class SentKeys:
     _ranges: list[tuple[int, int]] = field(default_factory=list)
 
     def contain(self, keys: Sequence[pa.Array]) -> Bools | None:
-        """Which of the `keys` of a load's chunks have been sent; None if none has."""
+        """Mask of the `keys` (by chunk) that have been sent; None if none has."""
         found = [self._contain(chunk) for chunk in keys]
         if all(each is None for each in found):
             return None
@@ -159,7 +159,7 @@ class SentKeys:
         if not near:
             return None
         *sent, new = of_one_type(*near, keys)
-        # The table of the smaller side is the cheaper one, and mostly nothing is found.
+        # Mostly nothing is found. So the first search has the smaller hash table, which is that of the new keys.
         if not pc.any(pc.is_in(pa.chunked_array(sent), value_set=new, skip_nulls=True)).as_py():
             return None
         found: Bools = pc.is_in(new, value_set=pa.chunked_array(sent), skip_nulls=True).to_numpy(zero_copy_only=False)
@@ -177,7 +177,7 @@ _ANYWHERE: Final = (-(1 << 63), (1 << 63) - 1)
 
 
 def _range_of(keys: pa.Array) -> tuple[int, int]:
-    """The lowest and the highest of integers; texts may be anywhere, as integers in another spelling."""
+    """The lowest and the highest integer; for texts _ANYWHERE, because a text may be an integer in another spelling."""
     if keys.type != pa.int64() or keys.null_count == len(keys):
         return _ANYWHERE
     bounds = pc.min_max(keys).as_py()
@@ -186,7 +186,7 @@ def _range_of(keys: pa.Array) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The rows of a load that are sent, as pieces of its body; `replaced` counts the others by source partition."""
+    """The rows of a load to send, as pieces of its body; `replaced` counts the rows left out by source partition."""
 
     pieces: Sequence[memoryview]
     replaced: Mapping[str, ReplacedRows] = field(default_factory=dict)
@@ -195,7 +195,7 @@ class Selection:
 class UniqueRows:
     """Leaves rows out of the loads of a lane, so that a StarRocks transaction has one row of each key.
 
-    `keys` has the primary keys by table; rows of other tables are sent as they are. For several threads, as long as a
+    `keys` has the primary keys by table; rows of other tables are sent as they are. Several threads may call it, if a
     table has one load at a time. `repeated` says whether a key has come in two loads of a label; `replaced_deletes`
     counts deletes that were not sent, by label and table.
     """
@@ -207,15 +207,15 @@ class UniqueRows:
         self.replaced_deletes: Counter[tuple[str, str]] = Counter()
 
     def select(self, action: LoadAction) -> Selection:
-        """The rows of `action` that are sent; raises KeyRepeated if one of them would replace a row that is sent.
+        """Choose the rows of `action` to send, and remember their keys as sent.
 
-        The loads of a table come newest first if the action says so; else in order.
+        A key that an earlier load has sent raises KeyRepeated; if loads come newest first, its row is left out instead.
         """
         key = self._keys.get(action.table)
         if key is None:
             return Selection(action.pieces)
         sent = self._sent.get(action.table)
-        if sent is None or sent.label != action.label:  # by table: the loads of others may run in other threads
+        if sent is None or sent.label != action.label:  # by table: other tables' loads may run in other threads
             sent = self._sent[action.table] = SentKeys(action.label)
         groups = list(_groups(action.chunks))
         by_chunk = _keys_by_chunk(groups, key)
@@ -254,7 +254,7 @@ class UniqueRows:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some rows of a piece of `chunk`, whose bytes are `text`; `starts` has the place of each row, then the end."""
+    """Successive rows in `text`, a piece of `chunk`; `starts` has the place of each row in it, then the end."""
 
     chunk: Chunk
     text: memoryview
@@ -270,12 +270,12 @@ class _Part:
 
     @property
     def in_place(self) -> bool:
-        """Whether its rows are read where they are: they are many bytes, with room behind the last row."""
+        """Whether the rows are read without a copy: the piece is large, and has ROOM bytes behind the last row."""
         return self.text.nbytes >= _LARGE_PIECE and int(self.starts[-1]) + ROOM <= self.text.nbytes
 
 
 def _parts(chunk: Chunk) -> Iterator[_Part]:
-    """The rows of a chunk; the last ones of a large piece are a part of their own."""
+    """The rows of a chunk. The last rows of a large piece, without ROOM behind them, are a part of their own."""
     for piece, index in zip(chunk.pieces, chunk.row_indexes, strict=True):
         if index is None:
             raise TypeError("The rows of a table whose keys are known need a row index.")
@@ -289,7 +289,7 @@ def _parts(chunk: Chunk) -> Iterator[_Part]:
 
 
 def _groups(chunks: Sequence[Chunk]) -> Iterator[Sequence[_Part]]:
-    """The rows, some at a time: small pieces are copied into one buffer, which should be neither large nor tiny."""
+    """Parts to read at once: one large part in place, or small parts that are copied into one buffer together."""
     group: list[_Part] = []
     size = 0
     for part in (part for chunk in chunks for part in _parts(chunk)):
@@ -307,9 +307,11 @@ def _groups(chunks: Sequence[Chunk]) -> Iterator[Sequence[_Part]]:
 
 def _keys_by_chunk(groups: Iterable[Sequence[_Part]], key: TableKey) -> list[pa.Array]:
     """The keys of each chunk's rows."""
-    found = (pair for group in groups for pair in zip(group, _GroupRows.of(group).keys(key), strict=True))
-    by_chunk = groupby(found, key=lambda pair: id(pair[0].chunk))
-    return [_concat([keys for _, keys in pairs]) for _, pairs in by_chunk]
+    by_chunk: dict[int, list[pa.Array]] = {}
+    for group in groups:
+        for part, keys in zip(group, _GroupRows.of(group).keys(key), strict=True):
+            by_chunk.setdefault(id(part.chunk), []).append(keys)
+    return list(map(_concat, by_chunk.values()))
 
 
 def _concat(keys: Sequence[pa.Array]) -> pa.Array:
@@ -342,7 +344,7 @@ class _GroupRows:
         return pairwise([0, *accumulate(part.rows for part in self.group)])
 
     def select(self, kept: Bools, replaced: dict[str, ReplacedRows]) -> tuple[memoryview, int]:
-        """The `kept` rows, and the number of deletes among the others, which `replaced` counts by source partition."""
+        """The `kept` rows, and the number of deletes among those left out; adds the rows left out to `replaced`."""
         buffers = [None, pa.py_buffer(self.starts), pa.py_buffer(self.text)]
         rows = pa.Array.from_buffers(pa.large_binary(), len(kept), buffers)
         offsets, data = layout(rows.filter(pa.array(kept)))

@@ -1,7 +1,8 @@
 """Primary keys of rows, read from the rows' own text by the types of the table's key columns.
 
-Integers are numbers; of other types all texts that the server takes for the same value have one form. A text outside
-the type's form is compared as it is: equal texts are equal keys. A row whose key is missing or NULL has none.
+Integers are read as numbers. A value of another type gets one form for all texts that the server takes for the same
+value (`KeyColumn.comparable`); a text outside the type's form is compared as it is. A row whose key is missing or NULL
+has no key. JSON rows are read in three ways: the fastest one, which needs the key in front, then Arrow, then Python.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ _TIME: Final = re.compile(
 )
 _TRUTHS: Final = {"true": "1", "false": "0"}
 _DELETING: Final = f"{columns.DELETING},".encode()
-_NUMBER_BYTES: Final = 19  # of 18 digits, which surely fit 64 bits, and the next sign
-_TEXT_BYTES: Final = 66  # of 64 characters, their quotes not counted, and the next sign
+_NUMBER_BYTES: Final = 19  # 18 digits, which surely fit 64 bits, and the next sign
+_TEXT_BYTES: Final = 66  # a number of 65 characters or a string of 63, and the next sign
 _BLOCK_ROWS: Final = 1 << 12
 _JSON_NUMBER: Final = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$"
 _SCALE: Final = re.compile(r",\s*(\d+)\s*\)")
-ROOM: Final = 256  # behind the last row, so that all rows are read alike
+ROOM: Final = 256  # bytes behind the last row, so that windows of one size fit behind the start of each row
 _NULL_CSV: Final = "\\N"
 _LINE_BREAK, _COLUMN, _QUOTE, _BACKSLASH = map(ord, ("\n", CSV_COLUMN, '"', "\\"))
 
 
 class KeyType(Enum):
-    """Groups of column types with one rule of comparison; the pattern matches texts that need no other form."""
+    """A group of column types that compare alike; the value is a pattern of texts that are in the one form already."""
 
     BOOLEAN = "[01]"
     INTEGER = "0|-?[1-9][0-9]*"
@@ -96,7 +97,7 @@ class KeyColumn:
         return cls(key_type=KeyType(key_type), **others)
 
     def comparable(self, text: str) -> str | None:
-        """One text for all texts that the server takes for the same value; None for a text outside the type's form."""
+        """The form of all texts that the server takes for the same value; None for a text outside the type's form."""
         match self.key_type:
             case KeyType.TEXT:
                 return text
@@ -175,16 +176,15 @@ def _joined(parts: Iterable[pa.Array]) -> pa.Array:
 
 
 def _read_first_members(text: Octets, starts: Ints, key: TableKey) -> list[pa.Array] | None:
-    """The key's members of JSON rows that all begin with them, in its order; None for any other row.
+    """The key's members of JSON rows, if all rows begin with the members in the key's order; else None.
 
-    Rows mostly begin with their key, and a few passes over its bytes cost a fifth of Arrow's parser. In blocks of rows
-    that fit into the processor's cache.
+    Rows mostly begin with their key, and a few passes over the key's bytes cost a fifth of Arrow's parser. A block of
+    rows fits into the processor's cache.
     """
     room = max(ROOM, *(_TEXT_BYTES + len(_DELETING) + 8 * len(column.field) for column in key))
     if len(text) < starts[-1] + room:
         text = np.concatenate((text[starts[0] : starts[-1]], np.zeros(room, np.uint8)))
         starts = starts - starts[0]
-    windows = {size: sliding_window_view(text, size) for size in (_NUMBER_BYTES, _TEXT_BYTES)}
     found: list[list[pa.Array]] = [[] for _ in key]
     for low in range(0, len(starts) - 1, _BLOCK_ROWS):
         at = starts[low : min(low + _BLOCK_ROWS, len(starts) - 1)] + len(SEPARATOR)
@@ -193,28 +193,35 @@ def _read_first_members(text: Octets, starts: Ints, key: TableKey) -> list[pa.Ar
             skipped = _skip_name(text, at, start, f'"{column.field}":'.encode())
             if skipped is None:
                 return None
-            at = at + skipped
-            numbers = _parse_numbers(windows[_NUMBER_BYTES][at].T) if column.key_type is KeyType.INTEGER else None
-            quotes = 0
-            if numbers is not None:
-                values, lengths = pa.array(numbers[0]), numbers[1]
-            else:
-                heads = windows[_TEXT_BYTES][at].T
-                quotes = int(heads[0, 0] == _QUOTE)
-                ends = _find_quotes(heads) if quotes else _find_delimiters(heads)
-                if ends is None:
-                    return None
-                values, lengths = _cut_out(text, at + quotes, at + ends - quotes), ends
-                if not quotes and not pc.all(pc.match_substring_regex(values, _JSON_NUMBER)).as_py():
-                    return None
-            parts.append(values)
-            at = at + lengths
+            read = _read_values(text, at + skipped, column)
+            if read is None:
+                return None
+            parts.append(read[0])
+            at = at + skipped + read[1]
     return [pa.concat_arrays(of_one_type(*parts)) for parts in found]
 
 
+def _read_values(text: Octets, at: Ints, column: KeyColumn) -> tuple[pa.Array, Ints] | None:
+    """The values at these places and the lengths of their JSON; None unless all are strings, or all are numbers."""
+    if column.key_type is KeyType.INTEGER:
+        numbers = _parse_numbers(sliding_window_view(text, _NUMBER_BYTES)[at].T)
+        if numbers is not None:
+            return pa.array(numbers[0]), numbers[1]
+    heads = sliding_window_view(text, _TEXT_BYTES)[at].T
+    quotes = int(heads[0, 0] == _QUOTE)
+    lengths = _find_quotes(heads) if quotes else _find_delimiters(heads)
+    if lengths is None:
+        return None
+    values = _cut_out(text, at + quotes, at + lengths - quotes)
+    is_read = quotes or pc.all(pc.match_substring_regex(values, _JSON_NUMBER)).as_py()
+    return (values, lengths) if is_read else None
+
+
 def _skip_name(text: Octets, at: Ints, start: bytes, name: bytes) -> Ints | None:
-    """The length of `start` and `name` at each place, `start` being a brace or, in a delete, also the sink's member
-    behind it; None if a place has anything else."""
+    """The length of `start` and `name` at each place; None if a place has anything else.
+
+    In a delete the sink's own member may follow a `start` that is a brace.
+    """
     heads = sliding_window_view(text, len(_DELETING) + len(name))[at].T
     plain = _begins_with(heads, start + name)
     if not plain.all() and not (start == b"{" and (plain | _begins_with(heads, _DELETING + name)).all()):
@@ -223,7 +230,7 @@ def _skip_name(text: Octets, at: Ints, start: bytes, name: bytes) -> Ints | None
 
 
 def _begins_with(heads: npt.NDArray[np.uint8], prefix: bytes) -> Bools:
-    """Whether each text begins with `prefix`; `heads` has a text in each column."""
+    """Mask of the texts that begin with `prefix`; `heads` has a text in each column."""
     found: Bools = heads[0] == prefix[0]
     for letter, byte in zip(heads[1:], prefix[1:], strict=False):
         if found.any():
@@ -237,7 +244,7 @@ def _parse_numbers(heads: npt.NDArray[np.uint8]) -> tuple[Ints, Ints] | None:
     if negative.any():  # the minus goes, and the rest moves up
         heads = np.where(negative, np.vstack((heads[1:], np.zeros_like(heads[:1]))), heads)
     numbers, lengths = np.zeros((2, heads.shape[1]), np.int64)
-    going = np.ones(len(numbers), dtype=bool)
+    going = np.ones(len(numbers), dtype=bool)  # the texts without an end so far
     for place, letter in enumerate(heads):
         digit = letter - np.uint8(ord("0"))
         still = going & (digit <= 9)
@@ -246,7 +253,7 @@ def _parse_numbers(heads: npt.NDArray[np.uint8]) -> tuple[Ints, Ints] | None:
             if not place or not _ends_values(letter[ended]).all():
                 return None
             lengths[ended] = place
-        if place == 1 and (still & (heads[0] == ord("0"))).any():
+        if place == 1 and (still & (heads[0] == ord("0"))).any():  # a leading zero is no JSON
             return None
         going = still
         if not going.any():
@@ -257,7 +264,7 @@ def _parse_numbers(heads: npt.NDArray[np.uint8]) -> tuple[Ints, Ints] | None:
 
 
 def _find_delimiters(heads: npt.NDArray[np.uint8]) -> Ints | None:
-    """The lengths of the values that texts begin with, if they are numbers; None if one does not end."""
+    """The bytes before the first comma or closing brace of each text; None if a text has none."""
     lengths: Ints = np.argmax(_ends_values(heads), axis=0)
     return lengths if lengths.all() else None
 
@@ -283,7 +290,7 @@ def _ends_values(letters: npt.NDArray[np.uint8]) -> Bools:
 
 
 def _read_members(text: Octets, starts: Ints, key: TableKey) -> list[pa.Array] | None:
-    """The key's members of JSON rows; None where Arrow cannot read them by their types, or not as so many rows."""
+    """The key's members of JSON rows; None if Arrow cannot read them by type, or finds another number of rows."""
     fields = pa.schema((each.field, pa.int64() if each.key_type is KeyType.INTEGER else pa.string()) for each in key)
     block_bytes = max(BLOCK_BYTES, 2 * int(np.diff(starts).max()))  # a row must fit into a block
     found = []
@@ -338,6 +345,7 @@ def _read_fields(text: Octets, starts: Ints, key: TableKey) -> list[pa.Array]:
 
 
 def _cut_out(text: Octets, starts: Ints, ends: Ints) -> pa.Array:
+    """The texts from `starts` to `ends`, as large strings."""
     lengths = ends - starts
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
@@ -346,7 +354,7 @@ def _cut_out(text: Octets, starts: Ints, ends: Ints) -> pa.Array:
 
 
 def _in_one_form(column: KeyColumn, values: pa.Array) -> pa.Array:
-    """Each value as `KeyColumn.comparable`; a text outside the type's form as it is, marked as such."""
+    """Each value as `KeyColumn.comparable`; a text outside the type's form with a mark in front."""
     if values.type == pa.int64():
         return values.cast(pa.large_string())
     texts = values.cast(pa.large_string())

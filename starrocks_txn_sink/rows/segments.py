@@ -1,19 +1,20 @@
-"""Segmenter: from Arrow batches to segments, which are slices of one string buffer; without rows of earlier runs.
+"""Segmenter: cuts Arrow batches into segments, slices of one string buffer, without the rows of earlier runs.
 
 Rows arrive ordered by (source partition, position, seq). No Python code runs per row: ends of source transactions are
 index arrays, one stable sort and one `take` bring the rows of a table together, and a segment is a slice of the result.
 
-Torn input is an error before anything is committed: a source transaction without a row marked as its end, rows after
-that row, NULLs, and a lane without its sentinel, which Spark has cut off.
+Torn input raises an error before anything is committed: a source transaction without an end row or with rows after it,
+a NULL, or a lane whose sentinel is missing because Spark cut the rows off.
 
-**Replay.** Positions decide: rows at or below the ledger's position of their source partition are visible and are left
-out, however the micro-batch is cut this time (docs/inside/exactly-once.md, "How it works"). A source that starts again
-with other contents must be an error and no skipped row, so two rules hold:
+**Replay.** Rows at or below the ledger's position of their source partition are visible already, so the Segmenter
+leaves them out, wherever this micro-batch begins and ends (docs/inside/exactly-once.md, "How it works"). A recreated
+source may have other rows at these positions: then the lane must fail, because leaving rows out would lose them. Two
+rules detect such a source:
 
-- a fingerprint compares the source transaction at the ledger's position;
-- a source that repeats rows below that position has to repeat the source transaction that ends exactly there before it
-  goes on. A recreated source rarely has one. Such a *skip* may span Arrow batches, and micro-batches: the lane reports
-  it, and the driver gives it to the next lanes.
+- The source transaction at the ledger's position must have the ledger's fingerprint.
+- A source that repeats earlier rows must also repeat a source transaction that ends exactly at the ledger's position. A
+  recreated source rarely has one. Such a *skip* may span Arrow batches and micro-batches: the lane reports the skip,
+  and the driver passes it to the next lanes.
 """
 
 import zlib
@@ -38,8 +39,8 @@ CheckRows = Callable[[pa.RecordBatch], None]
 """Raises InputError for a batch that may not be written."""
 
 PIN_LIMIT: Final = 4
-"""A piece that is smaller than this part of its buffer is copied. In the write buffer it would keep the whole buffer in
-memory, but count with its own bytes only: rows of a rare table wait there for many batches of a busy one."""
+"""A piece smaller than 1/PIN_LIMIT of its buffer is copied: a slice keeps the whole buffer in memory, but counts in the
+write buffer with its own bytes only. Rows of a rare table wait there while many batches of a busy table pass."""
 SLICE_BYTES: Final = 16 << 20
 """Larger batches (Spark sends up to 64 MiB at once) are split into slices, because their rows are copied by table."""
 
@@ -54,7 +55,7 @@ _CHANGED_HINT: Final = (
     "check_replays=False."
 )
 
-_DIGEST: Final = "crc1:"  # of a fingerprint; those of another kind are not compared
+_DIGEST: Final = "crc1:"  # begins a fingerprint; a digest that begins otherwise is not compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +85,13 @@ class Skip:
 
 @dataclass(slots=True)
 class Replay:
-    """Follows the rows of one lane through its batches.
+    """Finds the rows of one lane that are in StarRocks already; the batches must come in order.
 
-    `committed` has the ledger's positions by source partition; `compare` turns the comparison on. `skips` are those of
-    earlier micro-batches by source partition, and then also this lane's; `changed` names the latter. `epoch` is the
-    driver's run, "" if unknown: Spark repeats a micro-batch only in another run, so rows below a position that an
-    earlier micro-batch of this run has written are no replay but an error: the source's positions do not grow.
-    `partitions` are the source partitions that the lane has met.
+    `committed` has the ledger's positions by source partition; `compare` turns the comparison on. `skips`, by source
+    partition, starts with the skips of earlier micro-batches; `changed` names the partitions whose skip this lane has
+    set. `epoch` is the driver's run, "" if unknown. Spark repeats a micro-batch only in another run: if an earlier
+    micro-batch of this run wrote a higher position, a row is no replay, but proof that the source's positions do not
+    grow. `partitions` are the source partitions that the lane has met.
     """
 
     committed: Mapping[str, Position] = field(default_factory=dict)
@@ -114,20 +115,22 @@ class Replay:
         for partition, low, high in runs:
             start = self._open_checksum if partition == self._partition else 0
             self._compare(partition, low, high, start, rows)
-            ended = np.flatnonzero(rows.ends[low:high]) + low
-            if not ended.size:
-                self._partition, self._open_checksum = partition, rows.fingerprint(low, high, start)
+            self._partition = partition
+            ends = np.flatnonzero(rows.ends[low:high]) + low
+            if not ends.size:
+                self._open_checksum = rows.fingerprint(low, high, start)
                 continue
-            begin, seed = (int(ended[-2]) + 1, 0) if ended.size > 1 else (low, start)
-            after = int(ended[-1]) + 1
+            # The last ended source transaction of the run may have begun in the batch before.
+            begin, seed = (int(ends[-2]) + 1, 0) if ends.size > 1 else (low, start)
+            after = int(ends[-1]) + 1
             found[partition] = _digest_text(rows.fingerprint(begin, after, seed))
-            self._partition, self._open_checksum = partition, rows.fingerprint(after, high, 0)
+            self._open_checksum = rows.fingerprint(after, high, 0)
         return found
 
     def new_rows(self, runs: Sequence[PartitionRun], rows: BatchRows) -> Bools | None:
         """Mask of the rows that are not in StarRocks yet; None if all are new, the usual case.
 
-        Raises SourceChanged for new rows after a skip that has not met the end of the ledger's source transaction.
+        Raises SourceChanged for new rows after a skip without a source transaction that ends at the ledger's position.
         """
         keep: Bools | None = None
         for partition, low, high in runs:
@@ -150,7 +153,7 @@ class Replay:
         return keep
 
     def _follow_skip(self, known: Position, low: int, cut: int, rows: BatchRows) -> None:
-        """Remember that rows `low` to `cut` (exclusive) were left out."""
+        """Remember that rows `low` to `cut` (exclusive) were left out, unless a known skip goes on without its end."""
         met = bool(rows.positions[cut - 1] == known.position and rows.ends[cut - 1])
         before = self._skip_to(known)
         if met or (before is None and rows.positions[low] < known.position):
@@ -158,7 +161,7 @@ class Replay:
             self.changed.add(known.partition)
 
     def _skip_to(self, known: Position) -> Skip | None:
-        """The skip that ends at this very position: one to an older position says nothing any more."""
+        """The partition's skip to the position `known`; a skip to an older position does not count any more."""
         skip = self.skips.get(known.partition)
         return skip if skip is not None and skip.position == known.position else None
 
@@ -213,7 +216,7 @@ class Segmenter:
     """Splits the batches of one lane into segments; keeps its place between batches to detect torn input.
 
     Leaves out rows that are in StarRocks already (`replay`). `with_row_index` adds row indexes, for the quarantine and
-    for the rows' keys; `check` sees the rows of each batch that are written.
+    for the rows' keys. `check` gets the remaining rows of each batch.
     """
 
     replay: Replay = field(default_factory=Replay)
@@ -238,7 +241,7 @@ class Segmenter:
         for name, low, high in runs:
             self.replay.partitions.add(name)
             self._check_run(name, rows.positions[low:high], rows.ends[low:high])
-        digests = self.replay.fingerprints(runs, rows)  # of all rows: those left out are compared with the ledger
+        digests = self.replay.fingerprints(runs, rows)  # before rows are left out: the ledger's are compared
         new = self.replay.new_rows(runs, rows)
         if new is not None:
             batch = batch.filter(pa.array(new))
@@ -252,6 +255,8 @@ class Segmenter:
         if partition != self._partition and self._inside:
             raise _torn_error(self._partition, self._position)
         same = partition == self._partition
+        # Position of the row before each row, and whether a source transaction ended with it; the first row of a
+        # partition follows an imagined one.
         before = np.concatenate(([self._position if same else positions[0] - 1], positions[:-1]))
         ended = np.concatenate(([not self._inside if same else True], ends[:-1]))
         moved = positions != before
@@ -324,22 +329,22 @@ def segments_of(
     tables = pc.dictionary_encode(batch.column(columns.TABLE))
     names = tables.dictionary.to_pylist()
     _refuse_own_tables(batch, tables)
-    keys = tables.indices.to_numpy(zero_copy_only=False)
-    if len(parts) > 1:
-        keys = keys + np.repeat(np.arange(len(parts)) * len(names), [high - low for _, low, high, _ in parts])
-    payload, keys, order = _group_by_key(batch.column(columns.PAYLOAD), keys)
+    groups = tables.indices.to_numpy(zero_copy_only=False)
+    if len(parts) > 1:  # a number for each (part, table), so that a sort by table leaves the parts in order
+        groups = groups + np.repeat(np.arange(len(parts)) * len(names), [high - low for _, low, high, _ in parts])
+    payload, groups, order = _sort_by_group(batch.column(columns.PAYLOAD), groups)
     positions = rows.positions if order is None or not with_row_index else rows.positions[order]
     offsets, buffer = layout(payload)
     data = memoryview(buffer)
-    bounds = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
-    row = 0
+    bounds = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
+    group = 0
     for partition, low, high, complete in parts:
-        while row < len(bounds) - 1 and bounds[row] < high:
-            first, last = bounds[row], bounds[row + 1]
-            table, piece = names[keys[first] % len(names)], data[offsets[first] : offsets[last]]
+        while group < len(bounds) - 1 and bounds[group] < high:
+            first, last = bounds[group], bounds[group + 1]
+            table, piece = names[groups[first] % len(names)], data[offsets[first] : offsets[last]]
             row_index = RowIndex(positions[first:last], offsets[first : last + 1]) if with_row_index else None
             yield unpin(RegionRows(partition, table, piece, last - first, row_index), data.nbytes)
-            row += 1
+            group += 1
         if complete:
             at = rows.positions[low:high][rows.ends[low:high]]
             yield PositionSpan(partition, int(at[0]), int(at[-1]), len(at), digests.get(partition, ""))
@@ -355,7 +360,7 @@ def unpin(rows: RegionRows, buffer_bytes: int) -> RegionRows:
 
 
 def _refuse_own_tables(batch: pa.RecordBatch, tables: pa.DictionaryArray) -> None:
-    """Every way into the sink ends here, so no row of the source reaches the ledger."""
+    """Raise InputError for a table of the sink. Every way into the sink passes here, so no row reaches the ledger."""
     for code, name in enumerate(tables.dictionary.to_pylist()):
         if is_own_table(name):
             row = pc.index(tables.indices, code).as_py()
@@ -376,12 +381,12 @@ def _split_run(partition: str, low: int, high: int, ends: Bools) -> Iterator[tup
         yield partition, cut, high, False
 
 
-def _group_by_key(payload: pa.Array, keys: Ints) -> tuple[pa.Array, Ints, Ints | None]:
-    """Bring rows with equal keys together, in order; copies nothing if they are together already."""
-    if np.all(keys[1:] >= keys[:-1]):
-        return payload, keys, None
-    order = pc.array_sort_indices(pa.array(keys))  # a stable sort, and a counting one where keys are few
-    return payload.take(order), keys[order], order.to_numpy()
+def _sort_by_group(payload: pa.Array, groups: Ints) -> tuple[pa.Array, Ints, Ints | None]:
+    """Payload and groups, stably sorted by group, and the order; copies nothing (order None) if they are sorted."""
+    if np.all(groups[1:] >= groups[:-1]):
+        return payload, groups, None
+    order = pc.array_sort_indices(pa.array(groups))  # a stable sort, and a counting one where groups are few
+    return payload.take(order), groups[order], order.to_numpy()
 
 
 def layout(values: pa.Array) -> tuple[Ints, pa.Buffer]:
@@ -412,7 +417,7 @@ _PLACE = (columns.PARTITION, columns.POSITION, columns.TABLE)
 
 
 def place_of(batch: pa.RecordBatch, row: int, before: str = ", first at ", names: tuple[str, ...] = _PLACE) -> str:
-    """The place of a row behind `before`, for the end of a message, from the columns `names` that the batch has."""
+    """Text for the end of a message: `before` and the row's place, in the columns of `names` that the batch has."""
     there = [
         f"{name.replace('_', ' ')} {batch.column(name)[row].as_py()}" for name in names if name in batch.schema.names
     ]
@@ -448,7 +453,7 @@ class TaskRepeated(StarRocksSinkError, Outage):
 
 
 class RowsAfterEnd(StarRocksSinkError):
-    """Found only where a lane's rows are not sorted."""
+    """Only a lane whose rows are not sorted raises it."""
 
     code = "rows_after_end"
     summary = "Rows came after the last row of a lane, and nothing was committed."
@@ -459,18 +464,19 @@ def rows_before_sentinel(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the batches without the lane's sentinel: a row with SENTINEL_POSITION in `column` and NULL in `content`.
 
-    Spark ends the rows of a stopped task, or of one whose JVM died, like complete ones: only the sentinel tells them
-    apart, or the driver, which hears of no result (`coordinator.shared_label`). Raises RowsCutOff if it never came and,
-    with `strict`, RowsAfterEnd if it was not the last row.
+    When a task is stopped or its JVM dies, Spark ends the rows as if they were complete. Only the missing sentinel
+    shows it, or, under a shared label, the missing result of the lane (`coordinator.shared_label`). Raises RowsCutOff
+    without a sentinel and, with `strict`, RowsAfterEnd if the sentinel was not the last row.
     """
     ended = False
     for batch in batches:
-        last = pc.and_kleene(pc.equal(batch.column(column), columns.SENTINEL_POSITION), batch.column(content).is_null())
-        here = pc.any(last).as_py()
-        if strict and batch.num_rows and (ended or (here and not last[-1].as_py())):
+        at_end = pc.equal(batch.column(column), columns.SENTINEL_POSITION)
+        sentinel = pc.and_kleene(at_end, batch.column(content).is_null())
+        here = pc.any(sentinel).as_py()
+        if strict and batch.num_rows and (ended or (here and not sentinel[-1].as_py())):
             raise RowsAfterEnd("Rows of the lane came after its last row.")
         ended = ended or bool(here)
-        rows = batch.filter(pc.invert(last.fill_null(False))) if here else batch
+        rows = batch.filter(pc.invert(sentinel.fill_null(False))) if here else batch
         if rows.num_rows:
             yield rows
     if not ended:
@@ -480,8 +486,8 @@ def rows_before_sentinel(
 def check_row_numbers(batches: Iterable[pa.RecordBatch], lane: int) -> Iterator[pa.RecordBatch]:
     """Yield the batches of the task that writes `lane`, without ROW_NUMBER; raises InputError for a wrong number.
 
-    The user's plan makes the lanes of the data source; the numbers show any change of the frame after
-    `lane_partitioned`. Rows missing at the end show in the sentinel, not here.
+    The user's plan makes the lanes of the data source, and may change the frame after `lane_partitioned`: the numbers
+    show it. Rows that are missing at the end show in the sentinel, not here.
     """
     at = lane << columns.ROW_NUMBER_BITS
     for batch in batches:
