@@ -1,13 +1,13 @@
-"""The assembling lane: raw events come in, the assembler's rules run in the task, whole source transactions go on.
+"""The assembling lane: the task runs the assembler's rules over raw events and writes whole source transactions.
 
-The open tail of each source partition goes on to the next micro-batch: its rows are written into the state's directory
-before the task returns, and the CarryOver has their places (`assembler.rules.spill`). The driver's manifest decides
+Open source transactions go on in the next micro-batch: the lane writes their rows into the state's directory before the
+task returns, and the CarryOver has the places of the rows (`assembler.rules.spill`). The driver's manifest decides
 which files count, so a failed or repeated attempt leaves only files without a reference.
 
-Without a shuffle there is one lane, or all lanes load under one label: two lanes with events of one source partition
-show only when both have ended, and with labels of their own the second would hide what the first has not written. Such
-a lane checks the order while it reads, and nothing is committed before the last event. A small micro-batch is taken as
-one table and sorted here, because a shuffle would be the larger part of its time.
+Without a shuffle there is one lane, or all lanes load under one label. Two lanes may have events of one source
+partition, and the driver notices it only when both have ended: under labels of their own, the later positions might be
+committed by then, and a retry would skip the earlier ones. Such a lane checks the order while it reads, and commits
+nothing before the last event. It sorts a small micro-batch itself: a shuffle would be the larger part of the time.
 """
 
 from __future__ import annotations
@@ -52,14 +52,15 @@ _PIECE_BYTES: Final = 8 << 20  # about four are in memory at once, as text, as c
 
 @dataclass(frozen=True, slots=True)
 class AssemblySpec:
-    """The settings and the state of the previous micro-batch (`carried`, `inline`) that a lane needs to assemble.
+    """The settings of a lane that assembles, and the open state of the previous micro-batch (`carried`, `inline`).
 
-    `now` is in seconds since the Unix epoch; `lines` parses raw values, None for parsed events. `directory` None (a
-    batch frame, which has no next one) spills to the executor's temporary directory. With `arrival_order` rows are not
-    sorted; if they are also `sortable`, the driver may sort them after a wrong order. Up to `small_rows` events
-    may come in any order. Under a shared label there is no `sentinel`. The driver has written the file `marker` into
-    the `directory`. A `relayed` lane cannot reach the query's directory: it has None, all its files travel in `inline`.
-    With `ranges` each lane reads its own offsets of Kafka, and takes no rows from Spark.
+    `now` is in seconds since the Unix epoch; `lines` parses raw values, None for parsed events. Without a `directory`
+    (a batch frame has none) the lane spills to the executor's temporary directory. With `arrival_order` events are not
+    sorted; if they are also `sortable`, the driver may sort them after a wrong order. Up to `small_rows` events may
+    come in any order. Under a shared label there is no `sentinel`. The driver has written the file `marker` into the
+    `directory`: a lane that finds the file shares the directory. A `relayed` lane cannot reach the query's directory:
+    it has no `directory`, and all its files travel in `inline`. With `ranges` each lane reads its own offsets of Kafka,
+    and takes no rows from Spark.
     """
 
     policy: Policy
@@ -112,17 +113,14 @@ class LaneAssembler:
             yield from self._assembly.content.batches(self._assembler.feed(chunk, any_order=self._small))
 
     def carry_over(self) -> CarryOver:
-        """Write the open rows into the directory and return their places; a batch frame has none to write."""
-        if self._scratch is not None and not self._assembly.relayed:
-            return CarryOver(
-                flows=self._assembler.flows, notices=tuple(self._assembler.notices), malformed=self._malformed
-            )
-        partitions = self._assembler.carry_over()
-        inline = self._storage.new_inline
+        """Write the open rows into the directory and return their places; a batch frame writes none."""
+        partitions: Mapping[str, CarriedState] = {}
+        inline: Mapping[str, bytes] = {}
+        if self._scratch is None or self._assembly.relayed:
+            partitions, inline = self._assembler.carry_over(), self._storage.new_inline
         if self._assembly.relayed:
-            inline |= self._storage.contents(
-                {place.file for each in partitions.values() for place in each.places.values()}
-            )
+            files = {place.file for each in partitions.values() for place in each.places.values()}
+            inline = {**inline, **self._storage.contents(files)}
         return CarryOver(
             partitions,
             self._assembler.flows,
@@ -133,7 +131,7 @@ class LaneAssembler:
         )
 
     def add_partitions(self, message: Message) -> Message:
-        """A LaneShare with the source partitions whose transactions are all open yet; other messages unchanged."""
+        """The message; a LaneShare also gets the source partitions of which the lane has released no row yet."""
         if not isinstance(message, LaneShare):
             return message
         return replace(message, partitions=tuple(sorted(self._assembler.names.union(message.partitions))))
@@ -210,7 +208,7 @@ def _concatenate(tables: list[pa.Table]) -> pa.Table:
 class AssemblingLaneTask:
     """`lane`'s task over raw events; yields the messages of a LaneTask, and the CarryOver.
 
-    A lane whose events are out of order has rolled back, and its task succeeds with an OrderViolation: the driver sorts
+    If the events are out of order, the lane rolls back and the task succeeds with an OrderViolation: the driver sorts
     the events and runs the lanes again.
     """
 
@@ -225,7 +223,7 @@ class AssemblingLaneTask:
         if isinstance(self.assembly.directory, FileDirectory) and self.assembly.marker:
             self.assembly.directory.require_shared(self.assembly.marker)
         if self.assembly.ranges:
-            deque(batches, maxlen=0)  # a worker that leaves rows behind ends, and its consumer with it
+            deque(batches, maxlen=0)  # Spark ends a worker that leaves rows behind, and the Kafka consumer with it
             batches = _read_kafka(self.assembly.ranges[attempt.lane])
         assembler = self.assembly.open(attempt)
         try:
@@ -240,7 +238,7 @@ class AssemblingLaneTask:
         except (Unordered, RowsAfterEnd) as unordered:
             return [OrderViolation(unordered.message)]
         except (SourceTransactionError, TransactionTimedOut) as refused:
-            # In arrival order its BEGIN may come later, and nothing is committed before the end: sorted events may do.
+            # In arrival order a BEGIN may only be late, and nothing is committed yet: the driver may sort the events.
             if not (self.assembly.arrival_order and self.assembly.sortable):
                 raise
             return [OrderViolation(refused.message)]

@@ -115,19 +115,21 @@ class TableLoads:
 
 @dataclass(frozen=True, slots=True)
 class LaneReport:
-    """The counts of one try at a lane in one micro-batch, for the driver's metrics.
+    """The counts of one try at a lane in one micro-batch, for the driver's metrics; times are Unix seconds.
 
-    `requests` counts by (operation, the reply's status or the error's code), `retries` by (operation, reason), `errors`
-    by code. StarRocks transactions: `aborted` ones were rolled back, of `in_doubt` ones the commit's outcome was
-    unknown at first, and stayed so for `unsettled` ones. `committed` counts receipts, which do not reach the driver
-    when the lane fails later. Event times are seconds since the Unix epoch, by source partition. `skips` are those that
-    this lane began or ended, by source partition, for the next micro-batch's lanes. `listed` says whether a take-over
-    would have found the lane's label; None if it did not ask. `keys_repeated` says whether keys came in more than one
-    load of a StarRocks transaction. `members` has the names in the first JSON rows by table, for tables that the driver
-    has not compared yet (`rows.arrival.MemberNames`). `failure` has message, advice and place of the error that
-    the lane failed with, and `failed_at` its time (seconds since the Unix epoch) under a shared label. There a lane
-    does not know when its rows are visible, so `ages` has how old source transactions were at `loaded_at`, each age
-    with a count; `commit` makes latencies of them.
+    Counts: `requests` by (operation, the reply's status or the error's code), `retries` by (operation, reason),
+    `errors` by code. Of the StarRocks transactions `aborted` were rolled back; the outcome of `in_doubt` was unknown at
+    first, that of `unsettled` still is. `committed` counts receipts, which the driver does not get from a failed lane.
+
+    For the next micro-batch: `skips` by source partition, as far as this lane has set them; `listed`, whether a
+    take-over would have found the lane's label (None: it did not ask); `keys_repeated`, whether keys came in more than
+    one load of a StarRocks transaction; `members`, the names in the first JSON rows by table, for tables that the
+    driver has not compared yet (`rows.arrival.MemberNames`).
+
+    `event_times` has the latest event time of each source partition. Under a shared label a lane does not know when its
+    rows become visible: so `ages` has pairs of an age at `loaded_at` and the number of source transactions of that age,
+    and `commit` makes latencies of them. `failure` has message, advice and place of the error that ended the lane,
+    `failed_at` its time under a shared label.
     """
 
     job: str
@@ -242,7 +244,7 @@ class CarryOver:
 
 @dataclass(frozen=True, slots=True)
 class OrderViolation:
-    """The lane's rows are not in order, and it has rolled back; `why` is the text of the lane's error."""
+    """The lane's rows are not in order, and the lane has rolled back; `why` is the text of its error."""
 
     why: str
 

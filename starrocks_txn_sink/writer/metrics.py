@@ -1,8 +1,8 @@
-"""LaneMetrics: the counts of one lane's task, which become details of its receipts and one report at its end.
+"""LaneMetrics: counts the work of one lane's task, for details of its receipts and for one report at its end.
 
 Executors are short-lived and nothing scrapes them, so a lane observes its own work and sends the report to the driver.
-The coordinator knows nothing of it: performer and transport emit events (`telemetry`), and LaneMetrics listens.
-From batches of rows it counts deletes, and takes the age of source transactions when they become visible.
+The coordinator takes no part: performer and transport emit events (`telemetry`), and LaneMetrics listens. It also reads
+the batches of rows, for the number of deletes and for the age of source transactions when they become visible.
 """
 
 import threading
@@ -33,14 +33,14 @@ from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import Durations, Floats, LaneReport, TableLoads
 
 REMEMBERED = 1_000_000
-"""Source transactions of one lane and micro-batch that are timed at most: this bounds the memory."""
+"""At most so many source transactions of a lane and micro-batch are timed: this bounds the memory."""
 
 
 @dataclass(slots=True)
 class _LabelTimes:
-    """When a label was begun (monotonic), how old it was when visible, and the seconds of its commit's request.
+    """When a label was begun (monotonic), its age when it became visible, and the seconds of its commit requests.
 
-    `phases` are the seconds of each step since the commit before it, failed attempts included.
+    `phases` has the seconds of each step since the previous commit, with those of failed attempts.
     """
 
     begun: float = 0.0
@@ -69,13 +69,13 @@ class LaneMetrics:
         self._last_error: StarRocksSinkError | None = None
         self._aborted = self._in_doubt = self._unsettled = self._inflight_peak = 0
         self._running: Counter[str] = Counter()  # actions under way, by step
-        self._since: dict[str, float] = {}  # when the first of them started
+        self._since: dict[str, float] = {}  # since when actions of a step are under way without a pause
         self._phases: dict[str, float] = {}  # seconds since the last commit, by step
-        self._held_back = False  # the running StarRocks transaction is repeated with all of its rows at hand
+        self._held_back = False  # the next rollback is no failure: KeyRepeated has caused it
         self._event_times = EventTimes()
         self._deletes = Deletes()
         self._replay: Replay | None = None
-        # The lane's parts, which the report asks at its end: each from the moment when the lane has it.
+        # Parts of the lane that the report reads; the lane sets each one when it has made it.
         self.unpositioned: UnpositionedSegmenter | None = None
         self.core: SharedTransactionCoordinator | None = None
         self.ownership: LaneOwnership | None = None
@@ -100,7 +100,7 @@ class LaneMetrics:
         return LaneShare(tuple(loaded), tuple(sorted(self._replay.partitions)) if self._replay is not None else ())
 
     def read_batch(self, batch: pa.RecordBatch) -> None:
-        """Count the deletes and keep the event times of a batch of rows, in the lane's order."""
+        """Count the deletes in a batch of rows, and keep its event times; call it in the lane's order."""
         self._deletes.add(batch)
         if self._replay is not None:
             self._event_times.add(batch)
@@ -194,10 +194,10 @@ class LaneMetrics:
     def report(self, receipts: Sequence[Receipt], error: BaseException | None = None) -> LaneReport:
         """All counts until now; `error` is the error that the lane fails with.
 
-        A failing lane delivers no receipts, so committed transactions are counted from its coordinator.
+        A failing lane delivers no receipts, so its committed transactions come from the coordinator.
         """
-        core = self.core
-        done = core.receipts if core is not None else receipts
+        core, replay = self.core, self._replay or Replay()
+        committed = core.receipts if core is not None else receipts
         shared = core is not None and core.shared
         latency, event_times = self._event_times.latencies(receipts)
         with self._lock:
@@ -208,7 +208,7 @@ class LaneMetrics:
             failed = self._report.fail(error) if isinstance(error, StarRocksSinkError) else self._report
             return replace(
                 failed,
-                committed=0 if shared else len(done),
+                committed=0 if shared else len(committed),
                 aborted=self._aborted,
                 in_doubt=self._in_doubt,
                 unsettled=self._unsettled,
@@ -223,15 +223,15 @@ class LaneMetrics:
                     for table, times in sorted(self._load_times.items())
                 ),
                 deletes=self._sent_deletes(receipts),
-                replayed_rows=self._replay.skipped_rows if self._replay else 0,
-                replayed_transactions=self._replay.skipped_transactions if self._replay else 0,
-                skips={name: self._replay.skips[name] for name in self._replay.changed} if self._replay else {},
+                replayed_rows=replay.skipped_rows,
+                replayed_transactions=replay.skipped_transactions,
+                skips={name: replay.skips[name] for name in replay.changed},
                 listed=self.ownership.listed if self.ownership is not None else None,
                 members=self.members.by_table if self.members is not None and error is None else {},
                 keys_repeated=self.unique is not None and self.unique.repeated,
                 buffer_peak=core.buffer.buffered_peak if core is not None else 0,
                 inflight_peak=self._inflight_peak,
-                latency=() if shared else tuple(latency.counts) if latency.count else (),
+                latency=tuple(latency.counts) if latency.count and not shared else (),
                 latency_seconds=0.0 if shared else latency.total,
                 ages=self._event_times.ages(receipts) if shared else (),
                 loaded_at=max((receipt.committed_at for receipt in receipts), default=0.0) if shared else 0.0,
@@ -239,6 +239,7 @@ class LaneMetrics:
             )
 
     def _sent_deletes(self, receipts: Sequence[Receipt]) -> dict[str, int]:
+        """Deletes by table, without those that a later row has replaced."""
         sent = Counter(self._deletes.by_table)
         labels = {receipt.label for receipt in receipts}
         for (label, table), replaced in (self.unique.replaced_deletes if self.unique is not None else {}).items():
@@ -277,7 +278,7 @@ class Deletes:
 
 @dataclass(slots=True)
 class EventTimes:
-    """Keeps position and event time of each ended source transaction until the receipts are there."""
+    """Position and event time of each ended source transaction, kept until the receipts say when it was committed."""
 
     _seen: dict[str, list[tuple[Ints, Floats]]] = field(default_factory=dict)
     _count: int = 0
@@ -299,7 +300,7 @@ class EventTimes:
             self._seen.setdefault(name, []).append((positions[mine], seconds[mine]))
 
     def latencies(self, receipts: Iterable[Receipt]) -> tuple[Durations, dict[str, float]]:
-        """The latencies from event time to commit of all in `receipts`, and the latest event time by partition."""
+        """Durations from event time to commit, and the latest event time by partition, of all in `receipts`."""
         latencies, latest = Durations(), dict[str, float]()
         for receipt, partition, mine in self._of_receipts(receipts):
             latencies.add_all(receipt.committed_at - mine)
@@ -317,7 +318,7 @@ class EventTimes:
         return tuple(zip(values.tolist(), counts.tolist(), strict=True))
 
     def _of_receipts(self, receipts: Iterable[Receipt]) -> Iterator[tuple[Receipt, str, Floats]]:
-        """The event times of each span of a receipt that has any."""
+        """The event times of each span of each receipt, with receipt and partition; a span without any is left out."""
         seen = {
             name: (np.concatenate([at for at, _ in parts]), np.concatenate([time for _, time in parts]))
             for name, parts in self._seen.items()

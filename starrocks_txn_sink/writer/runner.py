@@ -40,7 +40,7 @@ _GRACE_SECONDS = 15.0  # for rolling the label back after the lane gave up
 
 
 class DaemonThreadPool:
-    """Daemon threads that run submitted jobs; kept between micro-batches, because each connection belongs to a thread.
+    """Daemon threads that run submitted jobs; they outlive micro-batches, because each connection belongs to a thread.
 
     Not a ThreadPoolExecutor: Python waits for its threads before it ends, so a request that hangs would keep the
     process alive.
@@ -138,7 +138,7 @@ class LaneRunner:
         raise error
 
     def _manage(self) -> None:
-        """The manager thread: take due actions from the coordinator and submit them, until the lane is finished."""
+        """Take due actions from the coordinator and submit them, until the lane is finished."""
         while True:
             with self._changed:
                 due = self.core.tick(self.clock.monotonic())
@@ -220,9 +220,9 @@ def explain_rejection(
 ) -> StarRocksSinkError:
     """`error` as RowsRejected with tables, counts and reasons, once the server has shown rejected rows.
 
-    With `values` the reasons are the server's own log lines, which repeat rows. Without rejected rows, and when the
-    server cannot be asked, the error stays as it is: the question must not hide it, and "No rows were imported" alone
-    is the server's trouble, which passes. An error of a commit that leaves no such question open stays, too.
+    With `values` the reasons are the server's own log lines, which repeat rows. The error stays as it is if the server
+    shows no rejected row, or does not answer: "No rows were imported" alone is the server's own trouble, which passes.
+    Any other error stays, too.
     """
     if not (isinstance(error, RowsRejected) or (isinstance(error, CommitFailed) and NO_ROWS in error.message)):
         return error
@@ -250,8 +250,9 @@ _ROLLBACK_SECONDS = 10.0  # a rollback may go on after the batch's deadline, but
 class Performer:
     """Runs actions; may be called from several threads at once.
 
-    `listener` gets the events of each action and of its requests. `release` gives memory back that has rows of a file.
-    `filtered` collects, by label, the rows of each table that the server left out of a commit (`max_filter_ratio`).
+    `listener` gets the events of each action and of its requests. `release` frees the memory of rows that were read
+    from a spill file. `filtered` collects, by label, the rows of each table that the server left out of a commit
+    (`max_filter_ratio`).
     """
 
     options: SinkOptions
@@ -326,7 +327,7 @@ class Performer:
         return self._with_reasons(action, result)
 
     def _load(self, label: Label, action: model.LoadAction) -> Steps[protocol.Loaded]:
-        """Send the rows that no later row replaces; nothing if that is none of them."""
+        """Send the rows that no later row replaces; no request if no row is left."""
         rows = self.unique.select(action)
         if not rows.pieces:
             return protocol.Loaded(None, 0, rows.replaced)

@@ -1,11 +1,10 @@
 """The lane as a Spark task: Arrow batches in, messages out. The adapter between `mapInArrow` and the lane's runner.
 
-One lane makes one StarRocks transaction a micro-batch, or loads its share of one (`coordinator.shared_label`). Only a
-micro-batch that lives past 80 % of `timeout` is committed in pieces, each at a clean boundary; rows that are not sorted
-not even then (`limits`).
+A lane makes one StarRocks transaction a micro-batch, or loads its share of one (`coordinator.shared_label`). A
+micro-batch that lives past 80 % of `timeout` is committed in pieces, each at a clean boundary (`limits`). Unsorted rows
+are committed at the end only: after an earlier commit, a position that comes too late would be taken for a replay.
 
-The first try at a lane does not claim it, every other try does (`writer.worker`). Unsorted rows are committed at the
-end only: until the last row was read, a position that comes too late would be taken for a replay.
+The first try at a lane does not claim it, every other try does (`writer.worker`).
 """
 
 import contextlib
@@ -46,10 +45,11 @@ RunLane = Callable[[], list[messages.Message]]
 
 @dataclass(frozen=True, slots=True)
 class JobOwnership:
-    """The driver's right to write the job, as its lanes get it: the token of its take-over, and its knowledge.
+    """The driver's right to write the job, as its lanes get it.
 
-    That is the positions, and the skips of earlier micro-batches (`rows.segments`), by source partition; with `canary`
-    no lane of this run has asked yet whether its label is listed.
+    `driver_token` is that of the driver's take-over. By source partition, `positions` come from the ledger and `skips`
+    from earlier micro-batches (`rows.segments`). With `canary` no lane of this run has asked yet whether its label is
+    listed (`coordinator.ownership`).
     """
 
     driver_token: str
@@ -71,15 +71,19 @@ class OpenLane:
 class LaneTask:
     """A lane of one micro-batch; pickled to an executor, where Spark runs it once a task.
 
-    With `marked` rows carry positions and transaction ends; otherwise a lane's rows are one unpositioned batch. In a
-    `streaming` query positions may not go back from one micro-batch to the next. Without `ownership` there is no
-    ledger: delivery is at-least-once. With `at_end_only` nothing is committed before the lane's last row (`limits`).
+    Rows: with `marked` they carry positions and transaction ends; otherwise a lane's rows are one unpositioned batch.
+    With `whole` the driver knows that no source partition is in two lanes, and that each is in order. In a `streaming`
+    query positions may not go back from one micro-batch to the next.
+
+    Commits: without `ownership` there is no ledger, and delivery is at-least-once. With `at_end_only` nothing is
+    committed before the lane's last row (`limits`). `label` is a shared label, under which the lane only loads.
+
+    Loads: `keys` has the primary keys of the tables whose rows replace each other (`rows.body`). With `hold` a
+    StarRocks transaction is loaded when all of its rows are there: the last micro-batch's keys came again and again.
     `compared` names the tables whose columns the driver has compared with rows; None if it cannot compare any.
-    `keys` has the primary keys of the tables whose rows replace each other (`rows.body`); with `hold` nothing is
-    loaded before a StarRocks transaction's rows are there, because the last micro-batch's keys came again and again.
-    `label` is a shared label, under which the lane only loads. With `whole` it is known that no source partition is in
-    two lanes, and that each is in order. `seconds` is its time, if another try has used some of `batch_deadline`; it is
-    no option, because workers keep their connections by options. `logging` has the log settings of the driver.
+
+    `seconds` replaces `batch_deadline` if another try has used a part of it; as an option it would give each such lane
+    new connections, which workers keep by options. `logging` has the log settings of the driver.
     """
 
     options: SinkOptions
@@ -110,10 +114,10 @@ class LaneTask:
         yield messages.message_batch(self.answer(attempt, clock, partial(LaneTry(self, attempt, clock).run, batches)))
 
     def answer(self, attempt: worker.Attempt, clock: Clock, run: RunLane) -> list[messages.Message]:
-        """The messages of `run`, and the edge of the task: an error leaves with its report in its text.
+        """The messages of `run`; an error leaves the task with the lane's report in its text.
 
-        Under a shared label an error of the sink is a message, too. Spark would run a failed task again, and that try
-        must not load under the same label: it only says so.
+        Under a shared label an error of the sink becomes a message: Spark would run a failed task again, and the new
+        try must not load under the same label. If Spark runs one again all the same, its only message is TaskRepeated.
         """
         nothing = messages.LaneReport(self.job, attempt.lane, self.batch_id)
         if self.label is not None and attempt.retry:
@@ -146,7 +150,7 @@ class LaneTask:
         )
 
     def is_compared_by_name(self, table: str) -> bool:
-        """Whether the names in the JSON rows of `table` are those of columns, and the driver still wants them."""
+        """Whether the driver still wants the names in the JSON rows of `table`, and no property renames them."""
         known = self.compared is None or table in self.compared
         return not known and not RENAMING & self.options.load_headers(table).keys()
 
@@ -165,8 +169,8 @@ class LaneTry:
     def run(self, batches: Iterable[pa.RecordBatch], rows: ReadRows | None = None) -> list[messages.Message]:
         """Run the lane to its end; returns each receipt (or the share of a shared label), then the lane's report.
 
-        Raises the lane's first error after its label was rolled back; it carries the report (`messages`). `rows` turns
-        `batches` into marked rows, up to the lane's end; without `rows` they are marked rows already.
+        Raises the lane's first error after its label was rolled back; the error carries the report (`messages`). `rows`
+        turns `batches` into marked rows without the sentinel; without `rows` the batches are ready.
         """
         worker.freeze_loaded_objects()
         telemetry.apply_log_settings(self.task.logging)
@@ -208,7 +212,7 @@ class LaneTry:
         listener: telemetry.Listener = telemetry.ignore_event,
         coordinator_limits: CoordinatorLimits | None = None,
     ) -> Steps[OpenLane]:
-        """Take the lane over, unless this is the first try at it, and put its parts together.
+        """Put the parts of the lane together, after a take-over unless this is the first try at the lane.
 
         `_write` runs these steps and the lane; the simulation steps through both, with `coordinator_limits` in place of
         the options' limits. Raises Fenced.
@@ -264,7 +268,7 @@ class LaneTry:
         return self.task.options.load_headers(table).get("columns", "")
 
     def _known_positions(self) -> Steps[Mapping[str, Position]]:
-        """The positions whose rows are left out: the driver's for a first try, for any other those of its take-over."""
+        """The ledger's positions: a first try has them from the driver, any other try from its take-over."""
         if self.task.ownership is None:
             return {}
         if self.ownership is None or not self.attempt.retry:
@@ -275,19 +279,25 @@ class LaneTry:
     def _segments(
         self, batches: Iterable[pa.RecordBatch], positions: Mapping[str, Position], rows: ReadRows | None
     ) -> Iterator[Segment]:
-        task, compare, quarantines = self.task, self.task.options.check_replays, self.task.options.quarantines
-        if task.marked:
-            epoch = run_of(task.epoch) if task.streaming else ""
-            skips = dict(task.ownership.skips) if task.ownership is not None else {}
-            replay = Replay(positions, compare, epoch, task.batch_id, skips)
-            self.metrics.attach_replay(replay)
-            indexed = quarantines or bool(task.keys)
-            segmenter = Segmenter(replay, with_row_index=indexed, check=RowCheck(allow_torn=quarantines))
-            for batch in rows(batches) if rows is not None else rows_before_sentinel(batches, POSITION):
-                self.metrics.read_batch(batch)
-                yield from segmenter.split(batch)
+        task, quarantines = self.task, self.task.options.quarantines
+        if not task.marked:
+            yield from self._unpositioned_segments(batches, positions)
             return
-        if task.label is not None:
+        epoch = run_of(task.epoch) if task.streaming else ""
+        skips = dict(task.ownership.skips) if task.ownership is not None else {}
+        replay = Replay(positions, task.options.check_replays, epoch, task.batch_id, skips)
+        self.metrics.attach_replay(replay)
+        indexed = quarantines or bool(task.keys)
+        segmenter = Segmenter(replay, with_row_index=indexed, check=RowCheck(allow_torn=quarantines))
+        for batch in rows(batches) if rows is not None else rows_before_sentinel(batches, POSITION):
+            self.metrics.read_batch(batch)
+            yield from segmenter.split(batch)
+
+    def _unpositioned_segments(
+        self, batches: Iterable[pa.RecordBatch], positions: Mapping[str, Position]
+    ) -> Iterator[Segment]:
+        task, compare = self.task, self.task.options.check_replays
+        if task.label is not None:  # the driver compares the sum of all lanes
             unpositioned = task.shared_segmenter(positions, compare=False)
         else:
             place = (task.checkpoint, self.attempt.lane, task.options.lane_count, task.batch_id)
@@ -304,7 +314,7 @@ class LaneTry:
 class UnsortedLaneTask:
     """`lane`'s task over marked rows with `rows.columns.SEQ` in arrival order; yields the messages of a LaneTask.
 
-    Nothing is committed before the last row was read. So a lane whose rows are out of order has rolled back, and its
+    Nothing is committed before the last row was read. So if the rows are out of order, the lane rolls back, and the
     task succeeds with an OrderViolation in place of its messages. `small_only` as in ArrivalOrder.
     """
 
@@ -321,7 +331,7 @@ class UnsortedLaneTask:
                 return LaneTry(lane, attempt, clock).run(batches, order.rows)
             except (Unordered, RowsAfterEnd, TransactionTimedOut) as refused:
                 if isinstance(refused, TransactionTimedOut) and lane.options.shuffle is False:
-                    raise  # else sorted rows may do: they are also committed before the end
+                    raise  # otherwise the driver may sort the rows: sorted ones are also committed before the end
                 return [messages.OrderViolation(refused.message)]
 
         yield messages.message_batch(lane.answer(attempt, clock, run))
@@ -333,8 +343,9 @@ def now_text(clock: Clock) -> str:
 
 
 _REPEATED = "The log of the executors has the error of the first try."
-_IN_TURN = RetryPolicy(busy_tries=1_000_000, backoff=Backoff(first=0.02, longest=0.5))  # the deadline ends it
-"""Lanes of a shared label load a table in turn: the server sends away all but one (wire contract 4.5)."""
+_IN_TURN = RetryPolicy(busy_tries=1_000_000, backoff=Backoff(first=0.02, longest=0.5))
+"""Lanes of a shared label load a table in turn: the server refuses all loads but one (wire contract 4.5). The deadline
+ends the tries."""
 
 _STEP_LINES = {"step.completed": "step.ended", "step.failed": "step.failed"}
 

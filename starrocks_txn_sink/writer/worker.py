@@ -1,13 +1,16 @@
 """A task and its Spark worker process: the number of the attempt, resources that last, a heap that is not collected.
 
 **The attempt.** The first try at a lane owns it without a claim, any other try has to take it over. PySpark gives a
-task its own attempt number but not its stage's, and a stage that is run again starts at attempt 0 while tasks of the
-former run may still be alive. The name of the task's thread in the JVM has both ("task 0.0 in stage 2.1"), so the JVM
-puts it into a row. After a shuffle that is the lane's first row, in the column TASK. Rows without a shuffle are
-committed at the end only, so there it is the last row, in a column that is NULL there otherwise (`task_name_column`).
-Spark generates no code for the name: it slows down all rows of the same projection, and rows after it in the same task.
-A name that cannot be read counts in the first row as a retry, which is slower but never wrong; in the last row it ends
-the task before it commits. In Spark 3.5 another thread computes the rows, so there every task counts as a retry.
+task its own attempt number but not its stage's, and a stage that is run again starts at attempt 0 while tasks of its
+first run may still be alive. The name of the task's thread in the JVM has both numbers ("task 0.0 in stage 2.1"), so
+the JVM puts this name into one row of the lane:
+
+- After a shuffle into the first row, in the column TASK. A name that cannot be read counts as a retry, which is slower
+  but never wrong.
+- Without a shuffle into the last row, in a column that is NULL there otherwise (`task_name_column`): Spark generates no
+  code for the name, which slows down the rows of the same projection and all later ones of the task. The last row is
+  early enough, because these rows are committed at the end only. A name that cannot be read ends the task before that.
+- In Spark 3.5 into no row: another thread computes the rows, so every task counts as a retry.
 
 **Resources.** Connections, and the threads that they belong to, last from task to task (`RESOURCES`).
 
@@ -57,7 +60,7 @@ _MAX_CACHED = 2  # the options change with a table's columns; two queries may ta
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at a lane; `number` is unique in the Spark application, `retry` is False for the first try only."""
+    """One try at a lane; `number` is unique in the Spark application, and `retry` says whether an earlier try ran."""
 
     lane: int
     number: int
@@ -65,7 +68,7 @@ class Attempt:
 
     @classmethod
     def current(cls) -> Attempt:
-        """The attempt of the running task, without its stage's number; the first one outside of Spark."""
+        """The attempt of the running task, as far as PySpark knows it; outside of Spark a first attempt."""
         context = TaskContext.get()
         if context is None:
             return cls(0, 0, False)
@@ -78,9 +81,9 @@ def task_name_column(columns: Collection[str]) -> str:
 
 
 def resolve_attempt(attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> tuple[Attempt, Iterator[pa.RecordBatch]]:
-    """The attempt corrected by the stage's number in the first row, and the batches again.
+    """The attempt, corrected by the task's name in the first row, and the same batches.
 
-    If the last row has the stage's number, reading it raises StageRepeated for a task that is not the lane's first.
+    Without a name in the first row, the end of the batches raises StageRepeated if the last row names a repeated stage.
     """
     rest = iter(batches)
     if not NAMES_TASKS:
@@ -97,7 +100,7 @@ def resolve_attempt(attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> tupl
 
 
 def _check_first_stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches; at their end raises StageRepeated if there were rows to write and the stage is run again."""
+    """The batches; after rows to write, their end raises StageRepeated if the last row names a repeated stage."""
     rows, thread = 0, None
     for batch in batches:
         if batch.num_rows:
@@ -115,6 +118,7 @@ def _check_first_stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
 
 
 def _is_repeat(thread: str | None) -> bool:
+    """Whether the task or its stage is run again, by the name of its thread; True for a name that cannot be read."""
     found = _THREAD.search(thread or "")
     return found is None or (int(found[1]), int(found[2])) != (0, 0)
 
@@ -150,7 +154,7 @@ class _CachedResources:
 
 
 class ResourceCache:
-    """Resources by option set, the last used ones: at most `most`, unless more are in use. Thread-safe.
+    """The most recently used resources, by options: at most `most`, unless more are in use. Thread-safe.
 
     The key is a keyed hash of the options, because they hold the password.
     """
@@ -159,7 +163,7 @@ class ResourceCache:
         self._most = most
         self._lock = threading.Lock()
         self._salt = secrets.token_bytes(32)
-        self._kept: OrderedDict[bytes, _CachedResources] = OrderedDict()  # the one used last comes last
+        self._kept: OrderedDict[bytes, _CachedResources] = OrderedDict()  # the most recently used ones come last
 
     @contextlib.contextmanager
     def lease(self, options: SinkOptions) -> Iterator[WorkerResources]:
@@ -196,17 +200,17 @@ class ResourceCache:
         _close(unused)
 
     def _surplus(self, most: int | None = None) -> list[_CachedResources]:
-        """Remove the longest unused resources above `most`; never any in use."""
+        """Remove and return those above `most` that were unused for the longest time; never any in use."""
         idle = [key for key, kept in self._kept.items() if not kept.users]
         count = len(self._kept) - (self._most if most is None else most)
         return [self._kept.pop(key) for key in idle[: max(0, count)]]
 
 
 def _content(options: SinkOptions) -> bytes:
-    """The options as bytes, the same for equal ones: without references between equal texts that are one object."""
+    """The options as bytes: the same bytes for equal options."""
     content = io.BytesIO()
     pickler = pickle.Pickler(content)
-    pickler.fast = True
+    pickler.fast = True  # without references: whether equal texts are one object makes no difference
     pickler.dump(options)
     return content.getvalue()
 
@@ -240,7 +244,7 @@ _SEGMENT_BYTES: Final = 1 << 30
 
 
 class SpillFile:
-    """Files without a name that take chunks out of memory; each is gone with its last chunk, or with the process.
+    """Moves chunks from memory into files without a name; a file is gone with its last chunk, or with the process.
 
     Pages that a load has read count as the process's memory until `take` or `release` hands them back to the kernel.
     """
@@ -265,7 +269,7 @@ class SpillFile:
             return False
         for chunk in chunks:
             chunk.pieces = [self._next(piece.nbytes) for piece in chunk.pieces]
-            # Of many small rows the indexes are a large part; as slices of an Arrow batch's they would keep all of it.
+            # For small rows the indexes are large, and an index that is a slice keeps its whole Arrow batch in memory.
             chunk.row_indexes = [
                 index and RowIndex(*map(self._next_like, (index.positions, index.offsets)))
                 for index in chunk.row_indexes
@@ -286,7 +290,7 @@ class SpillFile:
         return np.frombuffer(self._next(array.nbytes), array.dtype)
 
     def _open_segment(self, size: int) -> None:
-        """A sparse file and its mapping: each mapping keeps a file descriptor open, so there are few."""
+        """Open a sparse file and map it; segments are large, because each mapping keeps a file descriptor open."""
         folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]  # Spark's own disks for temporary files
         self._file = tempfile.TemporaryFile(dir=folder if Path(folder or "?").is_dir() else None)  # noqa: SIM115
         weakref.finalize(self, self._file.close)
@@ -297,7 +301,7 @@ class SpillFile:
 
 
 def _buffers_of(chunk: Chunk) -> Iterator[memoryview | bytes]:
-    """What a chunk takes in a file: its pieces, then the arrays of each row index."""
+    """The bytes of a chunk in a file: its pieces, then the arrays of each row index."""
     yield from chunk.pieces
     for index in filter(None, chunk.row_indexes):
         yield from (array.tobytes() for array in (index.positions, index.offsets))
