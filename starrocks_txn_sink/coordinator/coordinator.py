@@ -5,7 +5,7 @@ The numbered steps are those of docs/inside/architecture.md, "The life of a Star
 Pure: rows and time go in, actions come out, results of actions go back in. The driver (the lane's threads, a test, the
 simulator) calls `tick` after every change, runs the actions, and reports each result with `complete`.
 
-A lane has one StarRocks transaction at a time; the write buffer fills with the next one's rows while it commits. The
+A lane has one StarRocks transaction at a time; while this commits, the write buffer takes rows for the next one. The
 phases and their moves:
 
     IDLE ─begin→ BEGINNING ─ok→ OPEN ─all loaded→ CHECKING ─still ours→ COMMITTING ─visible→ IDLE
@@ -135,7 +135,7 @@ class SharedTransactionCoordinator:
     def fail(self, error: errors.StarRocksSinkError) -> None:
         """Give up because of an outside error (bad input, deadline, a stop): roll the open label back, then FAILED.
 
-        A running commit is always waited for: its rows may be visible already, and the receipt says so.
+        A running commit goes on: its rows may be visible already, and the receipt says so.
         """
         if self._stop is None and self.phase is not Phase.FAILED:
             self._stop = error
@@ -199,9 +199,9 @@ class SharedTransactionCoordinator:
         return self._next_actions(now)
 
     def _timeout_error(self, now: float) -> errors.StarRocksSinkError:
-        """The error for a label that has reached its timeout: that of a slow load, or of rows that took too long.
+        """The error for a label at its timeout: LoadFailed for a slow load, TransactionTimedOut for slow rows.
 
-        A load is slow if it has run for half of that time, and any load once all rows are here.
+        A load is slow if it has run for half of the timeout; once the batch is closed, every load is.
         """
         timeout, closed = self.buffer.limits.timeout, self._batch.closed
         slow = sorted(table for table in self._loading if closed or now - self._loading[table] >= timeout / 2)
@@ -231,7 +231,8 @@ class SharedTransactionCoordinator:
     def _loads(self, now: float) -> Iterator[model.Action]:
         """Step 2: load inactive chunks, tables in parallel, one load a table at a time (wire contract 4.5).
 
-        The sink's own rows about a closed batch go under its label: they are visible with the rows or not at all.
+        The ledger's and the log's rows about a closed batch go under the same label: visible with its rows or not at
+        all.
         """
         if self._batch.closed and not self._entries_sent:
             self._entries_sent = True
@@ -282,7 +283,7 @@ class SharedTransactionCoordinator:
             self._retries += result.retries
         elif isinstance(result, errors.StarRocksSinkError):
             if self._stop is None and self.error is not None and self.error.retryable and not result.retryable:
-                self.error = result  # a refused load ends the label, and another load may say so first: it is gone
+                self.error = result  # the cause; another load may have failed first because the label had ended
             self._abort(result)
 
     def _handle_commit(self, result: model.Result, now: float) -> None:
@@ -319,10 +320,7 @@ class SharedTransactionCoordinator:
         self._move(Phase.IDLE)
 
     def _prepare_attempt(self) -> float | None:
-        """Put the batch back in a form that the server may take, and return the seconds until the next attempt.
-
-        None if the lane fails with `error`.
-        """
+        """Make the batch ready for another attempt; return the seconds until then, None if the lane fails."""
         try:
             match self.error:
                 case errors.RowsRejected() if self.quarantine is not None:

@@ -1,4 +1,4 @@
-"""The coordinator's vocabulary: segments in, regions and chunks inside, actions and receipts out.
+"""The coordinator's data: segments come in, regions and chunks are inside, actions and receipts go out.
 
 **In.** A segment is either rows of one region as ready bytes, or ends of source transactions.
 
@@ -50,7 +50,7 @@ class RowIndex:
     offsets: npt.NDArray[np.integer]
 
     def cut(self, piece: memoryview, low: int, high: int) -> tuple[memoryview, RowIndex]:
-        """Slice rows `low` to `high` (exclusive) out of the piece, with their index."""
+        """Slice rows `low` to `high` (exclusive) out of `piece`; returns the slice and its index."""
         start = int(self.offsets[0])
         part = piece[int(self.offsets[low]) - start : int(self.offsets[high]) - start]
         return part, RowIndex(self.positions[low:high], self.offsets[low : high + 1])
@@ -80,8 +80,9 @@ class RegionRows:
 class PositionSpan:
     """First and last position of a source partition in the transaction, with its number of source transactions.
 
-    `digest` fingerprints the content of the last source transaction. As a segment: the span's source transactions end
-    with the rows written last for their partition; one without source transactions ends a batch of unpositioned rows.
+    `digest` fingerprints the content of the last source transaction. As a segment a span says that its source
+    transactions end with the rows written last for their partition; a span without source transactions ends an
+    unpositioned batch.
     """
 
     partition: str
@@ -165,7 +166,7 @@ class Region:
 
 @dataclass(slots=True)
 class OpenRegions:
-    """Regions whose active chunk has rows, in the order in which they came; a heap finds those that are due."""
+    """Regions whose active chunk has rows, in the order of their first rows; a heap finds the regions that are due."""
 
     _regions: dict[tuple[str, str], Region] = field(default_factory=dict)
     _tables: dict[str, dict[str, Region]] = field(default_factory=dict)
@@ -194,7 +195,7 @@ class OpenRegions:
             heappush(self._schedule, (region.last_freeze + mini_interval, region.partition, region.table))
 
     def due(self, now: float, mini_interval: float) -> Iterator[Region]:
-        """Yield the scheduled regions that are due; a region inside a new source transaction is not."""
+        """Yield the scheduled regions that are due; a region inside a new source transaction is not due."""
         while self._schedule and self._schedule[0][0] <= now:
             _, partition, table = heappop(self._schedule)
             region = self._regions.get((partition, table))
@@ -251,7 +252,7 @@ _SPANS_NAMED = 5
 
 
 def name_source(error: StarRocksSinkError, spans: Sequence[PositionSpan]) -> StarRocksSinkError:
-    """`error`; of rejected rows with the positions that came from the source, because the server names none."""
+    """`error`; RowsRejected also gets the source's positions in the batch, because the server names none."""
     if isinstance(error, RowsRejected) and spans:
         named = [f"{span.partition} {span.first} to {span.last}" for span in spans[:_SPANS_NAMED]]
         more = [f"{len(spans) - _SPANS_NAMED} more source partitions"] if len(spans) > _SPANS_NAMED else []
@@ -372,7 +373,7 @@ class BeginAction(_LabelAction):
 
 @dataclass(frozen=True)
 class LoadAction(_LabelAction):
-    """Send chunks of one table under the label; `newest_first`: those of the table's earlier loads come after them."""
+    """Send chunks of one table under the label; with `newest_first` the table's earlier loads had newer chunks."""
 
     table: str
     chunks: tuple[Chunk, ...]

@@ -23,12 +23,12 @@ from starrocks_txn_sink.protocol.ledger import Owner, Position, position_rows
 class LaneOwnership:
     """One attempt at a lane, as the ledger knows it. `owner.token` is empty until the lane is taken over.
 
-    Without a lane it is the driver's, for a shared label (`coordinator.shared_label`).
+    For a shared label the owner is the driver, and `owner.lane` is None (`coordinator.shared_label`).
 
     `known_labels` are the labels of the positions that this attempt has read; its own commits are not among them.
 
-    With `canary` the first check also asks whether a take-over would find our label, which has loads by then: `listed`
-    has the answer. A take-over excludes a writer that sleeps before its commit only by rolling its label back.
+    With `canary` the first check also asks whether a take-over would find our label, which has loads by then; `listed`
+    has the answer. This matters because only the rollback of its label stops a writer that sleeps before its commit.
     """
 
     job: str
@@ -108,10 +108,10 @@ class LaneOwnership:
 
 
 def _outcome_of(label: str, spans: Sequence[PositionSpan], positions: Mapping[str, Position]) -> Outcome:
-    """The outcome of `label`, whose ledger rows are visible exactly if its other rows are: they have one label.
+    """The outcome of `label`, by its ledger rows: they are visible exactly if its other rows are.
 
-    Only a part of them would mean a broken server. Raises Fenced if another label has reached into `spans`: its writer
-    took over before us, and another attempt of ours would write its rows twice.
+    If only a part of the ledger rows is visible, the server is broken. Raises Fenced if another label has reached into
+    `spans`: its writer took over before us, and another attempt of ours would write that writer's rows twice.
     """
     written = {_has_written(label, span, positions.get(span.partition)) for span in spans}
     if written == {True}:

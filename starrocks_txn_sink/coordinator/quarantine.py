@@ -1,8 +1,8 @@
 """Quarantine: bisect a rejected transaction batch until the rejected part is one source transaction, a dead letter.
 
-The server judges at commit, and its reasons name no source transaction: the only way to find the bad ones is to commit
-parts. A part is a run of whole source transactions in order, with its own positions, so each part that commits is
-progress and none has to be taken back. Pure.
+The server judges at commit, and its reasons name no source transaction: the only way to find the rejected ones is to
+commit parts. A part is a run of whole source transactions in order, with positions of its own: so each committed part
+is progress, and no commit has to be undone. Pure.
 """
 
 from collections.abc import Callable, Iterator
@@ -86,7 +86,8 @@ def _indexed_pieces(chunk: Chunk) -> Iterator[tuple[memoryview, RowIndex]]:
 
 
 def _add_span(batch: TransactionBatch, found: Ints, whole: PositionSpan) -> None:
-    """Only a span that ends like `whole` has its digest: a replay is compared at the last position alone."""
+    """Add the span of the positions `found`. It has the digest of `whole` only if it ends there: a replay is compared
+    at the last position alone."""
     if len(found):
         last = int(found[-1])
         digest = whole.digest if last == whole.last else ""
@@ -133,7 +134,7 @@ class Quarantine:
         dead = self.dead_letter(buffer.first, error)
         self.count += 1
         buffer.replace_first([dead])
-        if buffer.batches[1].closed:  # a commit less
+        if buffer.batches[1].closed:  # the next part can take the dead letter along: one commit less
             buffer.batches.popleft()
             buffer.first.inherit_dead_letters(dead)
 

@@ -1,8 +1,8 @@
 """WriteBuffer: all rows of a lane that are not committed yet, and the transaction batches made of them.
 
-Rows go into regions, inactive chunks into the last transaction batch, until that is *closed* at a clean boundary. The
-coordinator loads and commits the first batch meanwhile; chunks it has sent stay for another attempt while they fit the
-retry buffer. Beyond that the task fails and Spark computes the rows again: memory and repetition are both bounded.
+Rows go into regions; inactive chunks go into the last transaction batch, until it is *closed* at a clean boundary.
+Meanwhile the coordinator loads and commits the first batch. Sent chunks stay for another attempt while they fit the
+retry buffer. Beyond that a failure ends the task, and Spark computes the rows again: memory and repetition are bounded.
 
 A micro-batch is one batch, and so one StarRocks transaction, unless the commit interval passes, the recycle point is
 reached, or a quarantine limits the size. See docs/inside/architecture.md, "The life of a StarRocks transaction",
@@ -35,8 +35,8 @@ class TransactionBatch:
     `sent` is None once the chunks outgrew the retry buffer and could not be spilled: the batch cannot be repeated then.
     `counts` has rows and bytes by (source partition, table), `replaced` those that loads left out.
 
-    A batch that is `held` is loaded when it is closed, and of the tables `keyed` the newest chunks first: then a row
-    that a later one replaces can be left out, although the two are too far apart for one load (`rows.body`).
+    A `held` batch is loaded only when it is closed, and tables in `keyed` are loaded newest chunks first: so a load can
+    leave a row out that a later row of another load replaces (`rows.body`).
 
     `dead_letters` are rows of the dead-letter table among the chunks. `dead_letter_spans` are their source
     transactions, which come before those of `spans`; `dead_letter_counts` are their rows and bytes.
@@ -60,7 +60,7 @@ class TransactionBatch:
     dead_letter_counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
 
     def successor(self) -> TransactionBatch:
-        """A closed batch without rows, for a part of this one's."""
+        """A closed batch without rows, to take a part of this batch's rows."""
         return TransactionBatch(
             self.retry_limit, self.spill, self.keyed, self.held, closed=True, recycled=self.recycled
         )
@@ -256,9 +256,8 @@ class WriteBuffer:
 
     `batches` is never empty: the last batch takes inactive chunks, all others are closed. `open_partition` is the
     source partition with an open source transaction. `buffered_bytes` counts waiting rows and those of running loads;
-    `buffered_peak` is its maximum. `spill` takes rows that do not fit; without it batches are never held, with `hold`
-    they are from the start. The rows of the tables `keyed` replace each other. Without `repeatable` chunks are
-    forgotten once they are sent.
+    `buffered_peak` is its maximum. `spill` takes rows that do not fit. With `hold`, and only with `spill`, all batches
+    are held. The rows of the tables `keyed` replace each other. Without `repeatable` chunks are dropped when sent.
     """
 
     limits: model.CoordinatorLimits
@@ -363,7 +362,7 @@ class WriteBuffer:
     # --- rows out ---
 
     def take_loads(self, loading: Collection[str]) -> Iterator[tuple[tuple[model.Chunk, ...], bool]]:
-        """Take inactive chunks of the first batch for one load after the other, with `newest_first` of their table.
+        """Yield the chunks of each load of the first batch that is due, and whether they are loaded newest first.
 
         `loading` are the tables with a running load; the caller adds each load before it asks for the next one. Chunks
         of an open batch wait until a load is worth its request; a closed batch or a full buffer sends them all.
@@ -390,7 +389,7 @@ class WriteBuffer:
         self.buffered_bytes += self.first.rewind()
 
     def hold_back(self) -> None:
-        """Put the sent chunks back, and load this batch and all after it only when they are closed, with all rows.
+        """Put the sent chunks back, and hold this batch and all later ones until they are closed.
 
         Raises BufferFull if the rows fit neither into memory nor into a file.
         """
@@ -421,7 +420,7 @@ class WriteBuffer:
         return self.batches[-1]
 
     def _start_batch(self) -> None:
-        # Without a spill file nothing refers back to the buffer: its memory is free as soon as the buffer is.
+        # Without a spill file a batch does not refer to the buffer, so no cycle delays the release of their memory.
         spill = self._spill_chunks if self.spill is not None else None
         batch = TransactionBatch(self.limits.retry_buffer_bytes, spill, self.keyed, self.hold)
         batch.sent = [] if self.repeatable else None
@@ -437,7 +436,7 @@ class WriteBuffer:
         return True
 
     def _spill_held(self) -> None:
-        """Make room for more rows of a held batch: no load does it before the batch is closed.
+        """Spill a held batch when the buffer is full: before the batch is closed, no load makes room.
 
         Raises BufferFull if the rows cannot be spilled.
         """
@@ -456,9 +455,9 @@ class WriteBuffer:
             self._filling.add(chunk)
 
     def _freeze_largest(self, now: float) -> None:
-        """Free a full buffer: freeze the largest regions until loads can take half of the limit.
+        """Make a full buffer loadable: freeze the largest regions until loads can take half of the limit.
 
-        Without it a lane of many small regions stands still: none reaches `chunk_bytes`, so none can be sent.
+        Without this a lane of many small regions would stand still: none reaches `chunk_bytes`, so none can be sent.
         """
         frozen = 0
         for region in sorted(self._open_regions.all(), key=lambda region: region.active.bytes, reverse=True):
@@ -481,7 +480,7 @@ class WriteBuffer:
             self._close(now)
 
     def _large_enough(self) -> bool:
-        """Whether more rows would make a batch that does not fit the retry buffer, so that it could not be bisected."""
+        """Whether the batch has `close_bytes`: a larger one may not fit the retry buffer, to be bisected."""
         limit = self.limits.close_bytes
         if limit is None:
             return False

@@ -177,7 +177,7 @@ class _Pools(urllib3.PoolManager):
 
     def clear(self) -> None:
         """Close every pool now: urllib3 waits for garbage collection, and a traceback may keep a pool alive."""
-        for place in self.pools.keys():  # noqa: SIM118 - it cannot be iterated itself
+        for place in self.pools.keys():  # noqa: SIM118 - `pools` itself cannot be iterated
             pool = self.pools.get(place)
             if pool is not None:
                 pool.close()
@@ -271,8 +271,10 @@ def _cause_chain(error: BaseException) -> list[BaseException]:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """An unparsed HTTP response. `body` has at most REPLY_LIMIT + 1 bytes. `whole` is False if the peer answered and
-    closed its side before it had the whole request."""
+    """An unparsed HTTP response with at most REPLY_LIMIT + 1 bytes of `body`.
+
+    `whole` is False if the peer answered and closed its side before it had the whole request.
+    """
 
     status: int
     location: str | None

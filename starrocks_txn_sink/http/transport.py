@@ -64,7 +64,7 @@ class Frontends:
             self._leader = {address.url: address}
 
     def ask_last(self, address: Address) -> None:
-        """Put `address` behind the others: it accepted a request and did not answer, so it must not get them all."""
+        """Put `address` last: it accepted a request and did not answer, so it must not get all requests."""
         self.forget_leader(address)
         with self._lock:
             if address.url in self._configured:
@@ -106,7 +106,7 @@ class HttpTransport:
 
     def __init__(self, options: SinkOptions, *, clock: Clock | None = None, rng: random.Random | None = None) -> None:
         self._options = options
-        # Each request meets the same few Locations, but get_load_state's repeat its label.
+        # Requests get the same few Locations, except get_load_state: its Locations contain the label.
         self._target_of = lru_cache(maxsize=64)(partial(redirect_target, options.redirect_rules))
         self._frontends = Frontends(options.frontends)
         self._connections = ConnectionsByThread(options)
@@ -160,7 +160,7 @@ class HttpTransport:
         return headers_of(request, self._authorization)
 
     def _follow(self, exchange: Exchange, body: BodyPieces) -> Reply:
-        """Make the exchange and those to which it is redirected, and return the final reply; `body` is for a backend.
+        """Make the exchange, follow its redirects, and return the final reply; only a backend gets `body`.
 
         Raises NotSent for a redirect loop, RedirectRefused for a host that is not allowed.
         """

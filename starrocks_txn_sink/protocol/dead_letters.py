@@ -1,8 +1,8 @@
-"""The dead-letter table: DDL, rows as load bodies, SQL to read them back; and its replay, exactly once.
+"""The dead-letter table: DDL, rows as load bodies, SQL to read them back; and the replay of its rows, exactly once.
 
-One row for each rejected row, in load order. The key is a digest of the row's origin, because StarRocks limits an
-encoded primary key to 128 bytes; a source transaction that is dead-lettered again replaces its own rows. The table is
-a PRIMARY KEY table, because a replay deletes dead letters in the transaction that writes their rows.
+The table has one row for each rejected row, in load order. The key is a digest of the row's origin, because StarRocks
+limits an encoded primary key to 128 bytes; a source transaction that is dead-lettered again replaces its own rows. The
+table is a PRIMARY KEY table, because a replay deletes dead letters in the transaction that writes their rows.
 
 A killed replay may have sent a commit that the server executes later, or has executed but not yet published; a paused
 replay may continue while a new one runs. So a replay takes over from earlier ones as a lane does (claim, list, barrier;

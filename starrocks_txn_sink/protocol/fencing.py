@@ -98,7 +98,7 @@ def _claim(scope: Scope, new_token: ledger.NewToken, rng: random.Random) -> Step
 def _await_claim(scope: Scope, owner: Owner, new_token: ledger.NewToken, rng: random.Random) -> Steps[None]:
     """Wait until the claim is visible: the server may answer OK to an INSERT that is only committed.
 
-    An invisible claim is still on its way, or overwritten by now; after a barrier it has been visible in both cases.
+    An invisible claim is not published yet, or is overwritten by now; after a barrier either one has been visible.
     """
     owners: Owners = yield from ledger.retry_until_answered(ledger.owners_of(scope.job, owner), rng)
     holder = owners.driver if owner.lane is None else owners.lane
@@ -116,8 +116,8 @@ def roll_back_unfinished(database: str, prefix: LabelPrefix, rng: random.Random)
 def roll_back_until_confirmed(label: Label, rng: random.Random) -> Steps[None]:
     """Repeat the rollback until the server says that `label` has ended, either way; the deadline bounds it.
 
-    A label that is committed is left alone: some releases list each committed one as unfinished (wire contract 10.6).
-    Only that state counts here: it is durable, and any other one may be out of date or unregistered.
+    A committed label is left alone: some releases list each committed label as unfinished (wire contract 10.6). Only
+    this state is believed without a rollback: it is durable, and any other one may be out of date or unregistered.
     """
     answer = yield label.request(Operation.LOAD_STATE)
     if isinstance(answer, Reply) and answer.state in (LabelState.COMMITTED, LabelState.VISIBLE):
@@ -136,8 +136,8 @@ def _has_ended(reply: Reply) -> bool:
 def _write_barrier(scope: Scope, new_token: ledger.NewToken, rng: random.Random) -> Steps[None]:
     """3. Barrier: write a marker and wait until it is visible.
 
-    After a lost reply, and for a marker that stays invisible because another writer's may have overwritten it, another
-    marker follows. Each is awaited longer than the one before, so that a slow server can catch up.
+    After a lost reply it writes another marker, and also if the marker stays invisible: another writer may have
+    overwritten it. Each marker is awaited longer than the one before, so that a slow server can catch up.
     """
     for tries in itertools.count():
         token = new_token()
@@ -156,8 +156,9 @@ def _write_barrier(scope: Scope, new_token: ledger.NewToken, rng: random.Random)
 def refuse_newer(job: str, run: str, rng: random.Random) -> Steps[None]:
     """Raise Fenced if the job's owner is a run of the driver that began after `run`.
 
-    The data source takes its job over before every write, because its driver part keeps nothing between two writes: two
-    runs would take the job from each other in turns. Positions keep even that exact; this check ends the older run.
+    The data source takes its job over before every write, because its driver part keeps nothing between two writes. So
+    two runs would take the job from each other in turns: the ledger keeps even that exact, and this check ends the
+    older run.
     """
     owners: Owners = yield from ledger.retry_until_answered(ReadOwners(job), rng)
     if owners.driver is not None and run_of(owners.driver.epoch) > run:
@@ -189,7 +190,7 @@ MAX_DELETED_CLAIMS = 500
 
 
 def delete_dead_claims(job: str, mine: Owner, rng: random.Random) -> Steps[int]:
-    """Delete lanes' owner rows of earlier runs of the driver than `mine`, which owns the job; return their number.
+    """Delete the owner rows of lanes of earlier runs than that of `mine`, which owns the job; return their number.
 
     Only retries and lanes with an unknown outcome write such rows, one for each run of the driver, micro-batch and
     lane. A row must stay while an attempt of that run may check it: no row means that no attempt took the lane over, so

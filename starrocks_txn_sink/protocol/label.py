@@ -151,7 +151,7 @@ class LabelPrefix:
 
     @property
     def text(self) -> str:
-        """Beginning of these labels. Others may share it (`a-` begins those of the job `a-b`): `matches` decides."""
+        """Beginning of these labels. Other labels may share it (`a-` begins those of job `a-b`): `matches` decides."""
         parts = [self.job, *(part for part in (self.epoch, _lane_text(self.lane)) if part is not None)]
         return "-".join(parts) + ("" if self.epoch is not None and self.lane is None else "-")
 
@@ -170,7 +170,7 @@ def epoch_of(label: str) -> str:
 
 
 def run_of(epoch: str) -> str:
-    """The driver's run of `epoch`, which may be that of one write in it."""
+    """The driver's run of `epoch`; an epoch may also name one write of the run, after an underscore."""
     return epoch.partition("_")[0]
 
 
@@ -179,7 +179,7 @@ def _lane_text(lane: int | None) -> str | None:
 
 
 def labels(job: str, epoch: str, lane: int | str, batch: int, attempt: int) -> Iterator[str]:
-    """Yield labels of a lane for one micro-batch, each used once; `attempt` is unique to an attempt of the Spark task.
+    """Yield labels of a lane for one micro-batch, all different; `attempt` is unique to an attempt of the Spark task.
 
     Raises OptionError if the parts cannot make a label.
     """
@@ -253,9 +253,10 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often the steps repeat requests; the micro-batch's deadline bounds all of it.
+    """How often the steps repeat requests; the micro-batch's deadline bounds them all.
 
-    `commit_again` repeats a commit that the server does not know; with a ledger the lane is taken over instead.
+    `commit_again` repeats a commit that the server does not know; without it the outcome is unknown, and the ledger
+    decides.
     """
 
     commit_again: bool = True
@@ -288,8 +289,8 @@ def load(
 ) -> Steps[Loaded]:
     """Send `body` to `table`; raises the errors of `refusals.load_error`, and LoadFailed for a lost reply.
 
-    Only TXN_IN_PROCESSING is repeated: the server consumed nothing. After any other failure it may have a part of the
-    body, so the label must be rolled back (wire contract 4.8).
+    Only TXN_IN_PROCESSING is repeated: the server has read nothing. After any other failure the server may have a part
+    of the body, so the label must be rolled back (wire contract 4.8).
     """
     for tries in range(retry_policy.busy_tries):
         answer = yield label.request(Operation.LOAD, table=table, headers=headers, body=body)
@@ -330,7 +331,7 @@ def confirm(label: Label, txn_id: int | None, retry_policy: RetryPolicy, rng: ra
 
     COMMITTED means wait: the commit is durable and will be published. UNKNOWN means that the commit has not reached the
     transaction, or that the label is forgotten: the commit is repeated, which is harmless for a label of ours alone.
-    ABORTED is no proof: after a change of the leader the frontend says so of committed labels (wire contract 10.5).
+    ABORTED is no proof: after a change of the leader a frontend reports it for committed labels (wire contract 10.5).
     So with a ledger (without `commit_again`) the outcome is unknown, and the ledger decides.
     """
     unknown = 0

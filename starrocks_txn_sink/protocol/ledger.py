@@ -61,7 +61,7 @@ class Owner:
 
     @property
     def context(self) -> dict[str, str]:
-        """What an error says of this owner."""
+        """The owner in the context of an error."""
         return {"epoch": self.epoch, "checkpoint": self.checkpoint, "since": self.since}
 
 
@@ -75,7 +75,7 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """Whether the ledger knows a job or its checkpoint, and the token of the newest acceptance, "" without one."""
+    """Whether the ledger knows a job or its checkpoint, and the token of the last acceptance, "" without one."""
 
     known: bool
     acceptance: str = ""
@@ -83,7 +83,7 @@ class Traces:
 
 POSITION, DRIVER, LANE, MARKER = "position", "driver", "lane", "marker"
 ACCEPTED = "accepted"
-"""Name of the marker that says that the user accepts the job's rows as they are; its token is the acceptance."""
+"""Name of a marker row: the user accepts the job's rows as they are. Its token names the acceptance."""
 
 COLUMNS = (
     ("id", "VARCHAR(32) NOT NULL"),
@@ -101,8 +101,8 @@ COLUMNS = (
     ("updated_at", "DATETIME"),
 )
 _NO_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
-# Sub-tasks in these states of information_schema.loads have ended (wire contract 6.5). COMMITED may still be on its
-# way; asking for its rollback is harmless, because the server refuses it.
+# Sub-tasks in these states of information_schema.loads have ended (wire contract 6.5). A sub-task in COMMITED (sic) may
+# still become visible; its rollback is harmless, because the server refuses it.
 _ENDED = ("FINISHED", "CANCELLED")
 
 
@@ -408,7 +408,7 @@ OTHER_TRY = (
 
 
 def _lane_fenced(mine: Owner, holder: Owner | None) -> StarRocksSinkError:
-    """The error for a lane whose claim is `holder`'s; another try in our own run is no second query."""
+    """The error for a lane that `holder` has claimed. Another try in our own run is no second query: other advice."""
     if holder is None or holder.epoch != mine.epoch:
         return _fenced(f"Lane {mine.lane}", holder)
     other = "try of the same task" if holder.batch == mine.batch else f"task, of micro-batch {holder.batch}"

@@ -19,10 +19,10 @@ _BAD_ROWS = (
     "Failed to parse json",
     "Failed to iterate document stream",
 )
-# Also the server's text for its own troubles (wire contract 4.9, 10.4): no proof without a log of rejected rows.
+# Proves rejected rows only with a log of them: the server says so in its own trouble, too (wire contract 4.9, 10.4).
 NO_ROWS = "No rows were imported"
 _LOG_OF_ROWS = "tracking_url"
-# The server rejects such requests, whatever the rows.
+# The server rejects such a request again, whatever rows it has.
 _BAD_REQUESTS = (
     "Failed to find table",
     "does not exist.",
@@ -123,7 +123,7 @@ def _contains_any(text: str, fragments: tuple[str, ...]) -> bool:
 def is_rolled_back(reply: Reply) -> bool:
     """Whether a reply to a rollback says that it is done.
 
-    Generation C also says OK to a rollback that is only begun, and it may still end committed (wire contract 10.5).
+    Generation C also says OK to a rollback that has only begun: the label may still end committed (wire contract 10.5).
     """
     return reply.status is Status.OK and not _contains_any(reply.message, _ROLLBACK_PENDING)
 

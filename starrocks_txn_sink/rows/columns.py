@@ -18,7 +18,7 @@ PAYLOAD: Final = "payload"
 COLUMNS: Final = (PARTITION, POSITION, TABLE, TRANSACTION_END, PAYLOAD)
 
 HASH: Final = "hash"
-"""A row's checksum; unpositioned rows have TABLE, PAYLOAD and this (`rows.unpositioned`)."""
+"""A row's checksum; unpositioned rows have the columns TABLE, PAYLOAD and HASH (`rows.unpositioned`)."""
 EVENT_TIME: Final = "event_time"
 """The source's commit time in microseconds since the Unix epoch; NULL if unknown. For metrics."""
 DELETED: Final = "deleted"
@@ -55,13 +55,13 @@ Placeholders = Mapping[str, Mapping[str, str]]
 """JSON values by table and JSON key, for the NOT NULL columns of a delete besides its key.
 
 The server judges a delete like any row, and then uses its key alone (wire contract 5.6). So a delete that carries only
-its key gets these values where a field is missing or null. A field of the row itself stays: the server takes a key that
-an object has twice for two values.
+its key gets these values where a field is missing or null. Other fields of the row stay as they are: a JSON key must
+not come twice, because the server takes it for two values.
 """
 
 
 def missing_fields(placeholders: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Pairs (regular expression, field): put the field behind DELETING in a row that the expression does not find."""
+    """Pairs (regular expression, field): put the field behind DELETING in a row without a match of the expression."""
     for name, value in placeholders.items():
         yield f'"{_spelled(name)}"{_COLON}', f",{json.dumps(name, ensure_ascii=False)}:{value}"
 

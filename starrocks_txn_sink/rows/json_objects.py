@@ -23,7 +23,7 @@ def checked_text(values: pa.Array) -> pa.Array:
 def read_objects(lines: pa.Array, fields: pa.Schema) -> pa.Table | None:
     """The members `fields` of texts that are one JSON object each; None if pyarrow refuses one or finds more objects.
 
-    pyarrow accepts NaN and Infinity as numbers, which are no JSON.
+    Accepts NaN and Infinity, which are no JSON, as pyarrow does.
     """
     if not _one_object_each(lines):
         return None
@@ -47,10 +47,10 @@ def read_lines(text: pa.Buffer, fields: pa.Schema, rows: int, block_bytes: int) 
 
 
 def _one_object_each(values: pa.Array) -> bool:
-    """Whether every value starts and ends with a brace, so that parsed objects and values cannot get out of step.
+    """Whether every value starts and ends with a brace.
 
-    Then no well-formed object can run over into the next value: a brace would follow a brace, or a line break would be
-    inside a string. So every value gives at least one object, and equal counts mean exactly one each.
+    Then no well-formed object can go on in the next value: a brace would follow a brace, or a line break would be
+    inside a string. So every value gives at least one object, and equal counts mean exactly one object each.
     """
     if len(values) == 0 or values.null_count:
         return False
@@ -62,7 +62,7 @@ def _one_object_each(values: pa.Array) -> bool:
 
 
 def _block_bytes(values: pa.Array) -> int:
-    """Bytes of a block: all values if few, fit for the processor's cache, but always longer than the longest value."""
+    """Bytes of a block, which holds all values if they fit BLOCK_BYTES, and always the longest value."""
     offsets, _ = layout(values)
     total = int(offsets[-1] - offsets[0]) + len(values)
     return max(min(BLOCK_BYTES, total), 2 * int((offsets[1:] - offsets[:-1]).max()))

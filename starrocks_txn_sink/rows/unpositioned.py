@@ -1,9 +1,9 @@
 """Rows without positions: all rows of a lane in a micro-batch are one unpositioned batch.
 
 For the ledger each lane is a source partition whose position is the micro-batch's number. The digest is the sum of the
-rows' hashes (made in the JVM), because such rows come in any order. The number of lanes decides which rows a lane has,
-so it is part of the name, and a micro-batch that was written in part must be finished with the same number. Under a
-shared label (`coordinator.shared_label`) the lanes' digests are added up: the batch is that of a single lane.
+rows' hashes (made in the JVM), because such rows come in any order. The number of lanes decides which rows a lane has:
+so the partition's name contains this number, and a micro-batch that was written in part must be finished with the same
+number. Under a shared label (`coordinator.shared_label`) the lanes' digests are added up, as if there were one lane.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class UnpositionedSegmenter:
     def split(self, batch: pa.RecordBatch) -> Iterator[Segment]:
         """Yield the batch's segments, one a table, or nothing in a replay; raises InputError for NULLs.
 
-        Raises SourceChanged if the ledger is ahead of this micro-batch: it does not say any more which rows it has.
+        Raises SourceChanged if the ledger is ahead of this micro-batch, because it keeps the last micro-batch only.
         """
         for rows in segments.slices_of(batch):
             yield from self._split(rows)
@@ -110,16 +110,16 @@ class UnpositionedSegmenter:
 
     @property
     def digest(self) -> str:
-        """Of all rows so far."""
+        """The number of all rows so far, and the sum of their hashes."""
         return f"sum1:{self.rows}:{self.sum:016x}"
 
     def compare_replay(self) -> None:
-        """Raise SourceChanged if rows that are in StarRocks already are others now."""
+        """Raise SourceChanged if the rows of a replay differ from those that are in StarRocks already."""
         known = self.committed
         if known is not None and self.replayed and self.rows and self.compare and known.digest != self.digest:
             raise segments.source_changed(f"micro-batch {self.number}", known)
 
     def add(self, rows: int, total: int) -> None:
-        """Count the rows of a lane, and the sum of their hashes."""
+        """Add the number of a lane's rows, and the sum of their hashes."""
         self.rows += rows
         self.sum = (self.sum + total) & _MASK

@@ -1,4 +1,4 @@
-"""The invariant: one SELECT that returns a row for each violation."""
+"""The audit of an invariant while a sink writes: one SELECT, which returns a row for each violation."""
 
 from __future__ import annotations
 
@@ -210,15 +210,17 @@ class Auditor:
                     self.first.save(self.audit.evidence_file)
             except OptionError as error:
                 self.listener(Event("audit.failed", {"code": error.code}))
-        fields = {"kind": "torn", "sample": self.samples, "rows": excerpt.total}
-        self.listener(Event("integrity.violated", fields))
+        self.listener(Event("integrity.violated", {"kind": "torn", "sample": self.samples, "rows": excerpt.total}))
 
 
 _LINGER = 10.0
 
 
 class AuditWatch:
-    """`auditor` has the counts and the first violation. Thread-safe; an unpickled copy starts from zero."""
+    """Runs an audit in a thread while the sink writes; `auditor` has the counts and the first violation.
+
+    Thread-safe; an unpickled copy starts from zero.
+    """
 
     def __init__(self, audit: Audit, options: SinkOptions, listener: Listener) -> None:
         if options.query_url is None:

@@ -7,9 +7,9 @@ Two rules hold for every statement of the package (`QueryPort`):
 
 **The leader** (`LeaderConnection`, and `SqlLedger` over it). A follower lags behind, so it may return an old owner or
 old positions. SHOW FRONTENDS names the leader; the sink looks it up again after a connection breaks. A leader may also
-step down in place and keep its connections: each connection has queries passed on to the leader (wire contract 10.11),
-and a server that cannot do so is asked who leads before every statement. All threads share one connection, because one
-per thread would be mostly idle.
+step down in place and keep its connections. So each connection has the frontend forward queries to the leader (wire
+contract 10.11); if the frontend cannot do so, the sink asks it who leads before every statement. All threads share one
+connection, because one per thread would be mostly idle.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Rows of a statement, each as long as `columns`. `total` counts rows that were read but not kept, too."""
+    """Rows of a statement, each as long as `columns`. `total` also counts rows that were read but not kept."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
@@ -159,7 +159,7 @@ _NAME_OR_MARK = re.compile(r"`(?:[^`]|``)*`|%s")
 
 
 def bind(sql: str, literals: Sequence[str]) -> str:
-    """`sql` with its marks replaced by `literals`; no other `%` has a meaning. TypeError for another number."""
+    """`sql` with its marks `%s` replaced by `literals`; no other `%` has a meaning. TypeError for another number."""
     left = iter(literals)
     marks = [found for found in _NAME_OR_MARK.findall(sql) if found == "%s"]
     if len(marks) != len(literals):
@@ -175,7 +175,7 @@ class BoundedSocket:
         self.deadline = deadline
 
     def apply_deadline(self) -> Any:
-        """The socket, for one call that takes no longer than there is time left."""
+        """Set the socket's timeout to the remaining time, and return the socket for one call."""
         left = self.deadline.remaining()
         if left <= 0.0:
             raise TimeoutError("no time is left")
@@ -183,7 +183,7 @@ class BoundedSocket:
         return self._socket
 
     def settimeout(self, seconds: float | None) -> None:
-        """Ignore the driver's timeouts: each of them would start again."""
+        """Ignore the driver's timeouts: they would replace the remaining time."""
 
     def sendall(self, data: bytes) -> None:
         self.apply_deadline().sendall(data)
@@ -218,7 +218,7 @@ class _Received(io.RawIOBase):
 
 @contextlib.contextmanager
 def _unbuffered(driver: Driver) -> Iterator[SSCursor]:
-    """A cursor that streams. After an error its result must not read on when it is collected."""
+    """A cursor that streams. After an error its result must not read the remaining rows when it is collected."""
     cursor = driver.cursor(SSCursor)
     try:
         yield cursor
@@ -237,7 +237,7 @@ def _columns(cursor: Any) -> tuple[str, ...]:
 # --- any frontend ---
 
 _LOGIN_SECONDS = 10.0
-"""A port of another protocol accepts the connection and says nothing: nobody should wait for a statement's time."""
+"""For the login of SqlConnection: a port of another protocol accepts the connection and never sends a greeting."""
 
 
 class SqlConnection:
@@ -302,8 +302,8 @@ class LeaderConnection:
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._port: QueryPort | None = None
-        self._forwards = False  # a frontend that does not lead passes queries on
-        self._addresses = list(options.query_addresses)  # those that failed last are asked last
+        self._forwards = False  # whether the frontend of `_port` forwards queries while it does not lead
+        self._addresses = list(options.query_addresses)  # an address that failed goes to the end
         self._lock = threading.Lock()
 
     def query(self, sql: str, parameters: tuple[object, ...], deadline: Deadline) -> list[tuple[Any, ...]]:
@@ -314,8 +314,8 @@ class LeaderConnection:
         """Create one of the sink's own tables if it does not exist; `ddl` makes its statement.
 
         Without `replication` the server takes default_replication_num, and refuses if fewer backends are alive
-        (wire contract 10.8). A cluster of fewer backends then gets one replica on each. A cluster of which some are
-        down gets no weaker table: QueryRefused names `ledger_replication`.
+        (wire contract 10.8). If the cluster has fewer backends, each gets a replica. If some of its backends are down,
+        the sink makes no weaker table: QueryRefused names `ledger_replication`.
         """
         try:
             self.query(ddl(replication), (), deadline)
@@ -324,7 +324,7 @@ class LeaderConnection:
             self.query(ddl(fitting), (), deadline)
 
     def _fitting_replication(self, replication: int | None, refused: QueryRefused, deadline: Deadline) -> int:
-        """The number of backends if the cluster has fewer than replicas are wanted by default; else raises."""
+        """The number of backends, if all are alive and fewer than the default replicas; else raises QueryRefused."""
         try:
             nodes = self._run("SHOW BACKENDS", (), deadline).as_dicts()
             default = self._run("ADMIN SHOW FRONTEND CONFIG LIKE 'default_replication_num'", (), deadline).as_dicts()
@@ -366,7 +366,7 @@ class LeaderConnection:
             port.close()
 
     def _has_stepped_down(self, port: QueryPort, deadline: Deadline) -> bool:
-        """Whether the frontend of the kept connection is a follower now that would answer from its own state."""
+        """Whether the frontend of `port` is a follower now, and answers from its own state."""
         asks = self._options.find_leader and not self._forwards
         return asks and self._leader_of(port, deadline) is not None
 
@@ -484,12 +484,12 @@ def leads(frontend: Row) -> bool:
 
 
 def count_alive(backends: Sequence[Row]) -> int:
-    """How many rows of SHOW BACKENDS are those of backends that are alive."""
+    """The number of backends in the rows of SHOW BACKENDS that are alive."""
     return sum(map(is_alive, backends))
 
 
 def is_alive(server: Row) -> bool:
-    """Whether a row of SHOW FRONTENDS, SHOW BACKENDS or SHOW COMPUTE NODES is that of a server that is alive."""
+    """Whether the server in a row of SHOW FRONTENDS, SHOW BACKENDS or SHOW COMPUTE NODES is alive."""
     return _is_true(server.get("alive", "true"))
 
 

@@ -25,7 +25,7 @@ _REFUSALS = {
     5502: ("a table does not exist", "Create it, or correct its name."),
     **dict.fromkeys((1044, 1142, 1227, 5203), _PRIVILEGE),
 }
-"""What the server's error numbers mean, with the advice. The server's own text may repeat a statement's values."""
+"""Meaning of the server's error numbers, and the advice."""
 NO_TABLE = frozenset((1146, 5502))
 _CLIENT_REASONS = {
     1040: "the server has too many connections",
@@ -34,12 +34,12 @@ _CLIENT_REASONS = {
     2006: "the server closed the connection",
     2013: "the connection broke before the answer arrived",
 }
-"""What numbers of the MySQL client mean, and of a server that takes no login at the moment."""
+"""Meaning of the MySQL client's numbers, and of 1040, with which a server refuses a login for the moment."""
 LOGIN_OR_DATABASE = frozenset((1045, 1049, 3162))
-"""Refusals that no privilege cures."""
+"""Numbers of refusals that no further privilege would prevent."""
 _UNSPECIFIC = 1064
-"""StarRocks' number for an error without a number of its own: of a statement, or of a server in trouble."""
-_OF_STATEMENT = ("syntax error", "analyzing error", "semantic")
+"""StarRocks' number for all other errors: the statement is wrong, or the server is in trouble."""
+_WRONG_STATEMENT = ("syntax error", "analyzing error", "semantic")
 _QUOTED = re.compile(r"""'[^']*'?|"[^"]*"?|`[^`]*`?""")
 _SECURE_TRANSPORT_REQUIRED = 3159
 _TLS_NOT_SUPPORTED = 2026
@@ -54,7 +54,7 @@ def typed_error(error: Exception, place: str, *, quotes_server: bool) -> QueryFa
             hint="Check tls_ca, tls_certificate, tls_key and that the certificate names this host.",
             place=place,
         )
-    out_of_step = isinstance(error, InternalError) and not _number(error)  # the driver's own, of a packet's number
+    out_of_step = isinstance(error, InternalError) and not _number(error)  # the driver's, for a wrong packet number
     if out_of_step or not isinstance(error, (MySQLError, OSError)):
         return QueryFailed(
             f"The query port's answer is not the MySQL protocol ({type(error).__name__}).",
@@ -85,6 +85,7 @@ def _refusal(error: Exception, place: str, quotes_server: bool) -> QueryRefused:
 
 
 def _tls_failure(error: BaseException) -> ssl.SSLError | None:
+    """The TLS error that is `error` or its cause; the driver keeps the cause in an attribute."""
     original = getattr(error, "original_exception", None) or error.__context__
     return next((one for one in (error, original) if isinstance(one, ssl.SSLError)), None)
 
@@ -94,7 +95,7 @@ def _is_transient(error: Exception) -> bool:
     if isinstance(error, (OSError, InterfaceError)):
         return True
     number = _number(error)
-    if number in _TRANSIENT_NUMBERS or number in _REFUSALS:  # whose text has names, and a name may be any word
+    if number in _TRANSIENT_NUMBERS or number in _REFUSALS:  # not by text: it has names, and a name may be any word
         return number in _TRANSIENT_NUMBERS
     text = _QUOTED.sub("", str(error.args[-1] if error.args else error)).lower()
     return any(fragment in text for fragment in _TRANSIENT_TEXTS)
@@ -107,13 +108,13 @@ def _number(error: Exception) -> int:
 
 
 def may_pass(refusal: QueryRefused) -> bool:
-    """Whether a refusal of a statement that is known to be right may be the server's trouble, which passes."""
+    """Whether a refusal may be the server's trouble, which passes; for statements that are right for certain."""
     said = refusal.message.lower()
-    return refusal.context.get("number") == _UNSPECIFIC and not any(fragment in said for fragment in _OF_STATEMENT)
+    return refusal.context.get("number") == _UNSPECIFIC and not any(fragment in said for fragment in _WRONG_STATEMENT)
 
 
 def _words(error: Exception) -> str:
-    """The server's words of an unspecific error, without what it quotes: it may repeat a statement's values."""
+    """The server's text of an unspecific error, without its quotations, which may repeat a statement's values."""
     if _number(error) != _UNSPECIFIC or len(error.args) < 2:
         return ""
     said = " ".join(_QUOTED.sub("…", str(error.args[1])).split())[:_TEXT_LIMIT].rstrip(".")

@@ -16,7 +16,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 
 CHALLENGE = "mysql_native_password"
-"""The only authentication without TLS: the answer to a random challenge, from which nobody reads the password."""
+"""The only authentication without TLS: the client answers a random challenge, and the answer hides the password."""
 
 
 def dial(address: Address, seconds: float) -> socket.socket:
