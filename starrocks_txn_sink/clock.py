@@ -46,9 +46,9 @@ def microseconds() -> int:
 
 
 def parse_duration(value: object) -> float | None:
-    """Seconds of a number of them, of a timedelta, or of text such as `500ms`, `30 seconds`, `2 min`, `1h` or `30`.
+    """The seconds of a number, a timedelta, or a text such as `500ms`, `30 seconds`, `2 min`, `1h` or `30`.
 
-    None for what is no duration.
+    None for any other value.
     """
     if isinstance(value, timedelta):
         return value.total_seconds()

@@ -1,8 +1,8 @@
 """The compiled loops over raw TxnEvents and over Kafka's messages (`compiled.c`), where the installation has them.
 
-They are optional: a wheel for a platform brings them, and a source tree with a C compiler builds them
-(`tools/compile.py`). Everything works without them, more slowly, and with the same results: the parser takes only plain
-values, and leaves the judgement of all others to Python (`sources.txn_lines`). ctypes releases the GIL while they run.
+The loops are optional: a wheel for a platform brings them, and a source tree with a C compiler builds them
+(`tools/compile.py`). Without them everything works more slowly, with the same results: the C parser takes only plain
+values, and leaves the judgement of all others to Python (`sources.txn_lines`). ctypes releases the GIL while C runs.
 """
 
 import ctypes
@@ -20,8 +20,8 @@ from starrocks_txn_sink.rows.segments import bounds_of
 
 LIBRARY: Final = Path(__file__).with_name("_compiled.so")
 PURE: Final = "STARROCKS_TXN_SINK_PURE"
-"""Set to 1 in the environment, this variable does without the compiled loops."""
-_ABI: Final = 1  # of compiled.c; a library of another one is not used
+"""The environment variable that turns the compiled loops off, with the value 1."""
+_ABI: Final = 1  # that of compiled.c; a library with another number is not used
 _MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
 _TEXTS: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
@@ -31,7 +31,7 @@ Functions = Mapping[str, tuple[Any, Sequence[Any]]]
 
 
 class _Column(ctypes.Structure):
-    """`Column` of compiled.c, which ends in a `Binary`."""
+    """The struct `Column` of compiled.c, which ends with the fields of its struct `Binary` (`ends` to `nulls`)."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -81,8 +81,8 @@ def declare(library: ctypes.CDLL, prefix: str, functions: Functions) -> None:
 def read_events(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
     """The `fields`, texts and whole numbers, of values that are one JSON object each.
 
-    None where the loop is not there, or a value is not plain: malformed, with an escape in a name or a lone surrogate,
-    nested deeper than 64, or NULL.
+    None without the compiled loop, and if a value is not plain: malformed, with an escape in a name or a lone
+    surrogate, nested deeper than 64, or NULL.
     """
     if not is_available() or values.null_count or not len(values) or values.type not in _TEXTS:
         return None
@@ -104,7 +104,10 @@ def read_events(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
 
 
 class _Buffers:
-    """Room for a column: whole numbers, or texts of `size` bytes in all; pyarrow.ArrowCapacityError for 2 GiB."""
+    """Buffers that C fills with a column: whole numbers, or texts of `size` bytes in all.
+
+    Raises pyarrow.ArrowCapacityError for 2 GiB.
+    """
 
     def __init__(self, kind: pa.DataType, rows: int, size: int) -> None:
         self._kind, self._rows, self._number = kind, rows, kind == pa.int64()
@@ -119,7 +122,7 @@ class _Buffers:
         return _Column(name, len(name), int(self._number), ends, self._data.address, self._valid.address, 0)
 
     def array(self, nulls: int) -> pa.Array:
-        """The column, once it is filled; gives back the room that was not needed."""
+        """The filled column, with `nulls` NULLs; frees the unused part of its buffer."""
         valid = self._valid if nulls else None
         if self._ends is None:
             return pa.Array.from_buffers(self._kind, self._rows, [valid, self._data], nulls)
@@ -149,7 +152,7 @@ class Message(ctypes.Structure):
 
 
 class Messages:
-    """The messages at these addresses (unsigned integers of a pointer's size), which librdkafka has handed over."""
+    """Messages of librdkafka, at `addresses` (unsigned integers of a pointer's size); moves errors behind the rows."""
 
     def __init__(self, addresses: np.ndarray[Any, np.dtype[np.uintp]]) -> None:
         self._at = addresses
@@ -167,9 +170,10 @@ class Messages:
         return [Message.from_address(address) for address in self._at[self._rows :].tolist()]
 
     def columns(self, timestamp: Any, keys: bool) -> list[Any]:
-        """Of the rows: address of the topic, partition, offset, time in milliseconds, value, and key unless None.
+        """Columns of the rows: address of the topic, partition, offset, time in milliseconds, value, and key.
 
-        `timestamp` is librdkafka's function. Raises pyarrow.ArrowCapacityError for 2 GiB and more.
+        Without `keys` the key is None. `timestamp` is librdkafka's function. Raises pyarrow.ArrowCapacityError for
+        2 GiB and more.
         """
         numbers = [np.empty(self._rows, dtype=np.int64) for _ in range(4)]
         texts = [_Buffers(pa.binary(), self._rows, size) for size in self._sizes[: 1 + keys]]
@@ -182,5 +186,5 @@ class Messages:
         return [*numbers, *arrays, *([] if keys else [None])]
 
     def destroy(self, destroy: Any) -> None:
-        """Give the messages back by librdkafka's function."""
+        """Free the messages with librdkafka's function `destroy`."""
         _library().txn_sink_destroy(self._start, len(self._at), ctypes.cast(destroy, ctypes.c_void_p))

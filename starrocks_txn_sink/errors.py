@@ -94,7 +94,7 @@ def _rebuild(kind: type[StarRocksSinkError], message: str, hint: str, context: d
 
 
 def error_classes(root: type[StarRocksSinkError] = StarRocksSinkError) -> Iterator[type[StarRocksSinkError]]:
-    """The classes of errors of all loaded modules, each before those that derive from it."""
+    """The error classes of all loaded modules, each before its subclasses."""
     yield root
     for child in root.__subclasses__():
         yield from error_classes(child)
@@ -133,7 +133,7 @@ class InputError(StarRocksSinkError, Terminal, ValueError):
 
 
 class SourceTransactionError(InputError):
-    """BEGIN is missing, END is late, counts do not match, or another source transaction is interleaved with it."""
+    """BEGIN is missing, END is late, counts do not match, or two source transactions are interleaved."""
 
     code = "source_transaction"
     summary = "A source transaction cannot be released whole."
@@ -266,7 +266,7 @@ class LoadFailed(StarRocksSinkError, Outage):
 
 
 class KeyRepeated(StarRocksSinkError, Transient):
-    """Of a load that would follow another row of its key; the lane then repeats the transaction with all its rows."""
+    """An earlier load has sent another row of the key; the lane repeats the transaction when it has all rows."""
 
     code = "key_repeated"
     summary = "A key came again in a later load of a StarRocks transaction, and nothing of it became visible."
@@ -274,7 +274,7 @@ class KeyRepeated(StarRocksSinkError, Transient):
 
 
 class BufferFull(StarRocksSinkError, Terminal):
-    """Only where a lane has to hold all rows of a StarRocks transaction back (`rows.body`)."""
+    """Raised only if a lane has to hold back all rows of a StarRocks transaction (`rows.body`)."""
 
     code = "buffer_full"
     summary = "The rows of a StarRocks transaction fit neither into memory nor into a temporary file."

@@ -100,14 +100,14 @@ FEATURES: Final = (
 
 
 def require(feature: SparkFeature) -> None:
-    """Raises SparkTooOld, with the advice of `feature`, in an older Spark than it needs."""
+    """Raise SparkTooOld, with the advice of `feature`, if Spark is older than the feature needs."""
     if not feature.works:
         least = ".".join(map(str, feature.least))
         raise SparkTooOld(f"{feature.name} needs Spark {least}; this is {pyspark.__version__}.", hint=feature.instead)
 
 
 def keeps_state_in_rocksdb(frame: DataFrame) -> bool:
-    """Whether transformWithState keeps the state of a stream of the frame's session; else applyInPandasWithState does.
+    """Whether the frame's session keeps state in RocksDB: with transformWithState, else with applyInPandasWithState.
 
     Raises SparkTooOld, and OptionError for a package that RocksDB's process does not see.
     """
@@ -119,10 +119,10 @@ def keeps_state_in_rocksdb(frame: DataFrame) -> bool:
 
 
 def refuse_hidden_package() -> None:
-    """Raises OptionError for a package from `--py-files`, which cannot keep state in RocksDB.
+    """Raise OptionError if this package comes from `--py-files`: then it cannot keep state in RocksDB.
 
-    The process that Spark starts on the driver for transformWithState does not see it. On Spark Connect the driver is
-    elsewhere, and has a package of its own; SparkTooOld for a client without such state.
+    Spark starts a process on the driver for transformWithState, and this process does not see `--py-files`. On Spark
+    Connect the driver is elsewhere, with a package of its own; there a client without such state raises SparkTooOld.
     """
     if is_remote():
         require(STATE_ON_CONNECT)
@@ -138,7 +138,7 @@ def refuse_hidden_package() -> None:
 
 
 def _python_path_of_jvm() -> str:
-    """Where Python processes look that Spark's JVM starts; spark-submit adds `--py-files` for the driver's own only."""
+    """PYTHONPATH of the Python processes of Spark's JVM; spark-submit adds `--py-files` to the driver's own only."""
     jvm: Any = getattr(SparkContext._active_spark_context, "_jvm", None)
     return (os.environ.get("PYTHONPATH") if jvm is None else jvm.java.lang.System.getenv("PYTHONPATH")) or ""
 
@@ -147,10 +147,10 @@ _LATER_COMPILER: Final = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=100000 -XX:Tier4MinInvocationThreshold=20000 "
     "-XX:Tier4CompileThreshold=300000 -XX:Tier4BackEdgeThreshold=1000000"
 )
-"""HotSpot's second compiler takes code that runs 20 times as often as by default.
+"""HotSpot's second compiler takes only code that has run 20 times as often as by default.
 
-Code that reads rows gets there within a second. At the default thresholds the compiler takes half of the processor time
-of a start, for code of Spark that runs a few hundred times.
+Code that reads rows has run so often within a second. At the default thresholds the compiler takes half of the
+processor time of a start, for code of Spark that runs a few hundred times.
 """
 
 
@@ -241,10 +241,10 @@ def class_name(node: Any) -> str:
 # --- what Spark 3.5 does without ---
 
 NAMES_TASKS: Final = SPARK >= (4, 0)
-"""Whether a Python task's input is computed in the task's own thread, so that a row can have the thread's name."""
+"""Whether Spark computes a Python task's input in the task's own thread, so that a row can have the thread's name."""
 
 VariantType: Final[Any] = getattr(T, "VariantType", ())
-"""The type for `isinstance`; in Spark 3.5 nothing is of it."""
+"""For `isinstance`; in Spark 3.5 no value is of this type."""
 
 
 def is_valid_utf8(text: Column) -> Column:

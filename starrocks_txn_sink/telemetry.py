@@ -7,7 +7,7 @@ exception, because observation must never break a commit.
 no logging by itself: its loggers are children of `starrocks_txn_sink`, and the application's handlers decide where
 lines go. Applications without handlers call `configure_logging`: lines readable on a terminal, JSON elsewhere; lanes
 then log to the standard error of their executors. A micro-batch that succeeds is one line at INFO; its steps are DEBUG.
-A warning that repeats is one line in REPEAT_SECONDS, with the number of those left out. Fields are names, counts and
+A repeated warning is one line in REPEAT_SECONDS, with the number of lines left out. Fields are names, counts and
 seconds, never a secret, a row's value or a server's message.
 """
 
@@ -181,12 +181,12 @@ _MOST_KINDS = 1000
 
 
 class Repeats:
-    """Which warnings are due: one of a kind in REPEAT_SECONDS. Thread-safe."""
+    """Decides which warnings are due: one of each kind in REPEAT_SECONDS. Thread-safe."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._guard = threading.Lock()
-        # when a kind was written, and how many since
+        # when a warning of this kind was last written, and how many were left out since
         self._seen = LatestValues[tuple[object, ...], tuple[float, int]](_MOST_KINDS)
 
     def due(self, event: str, fields: Mapping[str, Any]) -> dict[str, int] | None:
@@ -207,7 +207,7 @@ class Repeats:
 
 
 REPEATS = Repeats()
-"""Those of this process: each micro-batch has loggers of its own."""
+"""The one of this process: it outlives the loggers, which each micro-batch makes again."""
 
 
 class EventLogger:
@@ -332,7 +332,7 @@ def _line_fields(record: logging.LogRecord) -> dict[str, Any]:
     }
 
 
-# JSON allows them as they are, some readers split
+# Line ends of Unicode: JSON allows them as they are, but some readers split a line there.
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 

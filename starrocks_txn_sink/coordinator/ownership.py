@@ -117,10 +117,8 @@ def _outcome_of(label: str, spans: Sequence[PositionSpan], positions: Mapping[st
     if written == {True}:
         return Committed(label, None)
     if written == {False}:
-        return Aborted(
-            label,
-            CommitFailed("The ledger does not have the StarRocks transaction: it was not committed.", label=label),
-        )
+        missing = CommitFailed("The ledger does not have the StarRocks transaction: it was not committed.", label=label)
+        return Aborted(label, missing)
     return Unknown(label, OutcomeUnknown("The ledger has only a part of the transaction's positions.", label=label))
 
 

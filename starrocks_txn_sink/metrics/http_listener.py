@@ -15,7 +15,7 @@ _IDLE_SECONDS = 5.0
 _REQUEST_SECONDS = 10.0
 _CLOSE_SECONDS = 1.5
 MOST_REQUESTS = 32
-"""Requests that are answered at the same time; more connections are closed at once."""
+"""Most requests at a time; further connections are closed without an answer."""
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -69,20 +69,20 @@ class HttpListener(ThreadingHTTPServer):
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and wait up to _CLOSE_SECONDS for the requests under way; then cut them off."""
+        """Stop, and wait up to _CLOSE_SECONDS for running requests; they are cut off half a second before the end."""
         self.shutdown()
         self.server_close()
         self._thread.join()
         end = time.monotonic() + _CLOSE_SECONDS
         busy = dict(self._busy)
-        for share in (0.5, 0.0):
+        for seconds_before in (0.5, 0.0):
             for thread in busy:
-                thread.join(max(0.0, end - share - time.monotonic()))
+                thread.join(max(0.0, end - seconds_before - time.monotonic()))
             for connection, _ in busy.values():
                 _cut_off(connection)
 
     def service_actions(self) -> None:
-        """Cut off connections that are over their time; `serve_forever` calls this about ten times a second."""
+        """Cut off connections whose time is over; `serve_forever` calls this about ten times a second."""
         now = time.monotonic()
         for connection, end in list(self._busy.values()):
             if now > end:

@@ -42,7 +42,7 @@ STAGES = 20
 
 @dataclass(frozen=True, slots=True)
 class AssemblerLevel:
-    """Open source transactions, their rows and Arrow bytes; `oldest` is since when (Unix epoch), 0 for none.
+    """Open source transactions, their rows and Arrow bytes; `oldest` is when the oldest began (Unix epoch), 0 for none.
 
     `each` lists the oldest ones (partition, position, since, rows, bytes), if the stage reports them singly.
     """
@@ -91,7 +91,7 @@ class AssemblerLevels:
             del self._levels[name]
 
     def level(self) -> AssemblerLevel:
-        """Sum over all stages; `oldest` of all."""
+        """The sums over all stages, and the oldest of all."""
         levels = self._levels.values()
         oldest = min((level.oldest for level in levels if level.oldest), default=0.0)
         return AssemblerLevel(

@@ -1,7 +1,7 @@
-"""The offsets that a query has read of its Kafka sources, and the ends of their partitions, asked for on the driver.
+"""The offsets that a query has read from its Kafka sources, and the end offsets of their partitions, on the driver.
 
-For Spark's Kafka source the ends come through the JVM, where that source has brought Kafka's client; for
-`balanced_kafka` through the extra `kafka`. Other sources have no ends.
+For Spark's Kafka source Kafka's client in the JVM asks for the ends: the source has brought it along. For
+`balanced_kafka` the client of the extra `kafka` asks. Other sources have no ends.
 """
 
 import re
@@ -25,8 +25,8 @@ _KAFKA, _BALANCED, _PREFIX = "kafka", "balanced_kafka", "kafka."
 def read_offsets(session: Any, execution: Any) -> dict[int, Offsets]:
     """The offsets up to which ended micro-batches have read, by the source's place among the query's sources.
 
-    Before the very first one has ended these are the source's initial offsets, which `kafka` notes in the checkpoint;
-    `balanced_kafka` gives them to the query's own thread only, and has no metrics until then.
+    Until the first micro-batch has ended they are the source's initial offsets, which `kafka` writes into the
+    checkpoint. `balanced_kafka` gives its initial offsets to the query's thread only, and has no metrics until then.
     """
     committed = execution.committedOffsets()
     found: dict[int, Offsets] = {}
@@ -38,12 +38,12 @@ def read_offsets(session: Any, execution: Any) -> dict[int, Offsets]:
 
 
 def _initial_offsets(jvm: Any, execution: Any, place: int) -> str:
-    """What the source noted under `sources/` of the checkpoint, without its version; empty if it noted nothing."""
-    note = jvm.org.apache.hadoop.fs.Path(f"{execution.resolvedCheckpointRoot()}/sources/{place}/0")
-    files = note.getFileSystem(execution.sparkSession().sessionState().newHadoopConf())
-    if not files.exists(note):
+    """The source's file under `sources/` of the checkpoint, without its first line, the version; "" without a file."""
+    file = jvm.org.apache.hadoop.fs.Path(f"{execution.resolvedCheckpointRoot()}/sources/{place}/0")
+    storage = file.getFileSystem(execution.sparkSession().sessionState().newHadoopConf())
+    if not storage.exists(file):
         return ""
-    stream = files.open(note)
+    stream = storage.open(file)
     try:
         return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")).partition("\n")[2]
     finally:
@@ -51,7 +51,7 @@ def _initial_offsets(jvm: Any, execution: Any, place: int) -> str:
 
 
 def end_offsets(session: Any, execution: Any) -> Iterator[tuple[int, EndOffsets]]:
-    """How to ask each Kafka source of a query for its ends; sources and the plan's leaves come in the same order."""
+    """Each Kafka source's place, and a function for its ends. The plan's leaves come in the order of the sources."""
     leaves = (leaf for leaf in elements(execution.analyzedPlan().collectLeaves().iterator()) if leaf.isStreaming())
     for place, leaf in enumerate(leaves):
         if class_name(leaf) != "StreamingRelationV2" or leaf.sourceName() not in (_KAFKA, _BALANCED):
@@ -60,7 +60,7 @@ def end_offsets(session: Any, execution: Any) -> Iterator[tuple[int, EndOffsets]
         if leaf.sourceName() == _BALANCED:
             yield place, _balanced_ends(options)
             continue
-        loader = leaf.table().getClass().getClassLoader()  # that of `--packages`, which a new thread does not have
+        loader = leaf.table().getClass().getClassLoader()  # sees `--packages`; the loader of a new thread does not
         session._jvm.java.lang.Thread.currentThread().setContextClassLoader(loader)
         yield place, JvmEnds(session._jvm, options)
 
@@ -72,7 +72,7 @@ def client_settings(options: Mapping[str, str]) -> dict[str, str]:
 
 
 class JvmEnds:
-    """Asks Kafka's own admin client in the driver's JVM; the password of `options` stays there."""
+    """Asks Kafka's admin client in the driver's JVM for end offsets; the password of `options` stays there."""
 
     def __init__(self, jvm: Any, options: Mapping[str, str]) -> None:
         committed = options.get(f"{_PREFIX}isolation.level") == "read_committed"
@@ -89,7 +89,7 @@ class JvmEnds:
         self._request = jvm.java.util.HashMap()
 
     def __call__(self, offsets: Offsets) -> Offsets:
-        if self._partitions != offsets.keys():  # each call of the JVM costs, so a request is kept
+        if self._partitions != offsets.keys():  # else the last request serves again: calls of the JVM are slow
             self._partitions, self._request = frozenset(offsets), self._jvm.java.util.HashMap()
             for topic, number in offsets:
                 self._request.put(self._jvm.org.apache.kafka.common.TopicPartition(topic, number), self._latest)

@@ -54,7 +54,7 @@ class Model:
         self.last_violation = 0.0
         self._deletes: Counter[str] = Counter()  # deletes by table in reports whose receipts have not arrived yet
         self.timeout = 0.0
-        self._new_batch = False
+        self._new_batch = False  # whether a micro-batch has begun and no lane has reported yet
         self.build = {"version": "", "python": platform.python_version(), "spark": ""}
 
     def record(self, event: Event) -> None:
@@ -63,7 +63,7 @@ class Model:
         if handler is not None:
             with self.lock:
                 handler(event.fields, self.clock.wall())
-                if "job" in event.fields or "query" in event.fields:  # a receipt or report waits for its batch's end
+                if "job" in event.fields or "query" in event.fields:  # so not for each receipt: its batch's end follows
                     self._set_job_gauges()
 
     def has_query(self, query: str) -> bool:
@@ -265,7 +265,7 @@ class Model:
         metrics.set("spark_state_rows", progress.state_rows)
         metrics.set("spark_state_bytes", progress.state_bytes)
         metrics.set("spark_watermark_timestamp_seconds", progress.watermark)
-        if fields["query"] not in self.source_lags:  # else they are newer
+        if fields["query"] not in self.source_lags:  # otherwise `source.lagged` has set newer lags
             for partition, lag in progress.lags.items():
                 self.lags[partition] = lag
         self._set_skew(progress)
@@ -323,7 +323,7 @@ class Model:
 
     def _on_query_started(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.for_query(fields["query"])
-        if job is not None:  # its first start is not seen: the query has no job before its first micro-batch
+        if job is not None:  # so this is a restart: before its first micro-batch a query has no job
             job.started_at, job.restarts = now, job.restarts + 1
 
     def _on_query_idle(self, fields: Mapping[str, Any], now: float) -> None:

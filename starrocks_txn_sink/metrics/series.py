@@ -50,7 +50,7 @@ class MetricValues:
         self._numbers[name][labels] = value
 
     def replace(self, name: str, values: Mapping[str, float]) -> None:
-        """Set all series of a gauge with one label; others of it end."""
+        """Set the series of a gauge with one label to `values`, and end its other series."""
         self._numbers[name].clear()
         for label, value in values.items():
             self.set(name, value, label)

@@ -129,10 +129,11 @@ class MetricsServer:
         return f"http://{host}:{listener.port}/"
 
     def watch(self, session: Any) -> None:
-        """Add Spark's progress of the queries in `session` that use the sink; no second session until this one has
-        ended, or until `close`.
+        """Add Spark's progress of the queries in `session` that use the sink.
 
-        The sink calls it with the process's session. For queries of another session call it earlier with that one.
+        It watches one session at a time, until the session ends or until `close`; calls with another one have no effect
+        meanwhile. The sink calls it with the process's session. For queries of another session call it earlier,
+        with that session.
 
         Args:
             session: The SparkSession.

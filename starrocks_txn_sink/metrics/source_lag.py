@@ -1,8 +1,8 @@
 """How far a query is behind its sources: rows and seconds by topic, also while a micro-batch runs.
 
-Spark reports a source's end offsets with each micro-batch that ended, so its metrics stand still while one hangs. Here
-a thread asks for both sides every few seconds (`metrics.kafka_offsets`): Spark for the offsets of the last micro-batch
-that ended, Kafka for the ends of the partitions.
+Spark reports a source's end offsets when a micro-batch ends, so its metrics stand still while a micro-batch hangs. So
+a thread asks every few seconds (`metrics.kafka_offsets`): Spark for the offsets of the last micro-batch that ended,
+Kafka for the ends of the partitions.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from starrocks_txn_sink.telemetry import Event, Listener
 
 INTERVAL: Final = 5.0
 _PAUSE_AFTER_FAILURE: Final = 30.0
-_MOST_SAMPLES: Final = 64  # of one partition; older ones are thinned out
+_MOST_SAMPLES: Final = 64  # of one partition; above it every second sample is dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,27 +31,27 @@ class SourceLag:
 
 @dataclass(slots=True)
 class WaitingTime:
-    """For how long the first unread row of each partition has waited, judged by the ends seen at earlier times.
+    """For how long the first unread row of each partition has waited, by samples of the partition's end.
 
-    A row that was there when the watch began counts from then on.
+    A row that was there before the first sample counts from the first sample on.
     """
 
     _seen: dict[KafkaPartition, list[tuple[float, int]]] = field(default_factory=dict)  # (time, end), ends growing
 
     def seconds(self, now: float, place: KafkaPartition, read: int, end: int) -> float:
-        """Seconds since an end above `read` was first seen; 0 if there is none."""
-        seen = [] if place not in self._seen else [one for one in self._seen[place] if read < one[1] <= end]
-        if end > read and (not seen or end > seen[-1][1]):
-            seen.append((now, end))
-        if len(seen) > _MOST_SAMPLES:
-            del seen[1::2]
-        self._seen[place] = seen
-        return now - seen[0][0] if seen else 0.0
+        """Add the sample `end`, and return the seconds since the first end above `read`; 0 if all rows are read."""
+        unread = [sample for sample in self._seen.get(place, ()) if read < sample[1] <= end]
+        if end > read and (not unread or end > unread[-1][1]):
+            unread.append((now, end))
+        if len(unread) > _MOST_SAMPLES:
+            del unread[1::2]
+        self._seen[place] = unread
+        return now - unread[0][0] if unread else 0.0
 
 
 @dataclass(slots=True)
 class QueryLag:
-    """The lag of one query; `ends` asks each of its Kafka sources, by its place among the query's sources."""
+    """The lag of one query; `ends` has a function for each Kafka source, by its place among the query's sources."""
 
     ends: Mapping[int, EndOffsets]
     _waiting: WaitingTime = field(default_factory=WaitingTime)
@@ -62,7 +62,7 @@ class QueryLag:
         lags: dict[str, SourceLag] = {}
         for place, offsets in read.items():
             for partition, end in (self.ends[place](offsets) if place in self.ends and offsets else {}).items():
-                if partition in rows or partition not in offsets:  # a source that the plan has twice
+                if partition in rows or partition not in offsets:  # the plan may have a source twice
                     continue
                 rows[partition] = max(0, end - offsets[partition])
                 waited = self._waiting.seconds(now, partition, offsets[partition], end)
@@ -85,8 +85,8 @@ class QueryLag:
 class LagWatch:
     """A daemon thread that emits `source.lagged` for the `wanted` queries of a session, until `close`.
 
-    A query whose brokers do not answer emits `source.unknown`; it is asked again, from the second time on after half a
-    minute.
+    If a query's brokers do not answer, it emits `source.unknown`, and asks again: at the next interval after the first
+    failure, then every half minute.
     """
 
     def __init__(self, session: Any, emit: Listener, clock: Clock, wanted: Callable[[str], bool]) -> None:
@@ -98,7 +98,7 @@ class LagWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop; a request under way is not waited for."""
+        """Stop without a wait for a running request."""
         self._over.set()
 
     def _watch(self) -> None:
@@ -126,7 +126,7 @@ class LagWatch:
                     self._forget(name)
                 self._queries[name] = str(query.runId), QueryLag(dict(end_offsets(self._session, execution)))
             event = self._queries[name][1].measure(now, read_offsets(self._session, execution))
-        except Exception:  # of Kafka, of py4j, of a class that is not there: the metrics are unknown
+        except Exception:  # Kafka, py4j or a missing class raises it: the metrics are unknown
             again = name in self._not_before  # a query that has just begun may not have its plan yet
             self._not_before[name] = now + (_PAUSE_AFTER_FAILURE if again else 0.0)
             if name in self._queries:

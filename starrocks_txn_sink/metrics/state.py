@@ -52,7 +52,7 @@ def dashboard_state(model: Model, now: float, limit: float, seconds: int | None 
 
 
 def _bounded(document: dict[str, Any]) -> dict[str, Any]:
-    """`document` with at most _ITEMS_SHOWN items in each list but the series, and their rest counted in `left_out`."""
+    """`document` with at most _ITEMS_SHOWN items a list, except in the series; `left_out` counts the remaining ones."""
     left_out: dict[str, int] = {}
 
     def shorten(name: str, value: Any) -> Any:
@@ -103,7 +103,7 @@ def _fresh(model: Model, recent: HistorySlot, now: float) -> dict[str, Any]:
 
 
 def _lag(model: Model, now: float) -> dict[str, float | None]:
-    """Rows and seconds behind the sources; of Spark's report only the rows, and only while it is fresh."""
+    """Rows and seconds behind the sources. Without `source.lagged` the rows of Spark's report, while it is fresh."""
     found = [lag for lags in model.source_lags.values() for lag in lags.values()]
     if found:
         return {"lag": sum(lag.rows for lag in found), "lag_seconds": max(lag.seconds for lag in found)}

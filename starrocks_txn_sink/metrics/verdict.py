@@ -75,7 +75,7 @@ def _outage_status(model: Model, now: float) -> HealthStatus | None:
 
 
 def _failure_status(model: Model, now: float, limit: float) -> HealthStatus | None:
-    """A job that has failed, ended or stands still; one that waits for StarRocks does none of these."""
+    """A job that has failed, ended or stands still; a job that waits for StarRocks does not count."""
     jobs = [job for job in model.jobs if not job.outage_since]
     failed = max((job for job in jobs if job.failed_at), key=lambda job: job.failed_at, default=None)
     if failed is not None:

@@ -425,6 +425,5 @@ def _no_reply(
 
 def _unknown_outcome(label: Label, cause: StarRocksSinkError | None = None) -> Unknown:
     said = f" The commit was answered: {cause.message}" if cause else ""
-    return Unknown(
-        label.name, OutcomeUnknown(f"It is unknown whether the transaction was committed.{said}", label=label.name)
-    )
+    error = OutcomeUnknown(f"It is unknown whether the transaction was committed.{said}", label=label.name)
+    return Unknown(label.name, error)

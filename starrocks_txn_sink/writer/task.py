@@ -281,7 +281,7 @@ class LaneTry:
     ) -> Iterator[Segment]:
         task, quarantines = self.task, self.task.options.quarantines
         if not task.marked:
-            yield from self._unpositioned_segments(batches, positions)
+            yield from self._unpositioned(batches, positions)
             return
         epoch = run_of(task.epoch) if task.streaming else ""
         skips = dict(task.ownership.skips) if task.ownership is not None else {}
@@ -293,9 +293,7 @@ class LaneTry:
             self.metrics.read_batch(batch)
             yield from segmenter.split(batch)
 
-    def _unpositioned_segments(
-        self, batches: Iterable[pa.RecordBatch], positions: Mapping[str, Position]
-    ) -> Iterator[Segment]:
+    def _unpositioned(self, batches: Iterable[pa.RecordBatch], positions: Mapping[str, Position]) -> Iterator[Segment]:
         task, compare = self.task, self.task.options.check_replays
         if task.label is not None:  # the driver compares the sum of all lanes
             unpositioned = task.shared_segmenter(positions, compare=False)
