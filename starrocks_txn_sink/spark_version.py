@@ -238,7 +238,7 @@ def class_name(node: Any) -> str:
     return str(node.getClass().getSimpleName())
 
 
-# --- what Spark 3.5 does without ---
+# --- abilities that Spark 3.5 lacks ---
 
 NAMES_TASKS: Final = SPARK >= (4, 0)
 """Whether Spark computes a Python task's input in the task's own thread, so that a row can have the thread's name."""

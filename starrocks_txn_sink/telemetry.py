@@ -45,7 +45,7 @@ Value = TypeVar("Value")
 
 
 class LatestValues(dict[Key, Value]):
-    """The newest value of each key, for at most `limit` keys; a new key evicts the one set longest ago."""
+    """The newest value of each key, for at most `limit` keys; a new key evicts the key that was set longest ago."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -307,7 +307,7 @@ def shares_stderr() -> bool:
 
 
 def executor_log_settings() -> LogSettings | None:
-    """Log settings for the lanes: those of `configure_logging`, None if it was not called or excludes executors."""
+    """The log settings for the lanes; None if `configure_logging` was not called, or excludes executors."""
     return _executor_settings
 
 

@@ -65,7 +65,7 @@ MOVES: dict[Phase, frozenset[Phase]] = {
 class SharedTransactionCoordinator:
     """One lane's shared StarRocks transaction over all its tables; the module's docstring says how to drive it.
 
-    `entries` builds the ledger's rows and `log` those of the receipts' log; `wall` is the time in Unix seconds. With
+    `entries` builds rows for the ledger, `log` for the receipts' log; `wall` is the time in Unix seconds. With
     `shared` the first of `labels` is a shared label, and the receipt says what was loaded, not that it is visible.
     """
 

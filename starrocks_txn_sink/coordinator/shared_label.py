@@ -35,9 +35,9 @@ LANE = "all"
 
 @dataclass(frozen=True, slots=True)
 class LaneShare:
-    """The rows that one lane has loaded under a shared label, and all source partitions that it has met.
+    """The receipts of one lane's loads under a shared label, and all source partitions that the lane has met.
 
-    Of rows without positions `rows` counts all, and `sum` adds up their hashes (`rows.unpositioned`).
+    For rows without positions `rows` is their number, and `sum` the sum of their hashes (`rows.unpositioned`).
     """
 
     loaded: tuple[model.Receipt, ...] = ()
@@ -57,7 +57,7 @@ class SharedContents:
     unpositioned: model.PositionSpan | None = None
 
     def rows_by_partition(self) -> Counter[str]:
-        """Rows of each source partition, over all tables, with those that a later row has replaced."""
+        """Rows of each source partition, over all tables; includes rows that a later row has replaced."""
         rows: Counter[str] = Counter()
         for region in self.region_counts():
             rows[region.partition] += region.rows + region.compacted
@@ -102,7 +102,7 @@ class SharedContents:
 def find_shared_partition(shares: Iterable[LaneShare]) -> str | None:
     """A source partition that two lanes have met; None if there is none.
 
-    Its rows may then be under the label in any order, and what one lane has left out, the other may have written.
+    Such rows may be under the label in any order, and one lane may have left out rows that the other has written.
     """
     met: set[str] = set()
     for share in shares:
@@ -143,7 +143,7 @@ def commit_shared(
 
 
 def roll_back(label: str) -> Actions[None]:
-    """Roll `label` back, as far as the server answers: it is never committed, so its timeout ends it otherwise."""
+    """Roll `label` back. Ignores errors: nobody commits the label, so the server ends it at its timeout."""
     with contextlib.suppress(StarRocksSinkError):
         yield model.RollbackAction(label)
 

@@ -33,13 +33,13 @@ class TransactionBatch:
     """Contents of one StarRocks transaction: chunks `pending` per table, and `sent` under the current label.
 
     `sent` is None once the chunks outgrew the retry buffer and could not be spilled: the batch cannot be repeated then.
-    `counts` has rows and bytes by (source partition, table), `replaced` those that loads left out.
+    `counts` has rows and bytes by (source partition, table), `replaced` the rows and bytes that loads left out.
 
     A `held` batch is loaded only when it is closed, and tables in `keyed` are loaded newest chunks first: so a load can
     leave a row out that a later row of another load replaces (`rows.body`).
 
-    `dead_letters` are rows of the dead-letter table among the chunks. `dead_letter_spans` are their source
-    transactions, which come before those of `spans`; `dead_letter_counts` are their rows and bytes.
+    `dead_letters` are the chunks with rows for the dead-letter table. `dead_letter_spans` are the spans of the
+    dead-lettered source transactions, which come before all in `spans`; `dead_letter_counts` are their rows and bytes.
     """
 
     retry_limit: int
@@ -400,7 +400,7 @@ class WriteBuffer:
         self._spill_held()
 
     def replace_first(self, batches: Sequence[TransactionBatch]) -> None:
-        """Replace the first batch, of which nothing is sent, by `batches` with its source transactions."""
+        """Replace the first batch by `batches`, which have its source transactions; it must have sent nothing."""
         self.buffered_bytes -= self.batches.popleft().memory
         self.buffered_bytes += sum(batch.memory for batch in batches)
         self.batches.extendleft(reversed(batches))

@@ -193,7 +193,7 @@ class DeadlineAdapter(HTTPAdapter):
     def build_connection_pool_key_attributes(
         self, request: requests.PreparedRequest, verify: Any, cert: Any = None
     ) -> Any:
-        """Connect to `address`, whose host was checked, and not to a host that the library reads from a URL's text."""
+        """Connect to `address`, whose host was checked; the library's reading of a URL may find another host."""
         _, settings = super().build_connection_pool_key_attributes(request, verify, cert)
         address = self.address
         return {"scheme": address.scheme, "host": address.host, "port": address.port}, settings
@@ -307,7 +307,7 @@ class Exchange:
         return f"/api/transaction/{self.step}"
 
 
-_METHODS = {Operation.LOAD: "PUT", Operation.LOAD_STATE: "GET"}  # of the others: POST
+_METHODS = {Operation.LOAD: "PUT", Operation.LOAD_STATE: "GET"}  # all other operations: POST
 
 
 class ThreadConnections:

@@ -13,7 +13,7 @@ from starrocks_txn_sink.writer.messages import Durations
 
 
 class ModelCollector(Collector):
-    """A collector over one model, of which the process's default registry knows nothing."""
+    """A collector over one model; it is not in the process's default registry."""
 
     def __init__(self, model: Model) -> None:
         self._model = model

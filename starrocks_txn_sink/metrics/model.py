@@ -125,7 +125,7 @@ class Model:
         self.jobs.touch(fields["job"], now).outage_since = 0.0
 
     def _add_failure(self, job: JobState, fields: Mapping[str, Any], now: float) -> None:
-        """Add what a failed try at a micro-batch has counted: the lane's report, or the code of the driver's error."""
+        """Add the counts of a failed try at a micro-batch: the lane's report, or the code of the driver's error."""
         report = fields.get("report")
         self.recent.append(
             {

@@ -37,7 +37,7 @@ class Scope:
 
     @property
     def label_prefix(self) -> LabelPrefix:
-        """For a driver all labels of the job, of any run; for a lane those of our run and lane."""
+        """The labels to roll back: for a driver all labels of the job, for a lane the labels of our run and lane."""
         owner = self.owner
         return LabelPrefix(self.job) if owner.lane is None else LabelPrefix(self.job, owner.epoch, owner.lane)
 
@@ -186,7 +186,7 @@ def _began(run: str) -> str:
 
 
 MAX_DELETED_CLAIMS = 500
-"""Most owner rows that one start of a driver deletes; the next start goes on."""
+"""Most owner rows that one start of a driver deletes; the next start deletes more."""
 
 
 def delete_dead_claims(job: str, mine: Owner, rng: random.Random) -> Steps[int]:

@@ -94,9 +94,9 @@ class ArrivalOrder:
             yield from self._in_turn(parts)
 
     def _in_turn(self, parts: list[_PartitionRows]) -> Iterator[pa.RecordBatch]:
-        """Yield the partition that the lane has read in part, then whole source transactions of the others.
+        """Yield the partition that the lane has read in part, then whole source transactions of the other partitions.
 
-        While the first is unfinished, all rows of the others are held.
+        While the lane is inside a source transaction, all rows of other partitions are held.
         """
         waiting = [part for part in parts if part.name != self._unfinished]
         for part in (part for part in parts if part.name == self._unfinished):

@@ -36,7 +36,7 @@ def read_objects(lines: pa.Array, fields: pa.Schema) -> pa.Table | None:
 
 
 def read_lines(text: pa.Buffer, fields: pa.Schema, rows: int, block_bytes: int) -> pa.Table | None:
-    """The members `fields` of `rows` lines, none of which is longer than a block; None as in `read_objects`."""
+    """The members `fields` of `rows` lines; no line may be longer than a block. None as in `read_objects`."""
     reading = pj.ReadOptions(use_threads=False, block_size=block_bytes)
     parsing = pj.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
     try:

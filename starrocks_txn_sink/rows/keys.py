@@ -47,7 +47,7 @@ _LINE_BREAK, _COLUMN, _QUOTE, _BACKSLASH = map(ord, ("\n", CSV_COLUMN, '"', "\\"
 
 
 class KeyType(Enum):
-    """A group of column types that compare alike; the value is a pattern of texts that are in the one form already."""
+    """A group of column types that compare alike; the value is a pattern of texts in the common form."""
 
     BOOLEAN = "[01]"
     INTEGER = "0|-?[1-9][0-9]*"
@@ -93,7 +93,7 @@ class KeyColumn:
 
     @classmethod
     def from_json(cls, key_type: str, **others: Any) -> KeyColumn:
-        """The column whose fields went through JSON."""
+        """The column from its fields as JSON gives them back."""
         return cls(key_type=KeyType(key_type), **others)
 
     def comparable(self, text: str) -> str | None:

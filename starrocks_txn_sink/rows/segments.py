@@ -229,8 +229,8 @@ class Segmenter:
     def split(self, batch: pa.RecordBatch) -> Iterator[Segment]:
         """Yield the segments of a batch, in order within each source partition.
 
-        Raises InputError for NULLs, positions that go back, and rows of a new position before the end of the former
-        one. The message names the place and no contents of a row.
+        Raises InputError for NULLs, positions that go back, rows after the end of their source transaction, and rows
+        of a new position before the end of the last one. The message names the place and no contents of a row.
         """
         for rows in slices_of(batch):
             yield from self._split(rows)

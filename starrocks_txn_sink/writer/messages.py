@@ -1,16 +1,16 @@
 """The messages from a lane to its driver: one tagged union, one encoder, one decoder.
 
 A lane that succeeds sends its receipts and then its report; an assembling lane also sends its CarryOver. A lane whose
-rows must be sorted first sends an OrderViolation and nothing else. Under a shared label a lane sends its LaneShare in
-place of receipts, and if it fails only the report: a failed task would be run again by Spark without effect
-(`coordinator.shared_label`). Each message is a line of JSON with its `kind`.
+rows must be sorted first sends only an OrderViolation. Under a shared label a lane sends its LaneShare in place of
+receipts. If it fails there, it sends only the report and its task succeeds: Spark would run a failed task again without
+effect (`coordinator.shared_label`). Each message is a line of JSON with its `kind`.
 
-A lane that fails has to fail its Spark task, or Spark would not run the task again. Within a process the lane's error
-carries its report as a value. To another process Spark passes only the text of an error: the error object stays on the
-executor, and Spark drops the accumulators of failed tasks. So where an error leaves its process, the report goes into
-that text, in an envelope: a note on the error, one line with a version and base64 of compressed JSON, whose checksum
-detects a cut. Only this module writes and reads it. Spark shows the line as the last one of the task's traceback; the
-package itself shows and logs codes, never that text.
+Any other lane that fails has to fail its Spark task, or Spark would not run the task again. Within a process the lane's
+error carries the report as a value. To another process Spark passes only the text of an error: the error object stays
+on the executor, and Spark drops the accumulators of failed tasks. So where an error leaves its process, the report goes
+into the text as an *envelope*: a note on the error, one line with a version and base64 of compressed JSON, whose
+checksum detects a cut. Only this module writes and reads envelopes. Spark shows the line at the end of the task's
+traceback; the package itself shows and logs codes, never this text.
 
 Spark drops the result of a task that failed and was run again, so the driver counts only attempts whose messages reach
 it.
@@ -304,7 +304,7 @@ def why_to_sort(messages: Sequence[Message], options: SinkOptions, what: str) ->
 
 
 def attach_report(error: BaseException, report: LaneReport) -> None:
-    """Let `error` carry the report of the lane that it ends, within this process."""
+    """Let `error` carry the report of the lane that failed with it, within this process."""
     error.lane_report = report  # type: ignore[attr-defined]
 
 

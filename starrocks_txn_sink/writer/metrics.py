@@ -40,7 +40,7 @@ REMEMBERED = 1_000_000
 class _LabelTimes:
     """When a label was begun (monotonic), its age when it became visible, and the seconds of its commit requests.
 
-    `phases` has the seconds of each step since the previous commit, with those of failed attempts.
+    `phases` has the seconds of each step since the previous commit, failed attempts included.
     """
 
     begun: float = 0.0
@@ -82,7 +82,7 @@ class LaneMetrics:
         self.members: MemberNames | None = None
         self.unique: UniqueRows | None = None
 
-    # --- what comes in ---
+    # --- work to count ---
 
     def mark_task_retry(self) -> None:
         """Say in the report that Spark runs the task again."""
@@ -176,7 +176,7 @@ class LaneMetrics:
     def _label(self, name: str) -> _LabelTimes:
         return self._labels.setdefault(name, _LabelTimes())
 
-    # --- what comes out ---
+    # --- counts to send ---
 
     def add_details(self, receipts: Sequence[Receipt]) -> list[Receipt]:
         """The receipts with `phase_seconds`, `commit` split into the request and the wait for VISIBLE, and

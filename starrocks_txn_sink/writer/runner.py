@@ -301,7 +301,7 @@ class Performer:
                 return protocol.roll_back(label, self.retry_policy, self.rng), deadline
 
     def result_after_deadline(self, action: model.Action, error: DeadlineExceeded) -> model.Result:
-        """The result of an `action` whose steps passed the deadline; raises `error` where there is no result.
+        """The result of an `action` whose steps passed the deadline; raises `error` for an action that has none then.
 
         A commit that was sent always ends in an outcome or in an error about its owner, so it becomes Unknown.
         """

@@ -223,24 +223,21 @@ class LaneTry:
         keys = task.keys if task.marked else {}  # rows without positions have no order
         spill = worker.SpillFile() if keys else None
         now = partial(now_text, self.clock)
+        buffer = WriteBuffer(
+            coordinator_limits or limits(options, at_end_only=task.at_end_only),
+            spill.take if spill is not None else None,
+            keys.keys(),
+            hold=task.hold or self.attempt.retry,
+            repeatable=task.label is None,
+        )
+        names = iter((task.label,)) if task.label else labels(task.job, task.epoch, *place[1:], self.attempt.number)
+        entries = ownership.ledger_entries if ownership is not None else None
+        log = log_entries(*place, now) if options.receipts_log and task.label is None else None
+        quarantine = None
+        if options.quarantines:
+            quarantine = Quarantine(task.job, task.batch_id, options.max_quarantined, now, self._columns_header)
         core = SharedTransactionCoordinator(
-            *place,
-            WriteBuffer(
-                coordinator_limits or limits(options, at_end_only=task.at_end_only),
-                spill.take if spill is not None else None,
-                keys.keys(),
-                hold=task.hold or self.attempt.retry,
-                repeatable=task.label is None,
-            ),
-            iter((task.label,)) if task.label else labels(task.job, task.epoch, *place[1:], self.attempt.number),
-            self.rng,
-            self.clock.wall,
-            ownership.ledger_entries if ownership is not None else None,
-            log_entries(*place, now) if options.receipts_log and task.label is None else None,
-            Quarantine(task.job, task.batch_id, options.max_quarantined, now, self._columns_header)
-            if options.quarantines
-            else None,
-            shared=task.label is not None,
+            *place, buffer, names, self.rng, self.clock.wall, entries, log, quarantine, shared=task.label is not None
         )
         unique = UniqueRows(keys)
         self.metrics.core, self.metrics.unique, self.metrics.ownership = core, unique, ownership
@@ -281,7 +278,7 @@ class LaneTry:
     ) -> Iterator[Segment]:
         task, quarantines = self.task, self.task.options.quarantines
         if not task.marked:
-            yield from self._unpositioned(batches, positions)
+            yield from self._unpositioned_segments(batches, positions)
             return
         epoch = run_of(task.epoch) if task.streaming else ""
         skips = dict(task.ownership.skips) if task.ownership is not None else {}
@@ -293,7 +290,9 @@ class LaneTry:
             self.metrics.read_batch(batch)
             yield from segmenter.split(batch)
 
-    def _unpositioned(self, batches: Iterable[pa.RecordBatch], positions: Mapping[str, Position]) -> Iterator[Segment]:
+    def _unpositioned_segments(
+        self, batches: Iterable[pa.RecordBatch], positions: Mapping[str, Position]
+    ) -> Iterator[Segment]:
         task, compare = self.task, self.task.options.check_replays
         if task.label is not None:  # the driver compares the sum of all lanes
             unpositioned = task.shared_segmenter(positions, compare=False)

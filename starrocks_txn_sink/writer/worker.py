@@ -76,7 +76,7 @@ class Attempt:
 
 
 def task_name_column(columns: Collection[str]) -> str:
-    """The column that names the task in a lane's last row, if no column TASK does so in the first row."""
+    """The column that names the task in a lane's last row; used if there is no column TASK."""
     return PARTITION if PARTITION in columns else TABLE
 
 
@@ -200,7 +200,7 @@ class ResourceCache:
         _close(unused)
 
     def _surplus(self, most: int | None = None) -> list[_CachedResources]:
-        """Remove and return those above `most` that were unused for the longest time; never any in use."""
+        """Remove and return the resources above `most`, the longest unused first; never resources in use."""
         idle = [key for key, kept in self._kept.items() if not kept.users]
         count = len(self._kept) - (self._most if most is None else most)
         return [self._kept.pop(key) for key in idle[: max(0, count)]]
