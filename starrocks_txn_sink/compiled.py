@@ -104,10 +104,7 @@ def read_events(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
 
 
 class _Buffers:
-    """Buffers that C fills with a column: whole numbers, or texts of `size` bytes in all.
-
-    Raises pyarrow.ArrowCapacityError for 2 GiB.
-    """
+    """Buffers for a column of whole numbers, or of texts of `size` bytes; pyarrow.ArrowCapacityError for 2 GiB."""
 
     def __init__(self, kind: pa.DataType, rows: int, size: int) -> None:
         self._kind, self._rows, self._number = kind, rows, kind == pa.int64()
@@ -170,10 +167,9 @@ class Messages:
         return [Message.from_address(address) for address in self._at[self._rows :].tolist()]
 
     def columns(self, timestamp: Any, keys: bool) -> list[Any]:
-        """Columns of the rows: address of the topic, partition, offset, time in milliseconds, value, and key.
+        """The rows' topic (its address), partition, offset, time in milliseconds, value, and key (None without `keys`).
 
-        Without `keys` the key is None. `timestamp` is librdkafka's function. Raises pyarrow.ArrowCapacityError for
-        2 GiB and more.
+        `timestamp` is librdkafka's function. Raises pyarrow.ArrowCapacityError for 2 GiB and more.
         """
         numbers = [np.empty(self._rows, dtype=np.int64) for _ in range(4)]
         texts = [_Buffers(pa.binary(), self._rows, size) for size in self._sizes[: 1 + keys]]

@@ -239,8 +239,7 @@ class RowCheck:
     def __call__(self, batch: pa.RecordBatch) -> None:
         """Raise InputError with the place of the first row at fault, never its content.
 
-        Even without `allow_torn` text that is no JSON may pass if no other row can make it valid: the server refuses
-        the load.
+        Text that is no JSON may pass if no other row can make it valid: the server refuses the load.
         """
         payload = batch.column(columns.PAYLOAD)
         deleted = batch.column(columns.DELETED).fill_null(False) if columns.DELETED in batch.schema.names else None

@@ -50,7 +50,7 @@ class LoadBody:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedBody:
-    """A body in pieces of at most _RELEASED_BYTES; calls `release` whenever so many are sent, to bound the memory."""
+    """A body in pieces of at most _RELEASED_BYTES; calls `release` whenever so many are sent."""
 
     body: Body
     release: Callable[[], None]

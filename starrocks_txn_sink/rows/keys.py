@@ -1,8 +1,8 @@
 """Primary keys of rows, read from the rows' own text by the types of the table's key columns.
 
-Integers are read as numbers. A value of another type gets one form for all texts that the server takes for the same
-value (`KeyColumn.comparable`); a text outside the type's form is compared as it is. A row whose key is missing or NULL
-has no key. JSON rows are read in three ways: the fastest one, which needs the key in front, then Arrow, then Python.
+Integers are read as numbers. For other types all texts that the server takes for the same value get one form; a text
+outside the type's form is compared as it is. A row whose key is missing or NULL has no key. JSON rows are read by the
+first way that works: with their key in front by NumPy, else by Arrow, else by Python.
 """
 
 from __future__ import annotations
@@ -218,10 +218,7 @@ def _read_values(text: Octets, at: Ints, column: KeyColumn) -> tuple[pa.Array, I
 
 
 def _skip_name(text: Octets, at: Ints, start: bytes, name: bytes) -> Ints | None:
-    """The length of `start` and `name` at each place; None if a place has anything else.
-
-    In a delete the sink's own member may follow a `start` that is a brace.
-    """
+    """The length of `start` and `name` at each place, in a delete with the sink's member after a brace; else None."""
     heads = sliding_window_view(text, len(_DELETING) + len(name))[at].T
     plain = _begins_with(heads, start + name)
     if not plain.all() and not (start == b"{" and (plain | _begins_with(heads, _DELETING + name)).all()):

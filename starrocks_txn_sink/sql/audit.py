@@ -217,10 +217,7 @@ _LINGER = 10.0
 
 
 class AuditWatch:
-    """Runs an audit in a thread while the sink writes; `auditor` has the counts and the first violation.
-
-    Thread-safe; an unpickled copy starts from zero.
-    """
+    """Audits in a thread while the sink writes; `auditor` has the counts. Thread-safe; an unpickled copy is empty."""
 
     def __init__(self, audit: Audit, options: SinkOptions, listener: Listener) -> None:
         if options.query_url is None:

@@ -77,13 +77,11 @@ class LaneTask:
 
     Commits: without `ownership` there is no ledger, and delivery is at-least-once. With `at_end_only` nothing is
     committed before the lane's last row (`limits`). `label` is a shared label, under which the lane only loads.
+    `seconds` replaces `batch_deadline` if another try has used a part of it; an option would cost new connections.
 
     Loads: `keys` has the primary keys of the tables whose rows replace each other (`rows.body`). With `hold` a
     StarRocks transaction is loaded when all of its rows are there: the last micro-batch's keys came again and again.
     `compared` names the tables whose columns the driver has compared with rows; None if it cannot compare any.
-
-    `seconds` replaces `batch_deadline` if another try has used a part of it; as an option it would give each such lane
-    new connections, which workers keep by options. `logging` has the log settings of the driver.
     """
 
     options: SinkOptions
