@@ -263,6 +263,7 @@ class SpillFile:
             if self._file is None or self._used + size > len(self._content):
                 self._open_segment(max(size, _SEGMENT_BYTES))
             assert self._file is not None
+            self._file.seek(self._used)  # a full disk may have taken a part of earlier chunks
             self._file.writelines(buffers)
             self._file.flush()
         except OSError:
@@ -292,12 +293,12 @@ class SpillFile:
     def _open_segment(self, size: int) -> None:
         """Open a sparse file and map it; segments are large, because each mapping keeps a file descriptor open."""
         folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]  # Spark's own disks for temporary files
-        self._file = tempfile.TemporaryFile(dir=folder if Path(folder or "?").is_dir() else None)  # noqa: SIM115
-        weakref.finalize(self, self._file.close)
-        self._file.truncate(size)
-        mapping = mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ)
+        file = tempfile.TemporaryFile(dir=folder if Path(folder or "?").is_dir() else None)  # noqa: SIM115
+        weakref.finalize(self, file.close)
+        file.truncate(size)
+        mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
         self._mappings = (*(each for each in self._mappings if each() is not None), weakref.ref(mapping))
-        self._content, self._used = memoryview(mapping), 0
+        self._file, self._content, self._used = file, memoryview(mapping), 0  # all or none: a file and its mapping
 
 
 def _buffers_of(chunk: Chunk) -> Iterator[memoryview | bytes]:

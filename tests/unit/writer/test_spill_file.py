@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,3 +47,47 @@ def test_a_disk_that_takes_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     assert SpillFile().take([chunk]) is False
     assert chunk.pieces == before
+
+
+def test_chunks_after_a_full_disk_have_their_own_rows() -> None:
+    class FullDisk:
+        """Takes a part of the next buffers only."""
+
+        def __init__(self, file: Any) -> None:
+            self.file = file
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.file, name)
+
+        def writelines(self, buffers: list[bytes]) -> None:
+            self.file.write(bytes(buffers[0])[:20])
+            raise OSError(28, "No space left on device")
+
+    spill = SpillFile()
+    chunks = [Chunk("p", "t") for _ in range(3)]
+    for number, chunk in enumerate(chunks):
+        add_piece(chunk, [(row, number) for row in range(20)])
+    before = contents(chunks[2])
+    assert spill.take([chunks[0]])
+    file, spill._file = spill._file, FullDisk(spill._file)  # type: ignore[assignment]
+    assert spill.take([chunks[1]]) is False
+    spill._file = file
+    assert spill.take([chunks[2]])
+    assert contents(chunks[2]) == before
+
+
+def test_chunks_after_a_segment_that_could_not_be_mapped_have_their_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    spill, chunks = SpillFile(), [Chunk("p", "t") for _ in range(3)]
+    for number, (chunk, rows) in enumerate(zip(chunks, (20, 4000, 20), strict=True)):
+        add_piece(chunk, [(row, number) for row in range(rows)])
+    before = contents(chunks[2])
+    monkeypatch.setattr("starrocks_txn_sink.writer.worker._SEGMENT_BYTES", 10_000)
+    assert spill.take([chunks[0]])
+    with monkeypatch.context() as full:
+        full.setattr("mmap.mmap", refuse)
+        assert spill.take([chunks[1]]) is False
+    assert spill.take([chunks[2]])
+    assert contents(chunks[2]) == before
