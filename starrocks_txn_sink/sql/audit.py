@@ -236,6 +236,7 @@ class AuditWatch:
         self._until = 0.0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._ending: threading.Thread | None = None  # stopped, in its last sample
 
     def __reduce__(self) -> tuple[Any, ...]:
         return AuditWatch, self._made_of
@@ -252,7 +253,7 @@ class AuditWatch:
             self._writing += 1
             if not self.running:
                 self._thread = threading.Thread(
-                    target=self.auditor.run, args=(self._stop, self._is_over), name="starrocks-audit", daemon=True
+                    target=self._run, args=(self._stop, self._ending), name="starrocks-audit", daemon=True
                 )
                 self._thread.start()
         try:
@@ -265,12 +266,19 @@ class AuditWatch:
     def stop(self) -> None:
         """End the thread after its current sample, and wait for it. The next micro-batch starts another thread."""
         with self._guard:
-            thread, self._thread = self._thread, None
-            stop, self._stop = self._stop, threading.Event()
+            self._ending, self._thread = self._thread or self._ending, None
+            ending, stop, self._stop = self._ending, self._stop, threading.Event()
         stop.set()
-        if thread is not None:
-            thread.join()
-            self._reader.close()
+        if ending is not None:
+            ending.join()
+        with self._guard:
+            if self._thread is None:
+                self._reader.close()
+
+    def _run(self, stop: threading.Event, before: threading.Thread | None) -> None:
+        if before is not None:
+            before.join()  # the connection serves one thread at a time
+        self.auditor.run(stop, self._is_over)
 
     def _is_over(self) -> bool:
         """Whether the linger time has passed; if so, drop the thread and its connection."""

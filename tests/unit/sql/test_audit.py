@@ -195,6 +195,35 @@ def test_a_watch_runs_while_something_is_written_and_a_while_after(server: Emula
         assert not thread.is_alive()
 
 
+def test_a_micro_batch_after_a_stop_waits_for_the_last_sample(server: Emulator) -> None:
+    watch = AuditWatch(Audit(ONE_SUM, interval=0.01), options(server), ignore_event)
+    asking, release, connection, alone = threading.Event(), threading.Event(), threading.Lock(), list[bool]()
+
+    def ask(_sql: str, _limit: int) -> Answer:
+        free = connection.acquire(blocking=False)
+        alone.append(free)
+        asking.set()
+        release.wait(20)
+        if free:
+            connection.release()
+        return NOTHING
+
+    watch.auditor.run_statement = ask
+    with watch.while_writing():
+        assert asking.wait(20)
+        ending = threading.Thread(target=watch.stop)
+        ending.start()
+        wait_until(lambda: not watch.running, 20, "the stop")
+        with watch.while_writing():
+            asking.clear()
+            assert not asking.wait(0.2)  # the next thread's first sample, if it did not wait
+            release.set()
+            wait_until(lambda: len(alone) > 3, 20, "samples of the next thread")
+        ending.join(20)
+        watch.stop()
+    assert all(alone)
+
+
 def test_a_listener_that_raises_does_not_end_the_watch(server: Emulator) -> None:
     def broken(_event: Event) -> None:
         raise ValueError
