@@ -1,23 +1,23 @@
 """The life of a sink's writes on the driver: turns, Spark jobs, events, and the end of the process.
 
-**Events.** `SinkEvents` sends those of a sink to log, listener and metrics endpoint: sessions, micro-batches, receipts,
-and source transactions that stay open. The sink knows an endpoint only by the protocol `Endpoint`; `metrics` is
-imported when an endpoint is asked for. Events never break a commit: a listener that raises is skipped.
+**Events.** `SinkEvents` sends the events of a sink to log, listener and metrics endpoint: sessions, micro-batches,
+receipts, and source transactions that stay open. The sink knows an endpoint only by the protocol `Endpoint`, and
+imports `metrics` only if the user wants an endpoint. Events never break a commit: `emit` skips a listener that raises.
 
-A source transaction whose END does not come is no failure, and nothing is written: so a warning must say so. The counts
-come from the lanes that assemble (`sink.events_writer`), or through Spark's progress from a stage. A thread looks at
-them, because no further micro-batch may come.
+A source transaction without its END is not a failure, but the sink writes none of its rows. So a warning must say so.
+The counts come from the lanes that assemble (`sink.events_writer`), or from a stage through Spark's progress. A thread
+reads the counts, because no further micro-batch may come.
 
-**The end.** When the process ends, the sink first rolls back open labels, within seconds. At a normal end, an exception
-in the main program included, Python runs `atexit`. SIGTERM, which supervisors send first to end a driver (systemd,
-Kubernetes, YARN), ends Python at once by default, and labels would stay open until their timeout. So the first write
-takes the signal, unless the application has; making a sink changes nothing.
+**The end.** Before the process ends, the sink rolls back open labels, within seconds. At a normal end, and after an
+exception in the main program, Python runs `atexit`. But supervisors (systemd, Kubernetes, YARN) end a driver with
+SIGTERM, which by default ends Python at once and leaves labels open until their timeout. So the first write installs a
+handler, unless the application has one. Making a sink installs nothing.
 
-The first write of a streaming query runs in a thread of Spark's, and Python lets only the main thread set a handler
-(`signal.signal`), which then waits for the query. `faulthandler.register` takes a signal from any thread: its handler
-is written in C, and writes to a file at once, whatever Python does at that moment. The file is a pipe, and a thread of
-the sink waits at its other end. When the signal comes, that thread has every sink give up, and then sends the signal
-again with its default action, so the exit status stays the right one. A handler that the application sets wins.
+`signal.signal` cannot be used: only the main thread may call it, while the first write of a streaming query runs in a
+thread of Spark's; and its handler runs in the main thread, which waits for the query. `faulthandler.register` works in
+any thread, and its handler in C writes to a file at once, whatever Python does at that moment. The file is a pipe, at
+whose other end a thread of the sink waits. When the signal comes, this thread has every sink give up. Then it sends the
+signal again with the default action, so that the exit status is right. A handler that the application sets wins.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _LINES = EventLogger("sink")
 
 @dataclass(frozen=True, slots=True)
 class BatchOrigin:
-    """The source of the rows: a micro-batch of a query's run (`key`), or a call of `write`."""
+    """The write that rows belong to: a micro-batch of a query, of whose run `key` is the id, or a call of `write`."""
 
     batch_id: int
     job: str
@@ -95,9 +95,9 @@ class WriteTurns:
         self._replaced[job, run] = by
 
     def refuse_replaced(self, job: str, run: str) -> None:
-        """Raise Fenced when another writer of this sink has taken `job` from that run of a query.
+        """Raise Fenced when another writer of this sink has taken `job` from the query's `run`.
 
-        Otherwise two queries that share sink and job would take it from each other in turns, without an error.
+        Otherwise two queries that share a sink and a job would take the job from each other in turns, without an error.
         """
         by = self._replaced.get((job, run))
         if by is not None:
@@ -131,7 +131,7 @@ class SparkJobs:
             with self._guard:
                 self.running -= 1
             if context is not None:
-                with contextlib.suppress(Exception):  # the JVM may have ended first; that error counts
+                with contextlib.suppress(Exception):  # if the JVM has ended, the error from inside counts
                     context.removeJobTag(self._tag)
 
     @contextlib.contextmanager
@@ -158,12 +158,12 @@ def context_of(frame: DataFrame) -> Any:
 
 
 def is_stopped(frame: DataFrame) -> bool:
-    """Whether the query of a micro-batch is being stopped: Spark interrupts the thread that runs it.
+    """Whether Spark is stopping the query of a micro-batch; False on Spark Connect.
 
-    PySpark runs Python's calls of a micro-batch in that very thread of the JVM. False on Spark Connect.
+    Spark then interrupts the JVM's thread that runs the micro-batch, in which this call runs, too.
     """
     context = context_of(frame)
-    with contextlib.suppress(Exception):  # the JVM has ended: the next try says so
+    with contextlib.suppress(Exception):  # if the JVM has ended, the next try fails by itself
         return context is not None and bool(context._jvm.java.lang.Thread.currentThread().isInterrupted())
     return False
 
@@ -203,13 +203,13 @@ class OpenTransactionWatch:
     Emits `transaction.open`, while the query runs. Thread-safe; pickled empty.
     """
 
-    session: SparkSession | None = None  # that of the newest micro-batch
+    session: SparkSession | None = None  # of the newest micro-batch
 
     def __init__(self, emit: Listener, clock: Clock | None = None) -> None:
         self._emit, self._clock = emit, clock or SystemClock()
         self._guard = threading.Lock()
         self._levels = AssemblerLevels()
-        self._said: dict[tuple[str, float], float] = {}  # by stage and opening: when to warn next
+        self._said: dict[tuple[str, float], float] = {}  # (stage, opening) → age in seconds at the next warning
         self._looking: threading.Thread | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -225,7 +225,7 @@ class OpenTransactionWatch:
         self._look_later()
 
     def look(self) -> bool:
-        """Warn if it is time; whether a source transaction is open."""
+        """Warn if it is time; returns whether any source transaction is open."""
         now = self._clock.wall()
         with self._guard:
             found = self._levels.open_transactions()
@@ -237,7 +237,7 @@ class OpenTransactionWatch:
             due = age >= self._said.get(key, OPEN_SECONDS)
             if due and not is_running(self.session, query_of(oldest["stage"])):
                 self._levels.forget(query_of(oldest["stage"]))
-                return True  # the next look sees what other queries have open
+                return True  # the next look judges the open transactions of other queries
             if due:
                 self._said = {key: min(2 * age, age + _LONGEST)}
         if due:
@@ -257,7 +257,7 @@ class OpenTransactionWatch:
 
 
 class _StageCounts:
-    """Passes the counts of stages to all watches of this process; Spark calls one listener, not one for each sink."""
+    """Passes the counts of stages to all watches of this process: one listener of Spark's serves all sinks."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -269,7 +269,7 @@ class _StageCounts:
             watch(event)
 
     def follow(self, watch: OpenTransactionWatch, frame: DataFrame) -> None:
-        """Have `watch` get the counts of the stages in this process, if there are any and Spark reports them."""
+        """Pass counts to `watch` from now on, if this process has planned a stage and Spark reports progress."""
         if not PLANNED.is_set() or getattr(frame.sparkSession, "_sc", None) is None:
             return
         with self._guard, contextlib.suppress(Exception):  # watching never breaks a commit
@@ -294,10 +294,9 @@ class Endpoint(Protocol):
 
 
 class SinkEvents:
-    """Emits the events of one sink: sessions, micro-batches, receipts. `emit` also takes events of other modules.
+    """Emits the events of one sink: sessions, micro-batches, receipts. Other modules call `emit`, too.
 
-    Pickled with its listeners: Spark Connect moves the sink into a process of the server's, where it emits `sink.made`
-    again.
+    Pickled with its listeners: Spark Connect moves the sink into a server process, which emits `sink.made` again.
     """
 
     def __init__(self, options: SinkOptions, listener: Listener, endpoint: Endpoint | None) -> None:
@@ -319,41 +318,29 @@ class SinkEvents:
 
     @contextlib.contextmanager
     def follow_batch(self, frame: DataFrame, origin: BatchOrigin) -> Iterator[list[Receipt]]:
-        """Emit the events of the micro-batch that is written inside; the list takes its receipts.
+        """Emit the events of the micro-batch that the block writes; the block adds its receipts to the list.
 
         `receipt.collected` comes before `batch.completed`. An error that leaves the block emits `batch.failed`, or
-        `batch.stopped` where Spark interrupts the micro-batch of a query that is being stopped. A lane's or a stage's
-        error leaves it as it was raised, not as Spark's text. Spark's own errors stay untouched.
+        `batch.stopped` if Spark interrupted the micro-batch to stop the query. A lane's or a stage's own error replaces
+        Spark's text about it. Spark's own errors pass unchanged.
         """
-        started, receipts, options = time.monotonic(), list[Receipt](), self._options
+        started, receipts = time.monotonic(), list[Receipt]()
         query = origin.checkpoint if origin.streaming else ""
         if shares_stderr():
             end_progress_bar(frame)
         self._start_endpoint(frame, query)
         place = {"job": origin.job, "batch_id": origin.batch_id}
-        begun = {**place, "lanes": options.lane_count, "query": query, "database": options.database}
+        begun = {**place, "lanes": self._options.lane_count, "query": query, "database": self._options.database}
         self.emit(Event("batch.started", begun))
         try:
             yield receipts
         except BaseException as error:
-            report = lane_report(error)
-            ours = own_error(error, report)
-            code = ours.code if ours is not None else (report.error if report else "") or SPARK
-            seconds = time.monotonic() - started
             _log_sink.debug("batch.traceback", **place, exc_info=error)
-            stopped = bool(query) and isinstance(error, Exception) and _ends_with_query(frame, error)
-            if stopped and ours is None:
-                self.emit(Event("batch.stopped", {**place, "seconds": seconds}))
-                raise
-            self.emit(Event("batch.failed", {**place, "seconds": seconds, "code": code, "report": report}))
-            if query and isinstance(error, Exception) and not stopped:
-                # With a ledger the take-over of a restart finds the outcome of a commit.
-                FAILURES.post(query, Failure.of(ours or error, settles_doubts=options.exactly_once, **place))
-            write_envelope(error)  # Spark Connect's client is another process
+            ours = self._report_failure(frame, error, query, place, time.monotonic() - started)
             if ours is None or type(ours) is StarRocksSinkError:  # the latter is a bug, so its traceback counts
                 raise
-            raise ours.with_traceback(None) from None  # what Spark prints of it, Spark prints several times
-        if FAILURES.last:  # one that a user's function has caught
+            raise ours.with_traceback(None) from None  # Spark would print a traceback several times
+        if FAILURES.last:  # a user's function may have caught the failure of an earlier try
             FAILURES.forget(query)
         if query:
             self._open.session = frame.sparkSession
@@ -365,20 +352,38 @@ class SinkEvents:
         done["source_transactions"] = sum(one.source_transactions for one in receipts)
         self.emit(Event("batch.completed", {**place, "seconds": seconds, **done}))
 
+    def _report_failure(
+        self, frame: DataFrame, error: BaseException, query: str, place: dict[str, Any], seconds: float
+    ) -> StarRocksSinkError | None:
+        """Emit the failure of a micro-batch and post it for people; returns the sink's error behind `error`, if any."""
+        report = lane_report(error)
+        ours = own_error(error, report)
+        stopped = bool(query) and isinstance(error, Exception) and _ends_with_query(frame, error)
+        if stopped and ours is None:
+            self.emit(Event("batch.stopped", {**place, "seconds": seconds}))
+            return None
+        code = ours.code if ours is not None else (report.error if report else "") or SPARK
+        self.emit(Event("batch.failed", {**place, "seconds": seconds, "code": code, "report": report}))
+        if query and isinstance(error, Exception) and not stopped:
+            # With a ledger the take-over of a restart finds the outcome of a commit.
+            FAILURES.post(query, Failure.of(ours or error, settles_doubts=self._options.exactly_once, **place))
+        write_envelope(error)  # Spark Connect's client is another process
+        return ours
+
     def _start_endpoint(self, frame: DataFrame, query: str) -> None:
         if self.endpoint is None:
             return
         try:
             self.endpoint.start()
             if query and context_of(frame) is not None:
-                # The frame's own session is a copy for the query; Spark reports progress to the original one.
+                # The frame has a copy of the session, made for the query; Spark reports progress to the original.
                 self.endpoint.watch(SparkSession.builder.getOrCreate())
         except Exception as error:  # broken metrics must not stop a job
             _log.warning("metrics.broken", why=str(error))
 
 
 def _ends_with_query(frame: DataFrame, error: Exception) -> bool:
-    """Whether a micro-batch failed only because its query is being stopped."""
+    """Whether a micro-batch failed only because Spark is stopping its query."""
     return is_stopped(frame) or (not isinstance(error, StarRocksSinkError) and is_interruption(text_of(error)))
 
 
@@ -402,7 +407,7 @@ class StoppableWriter(Protocol):
     def give_up(self, seconds: float) -> None: ...
 
 
-_writers = weakref.WeakKeyDictionary[StoppableWriter, int]()  # with the process that each writes in
+_writers = weakref.WeakKeyDictionary[StoppableWriter, int]()  # writer → id of the process in which it writes
 
 
 class _Sigterm:
@@ -447,8 +452,8 @@ class _Sigterm:
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    # A forked child has the handler, and the parent's pipe: a signal to it would end the parent. So the signal is
-    # blocked until the child has released the handler.
+    # A forked child inherits the handler and the parent's pipe, so a signal to the child would end the parent. So the
+    # signal stays blocked until the child has released the handler.
 
     def _block(self) -> None:
         self._mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
@@ -471,10 +476,10 @@ def _is_default() -> bool:
 
 
 def roll_back_at_exit(writer: StoppableWriter, *, on_sigterm: bool) -> None:
-    """Have `writer` give up when the process ends (a weak reference); `on_sigterm` also when SIGTERM ends it.
+    """Have `writer` give up when the process ends, with `on_sigterm` also when SIGTERM ends it; keeps a weak reference.
 
-    Called at the start of each write, in any thread. A forked child leaves its parent's writers alone. Once SIGTERM has
-    come, a call does not return: no new write begins while the open ones are rolled back.
+    Every write calls this first, in any thread. A forked child leaves its parent's writers alone. After SIGTERM the
+    call does not return, so that no write begins while the sink rolls back.
     """
     with _sigterm.lock:
         if _sigterm.ending:
@@ -490,7 +495,7 @@ def roll_back_at_exit(writer: StoppableWriter, *, on_sigterm: bool) -> None:
 
 
 def _at_exit() -> None:
-    if _sigterm.ending:  # the thread that gives up ends the process by the signal
+    if _sigterm.ending:  # the thread in `_Sigterm._wait` rolls back, and then ends the process
         SystemClock().sleep(2 * EXIT_SECONDS)
     _give_up_all()
     _sigterm.release()
@@ -502,9 +507,9 @@ def _give_up_all() -> None:
 
 
 def run_with_timeout(calls: Sequence[Callable[[], None]], seconds: float) -> None:
-    """Run all `calls` at once, in threads of their own, and wait at most `seconds`: calls that hang are left behind.
+    """Run each of `calls` in a thread of its own, and wait at most `seconds`; leave calls that hang behind.
 
-    Where no thread can be started any more they run one after the other, so each must be bounded by itself.
+    If Python starts no threads any more, runs the calls one after the other. So each call needs a limit of its own.
     """
     limit = time.monotonic() + seconds
     threads = [(call, start_thread(call)) for call in calls]
@@ -516,7 +521,7 @@ def run_with_timeout(calls: Sequence[Callable[[], None]], seconds: float) -> Non
 
 
 def start_thread(call: Callable[[], None]) -> threading.Thread | None:
-    """Run `call` in a daemon thread; None when the interpreter is ending and starts none (Python 3.12)."""
+    """Run `call` in a daemon thread; None if the interpreter is ending and starts no threads (Python 3.12)."""
     thread = threading.Thread(target=call, name="starrocks-give-up", daemon=True)
     try:
         thread.start()

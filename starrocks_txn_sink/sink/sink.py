@@ -1,12 +1,12 @@
 """StarRocksSink: give it to `foreachBatch`, or call `write` with a batch frame.
 
-On the driver it checks the input, has the JVM project and spread it over the lanes, waits until every lane has
-confirmed its StarRocks transactions, and only then returns: Spark's checkpoint never runs ahead of StarRocks.
+On the driver the sink checks the input and has the JVM project the rows and spread them over the lanes. It returns only
+when every lane has confirmed its StarRocks transactions, so Spark's checkpoint never runs ahead of StarRocks.
 
-`RowsWriter` runs the lanes of ready rows and decides whether a sort comes first. A shuffle and a sort cost more than
-all other steps together, and parallel tasks before them save time only in large micro-batches. So with one lane a small
-micro-batch goes to it in arrival order (`rows.arrival_order`), unless the query has a shuffle of its own right before
-the sink, whose tasks would then run one after the other.
+`RowsWriter` runs the lanes of ready rows and decides whether Spark sorts the rows first. A shuffle and a sort cost more
+than all other steps together, and their parallel tasks save time only in large micro-batches. So a single lane takes a
+small micro-batch in arrival order (`rows.arrival`), unless the query has a shuffle of its own right before the sink:
+the tasks of that shuffle would run one after the other.
 """
 
 from __future__ import annotations
@@ -58,13 +58,16 @@ class RowsWriter:
     routes: Sequence[TableRoute]
     session: sessions.Session
     _small: bool = False
-    _always_sorted: bool | None = None  # whatever the size of a micro-batch
+    _always_sorted: bool | None = None  # even small micro-batches; None: not known yet
     _plan: LanePlan | None = None
-    _kept: tuple[tuple[object, ...], TableTerms] | None = None  # for a frame's schema, time zone and tables
+    _kept: tuple[tuple[object, ...], TableTerms] | None = None  # (schema, time zone, tables), and their terms
 
     def write(self, frame: DataFrame, task: LaneTask, _: Listener) -> tuple[list[Receipt], list[LaneReport]]:
-        """Write one micro-batch of rows. Raises InputError for what cannot be written, Unordered when `shuffle` is off
-        and a source partition's rows do not come in order."""
+        """Write one micro-batch of rows.
+
+        Raises InputError for rows that cannot be written, and Unordered if `shuffle` is off and the rows of a source
+        partition arrive out of order.
+        """
         terms = self._fitted(frame)
         task = replace(task, options=terms.options, keys=terms.keys)
         make_input = partial(lane_input, frame, terms, name_task=task.ownership is not None)
@@ -75,7 +78,7 @@ class RowsWriter:
         return receipts, reports
 
     def _run_unsorted(self, make_input: partial[LaneInput], frame: DataFrame, task: LaneTask) -> list[Message] | None:
-        """The lanes' messages; None when their rows have to be sorted first."""
+        """Run the lanes without a sort and return their messages; None if Spark has to sort the rows first."""
         if self._plan is None:
             self._plan = LanePlan.of(frame, self.options, positioned=is_marked(frame))
         shared = self._plan.shared
@@ -98,9 +101,9 @@ class RowsWriter:
     def _fitted(self, frame: DataFrame) -> TableTerms:
         """The terms for frames of this schema.
 
-        Kept from frame to frame: new options are validated as a whole, and routes are fitted column by column.
+        The writer keeps them, because making them is slow: it validates all options and fits routes column by column.
         """
-        # The written values depend on the session's time zone, which a query may change while it runs.
+        # A query may change the session's time zone, on which the written values depend, while it runs.
         zone = str(frame.sparkSession.conf.get(TIME_ZONE)) if self.routes else ""
         made_for = (frame.schema, zone, self.session.tables)
         if self._kept is None or self._kept[0] != made_for:
@@ -109,7 +112,7 @@ class RowsWriter:
         return self._kept[1]
 
     def _skips_sort(self, frame: DataFrame, task: LaneTask) -> bool:
-        """Whether this micro-batch goes to its lane in arrival order, at least at first."""
+        """Whether the one lane tries this micro-batch in arrival order first."""
         if self.options.shuffle != "auto":
             return self.options.shuffle is False
         if not (self._small and task.streaming) or self.options.lane_count > 1:
@@ -125,7 +128,7 @@ class RowsWriter:
 
 
 def _run_lanes(lanes: LaneInput, task: LaneTask, *, small_only: bool = False) -> list[Message]:
-    # A position that came too late would be taken for a replay, so rows that are not sorted are committed at the end.
+    # A lane commits unsorted rows only at its end: after a commit, a lower position would count as a replay.
     task = replace(task, marked=lanes.marked, at_end_only=not lanes.sorted)
     arriving = lanes.marked and not lanes.sorted
     run: Any = UnsortedLaneTask(task, small_only, SMALL_ROWS) if arriving else task
@@ -193,7 +196,7 @@ class StarRocksSink:
         self._listener = self._events.emit
         self._sessions: dict[str, sessions.Session] = {}  # by job: one sink may serve several queries
         self._served: set[str] = set()  # jobs for which StarRocks has begun a transaction in this process
-        self._ending: dict[str, sessions.Session] = {}  # by epoch: failed ones, until their labels are rolled back
+        self._ending: dict[str, sessions.Session] = {}  # by epoch: failed sessions whose labels may still be open
         self._turns = lifecycle.WriteTurns()
         self._jobs = lifecycle.SparkJobs()
         self.auditing = AuditWatch(audit, options, self._listener) if audit is not None else None
@@ -304,10 +307,9 @@ class StarRocksSink:
         return receipts
 
     def _commit_or_wait(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
-        """Commit the micro-batch, over outages of StarRocks if need be.
+        """Commit the micro-batch; wait while StarRocks has an outage.
 
-        Until StarRocks has begun a transaction of the job's, a failure is more often a wrong address than an outage, so
-        it is raised at once.
+        Raises a failure at once until StarRocks has begun a transaction of the job: an address is probably wrong then.
         """
         deadline = Deadline.after(self.options.batch_deadline, SystemClock())
         try:
@@ -321,28 +323,10 @@ class StarRocksSink:
         return wait_out(failed, write, place, deadline, self._listener, stopped)
 
     def _commit(self, frame: DataFrame, origin: BatchOrigin, deadline: Deadline) -> list[Receipt]:
-        """Commit the micro-batch, in what is left of its time."""
+        """Try once to commit the micro-batch, before `deadline`. A failure ends the session."""
         session = self._sessions.get(origin.job)
         if session is None or session.key != origin.key:
-            self._turns.refuse_replaced(origin.job, origin.key)
-            if session is not None and session.key != _write_key(origin.job):
-                self._turns.record_replacement(origin.job, session.key, origin.checkpoint)
-            proofs = self._proof_log(frame, origin)
-            begun = origin.batch_id if origin.streaming else 0
-            resumption = sessions.Resumption(begun, proofs.read() if proofs and begun else ())
-            session = sessions.open_session(
-                self.options,
-                origin.key,
-                origin.job,
-                origin.checkpoint,
-                typed_tables=[route.table for route in self.routes],
-                resumption=resumption,
-                seconds=sessions.seconds_of_try(self.options, deadline),
-            )
-            self._sessions[origin.job] = session
-            session.proofs = replace(proofs, epoch=session.epoch) if proofs is not None else None
-            self._listener(Event("session.opened", {"job": origin.job, "exactly_once": self.options.exactly_once}))
-            self._advise(frame, origin)
+            session = self._open_session(frame, origin, session, deadline)
         try:
             with self._jobs.tag(frame), self.auditing.while_writing() if self.auditing else contextlib.nullcontext():
                 receipts = self._run_lanes(frame, origin, session, sessions.seconds_of_try(self.options, deadline))
@@ -360,8 +344,32 @@ class StarRocksSink:
         self._served.add(origin.job)
         return receipts
 
+    def _open_session(
+        self, frame: DataFrame, origin: BatchOrigin, older: sessions.Session | None, deadline: Deadline
+    ) -> sessions.Session:
+        """Take the job over for this run of the query; `older` is the session of the run that had the job before."""
+        self._turns.refuse_replaced(origin.job, origin.key)
+        if older is not None and older.key != _write_key(origin.job):
+            self._turns.record_replacement(origin.job, older.key, origin.checkpoint)
+        proofs = self._proof_log(frame, origin)
+        first = origin.batch_id if origin.streaming else 0
+        session = sessions.open_session(
+            self.options,
+            origin.key,
+            origin.job,
+            origin.checkpoint,
+            typed_tables=[route.table for route in self.routes],
+            resumption=sessions.Resumption(first, proofs.read() if proofs and first else ()),
+            seconds=sessions.seconds_of_try(self.options, deadline),
+        )
+        self._sessions[origin.job] = session
+        session.proofs = replace(proofs, epoch=session.epoch) if proofs is not None else None
+        self._listener(Event("session.opened", {"job": origin.job, "exactly_once": self.options.exactly_once}))
+        self._advise(frame, origin)
+        return session
+
     def _advise(self, frame: DataFrame, origin: BatchOrigin) -> None:
-        """Warn, when a session begins, about deletes that the server may reject and about a source that is slow."""
+        """Warn at the start of a session about deletes that the server may reject, and about a slow source."""
         if has_unfilled_deletes(frame, self.options):
             self._listener(Event("deletes.unfilled", {"job": origin.job, "advice": UNFILLED_DELETES}))
         by_spark = self.assemble is None or not self.assemble.reads_kafka
@@ -369,7 +377,7 @@ class StarRocksSink:
             self._listener(Event("source.slow", {"job": origin.job, "advice": SMALL_POLLS}))
 
     def _proof_log(self, frame: DataFrame, origin: BatchOrigin) -> ProofLog | None:
-        """The proofs in the query's checkpoint; None for a frame, without a ledger, and on Spark Connect."""
+        """The proofs in the query's checkpoint; None for a batch frame, without a ledger, and on Spark Connect."""
         if not origin.streaming or not self.options.exactly_once:
             return None
         directory = query_directory(frame, self.assemble.state_dir if self.assemble else None, origin.checkpoint)
@@ -389,7 +397,7 @@ class StarRocksSink:
         self._compare_columns(session, reports)
         if session.learn_listed(reports):
             self._listener(Event("label.unlisted", {"job": origin.job, "advice": sessions.UNLISTED}))
-        begun = session.learn_skips(reports) if origin.streaming else {}  # frames of `write` come in any order
+        begun = session.learn_skips(reports) if origin.streaming else {}  # frames of `write` may come in any order
         if begun:
             few = dict(nsmallest(5, begun.items()))
             _log.warning("replay.skipping", job=origin.job, source_partitions=len(begun), upto=few)
@@ -398,11 +406,11 @@ class StarRocksSink:
         return receipts
 
     def _compare_columns(self, session: sessions.Session, reports: Sequence[LaneReport]) -> None:
-        """Say once a session and table which names in JSON rows are no columns."""
+        """Warn, once for each table in a session, about names in JSON rows that are no columns of the table."""
         if not any(report.members for report in reports):
             return
         events = compare_columns(self.options, reports)
-        if events is None:  # the next micro-batch's lanes name them again
+        if events is None:  # no answer: the lanes of the next micro-batch report the names again
             return
         session.compared |= {table for report in reports for table in report.members}
         for event in events:
@@ -434,7 +442,7 @@ class StarRocksSink:
         return [change.sql for change in read_planned_changes(self.options, self.routes, frame)]
 
     def _change_schema(self, frame: DataFrame, session: sessions.Session) -> None:
-        """Between two micro-batches nothing of the job is open, so this is where tables may change."""
+        """Alter the tables as the frame needs. No transaction of the job is open between two micro-batches."""
         if self.options.schema_changes is SchemaChanges.APPLY and session.tables.columns is not None:
             statements = apply_schema_changes(self.options, self.routes, frame, session)
             if statements:
@@ -451,7 +459,7 @@ def _local_property(frame: DataFrame, name: str) -> str | None:
 
 
 def _write_key(job: str) -> str:
-    """Stands for the ids of the query and of its run in calls of `write`."""
+    """The session key of calls of `write`, which have no query and no run."""
     return f"write-{job}"
 
 
