@@ -1,11 +1,11 @@
 """The data source: `.write` and `.writeStream` with `.format("starrocks_txn")`, over Spark's Python data source API.
 
-The lanes are those of `StarRocksSink`. Spark gives a data source the partitions that a frame has, so the layout is part
-of the user's plan (`sink.lane_layout`). A batch frame without positions needs no layout (`sink.plain_frames`).
+The lanes are those of `StarRocksSink`. A data source cannot spread a frame over other partitions, so the user calls
+`lane_partitioned` first (`sink.lane_layout`). A batch frame without positions needs no layout (`sink.plain_frames`).
 
 The driver's part runs in short-lived Python processes that Spark starts on the driver: one makes the writer before the
-tasks of a write start, and one ends the write. No memory lasts between them, so every micro-batch takes the job over;
-the frame's age decides between two runs (`refuse_newer`).
+tasks of a write start, and another one ends the write. The processes share no memory, so every micro-batch takes the
+job over. Of two runs the one with the younger frame keeps the job (`refuse_newer`).
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # local prope
 
 @dataclass(frozen=True)
 class LaneWrite:
-    """One write over all lanes; made on the driver before the tasks start, and pickled into them."""
+    """One write over all lanes. The driver makes it before the tasks start, and Spark pickles it into the tasks."""
 
     task: LaneTask
     before: Proof | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch], task: LaneTask) -> plain_frames.LaneMessage:
-        """Write the rows of this task's lane. Raises InputError for rows that changed since their layout."""
+        """Write the rows of this task's lane. Raises InputError if the frame was changed after `lane_partitioned`."""
         attempt, clock = Attempt.current(), SystemClock()
         rows = check_row_numbers(batches, attempt.lane)
         messages = task.answer(attempt, clock, lambda: LaneTry(task, attempt, clock).run(rows))
@@ -78,7 +78,7 @@ class LaneWrite:
         plain_frames.log_messages(self.task, sent)
 
     def abort(self, *_: object) -> None:
-        """Roll back the tasks' open labels, and labels that they begin while Spark ends them."""
+        """Roll back the open labels of the tasks, also labels that a task begins while Spark ends it."""
         sessions.roll_back_until(
             self.task.options, LabelPrefix(self.task.job, self.task.epoch), plain_frames.ABORT_SECONDS
         )
@@ -101,7 +101,7 @@ class StarRocksDataSource(datasource.DataSource):
         lane_partitioned(rows, options).write.format("starrocks_txn").mode("append").save()
     """
 
-    _unpickled = False  # then it serves the end of a write, whose writer exists already
+    _unpickled = False  # Spark pickles a data source only for the process that ends the write
 
     @classmethod
     def name(cls) -> str:
@@ -111,7 +111,7 @@ class StarRocksDataSource(datasource.DataSource):
         self.__dict__.update(state, _unpickled=True)
 
     def writer(self, schema: T.StructType, overwrite: bool) -> StarRocksWriter | plain_frames.PlainFrameWriter:
-        """For `.write`: takes the job over, or begins the label of a frame as it is, before the tasks start."""
+        """For `.write`: take the job over, or begin the label of a frame as it is, before the tasks start."""
         given = {name.lower(): text for name, text in self.options.items() if name.lower() != "path"}
         if not overwrite and plain_frames.is_plain(schema, given):
             return plain_frames.PlainFrameWriter.begin(schema, given)
@@ -124,10 +124,10 @@ class StarRocksDataSource(datasource.DataSource):
         return StarRocksWriter(task)
 
     def streamWriter(self, schema: T.StructType, overwrite: bool) -> StarRocksStreamWriter:  # noqa: N802 - Spark's name
-        """For `.writeStream`, called for each micro-batch: takes the job over before its tasks start.
+        """For `.writeStream`, called for each micro-batch: take the job over before its tasks start.
 
-        Raises LedgerBehind when the ledger knows less than the query's checkpoint, and OptionError for a query without
-        micro-batches, as far as the checkpoint can be read here.
+        If this process can read the checkpoint, raises LedgerBehind when the ledger knows less than the checkpoint,
+        and OptionError for a query without micro-batches.
         """
         require(STREAM_DATA_SOURCE)
         options, terms = self._read_terms(schema, overwrite)
@@ -142,21 +142,20 @@ class StarRocksDataSource(datasource.DataSource):
         if self._unpickled:
             task = LaneTask(options, options.job, terms.epoch, "", 0, terms.marked, logging=terms.logging)
             return StarRocksStreamWriter(task, proofs=proofs)
-        seen = (
-            sessions.see_query(FileDirectory(location), ProofLog(proofs, terms.epoch)) if proofs is not None else None
-        )
-        if seen is not None and not seen.in_batch:
+        unseen = sessions.SeenQuery(f"{FORMAT}-{options.job}", sessions.FROM_THE_BEGINNING, begins=False)
+        seen = unseen
+        if proofs is not None:
+            seen = sessions.see_query(FileDirectory(location), ProofLog(proofs, terms.epoch)) or unseen
+        if not seen.in_batch:
             raise OptionError(
                 "The query has a continuous trigger, so it has no micro-batches, and nothing could be exactly once.",
                 hint="Set another trigger: processingTime, availableNow or once.",
             )
-        checkpoint = seen.query if seen is not None else f"{FORMAT}-{options.job}"
-        resumption = seen.resumption if seen is not None else sessions.FROM_THE_BEGINNING
         session = sessions.open_session(
-            options, checkpoint, options.job, checkpoint, run_epoch=terms.epoch, resumption=resumption
+            options, seen.query, options.job, seen.query, run_epoch=terms.epoch, resumption=seen.resumption
         )
-        task = _lane_task(session, options, terms, asks=seen is not None and seen.begins)
-        before = session.proof(resumption.batch - 1) if seen is not None else None
+        task = _lane_task(session, options, terms, asks=seen.begins)
+        before = session.proof(seen.resumption.batch - 1) if seen is not unseen else None
         return StarRocksStreamWriter(task, before, proofs)
 
     def _read_terms(self, schema: T.StructType, overwrite: bool) -> tuple[SinkOptions, LaneTerms]:
@@ -170,9 +169,10 @@ class StarRocksDataSource(datasource.DataSource):
 
 
 def _lane_task(session: sessions.Session, options: SinkOptions, terms: LaneTerms, *, asks: bool) -> LaneTask:
-    """The task of a write's lanes, which have no micro-batch yet, after the take-over.
+    """The task of the lanes after the take-over; the micro-batch's number is not known yet.
 
-    With `asks` the lanes ask what is asked once a run: whether their labels are listed, and whether names are columns.
+    With `asks` the lanes do the two checks that a run needs once: are their labels listed, and are the names in JSON
+    rows columns of the table.
     """
     session.canary = asks
     task = session.lane_task(options, 0, marked=terms.marked, keys=terms.keys, logging=terms.logging)
@@ -192,7 +192,7 @@ class StarRocksWriter(LaneWrite, datasource.DataSourceArrowWriter):
 
 @dataclass(frozen=True)
 class StarRocksStreamWriter(LaneWrite, StreamArrowWriter):
-    """Writes one micro-batch; its proof goes into the directory `proofs`, next to Spark's logs."""
+    """Writes one micro-batch, and its proof into the directory `proofs` next to Spark's logs."""
 
     proofs: FileDirectory | None = None
 
@@ -214,7 +214,7 @@ class StarRocksStreamWriter(LaneWrite, StreamArrowWriter):
             return
         receipts = of_kind(sent, Receipt)
         proof = before.with_batch(batchId, receipts, of_kind(sent, LaneReport))
-        if receipts or proof.skips:  # no proof without news: this run's first one says that its lanes have asked
+        if receipts or proof.skips:  # a run with a proof of its own asks no more (`SeenQuery.begins`), so not earlier
             ProofLog(self.proofs, self.task.epoch).record_within(proof, _PROOF_SECONDS)
 
 

@@ -1,8 +1,9 @@
 """Raw events in the sink: their projection in the JVM, and `EventsWriter`, which runs the lanes.
 
-Only the open tail of each source partition goes on to the next micro-batch, as files that are written once and a
-manifest for each micro-batch (`sink.manifest_log`). Several lanes always sort events first; one lane takes them in
-arrival order and checks the order (`writer.assembling`).
+Only the open tail of each source partition goes on to the next micro-batch: as files that the sink writes once, and as
+a manifest for each micro-batch (`sink.manifest_log`). For several lanes with labels of their own Spark always sorts
+events first. One lane, or lanes that share a label, take events in arrival order and check the order
+(`writer.assembling`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpe
 from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, decode, of_kind, why_to_sort
 from starrocks_txn_sink.writer.task import LaneTask
 
-STAGE: Final = "lanes"  # the assembler's name in metrics, in place of a stage's own name
+STAGE: Final = "lanes"  # in metrics, where a stage of the query has its own name
 OLDEST_LIMIT: Final = 20  # open source transactions that an event lists one by one
 _LANE_BYTES: Final = 4 << 20
 """Payload that is worth a lane of its own.
@@ -64,9 +65,10 @@ class _SchemaColumns:
 
 @dataclass(slots=True)
 class EventsWriter:
-    """Runs the micro-batches of one session; without a log each frame is independent (`StarRocksSink.write`).
+    """Runs the micro-batches of one session; without a `log` each frame is independent (`StarRocksSink.write`).
 
-    The first frame decides the `plan`, and at first whether events are sorted.
+    The first frame decides the `plan`. `sort` says whether Spark sorts the events of the next micro-batch; each
+    micro-batch may change it.
     """
 
     assembly: TransactionAssembly
@@ -76,8 +78,8 @@ class EventsWriter:
     plan: LanePlan | None = None
     sort: bool = False
     _kafka: KafkaSource | None = None
-    _row_bytes: float = 200.0  # of the last micro-batch; a guess for the first one
-    _kept: dict[bool, _SchemaColumns] = field(default_factory=dict)  # by whether events are sorted
+    _row_bytes: float = 200.0  # average in the last micro-batch; the first value is a guess
+    _kept: dict[bool, _SchemaColumns] = field(default_factory=dict)  # by `sort`
 
     @classmethod
     def open(
@@ -119,7 +121,7 @@ class EventsWriter:
         messages = self._run(frame, task, plan, before, now)
         why = why_to_sort(messages, task.options, "events")
         if why is None:
-            small = all(each.small for each in of_kind(messages, CarryOver))  # then the next one may be, too
+            small = all(each.small for each in of_kind(messages, CarryOver))  # the next one is probably small, too
             self.sort = _sorted_first(task.options, plan) or (self.sort and not small)
             return messages
         if plan.shared:
@@ -130,28 +132,28 @@ class EventsWriter:
         return self._run(frame, task, plan, before, now)
 
     def _run(self, frame: DataFrame, task: LaneTask, plan: LanePlan, before: Manifest, now: float) -> list[Message]:
-        planned = self._plan_kafka(frame, task, plan)
+        planned, log = self._plan_kafka(frame, task, plan), self.log
         ranges = planned.lanes if planned is not None else ()
         if ranges:
             rows, lines = frame.sparkSession.range(0, len(ranges), 1, len(ranges)), self.assembly.lines
         else:
             rows, lines = self._project(frame, task, plan)
-        relayed = self.log is not None and self.log.relays
+        relayed = log is not None and log.relays
         assembly = AssemblySpec(
             policy=self.assembly.policy,
             content=self.terms.encoder,
             now=now,
-            directory=self.log.directory if self.log is not None and not relayed else None,
-            stem=self.log.stem(task.batch_id) if self.log is not None else "frame",
+            directory=None if log is None or relayed else log.directory,
+            stem="frame" if log is None else log.stem(task.batch_id),
             carried=before.partitions,
-            inline=self.log.relay(before) if self.log is not None and relayed else before.inline,
+            inline=log.relay(before) if log is not None and relayed else before.inline,
             relayed=relayed,
             lines=lines,
             arrival_order=not self.sort,
             sortable=task.options.shuffle is not False and not ranges,
             small_rows=SMALL_ROWS,
             sentinel=not plan.shared,
-            marker=self.log.marker if self.log is not None else "",
+            marker="" if log is None else log.marker,
             ranges=ranges,
         )
         task = replace(task, at_end_only=not self.sort, keys=self.terms.keys, whole=bool(ranges))
@@ -165,7 +167,7 @@ class EventsWriter:
         return messages
 
     def _plan_kafka(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> PlannedRanges | None:
-        """The offsets that the lanes read themselves; None where Spark reads."""
+        """The offsets that the lanes read themselves; None if Spark reads the events."""
         lines = self.assembly.lines
         if lines is None or not self.assembly.reads_kafka or self.sort:
             return None
@@ -179,18 +181,17 @@ class EventsWriter:
         return self._kafka.plan(frame, plan.lanes, max(1, least))
 
     def _project(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> tuple[DataFrame, TxnEventLines | None]:
-        """The events of `frame` for the lanes, sorted or in arrival order, one Spark partition each; and how the lanes
-        parse them, None if they are parsed already.
+        """The events of `frame` with one Spark partition for each lane, and how the lanes parse them (None: parsed).
 
-        A sort needs source partition and position: if only the JSON has them, the raw values are parsed before it. Each
-        call of the JVM's planner costs milliseconds, in a small micro-batch more than the rows. So there are few calls,
-        and the parts that frames of one schema share are kept. Raises InputError for missing columns or wrong types.
+        Each call of the JVM's planner costs milliseconds, in a small micro-batch more than the rows. So the writer
+        keeps the parts of the projection that frames of one schema share. Raises InputError for missing columns or
+        wrong types.
         """
         lines, lanes, name_task = self.assembly.lines, plan.lanes, task.ownership is not None
-        if lines is not None and self.sort and not lines.placed:
+        if lines is not None and self.sort and not lines.placed:  # Spark sorts by what only the JSON has, so it parses
             keep = (EVENT_TIME,) if projection.event_time(frame) else ()
             frame, lines = parse_lines(frame, lines, keep, "parse_txn_events"), None
-        if self.log is None:  # independent frames may be of any Spark session
+        if self.log is None:  # batch writes may use different Spark sessions
             self._kept.clear()
         kept = self._kept.get(self.sort)
         if kept is None or kept.schema != frame.schema:
@@ -223,11 +224,12 @@ class EventsWriter:
         committed: bool,
         listener: Listener,
     ) -> None:
-        touched = _merge_partitions(carried)
+        """Publish the manifest after the micro-batch, then emit notices and counts."""
         inline = [item for each in carried for item in each.inline.items()]
-        after = before.with_batch(task.batch_id, self.log.query if self.log is not None else "", touched, inline)
-        late, flows, notices = expire(self.assembly.policy, after.partitions, now)
-        after = after.with_batch(after.batch, after.query, late, ())
+        query = self.log.query if self.log is not None else ""
+        after = before.with_batch(task.batch_id, query, _merge_partitions(carried), inline)
+        expired, flows, notices = expire(self.assembly.policy, after.partitions, now)
+        after = after.with_batch(after.batch, after.query, expired, ())
         if self.log is not None:
             if not committed:  # no lane has checked the owner, and a fenced run must not publish
                 check_still_owner(task.options, self.session)
@@ -241,9 +243,8 @@ class EventsWriter:
         if malformed:
             _log.warning("events.malformed", count=malformed, batch=task.batch_id)
         counts = {**counters.as_dict(), "oldest_open": oldest, "malformed": malformed}
-        query = task.checkpoint
-        fields = {"query": query, "name": f"{query}/{STAGE}", "counts": counts, "oldest": _oldest_open(after)}
-        listener(Event("assembler.counted", fields))
+        fields = {"query": task.checkpoint, "name": f"{task.checkpoint}/{STAGE}"}
+        listener(Event("assembler.counted", {**fields, "counts": counts, "oldest": _oldest_open(after)}))
 
 
 def check_still_owner(options: SinkOptions, session: Session) -> None:
@@ -254,7 +255,7 @@ def check_still_owner(options: SinkOptions, session: Session) -> None:
 
 
 def _sorted_first(options: SinkOptions, plan: LanePlan) -> bool:
-    """Whether events are sorted before any lane reads them."""
+    """Whether Spark always sorts events before a lane reads them."""
     if plan.shared:
         return False
     return options.shuffle is True or options.lane_count > 1 or always_sorted(options.features, assembled=True)

@@ -1,18 +1,19 @@
 """Batch frames as they are through the data source: no positions, no layout, any number of tasks, all or nothing.
 
-The tasks are the frame's own and load under one label (`coordinator.shared_label`): one process on the driver begins
-it before they start, and another one commits it when Spark has a message of every task. These rules make it right:
+The frame's own tasks load under one label (`coordinator.shared_label`). One process on the driver begins the label
+before the tasks start. Another process commits it when Spark has a message of every task. The write is right, because:
 
-- A task that was cut off brings no message. Spark's writer reads a task's output to its end, where the failure of the
-  rows' iterator is raised; the result of a killed task is dropped; and of several tries at a Spark partition the commit
-  coordinator lets one pass. So a write with all messages has all rows.
-- A try loads only after a claim: it begins a label of its own Spark partition, in the epoch of this write. The server
-  lets one begin pass, so a second try - another attempt, a stage that runs again, a speculative copy - loads nothing.
-  Claims stay open until the end of the write. They were begun after the shared label with the same `timeout`, so none
-  ends before it, and a leader that forgets claims has forgotten the shared label, too.
-- A second try reads its rows all the same. A failure of the source then shows as Spark's own error, and a speculative
-  copy lets the first try win. At its end it says that it was refused, and the write fails and is rolled back.
-- There is no ledger: a write has no position that could come again. Only this write commits its label, once.
+- Only a task that has read all of its rows sends a message. Spark reads a task's output to its end and there meets a
+  failure of the rows' iterator, drops the result of a killed task, and accepts one of several tries at a Spark
+  partition. So a write with all messages has all rows.
+- A try loads only after a *claim*: it begins a label that is named after the Spark partition and this write's epoch.
+  The server begins a label once, so a second try (another attempt, a stage that runs again, a speculative copy) loads
+  nothing. Claims stay open until the end of the write: they have the same `timeout` as the shared label and begin
+  later, and a leader that forgets the claims forgets the shared label, too.
+- A second try still reads its rows. If the source fails, Spark shows the source's error; if the second try is a
+  speculative copy, the first try can win. At its end the second try raises TaskRepeated: the write fails and is rolled
+  back.
+- There is no ledger, because the rows have no positions. Only this write commits its label, and only once.
 """
 
 from __future__ import annotations
@@ -61,15 +62,15 @@ except ImportError:
 BATCH_ID = "batch_id"
 _TABLE, _IDENTIFIER = "table", "starrocks.table.identifier"
 _TEXTS = (names.TABLE, names.ROW, names.OP, names.DATABASE)
-ABORT_SECONDS = 6.0  # Spark ends the other tasks of a failed job only after up to 4 s, and they may begin claims
-_CLAIM_SECONDS = 10.0  # for the rollback of all claims; the server ends what is left at `timeout`
+ABORT_SECONDS = 6.0  # Spark ends the other tasks of a failed job after up to 4 s; until then they may begin claims
+_CLAIM_SECONDS = 10.0  # for the rollback of all claims; the server ends the rest at `timeout`
 
 
 @dataclass(frozen=True, slots=True)
 class LaneMessage(datasource.WriterCommitMessage):
-    """A task's message to the end of the write on the driver: the lane's messages, once it has read all of its rows.
+    """A task's message to the process that ends the write: the lane's messages, after the task has read all its rows.
 
-    Lane 0 of a stream also brings `before`, the proof of what the take-over found: the process that made it has ended.
+    Lane 0 of a stream also brings the proof `before`, because the process of the take-over has ended by then.
     """
 
     lane: int
@@ -81,14 +82,14 @@ CommitMessages = Sequence[datasource.WriterCommitMessage | None]
 
 
 def collect_messages(messages: CommitMessages) -> tuple[list[LaneMessage], list[Message]]:
-    """The messages that tasks have sent, and the lanes' messages in them."""
+    """The messages of the tasks, and all lanes' messages in them."""
     sent = [message for message in messages if isinstance(message, LaneMessage)]
     return sent, [each for message in sent for each in message.messages]
 
 
 @dataclass(frozen=True, slots=True)
 class FrameRows:
-    """Makes lane rows of a task's batches: of typed columns with `route`, else of the columns table, row and op."""
+    """Makes lane rows of a task's Arrow batches: from typed columns with `route`, else from table, row and op."""
 
     encoder: PayloadEncoder
     route: ArrowRoute | None = None
@@ -122,7 +123,7 @@ def _texts(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 @dataclass(frozen=True)
 class PlainFrameWriter(datasource.DataSourceArrowWriter):
-    """Writes one batch frame as it is; made on the driver, where `begin` has begun the label of `task`."""
+    """Writes one batch frame as it is. The driver makes it with `begin`, which begins the label of `task`."""
 
     task: LaneTask
     rows: FrameRows
@@ -135,11 +136,11 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
         """
         table = _table_of(given)
         options = _options(given, typed=table is not None)
-        job = f"{options.job or 'write'}_frame"  # not that of a ledger, whose take-over would roll the label back
+        job = f"{options.job or 'write'}_frame"  # a take-over of a job in the ledger must not roll this label back
         session = open_session(options, "", job, "", typed_tables=[table] if table else ())
         columns = [name for name in schema.names if name != names.OP]
         routes = [] if table is None else [TableRoute(table, columns)]
-        # The time zone is no more than a name: times are judged over Arrow.
+        # Only `ArrowRoute` converts times here, and it takes the zone from the options.
         terms = TableTerms.of(routes, schema, options.timestamp_zone or "UTC", options, session.tables)
         _check_texts(schema, typed=bool(routes))
         number = microseconds()
@@ -183,17 +184,15 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
         for batch in batches:
             if not batch.num_rows:
                 continue
-            if not read:
-                refused = self._claim(lane)
-                if refused is not None:
-                    for _ in batches:
-                        pass
-                    raise refused
+            if not read and (refused := self._claim(lane)) is not None:
+                for _ in batches:  # to its end: an error of the source, or the first try, comes first
+                    pass
+                raise refused
             yield self.rows.lane_rows(batch, lane, read)
             read += batch.num_rows
 
     def _claim(self, lane: int) -> StarRocksSinkError | None:
-        """Claim the Spark partition `lane` for this try; the reason if that is refused."""
+        """Claim the Spark partition `lane` for this try; returns the error of a refused claim, else None."""
         options, clock = self.task.options, SystemClock()
         steps = begin(self._claim_label(lane), options.begin_headers())
         try:
@@ -201,7 +200,7 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
                 run(steps, resources.transport, clock, Deadline.after(options.batch_deadline, clock))
         except TooManyTransactions as full:
             return full
-        except BeginFailed as failed:  # the label is there, or no answer came
+        except BeginFailed as failed:  # the label exists, or no answer came
             return TaskRepeated(
                 f"Another try of Spark at its partition {lane} may have loaded rows: {failed.message}",
                 hint="The log of the executors has the error of the first try. Write the frame again; where tasks are "
@@ -214,7 +213,7 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
         return Label(task.options.database, next(labels(task.job, task.epoch, lane, task.batch_id, 0)))
 
     def _roll_back_claims(self, lanes: Sequence[int]) -> None:
-        """Roll back the claims, as far as the server answers: nothing is committed under them."""
+        """Roll back the claims of `lanes`, under which nothing is committed. Gives up if the server does not answer."""
         options, clock, rng = self.task.options, SystemClock(), random.Random()
         deadline = Deadline.after(_CLAIM_SECONDS, clock)
         with RESOURCES.lease(options) as resources:
@@ -229,7 +228,10 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
 
 
 def is_plain(schema: T.StructType, given: Mapping[str, str]) -> bool:
-    """Whether rows of `schema` say nothing of source transactions. Where `given` names a table they are its columns."""
+    """Whether a frame with `schema` is written as it is: it has no columns of source transactions or of a layout.
+
+    If `given` names a table, single such columns are columns of the table; only the whole set counts.
+    """
     marks, layout = set(names.TRANSACTION_COLUMNS), {names.PAYLOAD, names.ROW_NUMBER}
     if _table_of(given) is not None:
         return not any(each.issubset(schema.names) for each in (marks, layout))
@@ -263,7 +265,7 @@ def _options(given: Mapping[str, str], *, typed: bool) -> SinkOptions:
 
 
 def _check_texts(schema: T.StructType, *, typed: bool) -> None:
-    """Raise InputError unless the columns that the sink itself reads are there, and texts."""
+    """Raise InputError unless the frame has the columns that the sink itself reads, as texts."""
     missing = [] if typed else [name for name in (names.TABLE, names.ROW) if name not in schema.names]
     if missing:
         raise InputError(

@@ -1,14 +1,14 @@
-"""`run_forever`: a streaming query that is started again after it failed, in one process.
+"""`run_forever`: starts a streaming query again after each failure, in one process.
 
-The process stays, and with it the metrics endpoint, the page and Spark's session. Failures differ:
+The process keeps the metrics endpoint, the page and Spark's session. The kind of a failure decides:
 
-- *transient* ones (StarRocks or the network did not serve) pass: the query is started again, however often, with the
-  waits of a RestartPolicy;
-- *terminal* ones need a person: `run_forever` ends at once with ExitCode.TERMINAL;
-- *unknown* ones come from outside the sink (a source, a user's function, Spark): the query is started again until
-  `most_unknown` of them came without a micro-batch between them.
+- After a *transient* failure (StarRocks or the network did not serve) `run_forever` starts the query again, however
+  often, with the waits of a RestartPolicy.
+- A *terminal* failure needs a person, so `run_forever` ends at once with ExitCode.TERMINAL.
+- After an *unknown* failure, from outside the sink (a source, a user's function, Spark), `run_forever` starts the query
+  again, but at most `most_unknown` times without a micro-batch in between.
 
-Each failure is one block on standard error: cause, remedy, place, link, and the step that follows.
+Each failure becomes one block on standard error: cause, remedy, place, link, and the step that follows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from starrocks_txn_sink.sink import failures
 from starrocks_txn_sink.telemetry import get_logger
 
 _POLL_SECONDS: Final = 1.0  # between two looks at the stop signal while the query runs
-_NOISY: Final = (  # their lines repeat a failure that the block says; the executors of `local` log in this JVM
+_NOISY: Final = (  # these loggers repeat the failure in the block; the executors of `local` log in this JVM
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
     "org.apache.spark.scheduler.TaskSetManager",
     "org.apache.spark.executor.Executor",
@@ -174,7 +174,8 @@ def _verdict(failure: failures.Failure, *, hopeless: bool) -> ExitCode | None:
 def _run_once(
     start: Callable[[], Any], stop: threading.Event, stop_seconds: float, *, quiet: bool
 ) -> tuple[failures.Failure | None, bool]:
-    """Run the query to its end: its failure, None if it ended or was stopped; and whether it ended a micro-batch."""
+    """Run the query to its end. Returns its failure (None: it ended by itself or was stopped), and whether a
+    micro-batch ended."""
     query: Any = None
     with contextlib.ExitStack() as stack:
         try:
@@ -186,7 +187,7 @@ def _run_once(
         except Exception as error:
             if query is None and not _is_failure(error):
                 raise
-            failure = _failure_of(query, error)  # also where the query was stopped: it is not the next run's
+            failure = _failure_of(query, error)  # also after a stop: the next run must not find this failure
             return (None if stop.is_set() else failure), _has_progressed(query)
         except BaseException:  # a second signal: no query stays behind
             if query is not None:
@@ -204,7 +205,7 @@ def _await(query: Any, stop: threading.Event, stop_seconds: float) -> None:
 
 
 def _stop(query: Any, seconds: float) -> None:
-    """Stop the query, and wait for it at most so long: a call of the JVM that hangs must not keep the process."""
+    """Stop the query, and wait at most `seconds` for it, because a call of the JVM may hang."""
     thread = threading.Thread(target=_stop_quietly, args=(query,), name="starrocks-stop-query", daemon=True)
     thread.start()
     thread.join(seconds)
@@ -218,14 +219,14 @@ def _stop_quietly(query: Any) -> None:
 
 
 def _is_failure(error: Exception) -> bool:
-    """Whether an error of `start` is the sink's, Spark's, or one of the way to Spark's JVM; others are bugs in it."""
+    """Whether an error of `start` comes from the sink, Spark or the way to Spark's JVM. Others are bugs of `start`."""
     known = isinstance(error, (StarRocksSinkError, PySparkException, ConnectionError))
     return known or type(error).__module__.startswith("py4j")
 
 
 def _failure_of(query: Any, error: BaseException) -> failures.Failure:
-    """The failure of a query that `error` has ended: the sink's own record of it, or as much as the error says."""
-    with contextlib.suppress(Exception):  # the query's id cannot be asked any more when the JVM has ended
+    """The failure of a query that `error` has ended: the sink's record of it, or else what `error` says."""
+    with contextlib.suppress(Exception):  # without a JVM the query has no id
         if query is not None and (recorded := failures.FAILURES.take(str(query.id))) is not None:
             return recorded
     if isinstance(error, StarRocksSinkError):
@@ -238,11 +239,9 @@ def _failure_of(query: Any, error: BaseException) -> failures.Failure:
         return failures.Failure.of(named)
     _, found, cause = text.partition(_TERMINATED)
     plain = failures.Failure.of(error)
-    message = failures.cause_line(cause if found else text)
-    wrong = isinstance(error, (AnalysisException, IllegalArgumentException))  # the query is not valid as it is
-    return failures.Failure(
-        failures.SPARK, message, plain.advice, failures.FailureKind.TERMINAL if wrong else plain.kind
-    )
+    invalid = isinstance(error, (AnalysisException, IllegalArgumentException))  # the query itself is wrong
+    kind = failures.FailureKind.TERMINAL if invalid else plain.kind
+    return failures.Failure(failures.SPARK, failures.cause_line(cause if found else text), plain.advice, kind)
 
 
 def _has_progressed(query: Any) -> bool:
@@ -252,7 +251,7 @@ def _has_progressed(query: Any) -> bool:
 
 
 def _spark_has_ended() -> bool:
-    """Whether the JVM or its SparkContext is gone, so that no query can be started in this process."""
+    """Whether the JVM or its SparkContext has ended, so that this process can start no query."""
     if is_remote():
         return False
     context = SparkContext._active_spark_context
@@ -296,6 +295,6 @@ def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
 
 
 def _is_default(handler: Any) -> bool:
-    """Whether a handler is Python's or Spark's; Spark's calls its JVM in the middle of another call, and fails."""
+    """Whether a handler is Python's or Spark's. Spark's fails, because it calls the JVM inside of another call."""
     spark = getattr(handler, "__module__", None) == SparkContext.__module__
     return spark or handler in (signal.SIG_DFL, signal.default_int_handler)
