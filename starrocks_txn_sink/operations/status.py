@@ -1,7 +1,7 @@
-"""`starrocks-txn-sink status`: each job of a database as the server sees it, without its driver.
+"""`starrocks-txn-sink status`: the state of each job of a database, from the server, without the job's driver.
 
-Ledger, open labels and dead letters come from the query port; the lag is the distance to the ends of Kafka's
-partitions, if a broker is given. It reads only.
+Ledger, open labels and dead letters come from the query port. With a broker the command also shows the lag: the
+distance to the ends of Kafka's partitions. The command only reads.
 """
 
 import argparse
@@ -35,7 +35,7 @@ Ends = Callable[[Sequence[KafkaPartition]], Mapping[KafkaPartition, int]]
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """Last visible position of a source partition; `lag` counts the source's rows behind it, None if not known."""
+    """Last visible position of a source partition. `lag` counts the source's rows behind `position`; None: unknown."""
 
     partition: str
     position: int
@@ -47,9 +47,9 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """State of a job. `partitions` are the first ones: the largest lag or the oldest commit first.
+    """State of a job. `partitions` are the source partitions with the largest lags, or else with the oldest commits.
 
-    `positions` and `lag` are sums over all of its `partition_count` source partitions. Times are UTC, as text.
+    `positions` and `lag` are sums over all `partition_count` source partitions. Times are UTC, as text.
     """
 
     job: str
@@ -149,31 +149,31 @@ def _status(
     args: argparse.Namespace,
     ends: Ends | None,
 ) -> JobStatus:
-    read = {str(name): row for row in rows for _, kind, name, *_ in [row] if kind == POSITION}
-    lags = lags_of({name: int(row[3]) for name, row in read.items()}, args.topic, ends) if ends is not None else {}
+    read = [row for row in rows if row[1] == POSITION]
+    lags = lags_of({str(row[2]): int(row[3]) for row in read}, args.topic, ends) if ends is not None else {}
     partitions = [
-        PartitionStatus(name, int(row[3]), int(row[4] or 0), str(row[5]), str(row[7]), lags.get(name))
-        for name, row in read.items()
+        PartitionStatus(str(name), int(position), int(batch or 0), str(label), str(updated_at), lags.get(str(name)))
+        for _, _, name, position, batch, label, _, updated_at in read
     ]
     partitions.sort(key=lambda one: (-(one.lag or 0), one.committed_at, one.partition))
-    owner = next((row for row in rows if row[1] == DRIVER), None)
+    owner, since = next(((str(row[6]), str(row[7])) for row in rows if row[1] == DRIVER), ("", ""))
     return JobStatus(
         job,
-        max((one.committed_at for one in partitions), default=""),
-        max((one.batch for one in partitions), default=-1),
-        str(owner[6]) if owner else "",
-        str(owner[7]) if owner else "",
-        len(partitions),
-        sum(one.position for one in partitions),
-        partitions[: args.top],
-        labels,
-        dead_letter_rows,
-        sum(lags.values()) if lags else None,
+        last_commit=max((one.committed_at for one in partitions), default=""),
+        last_batch=max((one.batch for one in partitions), default=-1),
+        owner=owner,
+        owner_since=since,
+        partition_count=len(partitions),
+        positions=sum(one.position for one in partitions),
+        partitions=partitions[: args.top],
+        open_labels=labels,
+        dead_letter_rows=dead_letter_rows,
+        lag=sum(lags.values()) if lags else None,
     )
 
 
 def lags_of(positions: Mapping[str, int], topic: str | None, ends: Ends) -> dict[str, int]:
-    """Rows of Kafka behind each position, by source partition; others than `topic-number` and numbers are left out."""
+    """Kafka's rows behind each position, by source partition; for names `topic-number` and, with `topic`, numbers."""
     places: dict[str, KafkaPartition] = {}
     for name in positions:
         found = _PLACE.fullmatch(name)

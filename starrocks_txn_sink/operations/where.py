@@ -1,7 +1,7 @@
-"""The location of a source transaction: queries of ledger and log for one position, on the leader.
+"""`starrocks-txn-sink where`: whether a source transaction is visible, and under which label it was written.
 
-The ledger has the last visible position of each source partition; every position up to it is visible. The log has the
-labels. A position between two logged ends belongs to the source transaction with the next end.
+The ledger has the last visible position of each source partition; all positions up to this one are visible. The
+receipts' log has the labels. A position between two logged ENDs belongs to the source transaction of the later END.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import argparse
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -48,7 +48,7 @@ class LedgerPosition:
 
 @dataclass(frozen=True, slots=True)
 class LoggedSpan:
-    """Row of the log: the positions of a source partition that a label made visible."""
+    """Row of the receipts' log: the positions of a source partition that a label made visible."""
 
     first: int
     last: int
@@ -62,19 +62,24 @@ class LoggedSpan:
 
 @dataclass(frozen=True, slots=True)
 class LocatedPosition:
-    """Answer for a position. `span` is set for CONTAINED; `reached` is the ledger's row, None without one.
+    """Answer for a position. `reached` is the ledger's row for the source partition, None without one.
 
-    `upper` is set for VISIBLE: the position was visible at that time, perhaps earlier.
+    `span` is set for CONTAINED. `upper` is set for VISIBLE: the position was visible at that time, perhaps earlier.
+    `logged`: the receipts' log exists. `finished` is the server's time for the label. `known` has source partitions of
+    the job, to help with a wrong name.
     """
 
     status: PositionStatus
     reached: LedgerPosition | None
     span: LoggedSpan | None = None
     upper: str = ""
+    logged: bool = False
+    finished: str | None = None
+    known: Sequence[str] = ()
 
 
 def locate(position: int, reached: LedgerPosition | None, around: Sequence[LoggedSpan]) -> LocatedPosition:
-    """Locate `position`; `around` are its neighbours in the log: the first end at or above, the last end below."""
+    """Locate `position`; `around` are its neighbours in the log: the next END at or above it, the last END below."""
     if reached is None or position > reached.position:
         return LocatedPosition(PositionStatus.NOT_YET, reached)
     above = min((span for span in around if span.last >= position), key=lambda span: span.last, default=None)
@@ -94,7 +99,7 @@ def _reached(reader: LedgerReader, job: str, partition: str) -> LedgerPosition |
 
 
 def _spans_around(reader: LedgerReader, job: str, partition: str, position: int) -> list[LoggedSpan]:
-    """Rows of the log next to `position`: the first that ends at or above it, the last that ends below."""
+    """Rows of the log next to `position`: the first row that ends at or above it, the last row that ends below it."""
     found = []
     for sign, order in ((">=", "ASC"), ("<", "DESC")):
         sql = f"{_SPAN} {sign} %s ORDER BY last_position {order} LIMIT 1"
@@ -126,19 +131,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look the position up, print the answer and return the exit code."""
     options = command_line.server_options(args, database=args.database, job=args.job)
     found = look_up(options, args.partition, args.position, args.deadline)
     command_line.print_lines(
         [json.dumps(json_document(found))] if args.json else text_lines(found, args.partition, args.position)
     )
-    return 1 if found["place"].status is PositionStatus.NOT_YET else 0
+    return 1 if found.status is PositionStatus.NOT_YET else 0
 
 
-def look_up(options: SinkOptions, partition: str, position: int, seconds: float) -> dict[str, Any]:
-    """Look a position up: `place`, `logged` (the log exists), `finished` (the server's time), `known`.
-
-    `known` are up to 20 source partitions of the job, to help with a wrong name.
+def look_up(options: SinkOptions, partition: str, position: int, seconds: float) -> LocatedPosition:
+    """Look a position up on the leader.
 
     Raises UnknownJob, and StarRocksSinkError if the leader does not answer or the ledger does not exist.
     """
@@ -149,46 +151,43 @@ def look_up(options: SinkOptions, partition: str, position: int, seconds: float)
         if LEDGER_TABLE not in tables:
             raise JobLedgerMissing(f"The table {LEDGER_TABLE} does not exist in {database}.")
         logged = LOG_TABLE in tables
-        reached = _reached(reader, job, partition)  # before the log, which a commit writes together with the ledger
+        reached = _reached(reader, job, partition)  # read before the log: a commit writes both, so the log is as new
         place = locate(position, reached, _spans_around(reader, job, partition, position) if logged else [])
         finished = _finish_time(reader, place.span.label) if place.span else None
         known = [str(row[0]) for row in reader.rows(_PARTITIONS, job)] if reached is None else []
         if reached is None and not known and job not in (jobs := reader.jobs()):
             raise UnknownJob.among(job, database, jobs)
-    return {"place": place, "logged": logged, "finished": finished, "known": known}
+    return replace(place, logged=logged, finished=finished, known=known)
 
 
-def json_document(found: dict[str, Any]) -> dict[str, Any]:
-    place = found["place"]
+def json_document(place: LocatedPosition) -> dict[str, Any]:
     return {
         "standing": place.status.value,
         "span": asdict(place.span) if place.span else None,
-        "visible_since": found["finished"],
+        "visible_since": place.finished,
         "visible_at_the_latest": place.upper or None,
         "ledger": asdict(place.reached) if place.reached else None,
-        "log": found["logged"],
-        "known_partitions": found["known"],
+        "log": place.logged,
+        "known_partitions": place.known,
     }
 
 
-def text_lines(found: dict[str, Any], partition: str, position: int) -> Iterator[str]:
-    """The answer as text."""
-    place = found["place"]
+def text_lines(place: LocatedPosition, partition: str, position: int) -> Iterator[str]:
     what = f"{partition}, position {position}"
     if place.reached is None:
         yield f"{what}: not yet; nothing of this source partition is visible."
-        if found["known"]:
-            yield f"The ledger has: {', '.join(found['known'])}"
+        if place.known:
+            yield f"The ledger has: {', '.join(place.known)}"
         return
     ledger = f"the ledger is at {place.reached.position} since {place.reached.since} (label {place.reached.label})"
     if place.status is PositionStatus.NOT_YET:
         yield f"{what}: not yet; {ledger}."
     elif place.span is not None:
         span = place.span
-        since = f"visible since {found['finished']} (the server's time)" if found["finished"] else "visible"
+        since = f"visible since {place.finished} (the server's time)" if place.finished else "visible"
         yield f"{what}: contained in label {span.label}, {since}, loaded at {span.since} UTC."
         yield f"  positions {span.first} to {span.last}, {span.rows} rows into {span.tables}"
         yield f"  micro-batch {span.batch}, lane {span.lane}"
     else:
-        why = "the log starts later" if found["logged"] else "no receipts are logged (option receipts_log)"
+        why = "the log starts later" if place.logged else "no receipts are logged (option receipts_log)"
         yield f"{what}: visible, at or before {place.upper} UTC; {why}; {ledger}."

@@ -23,15 +23,14 @@ _MEGABYTE = 1_000_000
 _PADDING = "x" * 24
 _ROWS_A_PIECE = 10_000
 _WRITER_TABLES = ("upserts", "events")
-_BASE = 1_000_000
+_BASE = 1_000_000  # the first key of the writer's rows
 _ENOUGH_SAMPLES, _ENOUGH_COMMITS = 20, 3  # fewer do not show that nothing is torn
-_LONGER = 30.0  # seconds at most that a slow server gets for that, beyond the terms
-"""Keys of the writer's rows begin here."""
+_LONGER = 30.0  # seconds that a slow server gets for these samples and commits, beyond the terms
 
 
 @CHECKS.expects("read.followers", "Followers show a commit soon.", "6.5", "10.11")
 def check_followers(stage: Stage) -> Evidence:
-    """How soon each follower shows a commit, by its own connection."""
+    """Measure over a connection to each follower how soon the follower shows a commit."""
     followers = _followers(stage)
     if not followers:
         return left_out("the cluster shows no follower that options allow")
@@ -79,7 +78,7 @@ def _followers(stage: Stage) -> list[Address]:
 
 @dataclass(slots=True)
 class Writer:
-    """Commits one row into each of two tables again and again, the same number of them, until `stop`."""
+    """Commits transactions with one row for each of two tables, one after the other, until `stop`."""
 
     stage: Stage
     commits: int = 0
@@ -102,7 +101,7 @@ class Writer:
 
 @CHECKS.expects("read.torn", "One SELECT over two tables sees a commit in both or in none.", "4.11", "10.2")
 def check_torn(stage: Stage) -> Evidence:
-    """Two readers while a writer commits: as a session is by default, and with the database's lock."""
+    """Run two readers while a writer commits, one with default settings and one with the database's lock."""
     plain, locked, commits = _watch(stage)
     stage.locked_reader = locked, commits
     return _judge_torn(plain, commits, "Readers that must not see half of a commit run: SET cbo_use_lock_db = true.")
@@ -110,7 +109,7 @@ def check_torn(stage: Stage) -> Evidence:
 
 @CHECKS.expects("read.torn_locked", "With cbo_use_lock_db it always does.", "4.11", "10.2")
 def check_torn_locked(stage: Stage) -> Evidence:
-    """The second of the two readers, which ran at the same time as the first."""
+    """Judge the reader with the lock, which `check_torn` has run."""
     if stage.locked_reader is None:
         raise Surprise("the readers did not run")
     advice = "On this release not even cbo_use_lock_db helps: let such readers read one table only."
@@ -133,12 +132,9 @@ def _judge_torn(auditor: Auditor, commits: int, advice: str) -> Evidence:
 
 
 def _watch(stage: Stage) -> tuple[Auditor, Auditor, int]:
-    """Write and read for the terms' seconds: the reader without and the one with the lock, and the commits."""
-    tables = " + ".join(
-        f"{'' if place == 0 else '-'}(SELECT count(*) FROM {stage.full(table)} WHERE id >= {_BASE})"
-        for place, table in enumerate(_WRITER_TABLES)
-    )
-    audit = Audit(f"SELECT * FROM (SELECT {tables} AS ahead) t WHERE ahead <> 0", interval=0.001)
+    """Write and read for the seconds of the terms; returns the readers without and with the lock, and the commits."""
+    one, other = (f"(SELECT count(*) FROM {stage.full(table)} WHERE id >= {_BASE})" for table in _WRITER_TABLES)
+    audit = Audit(f"SELECT * FROM (SELECT {one} - {other} AS ahead) t WHERE ahead <> 0", interval=0.001)
     writer, clock = Writer(stage), stage.clock
     readers = [AuditConnection(stage.options, lock_database=locked) for locked in (False, True)]
     plain, locked = (Auditor(audit, reader, clock) for reader in readers)
@@ -161,11 +157,12 @@ def _watch(stage: Stage) -> tuple[Auditor, Auditor, int]:
 
 
 def _let_run(stage: Stage, writer: Writer, auditor: Auditor, deadline: Deadline) -> None:
-    told = 0.0
+    """Wait until `deadline`, or until the writer ends."""
+    next_line = stage.terms.seconds - 5.0
     while not deadline.expired() and not writer.stop.is_set():
         writer.stop.wait(min(0.5, deadline.remaining()))
-        if deadline.remaining() <= stage.terms.seconds - told - 5.0:
-            told += 5.0
+        if deadline.remaining() <= next_line:
+            next_line -= 5.0
             stage.tell(
                 f"read.torn: {deadline.remaining():.0f} s to go, {writer.commits} commits, {auditor.samples} samples, "
                 f"{auditor.violations} torn"
@@ -173,7 +170,7 @@ def _let_run(stage: Stage, writer: Writer, auditor: Auditor, deadline: Deadline)
 
 
 def _let_run_on(writer: Writer, auditors: Sequence[Auditor], deadline: Deadline) -> None:
-    """Until enough was read and written to judge, or `deadline`; a reader that fails is not waited for."""
+    """Wait for enough samples and commits, at most until `deadline`; do not wait for a reader that failed."""
     while not deadline.expired() and not writer.stop.is_set():
         read = all(auditor.samples >= _ENOUGH_SAMPLES or auditor.last_error for auditor in auditors)
         if read and writer.commits >= _ENOUGH_COMMITS:
