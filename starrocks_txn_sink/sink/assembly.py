@@ -79,7 +79,7 @@ class TransactionAssembly:
 
     @property
     def reads_kafka(self) -> bool:
-        """Whether the lanes read Kafka themselves."""
+        """Whether the lanes read Kafka themselves, without Spark."""
         return self.lines is not None and self.lines.reader == "librdkafka"
 
     @property

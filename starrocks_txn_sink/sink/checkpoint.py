@@ -1,15 +1,16 @@
 """The folder of a query's checkpoint, for files of the sink next to Spark's own.
 
-A local checkpoint is a folder for Python on driver and executors alike (`FileDirectory`). Any other one is reached as
-Spark reaches it: by Hadoop's FileSystem in the driver's JVM, with Hadoop's configuration (`HadoopDirectory`). Python on
-the executors has neither, so the driver brings the lanes what they need of it (`sink.manifest_log`).
+If the checkpoint is local, Python on driver and executors uses it as a folder (`FileDirectory`). Otherwise the driver
+uses it as Spark does, through Hadoop's FileSystem in its JVM (`HadoopDirectory`). Executors have no JVM for Python, so
+the driver sends the lanes the files that they need (`sink.manifest_log`).
 
-**Proofs.** After each micro-batch the session's knowledge goes into a file next to Spark's logs:
+**Proofs.** After each micro-batch that has news, the driver writes the session's knowledge into a file:
 
-    visible/{batch}-{epoch}.json    of the newest micro-batches with news
+    visible/{batch}-{epoch}.json    kept for the newest micro-batches
 
-A proof is a lower bound, so a missing or older file is no error, and none is awaited: a thread writes them. The next
-run of the query compares the ledger with them, and learns the skips of replayed rows (`rows.segments`).
+A proof is a lower bound, so a missing or an older file is no error. Therefore a thread writes the files, and no commit
+waits for it. The next run of the query compares the ledger with the proofs, and reads from them which replayed rows it
+skips (`rows.segments`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from starrocks_txn_sink.writer.messages import LaneReport
 
 FOLDER: Final = "starrocks_txn_sink"
 VISIBLE: Final = "visible"
-_KEPT: Final = 2  # the newest one may be the one of a micro-batch that Spark repeats
+_KEPT: Final = 2  # Spark may repeat the micro-batch of the newest proof, which then needs the one before
 
 _log = get_logger("assembler")
 _log_proofs = get_logger("continuity")
@@ -70,7 +71,7 @@ class HadoopDirectory:
                     if not system.rename(hidden, path):
                         raise StateNotWritten(f"The assembling lanes cannot write their state: no rename to {path}.")
             except BaseException:
-                with contextlib.suppress(Py4JError):  # or a full file system would stay full
+                with contextlib.suppress(Py4JError):  # half a file would keep a full file system full
                     system.delete(hidden, False)
                 raise
 
@@ -106,7 +107,7 @@ class HadoopDirectory:
 
 @contextlib.contextmanager
 def _typed(kind: type[StarRocksSinkError], verb: str) -> Iterator[None]:
-    """Errors of the JVM as errors of `kind` with their reason, a missing file as FileNotFoundError."""
+    """Raise errors of the JVM as errors of `kind` with the JVM's reason, and a missing file as FileNotFoundError."""
     try:
         yield
     except Py4JJavaError as error:
@@ -146,16 +147,16 @@ def checkpoint_root(frame: DataFrame, query: str) -> str | None:
         number = context._jvm.java.util.UUID.fromString(query)
         running = session.sharedState().activeStreamingQueries().get(number)
         return None if running is None else str(running.resolvedCheckpointRoot())
-    except Exception:  # py4j's errors differ between versions of Spark; the caller asks for a state_dir
+    except Exception:  # py4j's errors differ between versions of Spark; callers handle None
         _log.debug("checkpoint.not_found", exc_info=True)
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Positions of `job` by source partition that were visible after micro-batch `batch`.
+    """The `positions` of `job` by source partition that were visible after micro-batch `batch`.
 
-    `accepted` are the acceptances that its driver knew.
+    `accepted` are the tokens of `recover --accept-ledger` that the driver knew then.
     """
 
     job: str
@@ -182,9 +183,9 @@ class Proof:
 
 @dataclass(slots=True)
 class ProofLog:
-    """One run's view of the files in the query's directory.
+    """One run's view of the proofs in the query's directory.
 
-    Never raises: a file system may be one that Spark can write and this process cannot, and no proof refuses nothing.
+    Never raises: without proofs, as on a file system that only Spark can reach, the ledger counts as it is.
     """
 
     directory: StateDirectory
@@ -194,7 +195,7 @@ class ProofLog:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def read(self, seconds: float = 10.0) -> list[Proof]:
-        """All proofs that are there, of any run, the newest last; none if that takes longer than `seconds`."""
+        """The proofs of all runs, the newest last; none if the reading takes longer than `seconds`."""
         found: list[Proof] = []
         run_with_timeout([lambda: found.extend(self._read())], seconds)
         return list(found)
@@ -208,21 +209,21 @@ class ProofLog:
         return found
 
     def has_own(self) -> bool:
-        """Whether a proof of this very run is there; False where the files cannot be read."""
+        """Whether there is a proof of this run; False if the files cannot be read."""
         names: list[str] = []
         with log_failure("read"):
             names = self.directory.names(VISIBLE)
         return any(name.endswith(f"-{self.epoch}.json") for name in names)
 
     def record(self, proof: Proof) -> None:
-        """Write `proof` in a thread, soon; a newer one replaces one that still waits."""
+        """Write `proof` in a thread, soon. It replaces an older proof that still waits for the thread."""
         with self._lock:
             self._next, idle = proof, not self._writing
             if idle:
                 self._writing = start_thread(self._write_waiting) is not None
 
     def record_within(self, proof: Proof, seconds: float) -> None:
-        """Write `proof` and wait for it, at most `seconds`: for a process that ends."""
+        """Write `proof`, and wait at most `seconds` for it, because the process ends afterwards."""
         run_with_timeout([partial(self.write, proof)], seconds)
 
     def _write_waiting(self) -> None:
@@ -242,7 +243,7 @@ class ProofLog:
             self.directory.write(f"{VISIBLE}/{name}", proof.to_json())
             names = sorted(self.directory.names(VISIBLE))
             older, newer = [each for each in names if each < name], [each for each in names if each > name]
-            for each in [*older[: 1 - _KEPT], *newer]:  # newer ones are of micro-batches whose numbers start again
+            for each in [*older[: 1 - _KEPT], *newer]:  # a higher number is older: the query has gone back
                 self.directory.delete(f"{VISIBLE}/{each}")
 
 

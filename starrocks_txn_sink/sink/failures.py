@@ -1,18 +1,18 @@
-"""Failures of micro-batches: an outage is waited out; any other becomes one typed error and one block for people.
+"""Failures of micro-batches: the driver waits during an outage, and turns any other failure into one typed error.
 
 Spark gives the driver of a failed query a text: the lane's traceback several times, the JVM's frames, a query plan. The
 lane's code, message and advice come in the report that the lane's error carries (`writer.messages`). So the driver
-raises the lane's own error again, and only that goes back to Spark. `FAILURES` keeps the last failure of each query in
-this process: `run_forever` decides by it. The text of Spark's exception is read on Spark Connect only, where the sink
-works in another process.
+raises the lane's own error again, and Spark gets nothing else. The driver reads the text of Spark's exception only if
+there is no report: for a row that the JVM refuses, for a stage, and on Spark Connect, where the sink works in another
+process. `FAILURES` keeps the last failure of each query in this process, and `run_forever` decides by that failure.
 
-The block is printed to standard error after Spark's own lines, so it is the last thing to read: at the end of the
-process, when `run_forever` takes the failure, or, without it, _DELAY seconds later.
+People get one block of lines on standard error. It comes after Spark's own lines, so that people read it last: when
+`run_forever` takes the failure, or else _DELAY seconds after the failure, or at the end of the process.
 
-**Outages.** An outage of StarRocks is a pause: the driver waits and writes the micro-batch again, until
-`batch_deadline`. A lane repeats a StarRocks transaction from memory, `max_attempts` times within seconds; then it fails
-its task. Leader elections, rolling upgrades and full backends take minutes. So the driver opens a new session and runs
-the lanes again, as a restart of the query would: the take-over and the ledger keep repeated rows out.
+**Outages.** During an outage of StarRocks the driver waits and writes the micro-batch again, until `batch_deadline`. A
+lane repeats a StarRocks transaction from memory, `max_attempts` times within seconds, and then fails its task. But
+leader elections, rolling upgrades and full backends take minutes. So the driver opens a new session and runs the lanes
+again, as a restart of the query would: the take-over and the ledger keep repeated rows out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from starrocks_txn_sink.rows.columns import KEYLESS_ADVICE, NO_PRIMARY_KEY, REFU
 from starrocks_txn_sink.telemetry import Event, LatestValues, Listener
 from starrocks_txn_sink.writer.messages import LaneReport, attached_report, read_envelope
 
-_DELAY: Final = 2.0  # seconds: Spark logs a failed query within one
+_DELAY: Final = 2.0  # seconds: Spark logs a failed query within one second
 _LONGEST: Final = 600  # characters of a line of the block
 _QUERIES: Final = 100  # queries whose last failure is kept
 _PAGES: Final = "docs/operations/errors"
@@ -65,7 +65,7 @@ _KNOWN: Final = {
     "No resolvable bootstrap urls": _NO_BROKER,
     "Timed out waiting for a node assignment": _NO_BROKER,
 }
-"""Advice for what a first start meets most often, by a part of the exception's text."""
+"""Advice for the most frequent failures of a first start, by a part of the exception's text."""
 
 
 class FailureKind(Enum):
@@ -88,7 +88,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException, *, settles_doubts: bool = False, **place: Any) -> Failure:
-        """The failure that `error` says. With `settles_doubts` a restart finds the outcome of an open commit."""
+        """The failure that `error` describes. `settles_doubts`: a restart finds the outcome of an unknown commit."""
         if not isinstance(error, StarRocksSinkError):
             text = text_of(error)
             advice = next((advice for part, advice in _KNOWN.items() if part in text), _SPARK_ADVICE)
@@ -129,7 +129,7 @@ def error_link(code: str) -> str:
 
 
 def error_in_text(text: str) -> StarRocksSinkError | None:
-    """The sink's error in the text of an exception of Spark's, for drivers that see nothing but the text."""
+    """The sink's error in the text of Spark's exception, for a driver that has only the text; None without one."""
     report = read_envelope(text)
     if report is not None and (made := report.lane_error()) is not None:
         return made
@@ -150,7 +150,7 @@ def refused_row(text: str) -> errors.InputError | None:
 
 
 def own_error(error: BaseException, report: LaneReport | None) -> StarRocksSinkError | None:
-    """The sink's error behind `error`: itself, that of a lane, of the JVM that refused a row, or of a stage."""
+    """The sink's error behind `error`: itself, a lane's, a stage's, or the JVM's refusal of a row; None for others."""
     if isinstance(error, StarRocksSinkError):
         return error
     text = text_of(error)
@@ -158,13 +158,13 @@ def own_error(error: BaseException, report: LaneReport | None) -> StarRocksSinkE
 
 
 def lane_report(error: BaseException) -> LaneReport | None:
-    """The report of the lane behind `error`: the one that it carries, or else the one in Spark's text."""
+    """The report of the lane that failed with `error`: attached to `error`, or else in Spark's text."""
     return attached_report(error) or read_envelope(text_of(error))
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an error; empty if the JVM that has it is gone."""
-    with contextlib.suppress(Exception):  # a JVM error fetches its text from the JVM, which may have ended
+    """The text of an error; empty for a JVM error whose JVM has ended."""
+    with contextlib.suppress(Exception):  # a JVM error fetches its text from the JVM
         return str(error)
     return ""
 
@@ -213,14 +213,14 @@ class FailureBoard:
             self.last.pop(query, None)
 
     def take(self, query: str) -> Failure | None:
-        """The last failure of `query`, which the caller prints; None without one."""
+        """Return the last failure of `query` (None without one), and leave the printing to the caller."""
         with self._guard:
             self._waiting.pop(query, None)
             return self.last.pop(query, None)
 
     @contextlib.contextmanager
     def reserve(self, query: str) -> Iterator[None]:
-        """Within it the caller takes the failures of `query`, so no timer prints them."""
+        """Keep the timer from printing failures of `query`, because the caller takes them."""
         with self._guard:
             self._reserved.add(query)
         try:
@@ -237,7 +237,7 @@ class FailureBoard:
         print_block(failure)
 
     def print_waiting(self) -> None:
-        """Print the blocks that nobody has taken; called at the end of the process."""
+        """Print the blocks that are still waiting, at the end of the process."""
         with self._guard:
             waiting, self._waiting = self._waiting, {}
         for failure in waiting.values():
@@ -260,13 +260,13 @@ Result = TypeVar("Result")
 
 LOG_SECONDS: Final = 30.0
 _BACKOFF: Final = Backoff(first=0.5, longest=10.0)
-_SLICE: Final = 1.0  # seconds between two looks at the query: a stop must not wait for the backoff
+_SLICE: Final = 1.0  # seconds of sleep at a time, so that a stop of the query does not wait for the backoff
 
 
 def outage_of(error: BaseException) -> tuple[str, LaneReport | None] | None:
-    """Code of an error that a later try may not meet, and the failed lane's report if there is one; None for others.
+    """The code of an outage, and the report of the failed lane if there is one; None if `error` is no outage.
 
-    Of a lane's error Spark gives the driver only the text, so its code comes from the report.
+    Spark gives the driver only the text of a lane's error, so the code of such an error comes from the report.
     """
     report = lane_report(error)
     code = error.code if isinstance(error, StarRocksSinkError) else report.error if report is not None else ""
@@ -277,18 +277,15 @@ _AFTER_BEGIN: Final = (errors.TooManyTransactions, errors.LoadFailed, errors.Com
 
 
 def has_begun(error: BaseException) -> bool:
-    """Whether StarRocks had answered the job before it met this outage, so that the addresses are right.
-
-    A lane under a shared label, whose report has the time of its failure, loads only what the driver has begun. Where
-    no connection can be made, a load must have passed: the first one may be the first that goes to a backend.
-    """
+    """Whether `error` is an outage after StarRocks had answered the job, so that the addresses are right."""
     met = outage_of(error)
     if met is None:
         return False
     code, report = met
     passed = {name for name, status, _ in report.requests if status == "OK"} if report is not None else set()
-    if code == errors.NotSent.code:
+    if code == errors.NotSent.code:  # without a connection only a load proves that the backends' addresses are right
         return "load" in passed
+    # `failed_at` is set by a lane under a shared label, which runs only after the driver has begun the label.
     begun = bool(passed) or (report is not None and report.failed_at > 0)
     return begun or issubclass(errors.class_of(code), _AFTER_BEGIN)
 
@@ -302,11 +299,12 @@ def wait_out(
     stopped: Callable[[], bool],
     clock: Clock | None = None,
 ) -> Result:
-    """Call `write`, which has `failed`, until it meets no outage; its last error after `deadline`, or once the query is
-    `stopped`.
+    """Call `write` again until it succeeds; `failed` is the error of the first call.
 
-    Emits `outage.met` for each failed try, `outage.waiting` at the first one and then about every LOG_SECONDS, and
-    `outage.ended`, all with `place`, the `code` and the `seconds` since the first failure.
+    Raises the last error if it is no outage, after `deadline`, and once the query is `stopped`.
+
+    Emits `outage.met` for each failed try, `outage.waiting` for the first one and then about every LOG_SECONDS, and
+    `outage.ended`: all with `place` and the `seconds` since the first failure, the first two also with the `code`.
     """
     clock = clock or SystemClock()
     rng = random.Random()

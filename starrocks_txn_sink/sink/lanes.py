@@ -1,8 +1,8 @@
 """The driver's part of a micro-batch whose lanes load under one label (`coordinator.shared_label`).
 
-It begins the label, has Spark run the lanes, and commits when all of them have returned. A failure of the server's, and
-a task that Spark ran twice, cost a new label and another run of the lanes: they read their source again, because no
-lane keeps rows that it has sent.
+The driver begins the label, has Spark run the lanes, and commits when all lanes have returned. After a failure of the
+server, or after Spark has run a task twice, the driver begins a new label and runs the lanes again. The lanes then read
+their source again, because no lane keeps rows that it has sent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RunLanes = Callable[[LaneTask], list[Message]]
 """Runs the lanes of a micro-batch as one Spark job and returns their messages."""
 
 _log = get_logger("sink")
-_NUMBERS: Final = itertools.count()  # of the labels of this process: a micro-batch that comes again takes others
+_NUMBERS: Final = itertools.count()  # in the labels of this process: a repeated micro-batch needs new labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class LanePlan:
     def of(cls, frame: DataFrame, options: SinkOptions, *, positioned: bool, direct: bool = False) -> LanePlan:
         """The plan for frames like `frame`; `positioned` rows belong to source partitions.
 
-        Unless the user says how many lanes, there are as many as cores, if each source partition is known to be in one
-        task: so it is with Kafka's, and of rows without positions nothing has to be known. Lanes that read the source
-        themselves (`direct`) share a label even if there is one of them: it needs no last row of Spark's.
+        Unless the user sets `lanes`, there is a lane for each core, or one lane if a source partition may be spread
+        over several tasks. Partitions of Kafka never are, and rows without positions have no source partition. Lanes
+        that read the source themselves (`direct`) share a label even if there is only one lane.
 
-        Raises OptionError if the options leave no other way than a shared label, and it is not possible.
+        Raises OptionError if the options require a shared label and the frame does not allow it.
         """
         if options.lanes == 1 and not direct:
             return cls(1)
@@ -81,7 +81,7 @@ class LanePlan:
 
 
 def refuse_own_labels(options: SinkOptions, why: str) -> None:
-    """Raise OptionError if the options allow nothing but a shared label, which is not possible."""
+    """Raise OptionError if the options require a shared label, which the frame does not allow: `why`."""
     if Feature.SHARED_LABEL in options.features:
         option = "shuffle" if options.transactions is Transactions.AUTO else "transactions"
         raise OptionError(
@@ -120,10 +120,10 @@ def follows_a_shuffle(frame: DataFrame) -> bool:
 
 
 def run_shared(task: LaneTask, run_lanes: RunLanes) -> list[Message]:
-    """Run the lanes of a micro-batch and commit what they have loaded under one label, over as many labels as it takes.
+    """Run the lanes of a micro-batch and commit their loads under one label; each attempt takes a new label.
 
-    Returns the receipt, and the reports and CarryOvers of the lanes; or OrderViolations if the rows must be sorted
-    first, after the label was rolled back. Raises the error of the step, or of the lane, that failed last.
+    Returns the receipt, and the reports and CarryOvers of the lanes. If the rows must be sorted first, rolls the label
+    back and returns OrderViolations. Raises the error of the last attempt.
     """
     options, clock, rng = task.options, SystemClock(), random.Random()
     deadline, backoff = Deadline.after(task.time_limit, clock), limits(options).backoff
@@ -148,7 +148,7 @@ def run_shared(task: LaneTask, run_lanes: RunLanes) -> list[Message]:
 
 
 class LabelAttempt:
-    """One label, that of `task`: begin, the lanes' run, commit. A failure rolls it back."""
+    """One attempt under the label of `task`: begin, run of the lanes, commit. A failure rolls the label back."""
 
     def __init__(
         self, task: LaneTask, resources: WorkerResources, rng: random.Random, deadline: Deadline, tries: int
@@ -175,18 +175,18 @@ class LabelAttempt:
         )
 
     def run(self, run_lanes: RunLanes) -> list[Message]:
-        """The messages as of `run_shared`; raises the first failure after the label was rolled back."""
+        """Begin, run the lanes and commit; returns as `run_shared`. Raises the first failure, after the rollback."""
         self.begin()
         with self._rolling_back():
             messages = run_lanes(self._task)
         return self.finish(messages)
 
     def begin(self) -> None:
-        with self._rolling_back():  # without an answer the label may be there all the same
+        with self._rolling_back():  # the server may have begun the label although its answer was lost
             self._perform(BeginAction(self._label))
 
     def finish(self, messages: Sequence[Message]) -> list[Message]:
-        """Judge the lanes' messages and commit what the lanes have loaded; result and errors as of `run`."""
+        """Judge the messages of the lanes and commit their loads; returns and raises as `run`."""
         with self._rolling_back():
             self.reports += of_kind(messages, LaneReport)
             violations = judge(messages, self._task)
@@ -210,7 +210,7 @@ class LabelAttempt:
             raise
 
     def _conclude(self, shares: Sequence[shared_label.LaneShare]) -> list[Receipt]:
-        """Commit, unless all rows were in StarRocks already, or wait for their END."""
+        """Commit. Without a load, roll back: all rows were in StarRocks already, or their END has not come."""
         loaded = [one for share in shares for one in share.loaded]
         with self._rolling_back():
             unpositioned = self._unpositioned(shares)
@@ -247,11 +247,12 @@ class LabelAttempt:
 
 
 def judge(messages: Sequence[Message], task: LaneTask) -> list[OrderViolation]:
-    """Why the rows have to be sorted first; empty if the label can be committed.
+    """Why Spark has to sort the rows first; empty if the label can be committed. Raises the failure of a lane.
 
-    A source transaction that two tasks read in part looks torn in both, so the lanes' errors about the input are no
-    verdict, unless the options leave no other way. Otherwise raises the failure that explains the most: one that no
-    repetition cures, then the first one. A lane that fails rolls the label back, so the others fail soon after it.
+    A source transaction that is split over two tasks looks torn in both. So a lane's error about the input is a reason
+    to sort, unless the options forbid a sort. Of several failures this raises the one that explains the most: first one
+    that a retry cannot repair, then the earliest. The lane that fails first rolls the label back, and the other lanes
+    fail only because of that.
     """
     failures = [(report, _error_of(report)) for report in of_kind(messages, LaneReport) if report.error]
     violations = of_kind(messages, OrderViolation)

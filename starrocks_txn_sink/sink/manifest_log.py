@@ -4,11 +4,11 @@
     rows/{generation}-{epoch}-{batch}-…         the rows they name
     owners/{generation}-{epoch}                 one for each run of the query that was ever opened
 
-Micro-batch N reads the manifest of N-1 exactly. Its own is published after all lanes have committed and before
-`foreachBatch` returns: it exists before Spark marks the micro-batch as done. The ledger's positions do the rest, so no
-second commit protocol is needed. A run of the query takes the next *generation* when it opens the log. If two runs
-publish for one micro-batch (the older one was paused and woke up), the younger manifest counts, and no run deletes
-files of a younger one.
+Micro-batch N reads the manifest of N-1. It publishes its own manifest after all lanes have committed and before
+`foreachBatch` returns, so the manifest exists before Spark marks N as done. If the process dies between commit and
+manifest, the ledger's positions keep the repeated rows out, so there is no second commit protocol. A run of the query
+takes the next *generation* when it opens the log. If two runs publish for one micro-batch (the older run was paused and
+woke up), the manifest of the younger run counts. No run deletes files of a younger run.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from starrocks_txn_sink.sink.checkpoint import HadoopDirectory
 BATCHES: Final = "batches"
 OWNERS: Final = "owners"
 LEAST_KEPT: Final = 2  # a process that dies before Spark marks N as done starts N again, which needs N-1
-INLINE_LIMIT: Final = 256 << 10  # rows in a manifest are written again with every micro-batch
-RELAY_LIMIT: Final = 128 << 20  # bytes: the driver holds them, and each micro-batch brings them to the lanes
+INLINE_LIMIT: Final = 256 << 10  # bytes: every micro-batch writes the rows in its manifest again
+RELAY_LIMIT: Final = 128 << 20  # bytes: the driver keeps the files in memory, and sends them with each micro-batch
 
 
 class ManifestName(NamedTuple):
@@ -48,7 +48,7 @@ class ManifestName(NamedTuple):
 
 @dataclass(slots=True)
 class ManifestLog:
-    """One run's view of the log; `keep` manifests stay, as many as Spark keeps of its own, and two at least."""
+    """One run's view of the log. It keeps as many manifests as Spark keeps micro-batches (`keep`), at least two."""
 
     directory: StateDirectory
     generation: int
@@ -57,7 +57,7 @@ class ManifestLog:
     keep: int
     _latest: Manifest | None = None
     _relayed: dict[str, bytes] = field(default_factory=dict)
-    _files: dict[ManifestName, frozenset[str]] = field(default_factory=dict)  # the files that kept manifests name
+    _files: dict[ManifestName, frozenset[str]] = field(default_factory=dict)  # kept manifest → files that it names
     _until_sweep: int = 0
 
     @classmethod
@@ -76,17 +76,17 @@ class ManifestLog:
 
     @property
     def marker(self) -> str:
-        """The file that says which run the generation belongs to."""
+        """The file that names the run of the generation."""
         return f"{OWNERS}/{self.generation:06d}-{self.epoch}"
 
     def stem(self, batch: int) -> str:
-        """The beginning of names of files with rows."""
+        """The prefix of the names of this run's files with rows."""
         return f"{self.generation:06d}-{self.epoch}-{batch}"
 
     def before(self, batch: int, *, may_begin: bool) -> Manifest:
-        """The manifest that micro-batch `batch` starts from: empty for the first, else the previous one's.
+        """The manifest from which micro-batch `batch` starts: that of the micro-batch before, empty for the first one.
 
-        A query without any log starts with an empty manifest if it `may_begin` so. Raises InputError otherwise.
+        With `may_begin` a query that has no manifest at all starts with an empty one. Raises InputError otherwise.
         """
         if batch == 0:
             return Manifest()
@@ -102,11 +102,11 @@ class ManifestLog:
 
     @property
     def relays(self) -> bool:
-        """Whether the driver brings the lanes the files of open rows: only it reaches the directory."""
+        """Whether the driver sends the files of open rows to the lanes, because only it reaches the directory."""
         return isinstance(self.directory, HadoopDirectory)
 
     def relay(self, before: Manifest) -> dict[str, bytes]:
-        """Every file of open rows that `before` names; from the directory only after a restart."""
+        """Every file of open rows that `before` names. Only after a restart does this read the directory."""
         known = {**before.inline, **self._relayed}
         for name in before.files() - known.keys():
             try:
@@ -118,7 +118,7 @@ class ManifestLog:
         return self._relayed
 
     def _keep_relayed(self, after: Manifest, written: Iterable[tuple[str, bytes]]) -> None:
-        """Keep the files of `after` for the next micro-batch. Raises OptionError for more than RELAY_LIMIT."""
+        """Keep the files of `after` in memory for the next micro-batch. Raises OptionError above RELAY_LIMIT."""
         known = {**self._relayed, **dict(written)}
         self._relayed = {name: known[name] for name in after.files()}
         size = sum(map(len, self._relayed.values()))
@@ -135,8 +135,8 @@ class ManifestLog:
     def publish(self, manifest: Manifest, written: Iterable[tuple[str, bytes]] = ()) -> None:
         """Publish `manifest` for the next micro-batch; then delete files that no kept manifest names.
 
-        `written` are the files of open rows that the lanes have sent. Raises OptionError when the driver would have to
-        bring the lanes more than RELAY_LIMIT.
+        `written` are the files of open rows that the lanes have sent. Raises OptionError if the driver would have to
+        send more than RELAY_LIMIT to the lanes.
         """
         if self.relays:
             self._keep_relayed(manifest, written)
@@ -173,10 +173,7 @@ class ManifestLog:
             self.directory.delete(f"{ROWS}/{file}")
 
     def _sweep(self, batch: int) -> None:
-        """Delete superseded manifests, and rows of attempts that died, from the whole log.
-
-        Files of a younger run stay.
-        """
+        """Delete superseded manifests, and rows of attempts that died, but no files of a younger run."""
         names = _manifests(self.directory)
         current = {max(mine for mine in names if mine.batch == each.batch) for each in names}
         ours = [name for name in names if name.generation <= self.generation]

@@ -1,12 +1,13 @@
-"""The sink's input, checked, projected to what a lane reads, and spread over the lanes, in the JVM: no Python per row.
+"""The projection in the JVM: checks the sink's input, makes the columns that lanes read, spreads the rows over lanes.
 
-Output columns are those of `rows.segments`: source_partition, position, table, transaction_end, payload; without marks
-those of `rows.unpositioned`: table, payload, hash. For metrics there are event_time and, with a column `op`, deleted.
-Each lane ends with a last row, which proves that no rows were cut off (`rows.segments`).
+Rows with positions (*marked* rows) become the columns of `rows.segments`: source_partition, position, table,
+transaction_end, payload. Other rows become the columns of `rows.unpositioned`: table, payload, hash. Metrics need the
+further columns event_time and, if the input has `op`, deleted. Each lane ends with a last row, which proves that no
+rows were cut off (`rows.segments`).
 
-The JVM makes the JSON: rows reach Python as Arrow, and a load's body is a sequence of slices of Arrow buffers. A
-payload has its separator in front, so the first comma of a body can become the opening bracket, and `__op` inside for a
-delete (wire contract 5.6).
+The JVM makes the JSON, so no Python runs per row: rows reach Python as Arrow, and the body of a load is a sequence of
+slices of Arrow buffers. A payload starts with its separator, so that the first comma of a body can become the opening
+bracket. The payload of a delete contains `__op` (wire contract 5.6).
 """
 
 import itertools
@@ -41,7 +42,7 @@ _KINDS: dict[str, tuple[type[T.DataType], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class LaneInput:
-    """Rows for the lanes, one Spark partition a lane; `marked` as in `LaneTask`; `sorted` False: in arrival order."""
+    """Rows for the lanes, one Spark partition a lane; `marked` as in `LaneTask`; in arrival order unless `sorted`."""
 
     rows: DataFrame
     marked: bool
@@ -51,14 +52,14 @@ class LaneInput:
 def lane_input(
     frame: DataFrame, terms: TableTerms, *, name_task: bool = False, sort: bool = True, shared: int = 0
 ) -> LaneInput:
-    """Project `frame` as `terms` say and spread it over the lanes of the options.
+    """Project `frame` as `terms` say, and spread the rows over the lanes of the options.
 
-    With `name_task` a row of each lane names the Spark attempt that reads it (`writer.worker`). Without `sort` the one
-    lane gets its rows in arrival order, without a shuffle. So do the lanes of a shared label, which are the frame's own
+    With `name_task` a row of each lane names the Spark attempt that reads the lane (`writer.worker`). Without `sort`
+    the one lane gets its rows in arrival order, without a shuffle. So do the lanes of a shared label: the frame's own
     tasks, `shared` of them at most.
 
-    Raises InputError for missing columns or columns of a wrong type. Rows of another database, of an unknown `op`, and
-    deletes for a table without a primary key fail the job, with their source partition and position.
+    Raises InputError for missing columns or columns of a wrong type. A row of another database, a row with an unknown
+    `op`, and a delete for a table without a primary key fail the job; the error names source partition and position.
     """
     marked, lanes = _check_input(frame, terms.routes), shared or terms.options.lane_count
     if not marked:
@@ -82,7 +83,7 @@ def lane_input(
         if name_task or not shared:
             rows = rows.withColumn(names.HASH, F.xxhash64(names.TABLE, names.PAYLOAD))
         lane = F.lit(0) if lanes == 1 else F.pmod(F.col(names.HASH), F.lit(lanes)).cast("int")
-        order = [(F.col(names.HASH) == names.SENTINEL_POSITION).asc_nulls_first()]  # the last row comes last
+        order = [(F.col(names.HASH) == names.SENTINEL_POSITION).asc_nulls_first()]  # only puts the last row last
     if shared:
         return LaneInput(rows.coalesce(lanes), marked, sorted=False)
     if not sort:
@@ -94,14 +95,13 @@ def lane_input(
 
 
 def event_time(frame: DataFrame) -> list[Column]:
-    """The time of each row's commit at the source, from a TIMESTAMP column `event_time` if there is one; for
-    metrics."""
+    """For metrics: the time of each row's commit at the source, if the frame has a TIMESTAMP column `event_time`."""
     kinds = [field.dataType for field in frame.schema.fields if field.name == names.EVENT_TIME]
     return [F.unix_micros(names.EVENT_TIME).alias(names.EVENT_TIME)] if kinds == [T.TimestampType()] else []
 
 
 def _deleted_column(frame: DataFrame) -> list[Column]:
-    """Whether each row is a delete; for metrics. The same condition as in the payload, so the JVM evaluates it once."""
+    """For metrics: whether each row is a delete. `_payload` has the same condition, so the JVM evaluates it once."""
     return [(~_is_upsert(_op())).alias(names.DELETED)] if names.OP in frame.columns else []
 
 
@@ -114,12 +114,12 @@ UNFILLED_DELETES = (
 
 
 def is_marked(frame: DataFrame) -> bool:
-    """Whether the rows are marked with positions and ends, as far as the names of the columns say."""
+    """Whether the frame has a column of positions or ends; checks names only."""
     return not set(names.TRANSACTION_COLUMNS).isdisjoint(frame.columns)
 
 
 def has_unfilled_deletes(frame: DataFrame, options: SinkOptions) -> bool:
-    """Whether deletes carry only their key, as far as the frame knows, and nobody can fill NOT NULL columns."""
+    """Whether the frame says that deletes carry only their key, and the sink cannot fill NOT NULL columns."""
     fields = (field for field in frame.schema.fields if field.name == names.OP)
     return options.query_url is None and any(field.metadata.get(names.KEY_DELETES) is True for field in fields)
 
@@ -200,7 +200,7 @@ def _payload(frame: DataFrame, row: Column, table: Column, terms: TableTerms) ->
 
 
 def _delete(row: Column, fields: Column) -> Column:
-    """The payload that deletes `row`; `fields` are more of them, each with a comma in front."""
+    """The payload that deletes `row`; `fields` is text that adds fields to it, each with a comma in front."""
     rest = F.substr(F.ltrim(row), F.lit(2))
     comma = F.when(F.startswith(F.ltrim(rest), F.lit("}")), F.lit("")).otherwise(F.lit(","))
     return F.concat(F.lit(SEPARATOR), F.lit(names.DELETING), fields, comma, rest)
@@ -210,11 +210,12 @@ _PAIRS = "array<struct<pattern:string,text:string>>"
 
 
 def _filled_delete(row: Column, table: Column, placeholders: names.Placeholders) -> Column:
-    """`_delete` of a row with its table's placeholders; one JSON text for the JVM, so that the plan stays small."""
+    """`_delete` of a row, with its table's placeholders in place of NULL and missing fields."""
     spec = {
         name: {kind: [{"pattern": p, "text": t} for p, t in pairs(fields)] for kind, pairs in _FILLS.items()}
         for name, fields in placeholders.items()
     }
+    # one JSON text for the placeholders of all tables keeps the plan small
     known = F.from_json(F.lit(json.dumps(spec)), f"map<string,struct<nulls:{_PAIRS},missing:{_PAIRS}>>")
     own = F.try_element_at(known, table)
 
@@ -227,7 +228,7 @@ def _filled_delete(row: Column, table: Column, placeholders: names.Placeholders)
         missing = F.filter(own["missing"], lambda one: ~F.regexp_like(text, one["pattern"]))
         return _delete(filled, F.array_join(F.transform(missing, lambda one: one["text"]), ""))
 
-    # The row is a variable, because an expression is evaluated wherever it stands.
+    # `transform` binds the row to a variable: Spark would evaluate an expression at each place where it stands.
     filled = F.transform(F.array(row), fill)[0]
     return F.when(own.isNull(), _delete(row, F.lit(""))).otherwise(filled)
 
@@ -244,19 +245,19 @@ def _is_upsert(op: Column) -> Column:
 
 
 def _csv_or(table: Column, routes: Sequence[TypedRoute], csv: Column, json: Column) -> Column:
-    """Each row in the format of its table."""
+    """`csv` for tables with `format` csv, `json` for others."""
     tables = [route.table for route in routes if route.csv]
     return F.when(table.isin(tables), csv).otherwise(json) if tables else json
 
 
 def _csv_op(table: Column, routes: Sequence[TypedRoute], code: int) -> Column:
-    """The last column of a line, where there is one (wire contract 5.6)."""
+    """The operation as the last column of a CSV line, in tables with a key (wire contract 5.6)."""
     keyed = [route.table for route in routes if route.op]
     return F.when(table.isin(keyed), F.lit(f"{CSV_COLUMN}{code}")).otherwise(F.lit("")) if keyed else F.lit("")
 
 
 def _refuse_other_databases(frame: DataFrame, payload: Column, database: str) -> Column:
-    """Rows of another database fail: a StarRocks transaction lives in one database (wire contract 4.2)."""
+    """`payload`, or a failure for a row of another database (wire contract 4.2)."""
     if names.DATABASE not in frame.columns:
         return payload
     other = _refusal(names.other_database(database), F.col(names.DATABASE), frame)
@@ -269,7 +270,7 @@ def _refusal(texts: tuple[str, str], value: Column, frame: DataFrame) -> Column:
 
 
 def _error(*parts: Column, frame: DataFrame) -> Column:
-    """An expression that fails the job with the row's place when it is evaluated."""
+    """An expression that fails the job, with `parts` and the row's place, when Spark evaluates it."""
     place: list[Column] = []
     if names.PARTITION in frame.columns:
         for text, name in ((" at source partition ", names.PARTITION), (", position ", names.POSITION)):
@@ -282,10 +283,9 @@ LANE = "lane"
 
 
 def sorted_lanes(rows: DataFrame, ends: DataFrame, lanes: int, order: list[Column], name_task: bool) -> DataFrame:
-    """`rows` in the lanes of their column LANE, sorted by `order`, each with its row of `ends`.
+    """Move `rows` and `ends` to the lanes in their column LANE, and sort each lane by `order`.
 
-    With `name_task` the first row of each lane names its task (`writer.worker`): after the shuffle, so it is the lane's
-    task.
+    With `name_task` the first row of each lane names the lane's task (`writer.worker`): the task behind the shuffle.
     """
     keys = F.array(*(F.lit(key) for key in hash_keys(lanes)))
     spread = rows.union(ends).repartition(lanes, F.element_at(keys, F.col(LANE) + 1))
@@ -295,9 +295,9 @@ def sorted_lanes(rows: DataFrame, ends: DataFrame, lanes: int, order: list[Colum
 
 @cache
 def hash_keys(lanes: int) -> tuple[int, ...]:
-    """For each lane a number that Spark's hash partitioning puts into the Spark partition of this lane.
+    """For each lane a number that Spark's hash partitioning puts into the Spark partition with the lane's number.
 
-    `repartitionById` would take the lane itself, but only from Spark 4.1 on.
+    `repartitionById` takes the lane itself, but needs Spark 4.1.
     """
     found: dict[int, int] = {}
     for key in itertools.count():
@@ -322,7 +322,7 @@ def _spark_hash(number: int) -> int:
 
 
 def in_arrival_order(rows: DataFrame, ends: DataFrame) -> DataFrame:
-    """All rows in one task, in the order of the source, without a shuffle; then the row of `ends`."""
+    """All rows in one task in the order of the source, without a shuffle, and then the row of `ends`."""
     return rows.union(ends).coalesce(1)
 
 
@@ -333,8 +333,10 @@ def task_name() -> Column:
 
 
 def lane_of(partition: Column, lanes: int) -> Column:
-    """The lane of a source partition: its trailing number modulo `lanes`, so that partitions 0…n spread evenly; a
-    checksum where there is no number. The same in every micro-batch, because order and recovery depend on it."""
+    """The lane of a source partition: its trailing number, or else its checksum, modulo `lanes`.
+
+    So partitions 0…n spread evenly. Order and recovery need the same lane in every micro-batch.
+    """
     if lanes == 1:
         return F.lit(0)
     number = F.regexp_extract(partition, r"(\d{1,18})$", 1)
@@ -345,8 +347,10 @@ def lane_of(partition: Column, lanes: int) -> Column:
 def lane_ends(
     session: SparkSession, schema: T.StructType, lanes: int, column: str, *, name_task: bool = False
 ) -> DataFrame:
-    """A last row for each lane, as `schema` says: END_POSITION in `column`, its lane in LANE, and NULLs; with
-    `name_task` also the name of the task that reads it (`writer.worker`)."""
+    """A last row of `schema` for each lane: SENTINEL_POSITION in `column`, the lane in LANE, and NULLs.
+
+    With `name_task` the row also names the task that reads it (`writer.worker`).
+    """
     values = {LANE: F.col("id").cast("int"), column: F.lit(names.SENTINEL_POSITION)}
     if name_task:
         values[task_name_column(schema.names)] = task_name()

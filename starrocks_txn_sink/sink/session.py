@@ -1,18 +1,17 @@
 """The driver's session: the knowledge of one run of a query, the take-over of its job, and labels that are left behind.
 
-A session begins with the take-over and ends with the first error: the next micro-batch, if there is one, takes over
-again. In between the known positions grow with the receipts, so the ledger is not read again.
+A session begins with the take-over and ends with the first error; the next micro-batch then takes over again. In
+between the receipts advance the known positions, so the sink does not read the ledger again.
 
-**Continuity.** A streaming query that goes on must find a ledger that knows at least as much as its checkpoint. A
-dropped ledger would let the last micro-batch be written twice. A StarRocks that was restored from a backup lacks the
-source transactions between the backup and the checkpoint, and the source does not send them again. So a query that
-starts above micro-batch 0 is refused if the ledger
+**Continuity.** A streaming query that goes on needs a ledger that knows at least as much as the query's checkpoint.
+Without the ledger the sink would write the last micro-batch twice. After a restore from a backup StarRocks lacks the
+source transactions between the backup and the checkpoint, and the source does not send them again. So the sink refuses
+a query that starts above micro-batch 0 if the ledger
 
-- has neither a row of the job nor one of the checkpoint, or
-- is behind a proof (`sink.checkpoint`), which says the positions that the driver has seen visible.
+- has neither a row of the job nor a row of the checkpoint, or
+- is behind a proof (`sink.checkpoint`): a list of positions that the driver has seen visible.
 
-The user may accept the ledger as it is (`recover --accept-ledger`); proofs that were written before say nothing any
-more.
+The user may accept the ledger as it is (`recover --accept-ledger`). The sink then ignores all older proofs.
 """
 
 import contextlib
@@ -45,9 +44,8 @@ from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import JobOwnership, LaneTask
 
 _CLEAN_UP_SECONDS = 5.0
-_PAUSE = 0.5  # between two roll-backs of labels that ending tasks still begin
-# Spark ends the other tasks of a failed job only after up to 4 s, and they may begin labels until then.
-_LATER = (2.5, 3.5)
+_PAUSE = 0.5  # seconds between two rollbacks while Spark ends tasks
+_LATER = (2.5, 3.5)  # seconds: Spark ends the other tasks of a failed job after up to 4; until then they begin labels
 _BY_HAND = (
     "Grant CREATE TABLE on the database, set ledger_replication to at most the number of backends, or create the {} "
     "table by hand (docs/guides/{} has its DDL) and set ledger_create=False."
@@ -67,8 +65,8 @@ _TWO_WAYS: Final = (
 class Session:
     """The driver's knowledge between two micro-batches. `key` identifies a run of a query.
 
-    The positions are read once, at the take-over, and then grow with confirmed receipts: a StarRocks transaction costs
-    one owner check and one state query.
+    The take-over reads the positions once; confirmed receipts then advance them. So the ledger costs a StarRocks
+    transaction one owner check and one state query.
     """
 
     key: str
@@ -78,12 +76,12 @@ class Session:
     tables: Tables = Tables()  # noqa: RUF009 - frozen
     token: str = ""
     positions: dict[str, ledger.Position] = field(default_factory=dict)
-    hold: bool = False  # keys came again and again in the last micro-batch (`rows.body`)
-    skips: dict[str, Skip] = field(default_factory=dict)  # of rows that the ledger has, over micro-batches
-    accepted: Sequence[str] = ()  # acceptances of the ledger as it is
-    canary: bool = True  # no lane has asked yet whether a take-over would find its label
+    hold: bool = False  # lanes hold rows back, because keys were repeated in the last micro-batch (`rows.body`)
+    skips: dict[str, Skip] = field(default_factory=dict)  # by source partition: replayed rows that the ledger has
+    accepted: Sequence[str] = ()  # tokens of `recover --accept-ledger`
+    canary: bool = True  # no lane has checked yet whether a take-over would find its label
     proofs: ProofLog | None = None  # in the query's checkpoint
-    compared: frozenset[str] = frozenset()  # tables whose columns were compared with the names in rows
+    compared: frozenset[str] = frozenset()  # tables whose columns the sink has compared with the names in rows
 
     @property
     def ownership(self) -> JobOwnership | None:
@@ -91,14 +89,13 @@ class Session:
         return JobOwnership(self.token, self.positions, self.skips, self.canary) if self.token else None
 
     def lane_task(self, options: SinkOptions, batch_id: int, **terms: Any) -> LaneTask:
-        """The task of a lane in micro-batch `batch_id`, as far as the session knows it; `terms` are further fields."""
+        """The task of a lane in micro-batch `batch_id`; `terms` are the fields that the session does not know."""
         compared = self.compared if options.query_url is not None else None
         known = {"ownership": self.ownership, "compared": compared, "hold": self.hold}
         return LaneTask(options, self.job, self.epoch, self.checkpoint, batch_id, **{**known, **terms})
 
     @property
     def labels(self) -> LabelPrefix:
-        """The labels of this run."""
         return LabelPrefix(self.job, self.epoch)
 
     def learn(self, receipts: Sequence[Receipt]) -> None:
@@ -110,16 +107,16 @@ class Session:
                 )
 
     def proof(self, batch: int) -> Proof:
-        """The knowledge of this session after micro-batch `batch`, for the query's next start."""
+        """The proof of this session after micro-batch `batch`, for the query's next start."""
         positions = {name: known.position for name, known in self.positions.items()}
         return Proof(self.job, batch, positions, dict(self.skips), self.accepted)
 
     def learn_keys(self, reports: Sequence[LaneReport]) -> None:
-        """Remember whether the next micro-batch's rows had better be held back until their keys are known."""
+        """Remember whether the lanes of the next micro-batch hold rows back until all keys are known."""
         self.hold = any(report.keys_repeated for report in reports)
 
     def learn_listed(self, reports: Sequence[LaneReport]) -> bool:
-        """Learn whether a take-over would find this run's labels; True for the news that it would not."""
+        """Learn whether a take-over would find this run's labels; True if a lane has just found that it would not."""
         listed = [report.listed for report in reports if report.listed is not None]
         self.canary = self.canary and not listed
         return False in listed
@@ -127,7 +124,7 @@ class Session:
     def learn_skips(self, reports: Sequence[LaneReport]) -> dict[str, int]:
         """Remember the skips of replayed rows for the next micro-batch of a streaming query.
 
-        Returns those that have just begun and go on: the ledger's position by source partition.
+        Returns the ledger's position by source partition for the skips that have just begun and are not over yet.
         """
         found = {partition: skip for report in reports for partition, skip in report.skips.items()}
         begun = {name: skip.position for name, skip in found.items() if name not in self.skips and not skip.met}
@@ -145,7 +142,7 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A job that was taken over, with its checkpoint's knowledge."""
+    """A job after the take-over, with the skips and acceptances from the checkpoint."""
 
     taken: fencing.TakenOver
     skips: Mapping[str, Skip] = field(default_factory=dict)
@@ -164,10 +161,10 @@ def resume(
 ) -> Steps[Resumed]:
     """Take the job over, unless the ledger is behind the checkpoint.
 
-    The ledger's rows are looked for before the take-over, which writes one, and its positions are compared after it:
-    before its barrier they may be old. Raises LedgerBehind, and the errors of `take_over`.
+    This looks for rows of the job before the take-over, because the take-over writes one. It compares positions after
+    the take-over, because before its barrier they may be old. Raises LedgerBehind, and the errors of `take_over`.
     """
-    if resumption.batch == 0:  # the source begins at its beginning
+    if resumption.batch == 0:  # a new query has no checkpoint to compare
         return Resumed((yield from take_over))
     traces: ledger.Traces = yield from ledger.retry_until_answered(ledger.ReadTraces(job, checkpoint), rng)
     if not traces.known:
@@ -206,10 +203,10 @@ def _lost(job: str, batch: int) -> LedgerBehind:
 
 
 def job_of_frame(options: SinkOptions, *, positioned: bool) -> str:
-    """The job that writes a frame: `write` unless the user names another.
+    """The job that writes a batch frame: the option `job`, or `write`.
 
-    Raises OptionError for `positioned` rows without a name: with the ledger, positions below those that any application
-    has written under the job are left out.
+    Raises OptionError for `positioned` rows without the option: the sink leaves out rows below the job's positions in
+    the ledger, and under a shared name another application may have written those.
     """
     if options.job is None and positioned and options.exactly_once:
         raise OptionError(
@@ -223,10 +220,10 @@ def job_of_frame(options: SinkOptions, *, positioned: bool) -> str:
 
 
 def seconds_of_try(options: SinkOptions, deadline: Deadline) -> float:
-    """The time of a try at a micro-batch: what is left of `deadline`, so that another try has not the whole again.
+    """The time limit of one try at a micro-batch: the rest of `deadline`, but at least the time of two replies.
 
-    It always gets the time of two replies: those to a commit and to the question about its label. A shorter try would
-    mostly end between the two, with an outcome that nobody knows.
+    The two replies are the reply to the commit and the reply about the label's state. A shorter try would mostly end
+    between them, with an unknown outcome.
     """
     return min(options.batch_deadline, max(deadline.remaining(), 2 * options.read_timeout))
 
@@ -244,9 +241,9 @@ def open_session(
 ) -> Session:
     """Check the server, read the columns of `typed_tables` and, for exactly-once, create the ledger and take over.
 
-    With `run_epoch` the session is one write of a run without a lasting process (the data source): such a run is as old
-    as its epoch, and never takes the job from a run that began later. `resumption` is the place where a streaming query
-    goes on. It takes at most `seconds`, or `batch_deadline`.
+    With `run_epoch` the session is one write of a data source, whose processes do not last. Such a run is as old as its
+    epoch, and never takes the job from a run that began later. `resumption` is the place where a streaming query goes
+    on. The call takes at most `seconds`, or `batch_deadline`.
 
     Raises LedgerBehind when the ledger knows less than the query's checkpoint, Fenced when a newer run took over
     meanwhile, OptionError for a server that is too old, QueryRefused without the privileges, DeadlineExceeded when the
@@ -295,7 +292,7 @@ def _take_over(
         taken, session.accepted = resumed.taken, resumed.accepted
         session.token, session.positions = taken.owner.token, taken.positions
         session.skips = dict(resumed.skips)
-        with contextlib.suppress(StarRocksSinkError):  # without the DELETE privilege they stay, which is harmless
+        with contextlib.suppress(StarRocksSinkError):  # dead claims are harmless, so the DELETE privilege is optional
             dead = fencing.delete_dead_claims(session.job, taken.owner, rng)
             run(dead, transport, deadline.clock, deadline.earlier(_CLEAN_UP_SECONDS), kept)
 
@@ -313,8 +310,7 @@ def _open_log(options: SinkOptions, job: str, connection: LeaderConnection, dead
 
 @contextlib.contextmanager
 def advising(advice: str) -> Iterator[None]:
-    """Give a QueryRefused from inside this advice, unless the login, the database or the number of backends is at
-    fault, and no privilege."""
+    """Set the `advice` of a QueryRefused from the block, unless login, database or the number of backends is wrong."""
     try:
         yield
     except QueryRefused as refused:
@@ -327,8 +323,8 @@ def clean_up(options: SinkOptions, session: Session, done: Callable[[], object])
     """Roll back a failed session's open labels, within seconds; never raises.
 
     Rolls back once now, and again in the background when Spark has surely ended the session's tasks; then calls `done`.
-    The next take-over would do the same; until then the labels count against the server's limit of running
-    transactions. Without `query_url` they cannot be listed, and end at their timeout.
+    The next take-over would also roll back, but until then the labels count against the server's limit of running
+    transactions. Without `query_url` the sink cannot list labels, and the server ends them at their timeout.
     """
     if options.query_url is None:
         done()
@@ -355,7 +351,7 @@ def run_once(options: SinkOptions, steps: Steps[Result], seconds: float) -> Resu
 
 
 def roll_back_until(options: SinkOptions, labels: LabelPrefix, seconds: float) -> None:
-    """Roll back open labels for `seconds`, again and again: tasks still begin labels while Spark ends them.
+    """Roll back open labels repeatedly for `seconds`, because tasks may begin labels until Spark has ended them.
 
     Never raises.
     """
@@ -373,8 +369,8 @@ def _roll_back_open(options: SinkOptions, labels: LabelPrefix, seconds: float) -
 def new_epoch(run_epoch: str | None = None) -> str:
     """A unique name of a driver's run: microseconds since 1970 in hexadecimal and random bits.
 
-    With `run_epoch` it names one write of that run. Runs compare by their start (`refuse_newer`), so two frames that a
-    driver makes within one second must differ: hence microseconds.
+    With `run_epoch` it names one write of that run. `refuse_newer` compares runs by their start, so two frames from the
+    same second must differ: hence microseconds.
     """
     if run_epoch is not None:
         return f"{run_epoch}_{secrets.token_hex(4)}"
@@ -385,7 +381,7 @@ def new_epoch(run_epoch: str | None = None) -> str:
 class SeenQuery:
     """A streaming query as the files of its checkpoint show it: its id, the running micro-batch, proofs.
 
-    `begins` says that there is no proof of this run yet, `in_batch` that a micro-batch runs.
+    `begins`: there is no proof of this run yet. `in_batch`: a micro-batch is running.
     """
 
     query: str
@@ -395,10 +391,10 @@ class SeenQuery:
 
 
 def see_query(checkpoint: StateDirectory, proofs: ProofLog, seconds: float = 10.0) -> SeenQuery | None:
-    """The query with that checkpoint, for a process that cannot ask Spark; None where its files cannot be read.
+    """The query of `checkpoint`, for a process that cannot ask Spark; None if its files cannot be read.
 
-    Spark writes the offsets of a micro-batch before it runs, so the highest number is the one that runs. It is not
-    among those that have ended, unless the query has a continuous trigger and no micro-batches.
+    Spark writes the offsets of a micro-batch before the micro-batch runs, so the highest number in `offsets` runs now.
+    If `commits` has that number, too, the query has a continuous trigger and no micro-batches.
     """
     found: list[SeenQuery] = []
 

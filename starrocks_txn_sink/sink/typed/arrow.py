@@ -1,7 +1,7 @@
-"""Typed columns as JSON rows, made over Arrow in a task: for frames that no projection of the sink has touched.
+"""Typed columns as JSON rows, made over Arrow in a task: for frames that the JVM has not projected (`plain_frames`).
 
-The types are judged by `typed.fit`, as everywhere; values are written, and refused, as the JVM does (`TypedRoute.row`).
-Only flat columns and JSON bodies are written here.
+`typed.fit` judges the types, as for all other frames. This module writes and refuses values as `TypedRoute.row` does in
+the JVM. It writes only flat columns, and only JSON.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ class _Fault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ArrowField:
-    """One column of a row: its key in the JSON object, the frame's column, and the type that it is written into.
+    """One column of a row: the `field` of its route, and the type of the table's column.
 
-    `field.faults` has no say here but for NOT_NULL; with `filled` a deleted row may be NULL.
+    Of `field.faults` only NOT_NULL counts here: the others are conditions of the JVM. With `filled` a deleted row may
+    be NULL in the column, because the column gets a placeholder later.
     """
 
     field: TypedField
@@ -89,7 +90,7 @@ class ArrowField:
         texts = column.cast(pa.string())
         if self.target.name != "JSON":
             return texts
-        whole = pc.match_substring_regex(texts, "^-?[0-9]+$")  # in a document it would become a whole number
+        whole = pc.match_substring_regex(texts, "^-?[0-9]+$")  # without ".0" a JSON column would store an integer
         return pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)
 
     def _times(self, column: pa.Array) -> pa.Array:
@@ -113,8 +114,11 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 
 def _decimals(column: pa.Array) -> pa.Array:
-    """Decimals in their own digits. Arrow's own text has an exponent for a zero with more than six digits behind the
-    point, so the whole number without its point is written, and cut."""
+    """Decimals as plain digits.
+
+    Arrow's own text has an exponent for a zero with more than six digits behind the point. So this writes the unscaled
+    integer, and inserts the point.
+    """
     scale = column.type.scale
     unscaled = pa.Array.from_buffers(
         pa.decimal128(38, 0), len(column), column.buffers(), column.null_count, column.offset
@@ -128,7 +132,7 @@ def _decimals(column: pa.Array) -> pa.Array:
 
 
 def _hexadecimals(column: pa.Array) -> pa.Array:
-    """Bytes as hexadecimal digits: all of them at once, since each byte becomes two."""
+    """Bytes as hexadecimal digits. Each byte becomes two digits, so this converts the whole buffer at once."""
     bounds, data = layout(column)
     digits = bytes(memoryview(data)[bounds[0] : bounds[-1]]).hex().upper().encode()
     offsets = pa.array((bounds - bounds[0]) * 2, pa.int64()).buffers()[1]
@@ -137,11 +141,11 @@ def _hexadecimals(column: pa.Array) -> pa.Array:
 
 
 def _escaped(texts: pa.Array) -> pa.Array:
-    """Strings with JSON's escapes: one pass for each kind of character that needs one and is there."""
+    """Strings with JSON's escapes: one pass for each character that needs an escape and occurs."""
     bounds, data = layout(texts)
     content = np.frombuffer(data, dtype=np.uint8)[bounds[0] : bounds[-1]]
     there = np.flatnonzero(np.bincount(content, minlength=128)[:128])
-    for character in sorted(map(chr, there), key="\\".__ne__):  # the backslash first: all others make backslashes
+    for character in sorted(map(chr, there), key="\\".__ne__):  # the backslash first, because escapes contain it
         if character < " " or character in '"\\':
             texts = pc.replace_substring(texts, character, orjson.dumps(character).decode()[1:-1])
     return texts
@@ -156,7 +160,7 @@ class ArrowRoute:
 
     @classmethod
     def of(cls, terms: TableTerms, frame: T.StructType) -> ArrowRoute:
-        """The one route of `terms` for `frame`. Raises InputError for columns that only the JVM makes JSON of."""
+        """The one route of `terms` for `frame`. Raises InputError for columns that only the JVM can write as JSON."""
         (route,), zone = terms.routes, terms.options.timestamp_zone
         columns, filled = (terms.tables.columns or {}).get(route.table, ()), terms.placeholders.get(route.table, ())
         known = {column.name.lower(): column.type for column in columns}

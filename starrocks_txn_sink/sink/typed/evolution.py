@@ -1,7 +1,7 @@
-"""Schema changes that a route asks for: the statements, and carrying them out between two micro-batches.
+"""Schema changes that a route needs: plans the statements, and executes them between two micro-batches.
 
-Only what loses nothing: a column that the table lacks, a wider type for a column that is neither a key nor has a
-DEFAULT, a table for a route that names its keys. Everything else stays an error of the route.
+The sink makes only changes that lose nothing: a new column, a wider type for a column that is no key and has no
+DEFAULT, and a new table for a route that names its keys. Any other difference stays an error of the route.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ _KEY_TEXT, _TEXT = "VARCHAR(255)", "VARCHAR(65533)"
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """One statement, and the columns that the table has when it has taken effect: name → type."""
+    """One statement, and the columns that the table has afterwards (`expected`: name → type)."""
 
     table: str
     sql: str
     expected: Mapping[str, str]
 
     def done(self, columns: Columns) -> bool:
-        """Whether `columns`, as the server lists them, show it."""
+        """Whether `columns`, as the server lists them, show the change."""
         there = {column.name.lower(): str(column.type) for column in columns.get(self.table, ())}
         return all(there.get(name.lower()) == kind for name, kind in self.expected.items())
 
@@ -44,7 +44,7 @@ class SchemaChange:
 def plan_changes(
     database: str, routes: Iterable[TableRoute], frame: T.StructType, columns: Columns, replication: int | None = None
 ) -> list[SchemaChange]:
-    """The changes that make `routes` fit, in the order in which they are to be made."""
+    """The changes that make `routes` fit, in the order of their execution."""
     changes: list[SchemaChange] = []
     for route in routes:
         known = columns.get(route.table, ())
@@ -57,11 +57,11 @@ def plan_changes(
 def apply_changes(
     changes: Sequence[SchemaChange], execute: Callable[[str], object], read: Callable[[], Columns], deadline: Deadline
 ) -> Columns:
-    """Make one change after the other, each visible before the next; the columns afterwards.
+    """Make the changes one after the other, and wait until each is visible; returns the columns afterwards.
 
-    A lost reply, and a refusal because an earlier run's same change is still under way, are no failures when the change
-    shows within seconds. Raises what `execute` raises otherwise, DeadlineExceeded when a change that the server took
-    does not become visible in time.
+    An error of `execute` does not count if the change is visible within seconds: the reply may be lost, or the server
+    refuses because the same change of an earlier run is still under way. Otherwise this raises the error. Raises
+    DeadlineExceeded if a change that the server accepted does not become visible in time.
     """
     columns = read()
     for change in changes:
@@ -79,7 +79,7 @@ def apply_changes(
 
 
 def type_of(source: T.DataType, *, key: bool = False) -> str:
-    """The type that a new column for `source` gets; raises InputError where StarRocks has none."""
+    """The type of a new column for `source`; raises InputError if StarRocks has no such type."""
     if isinstance(source, T.StringType):
         return _KEY_TEXT if key else _TEXT
     if isinstance(source, T.ArrayType):
@@ -117,7 +117,7 @@ def _alterations(
 
 
 def _widens(source: T.DataType, column: TargetColumn) -> bool:
-    """Whether the column is too narrow for `source`, and everything that is in it fits the wider type."""
+    """Whether the column is too narrow for `source`, and the type for `source` has room for all the column's values."""
     if column.key or column.defaulted or column.generated or isinstance(fit(source, column.type), Fit):
         return False
     wider = parse_type(type_of(source)) if not isinstance(source, T.NullType) else column.type
@@ -154,7 +154,7 @@ def _creation(database: str, route: TableRoute, frame: T.StructType, replication
 
 
 def read_planned_changes(options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame) -> list[SchemaChange]:
-    """The changes that rows of `frame` need, by what the server has now."""
+    """The changes that rows of `frame` need, given the tables that the server has now."""
     deadline = Deadline.after(options.batch_deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
         columns = table_columns(connection, options.database, [route.table for route in routes], deadline)
@@ -164,9 +164,9 @@ def read_planned_changes(options: SinkOptions, routes: Sequence[TableRoute], fra
 def apply_schema_changes(
     options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame, session: Session
 ) -> list[str]:
-    """Carry out what `frame` needs beyond the session's tables, and tell the session; the statements that were run.
+    """Make the changes that `frame` needs, and update `session.tables`; returns the statements.
 
-    Raises QueryRefused when the server does not want a change, DeadlineExceeded when it does not become visible.
+    Raises QueryRefused if the server refuses a change, DeadlineExceeded if a change does not become visible.
     """
     columns = session.tables.columns or {}
     changes = plan_changes(options.database, routes, frame.schema, columns, options.ledger_replication)

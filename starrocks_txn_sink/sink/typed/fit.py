@@ -1,9 +1,9 @@
 """Which Spark type fits which StarRocks type, and how its values become JSON: the table of docs/guides/types.md.
 
-`fit` gives a `Fit` or the reason why there is none. A fit loses nothing: the type decides before the first load whether
-digits, bytes or a time zone could be lost. Only what the type cannot show (NaN, a text that is too long) is a
-`ValueFault`, a condition that the JVM evaluates row by row. Decimals and LARGEINT travel as JSON strings, because a
-JSON number may lose digits on its way. VARBINARY, BITMAP and HLL columns are filled by a `Function` of the server.
+`fit` returns a `Fit`, or the reason why there is none. A fit loses nothing: if a type could lose digits, bytes or a
+time zone, the sink refuses it before the first load. Only faults that a type does not show (NaN, a text that is too
+long) are a `ValueFault`: a condition that the JVM evaluates row by row. Decimals and LARGEINT travel as JSON strings,
+because a JSON number may lose digits on its way. A `Function` of the server fills VARBINARY, BITMAP and HLL columns.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ _KEYS = (T.StringType, T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 class ValueFault:
     """`found(column)` is true for a value that cannot be written; `text` completes "Column c of table t …".
 
-    `silent` says that the server would not notice, because the JSON row would be a good one with another content.
+    `silent`: the server would not notice the fault, because the JSON row would be valid with another content.
     """
 
     found: Encode
@@ -52,10 +52,10 @@ class ValueFault:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of StarRocks that makes a column of a field, in the header `columns` (wire contract 5.5).
+    """A function of StarRocks, in the header `columns`, that computes a column from a field (wire contract 5.5).
 
-    The field's name is the column's behind `prefix`; `more` are further arguments. With `takes_null` the function makes
-    a value of a NULL: an empty set.
+    The name of the field is `prefix` and the name of the column; `more` are further arguments. With `takes_null` the
+    function turns a NULL into a value, an empty set.
     """
 
     name: str
@@ -72,7 +72,7 @@ HLL_HASH = Function("hll_hash", takes_null=True)
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a value is written: `encode` None leaves it to to_json; `function` makes the column's value on the server."""
+    """How a value is written: by `encode` (None: by to_json alone), and on the server by `function`."""
 
     encode: Encode | None = None
     faults: tuple[ValueFault, ...] = ()
@@ -84,7 +84,7 @@ class Fit:
 
 
 def fit(source: T.DataType, target: TargetType, zones: tuple[str, str] = ("UTC", "UTC")) -> Fit | str:
-    """How `source` values are written into a column of type `target`, or why they are not: the rest of a sentence.
+    """How `source` values are written into a column of type `target`, or the reason why not, as the end of a sentence.
 
     `zones` are the session's time zone and the one in which timestamps are written.
     """
@@ -94,7 +94,7 @@ def fit(source: T.DataType, target: TargetType, zones: tuple[str, str] = ("UTC",
         return _set(source, target)
     if target.name == "JSON" and isinstance(source, VariantType):
         return Fit()
-    if target.name == "JSON" and isinstance(source, _NESTED):  # its parts are written as their natural types are
+    if target.name == "JSON" and isinstance(source, _NESTED):  # the parts follow the rules of their natural types
         target = _mirror(source)
     rule = next((rule for kinds, rule in _RULES.items() if isinstance(source, kinds)), None)
     found = rule(source, target, zones) if rule is not None else None
@@ -175,7 +175,7 @@ def _decimal(source: T.DecimalType, target: TargetType, _: Zones) -> RuleResult:
 def _floating(source: T.FloatType | T.DoubleType, target: TargetType, _: Zones) -> RuleResult:
     finite = (ValueFault(_not_finite, NOT_FINITE),)
     if target.name in ("DOUBLE", "JSON"):
-        # to_json writes the shortest text of a float, which is another double
+        # to_json writes the shortest text of a float; read as a double, this text is another number
         widened = isinstance(source, T.FloatType)
         return Fit((lambda column: column.cast("double")) if widened else None, finite)
     if target.name == "FLOAT":
@@ -220,7 +220,7 @@ def _timestamp(source: T.TimestampType | T.TimestampNTZType, target: TargetType,
 
 
 def _mirror(source: T.DataType) -> TargetType:
-    """The nested type that has the shape of `source`, its texts texts rather than JSON."""
+    """The nested type with the shape of `source`; its texts stay texts, and are not parsed as JSON."""
     if isinstance(source, T.ArrayType):
         return TargetType("ARRAY", items=(("", _mirror(source.elementType)),))
     if isinstance(source, T.MapType):
@@ -294,7 +294,7 @@ _RULES: dict[type[T.DataType], Callable[[Any, TargetType, Zones], RuleResult]] =
     T.MapType: _map,
     T.StructType: _struct,
 }
-"""How values of a Spark type are written; a rule returns None for a target that it does not know."""
+"""Spark type → rule, which returns a `Fit`, a reason, or None for a target without a rule."""
 
 
 def _inner(source: T.DataType, target: TargetType, zones: Zones) -> Fit | str:
@@ -334,7 +334,7 @@ def _out_of_years(column: Column) -> Column:
 
 
 def _wall_clock(column: Column, zones: Zones) -> Column:
-    """What the clock shows in the zone that is written; casting shows the session's."""
+    """The wall-clock time in the zone that is written; the cast gives the wall-clock time in the session's zone."""
     return F.convert_timezone(F.lit(zones[0]), F.lit(zones[1]), column.cast("timestamp_ntz"))
 
 

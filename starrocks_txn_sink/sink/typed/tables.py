@@ -24,7 +24,7 @@ _SELECT = (
 COLUMNS_SQL = _SELECT.format("TABLE_NAME IN ({})")
 """Parameters: the database and the tables' names; replace `{}` by as many `%s`."""
 NOT_NULL_SQL = _SELECT.format("IS_NULLABLE = 'NO'")
-"""The NOT NULL columns of all tables, those of primary keys among them. Parameter: the database."""
+"""The NOT NULL columns of all tables, including the columns of primary keys. Parameter: the database."""
 
 PRIMARY_KEYS = "PRIMARY_KEYS"
 """Table model that supports deletes, as information_schema.tables_config names it."""
@@ -46,7 +46,7 @@ class Tables:
     """The database's tables, as far as a session knows them.
 
     `models` has their models. `columns` has the columns of the tables that typed routes write; None without
-    `query_url`. `required` has the NOT NULL columns of PRIMARY KEY tables, those of the key among them.
+    `query_url`. `required` has the NOT NULL columns of PRIMARY KEY tables, including the columns of the key.
     """
 
     models: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Tables:
     def read(
         cls, connection: LeaderConnection, options: SinkOptions, typed_tables: Iterable[str], deadline: Deadline
     ) -> Tables:
-        """Check the server's version and ask for all of it. Raises as `table_models`."""
+        """Check the server's version, and query models and columns. Raises as `table_models`."""
         models = table_models(connection, options, deadline)
         columns = table_columns(connection, options.database, typed_tables, deadline)
         return cls(models, columns, required_columns(connection, options.database, models, deadline))
@@ -92,7 +92,7 @@ def table_columns(
     found = target_columns(connection.query(sql, (database, *names), deadline))
     for table, columns in found.items():
         if may_count(columns):
-            with contextlib.suppress(QueryRefused):  # then it counts as a column that a row must have
+            with contextlib.suppress(QueryRefused):  # without the DDL the column counts as required
                 ddl = connection.query(f"SHOW CREATE TABLE {identifier(database, table)}", (), deadline)
                 found[table] = with_counters(columns, str(ddl[0][1]) if ddl else "")
     return found
@@ -101,7 +101,7 @@ def table_columns(
 def required_columns(
     connection: LeaderConnection, database: str, models: Mapping[str, str], deadline: Deadline
 ) -> dict[str, tuple[TargetColumn, ...]]:
-    """The NOT NULL columns of the PRIMARY KEY tables among `models`, those of the keys among them; by table.
+    """The NOT NULL columns of the PRIMARY KEY tables among `models`, including the columns of the keys; by table.
 
     Raises QueryFailed or QueryRefused when the query fails.
     """
@@ -118,9 +118,9 @@ def required_columns(
 def compare_columns(options: SinkOptions, reports: Sequence[LaneReport]) -> list[Event] | None:
     """Compare the names in the first JSON rows of tables with the tables' columns; None if the server does not answer.
 
-    `columns.unknown` is the event of a table that lacks a column which rows name: the server drops such a value
-    without a word (wire contract 5.4). `columns.unnamed` has the columns that those rows leave NULL, and no more than
-    that is wrong. The server compares names with their case. Without `query_url` there is nothing to compare.
+    `columns.unknown` reports a table without a column that rows name: the server drops such values silently (wire
+    contract 5.4). `columns.unnamed` reports a table whose only fault is that the rows do not name all columns, which
+    become NULL. The case of names counts, as on the server. Without `query_url` there are no events.
     """
     found: dict[str, set[str]] = {}
     for report in reports:
@@ -140,7 +140,7 @@ def compare_columns(options: SinkOptions, reports: Sequence[LaneReport]) -> list
 
 def _unmatched(table: str, names: Set[str], columns: Sequence[TargetColumn]) -> Event | None:
     unknown = sorted(names - {column.name for column in columns})
-    # A default is left out: a missing key is NULL there too, but an AUTO_INCREMENT looks the same.
+    # Columns with a DEFAULT do not count. A missing key makes them NULL, too, but AUTO_INCREMENT columns look the same.
     unnamed = [
         column.name
         for column in columns

@@ -1,7 +1,7 @@
 """The columns of StarRocks' tables and their types, as information_schema has them.
 
-`COLUMN_TYPE` follows MySQL's habits: `tinyint(1)` is BOOLEAN, `bigint(20) unsigned` is LARGEINT, decimals come in three
-widths, and nested types repeat all of it inside angle brackets.
+`COLUMN_TYPE` follows MySQL's habits: `tinyint(1)` is BOOLEAN, `bigint(20) unsigned` is LARGEINT, and decimals come in
+three widths. Nested types have such types inside angle brackets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PLACEHOLDERS = {
     **dict.fromkeys(("JSON", "MAP", "STRUCT"), "{}"),
     "ARRAY": "[]",
     "DATE": '"1970-01-01"',
-    **dict.fromkeys(("BITMAP", "HLL"), '"0"'),  # of the field that their function reads
+    **dict.fromkeys(("BITMAP", "HLL"), '"0"'),  # for the field that the server's function reads
     "DATETIME": '"1970-01-01 00:00:00"',
 }
 _KNOWN = frozenset((*_NUMBERED, "DATE", "DATETIME", *_TEXTS, "JSON", "BITMAP", "HLL", *_NESTED))
@@ -34,8 +34,8 @@ _KNOWN = frozenset((*_NUMBERED, "DATE", "DATETIME", *_TEXTS, "JSON", "BITMAP", "
 class TargetType:
     """A type of StarRocks by its SQL name; `OTHER` for one that the sink does not write.
 
-    `length` counts bytes and is None where nothing bounds it; `items` are the parts of a nested type: the element, key
-    and value, or the fields with their names.
+    `length` is in bytes (None: no limit). `items` are the parts of a nested type: an array's element, a map's key and
+    value, or a struct's fields with their names.
     """
 
     name: str
@@ -46,7 +46,7 @@ class TargetType:
 
     @property
     def placeholder(self) -> str | None:
-        """Some value of the type as JSON; None for a type that the sink does not write."""
+        """Any value of the type, as JSON; None for a type that the sink does not write."""
         if self.name in _NUMBERED:
             return "0"
         return _PLACEHOLDERS.get(self.name)
@@ -61,7 +61,7 @@ class TargetType:
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """One column of a table. `defaulted` says that the server fills it when it is left out."""
+    """One column of a table. `defaulted`: if a load does not name the column, the server fills it."""
 
     name: str
     type: TargetType
@@ -72,7 +72,7 @@ class TargetColumn:
 
     @property
     def required(self) -> bool:
-        """Whether a row without it is refused (wire contract 5.5)."""
+        """Whether the server refuses a row without the column (wire contract 5.5)."""
         return not (self.nullable or self.defaulted or self.generated)
 
 
@@ -97,14 +97,15 @@ def _column(row: Sequence[object]) -> TargetColumn:
 
 
 def may_count(columns: Iterable[TargetColumn]) -> bool:
-    """Whether one of a table's columns may be AUTO_INCREMENT: only the table's DDL shows it."""
+    """Whether one of a table's columns may be AUTO_INCREMENT; only the table's DDL shows whether it is."""
     return any(column.required and column.type.name == "BIGINT" for column in columns)
 
 
 def with_counters(columns: Iterable[TargetColumn], ddl: str) -> tuple[TargetColumn, ...]:
-    """`columns` with those that are AUTO_INCREMENT in SHOW CREATE TABLE marked as filled by the server.
+    """Mark the columns that are AUTO_INCREMENT in `ddl` (SHOW CREATE TABLE) as nullable and defaulted.
 
-    information_schema does not show them: EXTRA is always empty. The server fills them also where a NULL is sent.
+    information_schema does not show AUTO_INCREMENT: EXTRA is always empty. The server fills such a column also in place
+    of a NULL.
     """
     counted = {found[1].replace("``", "`") for found in _COUNTER.finditer(ddl)}
     return tuple(

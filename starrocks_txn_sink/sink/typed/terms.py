@@ -24,9 +24,9 @@ _log = get_logger("sink")
 
 @dataclass(frozen=True)
 class TableTerms:
-    """How rows of one schema are written into the tables: their routes, and `options` with the header `columns`.
+    """How rows of one schema are written into the tables: their `routes`, and `options` with the header `columns`.
 
-    A delete that lacks a NOT NULL column gets one of `placeholders`.
+    A delete gets one of `placeholders` in each NOT NULL column that it lacks.
     """
 
     options: SinkOptions
@@ -53,15 +53,15 @@ class TableTerms:
 
     @cached_property
     def keyless(self) -> tuple[str, ...]:
-        """Tables without deletes."""
+        """Tables that refuse deletes, because they have no primary key."""
         return tuple(sorted(name for name, model in self.tables.models.items() if model != PRIMARY_KEYS))
 
     @cached_property
     def keys(self) -> dict[str, TableKey]:
-        """The primary keys of tables (from their NOT NULL columns), as rows have them.
+        """The primary key of each table whose rows are compacted; names and types as in the rows.
 
-        A table is left out, and all of its rows are sent, if `compact` is off, if a later row of a key may not replace
-        an earlier one (`why_not_compacted`), and if the rows have no key that can be read.
+        A table is left out, so that all of its rows are sent, if `compact` is off, if a later row of a key must not
+        replace an earlier row (`why_not_compacted`), or if the sink cannot read the key from the rows.
         """
         if not self.options.compact:
             return {}
@@ -82,9 +82,9 @@ class TableTerms:
 
 
 def with_columns(options: SinkOptions, routes: Sequence[TypedRoute]) -> SinkOptions:
-    """`options` with the header `columns` for each route's table.
+    """`options` with the header `columns` for each route's table; the user's own properties win.
 
-    The user's own properties win. New options are validated as a whole, so without routes they stay the same object.
+    Without routes this returns `options` itself, because making new options validates all of them.
     """
     if not routes:
         return options
@@ -97,9 +97,9 @@ def with_columns(options: SinkOptions, routes: Sequence[TypedRoute]) -> SinkOpti
 
 
 def _delete_placeholders(required: Columns, options: SinkOptions, routes: Sequence[TypedRoute]) -> Placeholders:
-    """Placeholders for the `required` columns of tables; `options` are the user's own.
+    """Placeholders for the `required` columns of tables; `options` are the user's, without the sink's headers.
 
-    A table is left out if its load properties give the keys of a JSON row another meaning.
+    A table is left out if its load properties give the keys of a JSON row another meaning (RENAMING).
     """
     routed = {route.table: {field.name.lower(): field.key for field in route.fields} for route in routes}
     found: dict[str, dict[str, str]] = {}
@@ -115,7 +115,7 @@ def _delete_placeholders(required: Columns, options: SinkOptions, routes: Sequen
 
 
 def _as_written(key: Sequence[TargetColumn], route: TypedRoute | None) -> TableKey | None:
-    """The key's columns as the rows of `route`, or JSON texts, have them; None if they lack one."""
+    """The columns of `key` as rows of `route` (None: JSON texts) have them; None if the rows lack one."""
     columns = [KeyColumn.of(column.name, column.type.name, column.type.scale) for column in key]
     if route is None:
         return columns
