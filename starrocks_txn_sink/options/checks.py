@@ -113,7 +113,7 @@ def check_tls(secure: bool, ca: str | None, certificate: str | None, key: str | 
 
 
 def plain_table_names(given: Mapping[str, Any], database: str) -> dict[str, Any]:
-    """`given` with table names without their database; raises OptionError for another database."""
+    """Cut `database` off the table names in `given`; raises OptionError for another database."""
     renamed = {}
     for written, properties in given.items():
         other, dot, table = written.rpartition(".")

@@ -166,7 +166,7 @@ NOT_COMPACTED: Final[Features] = {
     Feature.WHERE: "the property may filter the last row of a key out and keep an earlier one",
     Feature.MAX_FILTER_RATIO: "the server may leave out the last row of a key and keep an earlier one",
 }
-"""Properties with which a table's rows are all sent, whatever `compact` says, and the reason."""
+"""Properties with which the sink sends all rows of a table, although `compact` is on, and the reason."""
 
 
 def default_phrases(*features: Feature) -> dict[Feature, str]:
@@ -189,6 +189,6 @@ def refuse_conflicts(features: Features) -> None:
 
 
 def always_sorted(features: Features, *, assembled: bool = False) -> bool:
-    """Whether `shuffle` "auto" sorts rows (with `assembled`: events) before the lanes, independent of their size."""
+    """Whether `shuffle` "auto" also sorts small micro-batches of rows (with `assembled`: of events)."""
     not_counted = {Feature.QUARANTINE} if assembled else set()
     return not (features.keys() - not_counted).isdisjoint(ALWAYS_SORTED)

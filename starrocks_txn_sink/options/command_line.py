@@ -45,16 +45,16 @@ _SHARED: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def add_shared_arguments(parser: argparse.ArgumentParser, **own: Mapping[str, Any]) -> None:
-    """Add each argument that `own` names, with what it is to this command: argparse's `default`, `required`, `help`.
+    """Add each argument that `own` names; its value overrides argparse's `default`, `required` or `help`.
 
-    The names are `database`, `job`, `deadline`, which needs a default in seconds, and `json`.
+    Names: `database`, `job`, `deadline` (which needs a default in seconds) and `json`.
     """
     for name, changes in own.items():
         parser.add_argument(f"--{name}", **{**_SHARED[name], **changes})
 
 
 def server_options(args: argparse.Namespace, *, database: str | None, job: str | None = None) -> SinkOptions:
-    """SinkOptions of the parsed `args`; raises OptionError. `database` None: a command that names none."""
+    """SinkOptions of the parsed `args`; raises OptionError. `database` None: the command needs no database."""
     more = dict(_pair(text) for text in args.option)
     if any(re.sub("[^a-z]", "", name.lower()) == "password" for name in more):  # names match in any spelling
         raise OptionError(
@@ -74,14 +74,14 @@ def server_options(args: argparse.Namespace, *, database: str | None, job: str |
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Write each of `lines` to standard output as soon as it is known, without effect on the terminal."""
+    """Write each of `lines` to standard output as soon as it is known; control characters are escaped."""
     for line in lines:
         sys.stdout.write(printable(line) + "\n")
         sys.stdout.flush()
 
 
 def wrap_text(lead: str, text: str, indent: int, further: int) -> list[str]:
-    """`lead` and `text` in lines for a terminal; those after the first are indented `further`. [] for no text."""
+    """`lead` and `text` in lines for a terminal; lines after the first are indented `further`. [] for no text."""
     first, later = " " * indent, " " * (indent + further)
     lines = textwrap.wrap(lead + text, 110, initial_indent=first, subsequent_indent=later, break_long_words=False)
     return lines if text else []
@@ -89,7 +89,7 @@ def wrap_text(lead: str, text: str, indent: int, further: int) -> list[str]:
 
 @contextlib.contextmanager
 def on_end_signals(end: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM call `end` inside of the block; without effect in other threads than the main one."""
+    """Let Ctrl-C and SIGTERM call `end` inside of the block; without effect outside of the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

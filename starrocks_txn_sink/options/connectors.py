@@ -58,7 +58,7 @@ def _milliseconds(name: str, written: str) -> float:
 
 
 def _wait_seconds(name: str, written: str) -> float | None:
-    """With 0 or less the connector has no timeout; the sink has no unbounded wait and takes its default instead."""
+    """0 or less means no timeout in the connectors. The sink bounds every wait, so it takes its default instead."""
     given = _integer(name, written)
     return given / 1000 if given > 0 else None
 
@@ -237,7 +237,7 @@ def translate(
 ) -> dict[str, Any]:
     """Values of the sink's options from text properties; `kinds` has the sink's options by name.
 
-    The caller itself reads the properties `others`, which are left out.
+    Leaves out the properties `others`, which the caller reads itself.
 
     Logs a warning for each name without effect. Raises OptionError for a name that is unknown, refused, or given twice
     with different values.
@@ -250,7 +250,7 @@ def translate(
 
 
 def _read_property(name: str, value: Any, values: dict[str, Any]) -> bool:
-    """Read one connector's name of a stream-load property into `values`; False if `name` is none."""
+    """Put the value of a stream-load property into `values`; False if `name` is no connector's name of a property."""
     found = re.fullmatch(r"table\.(.+)\.properties\.([^.]+)", name)
     if found is not None:
         values.setdefault("tables", {}).setdefault(found[1], {})[found[2]] = value
@@ -259,7 +259,7 @@ def _read_property(name: str, value: Any, values: dict[str, Any]) -> bool:
     found = re.fullmatch(r"(?:sink|starrocks\.write)\.properties\.(.+)", lower)
     if found is None or lower in _NAMES:
         return False
-    # both connectors know CSV and csv
+    # both connectors accept CSV and csv
     values.setdefault("properties", {})[found[1]] = _as_text(value).lower() if found[1] == "format" else value
     return True
 

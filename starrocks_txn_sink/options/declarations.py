@@ -70,7 +70,7 @@ class Declaration:
 
 
 def _number(convert: Callable[[str], float], digits: str, units: Mapping[str, float]) -> Callable[[str], object]:
-    """A reader of numbers, whose text matches `digits`, with one of `units` behind it."""
+    """A reader of numbers: text that matches `digits`, and then one of `units`."""
 
     def read(written: str) -> object:
         found = re.fullmatch(rf"\s*({digits})\s*([a-z]*)\s*", written.lower())

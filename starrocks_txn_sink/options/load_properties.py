@@ -105,7 +105,7 @@ _FEATURES: Mapping[str, Feature] = {
 
 
 def features(properties: Mapping[str, str], option: str) -> Features:
-    """Features that one table's merged properties use; errors name them by `option`."""
+    """Features that the merged properties of one table use; errors say that `option` sets the properties."""
     found = {}
     if properties.get("format") == "csv":
         found[Feature.CSV] = f"{option} sets format to csv"
@@ -122,9 +122,9 @@ _COMPUTED = re.compile(r"(?:^|,)\s*(`[^`]+`|\w+)\s*=(?!=)")
 
 
 def why_not_compacted(properties: Mapping[str, str], key: Iterable[str]) -> str:
-    """Reason why all rows of a table with the primary key `key` are sent, whatever `compact` says; '' if there is none.
+    """Why the sink sends all rows of a table with the primary key `key`, although `compact` is on; '' without a reason.
 
-    The property `columns` counts if it computes a column of the key, or gives its field another name.
+    The property `columns` is a reason if it computes a column of the key, or renames the field of such a column.
     """
     used = features(properties, "")
     reasons = [why for feature, why in NOT_COMPACTED.items() if feature in used]

@@ -1,10 +1,10 @@
 """Allowed redirect targets. Never resolves names.
 
 The password travels with every request, so the sink follows a redirect only to hosts that the user configured: hosts of
-`load_url` on any port, targets of `redirect_map`, and matches of `redirect_hosts`. A rule is `[scheme://]host[:port]`,
-where host is exact, has wildcards (`*.svc.cluster.local`), is an address range (`10.0.0.0/8`) or `*`. A rule without a
-scheme never allows a downgrade from https to http; the prefix `http://` allows it. The leader that SHOW FRONTENDS names
-obeys the same rules.
+`load_url` on any port, targets of `redirect_map`, and matches of `redirect_hosts`. An entry of `redirect_hosts` is a
+rule `[scheme://]host[:port]`: host is exact, has wildcards (`*.svc.cluster.local`), is an address range (`10.0.0.0/8`)
+or `*`. A rule without a scheme never allows a downgrade from https to http; the prefix `http://` allows it. The same
+rules decide about the leader that SHOW FRONTENDS names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class HostRule:
     port: int | None
 
     def allows(self, target: Address, secure: bool) -> bool:
-        """Whether a redirect may lead to `target`; `secure`: the redirecting server uses https."""
+        """Whether a redirect may lead to `target`; `secure`: the sink itself uses https."""
         if self.port is not None and self.port != target.port:
             return False
         if self.scheme is None and secure and target.scheme != "https":
@@ -50,7 +50,7 @@ class HostRule:
 
 
 def _pattern(host: str) -> re.Pattern[str]:
-    """A star at the start stands for anything; a later one stays inside its label: `be*` is not `be1.evil.example`."""
+    """A star at the start matches dots, too; a later star does not: `be*` does not match `be1.evil.example`."""
     first, rest = ("[^/]*", host[1:]) if host.startswith("*") else ("", host)
     return re.compile(first + "[^.:]*".join(re.escape(part) for part in rest.split("*")))
 
@@ -84,7 +84,7 @@ def parse_host_rule(text: str, option: str = "redirect_hosts") -> HostRule:
 class RedirectRules:
     """Redirect policy of one sink: `rewrite` a target first, then check the result with `allows`.
 
-    `rewrites` holds the targets of `redirect_map`; the scheme of one that was written without is empty.
+    `rewrites` holds the targets of `redirect_map`; if the user gave a target no scheme, its scheme is empty.
     """
 
     frontends: tuple[Address, ...]
@@ -117,7 +117,7 @@ class RedirectRules:
         return target if mapped is None else replace(mapped, scheme=mapped.scheme or self._kept_scheme(target))
 
     def _kept_scheme(self, target: Address) -> str:
-        """The scheme of a map's target that names none: https never becomes http, and mysql stays."""
+        """The scheme for a target of `redirect_map` without one: https never becomes http, and mysql stays mysql."""
         if target.scheme == "mysql":
             return target.scheme
         return "https" if self.secure or target.scheme == "https" else "http"
@@ -142,7 +142,7 @@ class RedirectRules:
     def allows_query(self, target: Address) -> bool:
         """Whether the sink may log in at `target`, an address that `query_target` returned.
 
-        Schemes do not count here: TLS on query ports is an option of its own, equal for all of them.
+        Schemes do not count here, because the option `query_tls` decides about TLS for all query ports.
         """
         configured = (*self.frontends, *self.query_ports)
         if any(target.host == address.host for address in configured):

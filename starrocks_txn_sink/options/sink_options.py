@@ -28,9 +28,9 @@ OWN_TABLES = "_starrocks_txn_sink_"
 
 
 def is_own_table(name: str) -> bool:
-    """Whether the table is for the sink alone: a row in it would forge positions, owners or dead letters.
+    """Whether the table belongs to the sink: a user's row in it would forge positions, owners or dead letters.
 
-    In any case, because a frontend may ignore the case of names (`enable_table_name_case_insensitive`).
+    Ignores case, because a frontend may do so, too (`enable_table_name_case_insensitive`).
     """
     return name.casefold().startswith(OWN_TABLES)
 
@@ -297,9 +297,9 @@ class SinkOptions:
 
     @classmethod
     def values_of(cls, properties: Mapping[str, Any], others: Collection[str] = ()) -> dict[str, Any]:
-        """Values of text properties, read like in `from_properties`, without checks of options against each other.
+        """Values of text properties, read as in `from_properties`, without checks of options against each other.
 
-        The caller itself reads the properties `others`, which are left out.
+        Leaves out the properties `others`, which the caller reads itself.
         """
         return translate(properties, {name: declared.kind for name, declared in kind.declarations(cls)}, others)
 
@@ -326,7 +326,7 @@ class SinkOptions:
         return min(1.0, max(0.1, self.commit_interval / 10))
 
     def read_password(self) -> str:
-        """The password, read now from its option, file or environment variable. Raises OptionError if it cannot."""
+        """Read the password from its option, file or environment variable. Raises OptionError if that fails."""
         if self.password_environment is not None:
             if self.password_environment not in os.environ:
                 raise OptionError(
@@ -356,12 +356,12 @@ class SinkOptions:
         return headers if self.warehouse is None else {**headers, "warehouse": self.warehouse}
 
     def load_headers(self, table: str) -> dict[str, str]:
-        """Headers of every load of `table`, equal for all of them (wire contract 4.6).
+        """Headers of a load of `table`; all loads of a table need the same headers (wire contract 4.6).
 
         The body is one JSON array. `ignore_json_size` lifts the limit of 100 MiB for all loads of a transaction
-        together; `timeout` keeps the load's plan alive as long as the transaction. With `strict_mode`, unless the
-        user's properties turn it off, a value that does not fit is an error and not NULL (wire contract 5.7). With
-        `format` csv the compression is part of the format's name (wire contract 5.2).
+        together; `timeout` keeps the load's plan alive as long as the transaction. With `strict_mode`, which the user's
+        properties may turn off, a value that does not fit is an error and not NULL (wire contract 5.7). With `format`
+        csv the compression is part of the format's name (wire contract 5.2).
         """
         headers = {
             "format": "json",
@@ -385,11 +385,9 @@ class SinkOptions:
         return any(float(one.get("max_filter_ratio", "0")) > 0 for _, one in self._properties())
 
     def writes_csv(self, table: str) -> bool:
-        """Whether the rows of `table` travel as CSV."""
         return self.properties_of(table).get("format") == "csv"
 
     def compression_of(self, table: str) -> Compression:
-        """Compression of load bodies for `table`."""
         return Compression(self.properties_of(table).get("compression", self.compression))
 
     def check_features(self, *more: Feature) -> None:
@@ -400,7 +398,7 @@ class SinkOptions:
 
     @property
     def lane_count(self) -> int:
-        """Number of lanes where the rows are laid out for them; 1 unless it is set."""
+        """Number of lanes if the sink spreads the rows over lanes itself; 1 unless the option is set."""
         return self.lanes or 1
 
     @property
