@@ -1,6 +1,6 @@
 """`starrocks-txn-sink audit`: exit code 0 if the invariant held in every sample, 1 if not.
 
-2 if no sample, or no more than half of them, could be taken: silence is no proof.
+2 if half of the samples or more failed, or none was taken, because too few samples prove nothing.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Take samples until a signal or a limit ends it, print the result and return the exit code."""
+    """Take samples until a signal or a limit, print the result and return the exit code."""
     audit = Audit(_statement(args), args.interval, args.rows, args.evidence, args.lock_database)
     options = command_line.server_options(args, database=None)  # the statement names its tables in full
     options.read_password()
@@ -90,7 +90,7 @@ def json_document(auditor: Auditor) -> dict[str, object]:
 
 
 def _is_over(auditor: Auditor, limit: Deadline | None, *, stop_at_first: bool) -> bool:
-    """Whether to end: time is up, the first violation ends it, or the server refused the very first statement."""
+    """Whether to end: at the limit, at the first violation if asked, or if the server refused the first statement."""
     if limit is not None and limit.expired():
         return True
     if stop_at_first and auditor.violations:

@@ -1,7 +1,8 @@
 """`starrocks-txn-sink class-archive`: a file of Spark's classes, so that a driver's JVM starts faster.
 
-Runs what a job begins with, a stream through Python, in a JVM that writes the classes it has loaded when it exits, for
-other JVMs to map (class data sharing, JDK 13 or newer). A JVM of another version or class path ignores the file.
+The command runs a small stream through Python, as a job does at its start. At its exit the JVM writes the classes that
+it has loaded into the file, and other JVMs then map the file (class data sharing, JDK 13 or newer). A JVM with another
+version or class path ignores the file.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`starrocks-txn-sink dead-letter`: lists the dead letters of a job, or writes them again: `protocol.dead_letters`."""
+"""`starrocks-txn-sink dead-letter`: lists the dead letters of a job, or writes them again (`protocol.dead_letters`)."""
 
 import argparse
 import contextlib
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List or replay. Raises StarRocksSinkError; source transactions replayed before the error stay visible."""
+    """List or replay. Raises StarRocksSinkError; source transactions that it replayed before the error stay visible."""
     options = command_line.server_options(args, database=args.database, job=args.job)
     deadline = Deadline.after(args.deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             except QueryRefused as refusal:
                 if refusal.context.get("number") not in NO_TABLE:
                     raise
-                rows = []  # no row was ever dead-lettered
+                rows = []  # the sink has never dead-lettered a row
             return letter_table.read_dead_letters(rows)
 
         if args.action == "list":
@@ -66,7 +66,10 @@ def run(args: argparse.Namespace) -> int:
 def _replay(
     options: SinkOptions, connection: LeaderConnection, dead_letters: Callable[[], list[DeadLetter]], deadline: Deadline
 ) -> Iterator[str]:
-    """Replay all `dead_letters` and yield a line for each."""
+    """Replay all dead letters and yield a line for each.
+
+    Reads `dead_letters` only after the take-over, because an older replay may write until then.
+    """
     job = str(options.job)
     names = labels(job, REPLAY, 0, secrets.randbits(62), 1)
     clock, rng, ledger = SystemClock(), random.Random(), SqlLedger(connection, options.database)
@@ -102,7 +105,7 @@ _KEYS_SQL = (
 
 
 def _refuse_own_tables(dead_letter: DeadLetter, rows: Sequence[DeadLetterRow]) -> None:
-    """A dead letter can be edited, and a row of the ledger among them would forge a position."""
+    """Raise InputError for a row of the ledger and the like: an edited dead letter could forge a position."""
     for row in rows:
         if is_own_table(row.table):
             raise InputError(
@@ -115,7 +118,7 @@ def _refuse_own_tables(dead_letter: DeadLetter, rows: Sequence[DeadLetterRow]) -
 
 
 def _primary_keys(connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> dict[str, TableKey]:
-    """The primary keys by table, as JSON rows name them; none if `compact` is off."""
+    """The primary keys by table, with the names that JSON rows use; none if `compact` is off."""
     found: dict[str, list[KeyColumn]] = {}
     if options.compact:
         keyed = {str(table) for (table,) in connection.query(_KEYED_SQL, (options.database,), deadline)}
@@ -136,8 +139,8 @@ def _loads(
     for table in dict.fromkeys(row.table for row in rows):
         mine = [row for row in rows if row.table == table]
         pieces: Sequence[memoryview] = [memoryview((SEPARATOR + row.content).encode()) for row in mine]
-        written = {"columns": mine[0].columns} if mine[0].columns else {}  # unless the options set them
-        headers, key = written | options.load_headers(table), keys.get(table, ())
+        recorded = {"columns": mine[0].columns} if mine[0].columns else {}
+        headers, key = recorded | options.load_headers(table), keys.get(table, ())  # the options win
         if key and not why_not_compacted(headers, [column.name for column in key]):
             pieces = without_replaced(pieces, key)
         loads.append((table, pieces, headers))

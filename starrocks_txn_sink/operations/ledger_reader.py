@@ -1,4 +1,4 @@
-"""The sink's own tables as commands read them, on the leader; and the errors for a job that is not there."""
+"""Queries of the sink's own tables, on the leader, for commands; and the errors for a job that does not exist."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ class LedgerReader:
     deadline: Deadline
 
     def rows(self, sql: str, *parameters: object, table: str = LEDGER_TABLE) -> list[tuple[Any, ...]]:
-        """What a statement returns, in which `{}` stands for `table`."""
+        """The rows that `sql` returns; `{}` in it stands for `table`."""
         return self.connection.query(sql.format(identifier(self.database, table)), parameters, self.deadline)
 
     def existing(self, *tables: str) -> set[str]:
-        """Those of the `tables` that exist."""
+        """The names of those `tables` that exist."""
         sql = "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN "
         found = self.rows(f"{sql}({', '.join(['%s'] * len(tables))})", self.database, *tables)
         return {str(row[0]) for row in found}
 
     def jobs(self) -> list[str]:
-        """The jobs of the ledger."""
         return [str(row[0]) for row in self.rows("SELECT DISTINCT job FROM {} ORDER BY job")]
 
 
@@ -52,6 +51,6 @@ class UnknownJob(StarRocksSinkError):
 
     @classmethod
     def among(cls, job: str, database: str, jobs: Sequence[str]) -> UnknownJob:
-        """The error for `job`, where the ledger has `jobs`."""
+        """The error for `job`; the ledger has the other `jobs`."""
         known = f"Its jobs are: {', '.join(jobs)}." if jobs else "It has no jobs."
         return cls(f"The ledger of {database} has no rows of the job {job}. {known}")

@@ -1,6 +1,6 @@
-"""`starrocks-txn-sink recover`: show a job's open labels and its rows in the ledger; roll back on request.
+"""`starrocks-txn-sink recover`: shows a job's open labels and its rows in the ledger, and rolls back on request.
 
-It reads and rolls labels back, but never claims the job. A live driver loses at most its open attempt, and retries it.
+The command never claims the job. So a live driver loses at most its open attempt, which it then repeats.
 """
 
 import argparse
@@ -67,9 +67,9 @@ class PositionRow:
 
 @dataclass(frozen=True, slots=True)
 class JobFindings:
-    """State of a job on the server. `other_jobs` are the ledger's further jobs, to help with a wrong name.
+    """State of a job on the server. `ledger`: the ledger exists. `other_jobs` help with a wrong name of the job.
 
-    `accepted` says that the command has accepted the ledger as it is.
+    `accepted`: this command has accepted the ledger as it is.
     """
 
     job: str
@@ -117,7 +117,7 @@ def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False
         store = SqlLedger(connection, options.database)
         labels = protocol.run(_labels(options, roll_back), transport, clock, deadline, store)
         if accept:
-            # under one token: repeating it after a lost reply changes nothing
+            # one token for all tries: a repetition after a lost reply changes nothing
             acceptance = ledger.WriteMarker(str(options.job), ledger.ACCEPTED, secrets.token_hex(8))
             protocol.run(retry_until_answered(acceptance, random.Random()), transport, clock, deadline, store)
         reader = LedgerReader(connection, options.database, deadline)
@@ -138,7 +138,7 @@ def _labels(options: SinkOptions, roll_back: bool) -> Steps[list[OpenLabel]]:
 
 
 def _label_state(label: Label) -> Steps[str]:
-    """State that the server reports; UNKNOWN for a label without a registered transaction (wire contract 6.2)."""
+    """The label's state as the server reports it: UNKNOWN without a registered transaction (wire contract 6.2)."""
     answer = yield label.request(Operation.LOAD_STATE)
     return answer.state.value if isinstance(answer, Reply) and answer.state is not None else "not answered"
 

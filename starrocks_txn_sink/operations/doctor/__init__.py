@@ -1,1 +1,1 @@
-"""`starrocks-txn-sink doctor`: finds before a job runs what would keep the job from running."""
+"""`starrocks-txn-sink doctor`: finds, before a job runs, the problems that would stop the job."""

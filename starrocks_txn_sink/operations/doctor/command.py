@@ -1,4 +1,7 @@
-"""Findings as text and as JSON: problems with reason and advice, passed checks in one line."""
+"""`starrocks-txn-sink doctor`: runs the sections, and prints findings as text or JSON.
+
+A problem has a reason and an advice; a passed check is one line.
+"""
 
 import argparse
 import json
@@ -41,7 +44,6 @@ def summary_line(findings: Sequence[Finding]) -> str:
 
 
 def json_document(found: Sequence[tuple[str, Finding]]) -> dict[str, Any]:
-    """Document that `--json` prints."""
     findings = [{"section": section, **asdict(one), "severity": one.severity.value} for section, one in found]
     count = Counter(one.severity.value for _, one in found)
     return {
@@ -72,7 +74,7 @@ SECTIONS: tuple[tuple[str, Section], ...] = (
 
 
 def check_rehearsal(target: Target) -> Iterator[Finding]:
-    """Run the checks of `rehearse` in `target.scratch`: a difference that needs an action is a failure."""
+    """Run the checks of `rehearse` in `target.scratch`. A difference that needs an action becomes a failure."""
     options = replace(target.options, database=str(target.scratch))
     with closing(Stage(options, Terms())) as stage, rehearsal.interrupted_once():
         for check, found in [(one.check, one.evidence) for one in rehearsal.collect(stage, lambda _: None)]:
@@ -150,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _refer_to_first(finding: Finding, found: Sequence[tuple[str, Finding]]) -> Finding:
-    """A skipped check whose reason stands in an earlier section names that section instead of repeating the reason."""
+    """`finding`, but a skipped check refers to an earlier section with the same reason."""
     earlier = next((section for section, each in found if each.what == finding.what), None)
     if earlier is None or finding.severity is not Severity.SKIPPED:
         return finding
@@ -158,7 +160,7 @@ def _refer_to_first(finding: Finding, found: Sequence[tuple[str, Finding]]) -> F
 
 
 def _show_progress(section: str) -> None:
-    """Name the section that runs on the terminal's last line, so that nobody takes a wait for a hang; "" clears it."""
+    """Show the running section in the terminal's last line, so that a wait does not look like a hang; "" clears it."""
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K" + (f"checking: {section} …" if section else ""))
         sys.stderr.flush()

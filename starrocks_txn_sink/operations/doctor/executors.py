@@ -1,4 +1,4 @@
-"""Executors: a small Spark job reads their libraries and clocks, and probes from there what must be reachable."""
+"""Executors: a small Spark job reads their libraries and clocks, and probes all endpoints from them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def judge_reports(reports: list[dict[str, Any]], before: float, after: float) ->
     """Findings for the tasks' reports, each host once; clocks must lie in [before, after]; pure."""
     driver, hosts = libraries.installed_versions(), set()
     for report in reports:
-        place = _on(report["host"])  # another version's report has it, too: the next lines name the difference
+        place = _on(report["host"])  # reports of all versions of the package have `host`; other keys may be missing
         if place in hosts:
             continue
         hosts.add(place)
@@ -121,7 +121,7 @@ def judge_reports(reports: list[dict[str, Any]], before: float, after: float) ->
 
 
 def _session(spark: type[SparkSession], target: Target) -> tuple[SparkSession, bool]:
-    """The active session, or a new one; and whether the doctor has to stop it."""
+    """The active session or a new one, and whether the session is new, so that the doctor has to stop it."""
     active = spark.getActiveSession()
     if active is not None:
         return active, False

@@ -22,12 +22,12 @@ from starrocks_txn_sink.protocol.wire import Operation, Reply, Status
 from starrocks_txn_sink.sql.connection import Row, is_alive, leads
 
 LABEL = "starrocks-txn-sink-doctor"
-"""A label that no writer begins: its state can be requested without effect. The leader answers, followers redirect.
+"""A label that no writer begins, so that requests for its state have no effect. The leader answers; followers redirect.
 
-Labels of transactions that the doctor tries begin so.
+Labels of the doctor's own transactions have this prefix.
 """
 MOST_TABLES = 20
-"""Tables at most whose redirect to a backend is requested."""
+"""Number of tables for which the doctor requests the redirect to a backend."""
 
 _LIFETIME = {"timeout": "60"}  # seconds; the server soon ends a transaction that a killed doctor left open
 
@@ -110,7 +110,7 @@ def _follow_redirect(target: Target, named: Address | None, place: str) -> Itera
 
 
 def _ask_for_leader(target: Target, address: Address) -> HttpResponse | None:
-    """Request a label's state: the redirect of a follower, or None from the leader, which `target` then knows."""
+    """Request a label's state. Returns a follower's redirect; None from the leader, which becomes `target.leader`."""
     label = Label(target.options.database, LABEL)
     answer = target.send(label.request(Operation.LOAD_STATE), address)
     if answer.status == HTTPStatus.TEMPORARY_REDIRECT:
@@ -240,7 +240,6 @@ class TrialTransaction:
 
 
 def check_empty_transaction(target: Target) -> Iterator[Finding]:
-    """Begin a transaction and roll it back."""
     trial = TrialTransaction(target, target.require_database(), target.require_leader())
     begun = trial.begin()
     yield judge_begin(begun, trial.database)
@@ -290,11 +289,12 @@ def check_backends(target: Target) -> Iterator[Finding]:
 
 
 def _listed_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
+    """Yield (address, role) of each backend and compute node that the cluster lists, or a finding in its place."""
     for statement in ("SHOW BACKENDS", "SHOW COMPUTE NODES"):
         try:
             rows = target.sql().rows(statement)
         except QueryRefused:
-            continue  # needs a privilege that the sink itself does not need; the redirects of loads name backends too
+            continue  # the sink does without this privilege; the redirects of loads name backends, too
         unreleased = target.options.allow_unreleased_server
         yield from ((finding, "") for finding in judge_versions(rows, "backend", unreleased=unreleased))
         for row in rows:
@@ -325,7 +325,7 @@ def judge_dead_backend(host: str) -> Finding:
 
 
 def _redirect_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
-    """Yield (backend, role) from the redirect of an empty load into each table, or a finding for a refused load."""
+    """Yield (address, role) from the redirect of an empty load into each table, or a finding for a refused load."""
     if target.database is None or target.leader is None or not target.tables:
         return
     trial = TrialTransaction(target, target.database, target.leader)
@@ -349,13 +349,13 @@ def _redirect_backends(target: Target) -> Iterator[tuple[Address | Finding, str]
 
 
 def _is_listed(target: Target, trial: TrialTransaction) -> bool:
-    """Whether a take-over would find the trial's label, which has a load by now, with the query that it uses."""
+    """Whether the query of a take-over finds the trial's label, which has a load by now."""
     sql, parameters = ledger.ListUnfinished(LabelPrefix(LABEL)).statement(trial.database)
     return trial.label in [str(row["label"]) for row in target.sql().rows(sql, parameters)]
 
 
 def judge_listed(listed: bool) -> Finding:
-    """Warning for a label that the query of a take-over does not list; pure. Its load has no body yet."""
+    """Finding for a label with a load that has no body yet: whether the query of a take-over lists it; pure."""
     if listed:
         return Topic("transaction.listed").good("a transaction with a load is listed in information_schema.loads")
     return Topic("transaction.listed").warning(

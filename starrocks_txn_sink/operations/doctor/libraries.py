@@ -49,7 +49,7 @@ OF_SPARK: tuple[tuple[Version, dict[str, Version]], ...] = (
     ((4, 1), {"pandas": (2, 2), "pyarrow": (15,), "protobuf": (5,)}),
     ((4, 0), {"pandas": (2, 0), "protobuf": (5,)}),
 )
-"""The oldest libraries that Spark itself takes, from a version on, where they are newer than those of the package."""
+"""Versions of Spark from the newest down, with the oldest libraries that Spark takes, if newer than the package's."""
 PYTHON = Requirement("python", "sys", (3, 10), "The package uses features of this version.")
 _UNPACKAGED = "unpackaged"
 _COMPILED = "compiled loops"
@@ -58,8 +58,7 @@ LEAST_JAVA_OF_SPARK_3 = 8
 
 
 def installed_versions() -> dict[str, str | None]:
-    """Versions in this process by name: `python`, every library of REQUIREMENTS, and whether it has the compiled loops;
-    None for a missing one."""
+    """Versions in this process by name: `python`, every library of REQUIREMENTS, the compiled loops. None: missing."""
     found: dict[str, str | None] = {"python": ".".join(str(part) for part in sys.version_info[:3])}
     found[_COMPILED] = "yes" if compiled.is_available() else None
     return found | {need.name: _installed_version(need) for need in REQUIREMENTS}
@@ -86,7 +85,7 @@ def java_version(home: str | None) -> str | None:
 
 
 def check_spark_features() -> Iterator[Finding]:
-    """What works with the Spark of this process: one finding for each feature that needs a certain version."""
+    """One finding for each feature that needs a certain version of Spark: whether it works in this process."""
     try:
         from starrocks_txn_sink.spark_version import FEATURES
     except ImportError as error:  # no Spark, or one that is too old: judge_libraries says so

@@ -1,4 +1,4 @@
-"""Privileges on tables: tried out where a statement is harmless, else read from SHOW GRANTS."""
+"""Privileges on tables: tested with harmless statements where possible, else read from SHOW GRANTS."""
 
 import re
 from collections.abc import Iterator, Sequence

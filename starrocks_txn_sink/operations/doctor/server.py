@@ -114,9 +114,9 @@ def check_limits(target: Target) -> Iterator[Finding]:
 
 
 def _count_running(target: Target, database: str, labels: Sequence[str]) -> int:
-    """Labels that are not committed: some releases list committed ones as unfinished (wire contract 10.6).
+    """The number of `labels` that are not committed: some releases list committed labels, too (wire contract 10.6).
 
-    Asks for the state of a sample of them, and extrapolates.
+    Requests the states of a sample, and extrapolates.
     """
     sample = labels[:: max(1, len(labels) // _SAMPLE)]
     if target.leader is None or not sample:

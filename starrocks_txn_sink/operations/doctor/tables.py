@@ -1,6 +1,6 @@
-"""Tables: existence, model, and the faults of this server's version.
+"""Tables: existence, model, and two faults of some releases.
 
-The faults: partitions that a multi-table load cannot create, and the order of changes of one key.
+A multi-table load cannot create partitions, and the order of changes of one key may be lost.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _CONFIG = (
 )
 _NAMES = "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s"
 
-# The last releases without the repair of partitions created in a multi-table load (wire contract 4.15; the exact
-# patch is not known, so later ones are believed).
+# The last releases that are known to lack the repair of partitions created in a multi-table load (wire contract 4.15).
+# The exact patch is unknown, so later releases count as repaired.
 _LAST_WITHOUT = ((4, 0, 14), (4, 1, 4))
 
 # The first release that keeps the order of one key's changes in shared-data tables (wire contract 4.10). No patch of
-# the 4.0 line is known to have the repair, so all of them count as without it.
+# the 4.0 line is known to have the repair, so the whole line counts as without it.
 _FIRST_IN_ORDER = (4, 1, 4)
 
 _PURPOSE = {
@@ -77,7 +77,7 @@ class TableDefinition:
 
 
 def check_tables(target: Target) -> Iterator[Finding]:
-    """Check the named tables, or all of the database; sets `target.tables` for the checks of loads and privileges."""
+    """Check the named tables, or all tables; sets `target.tables` for the checks of loads and privileges."""
     database, sql = target.require_database(), target.sql()
     found = {str(row["table_name"]): row for row in sql.rows(_CONFIG, (database,))}
     names = {str(row["table_name"]) for row in sql.rows(_NAMES, (database,))}

@@ -1,4 +1,4 @@
-"""Findings of the doctor: one for each check, passed or not."""
+"""The target of the doctor, and its findings: one for each check, passed or not."""
 
 import socket
 import time
@@ -43,7 +43,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What is checked, and where; its methods make its findings."""
+    """The name and the place of a check; the methods make findings of it."""
 
     name: str
     place: str = ""
@@ -118,14 +118,14 @@ _STEP_SECONDS = 30.0
 
 
 class SectionSkipped(Exception):
-    """A section cannot run. The message gives the reason: an earlier finding, or an option that is not set."""
+    """Raised by a section that cannot run. The message is the reason: an earlier finding, or a missing option."""
 
 
 @dataclass(slots=True)
 class Target:
-    """State of one run. `database` None: none was named, the options hold a placeholder. `tables` (): all tables.
+    """State of one run. `database` None: the user named none, and the options hold a placeholder. `tables` (): all.
 
-    Sections fill in fields for later ones: `endpoints` to probe from executors too, `version` and `leader`.
+    Sections set fields for later sections: `version`, `leader`, and the `endpoints` that executors probe, too.
     """
 
     options: SinkOptions
@@ -169,8 +169,10 @@ class Target:
         return self._sql
 
     def log_in(self, address: Address) -> SqlConnection:
-        """A connection to the query port at `address`; after QueryFailed or QueryRefused `sql` leaves it out:
-        a port of another kind keeps everybody waiting."""
+        """A connection to the query port at `address`.
+
+        After QueryFailed or QueryRefused `sql` skips the port, because a login at a port of another kind takes long.
+        """
         try:
             return SqlConnection(self.options, address)
         except (QueryFailed, QueryRefused) as error:
@@ -190,7 +192,7 @@ class Target:
         return self.leader
 
     def reach(self, role: str, address: Address) -> Finding:
-        """Probe an address, and add it to those that the executors probe."""
+        """Probe an address, and add it to the `endpoints` that executors probe."""
         endpoint = ServerPort(role, address.host, address.port)
         self.endpoints.append(endpoint)
         return endpoint.probe(self.options.connect_timeout)

@@ -59,7 +59,7 @@ def check_loads_privilege(stage: Stage) -> Evidence:
 
 @CHECKS.expects("privilege.create", "The user may create tables.", "7.3")
 def check_create(stage: Stage) -> Evidence:
-    """Creates the scratch tables; the number of replicas is what fits the cluster."""
+    """Create the scratch tables, with as many replicas as the cluster can hold, or else with one."""
     alive = live_backends(stage)
     tried = dict.fromkeys((None if alive is None else min(alive, 3), 1))
     refused = ""
@@ -81,7 +81,7 @@ def live_backends(stage: Stage) -> int | None:
 
 @CHECKS.expects("ledger.create", "The ledger's DDL works with the replicas of the options.", "10.8")
 def check_ledger(stage: Stage) -> Evidence:
-    """The ledger's DDL as a job runs it; where it fails, with the replicas that the cluster can hold."""
+    """Run the ledger's DDL as a job does; if the server refuses it, with one replica."""
     wanted = stage.wanted.ledger_replication
     try:
         stage.ledger.create(wanted, stage.deadline())
@@ -96,7 +96,7 @@ def check_ledger(stage: Stage) -> Evidence:
 
 
 def _other_ledger(stage: Stage, refused: QueryRefused) -> Evidence:
-    """Go on with fewer replicas, so that the other checks can look."""
+    """Create the ledger with one replica for the other checks; returns the difference."""
     try:
         stage.ledger.create(1, stage.deadline())
     except QueryRefused:
@@ -160,7 +160,7 @@ def _forced_tls(stage: Stage) -> str:
 
 @CHECKS.expects("frontend.begin", "The leader begins a transaction; followers redirect to it.", "1.1", "2.2")
 def check_begin(stage: Stage) -> Evidence:
-    """Begin on every frontend that is known: the leader answers, others redirect to it."""
+    """Begin on every known frontend."""
     leading, redirected, silent = 0, 0, 0
     for address, named in _frontends(stage):
         label = stage.new_label()
@@ -190,7 +190,7 @@ def check_begin(stage: Stage) -> Evidence:
 
 
 def _frontends(stage: Stage) -> Iterator[tuple[Address, bool]]:
-    """Frontends of load_url (True), then those of SHOW FRONTENDS that options allow (False)."""
+    """Frontends of load_url (True), then further frontends of SHOW FRONTENDS that the options allow (False)."""
     options = stage.options
     yield from ((address, True) for address in options.frontends)
     rules = options.redirect_rules
@@ -202,13 +202,13 @@ def _frontends(stage: Stage) -> Iterator[tuple[Address, bool]]:
 
 
 def _redirect_target(stage: Stage, answer: HttpResponse) -> Address | None:
-    """Where a redirect leads with the options' rewrites; None if it names no usable host."""
+    """The address of a redirect, after the options' rewrites; None if the redirect names no usable host."""
     named = parse_location(answer.location)
     return None if named is None else stage.options.redirect_rules.rewrite(named)
 
 
 def _judge_target(stage: Stage, answer: HttpResponse, role: str) -> Evidence | None:
-    """A difference if the sink would not follow the redirect; else None."""
+    """The difference if the sink would not follow the redirect to a server of this `role`; else None."""
     target, rules = _redirect_target(stage, answer), stage.options.redirect_rules
     if target is None:
         return differs(f"a redirect to a {role} names no usable host", "Check the proxies in front of the frontends.")
@@ -222,7 +222,7 @@ def _judge_target(stage: Stage, answer: HttpResponse, role: str) -> Evidence | N
 
 @CHECKS.expects("backend.redirect", "A load is redirected to a backend that options allow.", "1.2", "9")
 def check_redirect(stage: Stage) -> Evidence:
-    """The redirect of a load: an empty PUT at the leader, 307 to an allowed backend."""
+    """Send an empty load to the leader: 307 must lead to an allowed backend."""
     with stage.transaction() as label:
         request = label.request(
             Operation.LOAD, table=stage.table("upserts"), headers=stage.options.load_headers(stage.table("upserts"))
@@ -240,7 +240,7 @@ def check_redirect(stage: Stage) -> Evidence:
 
 
 def _ask_leader(stage: Stage, request: Request) -> tuple[HttpResponse, Address]:
-    """The leader's answer to a load without a body."""
+    """The leader's answer to a load without a body, and the leader's address."""
     address = stage.options.frontends[0]
     for _ in range(3):
         answer = stage.transport.ask(request, address, stage.deadline(_ASK_SECONDS))

@@ -1,7 +1,7 @@
-"""`starrocks-txn-sink rehearse`: all checks in order, their lines as they come, and the report as JSON.
+"""`starrocks-txn-sink rehearse`: runs all checks in order, and shows each result at once, or a report as JSON.
 
-Exit code 0: as expected, or harmless differences; 1: something differs and needs an action; 3: something could not be
-seen; 2: wrong usage.
+Exit code 0: all as expected, or with harmless differences; 1: a difference needs an action; 2: wrong usage; 3: a check
+could not see what it looked for.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from starrocks_txn_sink.operations.rehearsal.stage import MEGABYTES, TORN_SECOND
 from starrocks_txn_sink.options import command_line
 
 CHECKS: tuple[Check, ...] = (*cluster.CHECKS, *transactions.CHECKS, *reading.CHECKS)
-"""In order of dependence: the first ones create the tables that later ones use."""
+"""In order of dependence: the first checks create the tables that later checks use."""
 
 _NO_LOOK = Evidence(Verdict.NOT_SEEN, "the rehearsal ended before")
 CLEARED = Check(
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the rehearsal and return the exit code. Ctrl-C and SIGTERM end it; the tables are dropped then, too."""
+    """Run the rehearsal and return the exit code. After Ctrl-C or SIGTERM it drops the tables, too."""
     terms = Terms(args.seconds, args.slow, megabytes=args.megabytes)
     show = _to_stderr if args.json else lambda line: command_line.print_lines([line])
     try:
@@ -88,9 +88,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def collect(stage: Stage, show: Callable[[str], None], checks: Sequence[Check] = CHECKS) -> list[Result]:
-    """Run the checks and show each line as it comes; after an interruption the rest counts as not seen.
+    """Run the checks and show each result at once; after an interruption the other checks are NOT_SEEN.
 
-    However they end, labels are rolled back and tables are dropped; the last result says whether nothing is left.
+    In the end, even after an error, this rolls back labels and drops tables. The last result says if anything is left.
     """
     results: list[Result] = []
 
@@ -117,7 +117,7 @@ def collect(stage: Stage, show: Callable[[str], None], checks: Sequence[Check] =
 
 @contextlib.contextmanager
 def interrupted_once() -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM raises KeyboardInterrupt; later ones do not disturb the dropping of tables."""
+    """Let the first Ctrl-C or SIGTERM raise KeyboardInterrupt, and ignore the next ones while tables are dropped."""
 
     def end() -> None:
         for number in command_line.END_SIGNALS:

@@ -1,4 +1,4 @@
-"""What the checks of a rehearsal found, as values, as text and as JSON."""
+"""Checks of a rehearsal and their results: as values, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMAT = 1
 
 
 class Verdict(Enum):
-    """What a check found; the value is shown in text and JSON."""
+    """Outcome of a check; text and JSON show the value."""
 
     AS_EXPECTED = "as expected"
     HARMLESS = "differs, harmless"
@@ -30,9 +30,9 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A check's result: `what` was seen; `why` it is harmless, or could not be seen; `advice` for a difference.
+    """Outcome of a check, with `what` it saw, `why` that is harmless or could not be seen, `advice` for a difference.
 
-    `metrics` are what was measured, each named with its unit. No host, no password and no user's row is in `what`.
+    `metrics` are the measured values; each name has its unit. `what` never has a host, a password or a user's row.
     """
 
     verdict: Verdict
@@ -63,9 +63,9 @@ Look = Callable[["Stage"], Evidence]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that the sink relies on: its stable name, the expectation, the wire contract's sections, the look.
+    """One behaviour of the server that the sink relies on; `sections` are those of the wire contract.
 
-    `look` raises StarRocksSinkError if it could not see it.
+    `look` observes the behaviour, and raises StarRocksSinkError or Surprise if it cannot.
     """
 
     name: str
@@ -75,10 +75,10 @@ class Check:
 
 
 class Checks(list[Check]):
-    """The checks of a module, in the order of their looks."""
+    """The checks of a module, in their order."""
 
     def expects(self, name: str, expected: str, *sections: str) -> Callable[[Look], Look]:
-        """Decorate a look: it becomes the last of the checks."""
+        """Decorate the `look` of a new check, and append the check."""
 
         def add(look: Look) -> Look:
             self.append(Check(name, expected, sections, look))
@@ -107,7 +107,6 @@ def exit_code(results: Sequence[Result]) -> int:
 
 
 def text_lines(result: Result) -> Iterator[str]:
-    """Lines of one check."""
     evidence = result.evidence
     yield f"{evidence.verdict.value:<18} {result.check.name}: {evidence.what}"
     if evidence.verdict in (Verdict.DIFFERS, Verdict.NOT_SEEN):
@@ -138,7 +137,7 @@ def _entry(result: Result) -> dict[str, Any]:
 
 
 def json_document(stage: Stage, results: Sequence[Result], began: float, seconds: float) -> dict[str, Any]:
-    """The report: without hosts, user and password, except where an advice names the option to set."""
+    """The report. It has no host, user or password, unless an advice names the option to set."""
     count = Counter(result.evidence.verdict for result in results)
     return {
         "format": FORMAT,

@@ -1,7 +1,7 @@
-"""The stage of a rehearsal: its scratch tables, its labels and its requests, through the sink's own transport and SQL.
+"""The stage of a rehearsal: scratch tables, labels and requests, over the sink's own transport and SQL.
 
-The tables are in a database without a ledger, so that no job's row is in reach. At the end every open label is rolled
-back and every table is dropped, also after an error and after Ctrl-C.
+The tables are in a database without a ledger, so a rehearsal cannot touch rows of a job. At the end, also after an
+error or Ctrl-C, the stage rolls back every open label and drops every table.
 """
 
 import contextlib
@@ -27,16 +27,16 @@ from starrocks_txn_sink.sql.connection import LeaderConnection, Row, SqlConnecti
 T = TypeVar("T")
 
 PREFIX = "rehearsal"
-"""Names of jobs and scratch tables begin so."""
+"""Prefix of the names of jobs and scratch tables."""
 
 STEP_SECONDS = 60.0
 """Limit of one request, and of the wait for a commit to be visible."""
 
 UNREGISTERED_SECONDS = 5.0
-"""Limit of the wait for a committed label that is neither COMMITTED nor VISIBLE (wire contract 3.2: the hole of B)."""
+"""Limit of the wait for a committed label that is neither COMMITTED nor VISIBLE (generation B, wire contract 3.2)."""
 
 
-_LIFETIME = 600  # seconds of a rehearsal's transaction; the server ends it then if the rehearsal was killed
+_LIFETIME = 600  # seconds; then the server ends the open transaction of a killed rehearsal
 _FRONTEND_BUSY = 0.02
 _COLUMNS = {
     "upserts": (
@@ -94,7 +94,7 @@ class Stage:
     # --- SQL ---
 
     def rows(self, statement: str, parameters: tuple[object, ...] = ()) -> list[Row]:
-        """Run a statement on the first query port that answers; it passes queries on to the leader."""
+        """Run a statement on the first query port that answers, whose frontend passes it on to the leader."""
         if self._sql is None:
             self._sql = SqlConnection.connect_any(self.options)
         try:
@@ -104,7 +104,7 @@ class Stage:
             raise
 
     def rows_if_allowed(self, statement: str) -> list[Row]:
-        """The rows; none without the privilege to ask."""
+        """The rows of a statement; none without the privilege for it."""
         with contextlib.suppress(QueryRefused):
             return self.rows(statement)
         return []
@@ -125,7 +125,7 @@ class Stage:
         return identifier(self.database, self.table(name))
 
     def content(self, name: str, column: str, key: int) -> Any:
-        """What a scratch table's row with this key has in a column; None without the row."""
+        """The value of `column` in the row `key` of a scratch table; None without the row."""
         return self.value(f"SELECT {column} FROM {self.full(name)} WHERE id = %s", (key,))
 
     def count(self, name: str, first: int, last: int) -> int:
@@ -171,7 +171,6 @@ class Stage:
         return [str(row["table_name"]) for row in found]
 
     def create_all(self, replication: int | None) -> None:
-        """Create the scratch tables."""
         properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
         for name, (columns, key) in _COLUMNS.items():
             self.drop_at_end(self.table(name))
@@ -183,7 +182,7 @@ class Stage:
         self._made.append(table)
 
     def drop_made(self) -> list[str]:
-        """Drop what was made; the names of tables that could not be dropped."""
+        """Drop the tables; returns the names of tables that could not be dropped."""
         self._made = [name for name in dict.fromkeys(self._made) if not self._drop(name)]
         return self._made
 
@@ -194,13 +193,13 @@ class Stage:
             return Label(self.database, next(self._labels))
 
     def send(self, request: Request) -> Reply:
-        """Send a request the way the sink does; remembers labels that may be open."""
+        """Send a request as the sink does; remembers labels that may be open."""
         if request.operation is Operation.BEGIN:
             self._open.add(request.label)
         return self.transport.send(request, self.deadline())
 
     def remember(self, label: Label) -> None:
-        """Roll `label` back at the end: it was begun without `send`."""
+        """Roll `label` back at the end; for a label that was begun without `send`."""
         self._open.add(label.name)
 
     def deadline(self, seconds: float = STEP_SECONDS) -> Deadline:
@@ -246,7 +245,7 @@ class Stage:
         return self.send(label.request(Operation.LOAD_STATE)).state
 
     def await_visible(self, label: Label) -> float:
-        """Seconds until the label is VISIBLE; raises Surprise if it is not in time."""
+        """Wait until the label is VISIBLE, and return the seconds; raises Surprise if it is not in time."""
         began, longest, soon = self.clock.monotonic(), self.deadline(), self.deadline(UNREGISTERED_SECONDS)
         while (state := self.state(label)) is not LabelState.VISIBLE:
             deadline = longest if state is LabelState.COMMITTED else soon
@@ -259,7 +258,7 @@ class Stage:
         return self.clock.monotonic() - began
 
     def write(self, *loads: tuple[str, Body | Sequence[bytes]], **headers: str) -> None:
-        """A whole transaction over (table, body) pairs, until it is VISIBLE."""
+        """Load (table, body) pairs in one transaction, commit it and wait until it is VISIBLE."""
         label = self.begin()
         for name, body in loads:
             self.must_load(label, name, body, **headers)
@@ -279,7 +278,7 @@ class Stage:
     # --- the end ---
 
     def clear(self) -> None:
-        """Roll back what is open and drop what was made; `left` has the tables that could not be dropped."""
+        """Roll back open labels and drop the tables; `left` then names the tables that could not be dropped."""
         self._close_sql()  # an interruption may have left it in the middle of an answer
         for name in sorted(self._open):
             with contextlib.suppress(StarRocksSinkError):
@@ -306,14 +305,13 @@ class Stage:
         return bool(int(self.value(f"SELECT count(*) FROM {table} WHERE job <> %s", (self.job,))))
 
     def close(self) -> None:
-        """Close all connections."""
         self._close_sql()
         self.leader.close()
         self.transport.close()
 
 
 class Surprise(Exception):
-    """A step on the way to a check's own matter went another way; the text says which, and how."""
+    """A step before the checked behaviour went wrong, so the check cannot observe it. The text names the step."""
 
 
 def require(reply: Reply, step: str) -> Reply:

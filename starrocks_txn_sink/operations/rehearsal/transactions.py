@@ -1,7 +1,7 @@
 """Checks of one transaction: its loads, and the end of its label.
 
-Loads: what a table takes, one load at a time, order, bodies that break off. The end: what a label answers then, what
-the server says of rejected rows, long transactions, take-overs.
+Loads: accepted content, one load of a table at a time, order, bodies that break off. The end: answers about an ended
+label, rejected rows, long transactions, take-overs.
 """
 
 import contextlib
@@ -130,7 +130,7 @@ def check_large_row(stage: Stage) -> Evidence:
 
 @dataclass(eq=False)
 class HeldBody:
-    """A body that stops in its middle until `go` is set, or breaks there if `breaks`. `halfway` is set meanwhile."""
+    """A body that sets `halfway` in its middle, and then waits for `go`, or with `breaks` raises an error."""
 
     data: bytes
     breaks: bool = False
@@ -151,9 +151,9 @@ class HeldBody:
 
 
 def _patiently(look: Callable[[Stage, float], Evidence]) -> Callable[[Stage], Evidence]:
-    """A check that looks again after a longer pause as long as it sees something harmless.
+    """Repeat a look with longer pauses as long as its outcome is HARMLESS.
 
-    Half a body is on its way for a while, and a slow backend may serve the next load first; that is no difference.
+    Half a body needs some time to arrive, and a slow backend may serve the next load first. That is no difference.
     """
 
     def check(stage: Stage) -> Evidence:
@@ -211,7 +211,7 @@ def check_order(stage: Stage) -> Evidence:
 @CHECKS.expects("load.cut", "A label with half a body does not commit.", "4.8", "8.3")
 @_patiently
 def check_cut(stage: Stage, pause: float) -> Evidence:
-    """A body that breaks off: what the next load then contains, and that a rollback leaves nothing."""
+    """Break a body off; see what the commit of another load contains, and that a rollback leaves nothing."""
     with stage.transaction() as label:
         _break_off(stage, label, {"id": 110, "note": "cut"})
         stage.clock.sleep(pause)
@@ -241,7 +241,7 @@ def _break_off(stage: Stage, label: Label, row: dict[str, object]) -> None:
 
 _SETTLE_SECONDS = 5.0
 _POLL_SECONDS = 0.1
-_INNER_SECONDS = 300  # generation B ends a transaction then, whatever its timeout (wire contract 4.12)
+_INNER_SECONDS = 300  # after them generation B ends a transaction, whatever its timeout (wire contract 4.12)
 _LEDGER_DECIDES = "the sink believes the ledger, not this answer"
 
 # --- the end of a label ---
@@ -249,7 +249,7 @@ _LEDGER_DECIDES = "the sink believes the ledger, not this answer"
 
 @CHECKS.expects("label.listed", "The take-over's query lists an open label.", "6.5")
 def check_list(stage: Stage) -> Evidence:
-    """The query with which a take-over finds what a dead writer left open."""
+    """Run the query with which a take-over finds the open labels of a dead writer."""
     with stage.transaction() as label:
         stage.must_load(label, "upserts", array({"id": 120}))
         began = stage.clock.monotonic()
@@ -263,7 +263,7 @@ def check_list(stage: Stage) -> Evidence:
 
 @CHECKS.expects("label.states", "Loads of a visible label are FINISHED.", "6.5", "10.6")
 def check_states(stage: Stage) -> Evidence:
-    """States of a committed label's loads; some releases never move them on."""
+    """Read the states of a committed label's loads, which some releases never change to FINISHED."""
     label, deadline = _committed(stage), stage.deadline(_SETTLE_SECONDS)
     while True:
         states = sorted({str(row["state"]) for row in stage.loads(label.name).values()})
@@ -329,7 +329,7 @@ def check_reuse(stage: Stage) -> Evidence:
 
 @CHECKS.expects("reject.bad_row", "A bad row fails the commit, and is counted and logged.", "4.9", "5.10", "7.5")
 def check_bad_row(stage: Stage) -> Evidence:
-    """The server's text for a row that it filters, its count, and its log."""
+    """Read the server's text about a filtered row, its count of such rows, and its log."""
     with stage.transaction() as label:
         stage.must_load(label, "filled", array({"id": 140, "n": 1}, {"id": 141, "n": None}))
         reply = stage.commit(label)
