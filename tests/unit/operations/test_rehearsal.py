@@ -21,7 +21,7 @@ from starrocks_emulator.settings import Generation, Limits, Settings
 from starrocks_emulator.transactions.backend import Backend
 from starrocks_emulator.transactions.messages import Body
 from starrocks_txn_sink import SinkOptions, cli
-from starrocks_txn_sink.operations.rehearsal import command, findings, transactions
+from starrocks_txn_sink.operations.rehearsal import cluster, command, findings, transactions
 from starrocks_txn_sink.operations.rehearsal.findings import Check, Evidence, Verdict, as_expected, differs, harmless
 from starrocks_txn_sink.operations.rehearsal.stage import Stage, Terms, array
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, create_table
@@ -250,6 +250,21 @@ def test_each_difference_has_its_verdict(
     assert found.verdict is verdict, found
     assert advice in found.advice
     assert bool(found.advice) is (verdict is Verdict.DIFFERS)
+
+
+@pytest.mark.parametrize(("accepted", "verdict"), [(True, Verdict.AS_EXPECTED), (False, Verdict.DIFFERS)])
+def test_a_build_without_a_release_number_needs_the_option(
+    monkeypatch: pytest.MonkeyPatch, accepted: bool, verdict: Verdict
+) -> None:
+    options = SinkOptions(
+        load_url="http://127.0.0.1:9",
+        query_url="mysql://127.0.0.1:9",
+        database="scratch",
+        allow_unreleased_server=accepted,
+    )
+    with contextlib.closing(Stage(options, TERMS)) as stage:
+        monkeypatch.setattr(stage, "value", lambda _: "main-d0b920c")
+        assert cluster.check_version(stage).verdict is verdict
 
 
 def test_few_reads_are_no_proof_that_nothing_is_torn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
