@@ -275,10 +275,10 @@ def _read_option(
     elif isinstance(rule, Refused):
         _check_refused(name, value, rule)
     elif isinstance(rule, MapsTo):
-        _set(values, rule.option, rule.convert(name, _as_text(value)), name)
+        _set_once(values, rule.option, rule.convert(name, _as_text(value)), name)
     elif ours in kinds:
         kind = kinds[ours]
-        _set(values, ours, kind.parse(ours, value) if isinstance(value, str) else value, name)
+        _set_once(values, ours, kind.parse(ours, value) if isinstance(value, str) else value, name)
     else:
         raise unknown_option(name, [*others, *kinds, *_NAMES])
 
@@ -289,7 +289,7 @@ def _check_refused(name: str, value: Any, rule: Refused) -> None:
         raise OptionError(f"{name} is not supported: {rule.reason}.", hint=allowed, option=name)
 
 
-def _set(values: dict[str, Any], option: str, value: Any, name: str) -> None:
+def _set_once(values: dict[str, Any], option: str, value: Any, name: str) -> None:
     if value is None:
         return
     if option in values and values[option] != value:

@@ -61,7 +61,7 @@ class HadoopDirectory:
         path = self._path(name)
         parent = path.getParent()
         hidden = self.jvm.org.apache.hadoop.fs.Path(parent, f".{secrets.token_hex(8)}.tmp")
-        with _typed(StateNotWritten, "write"):
+        with _raising(StateNotWritten, "write"):
             system = self._system(path)
             try:
                 with contextlib.closing(system.create(hidden, True)) as stream:
@@ -78,14 +78,14 @@ class HadoopDirectory:
     def open(self, name: str) -> pa.NativeFile:
         """The file's content; raises FileNotFoundError and StateNotRead."""
         path = self._path(name)
-        with _typed(StateNotRead, "read"), contextlib.closing(self._system(path).open(path)) as stream:
+        with _raising(StateNotRead, "read"), contextlib.closing(self._system(path).open(path)) as stream:
             return pa.BufferReader(bytes(self.jvm.org.apache.commons.io.IOUtils.toByteArray(stream)))
 
     def names(self, folder: str) -> list[str]:
         """Names of the complete files in `folder`, without the folder, in no order. Raises StateNotRead."""
         path = self._path(folder)
         try:
-            with _typed(StateNotRead, "read"):
+            with _raising(StateNotRead, "read"):
                 found = self._system(path).listStatus(path)
                 files = [each.getPath().getName() for each in found if each.isFile()]
         except FileNotFoundError:
@@ -95,7 +95,7 @@ class HadoopDirectory:
     def delete(self, name: str) -> None:
         """Delete the file, if it is there. Raises StateNotWritten."""
         path = self._path(name)
-        with _typed(StateNotWritten, "delete"):
+        with _raising(StateNotWritten, "delete"):
             self._system(path).delete(path, False)
 
     def _system(self, path: Any) -> Any:
@@ -106,7 +106,7 @@ class HadoopDirectory:
 
 
 @contextlib.contextmanager
-def _typed(kind: type[StarRocksSinkError], verb: str) -> Iterator[None]:
+def _raising(kind: type[StarRocksSinkError], verb: str) -> Iterator[None]:
     """Raise errors of the JVM as errors of `kind` with the JVM's reason, and a missing file as FileNotFoundError."""
     try:
         yield

@@ -110,7 +110,7 @@ class EventsWriter:
         regions = [region for each in receipts for region in each.regions]
         if rows := sum(region.rows for region in regions):
             self._row_bytes = sum(region.bytes for region in regions) / rows
-        self._conclude(task, before, of_kind(messages, CarryOver), now, bool(receipts), listener)
+        self._publish(task, before, of_kind(messages, CarryOver), now, bool(receipts), listener)
         return receipts, of_kind(messages, LaneReport)
 
     def _lanes(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
@@ -205,6 +205,7 @@ class EventsWriter:
         return projection.sorted_lanes(rows, kept.ends, lanes, order, name_task), lines
 
     def _prepare(self, frame: DataFrame, lines: TxnEventLines | None, lanes: int, name_task: bool) -> _SchemaColumns:
+        """The parts of the projection that frames with the schema of `frame` share."""
         if lines is not None:
             columns = raw_columns(frame, lines)
         else:
@@ -215,7 +216,7 @@ class EventsWriter:
         ends = projection.lane_ends(session, schema, lanes, POSITION, name_task=name_task and not self.sort)
         return _SchemaColumns(frame.schema, columns, ends)
 
-    def _conclude(
+    def _publish(
         self,
         task: LaneTask,
         before: Manifest,

@@ -1,8 +1,8 @@
 """`lane_partitioned`: the layout of a frame as lanes, for the data source, and the terms that travel with the frame.
 
-It makes and checks the rows in the JVM, one Spark partition a lane, sorted, each with a last row. It numbers the rows,
-so that later changes to the frame show (`rows.segments`). The frame carries its terms as text in the metadata of one
-column, because Spark shows a data source nothing else of a frame; a password never travels with them.
+The JVM makes and checks the rows: one Spark partition a lane, sorted, each with a last row. The rows are numbered, so
+that the data source notices later changes to the frame (`rows.segments`). Spark shows a data source only rows and
+schema, so the terms travel as text in the metadata of one column; a password never travels with them.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ _FIXED_OPTIONS = ("database", "lanes", "delivery", "on_bad_rows", "properties", 
 
 @dataclass(frozen=True, slots=True)
 class LaneTerms:
-    """The terms of a frame that lane_partitioned made. `marked` as in `LaneTask`; `epoch` identifies the frame, and so
-    the run of a query; with `secret` the options had a password, which is left out; `logging` has the log settings of
-    the process that made the frame; `keys` has the tables' primary keys, as in `LaneTask`."""
+    """The terms of a frame that lane_partitioned made; `marked` and `keys` are as in `LaneTask`.
+
+    `epoch` identifies the frame, and so the run of a query. `secret`: the options had a password, which is left out.
+    `logging` has the log settings of the process that made the frame.
+    """
 
     options: Mapping[str, Any]
     marked: bool
@@ -54,7 +56,7 @@ class LaneTerms:
 
     @classmethod
     def of(cls, fitted: TableTerms, *, marked: bool, epoch: str, logging: LogSettings | None) -> LaneTerms:
-        options = replace(fitted.options, lanes=fitted.options.lane_count)  # how many the frame has
+        options = replace(fitted.options, lanes=fitted.options.lane_count)  # the frame has so many
         return cls(_plain(options), marked, epoch, bool(options.password), logging, fitted.keys)
 
     @property
@@ -106,7 +108,7 @@ class LaneTerms:
 
 
 def _plain(options: SinkOptions) -> dict[str, Any]:
-    """All options that are set and are no secret."""
+    """All options that are set, without secrets."""
     values = {one.name: getattr(options, one.name) for one in fields(options) if one.repr}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -167,7 +169,8 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
             "use foreachBatch(StarRocksSink(options)), which does not need this setting.",
         )
     if frame.isStreaming and frame.sparkSession.conf.get(_DEFAULT_CHECKPOINT, None):
-        # streamWriter will not see the checkpoint. This is what Spark refuses under a continuous trigger.
+        # streamWriter does not see a default checkpoint, so it cannot refuse a continuous trigger. Spark refuses this
+        # expression under such a trigger.
         frame = frame.where(F.current_timestamp().isNotNull())
     if has_unfilled_deletes(frame, options):
         EventLogger("sink")(Event("deletes.unfilled", {"advice": UNFILLED_DELETES}))

@@ -193,7 +193,7 @@ class LabelAttempt:
         if violations:
             self.roll_back()
             return [*self.reports, *violations]
-        receipts = self._conclude(of_kind(messages, shared_label.LaneShare))
+        receipts = self._commit_or_roll_back(of_kind(messages, shared_label.LaneShare))
         reports = [each.commit(receipts[0].committed_at) for each in self.reports] if receipts else self.reports
         return [*receipts, *reports, *of_kind(messages, CarryOver), self._metrics.report(receipts)]
 
@@ -209,7 +209,7 @@ class LabelAttempt:
             self.roll_back()
             raise
 
-    def _conclude(self, shares: Sequence[shared_label.LaneShare]) -> list[Receipt]:
+    def _commit_or_roll_back(self, shares: Sequence[shared_label.LaneShare]) -> list[Receipt]:
         """Commit. Without a load, roll back: all rows were in StarRocks already, or their END has not come."""
         loaded = [one for share in shares for one in share.loaded]
         with self._rolling_back():

@@ -209,7 +209,7 @@ class OpenTransactionWatch:
         self._emit, self._clock = emit, clock or SystemClock()
         self._guard = threading.Lock()
         self._levels = AssemblerLevels()
-        self._said: dict[tuple[str, float], float] = {}  # (stage, opening) → age in seconds at the next warning
+        self._next_age: dict[tuple[str, float], float] = {}  # (stage, opening) → age in seconds at the next warning
         self._looking: threading.Thread | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -230,16 +230,16 @@ class OpenTransactionWatch:
         with self._guard:
             found = self._levels.open_transactions()
             if not found:
-                self._said.clear()
+                self._next_age.clear()
                 return False
             oldest = found[0]
             age, key = now - oldest["since"], (oldest["stage"], oldest["since"])
-            due = age >= self._said.get(key, OPEN_SECONDS)
+            due = age >= self._next_age.get(key, OPEN_SECONDS)
             if due and not is_running(self.session, query_of(oldest["stage"])):
                 self._levels.forget(query_of(oldest["stage"]))
                 return True  # the next look judges the open transactions of other queries
             if due:
-                self._said = {key: min(2 * age, age + _LONGEST)}
+                self._next_age = {key: min(2 * age, age + _LONGEST)}
         if due:
             fields = {name: oldest[name] for name in ("stage", "place", "open", "rows")}
             self._emit(Event("transaction.open", {**fields, "seconds": age, "advice": _ADVICE}))

@@ -140,7 +140,7 @@ class ManifestLog:
         """
         if self.relays:
             self._keep_relayed(manifest, written)
-        manifest = self._bounded(manifest)
+        manifest = self._spill_inline(manifest)
         name = ManifestName(manifest.batch, self.generation, self.epoch)
         self.directory.write(f"{BATCHES}/{name.file}", manifest.to_json())
         self._latest = manifest
@@ -152,7 +152,8 @@ class ManifestLog:
             self._retire([each for each in self._files if each.batch <= manifest.batch - self.keep])
         self._until_sweep -= 1
 
-    def _bounded(self, manifest: Manifest) -> Manifest:
+    def _spill_inline(self, manifest: Manifest) -> Manifest:
+        """`manifest`; if its rows exceed INLINE_LIMIT, write them into files first and leave them out."""
         if sum(map(len, manifest.inline.values())) <= INLINE_LIMIT:
             return manifest
         for name, content in manifest.inline.items():

@@ -122,6 +122,7 @@ class Stage:
         return f"{self.job}_{name}"
 
     def full(self, name: str) -> str:
+        """The quoted name of a scratch table with its database, for SQL."""
         return identifier(self.database, self.table(name))
 
     def content(self, name: str, column: str, key: int) -> Any:

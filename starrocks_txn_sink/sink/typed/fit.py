@@ -91,7 +91,7 @@ def fit(source: T.DataType, target: TargetType, zones: tuple[str, str] = ("UTC",
     if isinstance(source, T.NullType):
         return Fit()
     if target.name in ("BITMAP", "HLL"):
-        return _set(source, target)
+        return _bitmap_or_hll(source, target)
     if target.name == "JSON" and isinstance(source, VariantType):
         return Fit()
     if target.name == "JSON" and isinstance(source, _NESTED):  # the parts follow the rules of their natural types
@@ -129,7 +129,7 @@ Zones = tuple[str, str]
 RuleResult = Fit | str | None
 
 
-def _set(source: T.DataType, target: TargetType) -> Fit | str:
+def _bitmap_or_hll(source: T.DataType, target: TargetType) -> Fit | str:
     """Into BITMAP and HLL columns, as the official Spark connector fills them."""
     if isinstance(source, T.StringType):
         utf8 = ValueFault(lambda column: ~is_valid_utf8(column), NOT_UTF8, silent=True)
@@ -310,6 +310,7 @@ def _rebuilt(column: Column, fields: list[tuple[str, str, Encode | None]]) -> Co
 
 
 def _within(fault: ValueFault, items: Encode, what: str) -> ValueFault:
+    """The fault of an array or map in which one of `items` has `fault`."""
     return ValueFault(
         lambda column: F.exists(items(column), lambda item: F.coalesce(fault.found(item), F.lit(False))),
         f"has {what}{fault.text}",

@@ -180,13 +180,13 @@ class TypedRoute:
         """
         columns = None if tables.columns is None else tables.columns.get(route.table, ())
         properties, zones = options.properties_of(route.table), (zone, options.timestamp_zone or zone)
-        own, csv = properties.get("columns"), properties.get("format") == "csv"
+        header, csv = properties.get("columns"), properties.get("format") == "csv"
         if columns is not None and not columns:
             raise InputError(
                 f"There is no table {route.table}.",
                 hint="Create it, or give the TableRoute keys and set schema_changes='apply'.",
             )
-        complaints = [*_missing(route, columns, properties)] if columns is not None and own is None else []
+        complaints = [*_missing(route, columns, properties)] if columns is not None and header is None else []
         known = {column.name.lower(): column for column in columns or ()}
         fields = []
         for name, source in route.sources.items():
@@ -194,9 +194,9 @@ class TypedRoute:
                 complaints.append(f"the input has no column {source}")
                 continue
             target = known.get(name.lower())
-            if target is None and options.schema_changes is SchemaChanges.IGNORE and own is None:
+            if target is None and options.schema_changes is SchemaChanges.IGNORE and header is None:
                 continue
-            if target is None and columns is not None and not own:
+            if target is None and columns is not None and not header:
                 complaints.append(f"the table has no column {name}")
                 continue
             made = typed_field(name, source, frame[source].dataType, target, zones, csv=csv)
@@ -206,9 +206,9 @@ class TypedRoute:
                 complaints.append(made)
         op = csv and OP in frame.names and (columns is None or any(column.key for column in columns))
         if csv:
-            complaints += _unfit_for_csv(fields, own, op=op)
-        elif own is not None:
-            complaints += _unmentioned(fields, own)
+            complaints += _unfit_for_csv(fields, header, op=op)
+        elif header is not None:
+            complaints += _unmentioned(fields, header)
         if complaints:
             raise InputError(
                 f"The TableRoute of {route.table} does not fit: {'; '.join(complaints)}.",
@@ -256,8 +256,8 @@ class TypedRoute:
         return ",".join((*plain, *([OWN_OP] if self.op else []), *derived))
 
 
-def _unfit_for_csv(fields: Sequence[TypedField], own: str | None, *, op: bool) -> Iterator[str]:
-    if own is not None:
+def _unfit_for_csv(fields: Sequence[TypedField], header: str | None, *, op: bool) -> Iterator[str]:
+    if header is not None:
         yield "with format csv the sink writes the property columns itself, in the order of the route; remove yours"
     if len(fields) + op < 2:
         yield "a line of CSV with one column may be empty, which the server skips; set format to json"
