@@ -51,6 +51,6 @@ class UnknownJob(StarRocksSinkError):
 
     @classmethod
     def among(cls, job: str, database: str, jobs: Sequence[str]) -> UnknownJob:
-        """The error for `job`; the ledger has the other `jobs`."""
+        """The error for `job`; the ledger has only `jobs`."""
         known = f"Its jobs are: {', '.join(jobs)}." if jobs else "It has no jobs."
         return cls(f"The ledger of {database} has no rows of the job {job}. {known}")

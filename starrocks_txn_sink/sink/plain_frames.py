@@ -185,7 +185,7 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
             if not batch.num_rows:
                 continue
             if not read and (refused := self._claim(lane)) is not None:
-                for _ in batches:  # to its end: an error of the source, or the first try, comes first
+                for _ in batches:  # read on: an error of the source, or the first try, must win
                     pass
                 raise refused
             yield self.rows.lane_rows(batch, lane, read)

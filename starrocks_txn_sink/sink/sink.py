@@ -4,9 +4,9 @@ On the driver the sink checks the input and has the JVM project the rows and spr
 when every lane has confirmed its StarRocks transactions, so Spark's checkpoint never runs ahead of StarRocks.
 
 `RowsWriter` runs the lanes of ready rows and decides whether Spark sorts the rows first. A shuffle and a sort cost more
-than all other steps together, and their parallel tasks save time only in large micro-batches. So a single lane takes a
-small micro-batch in arrival order (`rows.arrival`), unless the query has a shuffle of its own right before the sink:
-the tasks of that shuffle would run one after the other.
+than all other steps together, and the parallel tasks before a shuffle save time only in large micro-batches. So a
+single lane takes a small micro-batch in arrival order (`rows.arrival`), unless the query has a shuffle of its own right
+before the sink: the tasks of that shuffle would run one after the other.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ class StarRocksSink:
     def _commit_or_wait(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
         """Commit the micro-batch; wait while StarRocks has an outage.
 
-        Raises a failure at once until StarRocks has begun a transaction of the job: an address is probably wrong then.
+        Before StarRocks has begun a transaction of the job, raises a failure at once: probably an address is wrong.
         """
         deadline = Deadline.after(self.options.batch_deadline, SystemClock())
         try:

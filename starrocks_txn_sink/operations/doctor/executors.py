@@ -104,7 +104,7 @@ def judge_reports(reports: list[dict[str, Any]], before: float, after: float) ->
     """Findings for the tasks' reports, each host once; clocks must lie in [before, after]; pure."""
     driver, hosts = libraries.installed_versions(), set()
     for report in reports:
-        place = _on(report["host"])  # reports of all versions of the package have `host`; other keys may be missing
+        place = _on(report["host"])  # every version's report has `host`; the next lines name a difference
         if place in hosts:
             continue
         hosts.add(place)
