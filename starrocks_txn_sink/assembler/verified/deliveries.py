@@ -1,16 +1,15 @@
-"""The deliveries of a transaction that a restart cut, joined where they prove it.
+"""Joins the deliveries of a transaction that a restart of the connector cut, if they prove that no row is missing.
 
-After a restart of the connector in the middle of a transaction, Debezium sends its BEGIN again, then the rows behind
-its last stored offset, *numbered from 1 again*, and an END that counts this second delivery alone. So a later delivery
-proves the transaction only together with the rows in front of it, which are in Kafka since an earlier delivery. The
-deliveries are told apart by Kafka's timestamps: a row belongs to the last BEGIN that is not younger. A later delivery
-begins at row `k` (from 0) if its first row is row `k` of an earlier delivery, or at row 0 if its first row has the
-position of its BEGIN (PostgreSQL). Otherwise rows between the two may still be on their way.
+After a restart in the middle of a transaction, Debezium sends the BEGIN again, then the rows after its last stored
+offset, *numbered from 1 again*, and an END that counts only the rows of this second delivery. So a later delivery
+proves the transaction only together with the rows in front of it, which an earlier delivery brought. Kafka's timestamps
+tell the deliveries apart: a row belongs to the last BEGIN that is not younger than the row. A later delivery begins at
+row `k` (from 0) if its first row equals row `k` of an earlier delivery, or at row 0 if its first row has the position
+of its BEGIN (PostgreSQL). Otherwise rows between the two deliveries may still be on their way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +32,7 @@ def integer_column(events: pa.Table, column: str, null: int = NOWHERE) -> Indexe
 
 
 def same_rows(events: pa.Table, ours: Indexes, theirs: Indexes) -> Mask:
-    """Whether the rows at the places `ours` are those at `theirs`, but for their numbers."""
+    """Whether each row at the places `ours` has the content of the row at `theirs`; their numbers may differ."""
     one, other = events.take(pa.array(ours)), events.take(pa.array(theirs))
     same = np.ones(len(ours), dtype=bool)
     for column in _CONTENT:
@@ -50,7 +49,10 @@ class Joined:
 
 
 def join_deliveries(events: pa.Table, code: Indexes, is_begin: Mask, overdue: Mask) -> tuple[dict[int, Joined], Mask]:
-    """(the proven transactions among those with several BEGINs, mask of the others)."""
+    """Judge the transactions with several BEGINs: the proven ones, and a mask of the unproven ones.
+
+    All rows of the transactions `overdue` count as arrived.
+    """
     begins = np.bincount(code[is_begin], minlength=len(overdue))
     unproven = begins > 1
     joined: dict[int, Joined] = {}
@@ -65,10 +67,10 @@ def join_deliveries(events: pa.Table, code: Indexes, is_begin: Mask, overdue: Ma
 
 @dataclass(frozen=True, slots=True)
 class _Delivery:
-    """`rows` are the places of rows 1, 2, … as far as they follow each other; `whole`: no row has another number."""
+    """`rows` are the places of rows 1, 2, … up to the first gap; `whole`: there is no gap."""
 
     begin: int
-    end: int  # -1 without one
+    end: int  # -1 without END
     rows: Indexes
     whole: bool
 
@@ -85,8 +87,8 @@ class _CutTransactions:
     def join(self, places: Indexes, *, complete: bool) -> Joined | None:
         """Join the deliveries of the transaction whose events are at `places`; None if they do not prove it.
 
-        `complete` states that all of its rows have arrived (open_timeout is above the lag between the topics): a
-        delivery then begins where the rows before it end.
+        `complete` states that all of its rows have arrived (open_timeout is above the lag between the topics). Then a
+        delivery whose first row is unknown begins where the known rows end.
         """
         deliveries = self._deliveries(places)
         if deliveries is None:
@@ -103,7 +105,7 @@ class _CutTransactions:
         return None
 
     def _deliveries(self, places: Indexes) -> list[_Delivery] | None:
-        """The deliveries in their order; None without timestamps that tell them apart."""
+        """The deliveries in the order of their BEGINs; None without timestamps that tell them apart."""
         is_begin, is_end = self.is_begin[places], self.is_end[places]
         begins, ends, rows = places[is_begin], places[is_end], places[~is_begin & ~is_end]
         begins = begins[np.argsort(self.sequence[begins])]
@@ -112,30 +114,28 @@ class _CutTransactions:
             return None
         fresh = np.diff(starts, prepend=-1) > 0  # a producer that repeats a BEGIN keeps its timestamp
         begins, starts = begins[fresh], starts[fresh]
-        delivery = np.maximum(np.searchsorted(starts, self.timestamp[rows], side="right") - 1, 0)
-        owner = np.maximum(np.searchsorted(self.sequence[begins], self.sequence[ends]) - 1, 0)
-        return list(self._each_delivery(begins, ends, owner, rows, delivery))
+        of_row = np.maximum(np.searchsorted(starts, self.timestamp[rows], side="right") - 1, 0)
+        of_end = np.maximum(np.searchsorted(self.sequence[begins], self.sequence[ends]) - 1, 0)
+        return [
+            self._delivery(begin, ends[of_end == number], rows[of_row == number])
+            for number, begin in enumerate(begins.tolist())
+        ]
 
-    def _each_delivery(
-        self, begins: Indexes, ends: Indexes, owner: Indexes, rows: Indexes, delivery: Indexes
-    ) -> Iterator[_Delivery]:
-        for number, begin in enumerate(begins):
-            mine = rows[delivery == number]
-            mine = mine[np.argsort(self.order[mine], kind="stable")]
-            again = np.flatnonzero(np.diff(self.order[mine]) == 0) + 1
-            repeated = again[same_rows(self.events, mine[again], mine[again - 1])]
-            mine = np.delete(mine, repeated)
-            follows = self.order[mine] == np.arange(1, len(mine) + 1)
-            end = ends[owner == number]
-            yield _Delivery(
-                int(begin),
-                int(end[0]) if len(end) else -1,
-                mine if follows.all() else mine[: int(follows.argmin())],
-                bool(follows.all()),
-            )
+    def _delivery(self, begin: int, ends: Indexes, rows: Indexes) -> _Delivery:
+        """The delivery with these ENDs and rows, without the rows that a producer repeated."""
+        rows = rows[np.argsort(self.order[rows], kind="stable")]
+        again = np.flatnonzero(np.diff(self.order[rows]) == 0) + 1
+        rows = np.delete(rows, again[same_rows(self.events, rows[again], rows[again - 1])])
+        follows = self.order[rows] == np.arange(1, len(rows) + 1)
+        whole = bool(follows.all())
+        end = int(ends[0]) if len(ends) else -1
+        return _Delivery(begin, end, rows if whole else rows[: int(follows.argmin())], whole)
 
     def _start(self, known: Indexes, delivery: _Delivery, *, complete: bool) -> int | None:
-        """The number (from 0) of the delivery's first row in the transaction."""
+        """The number (from 0) of the delivery's first row in the transaction; None if it is not certain.
+
+        `known` are the rows of the earlier deliveries, from row 0 on.
+        """
         if not len(delivery.rows):
             return len(known) if complete else None
         first = delivery.rows[:1]
@@ -149,12 +149,12 @@ class _CutTransactions:
         return len(known) if complete and after else None
 
     def _proves(self, delivery: _Delivery) -> bool:
-        """Whether the END's counts, in all and by collection, are those of the delivery."""
+        """Whether the delivery has as many rows as its END says, in all and by collection."""
         if delivery.end < 0 or not delivery.whole:
             return False
         if self.events[v.EVENT_COUNT][delivery.end].as_py() != len(delivery.rows):
             return False
         listed = self.events[v.DATA_COLLECTIONS][delivery.end].as_py() or []
-        said = {each["data_collection"]: each["event_count"] for each in listed if each["event_count"]}
+        expected = {each["data_collection"]: each["event_count"] for each in listed if each["event_count"]}
         counted = self.events[v.COLLECTION].take(pa.array(delivery.rows)).value_counts().to_pylist()
-        return said == {each["values"]: each["counts"] for each in counted}
+        return expected == {each["values"]: each["counts"] for each in counted}

@@ -85,10 +85,10 @@ class VerifiedAssembler:
         found = tally.tally(table, now - (self.policy.open_timeout or math.inf))
         classes = tally.classify(found, state.last_position)
         self._refuse(table, found, classes, now)
-        done = _StepEvents(table, found, classes)
-        state, letters, notices = self._give_up(done, state, intake)
-        state, waiting = self._report_waiting(done, state, now)
-        return _build_step(done, state, intake, letters, (*notices, *waiting))
+        judged = _JudgedEvents(table, found, classes)
+        state, letters, notices = self._give_up(judged, state, intake)
+        state, waiting = self._report_waiting(judged, state, now)
+        return _build_step(judged, state, intake, letters, (*notices, *waiting))
 
     def _refuse(self, table: pa.Table, found: Tally, classes: TransactionClasses, now: float) -> None:
         if self.policy.on_open_timeout == "fail" and len(classes.given_up):
@@ -102,15 +102,21 @@ class VerifiedAssembler:
                 open_seconds=round(now - float(arrived), 3),
             )
 
-    def _report_waiting(self, done: _StepEvents, state: VerifiedState, now: float) -> tuple[VerifiedState, list[Event]]:
-        """A notice, once in WAITING_SECONDS, about the first transaction that holds back later commits so long."""
-        first = done.classes.blocking
+    def _report_waiting(
+        self, judged: _JudgedEvents, state: VerifiedState, now: float
+    ) -> tuple[VerifiedState, list[Event]]:
+        """The next state, and a notice if the first blocking transaction has been open for WAITING_SECONDS.
+
+        There is at most one notice in WAITING_SECONDS.
+        """
+        first = judged.classes.blocking
         if first < 0 or (state.reported is not None and now - state.reported < WAITING_SECONDS):
             return state, []
-        open_seconds = now - float(done.table[v.ARRIVED].to_numpy()[done.opening & (done.found.code == first)].min())
+        opened = judged.opening & (judged.found.code == first)
+        open_seconds = now - float(judged.table[v.ARRIVED].to_numpy()[opened].min())
         if open_seconds < WAITING_SECONDS:
             return state, []
-        fields = {**self._place(done.table, done.found, first), "open_seconds": round(open_seconds, 3)}
+        fields = {**self._place(judged.table, judged.found, first), "open_seconds": round(open_seconds, 3)}
         return replace(state, reported=now), [Event("transaction.waiting", fields)]
 
     def _place(self, table: pa.Table, found: Tally, transaction: int) -> dict[str, object]:
@@ -124,15 +130,18 @@ class VerifiedAssembler:
         }
 
     def _give_up(
-        self, done: _StepEvents, state: VerifiedState, intake: VerifiedIntake
+        self, judged: _JudgedEvents, state: VerifiedState, intake: VerifiedIntake
     ) -> tuple[VerifiedState, list[pa.Table], tuple[Event, ...]]:
-        """Quarantine overdue transactions: the next state, the dead letters, the notices."""
-        table, found = done.table, done.found
-        overdue = done.classes.given_up.tolist()
+        """Quarantine overdue transactions: the next state, the dead letters, the notices.
+
+        Rows that came after the quarantine of their transaction are dead letters, too.
+        """
+        table, found = judged.table, judged.found
+        overdue = judged.classes.given_up.tolist()
         ids = [found.ids[each].as_py() for each in overdue]
         notices = [Event("transaction.quarantined", self._place(table, found, each)) for each in overdue]
         lost = [
-            (txn_id, tally.reason(found, each), table.filter(pa.array(done.rows_in(np.array([each])))))
+            (txn_id, tally.reason(found, each), table.filter(pa.array(judged.rows_in(np.array([each])))))
             for txn_id, each in zip(ids, overdue, strict=True)
         ]
         for txn_id in dict.fromkeys(intake.late[model.TXN_ID].to_pylist()):
@@ -151,8 +160,8 @@ class VerifiedAssembler:
 
 
 @dataclass(frozen=True, slots=True)
-class _StepEvents:
-    """A step's events with their tally and classes."""
+class _JudgedEvents:
+    """The held and new events of a step, with their tally and classes."""
 
     table: pa.Table
     found: Tally
@@ -180,48 +189,58 @@ class _StepEvents:
 
 
 def _build_step(
-    done: _StepEvents, state: VerifiedState, intake: VerifiedIntake, letters: list[pa.Table], notices: tuple[Event, ...]
+    judged: _JudgedEvents,
+    state: VerifiedState,
+    intake: VerifiedIntake,
+    letters: list[pa.Table],
+    notices: tuple[Event, ...],
 ) -> VerifiedStep:
-    found, classes, table = done.found, done.classes, done.table
-    out, before = [], done.snapshot
-    # Before the first transaction snapshot rows form their own unit. Afterwards they precede the next transaction, so
-    # that positions ascend and a later change of a row wins.
-    if len(before) and state.last_position is None:
-        state = replace(state, snapshots=state.snapshots + 1)
-        out.append(
-            unit_rows(table, before, np.array([len(before)]), np.array([state.snapshots]), pa.nulls(1, pa.string()))
-        )
-        before = before[:0]
+    found, classes, table = judged.found, judged.classes, judged.table
     full = classes.released[found.expected[classes.released] > 0]
-    handed_on = np.zeros(table.num_rows, dtype=bool)
-    if len(full):
-        out.append(released_rows(table, found, full, before))
-        state = replace(state, last_position=int(found.position[full].max()))
-        before = before[:0]
-    handed_on[done.snapshot] = len(before) == 0
+    state, units, snapshot_released = _release(judged, state, full)
     settled = np.concatenate([classes.released, classes.repeated])
-    handed_on |= done.of(settled) | done.of(classes.given_up) | found.repeated
+    finished = judged.of(settled) | judged.of(classes.given_up) | found.repeated
+    finished[judged.snapshot] = snapshot_released
     names = found.ids.take(pa.array(settled)).to_pylist()
     state = replace(state, settled=v.remember_ids(intake.settled, names))
     known = pc.is_in(table[model.TXN_ID], value_set=pa.array(state.settled, pa.string()), skip_nulls=True)
-    handed_on |= known.to_numpy() & ~done.opening  # a BEGIN whose END turned out to be a repeat
-    state, removed, added = _carry_over(state, table, ~handed_on)
-    unfinished = ~handed_on & done.opening & (found.code >= 0) & ~np.append(found.whole, True)[found.code]
-    oldest = float(table[v.ARRIVED].to_numpy()[unfinished].min()) if unfinished.any() else None
+    finished |= known.to_numpy() & ~judged.opening  # a BEGIN whose END turned out to be a repeat
+    state, removed, added = _carry_over(state, table, ~finished)
+    incomplete = ~finished & judged.opening & (found.code >= 0) & ~np.append(found.whole, True)[found.code]
+    oldest = float(table[v.ARRIVED].to_numpy()[incomplete].min()) if incomplete.any() else None
     state = replace(state, oldest=oldest)
-    counters = _outcome_counters(done, state, sum(each.num_rows for each in out), full, handed_on)
-    return VerifiedStep(state, intake.counters + counters, out, letters, removed, added, notices)
+    counters = _outcome_counters(judged, state, sum(each.num_rows for each in units), full, finished)
+    return VerifiedStep(state, intake.counters + counters, units, letters, removed, added, notices)
+
+
+def _release(judged: _JudgedEvents, state: VerifiedState, full: Indexes) -> tuple[VerifiedState, list[pa.Table], bool]:
+    """Release the transactions `full`: the next state, the released units, and whether they have the snapshot's rows.
+
+    Before the first transaction the snapshot's rows form a unit of their own. Afterwards they precede the next
+    transaction, so that positions ascend and a later change of a row wins.
+    """
+    units, table, snapshot = [], judged.table, judged.snapshot
+    if len(snapshot) and state.last_position is None:
+        state = replace(state, snapshots=state.snapshots + 1)
+        lengths, positions = np.array([len(snapshot)]), np.array([state.snapshots])
+        units.append(unit_rows(table, snapshot, lengths, positions, pa.nulls(1, pa.string())))
+        snapshot = snapshot[:0]
+    if len(full):
+        units.append(released_rows(table, judged.found, full, snapshot))
+        state = replace(state, last_position=int(judged.found.position[full].max()))
+        snapshot = snapshot[:0]
+    return state, units, len(snapshot) == 0
 
 
 def _outcome_counters(
-    done: _StepEvents, state: VerifiedState, rows_out: int, full: Indexes, handed_on: Mask
+    judged: _JudgedEvents, state: VerifiedState, rows_out: int, full: Indexes, finished: Mask
 ) -> VerifiedCounters:
-    """The outcome of the step's events, and the levels of `state` after it."""
-    found, classes = done.found, done.classes
-    again = done.of(classes.repeated) & done.opening | found.repeated | done.of(classes.released) & found.surplus
-    rows = done.table[v.STATUS].is_null().to_numpy()
-    passed = int(found.count[full].sum()) + int(handed_on[done.snapshot].sum())
-    waiting = np.unique(found.code[~handed_on & done.opening])
+    """The outcome of the step's events, and the levels of `state` after the step."""
+    found, classes = judged.found, judged.classes
+    again = judged.of(classes.repeated) & judged.opening | found.repeated | judged.of(classes.released) & found.surplus
+    rows = judged.table[v.STATUS].is_null().to_numpy()
+    passed = int(found.count[full].sum()) + int(finished[judged.snapshot].sum())
+    waiting = np.unique(found.code[~finished & judged.opening])
     return VerifiedCounters(
         released=len(full),
         rows=rows_out,
@@ -230,9 +249,9 @@ def _outcome_counters(
         repeats=int(again.sum()),
         repeated_rows=int((again & rows).sum()),
         quarantined=len(classes.given_up),
-        quarantined_rows=int(done.rows_in(classes.given_up).sum()),
+        quarantined_rows=int(judged.rows_in(classes.given_up).sum()),
         open=int((waiting >= 0).sum()),
-        open_rows=int((~handed_on & rows).sum()),
+        open_rows=int((~finished & rows).sum()),
         state_bytes=sum(each.bytes for each in state.blobs),
     )
 
@@ -240,7 +259,10 @@ def _outcome_counters(
 def _carry_over(
     state: VerifiedState, table: pa.Table, kept: Mask
 ) -> tuple[VerifiedState, tuple[int, ...], dict[int, pa.Table]]:
-    """Keep held events: blobs that are still complete stay unchanged, the other events go into new blobs."""
+    """Keep the events `kept`: the next state, blobs to delete, blobs to write.
+
+    A blob whose events are all kept stays unchanged; all other kept events go into new blobs.
+    """
     rewrite = kept.copy()
     stay: list[HeldBlob] = []
     start = 0

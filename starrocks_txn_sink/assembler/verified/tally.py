@@ -21,21 +21,19 @@ from starrocks_txn_sink.assembler.verified.deliveries import NOWHERE, integer_co
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Transactions by number, in the order of first appearance.
+    """The transactions of a step, numbered in the order of first appearance.
 
-    `code` is the transaction of each event (-1: none, a snapshot's row). `end` is the event that is a transaction's
-    END, -1 without one, and `commit` the sequence of its first END: every delivery is in the order of commits. `rows`
-    are the places of all rows, by (transaction, total_order), repeats left out; those of transaction t are
-    `rows[first[t]:first[t + 1]]`, `count[t]` in all. `position` is the highest of its rows and its END.
+    `code`, `repeated` and `surplus` have an entry per event, `rows` one per row, all other arrays one per transaction.
+    The rows of transaction t are at the places `rows[first[t]:first[t + 1]]`.
     """
 
     ids: pa.StringArray
-    code: Indexes
-    end: Indexes
-    commit: Indexes
-    rows: Indexes
+    code: Indexes  # the event's transaction; -1: none, a row of a snapshot
+    end: Indexes  # the place of the END that counts the rows; -1 without END
+    commit: Indexes  # the sequence of the first END, because every delivery keeps the order of commits
+    rows: Indexes  # the places of all rows, by (transaction, total_order), without copies
     first: Indexes
-    count: Indexes
+    count: Indexes  # of rows
     repeated: Mask  # exact repeats of other events; none in a transaction with a conflict
     surplus: Mask  # other rows and ENDs that a released transaction does not need
     conflict: Mask  # two different rows with one total_order, or unproven
@@ -44,68 +42,66 @@ class Tally:
     collections_agree: Mask
     whole: Mask
     overdue: Mask  # not whole, and the first event arrived too long ago
-    position: Indexes
+    position: Indexes  # the highest of the rows and the END
 
 
 def tally(events: pa.Table, arrived_before: float) -> Tally:
     """Tally `events` (intake.HELD_EVENTS).
 
-    A transaction whose first event arrived at or before `arrived_before` (seconds) is taken to have all of its rows.
+    A transaction whose first event arrived at or before `arrived_before` (seconds) counts as having all of its rows.
     """
     encoded = events[model.TXN_ID].combine_chunks().dictionary_encode()
     ids = encoded.dictionary
     code: Indexes = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int64)
     is_begin, is_end = v.has_status(events, v.BEGIN), v.has_status(events, v.END)
-    orders = integer_column(events, v.TOTAL_ORDER, 0).copy()
+    is_row = ~is_begin & ~is_end & (code >= 0)
     end = _ends(events, code, is_end, len(ids))
     commit = np.where(end >= 0, integer_column(events, v.SEQUENCE)[end], NOWHERE)
+    expected = np.where(end >= 0, integer_column(events, v.EVENT_COUNT, -1)[end], -1)
     overdue = np.zeros(len(ids), dtype=bool)
     overdue[code[(code >= 0) & ~is_begin & (events[v.ARRIVED].to_numpy() <= arrived_before)]] = True
     joined, unproven = join_deliveries(events, code, is_begin, overdue)
-    for transaction, found in joined.items():
+    orders = integer_column(events, v.TOTAL_ORDER, 0).copy()
+    for transaction, found in joined.items():  # joined rows get new numbers, over all deliveries
         orders[code == transaction] = 0
         orders[found.rows] = np.arange(1, len(found.rows) + 1)
-        end[transaction] = found.end
-    cut = unproven.copy()
-    cut[list(joined)] = True
-    is_cut = np.append(cut, False)[code]
-    is_row = ~is_begin & ~is_end & (code >= 0)
-    placed = np.flatnonzero(is_row & (orders > 0))
+        end[transaction], expected[transaction] = found.end, len(found.rows)
+    # Of the rows with one number the oldest comes first: it is kept, the others are its copies.
     times = integer_column(events, v.TIMESTAMP)
+    placed = np.flatnonzero(is_row & (orders > 0))
     placed = placed[np.lexsort((times[placed], orders[placed], code[placed]))]
-    later = np.flatnonzero((np.diff(code[placed]) == 0) & (np.diff(orders[placed]) == 0)) + 1
-    same = same_rows(events, placed[later], placed[later - 1])
+    again = np.flatnonzero((np.diff(code[placed]) == 0) & (np.diff(orders[placed]) == 0)) + 1
+    rows, copies, before = np.delete(placed, again), placed[again], placed[again - 1]
+    same = same_rows(events, copies, before)
     conflict = unproven.copy()
-    conflict[code[placed[later[~same]]]] = True
-    rows = np.delete(placed, later)
+    conflict[code[copies[~same]]] = True
     count = np.bincount(code[rows], minlength=len(ids))
     first = np.concatenate([[0], np.cumsum(count)])
-    expected = np.where(end >= 0, integer_column(events, v.EVENT_COUNT, -1)[end], -1)
-    agree = _collections_agree(events, code, rows, end)
-    for transaction, found in joined.items():
-        expected[transaction], agree[transaction] = len(found.rows), True
+    collections_agree = _collections_agree(events, code, rows, end)
+    collections_agree[list(joined)] = True  # `join_deliveries` compares the counts of each delivery
     positions = integer_column(events, model.POSITION)
-    highest = np.where(end >= 0, positions[end], NOWHERE)
+    whole = (expected == count) & collections_agree & ~conflict
+    whole &= _are_consecutive(code[rows], orders[rows], first, positions[rows])
+    position = np.where(end >= 0, positions[end], NOWHERE)
     filled = np.flatnonzero(count)
-    highest[filled] = np.maximum(highest[filled], np.maximum.reduceat(positions[rows], first[filled]))
-    numbered = _follow(code[rows], orders[rows], first, positions[rows])
-    whole = (expected == count) & numbered & agree & ~conflict
-    # A row that another delivery brought may be the one to keep, until its transaction is released.
-    of_one_delivery = same & (times[placed[later]] == times[placed[later - 1]])
-    repeated = is_end.copy()
-    repeated[end[end >= 0]] = False
-    repeated[placed[later[of_one_delivery & ~conflict[code[placed[later]]]]]] = True
-    repeated &= ~is_cut
-    surplus = (is_row | is_end) & ~repeated
-    surplus[rows] = False
-    surplus[end[end >= 0]] = False
+    position[filled] = np.maximum(position[filled], np.maximum.reduceat(positions[rows], first[filled]))
+    needed = np.zeros(len(code), dtype=bool)
+    needed[np.concatenate([rows, end[end >= 0]])] = True
+    # Until a cut transaction is released, any row or END of its deliveries may be needed, so none of them is a repeat.
+    # Nor is a copy with another timestamp: it may be of another delivery.
+    repeated = is_end & ~needed
+    repeated[copies[same & (times[copies] == times[before]) & ~conflict[code[copies]]]] = True
+    is_cut = unproven.copy()
+    is_cut[list(joined)] = True
+    repeated &= ~np.append(is_cut, False)[code]
+    surplus = (is_row | is_end) & ~repeated & ~needed
     return Tally(
-        ids, code, end, commit, rows, first, count, repeated, surplus, conflict, unproven, expected, agree, whole,
-        overdue & ~whole, highest,
+        ids, code, end, commit, rows, first, count, repeated, surplus, conflict, unproven, expected, collections_agree,
+        whole, overdue & ~whole, position,
     )  # fmt: skip
 
 
-def _follow(code: Indexes, orders: Indexes, first: Indexes, positions: Indexes) -> Mask:
+def _are_consecutive(code: Indexes, orders: Indexes, first: Indexes, positions: Indexes) -> Mask:
     """Whether the rows of each transaction are numbered 1 … n, in the order of their positions."""
     wrong = orders != np.arange(len(code)) - first[code] + 1
     wrong[1:] |= (code[1:] == code[:-1]) & (positions[1:] < positions[:-1])
@@ -117,48 +113,48 @@ def _follow(code: Indexes, orders: Indexes, first: Indexes, positions: Indexes) 
 def _ends(events: pa.Table, code: Indexes, is_end: Mask, transactions: int) -> Indexes:
     """The first END of each transaction; -1 without one."""
     places = np.flatnonzero(is_end)
-    places = places[np.argsort(integer_column(events, v.SEQUENCE)[places], kind="stable")][::-1]
+    newest_first = places[np.argsort(integer_column(events, v.SEQUENCE)[places], kind="stable")][::-1]
     end = np.full(transactions, -1, dtype=np.int64)
-    end[code[places]] = places
+    end[code[newest_first]] = newest_first  # the last assignment to a transaction counts, which is its first END
     return end
 
 
 def _collections_agree(events: pa.Table, code: Indexes, rows: Indexes, end: Indexes) -> Mask:
-    """Whether each transaction has the number of rows that its END says, in every collection."""
+    """Whether each transaction has the number of rows that its END says, in every collection.
+
+    A pair (transaction, collection) is one integer: transaction * width + index of the collection.
+    """
     agree = end >= 0
     ended = np.flatnonzero(agree)
     encoded = events[v.COLLECTION].combine_chunks().dictionary_encode()
     names = encoded.dictionary
     width = len(names) + 1
-    found, counts = np.unique(
+    pairs, counts = np.unique(
         code[rows] * width + pc.fill_null(encoded.indices, len(names)).to_numpy()[rows], return_counts=True
     )
-    said = events[v.DATA_COLLECTIONS].combine_chunks().take(pa.array(end[ended]))
-    owner = ended[pc.list_parent_indices(said).to_numpy()]
-    flat = pc.list_flatten(said)
+    listed = events[v.DATA_COLLECTIONS].combine_chunks().take(pa.array(end[ended]))
+    owner = ended[pc.list_parent_indices(listed).to_numpy()]
+    flat = pc.list_flatten(listed)
     wanted = pc.fill_null(pc.index_in(flat.field(0), value_set=names), len(names)).to_numpy() + owner * width
     number = pc.fill_null(flat.field(1), -1).to_numpy()
     wanted, number, owner = wanted[number != 0], number[number != 0], owner[number != 0]
-    at = np.searchsorted(found, wanted)
-    right = at < len(found)
-    right[right] = (found[at[right]] == wanted[right]) & (counts[at[right]] == number[right])
+    at = np.searchsorted(pairs, wanted)
+    right = at < len(pairs)
+    right[right] = (pairs[at[right]] == wanted[right]) & (counts[at[right]] == number[right])
     agree[owner[~right]] = False
-    agree &= np.bincount(found // width, minlength=len(end)) == np.bincount(owner, minlength=len(end))
+    # All listed collections are right, so as many pairs as listed collections means that no collection is unlisted.
+    agree &= np.bincount(pairs // width, minlength=len(end)) == np.bincount(owner, minlength=len(end))
     return agree
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionClasses:
-    """Transactions by number (Tally); each is in one of the three arrays, or waits.
+    """Transactions by number (Tally). A transaction that is in none of the three arrays waits."""
 
-    `released` is in commit order, the sequence of ENDs. `repeated` are complete at a position that is already released.
-    `given_up` are overdue. `blocking` is the first one that holds back later commits, -1 if none does.
-    """
-
-    released: Indexes
-    repeated: Indexes
-    given_up: Indexes
-    blocking: int
+    released: Indexes  # in commit order, the sequence of ENDs
+    repeated: Indexes  # complete, at a position that is already released
+    given_up: Indexes  # overdue
+    blocking: int  # the first transaction that holds back later commits; -1: none
 
 
 def classify(found: Tally, last_position: int | None) -> TransactionClasses:
