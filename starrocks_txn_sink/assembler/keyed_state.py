@@ -53,7 +53,7 @@ _log = get_logger("assembler")
 class KeyChange(NamedTuple):
     """The effect of a step on a source partition. Read all `packets`; delete `removed`; write `added` and `header`.
 
-    `wake_at` is the time (seconds since the epoch) of the next step without events; None: none is needed.
+    `wake_at` is the time (seconds since the epoch) at which a step is due even without events; None: never.
     """
 
     packets: Iterator[Packet]
@@ -81,8 +81,8 @@ def assemble_frame(
 ) -> DataFrame:
     """Packed rows and counts from `events`; a stream runs in the state operator for the session's state store provider.
 
-    With `open_timeout` a source partition may need a step without events. In a task of a batch frame the events are
-    sorted by source partition and `order`.
+    With `open_timeout` a timer may start a step without events. In a task of a batch frame the events are sorted by
+    source partition and `order`.
     """
     timed, key = open_timeout is not None, events.schema[model.SOURCE_PARTITION].dataType
     packed = f"{model.SOURCE_PARTITION} {key.simpleString()}, {BLOB} binary"

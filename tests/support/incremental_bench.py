@@ -43,7 +43,7 @@ class IncrementalBench:
                 rows = iter(released.rows.to_pylist())
                 for partition, count in zip(released.names, released.counts, strict=True):
                     self.out.setdefault(partition, []).extend(itertools.islice(rows, int(count)))
-            self.peak = max(self.peak, assembler._held)
+            self.peak = max(self.peak, assembler._held_bytes)
         after = before.with_batch(self.batch, "q", assembler.carry_over(), storage.new_inline.items())
         storage.close()
         late, flows, _ = expire(self.policy, after.partitions, now)

@@ -60,9 +60,9 @@ class TransactionAssembler:
         """Take in the events of a micro-batch (model.EVENT_FIELDS), those of a source partition in any order.
 
         A source partition without a state is new. `now` is the processing time in seconds since the epoch. The step
-        changes each source partition of `events`. Raises InputError for events that break the contract,
-        SourceTransactionError for a transaction that cannot be released whole and must not be dropped by policy. With
-        several source partitions, any of their errors may be raised.
+        has a change for each source partition of `events`. Raises InputError for events that break the contract,
+        SourceTransactionError for a transaction that cannot be released whole and that the policy does not drop. If
+        several source partitions have errors, any one of them is raised.
         """
         intake = validate_events(events, states, need_txn_id=self.policy.interleaved)
         came, fresh = events.table.num_rows, int(np.count_nonzero(intake.kinds == EventKind.DATA))
@@ -87,18 +87,17 @@ class TransactionAssembler:
         changes, counters, notices = dict[Partition, PartitionChange](), Counters(), list[Event]()
         limit = self.policy.open_timeout
         for name, state in states.items():
-            late = [each for each in state.live() if limit is not None and each.opened_at + limit <= now]
-            if not late:
+            overdue = [each for each in state.live() if limit is not None and each.opened_at + limit <= now]
+            if not overdue:
                 continue
+            first, count, rows = overdue[0], len(overdue), sum(each.rows for each in overdue)
             if self.policy.on_open_timeout == "fail":
-                raise _open_timeout_error(name, late[0], now)
-            after = replace(
-                state, open=_limit_dropped([each.as_dropped() if each in late else each for each in state.open])
-            )
-            rows = sum(each.rows for each in late)
-            notices.append(_notice("transaction.timed_out", name, late[0].position, late[0].txn_id, len(late), rows))
-            counters += Counters(dropped=len(late), dropped_rows=rows)
-            changes[name] = PartitionChange(after, tuple(number for each in late for number in each.blobs))
+                raise _open_timeout_error(name, first, now)
+            opened = [each.as_dropped() if each in overdue else each for each in state.open]
+            notices.append(_notice("transaction.timed_out", name, first.position, first.txn_id, count, rows))
+            counters += Counters(dropped=count, dropped_rows=rows)
+            removed = tuple(number for each in overdue for number in each.blobs)
+            changes[name] = PartitionChange(replace(state, open=_limit_dropped(opened)), removed)
         return AssemblerStep(changes, counters, notices=tuple(notices))
 
     def _assemble(
@@ -128,16 +127,16 @@ class TransactionAssembler:
 
     def _refuse(self, grouped: Grouped, classes: SegmentClasses) -> None:
         """Raise SourceTransactionError for the first event that the policy does not allow."""
-        stranger = None if self.policy.interleaved else grouped.first_foreign_event()
+        foreign = None if self.policy.interleaved else grouped.first_foreign_event()
         orphans = grouped.segments.start[classes.orphan] if self.policy.missing_begin == "fail" else np.array([], int)
         if len(orphans):
             orphan = int(orphans[grouped.positions[orphans].argmin()])
-            if stranger is None or orphan <= stranger:
-                raise _event_error(grouped, orphan, *_orphaned(grouped, orphan, self.policy.interleaved))
-        if stranger is not None:
+            if foreign is None or orphan <= foreign:
+                raise _event_error(grouped, orphan, *_orphan_message(grouped, orphan, self.policy.interleaved))
+        if foreign is not None:
             raise _event_error(
                 grouped,
-                stranger,
+                foreign,
                 "An event belongs to another source transaction than the one that is open.",
                 "If the source interleaves its transactions, pass interleaved=True.",
             )
@@ -151,20 +150,20 @@ class TransactionAssembler:
             return
         rows, partition = grouped.segments.rows + grouped.held, grouped.partition_of(slice(None))
         for at in np.unique(partition[np.any([mask for _, mask in lost], axis=0)]).tolist():
-            for name, mask in lost:
+            for kind, mask in lost:
                 found = np.flatnonzero(mask & (partition == at))
                 if len(found):
                     first = int(found[0])
-                    known = grouped.carried_into(first)
-                    position = known.position if known else int(grouped.positions[grouped.opened_by[first]])
+                    carried = grouped.carried_into(first)
+                    position = carried.position if carried else int(grouped.positions[grouped.opened_by[first]])
                     txn_id = grouped.owners[first].as_py()
                     count, lost_rows = len(found), int(rows[found].sum())
-                    yield _notice(name, grouped.intake.names[at], position, txn_id, count, lost_rows)
+                    yield _notice(kind, grouped.intake.names[at], position, txn_id, count, lost_rows)
 
 
-def _orphaned(grouped: Grouped, place: int, interleaved: bool) -> tuple[str, str]:
-    """Message and advice for a source transaction without BEGIN, or whose BEGIN another BEGIN has given up."""
-    if _was_given_up(grouped.intake, _row_of(grouped, place)):
+def _orphan_message(grouped: Grouped, place: int, interleaved: bool) -> tuple[str, str]:
+    """Message and advice for a source transaction whose BEGIN was never seen, or was abandoned by another BEGIN."""
+    if _was_abandoned(grouped.intake, _row_of(grouped, place)):
         return (
             "Source transactions of one source partition are interleaved: another BEGIN came before this one's END.",
             "Pass interleaved=True, or let each producer write a partition of its own.",
@@ -176,10 +175,10 @@ def _orphaned(grouped: Grouped, place: int, interleaved: bool) -> tuple[str, str
     )
 
 
-def _was_given_up(intake: Intake, row: int) -> bool:
+def _was_abandoned(intake: Intake, row: int) -> bool:
     """Whether the event's transaction began in this micro-batch, and the next marker was another BEGIN."""
-    at = int(np.searchsorted(intake.ends, row, side="right"))
-    start = int(intake.ends[at] - intake.counts[at])
+    partition = int(np.searchsorted(intake.ends, row, side="right"))
+    start = int(intake.ends[partition] - intake.counts[partition])
     names, kinds = intake.table[model.TXN_ID][start : row + 1].to_pylist(), intake.kinds[start:row]
     markers = np.flatnonzero(kinds != EventKind.DATA).tolist()
     own = [at for at in markers if kinds[at] == EventKind.BEGIN and names[at] is not None and names[at] == names[-1]]
@@ -239,18 +238,19 @@ def _changes(
     """Per source partition: its next state, and the new rows of its open transactions as numbered blobs."""
     intake, partition = grouped.intake, grouped.partition.tolist()
     before = [states[name] if name in states else AssemblerState() for name in intake.names]
-    going_on = {id(each) for each in grouped.carried.values()}
-    still = [[each for each in state.open if id(each) not in going_on] for state in before]
+    # Per source partition: a transaction without new events stays open as it is …
+    resumed = {id(each) for each in grouped.carried.values()}
+    opened = [[each for each in state.open if id(each) not in resumed] for state in before]
     added: list[dict[int, pa.Table]] = [{} for _ in before]
-    # One tail, the last segment, per transaction that stays open or is skipped to its END.
+    # … and a transaction whose last segment has no END yet stays open, or is skipped to its END.
     tails = np.flatnonzero(classes.open | classes.waiting)
-    opened_at = grouped.positions[grouped.opened_by[tails]]
-    columns = (tails, grouped.segments.group[tails], opened_at, classes.waiting[tails])
+    first_positions = grouped.positions[grouped.opened_by[tails]]
+    columns = (tails, grouped.segments.group[tails], first_positions, classes.waiting[tails])
     for tail, group, position, waiting in zip(*(column.tolist() for column in columns), strict=True):
         at = partition[group]
-        each = grouped.carried_into(tail) or OpenTransaction(grouped.owners[tail].as_py(), position, now)
+        transaction = grouped.carried_into(tail) or OpenTransaction(grouped.owners[tail].as_py(), position, now)
         if waiting:
-            still[at].append(each.as_dropped())
+            opened[at].append(transaction.as_dropped())
             continue
         start, stop = int(grouped.segments.start[tail]), int(grouped.segments.stop[tail])
         chosen = None if grouped.order is None else pa.array(grouped.order[start:stop])
@@ -260,15 +260,16 @@ def _changes(
         if len(blobs) > 1:
             size = sum(blob.nbytes for blob in blobs.values())
         added[at].update(blobs)
-        still[at].append(each.with_rows(rows.num_rows, size if blobs else 0, tuple(blobs)))
+        opened[at].append(transaction.with_rows(rows.num_rows, size if blobs else 0, tuple(blobs)))
     ends, counts = intake.positions[intake.ends - 1].tolist(), intake.counts.tolist()
-    last = [at if new else state.last_position for at, new, state in zip(ends, counts, before, strict=True)]
-    return dict(zip(intake.names, map(_change, before, last, still, added), strict=True))
+    last = [end if count else state.last_position for end, count, state in zip(ends, counts, before, strict=True)]
+    return dict(zip(intake.names, map(_change, before, last, opened, added), strict=True))
 
 
 def _change(
     before: AssemblerState, last_position: int | None, opened: list[OpenTransaction], added: dict[int, pa.Table]
 ) -> PartitionChange:
+    """The change of one source partition; deletes the blobs that no open transaction names any more."""
     if len(opened) > 1:
         opened.sort(key=lambda each: each.position)
     after = AssemblerState(last_position, _limit_dropped(opened), before.next_blob + len(added))
@@ -278,7 +279,7 @@ def _change(
 
 
 def _limit_dropped(transactions: Sequence[OpenTransaction]) -> tuple[OpenTransaction, ...]:
-    """`transactions` without the oldest dropped ones beyond REMEMBERED_DROPS: their END may never come."""
+    """Forget the oldest dropped transactions beyond REMEMBERED_DROPS, because their END may never come."""
     surplus = sum(each.dropped for each in transactions) - REMEMBERED_DROPS
     if surplus <= 0:
         return tuple(transactions)
@@ -286,14 +287,14 @@ def _limit_dropped(transactions: Sequence[OpenTransaction]) -> tuple[OpenTransac
     return tuple(each for each in transactions if each not in forgotten)
 
 
-def _merge_steps(fed: AssemblerStep, late: AssemblerStep) -> AssemblerStep:
-    """Merge both steps; blobs that `late` removes are not written in the first place."""
+def _merge_steps(fed: AssemblerStep, expired: AssemblerStep) -> AssemblerStep:
+    """Merge both steps; a blob that `fed` adds and `expired` removes is never written."""
     changes = dict(fed.changes)
-    for name, change in late.changes.items():
+    for name, change in expired.changes.items():
         first, stale = fed.changes[name], set(change.removed)
         changes[name] = PartitionChange(
             change.state,
             (*first.removed, *(number for number in change.removed if number not in first.added)),
             {number: table for number, table in first.added.items() if number not in stale},
         )
-    return AssemblerStep(changes, fed.counters + late.counters, fed.released, (*fed.notices, *late.notices))
+    return AssemblerStep(changes, fed.counters + expired.counters, fed.released, (*fed.notices, *expired.notices))

@@ -25,7 +25,7 @@ _SHARED: set[tuple[str, str]] = set()
 
 
 class StateNotRead(StarRocksSinkError, Transient):
-    """The file system does not serve; a missing file is another error."""
+    """The file system fails; a missing file is another error."""
 
     code = "state_not_read"
     summary = "The open source transactions of earlier micro-batches could not be read."
@@ -88,10 +88,10 @@ class FileDirectory:
             raise StateNotWritten(f"The assembling lanes cannot write their state: {_reason(error)}.") from error
 
     def require_shared(self, marker: str) -> None:
-        """Raises OptionError if the file `marker`, which the driver has written, is not to be seen here.
+        """Raise OptionError if this host does not see the driver's file `marker`. Looks once per process.
 
-        Else a folder that driver and executors do not share would pass, until a source transaction is too large for
-        the manifest. Looks once in a process.
+        Without this check a directory that is not shared goes unnoticed, until a source transaction is too large for
+        the manifest.
         """
         if (seen := (self.uri, marker)) in _SHARED:
             return
@@ -140,7 +140,7 @@ def _reading() -> Iterator[None]:
 
 
 def _write_and_move(system: Any, target: str, path: str, content: bytes | pa.Buffer) -> None:
-    """Write `target`, then give it its name; a failure leaves no temporary file, or a full disk would stay full."""
+    """Write `target`, then move it to `path`. Deletes `target` on failure: otherwise a full disk stays full."""
     try:
         local = isinstance(system, fs.LocalFileSystem)
         with open(target, "xb", opener=_for_owner) if local else system.open_output_stream(target) as stream:

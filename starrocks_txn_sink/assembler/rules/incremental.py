@@ -27,7 +27,7 @@ MEMORY_BYTES: Final = 32 << 20
 
 
 class _MemoryBlob(NamedTuple):
-    """A blob in memory. Keeps its size too, because pyarrow recounts `nbytes` column by column."""
+    """A blob in memory, and its size, because pyarrow recounts `nbytes` column by column."""
 
     table: pa.Table
     bytes: int
@@ -58,8 +58,8 @@ class IncrementalAssembler:
     With `arrival_order` the events are unsorted, and a position that does not ascend raises Unordered. Otherwise they
     are sorted by (source partition, position), and an event may be repeated.
 
-    Memory holds rows of open source transactions up to `held_limit` bytes; beyond it all of them are spilled, and read
-    back blob by blob at their END. So a huge source transaction needs no more memory than a small one.
+    Memory holds rows of open source transactions up to `held_limit` bytes. Beyond the limit all of these rows are
+    spilled, and read back blob by blob at the END of their transaction.
     """
 
     policy: Policy
@@ -70,8 +70,8 @@ class IncrementalAssembler:
     held_limit: int = MEMORY_BYTES
     flows: Counters = field(default_factory=Counters)
     notices: list[Event] = field(default_factory=list)
-    _holdings: dict[Partition, _PartitionBuffer] = field(default_factory=dict)
-    _held: int = 0
+    _buffers: dict[Partition, _PartitionBuffer] = field(default_factory=dict)
+    _held_bytes: int = 0
     _last: tuple[Partition, pa.Table] | None = None
     _assembler: TransactionAssembler = field(init=False)
 
@@ -89,20 +89,22 @@ class IncrementalAssembler:
         given = intake.group_by_partition(events, sort_names=any_order)
         if not given.names:
             return
-        step = self._first_error_first(given, any_order=any_order)
+        step = self._step_or_first_error(given, any_order=any_order)
         yield from step.released
         for name, change in step.changes.items():
-            self._apply(self._holdings[name], change)
+            self._apply(self._buffers[name], change)
         self.flows += step.counters
         self.notices += step.notices
         if not any_order:
             self._remember_order(given)
-        if self._held > self.held_limit:
+        if self._held_bytes > self.held_limit:
             self._spill(small=False)
 
-    def _first_error_first(self, given: PartitionedEvents, *, any_order: bool) -> AssemblerStep:
-        """The step of all source partitions. After an error, repeat them one by one: the first one's error counts, so
-        the error does not depend on the other source partitions of the chunk."""
+    def _step_or_first_error(self, given: PartitionedEvents, *, any_order: bool) -> AssemblerStep:
+        """Step all source partitions at once; after an error one by one, so that the first one with an error raises.
+
+        The error then does not depend on the other source partitions of the chunk.
+        """
         try:
             return self._step(given, any_order=any_order)
         except StarRocksSinkError:
@@ -111,7 +113,7 @@ class IncrementalAssembler:
             raise
 
     def _step(self, given: PartitionedEvents, *, any_order: bool) -> AssemblerStep:
-        states = {name: self._holding(name).state for name in given.names}
+        states = {name: self._buffer(name).state for name in given.names}
         if not any_order:
             self._check_order(given)
         return self._assembler.feed(given, states, self.now, self._read)
@@ -119,28 +121,28 @@ class IncrementalAssembler:
     @property
     def names(self) -> set[str]:
         """The source partitions with events in this task."""
-        return set(map(str, self._holdings))
+        return set(map(str, self._buffers))
 
     @property
     def source_partitions(self) -> int:
-        """How many of them have events in this task."""
-        return len(self._holdings)
+        """How many source partitions have events in this task."""
+        return len(self._buffers)
 
     def counters(self) -> Counters:
         """The flows, and the levels of the source partitions with events in this task."""
-        return sum((Counters().with_levels_of(each.state) for each in self._holdings.values()), self.flows)
+        return sum((Counters().with_levels_of(each.state) for each in self._buffers.values()), self.flows)
 
     def carry_over(self) -> dict[str, CarriedState]:
         """Spill all open rows; return the state of the source partitions with events, for the next micro-batch."""
         self._spill(small=True)
-        return {str(name): CarriedState(each.state, dict(each.places)) for name, each in self._holdings.items()}
+        return {str(name): CarriedState(each.state, dict(each.places)) for name, each in self._buffers.items()}
 
-    def _holding(self, name: Partition) -> _PartitionBuffer:
-        holding = self._holdings.get(name)
-        if holding is None:
+    def _buffer(self, name: Partition) -> _PartitionBuffer:
+        buffer = self._buffers.get(name)
+        if buffer is None:
             before = self.carried.get(str(name), CarriedState())
-            holding = self._holdings[name] = _PartitionBuffer(before.state, dict(before.places))
-        return holding
+            buffer = self._buffers[name] = _PartitionBuffer(before.state, dict(before.places))
+        return buffer
 
     def _check_order(self, given: PartitionedEvents) -> None:
         if given.table[model.POSITION].null_count:
@@ -151,11 +153,11 @@ class IncrementalAssembler:
         elif self._last is not None and self._last[0] in given.names:
             name, event = self._last
             start = int(starts[given.names.index(name)])
-            if self._holdings[name].latest == positions[start]:
+            if self._buffers[name].latest == positions[start]:
                 intake.refuse_other_content(event, _row(given, start), name)
 
     def _refuse_disorder(self, given: PartitionedEvents, positions: intake.Indexes, starts: intake.Indexes) -> None:
-        latest = [self._holdings[name].latest for name in given.names]
+        latest = [self._buffers[name].latest for name in given.names]
         back = intake.not_ascending(positions, given.ends)
         for start, last in zip(starts.tolist(), latest, strict=True):
             back[start] = last is not None and positions[start] <= last
@@ -172,38 +174,38 @@ class IncrementalAssembler:
     def _remember_order(self, given: PartitionedEvents) -> None:
         last = given.positions()[given.ends - 1]
         for name, position in zip(given.names, last.tolist(), strict=True):
-            self._holdings[name].latest = position
+            self._buffers[name].latest = position
         self._last = given.names[-1], _row(given, int(given.ends[-1]) - 1)
 
-    def _apply(self, holding: _PartitionBuffer, change: PartitionChange) -> None:
+    def _apply(self, buffer: _PartitionBuffer, change: PartitionChange) -> None:
         for number in change.removed:
-            gone = holding.memory.pop(number, None)
+            gone = buffer.memory.pop(number, None)
             if gone is None:
-                del holding.places[number]
+                del buffer.places[number]
             else:
-                self._held -= gone.bytes
+                self._held_bytes -= gone.bytes
         for number, rows in change.added.items():
-            holding.memory[number] = kept = _MemoryBlob.of(rows)
-            self._held += kept.bytes
-        holding.state = change.state
+            buffer.memory[number] = kept = _MemoryBlob.of(rows)
+            self._held_bytes += kept.bytes
+        buffer.state = change.state
 
     def _read(self, name: Partition, number: int) -> pa.Table:
-        holding = self._holdings[name]
-        rows = holding.memory.get(number)
-        return rows.table if rows is not None else self.storage.read(holding.places[number])
+        buffer = self._buffers[name]
+        rows = buffer.memory.get(number)
+        return rows.table if rows is not None else self.storage.read(buffer.places[number])
 
     def _spill(self, *, small: bool) -> None:
         """Write all open rows in memory to the spill storage; with `small`, a small file may go into the manifest."""
-        filled = [holding for holding in self._holdings.values() if holding.memory]
-        for holding in filled:
-            opened = [_merge_blobs(each, holding.memory) for each in holding.state.open]
-            holding.state = replace(holding.state, open=tuple(opened))
-        waiting = [(holding, number) for holding in filled for number in sorted(holding.memory)]
-        places = self.storage.write([holding.memory[number].table for holding, number in waiting], small=small)
-        for (holding, number), place in zip(waiting, places, strict=True):
-            holding.places[number] = place
-            del holding.memory[number]
-        self._held = 0
+        filled = [buffer for buffer in self._buffers.values() if buffer.memory]
+        for buffer in filled:
+            opened = [_merge_blobs(each, buffer.memory) for each in buffer.state.open]
+            buffer.state = replace(buffer.state, open=tuple(opened))
+        waiting = [(buffer, number) for buffer in filled for number in sorted(buffer.memory)]
+        places = self.storage.write([buffer.memory[number].table for buffer, number in waiting], small=small)
+        for (buffer, number), place in zip(waiting, places, strict=True):
+            buffer.places[number] = place
+            del buffer.memory[number]
+        self._held_bytes = 0
 
 
 def expire(
@@ -230,7 +232,7 @@ def _row(given: PartitionedEvents, place: int) -> pa.Table:
 
 
 def _merge_blobs(transaction: OpenTransaction, memory: dict[int, _MemoryBlob]) -> OpenTransaction:
-    """Merge the transaction's blobs that are in memory into few; a merged blob keeps the lowest number."""
+    """Merge the transaction's blobs in `memory` into few, in place; a merged blob keeps the lowest number."""
     if len(transaction.blobs) < 2:
         return transaction
     groups: list[list[int]] = []

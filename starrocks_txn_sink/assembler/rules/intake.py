@@ -45,8 +45,8 @@ _FILTER_HINT: Final = "Correct the source, or filter such events out before they
 class PartitionedEvents:
     """Events grouped by source partition.
 
-    `ends[p]` is the exclusive end of source partition `names[p]`; none is empty unless it is the only one. The event at
-    place i is row `order[i]` of `table` (`order` None: row i). `table` has no source partition column.
+    `ends[p]` is the exclusive end of source partition `names[p]`, which may be empty only if it is the single one. The
+    event at place i is row `order[i]` of `table` (`order` None: row i). `table` has no source partition column.
     """
 
     names: list[Partition]
@@ -149,8 +149,8 @@ def validate_events(
         table, kinds = table.take(pa.array(order)), kinds[order]
     if repeated.any():
         _refuse_other_content(events, table, positions, np.flatnonzero(repeated))
-    known = [states[name].last_position if name in states else None for name in events.names]
-    repeated |= _seen_before(events, positions, known)
+    last_positions = [states[name].last_position if name in states else None for name in events.names]
+    repeated |= _seen_before(events, positions, last_positions)
     data = int(np.count_nonzero(kinds == EventKind.DATA))
     if not repeated.any():
         return Intake(events.names, events.ends, table, kinds, positions, data)
@@ -190,14 +190,14 @@ def _by_position(events: PartitionedEvents, positions: Indexes) -> Indexes:
     return np.lexsort((positions, events.groups))
 
 
-def _seen_before(events: PartitionedEvents, positions: Indexes, known: list[int | None]) -> Mask | bool:
-    """Mask of events at or below their source partition's last position (`known`); False if there are none."""
+def _seen_before(events: PartitionedEvents, positions: Indexes, last_positions: list[int | None]) -> Mask | bool:
+    """Mask of events at or below the last position of their source partition; False if there are none."""
     firsts = positions[events.starts].tolist()
-    again = [last is not None and first <= last for first, last in zip(firsts, known, strict=True)]
+    again = [last is not None and first <= last for first, last in zip(firsts, last_positions, strict=True)]
     if not any(again):
         return False
-    groups, last = events.groups, np.array([last or 0 for last in known], dtype=np.int64)
-    return np.array(again)[groups] & (positions <= last[groups])
+    groups, limits = events.groups, np.array([last or 0 for last in last_positions], dtype=np.int64)
+    return np.array(again)[groups] & (positions <= limits[groups])
 
 
 def _validated_kinds(events: PartitionedEvents, *, need_txn_id: bool) -> npt.NDArray[np.int8]:

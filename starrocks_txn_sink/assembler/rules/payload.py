@@ -19,7 +19,7 @@ from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows import columns
 
-_BATCH_BYTES: Final = 4 << 20  # bytes
+_BATCH_BYTES: Final = 4 << 20
 
 _UPSERTS: Final = pa.array(columns.UPSERTS)
 _DELETES: Final = pa.array(columns.DELETES)
@@ -29,7 +29,7 @@ _DELETES: Final = pa.array(columns.DELETES)
 class PayloadEncoder:
     """Encodes rows of tables in `database`; `keyless` tables have no primary key, so they take no deletes.
 
-    Deletes get `placeholders` where they lack them.
+    A delete gets a placeholder for each column in `placeholders` that it lacks.
     """
 
     database: str
@@ -88,23 +88,23 @@ class PayloadEncoder:
         return pc.if_else(deleted, delete, upsert), deleted
 
     def _filled(self, table: pa.Array, row: pa.Array, deleted: pa.Array) -> tuple[pa.Array, pa.Array | str]:
-        """The rows without nulls where deletes have placeholders, and the fields to put in front of the others."""
-        front: pa.Array | str = ""
+        """The rows with placeholders in place of a delete's NULLs, and the text of the fields that a delete lacks."""
+        missing: pa.Array | str = ""
         for name, placeholders in self.placeholders.items():
             here = pc.and_(deleted, pc.fill_null(pc.equal(table, name), False))
-            own = row.filter(here)
-            if not len(own):
+            deletes = row.filter(here)
+            if not len(deletes):
                 continue
             texts = [
-                pc.if_else(pc.match_substring_regex(own, pattern), "", text)
+                pc.if_else(pc.match_substring_regex(deletes, pattern), "", text)
                 for pattern, text in columns.missing_fields(placeholders)
             ]
             for pattern, value in columns.null_fields(placeholders):
-                own = pc.replace_substring_regex(own, pattern, rf"\1{value}")
-            front = pa.nulls(len(row), row.type).fill_null("") if isinstance(front, str) else front
-            front = pc.replace_with_mask(front, here, pc.binary_join_element_wise(*texts, "").cast(row.type))
-            row = pc.replace_with_mask(row, here, own)
-        return row, front
+                deletes = pc.replace_substring_regex(deletes, pattern, rf"\1{value}")
+            missing = pa.nulls(len(row), row.type).fill_null("") if isinstance(missing, str) else missing
+            missing = pc.replace_with_mask(missing, here, pc.binary_join_element_wise(*texts, "").cast(row.type))
+            row = pc.replace_with_mask(row, here, deletes)
+        return row, missing
 
     def _deleted(self, partitions: pa.Array, rows: pa.Table, op: pa.Array) -> pa.Array:
         kinds = pc.utf8_lower(op)
@@ -126,7 +126,7 @@ def _lower_case_values(op: pa.Array) -> pa.Array:
 def _refuse(
     wrong: pa.Array, texts: tuple[str, str], values: pa.Array, partitions: pa.Array, rows: pa.Table, advice: str = ""
 ) -> None:
-    """Raise InputError for the first of the rows `wrong`: `texts` stand around its value."""
+    """Raise InputError for the first of the rows `wrong`; its value stands between the two `texts`."""
     if pc.any(wrong).as_py():
         at = pc.index(wrong, True).as_py()
         raise InputError(

@@ -38,7 +38,7 @@ class ReleasedRows:
 
 
 def release(grouped: Grouped, released: Mask, payload: pa.Table, read: ReadBlob) -> Iterator[ReleasedRows]:
-    """Yield the rows of the segments `released`; reads carried-over rows late.
+    """Yield the rows of the segments `released`; read carried-over rows only when their turn comes.
 
     A huge source transaction comes blob by blob, so it needs no more memory than a small one.
     """
@@ -68,11 +68,15 @@ def _carried_bytes(grouped: Grouped, segment: int) -> int:
 
 
 def _release_run(grouped: Grouped, run: Indexes, payload: pa.Table, read: ReadBlob) -> Iterator[ReleasedRows]:
-    """Yield the rows of the segments `run`, each after the carried-over rows of its transaction."""
+    """Yield the rows of the segments `run`, each after the carried-over rows of its transaction.
+
+    A part is one table for several segments. Small carried-over transactions join the current part. A large one ends
+    the part, and its blobs are yielded alone, so that only one is in memory.
+    """
     new, rows, held = _new_rows(grouped, run, payload), grouped.segments.rows[run], grouped.held[run]
-    offsets = (np.cumsum(rows) - rows).tolist()
+    offsets = (np.cumsum(rows) - rows).tolist()  # of each segment in `new`
     seq = np.zeros(len(run), dtype=np.int64)  # of the first row that a segment has in the current part
-    part, begin, taken = list[pa.Table](), 0, 0
+    part, begin, taken = list[pa.Table](), 0, 0  # the current part, its first segment, the rows used of `new`
     resumed = np.flatnonzero(held > 0).tolist()
     joins = len(resumed) > FEW_TRANSACTIONS or new.num_rows < MANY_ROWS
     for at in resumed:
@@ -81,13 +85,13 @@ def _release_run(grouped: Grouped, run: Indexes, payload: pa.Table, read: ReadBl
         blobs: Iterable[pa.Table] = _blobs(grouped, run[at], read)
         if joins and _carried_bytes(grouped, run[at]) <= READ_BYTES:
             blobs = tuple(blobs)
-            if all(blob.schema == payload.schema for blob in blobs):
+            if all(blob.schema == payload.schema for blob in blobs):  # else a restart has changed `passthrough`
                 part += blobs
                 continue
         yield from _marked(grouped, run[begin:at], seq[begin:at], (held + rows - seq)[begin:at], part)
         for blob in blobs:
-            last = seq[at] + blob.num_rows == held[at] + rows[at]
-            yield from _marked(grouped, run[at : at + 1], seq[at : at + 1], np.array([blob.num_rows]), [blob], last)
+            ended = seq[at] + blob.num_rows == held[at] + rows[at]
+            yield from _marked(grouped, run[at : at + 1], seq[at : at + 1], np.array([blob.num_rows]), [blob], ended)
             seq[at] += blob.num_rows
         part, begin = [], at
     part.append(new.slice(taken))
@@ -120,8 +124,8 @@ def _marked(
 ) -> Iterator[ReleasedRows]:
     """Yield the rows of `part` with their transaction's columns; nothing if `part` has no rows.
 
-    `counts[i]` of the rows belong to segment `run[i]`, with seq from `seq[i]` on. `ended`: they include the segment's
-    last row.
+    `counts[i]` of the rows belong to segment `run[i]`, with seq from `seq[i]` on. `ended`: the rows include the last
+    row of each segment.
     """
     parts = [table for table in part if table.num_rows]
     if not parts:
@@ -144,16 +148,16 @@ def with_transaction_columns(
 ) -> pa.Table:
     """`rows` with position, seq, transaction_end and txn_id; the source partition is still missing.
 
-    `counts[i]` of the rows, one transaction after the other, have `positions[i]`, `ids[i]`, and seq from `seq[i]` on.
-    `ended`: they include the last row of each transaction.
+    `rows` has `counts[i]` rows of transaction i, one transaction after the other. They get `positions[i]`, `ids[i]`,
+    and seq from `seq[i]` on. `ended`: the rows include the last row of each transaction.
     """
-    total = np.cumsum(counts)
-    end = np.zeros(total[-1], dtype=bool)
-    end[total[counts > 0] - 1] = ended
+    ends = np.cumsum(counts)
+    is_last = np.zeros(ends[-1], dtype=bool)
+    is_last[ends[counts > 0] - 1] = ended
     marks = {
         model.POSITION: pa.array(np.repeat(positions, counts)),
-        model.SEQ: pa.array(np.arange(total[-1], dtype=np.int64) + np.repeat(seq - total + counts, counts)),
-        model.TRANSACTION_END: pa.array(end),
+        model.SEQ: pa.array(np.arange(ends[-1], dtype=np.int64) + np.repeat(seq - ends + counts, counts)),
+        model.TRANSACTION_END: pa.array(is_last),
         model.TXN_ID: ids.take(pa.array(np.repeat(np.arange(len(counts)), counts))),
     }
     names = model.released_names(rows.schema.names)

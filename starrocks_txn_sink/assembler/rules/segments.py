@@ -2,7 +2,8 @@
 
 The event before a segment (a BEGIN, an END, or the carried-over state) and the event after it (an END, a BEGIN, or none
 yet) determine its class, so a few array operations classify the events of any number of source partitions. A group is a
-source partition or, with interleaved source transactions, one source transaction: each then reads as if it were alone.
+source partition or, with interleaved source transactions, a single source transaction. In grouped order the events of a
+group are adjacent, so interleaving needs no rule of its own.
 """
 
 from __future__ import annotations
@@ -43,16 +44,15 @@ class Closer:
 class Segments:
     """Parallel arrays, one entry per segment, in the order of (group, position).
 
-    DATA events are `start:stop` in grouped order; the closing event, if any, is at `stop`. `opener` of a group's first
-    segment comes from the carried-over state; `first` marks that segment.
+    The DATA events of a segment are `start:stop` in grouped order; the closing event, if any, is at `stop`.
     """
 
     start: Indexes
     stop: Indexes
     group: Indexes
-    closer: Bytes
-    opener: Bytes
-    first: Mask
+    closer: Bytes  # a Closer
+    opener: Bytes  # an Opener; in the first segment of a group from the carried-over state
+    first: Mask  # the first segments of groups
 
     @property
     def rows(self) -> Indexes:
@@ -125,30 +125,23 @@ def classify(segments: Segments, held: Indexes, missing_begin: MissingBegin) -> 
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """Events in grouped order, cut into segments. `positions` are in grouped order, `intake` is not.
-
-    `order[i]` is the event at place i in grouped order (`order` None: event i). Per group: its source partition in
-    `partition` (an index into Intake.names), and the open transaction of the carried-over state in `carried`.
-
-    Per segment: `held` rows of its transaction in the carried-over state, the event that opens the transaction (its
-    BEGIN, or its first event when there was none) in `opened_by`, and the transaction's id in `owners`.
-    """
+    """Events in grouped order, cut into segments. Only `intake` keeps its own order."""
 
     intake: Intake
-    order: Indexes | None
-    partition: Indexes
-    carried: dict[int, OpenTransaction]
-    positions: Indexes
+    order: Indexes | None  # order[i] is the event at place i in grouped order; None: event i
+    partition: Indexes  # per group: its source partition, as an index into Intake.names
+    carried: dict[int, OpenTransaction]  # per group: the open transaction of the carried-over state
+    positions: Indexes  # per event
     segments: Segments
-    held: Indexes
-    opened_by: Indexes
-    owners: pa.StringArray
+    held: Indexes  # per segment: how many rows of its transaction are in the carried-over state
+    opened_by: Indexes  # per segment: the place of its transaction's BEGIN, or of the first event without BEGIN
+    owners: pa.StringArray  # per segment: the id of its transaction
 
     @classmethod
     def of(cls, intake: Intake, states: Mapping[Partition, AssemblerState], *, interleaved: bool) -> Grouped:
-        """Group the events of `intake`, which has some, by source partition, or, `interleaved`, by source transaction.
+        """Group the events of `intake` by source partition or, if `interleaved`, by transaction, and cut segments.
 
-        Then cut them into segments.
+        `intake` must have events.
         """
         opened = [(at, states[name].open) for at, name in enumerate(intake.names) if name in states]
         order, ends, partition = None, intake.ends, np.arange(len(intake.names))
@@ -159,13 +152,13 @@ class Grouped:
             order, ends, partition, carried = _group_by_transaction(intake, several)
             kinds, positions = kinds[order], positions[order]
         segments = cut_segments(kinds, ends, _openers(carried, len(ends)))
-        resumed = np.flatnonzero(segments.first)[list(carried)]
+        resumed = np.flatnonzero(segments.first)[list(carried)]  # the segments that continue carried-over transactions
         held = np.zeros(len(segments.start), dtype=np.int64)
         held[resumed] = [each.rows for each in carried.values()]
         began = ~segments.first & (segments.opener == Opener.LIVE)
         opened_by = np.minimum(segments.start - began, len(kinds) - 1)
         owners = one_array(intake.table[model.TXN_ID]).take(pa.array(opened_by if order is None else order[opened_by]))
-        if carried:
+        if carried:  # the id of a carried-over transaction comes from the state
             index = np.arange(len(owners))
             index[resumed] = len(owners) + np.arange(len(carried))
             ids = pa.array([each.txn_id for each in carried.values()], pa.string())
@@ -183,30 +176,33 @@ class Grouped:
     def first_foreign_event(self) -> int | None:
         """The first DATA or END whose transaction id differs from its segment's owner; NULL never differs.
 
-        Only without interleaving: interleaved events are grouped by that id.
+        Only without interleaving: interleaved events are grouped by transaction id.
         """
         lengths = self.segments.rows + (self.segments.closer != Closer.TAIL)
         expected = self.owners.take(pa.array(np.repeat(np.arange(len(lengths)), lengths)))
         ids = one_array(self.intake.table[model.TXN_ID])
         differs = pc.fill_null(pc.not_equal(ids, expected), False).to_numpy(zero_copy_only=False)
-        strange = differs & (self.intake.kinds != EventKind.BEGIN)
-        return int(strange.argmax()) if strange.any() else None
+        foreign = differs & (self.intake.kinds != EventKind.BEGIN)
+        return int(foreign.argmax()) if foreign.any() else None
 
 
 def _group_by_transaction(
     intake: Intake, opened: list[tuple[int, OpenTransaction]]
 ) -> tuple[Indexes, Indexes, Indexes, dict[int, OpenTransaction]]:
-    """(order, exclusive ends, source partitions, carried-over transactions) of groups, one per source transaction."""
+    """(order, exclusive ends, source partitions, carried-over transactions) of groups, one per source transaction.
+
+    A pair (source partition, transaction id) is one integer: index of the partition * width + index of the id.
+    """
     ids = one_array(intake.table[model.TXN_ID]).dictionary_encode()
     partitions = np.repeat(np.arange(len(intake.names)), intake.counts)
     width = len(ids.dictionary)
     pairs = pa.array(partitions * width + ids.indices.to_numpy()).dictionary_encode()
-    codes = pairs.indices.to_numpy()  # numbered as they appear, so one source partition after the other
-    txn = pc.index_in(pa.array([each.txn_id for _, each in opened], pa.string()), value_set=ids.dictionary)
-    pair = pc.add(pa.array([at * width for at, _ in opened], pa.int64()), txn)
-    groups = pc.index_in(pair, value_set=pairs.dictionary, skip_nulls=True).to_pylist()
-    carried = {group: each for group, (_, each) in zip(groups, opened, strict=True) if group is not None}
-    order, ends = np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))
+    group = pairs.indices.to_numpy()  # numbered by first appearance, so one source partition after the other
+    opened_ids = pc.index_in(pa.array([each.txn_id for _, each in opened], pa.string()), value_set=ids.dictionary)
+    opened_pairs = pc.add(pa.array([at * width for at, _ in opened], pa.int64()), opened_ids)
+    resumed = pc.index_in(opened_pairs, value_set=pairs.dictionary, skip_nulls=True).to_pylist()
+    carried = {at: each for at, (_, each) in zip(resumed, opened, strict=True) if at is not None}
+    order, ends = np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))
     return order, ends, pairs.dictionary.to_numpy() // width, carried
 
 

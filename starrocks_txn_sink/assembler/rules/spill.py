@@ -108,7 +108,7 @@ class Manifest:
 
 
 def missing_rows(file: str) -> InputError:
-    """The error for a `file` of rows that the state names and that is not there."""
+    """The error for a missing `file` of rows that the state names."""
     return InputError(
         "Rows of an open source transaction are missing from the state of the assembling lanes.",
         hint="Restore the checkpoint's folder starrocks_txn_sink from the same copy as the checkpoint, or start with a "
@@ -122,8 +122,8 @@ class SpillStorage:
     """Writes the rows of open source transactions for one task, and reads rows that earlier tasks have written.
 
     Blobs that are written together share one Arrow IPC file, one record batch per blob. File names begin with `stem`,
-    which is different for each attempt of a task, so two attempts never write the same file. A small file is not
-    written: its content goes through `new_inline` into the manifest. `inline` has such files of earlier tasks.
+    which differs between attempts of a task, so two attempts never write the same file. The content of a small file
+    goes through `new_inline` into the manifest; `inline` has the small files of earlier tasks.
     """
 
     directory: StateDirectory
@@ -157,7 +157,7 @@ class SpillStorage:
         return pa.Table.from_batches([self._opened[place.file][1].get_batch(place.number)])
 
     def contents(self, files: Iterable[str]) -> dict[str, bytes]:
-        """The contents of those of `files` that this task has written into the directory."""
+        """The contents of the `files` that the directory has, by name."""
         written = set(self.directory.names(FOLDER)).intersection(files)
         found = {}
         for name in written:

@@ -97,23 +97,19 @@ class HeldBlob:
 class VerifiedState:
     """Carried-over state of one source.
 
-    `last_position`: position of the last released transaction. `oldest`: arrival time of the oldest event of an
-    incomplete transaction. `settled` and `quarantined`: newest ids of released (or repeated) and of quarantined
-    transactions. `reported`: time of the last notice about a transaction that waits.
-
-    `snapshots` and `letters` count the units of a snapshot before the first transaction and of dead
-    letters; the counts are their positions.
+    `snapshots` and `letters` count the units of a snapshot before the first transaction and of dead letters; the counts
+    are the positions of these units.
     """
 
-    last_position: int | None = None
+    last_position: int | None = None  # of the last released transaction
     blobs: tuple[HeldBlob, ...] = ()
     next_blob: int = 0
-    oldest: float | None = None
-    settled: tuple[str, ...] = ()
-    quarantined: tuple[str, ...] = ()
+    oldest: float | None = None  # arrival time of the oldest event of an incomplete transaction
+    settled: tuple[str, ...] = ()  # newest ids of released and of repeated transactions
+    quarantined: tuple[str, ...] = ()  # newest ids of quarantined transactions
     snapshots: int = 0
     letters: int = 0
-    reported: float | None = None
+    reported: float | None = None  # time of the last notice about a transaction that waits
 
     def expires_at(self, open_timeout: float | None) -> float | None:
         """Time (seconds since the epoch) at which the oldest incomplete transaction reaches `open_timeout`."""
@@ -138,7 +134,7 @@ def remember_ids(known: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedIntake:
-    """New rows and markers; `late` are rows and ENDs of transactions that are quarantined already."""
+    """New rows and markers; `late` are rows and ENDs of quarantined transactions."""
 
     events: pa.Table
     late: pa.Table
@@ -158,13 +154,13 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
     data = _rows(events)
     snapshots = int(pc.sum(pc.and_(events[STATUS].is_null(), events[model.TXN_ID].is_null())).as_py() or 0)
     below = pc.less_equal(events[model.POSITION], pa.scalar(state.last_position, pa.int64()))
-    again = events.filter(pc.and_(below, pc.equal(events[STATUS], END)))  # ENDs at or below the last released position
-    settled = remember_ids(state.settled, again[model.TXN_ID].to_pylist())
+    repeated_ends = events.filter(pc.and_(below, pc.equal(events[STATUS], END)))
+    settled = remember_ids(state.settled, repeated_ends[model.TXN_ID].to_pylist())
     known = pc.is_in(events[model.TXN_ID], value_set=pa.array(settled, pa.string()), skip_nulls=True)
-    given_up = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
-    given_up = pc.and_(given_up, pc.invert(known))
-    tells = pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True)  # a BEGIN alone is no news
-    late, repeats = events.filter(pc.and_(given_up, tells)), events.filter(pc.and_(known, tells))
+    quarantined = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
+    quarantined = pc.and_(quarantined, pc.invert(known))
+    counted = pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True)  # a BEGIN carries no data: its loss is no loss
+    late, repeats = events.filter(pc.and_(quarantined, counted)), events.filter(pc.and_(known, counted))
     counters = VerifiedCounters(
         events=events.num_rows,
         data=data - snapshots,
@@ -174,7 +170,7 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
         late=late.num_rows,
         late_rows=_rows(late),
     )
-    return VerifiedIntake(events.filter(pc.invert(pc.or_(known, given_up))), late, settled, counters)
+    return VerifiedIntake(events.filter(pc.invert(pc.or_(known, quarantined))), late, settled, counters)
 
 
 def _rows(events: pa.Table) -> int:
@@ -182,17 +178,21 @@ def _rows(events: pa.Table) -> int:
 
 
 def _check(events: pa.Table, source: str) -> None:
-    marker, alone = events[STATUS].is_valid(), events[model.TXN_ID].is_null()
+    marker, without_id = events[STATUS].is_valid(), events[model.TXN_ID].is_null()
     row = pc.invert(marker)
-    of_transaction = pc.and_(row, pc.invert(alone))
-    read = pc.fill_null(pc.equal(events[model.OP], SNAPSHOT), False)
-    strange = pc.and_(marker, pc.invert(pc.is_in(events[STATUS], value_set=pa.array([BEGIN, END]))))
+    of_transaction = pc.and_(row, pc.invert(without_id))
+    snapshot = pc.fill_null(pc.equal(events[model.OP], SNAPSHOT), False)
+    unknown = pc.and_(marker, pc.invert(pc.is_in(events[STATUS], value_set=pa.array([BEGIN, END]))))
     metadata = "Set provide.transaction.metadata=true at the connector, and give the transaction topic whole."
     before = "Changes that it wrote before that setting have none: start behind them."
     for wrong, what, hint in (
-        (pc.and_(row, pc.and_(alone, pc.invert(read))), "A change has no transaction", f"{metadata} {before}"),
-        (pc.and_(marker, alone), "A transaction marker has no id", metadata),
-        (strange, "A transaction marker is neither BEGIN nor END", metadata),
+        (
+            pc.and_(row, pc.and_(without_id, pc.invert(snapshot))),
+            "A change has no transaction",
+            f"{metadata} {before}",
+        ),
+        (pc.and_(marker, without_id), "A transaction marker has no id", metadata),
+        (unknown, "A transaction marker is neither BEGIN nor END", metadata),
         (pc.and_(of_transaction, events[TOTAL_ORDER].is_null()), "A change has no total_order", metadata),
         (pc.and_(of_transaction, events[COLLECTION].is_null()), "A change does not name its table", metadata),
         (pc.and_(marker, events[SEQUENCE].is_null()), "A transaction marker has no sequence", "Give its offset."),
