@@ -178,8 +178,8 @@ def _decode_by_key(
 ) -> DataFrame:
     """Decode with state.
 
-    A flat event's sequence travels next to its row, so that a row from state has the sequence of the change that
-    caused it to leave.
+    The sequence of a flat event travels next to its row: a row that comes from state gets the sequence of the change
+    that released it.
     """
     beside = events.passthrough if events.nested else order
     inside = replace(events, fields=tuple(field for field in events.fields if field.name not in beside))

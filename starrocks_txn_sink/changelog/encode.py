@@ -168,10 +168,7 @@ def _compact(
 
 @dataclass(frozen=True, slots=True)
 class _Encoding(rows.Images):
-    """All that decides the events of a frame of changes; deletes keep only the `partial` columns, if there are any.
-
-    With `normalizes`, flat events of a key are completed from state.
-    """
+    """The conversion of a frame of changes into events."""
 
     fields: Sequence[T.StructField]  # of the row, without the passthrough columns
     row_kind: str
@@ -181,8 +178,8 @@ class _Encoding(rows.Images):
     order: Sequence[str]
     encoder: conversions.ImageEncoder
     settings: StateSettings
-    partial: Sequence[str]
-    normalizes: bool
+    partial: Sequence[str]  # the columns that deletes keep; empty: all
+    normalizes: bool  # flat events of a key are completed from state
 
     def check(self) -> None:
         """OptionError for two columns of one name, and for a kind with a code whose image is not given."""

@@ -43,32 +43,36 @@ class ChangeEvents(Images):
         """Whether all kinds of the event's code retract, so that its row is the before image."""
         return self._by_kinds(lambda kinds: F.lit(not any(kind.adds for kind in kinds)))
 
-    def _image(self, which: str | None, name: str) -> Column:
-        """A field of an image, by default of the one that there is, or of the flat event."""
-        image = which or self.after or self.before
+    def _value(self, image: str | None, name: str) -> Column:
+        """The field `name` of an image; None: of the flat event."""
         return column(image).getField(name) if image else column(name)
 
     def row(self, retracted: Column) -> list[Column]:
         """The row's fields: from the before image if `retracted`, else from the after image."""
+        names = [field.name for field in self.fields]
         if not self.both:
-            return [self._image(None, field.name).alias(field.name) for field in self.fields]
-        pairs = [
-            (self._image(self.before, each.name), self._image(self.after, each.name), each) for each in self.fields
+            return [self._value(self.after or self.before, name).alias(name) for name in names]
+        return [
+            F.when(retracted, self._value(self.before, name)).otherwise(self._value(self.after, name)).alias(name)
+            for name in names
         ]
-        return [F.when(retracted, before).otherwise(after).alias(field.name) for before, after, field in pairs]
 
     def key(self) -> list[Column]:
-        """The key's columns, from the event or from an image that is not NULL."""
-        return [self._key_part(name).alias(name) for name in self.keys]
+        """The key's columns, from the event itself or from an image that is not NULL."""
+        parts = (column(name) if name in self.top_level else self._key_part(name) for name in self.keys)
+        return [part.alias(name) for name, part in zip(self.keys, parts, strict=True)]
 
     def _key_part(self, name: str) -> Column:
-        if name in self.top_level or not self.both:
-            return column(name) if name in self.top_level else self._image(None, name)
-        before, after = self._image(self.before, name), self._image(self.after, name)
+        if not self.both:
+            return self._value(self.after or self.before, name)
+        before, after = self._value(self.before, name), self._value(self.after, name)
         return F.when(self.retracts_only, F.coalesce(before, after)).otherwise(F.coalesce(after, before))
 
     def missing_image_refusals(self, *, before_from_state: bool) -> list[Refusal]:
-        """Refusals of events whose code needs an image that is NULL."""
+        """Refusals of events whose code needs an image that is NULL.
+
+        With `before_from_state` an update needs no before image.
+        """
         refusals = []
         for side, name, adds in (("before", self.before, False), ("after", self.after, True)):
             needing = [
@@ -83,6 +87,7 @@ class ChangeEvents(Images):
         return refusals
 
     def _by_kinds(self, value: Callable[[Kinds], Column]) -> Column:
+        """`value` of the kinds of the event's code; NULL for an unknown code."""
         result = F.lit(None)
         for kinds in dict.fromkeys(self.mapping.values()):
             codes = [code for code, meant in self.mapping.items() if meant == kinds]
@@ -167,6 +172,7 @@ def _check_images(mapping: Mapping[str, Kinds], before: str | None, after: str |
 
 
 def _image_fields(frame: DataFrame, before: str | None, after: str | None) -> list[T.StructField]:
+    """The fields of the row, from the image or images; both must have the same."""
     shapes = []
     for parameter, name in (("after", after), ("before", before)):
         if name is None:

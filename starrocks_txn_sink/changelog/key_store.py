@@ -110,7 +110,7 @@ class Bucket:
     # --- pages ---
 
     def _number(self, key: str) -> int:
-        """The page of a key, by as many bits of its hash as pages need, or one bit less for a page not split yet."""
+        """The page of a key: as many bits of its hash as page numbers need; one less if that page is missing."""
         digest, half = crc32(key.encode()), 1 << (self._pages.bit_length() - 1)
         number = digest % (2 * half)
         return number if number < self._pages else digest % half
@@ -137,7 +137,7 @@ class Bucket:
         return texts
 
     def _grow(self) -> bool:
-        """Add pages until they are small enough on average; each new one takes keys from one page."""
+        """Add pages until they are small enough on average; a new page takes keys from a single page."""
         before = self._pages
         while self._bytes > self._pages * PAGE_BYTES and self._pages < self._keys:
             new = self._pages
@@ -169,7 +169,7 @@ class Bucket:
             self._parts[key] = after
 
     def _take_over(self) -> None:
-        """Move the states of a former checkpoint into pages; they have a map entry for each key."""
+        """Move the states of a former checkpoint, which has a map entry per key, into pages."""
         if self._states.former.exists():
             for (key,), (text,) in list(self._states.former.iterator()):
                 page = self._page(key)

@@ -156,8 +156,7 @@ def _with_arrival(wire: DataFrame, *, needed: bool) -> DataFrame:
 
 
 def _with_bucket(wire: DataFrame) -> DataFrame:
-    bucket = F.pmod(F.xxhash64(state.KEY), F.lit(state.BUCKETS)).cast("int")
-    return wire.withColumn("bucket", bucket)
+    return wire.withColumn("bucket", F.pmod(F.xxhash64(state.KEY), F.lit(state.BUCKETS)).cast("int"))
 
 
 # --- the state operators, by the session's state store provider ---

@@ -1,4 +1,7 @@
-"""Marks on a column of row kinds, and what a frame's plan says: if a mark holds, non-deterministic functions."""
+"""Marks in the metadata of a row-kind column, and questions to a frame's plan.
+
+Does a mark still hold? Which functions are non-deterministic?
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -19,53 +22,53 @@ _TIMES: Final = frozenset(
 
 
 def is_hidden(frame: DataFrame) -> bool:
-    """Whether the frame is of Spark Connect, where the plan is out of reach."""
+    """Whether the frame is of Spark Connect, which hides the plan."""
     return not hasattr(frame, "_jdf")
 
 
 def non_deterministic_functions(frame: DataFrame) -> list[str]:
-    """The non-deterministic functions in the expressions that make the frame's columns, wherever in the plan.
+    """The non-deterministic functions in the expressions that make the frame's columns, anywhere in the plan.
 
-    Conditions of filters and joins do not count. A column that Python code or a state operator has made is taken as it
-    is. Empty on Spark Connect, where the plan is out of reach.
+    Ignores conditions of filters and joins, and what is inside Python code and state operators. Empty on Spark Connect,
+    which hides the plan.
     """
     plan = analyzed_plan(frame)
     if plan is None:
         return []
-    sources = dict(_sources(plan))
+    expressions_of = dict(_expressions_by_id(plan))
     waiting, seen, found = [_id(each) for each in items(plan.output())], set[int](), set[str]()
     while waiting:
-        number = waiting.pop()
-        if number in seen:
+        column = waiting.pop()
+        if column in seen:
             continue
-        seen.add(number)
-        for expression in sources.get(number, ()):
+        seen.add(column)
+        for expression in expressions_of.get(column, ()):
             found.update(_culprits(expression))
             waiting += [_id(each) for each in items(expression.references().toSeq())]
     return sorted(found)
 
 
 def is_unchanged_since(frame: DataFrame, marked: str, mark: str, names: Sequence[str]) -> bool:
-    """Whether the columns `names` are those next to which the column `marked` got `mark` into its metadata.
+    """Whether the columns `names` have not changed since the column `marked` got `mark` into its metadata.
 
-    Only projections and filters may stand in between: a join keeps the metadata, and may repeat a row. False on Spark
-    Connect, where the plan is out of reach.
+    Walks down the plan to the projection that made the mark. Only projections and filters may follow it: a join keeps
+    the metadata, but may repeat a row. False on Spark Connect, which hides the plan.
     """
     plan = analyzed_plan(frame)
     if plan is None:
         return False
-    now = _outputs(plan)
-    number = now[marked]
+    now = _output_ids(plan)
+    marked_id = now[marked]
     while class_name(plan) in _ROW_BY_ROW:
-        made = [each for each in items(plan.expressions()) if class_name(each) == "Alias" and _id(each) == number]
+        made = [each for each in items(plan.expressions()) if class_name(each) == "Alias" and _id(each) == marked_id]
         for alias in made:
             metadata = alias.explicitMetadata()
             if metadata.isDefined() and metadata.get().contains(mark):
-                then = _outputs(plan)
+                then = _output_ids(plan)
                 return all(name in then and then[name] == now.get(name) for name in names)
             if class_name(alias.child()) != "AttributeReference":
                 return False
-            number = _id(alias.child())
+            marked_id = _id(alias.child())
         plan = plan.children().apply(0)
     return False
 
@@ -73,14 +76,14 @@ def is_unchanged_since(frame: DataFrame, marked: str, mark: str, names: Sequence
 _ROW_BY_ROW: Final = frozenset(("Project", "Filter", "SubqueryAlias", "EventTimeWatermark", "CollectMetrics"))
 
 
-def _outputs(plan: Any) -> dict[str, int]:
+def _output_ids(plan: Any) -> dict[str, int]:
     return {str(each.name()): _id(each) for each in items(plan.output())}
 
 
-def _sources(plan: Any) -> Iterator[tuple[int, list[Any]]]:
-    """The expressions of each column that a plan's nodes make, by the column's id."""
+def _expressions_by_id(plan: Any) -> Iterator[tuple[int, list[Any]]]:
+    """The id and the expressions of each column that the nodes of a plan make."""
     for child in items(plan.children()):
-        yield from _sources(child)
+        yield from _expressions_by_id(child)
     if class_name(plan) == "Union":
         columns = zip(*(items(child.output()) for child in items(plan.children())), strict=True)
         yield from ((_id(made), [*of]) for made, of in zip(items(plan.output()), columns, strict=True))
@@ -92,7 +95,7 @@ def _sources(plan: Any) -> Iterator[tuple[int, list[Any]]]:
 
 
 def _culprits(expression: Any) -> Iterator[str]:
-    """The functions that make an expression non-deterministic: those whose arguments are deterministic."""
+    """The innermost functions that make an expression non-deterministic: all of their arguments are deterministic."""
     children = [*items(expression.children())]
     if class_name(expression) in _TIMES or (
         not expression.deterministic() and all(child.deterministic() for child in children)

@@ -354,7 +354,7 @@ class ClaimingRows:
 
     def __init__(self, rows: Iterable[ClaimingRow] = ()) -> None:
         self._rows = {each.place: each for each in rows}
-        self._places = [*self._rows]  # in order; the last one is taken, of the others some are free again
+        self._places = [*self._rows]  # ascending; the last place has a row, earlier ones may have lost theirs
         self._same: dict[Any, deque[int]] = {}
         for each in self._rows.values():
             self._same.setdefault(_identity(each.key, each.row), deque()).append(each.place)
@@ -367,8 +367,8 @@ class ClaimingRows:
         """Apply one change.
 
         An added row replaces the row with its upsert key in place, or is appended. A retraction removes the first row
-        that is the same. If it was the last of the list, the new last row is shown; if it was the only one, the key is
-        deleted with the retracting row. A retraction without a match is swallowed.
+        that is the same. If that was the last row, the new last row is shown. If no row is left, the key is deleted
+        with the retracting row. A retraction without a match is swallowed.
         """
         same = self._same.setdefault(_identity(upsert_key, change.row), deque())
         if change.kind.adds:
