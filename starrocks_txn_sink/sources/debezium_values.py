@@ -1,7 +1,7 @@
-"""The JSON of Debezium's messages, read over Arrow: exactly one object a value, and rows in their own spelling.
+"""The JSON of Debezium's messages, read over Arrow: a value is exactly one object, and rows keep their own spelling.
 
-Spark's `from_json` reads no further than the first document of a value, and rounds numbers. All values of a batch are
-read at once where pyarrow's reader takes them, else one by one, with the same result.
+Spark's `from_json` ignores everything after the first document of a value, and rounds numbers. If pyarrow's reader
+accepts all values of a batch, they are read at once; otherwise one by one, with the same result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _COLLECTION: Final = _fields(data_collection=_STRING, event_count=_BIGINT)
 CHANGE: Final = _fields(before=_STRING, after=_STRING, op=_STRING, source=_SOURCE, transaction=_TRANSACTION)
 MARKER: Final = _fields(status=_STRING, id=_STRING, event_count=_BIGINT, data_collections=T.ArrayType(_COLLECTION))
 KEY: Final = "_key"
-"""The message's key as it came, and in an event the deleted row of it."""
+"""The column of the message's key; in an event the deleted row from this key."""
 PLACE: Final = ("topic", "partition", "offset")
 TIMESTAMP: Final = "timestamp"
 
@@ -45,11 +45,11 @@ _SCHEMAS: Final = 256
 
 
 def read_values(df: DataFrame, value: str, fields: T.StructType, key: str | None = None) -> DataFrame:
-    """The columns of PLACE that `df` has, `timestamp`, `_event` (`fields` of each value) and `_bad` (it is malformed).
+    """Parse the column `value` of `df`; leaves out tombstones.
 
-    `timestamp` is in milliseconds; NULL without Kafka's column.
-
-    With the name of a column for `key`, `_event` has KEY, the row in the key of a delete. Tombstones are left out.
+    The result has the columns of PLACE that `df` has, `timestamp` (milliseconds; NULL if `df` lacks Kafka's column),
+    `_event` (the `fields`), and `_bad` (whether the value is malformed). If `key` names a column, `_event` also has
+    KEY, the deleted row from this column.
     """
     timed = TIMESTAMP in df.columns and isinstance(df.schema[TIMESTAMP].dataType, T.TimestampType)
     time = F.unix_millis(TIMESTAMP) if timed else F.lit(None).cast(_BIGINT)
@@ -80,7 +80,7 @@ class _Reader:
             yield pa.RecordBatch.from_pydict({**columns, "_event": events, "_bad": events.is_null()})
 
     def _read_at_once(self, values: pa.Array, rows: _RowTexts) -> pa.StructArray | None:
-        """The events; None unless all values are sound and alike, with or without the converter's schema."""
+        """The events; None if a value is malformed, or only some values have the converter's schema."""
         by_arrow = [pa.field(each.name, _arrow_type(each.dataType)) for each in self.fields if each.name not in _ROWS]
         lines = strict_text(values)
         if lines is None:
@@ -119,16 +119,17 @@ class _Reader:
 
 @dataclass(slots=True)
 class _RowTexts:
-    """The texts of `before` and `after` in values that are valid JSON.
+    """Finds the texts of `before` and `after` in values that are valid JSON.
 
-    In the order and without the blanks that Debezium writes, they are cut out; else all members are read. The
-    converter's schema, most of a value, is the same for all values of a table and is read once.
+    The texts are cut out of a value if its members have the order and spacing that Debezium writes; otherwise all
+    members are read. The converter's schema is most of a value, but is the same for all values of a table, so its text
+    is checked once and then recognised.
     """
 
-    schemas: set[str] = field(default_factory=set)
+    schemas: set[str] = field(default_factory=set)  # texts in front of a payload
 
     def texts_of(self, text: str, *, wrapped: bool) -> tuple[str | None, str | None]:
-        """Raises ValueError or IndexError where pyarrow took a value that Python's reader refuses."""
+        """The two texts, None for null. Raises ValueError or IndexError for a value that only pyarrow accepts."""
         start = self._payload_start(text) if wrapped else 0
         cut = None if start is None else _cut_rows(text, start)
         if cut is not None:
@@ -138,6 +139,7 @@ class _RowTexts:
         return before, after
 
     def _payload_start(self, text: str) -> int | None:
+        """The start of the payload if the text in front of it is known; None otherwise, but learns this text."""
         at = text.find(_WRAPPED) + len(_WRAPPED)
         before = text[:at]
         if before in self.schemas:
@@ -151,7 +153,7 @@ class _RowTexts:
 
 
 def _cut_rows(text: str, at: int) -> tuple[str | None, str | None] | None:
-    """`before` and `after` of the object at `at`; None if they are not its first two members, or may come again."""
+    """`before` and `after` of the object at `at`; None unless they are its first two members and come only once."""
     again = text.count('"before"', at) != 1 or text.count('"after"', at) != 1
     if again or not text.startswith(_FIRST, at) or text.find("\\u", at) >= 0:  # a name may be spelled with escapes
         return None
@@ -163,7 +165,7 @@ def _cut_rows(text: str, at: int) -> tuple[str | None, str | None] | None:
 
 
 def _row_at(text: str, at: int) -> tuple[str | None, int]:
-    """The text of the object at `at`, or None for null, and its end; 0 as end of anything else."""
+    """The text of the object at `at`, or None for null, and the end of it; the end is 0 for any other value."""
     if text.startswith("null", at):
         return None, at + 4
     if not text.startswith("{", at):
@@ -173,7 +175,7 @@ def _row_at(text: str, at: int) -> tuple[str | None, int]:
 
 
 def _members_of_event(text: str) -> dict[str, tuple[Any, str]]:
-    """The members of a value, or of the payload next to the converter's schema."""
+    """The members of a value or, with the converter's schema, of its payload."""
     found = members(text)
     value, raw = found.get(_PAYLOAD, (None, ""))
     return found if value is None else members(raw)
@@ -181,10 +183,10 @@ def _members_of_event(text: str) -> dict[str, tuple[Any, str]]:
 
 def _with_key(events: pa.StructArray, keys: pa.Array) -> pa.StructArray:
     """`events` with KEY; a delete whose key is malformed is malformed, too."""
-    wanted = pc.and_(pc.equal(events.field("op"), _DELETE), events.is_valid())
+    deletes = pc.and_(pc.equal(events.field("op"), _DELETE), events.is_valid())
     rows: list[str | None] = [None] * len(keys)
     bad = events.is_null().to_pylist()
-    for number in pc.indices_nonzero(wanted).to_pylist():
+    for number in pc.indices_nonzero(deletes).to_pylist():
         key = keys[number].cast(pa.large_binary()).as_py()
         try:
             rows[number] = None if key is None else _row_of_key(key.decode())
@@ -211,7 +213,7 @@ def _field(kind: T.DataType, value: Any, raw: str) -> Any:
 
 
 def _nested(kind: T.DataType, value: Any) -> Any:
-    """A field within a member; ValueError for one of another type."""
+    """A value as `kind`; ValueError for a value of another type."""
     if value is None:
         return None
     if isinstance(kind, T.LongType):

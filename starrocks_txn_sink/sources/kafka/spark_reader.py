@@ -1,10 +1,10 @@
 """Spark's own Kafka source, `format("kafka")`: options that make it fast, and whether a query runs without them.
 
-After each poll Spark's reader asks the broker twice for the offsets that there are, and by Kafka's default a poll has
-500 records: the task waits for answers, and the broker works for questions. To ask, it moves the consumer, which then
-forgets what it has fetched and not yet given, so a fetch is not much larger than a poll. At the end of a partition
-the questions wait behind the consumer's next fetch, which the broker holds back until there are new records or
-`fetch.max.wait.ms` have passed.
+After each poll Spark's reader asks the broker twice for the partition's offsets. By Kafka's default a poll has only 500
+records, so tasks spend their time on waiting for these answers. For each question the reader moves the consumer, which
+then drops the records that it has fetched but not yet returned: fetching much more than one poll is wasted. At the end
+of a partition the questions wait behind the consumer's next fetch, which the broker holds back until there are new
+records or `fetch.max.wait.ms` have passed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _SERVERS: Final = "kafka.bootstrap.servers"
 _POLL: Final = "max.poll.records"
 _RECEIVE_BUFFER: Final = "kafka.receive.buffer.bytes"
 _FAST: Final = {
-    f"{_PREFIX}{_POLL}": 20_000,  # 500 by default: this many records for two questions
+    f"{_PREFIX}{_POLL}": 20_000,  # 500 by default: two questions for so few records
     "kafka.max.partition.fetch.bytes": 4 << 20,  # 1 MiB by default: too little for 20 000 records
-    "kafka.fetch.max.wait.ms": 1,  # 500 by default, at the end of each partition: the data are there already
-    _RECEIVE_BUFFER: 1 << 20,  # 64 KiB by default: the socket's, which large answers come through
+    "kafka.fetch.max.wait.ms": 1,  # 500 by default: a wait at the end of each partition
+    _RECEIVE_BUFFER: 1 << 20,  # 64 KiB by default: too small a socket buffer for large answers
 }
 _WHOLE: Final = re.compile(r"0*[1-9][0-9]*")
 _SWITCHES: Final = {"failondataloss", "includeheaders"}
@@ -100,7 +100,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _check(own: Mapping[str, str], *, twice: bool) -> None:
-    """Check options with lower-case names."""
+    """Raise OptionError for the options `own` (lower-case names); `twice`: an option was given twice."""
     unknown = sorted(name for name in own if not name.startswith(_PREFIX) and name not in _NAMES)
     if unknown:
         raise OptionError(
@@ -131,10 +131,10 @@ _MOST_STEPS: Final = 200  # of a query's lineage: a few calls of the JVM each
 
 
 def has_whole_partitions(frame: DataFrame) -> bool:
-    """Whether a streaming query's micro-batch reads Kafka alone, each topic-partition of it in one Spark task.
+    """Whether a streaming query's micro-batch reads only Kafka, and each topic-partition in one Spark task.
 
-    So it is unless minPartitions or maxRecordsPerPartition cut one. Starts nothing and never raises; False where the
-    plan is hidden (Spark Connect) or unknown.
+    The options minPartitions and maxRecordsPerPartition may cut a topic-partition. Starts nothing and never raises;
+    False where the plan is hidden (Spark Connect) or unknown.
     """
     with contextlib.suppress(Exception):  # Spark's inner classes: they may change
         sources = list(_sources(frame))
@@ -144,7 +144,7 @@ def has_whole_partitions(frame: DataFrame) -> bool:
 
 
 def has_small_polls(frame: DataFrame) -> bool:
-    """Whether a streaming query's micro-batch reads Kafka with Spark's source and its default of records a poll.
+    """Whether a streaming query's micro-batch reads Kafka with Spark's source and the default size of polls.
 
     Starts nothing and never raises; False where the plan is hidden (Spark Connect) or unknown.
     """
@@ -154,7 +154,7 @@ def has_small_polls(frame: DataFrame) -> bool:
 
 
 def _sources(frame: DataFrame) -> Iterator[list[Any]]:
-    """The Kafka input partitions of each source in the frame's lineage; none for a source of another kind."""
+    """The Kafka input partitions of each source in the frame's lineage; empty for a source of another kind."""
     plan = analyzed_plan(frame)
     if plan is None:
         return
@@ -179,7 +179,7 @@ def _sources(frame: DataFrame) -> Iterator[list[Any]]:
 def _inputs(partition: Any) -> Iterator[Any]:
     try:
         found = partition.inputPartition().iterator()
-    except Exception:  # py4j's, for a method that is not there: some versions of Spark have several
+    except Exception:  # py4j's, for a missing method: some versions of Spark have inputPartitions() instead
         found = partition.inputPartitions().iterator()
     return elements(found)
 
@@ -208,29 +208,25 @@ class PlannedRanges:
 
 @dataclass(slots=True)
 class KafkaSource:
-    """Spark's Kafka source of the running query `query`, whose offsets lanes read themselves.
-
-    `stream` is Spark's execution of the query, `config` is librdkafka's; `time` says whether the lanes take the rows'
-    timestamps.
-    """
+    """Spark's Kafka source of the running query `query`: Spark plans the offsets, and the lanes read them."""
 
     query: str
-    stream: Any
-    config: Mapping[str, Any] = field(repr=False)  # may hold a password: not in repr
-    time: bool = False
+    stream: Any  # Spark's execution of the query
+    config: Mapping[str, Any] = field(repr=False)  # librdkafka's; may hold a password, so not in repr
+    time: bool = False  # whether lanes take the rows' timestamps
 
     @classmethod
     def of(cls, frame: DataFrame, query: str, columns: Mapping[str, str]) -> KafkaSource | None:
-        """The source of `frame`, None if it has no row; `columns` has Kafka's name of each column that a lane takes.
+        """The source of `frame`; None if it has no rows. `columns` maps the columns that lanes take to Kafka's names.
 
-        Starts nothing. Raises OptionError where the query's plan is anything but the source and a choice of columns, or
-        cannot be seen, and as `client_config`.
+        Starts nothing. Raises OptionError if the query's plan is hidden or does more than choose columns of the source,
+        and the errors of `client_config`.
         """
         _require_client()
         try:
             stream = _stream(frame, query)
             execution = stream.lastExecution()
-            names, steps = _columns_and_steps(execution.analyzed())
+            names, steps = _source_columns_and_steps(execution.analyzed())
         except Exception as error:  # py4j's: the plan is hidden, or of another version of Spark
             raise _not_alone("the query's plan cannot be seen") from error
         changed = sorted(name for name, own in columns.items() if names.get(name) != own)
@@ -249,32 +245,33 @@ class KafkaSource:
     def plan(self, frame: DataFrame, lanes: int, least: int = 1) -> PlannedRanges:
         """The micro-batch's offsets, as at most `lanes` groups of whole source partitions.
 
-        There are several only if each could have `least` offsets. Raises OptionError.
+        There are several groups only if each could have `least` offsets. Raises OptionError.
         """
-        ranges_of = _require_client()
+        ranges_module = _require_client()
         rows = analyzed_plan(frame)
-        number = rows.rdd().id() if class_name(rows) == "LogicalRDD" else None
+        rdd = rows.rdd().id() if class_name(rows) == "LogicalRDD" else None
         execution = self.stream.lastExecution()
-        if number != execution.toRdd().id():  # perhaps the query has been started again
+        if rdd != execution.toRdd().id():  # perhaps the query has been started again
             self.stream = _stream(frame, self.query)
             execution = self.stream.lastExecution()
-            if number != execution.toRdd().id():
+            if rdd != execution.toRdd().id():
                 raise _not_alone("there is a step in front of the sink")
         scan = _scan(execution)
         start, end = (parse_offsets(each.json()) for each in (scan.start(), scan.end()))
-        if end.keys() - start.keys():  # of a new partition only the source's own plan has the start
+        if end.keys() - start.keys():  # only the input partitions have the first offset of a new partition
             start = first_offsets(each.offsetRange() for each in items(scan.inputPartitions())) | start
         ranges = {place: (start[place], until) for place, until in end.items() if until > start.get(place, until)}
         if len({topic for topic, _ in ranges}) > 1:
             raise _not_alone("there are several topics, whose partitions have the same numbers")
-        groups = ranges_of.spread(ranges, lanes, least)
-        lists = [ranges_of.OffsetRanges(each, PATIENCE, self.config, self.time) for each in groups]
-        return PlannedRanges(lists, scan.metrics().get("numOutputRows").get())
+        groups = ranges_module.spread(ranges, lanes, least)
+        lane_ranges = [ranges_module.OffsetRanges(each, PATIENCE, self.config, self.time) for each in groups]
+        return PlannedRanges(lane_ranges, scan.metrics().get("numOutputRows").get())
 
 
 def _require_client() -> ModuleType:
+    """The module `ranges`, which needs confluent-kafka; OptionError without this package."""
     try:
-        from starrocks_txn_sink.sources.kafka import ranges  # confluent-kafka is an extra
+        from starrocks_txn_sink.sources.kafka import ranges
     except ImportError:
         raise no_client() from None
     return ranges
@@ -291,8 +288,8 @@ def _scan(execution: Any) -> Any:
     return execution.executedPlan().collectLeaves().apply(0)
 
 
-def _columns_and_steps(plan: Any) -> tuple[dict[str, str], list[str]]:
-    """The source's name of each column of the plan that is a column of the source, and what else the plan does."""
+def _source_columns_and_steps(plan: Any) -> tuple[dict[str, str], list[str]]:
+    """The columns of the plan that come unchanged from the source, with the source's names; other steps of the plan."""
     steps: list[str] = []
     aliases: dict[int, int] = {}
     if class_name(plan) == "WriteToMicroBatchDataSourceV1":
@@ -319,7 +316,7 @@ def _columns_and_steps(plan: Any) -> tuple[dict[str, str], list[str]]:
 
 
 def first_offsets(offset_ranges: Iterable[Any]) -> dict[KafkaPartition, int]:
-    """The first offset of each partition among Spark's KafkaOffsetRanges, into which minPartitions cuts partitions."""
+    """The first offset of each partition in Spark's KafkaOffsetRanges; minPartitions makes several of a partition."""
     found: dict[KafkaPartition, int] = {}
     for each in offset_ranges:
         partition, first = each.topicPartition(), int(each.fromOffset())
