@@ -1,7 +1,7 @@
-"""Raw TxnEvents, parsed over Arrow: the one judgement of a value, in the lane and in `parse_txn_events`.
+"""Raw TxnEvents, parsed over Arrow; lanes and `parse_txn_events` judge a value by the same code.
 
-All values of a batch at once where possible, else few by few, and one by one in the end: which of these happens changes
-neither what is valid nor what it means.
+All values of a batch are parsed at once if possible, else in ever smaller parts, in the end one by one. The way changes
+neither which values are valid nor what they mean.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
 _SPACES: Final = frozenset(" \t\r\n")
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _PLAIN_NAME: Final = re.compile(r'"([^"\\\x00-\x1f]*)"[ \t\r\n]*:[ \t\r\n]*')
-_FEW: Final = 1000  # values that are rather judged one by one than halved: each attempt costs, too
+_FEW: Final = 1000  # with so few values, parsing one by one costs less than further attempts with halves
 _CONSTANT: Final = r"[:,\[][ \t\r\n]*-?(?:NaN|Inf)"
 
 
@@ -103,8 +103,8 @@ class TxnEventLines:
     def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> pa.Table:
         """TxnEvents of a batch.
 
-        A value means the same next to any other: strict JSON (RFC 8259) in UTF-8 decides, of any depth, with numbers of
-        any length.
+        The other values of the batch never change the meaning of a value, which is strict JSON (RFC 8259) in UTF-8, of
+        any depth, with numbers of any length.
 
         Args:
             batch: The columns value, source_partition and position; the last two are NULL where the JSON has them.
@@ -145,9 +145,9 @@ class TxnEventLines:
 
 
 def _parse(values: pa.Array, fields: pa.Schema) -> tuple[pa.Table, Bools]:
-    """The events among `values`, in order, and which values are events.
+    """The events among `values`, in order, and a mask of the values that are events.
 
-    All at once; where pyarrow's reader does not take them, in halves, down to few values that are judged one by one.
+    Parses all values at once. If that fails, parses each half; up to _FEW values are parsed one by one.
     """
     read = _parse_at_once(values, fields)
     if read is not None:
@@ -183,7 +183,7 @@ def _parse_at_once(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
 
 
 def strict_text(values: pa.Array) -> pa.Array | None:
-    """Strings or binaries as UTF-8 for `read_objects`; None where other bytes or NaN are among them."""
+    """Strings or binaries as UTF-8 for `read_objects`; None if they have bytes that are no UTF-8, or perhaps NaN."""
     try:
         lines = checked_text(values)
     except pa.ArrowInvalid:
@@ -219,8 +219,10 @@ def _event(value: str | bytes | None, fields: pa.Schema) -> dict[str, Any]:
 
 
 def text_of(value: Any, raw: str) -> str | None:
-    """A member as text: the content of a string, else its own text; UnicodeEncodeError, which is a ValueError, for a
-    lone surrogate, which has no UTF-8."""
+    """A member as text: the content of a string, else the `raw` JSON.
+
+    Raises UnicodeEncodeError, which is a ValueError, for a lone surrogate: UTF-8 has none.
+    """
     content: str | None = value if value is None or isinstance(value, str) else raw
     if content is not None:
         content.encode()
@@ -247,7 +249,7 @@ class Number(str):
 
 
 def members(text: str) -> dict[str, tuple[Any, str]]:
-    """The members of the one JSON object in `text`: value and own text of each. The last of equal names counts.
+    """The value and the raw JSON of each member of the one JSON object in `text`. The last of equal names counts.
 
     Numbers are `Number`. Raises ValueError or IndexError for any other text: malformed, or more than one document.
     """
@@ -295,7 +297,7 @@ def _expect(text: str, at: int, character: str) -> None:
 
 
 def value_at(text: str, at: int) -> tuple[Any, int]:
-    """The value at `at` (numbers as text) and its end; of a value that is nested too deep for `json` only the end."""
+    """The value at `at` (numbers as text) and its end; for a value nested too deep for `json` only the end."""
     try:
         value, end = _DECODER.raw_decode(text, at)
     except RecursionError:

@@ -1,7 +1,7 @@
-"""Consumers of assigned Kafka partitions, which give rows as columns; both stand on librdkafka.
+"""Consumers of assigned Kafka partitions, which return rows as columns; both use librdkafka.
 
-`NativeConsumer` calls librdkafka's C interface, and the compiled loop copies its messages: no Python object for each of
-them. `ObjectConsumer` is the Python client, which works without the compiled loop and costs several times as much.
+`NativeConsumer` calls librdkafka's C interface, and the compiled loop copies the messages without a Python object for
+each. `ObjectConsumer` uses the Python client: it works without the compiled loop and costs several times as much.
 """
 
 from __future__ import annotations
@@ -29,17 +29,14 @@ _TEXT_BYTES: Final = 512  # for the text of an error
 
 
 class Rows(NamedTuple):
-    """Messages as columns. `topics` has each one's index in the names that were assigned, sorted.
+    """Messages as columns."""
 
-    `times` are in milliseconds since the Unix epoch. `keys` are None unless they were asked for.
-    """
-
-    topics: Integers
+    topics: Integers  # indexes into the sorted names of the assigned topics
     partitions: Integers
     offsets: Integers
-    times: Integers
+    times: Integers  # milliseconds since the Unix epoch
     values: pa.Array
-    keys: pa.Array | None
+    keys: pa.Array | None  # None unless the poll asked for keys
 
     def take(self, places: Integers) -> Rows:
         """The rows at these places."""
@@ -58,22 +55,22 @@ class Problem(NamedTuple):
 
 
 class Consumer(Protocol):
-    """What reads the assigned partitions. Its methods raise KafkaException."""
+    """Reads the assigned partitions. The methods raise KafkaException."""
 
     def assign(self, starts: Mapping[KafkaPartition, int]) -> None:
-        """Read these partitions, from their offsets on, and no others."""
+        """Read these partitions only, each from its offset on."""
 
     def leave(self, partitions: Iterable[KafkaPartition]) -> None:
-        """Read these partitions no longer, and drop what was fetched of them."""
+        """Stop reading these partitions, and drop their fetched messages."""
 
     def poll(self, most: int, seconds: float, keys: bool) -> tuple[Rows, list[Problem]]:
-        """Wait for up to `most` messages, `seconds` at most."""
+        """Wait up to `seconds` for up to `most` messages."""
 
     def close(self) -> None: ...
 
 
 def open_consumer(config: Mapping[str, Any]) -> Consumer:
-    """A consumer with librdkafka's settings: the native one where this process has the compiled loop."""
+    """A consumer with librdkafka's settings: a NativeConsumer if this process has the compiled loop."""
     if compiled.is_available() and _librdkafka() is not None:
         return NativeConsumer(config)
     return ObjectConsumer(Client(dict(config)))
@@ -87,7 +84,7 @@ def topic_names(partitions: Iterable[KafkaPartition]) -> list[str]:
 
 
 class ObjectConsumer:
-    """A Python object for each message."""
+    """A consumer that makes a Python object for each message."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -177,7 +174,7 @@ def _librdkafka() -> Any:
 
 
 class NativeConsumer:
-    """Columns straight from librdkafka's messages."""
+    """A consumer that copies librdkafka's messages into columns."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._lib = _librdkafka()

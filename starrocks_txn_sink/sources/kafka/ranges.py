@@ -45,7 +45,7 @@ class OffsetRanges:
         return topic_names(self.ranges)
 
 
-# At most one: a worker process reads for one query at a time, and it is mostly the same one.
+# At most one consumer: a worker process reads for one query at a time, mostly the same query.
 _consumers: dict[str, Consumer] = {}
 
 
@@ -118,8 +118,8 @@ def polls(consumer: Consumer, part: OffsetRanges, clock: Clock) -> Iterator[Rows
             )
         rows, done = unfinished.take(rows, problems)
         if done:
-            # A partition that is done must not fill the fetch queue with rows beyond its end. Nor is it paused: clients
-            # whose partitions were all paused wait a second when they are to go on.
+            # A partition that is done must not fill the fetch queue with rows beyond its end. Pausing it would cost
+            # more: after a pause of all partitions a client takes a second to resume.
             consumer.leave(done)
         if len(rows.offsets):
             yield rows
@@ -144,11 +144,11 @@ class UnfinishedPartitions:
         return max(1, int(np.maximum(self._end_array - self._next, 0).sum()))
 
     def take(self, rows: Rows, problems: list[Problem]) -> tuple[Rows, list[KafkaPartition]]:
-        """The rows before the ends among the rows, and the partitions that have just reached their ends."""
+        """The given rows without those beyond the ends, and the partitions that have just reached their ends."""
         passed = {partition for problem in problems if (partition := self._partition_at_end(problem)) is not None}
         numbers = self._index_of[rows.topics, rows.partitions]
         np.maximum.at(self._next, numbers, rows.offsets + 1)
-        # The last offset before an end may be a marker: a row beyond the end shows as well that the end is reached.
+        # The last offset before an end may be a marker, which has no row. A row beyond the end then shows the end.
         passed |= {self._ordered[number] for number in np.flatnonzero(self._next >= self._end_array)}
         done = [partition for partition in passed if self.ends.pop(partition, None) is not None]
         for topic, number in done:
@@ -158,9 +158,10 @@ class UnfinishedPartitions:
         return rows if within.all() else rows.take(np.flatnonzero(within)), done
 
     def _partition_at_end(self, problem: Problem) -> KafkaPartition | None:
-        """The partition whose log ends at or after its end in the slice, if the problem is the end of a log.
+        """The partition whose log ends at or after its end in the ranges, if the problem is the end of a log.
 
-        The last offsets before an end may be markers of Kafka transactions, which a consumer never receives.
+        No row shows this end if the last offsets before it are markers of Kafka transactions, which a consumer never
+        receives. Raises SourceChanged for an unrecoverable problem.
         """
         partition, offset, error = problem
         if error.code() == KafkaError._PARTITION_EOF:

@@ -170,9 +170,9 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return BatchLimits(limit.max_rows, self._options.max_bytes, self._sizes.means(start, ends.end))
 
     def _first_readable(self, known: Offsets, end: Offsets) -> Offsets:
-        """Offsets at which the rows before `end` begin.
+        """Offsets from which to read up to `end`.
 
-        A partition that is new, or any partition with failOnDataLoss=false, begins no earlier than Kafka's first row.
+        A new partition, or with failOnDataLoss=false any partition, begins no earlier than Kafka's first row.
         """
         first = self._kafka.first_offsets(end)
         tolerant = not self._options.fail_on_data_loss
@@ -195,11 +195,11 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             lost = offset < first[partition]
             if (lost and self._options.fail_on_data_loss) or offset > ends.end[partition]:
                 change = "has dropped rows that were not read yet" if lost else "ends before the offset already read"
+                also = '; to continue without dropped rows set failOnDataLoss="false"' if lost else ""
                 raise SourceChanged(
                     f"The topic {change}.",
                     # The ledger has positions from the old offsets and would take the new rows for replays.
-                    hint="Start with a new checkpoint and a new job of the sink, because offsets start again; "
-                    'to continue without dropped rows set failOnDataLoss="false".',
+                    hint=f"Start with a new checkpoint and a new job of the sink, because offsets start again{also}.",
                     topic=partition[0],
                     partition=partition[1],
                     offset=offset,
