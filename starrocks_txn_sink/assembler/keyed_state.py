@@ -4,11 +4,10 @@ A state operator moves few binary values instead of every row: a packed frame ha
 IPC stream of many events or rows) and, in the assembler's output, the counts of a step. Values do not pass through
 pandas, which would change NULLs and some strings.
 
-Both state operators give the same result; they differ in the cost of a transaction that stays open for long. The state
-of a key is a header and numbered blobs. `Processor` (transformWithState, RocksDB) has a ValueState and a MapState: it
-writes each blob once, under its own key. `_step_of_group` (applyInPandasWithState, any provider) has a single value, so
-all blobs are joined in it, and Spark rewrites it whenever the source partition has events. Spark cannot pass arrays in
-that state to Python; therefore `layout`, JSON pairs of blob number and length, says where to split.
+The state of a key is a header and numbered blobs. `Processor` (transformWithState, RocksDB) writes each blob once, into
+a MapState. `_step_of_group` (applyInPandasWithState, any provider) has a single value, which Spark rewrites whenever
+the source partition has events: so a transaction that stays open for long costs more. This value has all blobs joined,
+because Spark cannot pass arrays in it to Python; `layout`, JSON pairs of blob number and length, says where to split.
 """
 
 # ruff: noqa: N802, N803, ARG002 - some names of methods and arguments are Spark's

@@ -1,8 +1,7 @@
 """TransactionAssembler over the events of one task, chunk by chunk: for assembling lanes, and for batch frames.
 
 A stateful stage would move every event to a state operator and back; a lane carries over only the open tail of each
-source partition. Pure: carried-over state is a value; rows of open source transactions go through the spill storage, an
-argument.
+source partition. Pure: carried-over state and the spill storage for rows of open transactions are arguments.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ class Segments:
     start: Indexes
     stop: Indexes
     group: Indexes
-    closer: Bytes  # a Closer
-    opener: Bytes  # an Opener; in the first segment of a group from the carried-over state
+    closer: Bytes
+    opener: Bytes  # in the first segment of a group from the carried-over state
     first: Mask  # the first segments of groups
 
     @property
@@ -131,7 +131,7 @@ class Grouped:
     order: Indexes | None  # order[i] is the event at place i in grouped order; None: event i
     partition: Indexes  # per group: its source partition, as an index into Intake.names
     carried: dict[int, OpenTransaction]  # per group: the open transaction of the carried-over state
-    positions: Indexes  # per event
+    positions: Indexes
     segments: Segments
     held: Indexes  # per segment: how many rows of its transaction are in the carried-over state
     opened_by: Indexes  # per segment: the place of its transaction's BEGIN, or of the first event without BEGIN
@@ -152,13 +152,13 @@ class Grouped:
             order, ends, partition, carried = _group_by_transaction(intake, several)
             kinds, positions = kinds[order], positions[order]
         segments = cut_segments(kinds, ends, _openers(carried, len(ends)))
-        resumed = np.flatnonzero(segments.first)[list(carried)]  # the segments that continue carried-over transactions
+        resumed = np.flatnonzero(segments.first)[list(carried)]  # segments of carried-over transactions
         held = np.zeros(len(segments.start), dtype=np.int64)
         held[resumed] = [each.rows for each in carried.values()]
         began = ~segments.first & (segments.opener == Opener.LIVE)
         opened_by = np.minimum(segments.start - began, len(kinds) - 1)
         owners = one_array(intake.table[model.TXN_ID]).take(pa.array(opened_by if order is None else order[opened_by]))
-        if carried:  # the id of a carried-over transaction comes from the state
+        if carried:
             index = np.arange(len(owners))
             index[resumed] = len(owners) + np.arange(len(carried))
             ids = pa.array([each.txn_id for each in carried.values()], pa.string())

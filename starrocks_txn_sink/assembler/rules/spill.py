@@ -1,9 +1,9 @@
 """Spill storage of assembling lanes: files for the rows of open source transactions, and the state that names them.
 
-The next micro-batch needs the AssemblerState of each source partition, and for each blob the place of its rows: a file
-in the state directory and the number of a record batch in it. A Manifest has this for all source partitions after one
-micro-batch. Files keep rows out of the manifest, so each row is written once, however long its transaction stays open.
-Manifests are JSON; only small files are inside them (`inline`), which saves a file per lane and micro-batch.
+The next micro-batch needs the AssemblerState of each source partition, and the place of each blob: a file in the state
+directory and the number of a record batch in the file. A Manifest (JSON) has both for all source partitions. Rows stay
+in their files, so each row is written once, however long its transaction stays open. Only small files are inside the
+manifest (`inline`), which saves a file per lane and micro-batch.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class CarriedState:
 class Manifest:
     """All carried-over state after micro-batch `batch` (-1: before the first) of the query run `query`.
 
-    The driver publishes a manifest after all lanes have committed, and micro-batch N reads exactly that of N-1. So a
-    replay starts from the same state, and the ledger's positions skip rows that are already committed: carried-over
-    state needs no commit protocol of its own.
+    The driver publishes a manifest after all lanes have committed, and micro-batch N reads the manifest of N-1. So a
+    replay starts from the same state, and the ledger skips rows that are already committed: carried-over state needs no
+    commit protocol of its own.
     """
 
     batch: int = -1

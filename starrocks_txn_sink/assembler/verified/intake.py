@@ -159,7 +159,7 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
     known = pc.is_in(events[model.TXN_ID], value_set=pa.array(settled, pa.string()), skip_nulls=True)
     quarantined = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
     quarantined = pc.and_(quarantined, pc.invert(known))
-    counted = pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True)  # a BEGIN carries no data: its loss is no loss
+    counted = pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True)  # a repeated BEGIN is not counted
     late, repeats = events.filter(pc.and_(quarantined, counted)), events.filter(pc.and_(known, counted))
     counters = VerifiedCounters(
         events=events.num_rows,

@@ -105,10 +105,7 @@ class VerifiedAssembler:
     def _report_waiting(
         self, judged: _JudgedEvents, state: VerifiedState, now: float
     ) -> tuple[VerifiedState, list[Event]]:
-        """The next state, and a notice if the first blocking transaction has been open for WAITING_SECONDS.
-
-        There is at most one notice in WAITING_SECONDS.
-        """
+        """The next state; once in WAITING_SECONDS a notice, if a blocking transaction has been open for so long."""
         first = judged.classes.blocking
         if first < 0 or (state.reported is not None and now - state.reported < WAITING_SECONDS):
             return state, []

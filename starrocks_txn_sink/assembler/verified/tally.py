@@ -1,8 +1,8 @@
 """Which verified transactions are complete: index arithmetic over rows and ENDs, no Python per row.
 
-A transaction is complete if its END has arrived, it has `event_count` rows, their `total_order` is 1 … n without gap or
-repeat, their positions ascend, and each collection has as many rows as `data_collections` says. A transaction with
-several BEGINs is complete if its deliveries prove it (`deliveries`).
+A transaction is complete if its END has arrived, it has `event_count` rows, their `total_order` is 1 … n, their
+positions ascend, and each collection has as many rows as `data_collections` says. A transaction with several BEGINs is
+complete if its deliveries prove it (`deliveries`).
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def tally(events: pa.Table, arrived_before: float) -> Tally:
     position[filled] = np.maximum(position[filled], np.maximum.reduceat(positions[rows], first[filled]))
     needed = np.zeros(len(code), dtype=bool)
     needed[np.concatenate([rows, end[end >= 0]])] = True
-    # Until a cut transaction is released, any row or END of its deliveries may be needed, so none of them is a repeat.
-    # Nor is a copy with another timestamp: it may be of another delivery.
+    # No repeats: rows and ENDs of a cut transaction, which may be needed until its release, and a copy with another
+    # timestamp, which may be of another delivery.
     repeated = is_end & ~needed
     repeated[copies[same & (times[copies] == times[before]) & ~conflict[code[copies]]]] = True
     is_cut = unproven.copy()
