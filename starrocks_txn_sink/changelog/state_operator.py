@@ -104,7 +104,7 @@ def output_rows(step: KeyStep) -> list[OutputRow]:
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """No garbage collection in between: it is a third of the time, and nothing here refers to itself."""
+    """Switch off garbage collection: it takes a third of the time, and no object here is part of a cycle."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -216,7 +216,7 @@ class ChangeEvent(NamedTuple):
 
 
 class EncodeResult(NamedTuple):
-    """Event of a change (None: none, or not before the next change), and the key's previous row for the next change."""
+    """The event of a change (None: no event, or only with the next change), and the key's previous row afterwards."""
 
     event: ChangeEvent | None
     previous: Row | None

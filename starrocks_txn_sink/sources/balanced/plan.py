@@ -81,8 +81,9 @@ def plan_batch(
 ) -> BatchEnd:
     """End of the micro-batch that begins at `start`; rows up to event time `since` have been read.
 
-    It is the highest event time that all awake partitions have reached and the limits allow, never below `since`. If
-    the rows of one millisecond exceed the limits, that millisecond is cut, each partition in proportion.
+    The end is at the highest event time that all awake partitions have reached and the limits allow, never below
+    `since`. If the rows of one millisecond exceed the limits, the end is inside this millisecond, and each partition
+    gives the same share of its rows.
     """
     common = common_time(ends, idle)
     if common is None:
@@ -131,7 +132,7 @@ def slice_bounds(
 
 
 def _offsets_at_time(low: Offsets, high: Offsets, offsets_from: OffsetsFrom) -> Callable[[int], Offsets]:
-    """Offsets just past an event time, clamped to low…high; requests each time only once."""
+    """A function from an event time to the offsets just past it, clamped to low…high; requests each time only once."""
 
     @cache
     def offsets_at(time: int) -> Offsets:
@@ -226,7 +227,7 @@ def is_balanced(source: Mapping[str, Any]) -> bool:
 def skew_of(source: Any) -> Skew:
     """How far the partitions of a `balanced_kafka` source are apart: `seconds`, `held_back_rows` and `read_until`.
 
-    `newest` and `held_back` of the result have it by partition. Times are seconds since the epoch.
+    The result has `newest` and `held_back` by partition. Times are seconds since the epoch.
 
     Args:
         source: One of the sources of a query's progress (pyspark's object, or a mapping).
@@ -255,8 +256,8 @@ def _offset(source: Any, name: str) -> Mapping[str, Any]:
 def parse_offsets(offset: str | Mapping[str, Any]) -> dict[KafkaPartition, int]:
     """Offsets by partition in an offset of a Kafka source, as JSON or parsed.
 
-    Raises ValueError, TypeError, AttributeError or OverflowError for any other form: a partition that was left out
-    would be read from another place.
+    Raises ValueError, TypeError, AttributeError or OverflowError for any other form: if it left a partition out, the
+    partition would be read from another offset.
     """
     topics = json.loads(offset) if isinstance(offset, str) else offset
     return {

@@ -37,7 +37,7 @@ _REQUIRED: Final = {
 
 @dataclass(frozen=True)
 class BalancedOptions:
-    """Options of the balanced source; `config` is librdkafka's (options `kafka.*`).
+    """Options of the balanced source, with their names in Spark.
 
     `config`               librdkafka's settings, from the options `kafka.*`
     `topics` / `pattern`   subscribe (comma-separated names) or subscribePattern (a regular expression)
@@ -128,7 +128,7 @@ _SAME_MEANING: Final = {
     *("bootstrap.servers", "client.id", "client.rack", "client.dns.lookup", "security.protocol", "sasl.mechanism"),
     *("isolation.level", "check.crcs", "group.id", "fetch.min.bytes"),
 }
-_OF_JAVA: Final = {  # how the JVM's consumer fetches and waits: nothing of it changes which rows there are
+_OF_JAVA: Final = {  # how the JVM's consumer fetches and waits; ignored, because the rows are the same
     *("key.deserializer", "value.deserializer", "enable.auto.commit", "auto.offset.reset", "max.poll.records"),
     *("max.partition.fetch.bytes", "fetch.max.bytes", "fetch.max.wait.ms", "receive.buffer.bytes", "send.buffer.bytes"),
     *("default.api.timeout.ms", "request.timeout.ms", "max.poll.interval.ms", "session.timeout.ms"),
