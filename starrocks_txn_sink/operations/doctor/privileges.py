@@ -159,7 +159,7 @@ def _covers(where: str, database: str, table: str | None) -> bool:
     """Whether the object of a GRANT includes the table, or the database if `table` is None."""
     place = " ".join(where.split())
     if re.search(r"\bALL DATABASES\b", place, re.IGNORECASE):
-        return table is None or place.upper().startswith("ALL TABLES")
+        return place.upper().startswith("ALL TABLES") is (table is not None)
     if table is None:
         return re.fullmatch(rf"DATABASE (?:.*, ?)?{re.escape(database)}(?:,.*)?", place, re.IGNORECASE) is not None
     if re.fullmatch(rf"ALL TABLES IN DATABASE {re.escape(database)}", place, re.IGNORECASE):

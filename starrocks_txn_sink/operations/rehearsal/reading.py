@@ -15,7 +15,7 @@ from starrocks_txn_sink.operations.rehearsal.stage import STEP_SECONDS, Stage, S
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.rows.body import load_body
 from starrocks_txn_sink.sql.audit import Audit, AuditConnection, Auditor
-from starrocks_txn_sink.sql.connection import QueryPort, leads
+from starrocks_txn_sink.sql.connection import QueryPort, is_alive, leads
 
 CHECKS = Checks()
 
@@ -65,7 +65,7 @@ def _seconds_until_seen(stage: Stage, port: QueryPort, began: float) -> float | 
 
 def _followers(stage: Stage) -> list[Address]:
     rules, found = stage.options.redirect_rules, []
-    for row in filterfalse(leads, stage.rows_if_allowed("SHOW FRONTENDS")):
+    for row in filter(is_alive, filterfalse(leads, stage.rows_if_allowed("SHOW FRONTENDS"))):
         with contextlib.suppress(ValueError, KeyError):
             address = rules.query_target(str(row["ip"]), int(row["queryport"]))
             if rules.allows_query(address):

@@ -195,11 +195,12 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             lost = offset < first[partition]
             if (lost and self._options.fail_on_data_loss) or offset > ends.end[partition]:
                 change = "has dropped rows that were not read yet" if lost else "ends before the offset already read"
-                also = '; to continue without dropped rows set failOnDataLoss="false"' if lost else ""
+                # Of a new topic the ledger has positions from the old offsets, and would take new rows for replays.
                 raise SourceChanged(
                     f"The topic {change}.",
-                    # The ledger has positions from the old offsets and would take the new rows for replays.
-                    hint=f"Start with a new checkpoint and a new job of the sink, because offsets start again{also}.",
+                    hint='To continue without the dropped rows set failOnDataLoss="false".'
+                    if lost
+                    else "Start with a new checkpoint and a new job of the sink, because offsets start again.",
                     topic=partition[0],
                     partition=partition[1],
                     offset=offset,

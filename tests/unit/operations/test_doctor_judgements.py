@@ -444,7 +444,9 @@ def test_the_servers_own_roles_may_do_everything(grant: str) -> None:
 def test_grants_on_all_databases(place: str) -> None:
     grants = [f"GRANT INSERT ON {place} TO USER 'etl'@'%'", f"GRANT CREATE TABLE ON {place} TO USER 'etl'@'%'"]
     assert privileges.is_granted("INSERT", "shop", "orders", grants) is place.startswith("ALL TABLES")
-    assert privileges.is_granted("CREATE TABLE", "shop", None, grants) is True
+    assert privileges.is_granted("CREATE TABLE", "shop", None, grants) is (place == "ALL DATABASES")
+    everything = [f"GRANT ALL ON {place} TO USER 'etl'@'%'"]
+    assert privileges.is_granted("CREATE TABLE", "shop", None, everything) is (place == "ALL DATABASES")
 
 
 def test_grants_that_cannot_be_read_are_not_guessed() -> None:

@@ -21,7 +21,7 @@ from starrocks_emulator.settings import Generation, Limits, Settings
 from starrocks_emulator.transactions.backend import Backend
 from starrocks_emulator.transactions.messages import Body
 from starrocks_txn_sink import SinkOptions, cli
-from starrocks_txn_sink.operations.rehearsal import cluster, command, findings, transactions
+from starrocks_txn_sink.operations.rehearsal import cluster, command, findings, reading, transactions
 from starrocks_txn_sink.operations.rehearsal.findings import Check, Evidence, Verdict, as_expected, differs, harmless
 from starrocks_txn_sink.operations.rehearsal.stage import Stage, Terms, array
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, create_table
@@ -373,3 +373,14 @@ def test_a_ledger_that_a_job_uses_meanwhile_is_not_dropped(start: Start) -> None
         results = command.collect(stage, lambda _: None, (*command.CHECKS[:5], Check("job", "", (), job_starts)))
     assert results[-1].evidence.advice == f"Drop {LEDGER_TABLE}."
     assert query(server, "SHOW TABLES FROM scratch", password=PASSWORD) == [(LEDGER_TABLE,)]
+
+
+def test_a_follower_that_is_down_is_not_asked() -> None:
+    rows = [
+        {"ip": "fe1", "queryport": "9030", "role": "LEADER", "alive": "true"},
+        {"ip": "fe2", "queryport": "9030", "role": "FOLLOWER", "alive": "true"},
+        {"ip": "fe3", "queryport": "9030", "role": "FOLLOWER", "alive": "false"},
+    ]
+    stage: Any = Stage(SinkOptions(load_url="fe1", query_url=["fe1", "fe2", "fe3"], database="scratch"), TERMS)
+    stage.rows_if_allowed = lambda _: rows
+    assert [address.host for address in reading._followers(stage)] == ["fe2"]
