@@ -85,11 +85,6 @@ class AssemblerLevels:
         found = [one for name, level in self._levels.items() if level.open for one in _open_entries(name, level)]
         return sorted(found, key=lambda one: (one["since"], one["place"] == OTHERS))
 
-    def forget(self, query: str) -> None:
-        """Forget the stages of a query that has ended."""
-        for name in [name for name in self._levels if query_of(name) == query]:
-            del self._levels[name]
-
     def level(self) -> AssemblerLevel:
         """The sums over all stages, and the oldest of all."""
         levels = self._levels.values()

@@ -1,10 +1,10 @@
 """Failures of micro-batches: the driver waits during an outage, and turns any other failure into one typed error.
 
-Spark gives the driver of a failed query a text: the lane's traceback several times, the JVM's frames, a query plan. The
-lane's code, message and advice come in the report that the lane's error carries (`writer.messages`). So the driver
-raises the lane's own error again, and Spark gets nothing else. The driver reads the text of Spark's exception only if
-there is no report: for a row that the JVM refuses, for a stage, and on Spark Connect, where the sink works in another
-process. `FAILURES` keeps the last failure of each query in this process, and `run_forever` decides by that failure.
+Spark gives the driver of a failed query a text: the lane's traceback several times, the JVM's frames, a query plan.
+The lane's code, message and advice come in a report, which the lane's error carries in its text (`writer.messages`).
+So the driver raises the lane's own error again, and Spark gets nothing else. The driver reads the rest of the text
+only if there is no report: for a row that the JVM refuses, and for a stage. `FAILURES` keeps the last failure of each
+query in this process, and `run_forever` decides by that failure.
 
 People get one block of lines on standard error. It comes after Spark's own lines, so that people read it last: when
 `run_forever` takes the failure, or else _DELAY seconds after the failure, or at the end of the process.
@@ -163,9 +163,9 @@ def lane_report(error: BaseException) -> LaneReport | None:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an error; empty for a JVM error whose JVM has ended."""
+    """The text of an error with its notes; empty for a JVM error whose JVM has ended."""
     with contextlib.suppress(Exception):  # a JVM error fetches its text from the JVM
-        return str(error)
+        return "\n".join([str(error), *errors.notes_of(error)])
     return ""
 
 

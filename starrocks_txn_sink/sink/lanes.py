@@ -97,7 +97,7 @@ def _why_not_shared(frame: DataFrame, options: SinkOptions) -> str | None:
         return "transactions is lane"
     conflict = find_conflict({**options.features, Feature.SHARED_LABEL: ""})
     if conflict is not None:
-        return conflict.why
+        return f"{conflict.other.phrase}, and {conflict.why}"
     context = context_of(frame)
     if context is None:
         return "the plan is hidden (Spark Connect)"

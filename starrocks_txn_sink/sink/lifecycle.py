@@ -169,10 +169,14 @@ def is_stopped(frame: DataFrame) -> bool:
 
 
 def is_running(session: SparkSession | None, query: str) -> bool:
-    """Whether the query with this id runs in any session of the driver. True where that is unknown (Spark Connect)."""
+    """Whether the query with this id runs in any session of the driver.
+
+    True where that is unknown: on Spark Connect, and for a batch write, which has no id.
+    """
     with contextlib.suppress(Exception):
-        running = session._jsparkSession.sharedState().activeStreamingQueries()  # type: ignore[union-attr]
-        return any(str(key) == query for key in running.keySet())
+        spark: Any = session
+        key = spark._jvm.java.util.UUID.fromString(query)
+        return bool(spark._jsparkSession.sharedState().activeStreamingQueries().containsKey(key))
     return True
 
 
@@ -225,19 +229,17 @@ class OpenTransactionWatch:
         self._look_later()
 
     def look(self) -> bool:
-        """Warn if it is time; returns whether any source transaction is open."""
+        """Warn if it is time; returns whether any source transaction of a running query is open."""
         now = self._clock.wall()
         with self._guard:
             found = self._levels.open_transactions()
-            if not found:
+        oldest = next((one for one in found if is_running(self.session, query_of(one["stage"]))), None)
+        with self._guard:
+            if oldest is None:  # if the query of an open one is restarted, its next counts start the thread again
                 self._next_age.clear()
                 return False
-            oldest = found[0]
             age, key = now - oldest["since"], (oldest["stage"], oldest["since"])
             due = age >= self._next_age.get(key, OPEN_SECONDS)
-            if due and not is_running(self.session, query_of(oldest["stage"])):
-                self._levels.forget(query_of(oldest["stage"]))
-                return True  # the next look judges the open transactions of other queries
             if due:
                 self._next_age = {key: min(2 * age, age + _LONGEST)}
         if due:

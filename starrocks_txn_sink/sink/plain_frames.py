@@ -36,7 +36,7 @@ from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.coordinator.shared_label import LANE, LaneShare
 from starrocks_txn_sink.errors import BeginFailed, InputError, StarRocksSinkError, TooManyTransactions
 from starrocks_txn_sink.options import Delivery, SinkOptions
-from starrocks_txn_sink.options.combinations import Feature
+from starrocks_txn_sink.options.combinations import Feature, default_phrases, refuse_conflicts
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, RetryPolicy, begin, labels, roll_back, run
 from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.rows.segments import TaskRepeated
@@ -258,9 +258,11 @@ def log_messages(task: LaneTask, sent: Sequence[Message]) -> None:
 
 def _options(given: Mapping[str, str], *, typed: bool) -> SinkOptions:
     values = SinkOptions.values_of(given, (_TABLE, BATCH_ID))
-    options = SinkOptions(**{"delivery": Delivery.AT_LEAST_ONCE, **values})
-    rows = [Feature.ROUTES if typed else Feature.JSON_TEXTS, *([Feature.BATCH_ID] if BATCH_ID in given else [])]
-    options.check_features(Feature.DATA_SOURCE, Feature.PLAIN_FRAME, Feature.PLAIN_ROWS, *rows)
+    chosen = [Feature.BATCH_ID] if BATCH_ID in given else []
+    chosen += [Feature.EXACTLY_ONCE] if values.get("delivery") in ("exactly-once", Delivery.EXACTLY_ONCE) else []
+    refuse_conflicts(default_phrases(Feature.PLAIN_FRAME, *chosen))  # before exactly-once asks for a query_url
+    options = SinkOptions(**{**values, "delivery": Delivery.AT_LEAST_ONCE})
+    options.check_features(Feature.DATA_SOURCE, Feature.PLAIN_ROWS, Feature.ROUTES if typed else Feature.JSON_TEXTS)
     return options
 
 

@@ -304,13 +304,16 @@ def why_to_sort(messages: Sequence[Message], options: SinkOptions, what: str) ->
 
 
 def attach_report(error: BaseException, report: LaneReport) -> None:
-    """Let `error` carry the report of the lane that failed with it, within this process."""
+    """Let `error` carry the report of the lane that failed with it, within this process; raises if JSON cannot."""
+    encode(report)
     error.lane_report = report  # type: ignore[attr-defined]
 
 
-def attached_report(error: BaseException) -> LaneReport | None:
-    """The report that `error` carries."""
-    found: LaneReport | None = getattr(error, "lane_report", None)
+def attached_report(error: BaseException | None) -> LaneReport | None:
+    """The report that `error` carries, or an error that `error` followed."""
+    found: LaneReport | None = None
+    while error is not None and found is None:
+        found, error = getattr(error, "lane_report", None), error.__cause__ or error.__context__
     return found
 
 

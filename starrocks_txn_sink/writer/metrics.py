@@ -265,7 +265,7 @@ class Deletes:
         tables = batch.column(TABLE).take(deleted)
         if POSITION in batch.schema.names and self.committed:
             tables = tables.filter(self._new(batch.select([PARTITION, POSITION]).take(deleted)))
-        for found in pc.value_counts(tables).to_pylist():
+        for found in pc.value_counts(tables.drop_null()).to_pylist():  # a row without a table is refused elsewhere
             table = found["values"]
             self.by_table[table] = self.by_table.get(table, 0) + found["counts"]
 

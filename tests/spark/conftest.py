@@ -66,6 +66,7 @@ def shop(spark: SparkSession, bare_shop: Shop) -> Iterator[Shop]:
     """The shop with the session, whose queries end with the test."""
     bare_shop._spark = spark
     yield bare_shop
+    assert bare_shop.open_labels() == []  # before the stop of a query rolls its labels back
     for query in spark.streams.active:
         query.stop()
 

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState
 from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount
-from starrocks_txn_sink.errors import LoadFailed, add_note
+from starrocks_txn_sink.errors import LoadFailed, add_note, notes_of
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import (
@@ -21,12 +21,15 @@ from starrocks_txn_sink.writer.messages import (
     Message,
     OrderViolation,
     TableLoads,
+    attach_report,
+    attached_report,
     decode,
     encode,
     envelope,
     message_batch,
     of_kind,
     read_envelope,
+    write_envelope,
 )
 
 names = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -116,6 +119,16 @@ def test_a_report_is_found_in_any_text_around_it(report: LaneReport, before: str
     assert "\n" not in line
     assert read_envelope(f"{before}\n{line}\n{after}") == report
     assert read_envelope(f"{before}{line}{after}{line}") == report
+
+
+def test_an_error_that_follows_a_lanes_error_has_its_report() -> None:
+    failed, following = LoadFailed("lost"), OSError(28, "No space left on device")
+    report = LaneReport("j", 0, 1, error="load_failed")
+    attach_report(failed, report)
+    following.__context__ = failed  # as from a file that is closed while `failed` is raised
+    assert attached_report(following) is report
+    write_envelope(following)
+    assert read_envelope("\n".join(notes_of(following))) == report
 
 
 @given(reports, st.data())

@@ -9,7 +9,7 @@ import pytest
 
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt
-from starrocks_txn_sink.errors import KeyRepeated, LoadFailed, OutcomeUnknown
+from starrocks_txn_sink.errors import InputError, KeyRepeated, LoadFailed, OutcomeUnknown
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import Backoff, Committed, Loaded, Unknown
@@ -132,6 +132,21 @@ def test_an_error_of_the_input_is_counted_once(lane: Lane) -> None:
     report = attached_report(caught.value)
     assert report is not None
     assert (report.error, report.errors) == ("rows_cut_off", (("rows_cut_off", 1),))
+
+
+def test_a_delete_without_a_table_is_refused_with_its_report(lane: Lane) -> None:
+    with pytest.raises(InputError, match="Column table is NULL") as caught:
+        lane(("0", 1, None, True, ',{"__op":1}', None, True), END)
+    report = attached_report(caught.value)
+    assert report is not None
+    assert (report.error, report.deletes) == ("input", {})
+
+
+def test_a_report_that_json_cannot_hold_does_not_hide_the_error(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LaneMetrics, "_sent_deletes", lambda *_: {None: 1})
+    with pytest.raises(RowsCutOff) as caught:
+        lane(*ROWS)
+    assert attached_report(caught.value) is None
 
 
 def test_an_outcome_that_stays_unknown_is_in_doubt(lane: Lane) -> None:
