@@ -19,7 +19,7 @@ class Feature(Enum):
     EXACTLY_ONCE = "`delivery` exactly-once", "delivery is exactly-once", "delivery"
     OWN_LABELS = "`transactions` lane", "transactions is lane", "transactions"
     SEVERAL_LANES = "`lanes` above 1, `transactions` lane", "there are several lanes", "transactions"
-    SHARED_LABEL = "`lanes` above 1, `transactions` batch", "several lanes are to share a label", "transactions"
+    SHARED_LABEL = "`lanes` above 1, `transactions` batch", "transactions is batch", "transactions"
     SHUFFLE = "`shuffle` true", "shuffle is true", "shuffle"
     NO_SHUFFLE = "`shuffle` false", "shuffle is false", "shuffle"
     QUARANTINE = "`on_bad_rows` quarantine", "on_bad_rows is quarantine", "on_bad_rows"

@@ -420,6 +420,8 @@ class SinkOptions:
             Feature.METRICS_PORT: self.metrics_port is not None,
         }
         said = {Feature.SEVERAL_LANES: f"there are {self.lanes} lanes"}
+        if self.transactions is Transactions.AUTO:
+            said[Feature.SHARED_LABEL] = "several lanes with shuffle=False share a label"
         if self.delivery is None:
             said[Feature.EXACTLY_ONCE] = "delivery is not set"
         return {feature: said.get(feature, feature.phrase) for feature, used in on.items() if used}

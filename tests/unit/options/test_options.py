@@ -107,11 +107,11 @@ def test_query_url_takes_mysql_and_jdbc_forms(written: Any) -> None:
         ({"shuffle": "false", "lanes": 2, "transactions": "lane"}, "shuffle is false, and there are 2 lanes"),
         (
             {"lanes": 2, "transactions": "batch", "shuffle": "true"},
-            "share a label, and shuffle is true: Spark may run",
+            "transactions is batch, and shuffle is true: Spark may run",
         ),
         (
             {"lanes": 2, "shuffle": False, "on_bad_rows": "quarantine", "query_url": "fe"},
-            "several lanes are to share a label, and on_bad_rows is quarantine.*transactions and shuffle",
+            "several lanes with shuffle=False share a label, and on_bad_rows is quarantine.*transactions and shuffle",
         ),
         ({"lanes": 0}, "lanes is 0"),
         ({"lanes": True}, "lanes is True"),

@@ -81,7 +81,7 @@ def test_options_that_exclude_a_shared_label_leave_each_lane_its_own(changes: di
     with pytest.raises(OptionError, match="Spark then reads the topic"):
         StarRocksSink(replace(options, lanes=None), assemble=reading)
     if "transactions" not in changes:
-        with pytest.raises(OptionError, match="are to share a label, and"):
+        with pytest.raises(OptionError, match="transactions is batch, and"):
             replace(options, transactions="batch")
 
 
