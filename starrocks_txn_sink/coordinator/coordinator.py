@@ -332,6 +332,7 @@ class SharedTransactionCoordinator:
                     return 0.0
         except errors.StarRocksSinkError as refused:
             self.error = refused
+            return None
         last = self._attempt >= self.buffer.limits.max_attempts
         if self.error is None or not self.error.retryable or not self._batch.repeatable or last:
             return None
