@@ -29,6 +29,7 @@ from starrocks_txn_sink.metrics.server import ASSETS, shared_server
 from starrocks_txn_sink.telemetry import Event
 from tests.support.manual_clock import ManualClock
 from tests.support.threads import running
+from tests.support.waiting import wait_until
 
 PROMTOOL = shutil.which("promtool")
 
@@ -213,15 +214,11 @@ def test_clients_that_hold_their_connection_take_a_bounded_number_of_threads_and
     with ExitStack() as stack:
         for _ in range(MOST_REQUESTS + 20):
             stack.enter_context(hold(server))
-        until = time.monotonic() + 20
-        while len(running(THREADS) - before) <= MOST_REQUESTS and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: len(running(THREADS) - before) > MOST_REQUESTS, 20, "threads")
         assert len(running(THREADS) - before) == MOST_REQUESTS + 1
         started = time.monotonic()
         server.close()
-        while not running(THREADS) <= before and time.monotonic() - started < 20:
-            time.sleep(0.01)  # threads that were cut off end a moment later
-        assert running(THREADS) <= before
+        wait_until(lambda: running(THREADS) <= before, 20, "the end of the threads that were cut off")
         assert time.monotonic() - started < 20
 
 

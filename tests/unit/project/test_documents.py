@@ -11,20 +11,12 @@ from types import ModuleType
 
 import pytest
 
+from tools import prose
+
 ROOT = Path(__file__).parents[3]
 GUIDES = ("types.md", "dead-letters.md", "security.md")
 FOLDERS = ("docs", "docker")
 PAGES = [*(file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.md"))), *sorted(ROOT.glob("*.md"))]
-CODE = (
-    "starrocks_txn_sink",
-    "starrocks_emulator",
-    "starrocks_demo",
-    "tools",
-    "tests",
-    "integration",
-    "benchmarks",
-    "docker",
-)
 SUFFIXES = {".py", ".yml", ".yaml", ".json", ".sh", ".md", ".toml", ""}
 
 
@@ -77,7 +69,10 @@ def test_functions_that_pages_name_in_their_text_can_be_called() -> None:
 
 def test_every_page_that_code_names_is_there() -> None:
     files = [
-        file for folder in CODE for file in (ROOT / folder).rglob("*") if file.suffix in SUFFIXES and file.is_file()
+        file
+        for folder in prose.FOLDERS
+        for file in (ROOT / folder).rglob("*")
+        if file.suffix in SUFFIXES and file.is_file()
     ]
     files += [*ROOT.glob("*.md"), ROOT / "Makefile", ROOT / "pyproject.toml", *(ROOT / ".github").rglob("*.yml")]
     named = {

@@ -8,22 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tools import prose
+
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "reference" / "wire-contract.md").read_text(encoding="utf-8")
-FOLDERS = (
-    "starrocks_txn_sink",
-    "starrocks_emulator",
-    "starrocks_demo",
-    "tools",
-    "tests",
-    "integration",
-    "docs",
-    "news",
-    "benchmarks",
-    "docker",
-    ".github",
-    ".ci",
-)
+FOLDERS = (*prose.FOLDERS, "news", ".github")
 KINDS = {".py", ".md", ".c", ".yml", ".yaml", ".sh", ".sql", ".toml", ".html", ".js", ".json", ".conf", ""}
 PAGES = ("CONTRIBUTING.md", "README.md", "CHANGELOG.md", "Makefile", "pyproject.toml")
 
