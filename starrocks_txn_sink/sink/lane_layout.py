@@ -34,7 +34,8 @@ from starrocks_txn_sink.telemetry import Event, EventLogger, LogSettings, execut
 require(BATCH_DATA_SOURCE)
 
 METADATA_KEY = "starrocks_txn_sink.lanes"
-_SPARKS_OWN = ("checkpointlocation", "path", "batch_id")
+_NOT_THE_SINKS = ("checkpointlocation", "path", "queryname", "batch_id")
+"""Options of a write that are not the sink's: Spark adds the first three, also for `queryName(…)` and `start(path)`."""
 _FIXED_OPTIONS = ("database", "lanes", "delivery", "on_bad_rows", "properties", "tables", "timestamp_zone")
 """Options that decided how the rows were made: they cannot change afterwards."""
 
@@ -85,7 +86,7 @@ class LaneTerms:
         Raises OptionError for an option that is unknown, would change how the rows were made or does not work in a data
         source, and for a missing password.
         """
-        own = {name: text for name, text in given.items() if name.lower() not in _SPARKS_OWN}
+        own = {name: text for name, text in given.items() if name.lower() not in _NOT_THE_SINKS}
         values = SinkOptions.values_of(own)
         if self.secret and not values.keys() & {"password", "password_file", "password_environment"}:
             raise OptionError(

@@ -31,13 +31,13 @@ def save(frame: DataFrame, mode: str = "append", **options: str) -> None:
     frame.write.format("starrocks_txn").options(**options).mode(mode).save()
 
 
-def stream(shop: Shop, frame: DataFrame | None = None, **changes: Any) -> None:
-    """Write the shop's files, one a micro-batch, until they are read."""
+def stream(shop: Shop, frame: DataFrame | None = None, name: str | None = None, **changes: Any) -> None:
+    """Write the shop's files, one a micro-batch, until they are read; the query may have a `name`."""
     with unchecked(shop.spark):
         if frame is None:
             frame = laid_out(shop, **changes)
         writer = frame.writeStream.format("starrocks_txn").option("checkpointLocation", str(shop.checkpoint()))
-        query = writer.trigger(availableNow=True).start()
+        query = (writer.queryName(name) if name else writer).trigger(availableNow=True).start()
     assert query.awaitTermination(120)
 
 
@@ -147,6 +147,12 @@ def test_a_failed_lane_leaves_no_label_of_the_others_open(shop: Shop) -> None:
 
 
 # --- streams ---
+
+
+def test_a_query_may_have_a_name(shop: Shop) -> None:
+    shop.feed(rows_of("p-0", [1]))
+    stream(shop, name="items")
+    assert shop.written() == (2, 2)
 
 
 @pytest.mark.deep

@@ -44,7 +44,10 @@ def travelled(options: SinkOptions, logging: LogSettings | None = None) -> LaneT
 )  # fmt: skip
 def test_options_arrive_as_they_were(given_options: dict[str, Any]) -> None:
     options = SinkOptions(**{**SERVER, "lanes": 1, **given_options})  # the frame has so many
-    assert travelled(options).sink_options({"path": "", "checkpointlocation": "/x", "batch_id": "3"}) == options
+    assert (
+        travelled(options).sink_options({"path": "", "checkpointLocation": "/x", "queryName": "n", "batch_id": "3"})
+        == options
+    )
 
 
 def test_a_frame_with_positions_needs_a_job_of_its_own() -> None:
