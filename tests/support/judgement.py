@@ -1,0 +1,104 @@
+"""What the sink makes of a recorded answer, in a word or two: the product judges, this module names the judgement."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import pymysql.err
+
+from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.http.transport import read_load_state, read_reply
+from starrocks_txn_sink.protocol.label import Label, RetryPolicy, Steps, Wait, begin, commit, load, roll_back
+from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
+from starrocks_txn_sink.sql.failures import may_pass, typed_error
+
+_LABEL = Label("d", "l")
+_POLICY = RetryPolicy()
+_RNG = random.Random(0)
+
+
+def judged(record: Mapping[str, Any]) -> str | None:
+    """The judgement of the record's answer; None if the sink sends no such request, or has nothing to judge."""
+    answer = record["answer"]
+    if "statement" in record:
+        return _sql(answer) if "error" in answer else None
+    operation = _operation(record["request"]["path"])
+    if operation is None:
+        return None
+    if answer["status"] == 307:
+        return "redirected"
+    return _http(operation, answer)
+
+
+def _operation(path: str) -> Operation | None:
+    last = path.partition("?")[0].rpartition("/")[2].lower()
+    return next((operation for operation in Operation if operation.value == last), None)
+
+
+def _http(operation: Operation, answer: Mapping[str, Any]) -> str:
+    body = answer["body"]
+    content = (body if isinstance(body, str) else json.dumps(_numbers(body))).encode()
+    try:
+        if operation is Operation.LOAD_STATE:
+            reply = read_load_state(answer["status"], content)
+            return reply.state.value if reply.state else reply.status.value
+        return _step(operation, read_reply(answer["status"], content))
+    except StarRocksSinkError as error:
+        return type(error).__name__
+
+
+def _steps(operation: Operation) -> Steps[Any]:
+    if operation is Operation.BEGIN:
+        return begin(_LABEL, {})
+    if operation is Operation.LOAD:
+        return load(_LABEL, "t", [], {}, _POLICY, _RNG)
+    return commit(_LABEL, _POLICY, _RNG) if operation is Operation.COMMIT else roll_back(_LABEL, _POLICY, _RNG)
+
+
+def _step(operation: Operation, reply: Reply) -> str:
+    """What the sink does next after `reply`."""
+    steps = _steps(operation)
+    next(steps)
+    try:
+        needed = steps.send(reply)
+    except StopIteration as done:
+        refused = isinstance(done.value, StarRocksSinkError)
+        return type(done.value).__name__ if refused else _DONE[operation]
+    if isinstance(needed, Wait):
+        return f"{operation.value} again"
+    if isinstance(needed, Request) and needed.operation is Operation.LOAD_STATE:
+        return "confirm"
+    outcome = _after(steps, Reply(Status.OK))
+    return f"roll back, then {type(outcome.error).__name__}"
+
+
+def _after(steps: Any, reply: Reply) -> Any:
+    """What the steps return after their last reply."""
+    try:
+        return steps.send(reply)
+    except StopIteration as done:
+        return done.value
+
+
+def _numbers(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The body with a number where a variable stands for one."""
+    return {name: 1 if name in ("TxnId",) else value for name, value in body.items()}
+
+
+_DONE = {Operation.BEGIN: "begun", Operation.LOAD: "loaded", Operation.ROLLBACK: "rolled back"}
+
+
+def _sql(answer: Mapping[str, Any]) -> str:
+    """The typed error of a refusal; `may pass` if the sink asks again."""
+    data = b"\xff" + struct.pack("<H", answer["error"]) + answer["text"].encode()
+    try:
+        pymysql.err.raise_mysql_exception(data)
+    except pymysql.err.MySQLError as error:
+        failure = typed_error(error, "127.0.0.1:9030", quotes_server=False)
+        passes = isinstance(failure, QueryRefused) and may_pass(failure)
+        return type(failure).__name__ + (", may pass" if passes else "")
+    raise AssertionError(answer)
