@@ -152,7 +152,7 @@ class Messages:
     """Messages of librdkafka, at `addresses` (unsigned integers of a pointer's size); moves errors behind the rows."""
 
     def __init__(self, addresses: np.ndarray[Any, np.dtype[np.uintp]]) -> None:
-        self._at = addresses
+        self._at, self._arrived = addresses, addresses.copy()
         spare, sizes = np.empty_like(addresses), np.zeros(2, dtype=np.int64)
         values, keys = sizes.ctypes.data, sizes.ctypes.data + sizes.itemsize
         self._rows = _library().txn_sink_messages(self._start, len(addresses), spare.ctypes.data, values, keys)
@@ -165,6 +165,11 @@ class Messages:
     def errors(self) -> list[Message]:
         """The messages that are errors; they are valid until `destroy`."""
         return [Message.from_address(address) for address in self._at[self._rows :].tolist()]
+
+    def rows_before_errors(self) -> list[int]:
+        """How many rows came before each of the errors."""
+        places = np.flatnonzero(np.isin(self._arrived, self._at[self._rows :]))
+        return [int(place) - number for number, place in enumerate(places)]
 
     def columns(self, timestamp: Any, keys: bool) -> list[Any]:
         """The rows' topic (its address), partition, offset, time in milliseconds, value, and key (None without `keys`).

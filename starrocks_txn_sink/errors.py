@@ -326,6 +326,17 @@ class SourceChanged(StarRocksSinkError, Terminal):
     )
 
 
+class SourceDamaged(StarRocksSinkError, Terminal):
+    """The message names topic, partition and offset, and has the client's reason."""
+
+    code = "source_damaged"
+    summary = "A record batch of Kafka is damaged, or the client cannot read it."
+    hint = (
+        "Compare the partition's replicas with kafka-dump-log, make an intact one the leader, and start the query "
+        "again. The rows are still to be read: a new checkpoint would lose them."
+    )
+
+
 class LedgerBehind(StarRocksSinkError, Terminal):
     """Found when a query goes on above micro-batch 0, before anything is written."""
 

@@ -28,7 +28,7 @@ from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage
-from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.shared_label import LaneShare
 from starrocks_txn_sink.errors import SourceTransactionError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
@@ -158,12 +158,12 @@ class LaneAssembler:
             yield events
 
 
-def _read_kafka(ranges: OffsetRanges) -> Iterator[pa.RecordBatch]:
+def _read_kafka(ranges: OffsetRanges, deadline: Deadline) -> Iterator[pa.RecordBatch]:
     try:
         from starrocks_txn_sink.sources.kafka.ranges import read_values  # confluent-kafka is an extra
     except ImportError:
         raise no_client() from None
-    return read_values(ranges)
+    return read_values(ranges, deadline)
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -222,18 +222,19 @@ class AssemblingLaneTask:
     def _run(self, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> list[Message]:
         if isinstance(self.assembly.directory, FileDirectory) and self.assembly.marker:
             self.assembly.directory.require_shared(self.assembly.marker)
+        lane = LaneTry(self.lane, attempt, SystemClock())
         if self.assembly.ranges:
             deque(batches, maxlen=0)  # Spark ends a worker that leaves rows behind, and the Kafka consumer with it
-            batches = _read_kafka(self.assembly.ranges[attempt.lane])
+            batches = _read_kafka(self.assembly.ranges[attempt.lane], lane.deadline)
         assembler = self.assembly.open(attempt)
         try:
-            return self._write(batches, attempt, assembler)
+            return self._write(batches, lane, assembler)
         finally:
             assembler.close()
 
-    def _write(self, batches: Iterator[pa.RecordBatch], attempt: Attempt, assembler: LaneAssembler) -> list[Message]:
+    def _write(self, batches: Iterator[pa.RecordBatch], lane: LaneTry, assembler: LaneAssembler) -> list[Message]:
         try:
-            messages = LaneTry(self.lane, attempt, SystemClock()).run(batches, assembler.rows)
+            messages = lane.run(batches, assembler.rows)
             return [*map(assembler.add_partitions, messages), assembler.carry_over()]
         except (Unordered, RowsAfterEnd) as unordered:
             return [OrderViolation(unordered.message)]

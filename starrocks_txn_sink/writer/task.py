@@ -24,7 +24,7 @@ from starrocks_txn_sink.coordinator.model import RECYCLE_AT, CoordinatorLimits, 
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner, labels_of, log_entries
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
-from starrocks_txn_sink.errors import StarRocksSinkError, TransactionTimedOut, Unordered
+from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.load_properties import RENAMING
 from starrocks_txn_sink.protocol.label import Backoff, RetryPolicy, Steps, labels, run, run_of
@@ -195,7 +195,7 @@ class LaneTry:
         listener = telemetry.fan_out((self.metrics, log_steps(log)))
         if self.attempt.retry:
             self.metrics.mark_task_retry()
-        steps = self.open(batches, resources, rows, listener)
+        steps = self.open(in_time(batches, self.deadline), resources, rows, listener)
         lane = run(steps, resources.transport, self.clock, self.deadline, resources.ledger, listener)
         runner = LaneRunner(lane.core, lane.performer, resources.threads, self.clock, self.deadline)
         receipts = runner.run(lane.segments)
@@ -303,6 +303,21 @@ class LaneTry:
             self.metrics.read_batch(batch)
             yield from unpositioned.split(batch)
         yield from unpositioned.end()
+
+
+def in_time(batches: Iterable[pa.RecordBatch], deadline: Deadline) -> Iterator[pa.RecordBatch]:
+    """The batches; raises DeadlineExceeded if the deadline has passed when one arrives.
+
+    A source that delivers slowly would otherwise hold the label until the first request that meets the deadline.
+    """
+    for batch in batches:
+        if deadline.expired():
+            raise DeadlineExceeded(
+                "The batch's deadline passed while the lane read its rows.",
+                hint="Find out why the query delivers rows slowly, raise batch_deadline, or make micro-batches smaller "
+                "(maxOffsetsPerTrigger, maxFilesPerTrigger).",
+            )
+        yield batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from tests.kafka.jars import BROKER, classpath
 
 _UP_SECONDS = 240.0
 _DOWN_SECONDS = 60.0
+_BATCH_LENGTH_AT, _BATCH_HEADER = 8, 61  # of a record batch of version 2
 _CLUSTER = "c3RhcnJvY2tzdHhuc2luaw"
 
 
@@ -93,6 +94,16 @@ class Broker:
         ends = [TopicPartition(topic, number, OFFSET_END) for number in range(partitions)]
         for done in admin.delete_records(ends).values():
             done.result(60)
+
+    def flip_bit(self, topic: str, partition: int, *, batch: int, byte: int) -> None:
+        """Flip the lowest bit of a byte of a record batch, behind its header, in the segment on disk."""
+        segment = self.folder / "data" / f"{topic}-{partition}" / f"{0:020}.log"
+        content, start = bytearray(segment.read_bytes()), 0
+        for _ in range(batch):
+            start += _BATCH_LENGTH_AT + 4 + int.from_bytes(content[start + _BATCH_LENGTH_AT :][:4], "big")
+        with segment.open("r+b") as log:  # in place, because the broker has the file open
+            log.seek(start + _BATCH_HEADER + byte)
+            log.write(bytes([content[start + _BATCH_HEADER + byte] ^ 1]))
 
     def topics(self) -> set[str]:
         return set(self._admin().list_topics(timeout=20).topics)

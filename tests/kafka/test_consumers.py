@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from starrocks_txn_sink import compiled
-from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged
+from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged, SourceDamaged
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
 from starrocks_txn_sink.sources.kafka import consumer as consumers
 from starrocks_txn_sink.sources.kafka.options import client_config
@@ -90,6 +90,25 @@ def test_offsets_that_are_gone_end_it_at_once(broker: Broker, topics: list[str])
     produce(broker, topics[0], 0, b"d")
     with pytest.raises(SourceChanged, match=rf"no longer has the first offsets.*partition=0, topic={topics[0]}"):
         read(broker, {(topics[0], 0): (1, 4)})
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "lz4", "zstd"])
+def test_a_damaged_record_batch_is_an_error_with_its_place(broker: Broker, topics: list[str], codec: str) -> None:
+    """A bit on the broker's disk has changed; the batches around it are read."""
+    topic, values = topics[0], [b'{"type": "DATA", "number": %d}' % number for number in range(30)]
+    for start in range(0, 30, 10):
+        produce(broker, topic, 0, *values[start : start + 10], **{"compression.type": codec})
+    for byte in (0, 40, 71):
+        broker.flip_bit(topic, 0, batch=1, byte=byte)
+        for range_ in ((0, 30), (10, 20), (15, 30)):
+            with pytest.raises(
+                SourceDamaged, match=rf"failed CRC.*\[offset={max(range_[0], 10)}, partition=0, topic={topic}\]"
+            ):
+                read(broker, {(topic, 0): range_})
+        assert [each[5] for each in read(broker, {(topic, 0): (0, 10)})] == values[:10]
+        assert [each[5] for each in read(broker, {(topic, 0): (20, 30)})] == values[20:]
+        broker.flip_bit(topic, 0, batch=1, byte=byte)
+    assert [each[5] for each in read(broker, {(topic, 0): (0, 30)})] == values
 
 
 def test_a_broker_that_is_away_is_waited_for_up_to_the_patience() -> None:

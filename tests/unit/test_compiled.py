@@ -191,7 +191,9 @@ def test_messages_become_columns_and_each_is_given_back_once(
             array.validate(full=True)
             assert array.to_pylist() == expected
     assert (found is not None) == keys
-    assert [each.partition for each in messages.errors()] == [n for n, each in enumerate(received) if each[0]]
+    errors = [number for number, each in enumerate(received) if each[0]]
+    assert [each.partition for each in messages.errors()] == errors
+    assert messages.rows_before_errors() == [number - place for place, number in enumerate(errors)]
     messages.destroy(DESTROY(back.append))
     assert sorted(back) == sorted(map(ctypes.addressof, made))
 

@@ -47,11 +47,15 @@ class Rows(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """An error that librdkafka reports among the messages, or the end of a log; `partition` is None for a broker's."""
+    """An error that librdkafka reports among the messages, or the end of a log.
+
+    `partition` is None for a broker's. `rows_before` is the number of the poll's rows that came earlier.
+    """
 
     partition: KafkaPartition | None
     offset: int
     error: KafkaError
+    rows_before: int
 
 
 class Consumer(Protocol):
@@ -101,7 +105,8 @@ class ObjectConsumer:
         messages = self._client.consume(most, timeout=seconds)
         problems: list[Problem] = []
         if any(map(_ERROR, messages)):
-            problems = [_problem(each) for each in messages if each.error() is not None]
+            places = [place for place, message in enumerate(messages) if message.error() is not None]
+            problems = [_problem(messages[place], place - number) for number, place in enumerate(places)]
             messages = [each for each in messages if each.error() is None]
         count = len(messages)
         topics = (
@@ -123,9 +128,10 @@ class ObjectConsumer:
         self._client.close()
 
 
-def _problem(message: Any) -> Problem:
+def _problem(message: Any, rows_before: int) -> Problem:
     topic = message.topic()
-    return Problem(None if topic is None else (topic, message.partition()), message.offset(), message.error())
+    partition = None if topic is None else (topic, message.partition())
+    return Problem(partition, message.offset(), message.error(), rows_before)
 
 
 # --- librdkafka's C interface ---
@@ -218,7 +224,7 @@ class NativeConsumer:
         messages = compiled.Messages(pointers[: max(count, 0)])
         try:
             columns = messages.columns(self._lib.rd_kafka_message_timestamp, keys)
-            problems = [self._problem(each) for each in messages.errors()]
+            problems = list(map(self._problem, messages.errors(), messages.rows_before_errors()))
             rows = Rows(self._topics(columns[0]), *columns[1:])
         finally:
             messages.destroy(self._lib.rd_kafka_message_destroy)
@@ -239,11 +245,12 @@ class NativeConsumer:
                 self._codes[address] = self._names.index(self._lib.rd_kafka_topic_name(address).decode())
         return np.array([self._codes[address] for address in found.tolist()], dtype=np.int64)[inverse]
 
-    def _problem(self, message: compiled.Message) -> Problem:
+    def _problem(self, message: compiled.Message, rows_before: int) -> Problem:
         topic = self._lib.rd_kafka_topic_name(message.topic).decode() if message.topic else None
         text = ctypes.string_at(message.value, message.value_size).decode(errors="replace") if message.value else None
         error = KafkaError(message.error, text, message.error == KafkaError._FATAL)
-        return Problem(None if topic is None else (topic, message.partition), message.offset, error)
+        partition = None if topic is None else (topic, message.partition)
+        return Problem(partition, message.offset, error, rows_before)
 
     def _with_list(self, starts: Mapping[KafkaPartition, int], call: Callable[[int], _Result]) -> _Result:
         places = self._lib.rd_kafka_topic_partition_list_new(len(starts))

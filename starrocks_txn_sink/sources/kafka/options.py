@@ -24,6 +24,7 @@ _FETCH_DEFAULTS: Final = {
     "fetch.message.max.bytes": 262_144,
     "fetch.wait.max.ms": 50,
     "fetch.queue.backoff.ms": 10,  # 1000 by default: librdkafka leaves a full queue alone for that long
+    "check.crcs": "true",  # false by default: damaged rows would be delivered
     "log_level": 2,
 }
 _REQUIRED: Final = {

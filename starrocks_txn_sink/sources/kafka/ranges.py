@@ -1,5 +1,7 @@
 """Offset ranges of Kafka partitions, read with librdkafka: by the tasks of `balanced_kafka`, and by lanes."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +12,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
-from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged
+from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged, SourceDamaged
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
 from starrocks_txn_sink.sources.kafka.consumer import Consumer, Problem, Rows, open_consumer, topic_names
@@ -24,6 +26,18 @@ _UNRECOVERABLE: Final = (
     KafkaError._UNKNOWN_PARTITION,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 )  # not an unreachable broker: it may come back within `patience`
+_DAMAGED: Final = (
+    KafkaError._BAD_MSG,  # librdkafka's check of the CRC
+    KafkaError._BAD_COMPRESSION,
+    KafkaError._NOT_IMPLEMENTED,  # a format or codec that librdkafka does not have
+    KafkaError._UNDERFLOW,
+    KafkaError.INVALID_MSG,  # the broker's check of the CRC
+    KafkaError.INVALID_MSG_SIZE,
+    KafkaError.MSG_SIZE_TOO_LARGE,  # no batch ends within the largest answer
+    KafkaError.INVALID_RECORD,
+    KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+)
 
 
 @dataclass(frozen=True)
@@ -53,29 +67,48 @@ def consumer_of(config: Mapping[str, Any]) -> Consumer:
     """This process's consumer; closes a consumer with another configuration first."""
     name = json.dumps(dict(config), sort_keys=True)
     if name not in _consumers:
-        for other in list(_consumers):
-            _consumers.pop(other).close()
+        close_consumer()
         _consumers[name] = open_consumer(config)
     return _consumers[name]
 
 
-def read_ranges(part: OffsetRanges) -> Iterator[Rows]:
-    """The rows of the ranges with this process's consumer; errors as of `polls`."""
-    consumer = consumer_of(part.config)
-    consumer.assign({partition: start for partition, (start, _) in part.ranges.items()})
-    try:
-        yield from polls(consumer, part, SystemClock())
-    finally:
-        consumer.assign({})
+def close_consumer() -> None:
+    """Close this process's consumer, if there is one."""
+    while _consumers:
+        _consumers.popitem()[1].close()
 
 
-def read_values(part: OffsetRanges) -> Iterator[pa.RecordBatch]:
+def read_ranges(part: OffsetRanges, deadline: Deadline | None = None, clock: Clock | None = None) -> Iterator[Rows]:
+    """The rows of the ranges with this process's consumer; errors as of `polls`.
+
+    Reads a damaged record batch once more, with a fresh consumer: it may have been damaged on the way.
+    """
+    clock, unfinished = clock or SystemClock(), UnfinishedPartitions(part)
+    tried, left = set[object](), unfinished.left + 1
+    while unfinished.ends:
+        consumer = consumer_of(part.config)
+        consumer.assign(unfinished.starts)
+        try:
+            yield from polls(consumer, unfinished, clock, deadline)
+        except SourceDamaged as damaged:
+            place = tuple(sorted(damaged.context.items()))
+            if place in tried or unfinished.left == left:  # without progress even another place is the same damage
+                raise
+            tried.add(place)
+            left = unfinished.left
+        finally:
+            consumer.assign({})
+        if unfinished.ends:
+            close_consumer()
+
+
+def read_values(part: OffsetRanges, deadline: Deadline | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of a lane that parses: source_partition (text), position, value, and with `time` event_time in µs.
 
     Rows of a partition come in the order of their offsets. Errors as of `polls`.
     """
     names = [SOURCE_PARTITION, POSITION, VALUE, *([EVENT_TIME] if part.time else [])]
-    for rows in read_ranges(part):
+    for rows in read_ranges(part, deadline):
         partitions = pa.array(rows.partitions).dictionary_encode().cast(pa.dictionary(pa.int32(), pa.string()))
         columns = [partitions.cast(pa.string()), pa.array(rows.offsets), rows.values]
         yield pa.record_batch(columns + ([pa.array(rows.times * 1000)] if part.time else []), names)
@@ -98,37 +131,65 @@ def spread(
     return groups
 
 
-def polls(consumer: Consumer, part: OffsetRanges, clock: Clock) -> Iterator[Rows]:
+def polls(
+    consumer: Consumer, unfinished: UnfinishedPartitions, clock: Clock, deadline: Deadline | None = None
+) -> Iterator[Rows]:
     """The rows of the ranges; the consumer has been assigned their starts.
 
-    Raises SourceChanged for offsets that Kafka no longer has, DeadlineExceeded after `patience` seconds without a row.
+    Raises SourceChanged for offsets that Kafka no longer has, SourceDamaged for a record batch that cannot be read, and
+    DeadlineExceeded at the `deadline`, or when `patience` seconds have brought neither a row nor the end of a
+    partition. Problems do not count: a client may report one at each poll, without end.
     """
-    unfinished = UnfinishedPartitions(part)
-    deadline = Deadline.after(part.patience, clock)
+    part = unfinished.part
+    patience, reason = Deadline.after(part.patience, clock), None
     while unfinished.ends:
         rows, problems = consumer.poll(min(unfinished.left, _POLL_MESSAGES), _POLL_SECONDS, part.keys)
-        if len(rows.offsets) or problems:
-            deadline = Deadline.after(part.patience, clock)
-        elif deadline.expired():
-            raise DeadlineExceeded(
-                f"Kafka delivered no rows for {part.patience:.0f} s.",
-                hint="Check that the brokers are running. The source balanced_kafka waits longer with `patience`.",
-                partitions=len(unfinished.ends),
-                first=next(iter(unfinished.ends)),
-            )
-        rows, done = unfinished.take(rows, problems)
-        if done:
-            # A partition that is done must not fill the fetch queue with rows beyond its end. Pausing it would cost
-            # more: after a pause of all partitions a client takes a second to resume.
-            consumer.leave(done)
-        if len(rows.offsets):
-            yield rows
+        reason = next((each.error.str() for each in problems if not _is_end_of_log(each)), reason)
+        for some, their_problems in _parts(rows, problems):
+            taken, done = unfinished.take(some, their_problems)
+            if done:
+                # A partition that is done must not fill the fetch queue with rows beyond its end. Pausing it would cost
+                # more: after a pause of all partitions a client takes a second to resume.
+                consumer.leave(done)
+            if len(taken.offsets):
+                yield taken
+            unfinished.refuse(their_problems)
+            if done or len(taken.offsets):
+                patience, reason = Deadline.after(part.patience, clock), None
+        if unfinished.ends and (patience.expired() or (deadline is not None and deadline.expired())):
+            raise _too_late(unfinished, reason, waited=patience.expired())
+
+
+def _parts(rows: Rows, problems: list[Problem]) -> Iterator[tuple[Rows, list[Problem]]]:
+    """A poll, cut behind each damage: rows that come later may be rows from behind the damage."""
+    start, first = 0, 0
+    for number, problem in enumerate(problems, 1):
+        if problem.error.code() in _DAMAGED:
+            yield rows.take(np.arange(start, problem.rows_before)), problems[first:number]
+            start, first = problem.rows_before, number
+    yield (rows.take(np.arange(start, len(rows.offsets))) if start else rows), problems[first:]
+
+
+def _too_late(unfinished: UnfinishedPartitions, reason: str | None, *, waited: bool) -> DeadlineExceeded:
+    what = "The batch's deadline passed while the lane read Kafka."
+    hint = "Raise batch_deadline, or make micro-batches smaller (maxOffsetsPerTrigger)."
+    if waited:
+        what = f"Kafka delivered no rows for {unfinished.part.patience:.0f} s."
+        hint = (
+            "Check that the brokers are running; if they are, the record batch at the offset may be damaged. "
+            "The source balanced_kafka waits longer with `patience`."
+        )
+    first = next(iter(unfinished.ends))
+    return DeadlineExceeded(
+        what, hint=hint, partitions=len(unfinished.ends), first=first, offset=unfinished.starts[first], reason=reason
+    )
 
 
 class UnfinishedPartitions:
     """The partitions whose ends have not been reached yet."""
 
     def __init__(self, part: OffsetRanges) -> None:
+        self.part = part
         self.ends = {partition: end for partition, (_, end) in part.ranges.items()}
         self._ordered = list(part.ranges)
         self._next = np.array([start for start, _ in part.ranges.values()], dtype=np.int64)
@@ -139,9 +200,47 @@ class UnfinishedPartitions:
             self._index_of[self._topics.index(topic), number] = code
 
     @property
+    def starts(self) -> dict[KafkaPartition, int]:
+        """The offset from which each of the partitions is still to be read."""
+        offsets = zip(self._ordered, self._next.tolist(), strict=True)
+        return {partition: offset for partition, offset in offsets if partition in self.ends}
+
+    @property
     def left(self) -> int:
         """Offsets before the ends, at least 1."""
         return max(1, int(np.maximum(self._end_array - self._next, 0).sum()))
+
+    def refuse(self, problems: list[Problem]) -> None:
+        """Raise the error for a problem that waiting does not cure; the rows before it have been taken.
+
+        Behind a damaged record batch librdkafka looks for the next one at a wrong place, and may then ask for any
+        offset, even at the beginning of the next micro-batch. So only an offset that is still to be read counts as an
+        offset that Kafka has dropped.
+        """
+        for problem in problems:
+            error, place = problem.error, self._unread_place(problem)
+            if error.code() not in (*_DAMAGED, KafkaError._AUTO_OFFSET_RESET):
+                if error.fatal() or error.code() in _UNRECOVERABLE:
+                    what = f"Kafka refused to deliver rows: {error.str()}."
+                    raise SourceChanged(what, hint="Correct the topic or the consumer's options.", **place)
+            elif problem.partition is None or problem.partition in self.ends:
+                if error.code() in _DAMAGED:
+                    what = f"Kafka's record batch is damaged, or librdkafka cannot read it: {error.str()}."
+                    raise SourceDamaged(what, **place)
+                if place.get("offset") != problem.offset:
+                    raise SourceDamaged(f"librdkafka has lost its place in the partition: {error.str()}.", **place)
+                what = "Kafka no longer has the first offsets of the micro-batch."
+                hint = "Raise the topic's retention, or start with a new checkpoint."
+                raise SourceChanged(what, hint=hint, **place)
+
+    def _unread_place(self, problem: Problem) -> dict[str, Any]:
+        """Topic, partition and offset of a problem; the first unread offset if its own is not one of the unread."""
+        if problem.partition is None:
+            return {}
+        topic, number = problem.partition
+        start, end = self.starts.get(problem.partition), self.ends.get(problem.partition)
+        offset = problem.offset if start is None or end is None or start <= problem.offset < end else start
+        return {"topic": topic, "partition": number, "offset": offset}
 
     def take(self, rows: Rows, problems: list[Problem]) -> tuple[Rows, list[KafkaPartition]]:
         """The given rows without those beyond the ends, and the partitions that have just reached their ends."""
@@ -161,26 +260,12 @@ class UnfinishedPartitions:
         """The partition whose log ends at or after its end in the ranges, if the problem is the end of a log.
 
         No row shows this end if the last offsets before it are markers of Kafka transactions, which a consumer never
-        receives. Raises SourceChanged for an unrecoverable problem.
+        receives. After a change of leader a log may seem to end too early for a while: keep waiting then.
         """
-        partition, offset, error = problem
-        if error.code() == KafkaError._PARTITION_EOF:
-            # After a change of leader a log may seem to end too early for a while: keep waiting then.
-            return partition if partition is not None and offset >= self.ends.get(partition, offset) else None
-        _raise_unrecoverable(problem)
-        return None
+        partition, offset = problem.partition, problem.offset
+        ended = _is_end_of_log(problem) and partition is not None and offset >= self.ends.get(partition, offset)
+        return partition if ended else None
 
 
-def _raise_unrecoverable(problem: Problem) -> None:
-    """Raise SourceChanged for an error that waiting does not cure."""
-    error = problem.error
-    if error.code() == KafkaError._AUTO_OFFSET_RESET:
-        what = "Kafka no longer has the first offsets of the micro-batch."
-        hint = "Raise the topic's retention, or start with a new checkpoint."
-    elif error.fatal() or error.code() in _UNRECOVERABLE:
-        what = f"Kafka refused to deliver rows: {error.str()}."
-        hint = "Correct the topic or the consumer's options."
-    else:
-        return
-    topic, number = problem.partition or (None, None)
-    raise SourceChanged(what, hint=hint, topic=topic, partition=number)
+def _is_end_of_log(problem: Problem) -> bool:
+    return problem.error.code() == KafkaError._PARTITION_EOF

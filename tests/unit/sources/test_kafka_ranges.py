@@ -112,7 +112,7 @@ def test_a_row_has_its_place_its_value_and_its_time(monkeypatch: pytest.MonkeyPa
     part = OffsetRanges({("t", 3): (7, 10)}, 1.0, {}, time)
     threes, times = np.array([3, 3, 3]), np.array([1000, 2000, 3000])
     rows = Rows(threes * 0, threes, np.array([7, 8, 9]), times, pa.array([b"1", None, b"3"]), None)
-    monkeypatch.setattr(ranges, "read_ranges", lambda _: [rows])
+    monkeypatch.setattr(ranges, "read_ranges", lambda *_: [rows])
     (batch,) = read_values(part)
     expected = {"source_partition": ["3"] * 3, "position": [7, 8, 9], "value": [b"1", None, b"3"]}
     assert batch.to_pydict() == expected | ({"event_time": [1_000_000, 2_000_000, 3_000_000]} if time else {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,15 +12,19 @@ import pytest
 
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
-from starrocks_txn_sink.errors import TransactionTimedOut, Unordered
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.errors import DeadlineExceeded, TransactionTimedOut, Unordered
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
+from starrocks_txn_sink.sources.kafka import ranges
+from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
 from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, decode, encode
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry, UnsortedLaneTask
+from starrocks_txn_sink.writer.task import LaneTask, LaneTry, UnsortedLaneTask, in_time
 from starrocks_txn_sink.writer.worker import Attempt
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_directory import MemoryDirectory
 
 IN_JSON = TxnEventLines(source_partition=None, position=None)
@@ -141,3 +145,35 @@ def test_a_micro_batch_that_outlives_the_timeout_is_sorted_where_that_is_allowed
     with nullcontext() if sortable else pytest.raises(TransactionTimedOut):
         (batch,) = task(iter(()))
         assert [decode(text) for text in batch.column(0).to_pylist()] == [OrderViolation("too long")]
+
+
+def test_a_lane_that_reads_kafka_reads_until_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Deadline] = []
+
+    def read(_: OffsetRanges, deadline: Deadline) -> Iterator[pa.RecordBatch]:
+        given.append(deadline)
+        return iter(())
+
+    monkeypatch.setattr(ranges, "read_values", read)
+    monkeypatch.setattr(LaneTry, "run", lambda *_: [])
+    options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
+    lane = LaneTask(options, "job", "e", "c", 0, seconds=7.0)
+    policy = Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-0"
+    part = OffsetRanges({("t", 0): (0, 1)}, 120.0, {})
+    list(AssemblingLaneTask(lane, AssemblySpec(*policy, lines=TxnEventLines(), ranges=[part]))(iter(())))
+    assert 0 < given[0].remaining() <= 7.0
+
+
+def test_rows_that_come_after_the_deadline_end_the_lane() -> None:
+    """However slowly a source delivers them, and also before a request could meet the deadline."""
+    clock, rows = ManualClock(), values(whole("a"))
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        for _ in range(9):
+            clock.advance(3.0)
+            yield rows
+
+    taken = in_time(slow(), Deadline.after(7.0, clock))
+    assert [next(taken), next(taken)] == [rows, rows]
+    with pytest.raises(DeadlineExceeded, match="passed while the lane read its rows"):
+        next(taken)
