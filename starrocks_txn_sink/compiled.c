@@ -1,7 +1,8 @@
 /* Two loops over rows, both into Arrow columns: raw TxnEvents, and messages of Kafka; compiled.py calls them.
 
    The parser takes a strict subset of what sources/txn_lines.py accepts, so that it never has to decide: a value outside of the
-   subset (malformed, an escape in a name, a lone surrogate, nested deeper than 64) ends the call, and Python judges. */
+   subset (malformed, an escape in a name, a lone surrogate, nested deeper than 64) ends the call, Python judges it, and the
+   next call goes on behind it. */
 
 #include <stdint.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 #define FIELDS 16
 #define DEEPEST 64
 
-enum { ABI = 1, TEXT = 0, NUMBER = 1 };
+enum { ABI = 2, TEXT = 0, NUMBER = 1 };
 
 int32_t txn_sink_abi(void) { return ABI; }
 int32_t txn_sink_slack(void) { return SLACK; }
@@ -406,27 +407,46 @@ static inline int append(Column *column, int64_t row, const Field *field, Place 
     return 1;
 }
 
-/* Read `rows` values, each between two of the `bounds` (int64 if `wide`, else int32); returns how many were read before
-   the first one outside of the subset. The data has less than 2 GiB. */
-int64_t txn_sink_read(const void *bounds, int32_t wide, const uint8_t *data, int64_t rows, Column *columns,
-                      int64_t count) {
+/* Take the first `count` fields of an unfinished row out of their columns again. */
+static void take_back(Column *columns, int64_t row, const Field *fields, int64_t count) {
+    for (int64_t n = 0; n < count; n++) {
+        if (fields[n].there)
+            columns[n].valid[row >> 3] &= (uint8_t)~(1u << (row & 7));
+        else
+            columns[n].nulls--;
+    }
+}
+
+/* Read the `wanted` ones of the values from `*next` to `values`, each between two of the `bounds` (int64 if `wide`, else
+   int32), into the rows from `row` on; returns the number of rows then. `*next` becomes the first value outside of the
+   subset, or `values`. The data has less than 2 GiB. */
+int64_t txn_sink_read(const void *bounds, int32_t wide, const uint8_t *data, const uint8_t *wanted, int64_t values,
+                      Column *columns, int64_t count, int64_t row, int64_t *next) {
     const int32_t *narrow_bounds = bounds;
     const int64_t *wide_bounds = bounds;
     Field fields[FIELDS];
     if (count < 1 || count > FIELDS) return -1;
 #define BOUND(n) (wide ? wide_bounds[n] : (int64_t)narrow_bounds[n])
-    Place last = data + BOUND(rows) - 16;
-    for (int64_t n = 0; n < count; n++)
+    Place last = data + BOUND(values) - 16;
+    int64_t value = *next;
+    for (int64_t n = 0; !row && n < count; n++)
         if (columns[n].kind == TEXT) columns[n].ends[0] = 0;
-    for (int64_t row = 0; row < rows; row++) {
-        Bounds b = {data + BOUND(row + 1), last};
+    for (; value < values; value++) {
+        Bounds b = {data + BOUND(value + 1), last};
+        int64_t filled = 0;
+        if (!wanted[value]) continue;
         for (int64_t n = 0; n < count; n++) fields[n].there = 0;
-        if (!read_object(data + BOUND(row), &b, columns, count, fields)) return row;
-        for (int64_t n = 0; n < count; n++)
-            if (!append(&columns[n], row, &fields[n], last)) return row;
+        if (!read_object(data + BOUND(value), &b, columns, count, fields)) break;
+        while (filled < count && append(&columns[filled], row, &fields[filled], last)) filled++;
+        if (filled < count) {
+            take_back(columns, row, fields, filled);
+            break;
+        }
+        row++;
     }
 #undef BOUND
-    return rows;
+    *next = value;
+    return row;
 }
 
 /* Messages of Kafka. */

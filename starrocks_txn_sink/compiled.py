@@ -8,21 +8,26 @@ values, and leaves the judgement of all others to Python (`sources.txn_lines`). 
 import ctypes
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
-from starrocks_txn_sink.rows.segments import bounds_of
+from starrocks_txn_sink.rows.segments import Bools, bounds_of
 
 LIBRARY: Final = Path(__file__).with_name("_compiled.so")
 PURE: Final = "STARROCKS_TXN_SINK_PURE"
 """The environment variable that turns the compiled loops off, with the value 1."""
-_ABI: Final = 1  # that of compiled.c; a library with another number is not used
+_ABI: Final = 2  # that of compiled.c; a library with another number is not used
 _MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
+_FREE_JUDGEMENTS: Final = 64
+_VALUES_A_JUDGEMENT: Final = 16
+"""Python judges a value at 50 times the cost of the loop. Where it would judge more than one in 16, a batch is read
+faster without the loop; the first 64 say nothing yet about the share."""
 _TEXTS: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
@@ -64,7 +69,10 @@ def _library() -> Any:
 
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 _FUNCTIONS: Final[Functions] = {
-    "read": (_NUMBER, (_POINTER, ctypes.c_int32, _POINTER, _NUMBER, ctypes.POINTER(_Column), _NUMBER)),
+    "read": (
+        _NUMBER,
+        (_POINTER, ctypes.c_int32, *[_POINTER] * 2, _NUMBER, ctypes.POINTER(_Column), _NUMBER, _NUMBER, _POINTER),
+    ),
     "messages": (_NUMBER, (_POINTER, _NUMBER, *[_POINTER] * 3)),
     "take": (None, (_POINTER, _NUMBER, *[_POINTER] * 7)),
     "destroy": (None, (_POINTER, _NUMBER, _POINTER)),
@@ -78,36 +86,75 @@ def declare(library: ctypes.CDLL, prefix: str, functions: Functions) -> None:
         function.restype, function.argtypes = result, arguments
 
 
-def read_events(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
-    """The `fields`, texts and whole numbers, of values that are one JSON object each.
+Judge = Callable[[pa.Scalar], Mapping[str, Any] | None]
+"""Reads one value by Python: its fields, or None if it is malformed."""
 
-    None without the compiled loop, and if a value is not plain: malformed, with an escape in a name or a lone
-    surrogate, nested deeper than 64, or NULL.
+
+def read_events(values: pa.Array, fields: pa.Schema, judge: Judge) -> tuple[pa.Table, Bools] | None:
+    """The `fields`, texts and whole numbers, of the values that are one JSON object each, and which values these are.
+
+    Left out are NULL and the values that `judge` refuses. It is asked about each value that is not plain: malformed,
+    with an escape in a name or a lone surrogate, or nested deeper than 64. None without the compiled loop, and if so
+    many values are not plain that another way is faster.
     """
-    if not is_available() or values.null_count or not len(values) or values.type not in _TEXTS:
+    if not is_available() or not len(values) or values.type not in _TEXTS:
         return None
     bounds, data = bounds_of(values), values.buffers()[2]
     size = int(bounds[-1] - bounds[0])
     if data is None or size > _MOST_BYTES:
         return None
-    room = size + _library().txn_sink_slack()
-    made = [_Buffers(kind, len(values), room) for kind in fields.types]
-    columns = (_Column * len(made))(
-        *(each.column(name.encode()) for each, name in zip(made, fields.names, strict=True))
-    )
-    wide = bounds.itemsize == 8
-    read = _library().txn_sink_read(bounds.ctypes.data, wide, data.address, len(values), columns, len(made))
-    if read != len(values):
-        return None
-    arrays = [each.array(column.nulls) for each, column in zip(made, columns, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=fields)
+    reading = _Reading(fields, len(values), size + _library().txn_sink_slack())
+    events: Bools = np.ones(len(values), dtype=bool)
+    if values.null_count:
+        events = values.is_valid().to_numpy(zero_copy_only=False).copy()
+    place = bounds.ctypes.data, bounds.itemsize == 8, data.address, events.ctypes.data, len(values)
+    at = judged = 0
+    while (at := reading.read(*place, at)) < len(values):
+        judged += 1
+        if judged > _FREE_JUDGEMENTS + at // _VALUES_A_JUDGEMENT:
+            return None
+        event = judge(values[at])
+        if event is None:
+            events[at] = False
+        else:
+            reading.add(event)
+        at += 1
+    return reading.table(), events
+
+
+class _Reading:
+    """The columns of `fields` with room for `rows` rows, and for `size` bytes in each column of texts."""
+
+    def __init__(self, fields: pa.Schema, rows: int, size: int) -> None:
+        self._fields, self._rows = fields, 0
+        self._buffers = [_Buffers(kind, rows, size) for kind in fields.types]
+        columns = (buffers.column(name.encode()) for buffers, name in zip(self._buffers, fields.names, strict=True))
+        self._columns = (_Column * len(self._buffers))(*columns)
+
+    def read(self, bounds: Any, wide: bool, data: Any, wanted: Any, values: int, at: int) -> int:
+        """Add the `wanted` ones of `values` values from number `at` on; returns the first one that is not plain."""
+        place = ctypes.c_int64(at)
+        given = bounds, wide, data, wanted, values, self._columns, len(self._columns), self._rows
+        self._rows = _library().txn_sink_read(*given, ctypes.byref(place))
+        return place.value
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Add the fields of a value of the batch; their texts are never longer than the value."""
+        plain = orjson.dumps(event)
+        if self.read((ctypes.c_int64 * 2)(0, len(plain)), True, plain, b"\1", 1, 0) != 1:
+            raise AssertionError("The compiled loop refuses the plain form of an event.")
+
+    def table(self) -> pa.Table:
+        columns = zip(self._buffers, self._columns, strict=True)
+        arrays = [buffers.array(column.nulls, self._rows) for buffers, column in columns]
+        return pa.Table.from_arrays(arrays, schema=self._fields)
 
 
 class _Buffers:
     """Buffers for a column of whole numbers, or of texts of `size` bytes; pyarrow.ArrowCapacityError for 2 GiB."""
 
     def __init__(self, kind: pa.DataType, rows: int, size: int) -> None:
-        self._kind, self._rows, self._number = kind, rows, kind == pa.int64()
+        self._kind, self._number = kind, kind == pa.int64()
         if size > _MOST_BYTES:
             raise pa.ArrowCapacityError(f"{size} bytes in one column")
         self._valid = pa.py_buffer(bytearray((rows + 7) // 8))
@@ -118,15 +165,15 @@ class _Buffers:
         ends = self._ends and self._ends.address
         return _Column(name, len(name), int(self._number), ends, self._data.address, self._valid.address, 0)
 
-    def array(self, nulls: int) -> pa.Array:
-        """The filled column, with `nulls` NULLs; frees the unused part of its buffer."""
+    def array(self, nulls: int, rows: int) -> pa.Array:
+        """The column filled with `rows` values, `nulls` of them NULL; frees the unused part of its buffer."""
         valid = self._valid if nulls else None
         if self._ends is None:
-            return pa.Array.from_buffers(self._kind, self._rows, [valid, self._data], nulls)
-        used = int.from_bytes(self._ends[4 * self._rows :], sys.byteorder)
+            return pa.Array.from_buffers(self._kind, rows, [valid, self._data], nulls)
+        used = int.from_bytes(self._ends[4 * rows : 4 * rows + 4], sys.byteorder)
         if used < self._data.size:
             self._data.resize(used, shrink_to_fit=True)
-        return pa.Array.from_buffers(self._kind, self._rows, [valid, self._ends, self._data], nulls)
+        return pa.Array.from_buffers(self._kind, rows, [valid, self._ends, self._data], nulls)
 
 
 # --- Kafka's messages ---
@@ -183,7 +230,7 @@ class Messages:
         function = ctypes.cast(timestamp, ctypes.c_void_p)
         columns = (each.ctypes.data for each in numbers)
         _library().txn_sink_take(self._start, self._rows, function, *columns, *pointers)
-        arrays = [each.array(column.nulls) for each, column in zip(texts, made, strict=True)]
+        arrays = [each.array(column.nulls, self._rows) for each, column in zip(texts, made, strict=True)]
         return [*numbers, *arrays, *([] if keys else [None])]
 
     def destroy(self, destroy: Any) -> None:

@@ -1,7 +1,8 @@
 """Raw TxnEvents, parsed over Arrow; lanes and `parse_txn_events` judge a value by the same code.
 
-All values of a batch are parsed at once if possible, else in ever smaller parts, in the end one by one. The way changes
-neither which values are valid nor what they mean.
+The compiled loop reads a batch and asks Python about each value that is not plain. Without the loop pyarrow reads all
+values of the batch at once; if it refuses, it reads those that orjson finds sound, and Python the others. The way
+changes neither which values are valid nor what they mean.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, TypeVar, get_args
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -57,7 +60,7 @@ _WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
 _SPACES: Final = frozenset(" \t\r\n")
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _PLAIN_NAME: Final = re.compile(r'"([^"\\\x00-\x1f]*)"[ \t\r\n]*:[ \t\r\n]*')
-_FEW: Final = 1000  # with so few values, parsing one by one costs less than further attempts with halves
+_FEW: Final = 250  # with so few values, parsing one by one costs less than further attempts with halves
 _CONSTANT: Final = r"[:,\[][ \t\r\n]*-?(?:NaN|Inf)"
 
 
@@ -121,7 +124,7 @@ class TxnEventLines:
         if not valid.all():
             if self.on_malformed == "fail":
                 raise self._malformed_error(batch, int(valid.argmin()), read)
-            batch = batch.filter(pa.array(valid))
+            batch = batch.select([SOURCE_PARTITION, POSITION, *keep]).filter(pa.array(valid))
         given = {SOURCE_PARTITION: self.source_partition, POSITION: self.position}
         places = {name: pa.chunked_array([batch.column(name)]) if own else read[name] for name, own in given.items()}
         texts = {name: read[name] for name in _TEXTS}
@@ -145,39 +148,77 @@ class TxnEventLines:
 
 
 def _parse(values: pa.Array, fields: pa.Schema) -> tuple[pa.Table, Bools]:
-    """The events among `values`, in order, and a mask of the values that are events.
+    """The events among `values`, in order, and a mask of the values that are events."""
+    read = compiled.read_events(values, fields, partial(_judged, fields=fields))
+    return _parse_without_loop(values, fields) if read is None else read
 
-    Parses all values at once. If that fails, parses each half; up to _FEW values are parsed one by one.
-    """
+
+def _parse_without_loop(values: pa.Array, fields: pa.Schema) -> tuple[pa.Table, Bools]:
+    read = _parse_at_once(values.drop_null(), fields)
+    if read is not None:
+        return read, values.is_valid().to_numpy(zero_copy_only=False)
+    sound = _sound(values, fields)
+    whole, valid = _parse_in_parts(values.filter(pa.array(sound)), fields)
+    others, also_valid = _parse_one_by_one(values.filter(pa.array(~sound)), fields)
+    events = np.empty(len(values), dtype=bool)
+    events[sound], events[~sound] = valid, also_valid
+    if not others.num_rows:
+        return whole, events
+    order = np.argsort(np.concatenate([np.flatnonzero(sound)[valid], np.flatnonzero(~sound)[also_valid]]))
+    return pa.concat_tables([whole, others]).take(pa.array(order)), events
+
+
+def _sound(values: pa.Array, fields: pa.Schema) -> Bools:
+    """A mask of the values that pyarrow most probably reads: objects whose `fields` have the type of their column."""
+    kinds = [(name, int if kind == pa.int64() else str) for name, kind in zip(fields.names, fields.types, strict=True)]
+
+    def is_sound(value: str | bytes | None) -> bool:
+        if value is None:
+            return False
+        try:
+            event = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            return False
+        if not isinstance(event, dict):
+            return False
+        return all((field := event.get(name)) is None or type(field) is kind for name, kind in kinds)
+
+    unchecked = values.cast(pa.large_binary())  # a string may hold bytes that are no UTF-8
+    return np.fromiter(map(is_sound, unchecked.to_pylist()), dtype=bool, count=len(values))
+
+
+def _parse_in_parts(values: pa.Array, fields: pa.Schema) -> tuple[pa.Table, Bools]:
+    """Parse all values at once; if that fails, parse each half, and up to _FEW values one by one."""
     read = _parse_at_once(values, fields)
     if read is not None:
         return read, np.ones(len(values), dtype=bool)
     if len(values) <= _FEW:
         return _parse_one_by_one(values, fields)
     half = len(values) // 2
-    (first, valid), (second, also_valid) = _parse(values[:half], fields), _parse(values[half:], fields)
+    first, valid = _parse_in_parts(values[:half], fields)
+    second, also_valid = _parse_in_parts(values[half:], fields)
     return pa.concat_tables([first, second]), np.concatenate([valid, also_valid])
 
 
 def _parse_one_by_one(values: pa.Array, fields: pa.Schema) -> tuple[pa.Table, Bools]:
-    events: list[dict[str, Any]] = []
-    valid = np.ones(len(values), dtype=bool)
-    for number, value in enumerate(values):
-        try:
-            events.append(_event(value.as_py(), fields))
-        except (ValueError, IndexError):
-            valid[number] = False
-    return pa.Table.from_pylist(events, schema=fields), valid
+    events = [_judged(value, fields) for value in values]
+    valid = np.fromiter((event is not None for event in events), dtype=bool, count=len(events))
+    return pa.Table.from_pylist([event for event in events if event is not None], schema=fields), valid
+
+
+def _judged(value: pa.Scalar, fields: pa.Schema) -> dict[str, Any] | None:
+    """One event's fields; None for a malformed value."""
+    try:
+        return _event(value.as_py(), fields)
+    except (ValueError, IndexError):
+        return None
 
 
 def _parse_at_once(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
-    """All values parsed at once, by the compiled loop or by pyarrow; None when both refuse a value.
+    """All values parsed by pyarrow at once; None if it refuses one.
 
-    pyarrow also refuses more objects than values, and texts for which it would be too lax.
+    It also refuses more objects than values, and texts for which it would be too lax.
     """
-    read = compiled.read_events(values, fields)
-    if read is not None:
-        return read
     lines = strict_text(values)
     return None if lines is None else read_objects(lines, fields)
 

@@ -29,7 +29,7 @@ _WRONG = (
 _SURROGATES = (r'"\ud800"', r'"\udc00"', r'"a\ud800\ud800"', r'"\udc00\ud800"')
 _SPACE = ("", "", "", "", " ", "\n", "\t", "\r\n", "  ")
 _TAILS = ("{}", " {}", "\n{}", "x", "\x0b", "\xa0", "\ufeff", ",", "}", "//", "\x00")
-_BYTES = (b"\xff", b"\xed\xa0\x80", b"\xc3", b"\x80", b"\xf8\x88\x80\x80\x80")
+_BYTES = (b"\xff", b"\xed\xa0\x80", b"\xc3", b"\x80", b"\xe0\x80\xaf", b"\xe0\x9f\xbf", b"\xf8\x88\x80\x80\x80")
 
 
 def random_value(rng: random.Random) -> bytes | None:

@@ -36,11 +36,17 @@ needed = pytest.mark.skipif(not compiled.is_available(), reason="this installati
 
 def read(*values: bytes | str | None, kind: pa.DataType | None = None) -> list[dict[str, Any]] | None:
     raw = [value.encode() if isinstance(value, str) else value for value in values]
-    found = compiled.read_events(pa.array(raw, kind or pa.binary()), FIELDS)
-    if found is None:
+    return rows_of(pa.array(raw, kind or pa.binary()))
+
+
+def rows_of(values: pa.Array) -> list[dict[str, Any]] | None:
+    """The rows that the loop reads; None if it leaves a value to Python, or is not there."""
+    left: list[pa.Scalar] = []
+    found = compiled.read_events(values, FIELDS, left.append)
+    if found is None or left or not found[1].all():
         return None
-    found.validate(full=True)
-    return [dict(row) for row in found.to_pylist()]
+    found[0].validate(full=True)
+    return [dict(row) for row in found[0].to_pylist()]
 
 
 @needed
@@ -79,12 +85,60 @@ def test_plain_values_are_read(row: str, text: str | None) -> None:
         '{"a": "\n"}', r'{"a": "\x"}', r'{"a": "\u12g4"}', r'{"row": "\ud800"}', r'{"row": "\ud800\u0041"}',
         r'{"row": "\udc00"}', '{"a": [1,]}', '{"a": [}', '{"a": {"b": 1]}', '{"a": {"b"}}', '{"a": "',
         '{"a": ' + "[" * 65 + "]" * 65 + "}", "\ufeff{}", b'{"a": "\xff"}', b'{"a": "\xed\xa0\x80"}',
-        b'{"a": "\xc0\x80"}', b'{"a": "\xf4\x90\x80\x80"}', b'{"a": "\xc3"}', b'{"a": "\xe2\x82"}', b"{}\x00",
+        b'{"a": "\xc0\x80"}', b'{"a": "\xe0\x80\xaf"}', b'{"a": "\xe0\x9f\xbf"}', b'{"a": "\xf0\x8f\xbf\xbf"}',
+        b'{"a": "\xf4\x90\x80\x80"}', b'{"a": "\xc3"}', b'{"a": "\xe2\x82"}', b"{}\x00",
     ],
 )  # fmt: skip
 def test_other_values_are_left_to_python(value: bytes | str | None) -> None:
     assert read(value) is None
     assert read(BASE % 1, value, BASE % 2) is None
+
+
+@needed
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()])
+def test_python_judges_only_the_values_that_are_not_plain(kind: pa.DataType) -> None:
+    """The loop goes on behind such a value, takes its half-read fields back, and never asks about NULL."""
+    judgements: dict[str, dict[str, Any] | None] = {
+        "not json": None,
+        r'{"position": 1, "source_partition": "p", "type": "t", "row": "\ud800"}': None,
+        r'{"p\u006fsition": 7, "row": "escaped"}': {"position": 7, "row": "ü\n"},
+        '{"a": ' + "[" * 65 + "]" * 65 + "}": {"position": None, "row": "x" * 100},
+    }
+    plain = [orjson.dumps({"position": number, "row": f"r{number}"}).decode() for number in range(100)]
+    expected: list[tuple[int | None, str | None]] = [(number, f"r{number}") for number in range(100)]
+    values: list[str | None] = list(plain)
+    for at, value in ((0, None), (1, list(judgements)[1]), (40, "not json"), (41, None), (99, list(judgements)[1])):
+        values[at] = value
+        expected[at] = (-1, None)
+    for at, value in ((2, list(judgements)[2]), (50, list(judgements)[3]), (98, list(judgements)[2])):
+        event = judgements[value]
+        assert event is not None
+        values[at], expected[at] = value, (event["position"], event["row"])
+    asked: list[str] = []
+
+    def judge(value: pa.Scalar) -> dict[str, Any] | None:
+        text = value.as_py()
+        asked.append(text.decode() if isinstance(text, bytes) else text)
+        return judgements[asked[-1]]
+
+    found = compiled.read_events(pa.array(["", None, *values, "["]).cast(kind).slice(2, 100), FIELDS, judge)
+    assert found is not None
+    table, events = found
+    table.validate(full=True)
+    assert [at for at, is_event in enumerate(events) if not is_event] == [0, 1, 40, 41, 99]
+    assert list(zip(table["position"].to_pylist(), table["row"].to_pylist(), strict=True)) == [
+        row for row in expected if row != (-1, None)
+    ]
+    assert table["type"].null_count == table["source_partition"].null_count == table.num_rows == 95
+    assert asked == [value for value in values if value in judgements]
+
+
+@needed
+def test_many_values_that_are_not_plain_are_read_another_way() -> None:
+    asked: list[pa.Scalar] = []
+    values = pa.array(['{"t": 1}', "no"] * 10_000)
+    assert compiled.read_events(values, FIELDS, asked.append) is None
+    assert len(asked) < 100
 
 
 @needed
@@ -107,17 +161,18 @@ def test_it_agrees_with_the_judge_on_random_values() -> None:
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()])
 def test_slices_of_every_text_type(kind: pa.DataType) -> None:
     values = pa.array([orjson.dumps({"position": number, "row": {"n": number}}).decode() for number in range(100)])
-    found = compiled.read_events(values.cast(kind).slice(30, 20), FIELDS)
+    found = rows_of(values.cast(kind).slice(30, 20))
     assert found is not None
-    assert found["position"].to_pylist() == list(range(30, 50))
-    assert found["row"].to_pylist() == [f'{{"n":{number}}}' for number in range(30, 50)]
+    assert [row["position"] for row in found] == list(range(30, 50))
+    assert [row["row"] for row in found] == [f'{{"n":{number}}}' for number in range(30, 50)]
 
 
 @needed
 def test_columns_keep_no_more_memory_than_they_have_content() -> None:
     lines = pa.array([orjson.dumps({"type": "DATA", "row": "x" * 1000})] * 1000)
-    found = compiled.read_events(lines, FIELDS)
-    assert found is not None
+    read_by_loop = compiled.read_events(lines, FIELDS, lambda _: None)
+    assert read_by_loop is not None
+    found, _ = read_by_loop
     assert found.get_total_buffer_size() < found.nbytes + 1000
 
 

@@ -187,6 +187,15 @@ def test_members_that_come_first_are_read_as_any_others(
         assert read == wanted
 
 
+@pytest.mark.parametrize("key", [(TEXT,), (TEXT, INTEGER)])
+def test_an_escaped_quote_does_not_end_a_key(key: tuple[KeyColumn, ...]) -> None:
+    """Else the keys `a",1` and `a",2` were one key, and only the last of their rows would be sent."""
+    rows = [json.dumps({"name": name, "id": 1}, separators=(",", ":")) for name in ('a",1', 'a",2', 'a"}', "a\\")]
+    found = keys_of(rows, *key)
+    assert len(set(found)) == len(rows)
+    assert None not in found
+
+
 @pytest.mark.parametrize("value", ["01", "1.", "+1", "1-2", "-", "1e", "--1"])
 def test_a_number_that_json_does_not_have_is_no_key(value: str) -> None:
     assert keys_of([f'{{"id":{value}}}', '{"id":7}'], INTEGER) == [None, "7"]

@@ -10,6 +10,7 @@ import pytest
 
 from starrocks_txn_sink import compiled
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.sources import txn_lines
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines, _parse_at_once, _parse_one_by_one
 from tests.support.depth import scaled
 from tests.support.event_lines import DeepRecursion, judge, random_value, same_event
@@ -105,6 +106,7 @@ ODD = [
     b'{"type":"BEGIN","x":' + b'[{"a":' * 3_000 + b"1" + b"}]" * 3_000 + b"}",
     b'{"type":"BEGIN","x":' + b"[" * 3_000 + b"]" * 2_999 + b"}",
     b'{"type":"a\xff"}',
+    b'{"type":"a\xe0\x80\xaf"}',
     b'{"type":"BEGIN","x":"\\ud800"}',
 ]
 
@@ -133,3 +135,24 @@ def test_the_first_malformed_value_among_many_is_named(number: int) -> None:
     strict = TxnEventLines(source_partition=None, position=None)
     with pytest.raises(InputError, match=f"position_before={number - 1}" if number else r"type\)\."):
         strict.parse(batch(pa.array(values)))
+
+
+SPELLED_WITH_ESCAPES = PLAIN.replace(b"type", b"t\\u0079pe")
+
+
+@pytest.mark.parametrize("odd", [None, b"not json", b'{"type": NaN}', b'{"position": "3"}', SPELLED_WITH_ESCAPES])
+def test_a_few_odd_values_leave_the_others_to_the_fast_way(odd: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python judges the odd values alone, not their neighbours: one in 500 must not cost the others their speed."""
+    judged: list[Any] = []
+    judge_event = txn_lines._event
+
+    def counted(value: Any, fields: pa.Schema) -> dict[str, Any]:
+        judged.append(value)
+        return judge_event(value, fields)
+
+    monkeypatch.setattr(txn_lines, "_event", counted)
+    values = [odd if number % 500 == 250 else PLAIN for number in range(10_000)]
+    lost = 0 if odd == SPELLED_WITH_ESCAPES else 20
+    assert len(events_of(pa.array(values, pa.binary()))) == 10_000 - lost
+    assert len(judged) <= 20
+    assert PLAIN not in judged
