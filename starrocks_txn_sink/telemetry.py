@@ -8,7 +8,7 @@ no logging by itself: its loggers are children of `starrocks_txn_sink`, and the 
 lines go. Applications without handlers call `configure_logging`: lines readable on a terminal, JSON elsewhere; lanes
 then log to the standard error of their executors. A micro-batch that succeeds is one line at INFO; its steps are DEBUG.
 A repeated warning is one line in REPEAT_SECONDS, with the number of lines left out. Fields are names, counts and
-seconds, never a secret, a row's value or a server's message.
+seconds, never a secret, a row's value or a server's message. `events` has the names and levels of all events.
 """
 
 from __future__ import annotations
@@ -29,15 +29,20 @@ import orjson
 import structlog
 
 from starrocks_txn_sink.errors import OptionError, printable
+from starrocks_txn_sink.events import EVENTS
 from starrocks_txn_sink.public_names import suggests_arguments
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`name` is `noun.verb` (`step.completed`); `fields` hold labels, tables, counts, seconds, never row values."""
+    """`name` is one of `events.EVENTS`; `fields` hold labels, tables, counts, seconds, never row values."""
 
     name: str
     fields: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name not in EVENTS:
+            raise ValueError(f"There is no event {self.name!r}: declare it in events.EVENTS.")
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -164,18 +169,7 @@ def _quote(value: Any) -> str:
 
 # --- lines of the sink's events ---
 
-_LEVELS = {
-    **dict.fromkeys(("batch.failed", "integrity.violated"), logging.ERROR),
-    **dict.fromkeys(("step.failed", "audit.failed", "outage.waiting", "source.slow"), logging.WARNING),
-    **dict.fromkeys(("label.unlisted", "columns.unknown", "deletes.unfilled"), logging.WARNING),
-    **dict.fromkeys(("rows.dead_lettered", "transaction.open"), logging.WARNING),
-    **dict.fromkeys(("session.opened", "batch.completed", "batch.stopped"), logging.INFO),
-    **dict.fromkeys(("columns.unnamed", "write.progressed", "outage.ended"), logging.INFO),
-}
-
-
 REPEAT_SECONDS = 30.0
-_ALWAYS = {"batch.failed"}
 _SAME = ("job", "lane", "step", "table", "code", "kind", "reason", "stage", "place")  # equal in a repetition
 _MOST_KINDS = 1000
 
@@ -211,7 +205,7 @@ REPEATS = Repeats()
 
 
 class EventLogger:
-    """A listener that writes a line with `fields` for each event; events without a level in _LEVELS are debug lines."""
+    """A listener that writes a line with `fields` for each event that has a level."""
 
     def __init__(self, name: str, **fields: Any) -> None:
         self._made_of = name, fields
@@ -222,15 +216,17 @@ class EventLogger:
         return partial(EventLogger, **fields), (name,)
 
     def __call__(self, event: Event) -> None:
-        level = _LEVELS.get(event.name, logging.DEBUG)
+        kind = EVENTS[event.name]
+        if kind.level is None:
+            return
         receipt = event.fields.get("receipt")
         fields = _receipt(receipt) if receipt is not None else _scalars(event.fields)
-        if level >= logging.WARNING and event.name not in _ALWAYS:
+        if kind.level >= logging.WARNING and not kind.unlimited:
             more = REPEATS.due(event.name, {**self._made_of[1], **fields})
             if more is None:
                 return
             fields |= more
-        self._log.bind(**fields).log(level, event.name)
+        self._log.bind(**fields).log(kind.level, event.name)
 
 
 def _scalars(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,8 +239,16 @@ def _scalars(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _receipt(receipt: Any) -> dict[str, Any]:
     """Fields of a receipt's line."""
-    names = ("lane", "label", "rows", "bytes", "source_transactions", "loads", "attempts", "retries", "recycled")
-    counts = {name: getattr(receipt, name) for name in names}
+    names = (
+        "lane",
+        "label",
+        "rows",
+        "bytes",
+        "source_transactions",
+        "dead_lettered_rows",
+        "dead_lettered_transactions",
+    )
+    counts = {name: getattr(receipt, name) for name in (*names, "loads", "attempts", "retries", "recycled")}
     return {"job": receipt.job, "batch": receipt.batch_id, **counts, "tables": len(receipt.tables)}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import re
 from collections.abc import Callable, Mapping
 from itertools import product
@@ -17,6 +18,7 @@ from string import ascii_lowercase, ascii_uppercase
 from pyspark.sql import types as T
 
 from starrocks_txn_sink.cli import COMMANDS, Command
+from starrocks_txn_sink.events import EVENTS
 from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, MetricKind
 from starrocks_txn_sink.metrics.series import bounds
 from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED
@@ -99,6 +101,24 @@ def alerts() -> str:
         for alert in ALERTS
     )
     return table("alert | severity | for | when", rows)
+
+
+# --- docs/operations/logs.md ---
+
+
+def events() -> str:
+    """Every event of the catalogue, those with the highest level first."""
+    kinds = sorted(EVENTS.values(), key=lambda kind: -(kind.level or 0))
+    rows = (
+        (
+            f"`{kind.name}`",
+            logging.getLevelName(kind.level) if kind.level is not None else "no line",
+            ", ".join(f"`{logger}`" for logger in kind.loggers),
+            kind.meaning,
+        )
+        for kind in kinds
+    )
+    return table("event | level | logger | when", rows)
 
 
 # --- docs/reference/options.md, docs/guides/migration.md ---
@@ -338,6 +358,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/reference/metrics.md": {"metrics": metrics, "buckets": buckets, "alerts": alerts},
     "docs/guides/migration.md": {"flink-options": flink_options, "spark-options": spark_options},
     "docs/reference/options.md": {"options": options},
+    "docs/operations/logs.md": {"events": events},
     "docs/operations/rehearsal.md": {"checks": checks},
     "docs/operations/runbook.md": {"codes": errors.index},
     **errors.PAGES,

@@ -389,6 +389,7 @@ class SharedTransactionCoordinator:
             recycled=batch.recycled,
             committed_at=self.wall(),
             dead_lettered=batch.dead_lettered(),
+            dead_lettered_positions=batch.dead_lettered_spans(),
         )
 
 

@@ -251,12 +251,17 @@ class RegionCount:
 _SPANS_NAMED = 5
 
 
+def name_spans(spans: Sequence[PositionSpan]) -> str:
+    """The first source partitions with their positions, and how many more there are."""
+    named = [f"{span.partition} {span.first} to {span.last}" for span in spans[:_SPANS_NAMED]]
+    more = [f"{len(spans) - _SPANS_NAMED} more source partitions"] if len(spans) > _SPANS_NAMED else []
+    return "; ".join([*named, *more])
+
+
 def name_source(error: StarRocksSinkError, spans: Sequence[PositionSpan]) -> StarRocksSinkError:
     """`error`; RowsRejected also gets the source's positions in the batch, because the server names none."""
     if isinstance(error, RowsRejected) and spans:
-        named = [f"{span.partition} {span.first} to {span.last}" for span in spans[:_SPANS_NAMED]]
-        more = [f"{len(spans) - _SPANS_NAMED} more source partitions"] if len(spans) > _SPANS_NAMED else []
-        error.context["source_positions"] = "; ".join([*named, *more])
+        error.context["source_positions"] = name_spans(spans)
     return error
 
 
@@ -284,6 +289,8 @@ class Receipt:
         open_seconds: The age of the last attempt's label when it became VISIBLE.
         dead_lettered: Rows that the server rejected. They are in the dead-letter table, and not in `regions`.
         filtered: Rows by table that the server left out, as `max_filter_ratio` allows. They are in `regions` too.
+        dead_lettered_positions: First and last position of the dead-lettered source transactions of each source
+            partition. They are in `positions` too, because they are done.
     """
 
     label: str
@@ -302,6 +309,7 @@ class Receipt:
     open_seconds: float = 0.0
     dead_lettered: tuple[RegionCount, ...] = ()
     filtered: dict[str, int] = field(default_factory=dict)
+    dead_lettered_positions: tuple[PositionSpan, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -325,8 +333,13 @@ class Receipt:
 
     @property
     def source_transactions(self) -> int:
-        """Source transactions of all source partitions."""
-        return sum(span.source_transactions for span in self.positions)
+        """Source transactions of all source partitions, dead-lettered ones not counted."""
+        return sum(span.source_transactions for span in self.positions) - self.dead_lettered_transactions
+
+    @property
+    def dead_lettered_transactions(self) -> int:
+        """Source transactions that are dead letters."""
+        return sum(span.source_transactions for span in self.dead_lettered_positions)
 
     @property
     def tables(self) -> dict[str, int]:
@@ -356,6 +369,7 @@ def receipt_of(fields: dict[str, Any]) -> Receipt:
         "regions": tuple(RegionCount(**region) for region in fields["regions"]),
         "dead_lettered": tuple(RegionCount(**region) for region in fields.get("dead_lettered", ())),
         "positions": tuple(PositionSpan(**span) for span in fields["positions"]),
+        "dead_lettered_positions": tuple(PositionSpan(**span) for span in fields.get("dead_lettered_positions", ())),
     }
     return Receipt(**{**fields, **nested})
 

@@ -216,6 +216,9 @@ class TransactionBatch:
     def dead_lettered(self) -> tuple[RegionCount, ...]:
         return tuple(RegionCount(p, t, rows, size) for (p, t), (rows, size) in sorted(self.dead_letter_counts.items()))
 
+    def dead_lettered_spans(self) -> tuple[PositionSpan, ...]:
+        return tuple(span for _, span in sorted(self.dead_letter_spans.items()))
+
     def position_spans(self) -> tuple[PositionSpan, ...]:
         joined = {name: _join_spans(self.dead_letter_spans.get(name), span) for name, span in self.spans.items()}
         return tuple(span for _, span in sorted({**self.dead_letter_spans, **joined}.items()))

@@ -62,7 +62,7 @@ ERRORS: dict[str, type[errors.StarRocksSinkError]] = {
 CODES = (*sorted(ERRORS), SPARK)
 OPERATIONS = tuple(operation.value for operation in Operation)
 OUTCOMES = ("committed", "aborted", "unknown")
-SOURCE_OUTCOMES = ("committed", "replayed", "abandoned", "dropped", "empty")
+SOURCE_OUTCOMES = ("committed", "dead_lettered", "replayed", "abandoned", "dropped", "empty")
 VIOLATIONS = ("torn", "duplicated", "lost", "source_changed", "unlisted")
 PHASES = ("begin", "load", "check", "commit", "publish", "recover")
 RETRIES = (
@@ -95,8 +95,9 @@ METRICS = (
     _gauge("in_doubt_transactions", "StarRocks transactions whose commit may or may not have taken effect.", (JOB,)),
     _counter(
         "source_transactions_total",
-        "Source transactions by outcome: committed; replayed (a repeated micro-batch had them, but they were already "
-        "visible); and in the assembler abandoned, dropped by policy, or empty.",
+        "Source transactions by outcome: committed; dead_lettered (the server rejected rows, and all rows of them are "
+        "in the dead-letter table); replayed (a repeated micro-batch had them, but they were already visible); and in "
+        "the assembler abandoned, dropped by policy, or empty.",
         ("outcome",),
         _each(*SOURCE_OUTCOMES),
     ),

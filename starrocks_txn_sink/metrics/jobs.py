@@ -15,7 +15,7 @@ REGIONS = 40
 """Regions and positions of one transaction at most."""
 _OF_RECEIPT = (
     *("label", "txn_id", "job", "lane", "batch_id", "tables", "rows", "bytes", "source_transactions", "loads"),
-    *("attempts", "retries", "recycled", "open_seconds"),
+    *("dead_lettered_rows", "dead_lettered_transactions", "attempts", "retries", "recycled", "open_seconds"),
 )
 
 

@@ -9,11 +9,11 @@ Events of the sink on the driver, and their fields:
     outage.met          the same; the driver waits and writes again    outage.ended   job, batch_id, seconds
     integrity.violated  kind (torn, duplicated, lost, source_changed, unlisted)
     label.unlisted      job                                columns.unknown  job, table, count
-    rows.dead_lettered  table, reason, rows
+    rows.dead_lettered  job, table, reason, rows
     query.started, query.progressed, query.idle, query.ended, assembler.counted: see `metrics.spark_progress`
     source.lagged       query, lags (by topic), partitions (rows)    source.unknown  query; see `metrics.source_lag`
 
-Reports come before the receipts of the same micro-batch. Unknown events are ignored.
+Reports come before the receipts of the same micro-batch. Other events of `events.EVENTS` change no metric.
 
 Metrics live on the driver, because executors are short-lived and no Prometheus scrapes them: a lane sends one report
 with its receipts, or in its error. So each count arrives once, even if Spark repeats a task.
@@ -58,7 +58,7 @@ class Model:
         self.build = {"version": "", "python": platform.python_version(), "spark": ""}
 
     def record(self, event: Event) -> None:
-        """Add one event; the method `_on_batch_started` takes the event `batch.started`. Ignore an unknown one."""
+        """Add one event; the method `_on_batch_started` takes the event `batch.started`."""
         handler = getattr(self, f"_on_{event.name.replace('.', '_')}", None)
         if handler is not None:
             with self.lock:
@@ -154,6 +154,7 @@ class Model:
         job.last_commit, job.last_batch_id = max(job.last_commit, receipt.committed_at), receipt.batch_id
         metrics.add("commits_total", 1, "committed")
         metrics.add("source_transactions_total", receipt.source_transactions, "committed")
+        metrics.add("source_transactions_total", receipt.dead_lettered_transactions, "dead_lettered")
         metrics.add("recycled_transactions_total", int(receipt.recycled))
         metrics.histogram("transactions_per_commit").add(receipt.source_transactions)
         for table, rows in receipt.tables.items():
@@ -170,8 +171,6 @@ class Model:
         if self.timeout:
             ratio = max(metrics.value("transaction_age_ratio"), receipt.open_seconds / self.timeout)
             metrics.set("transaction_age_ratio", ratio)
-        for region in receipt.dead_lettered:
-            self._on_rows_dead_lettered({"table": region.table, "reason": "rejected", "rows": region.rows}, now)
         self.recent.append(committed_entry(receipt))
 
     def _add_phases(self, receipt: Receipt, slot: HistorySlot) -> None:

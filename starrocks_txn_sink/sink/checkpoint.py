@@ -202,16 +202,16 @@ class ProofLog:
 
     def _read(self) -> list[Proof]:
         found = []
-        with log_failure("read"):
+        with log_failure("proof.not_read"):
             for name in sorted(self.directory.names(VISIBLE)):
-                with log_failure("read"), self.directory.open(f"{VISIBLE}/{name}") as file:
+                with log_failure("proof.not_read"), self.directory.open(f"{VISIBLE}/{name}") as file:
                     found.append(Proof.from_json(file.read()))
         return found
 
     def has_own(self) -> bool:
         """Whether there is a proof of this run; False if the files cannot be read."""
         names: list[str] = []
-        with log_failure("read"):
+        with log_failure("proof.not_read"):
             names = self.directory.names(VISIBLE)
         return any(name.endswith(f"-{self.epoch}.json") for name in names)
 
@@ -239,7 +239,7 @@ class ProofLog:
     def write(self, proof: Proof) -> None:
         """Write `proof`, and delete all files but the newest."""
         name = f"{proof.batch:012d}-{self.epoch}.json"
-        with log_failure("written"):
+        with log_failure("proof.not_written"):
             self.directory.write(f"{VISIBLE}/{name}", proof.to_json())
             names = sorted(self.directory.names(VISIBLE))
             older, newer = [each for each in names if each < name], [each for each in names if each > name]
@@ -248,8 +248,8 @@ class ProofLog:
 
 
 @contextlib.contextmanager
-def log_failure(what: str) -> Iterator[None]:
+def log_failure(event: str) -> Iterator[None]:
     try:
         yield
     except Exception:
-        _log_proofs.debug(f"proof.not_{what}", exc_info=True)
+        _log_proofs.debug(event, exc_info=True)

@@ -237,7 +237,6 @@ class EventsWriter:
             self.log.publish(after, inline)
         counters = sum((flows, *(each.flows for each in carried)), after.levels())
         for notice in (*(notice for each in carried for notice in each.notices), *notices):
-            _log.warning(notice.name, **notice.fields)
             listener(notice)
         oldest = min((each.opened_at for one in after.partitions.values() for each in one.state.live()), default=0.0)
         malformed = sum(each.malformed for each in carried)

@@ -43,7 +43,7 @@ from pyspark.sql.utils import is_remote
 from starrocks_txn_sink import __version__
 from starrocks_txn_sink.assembler.keyed_state import PLANNED
 from starrocks_txn_sink.clock import Clock, SystemClock
-from starrocks_txn_sink.coordinator.model import Receipt
+from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, name_spans
 from starrocks_txn_sink.errors import DeadlineExceeded, Fenced, StarRocksSinkError
 from starrocks_txn_sink.metrics.jobs import AssemblerLevels, query_of
 from starrocks_txn_sink.metrics.spark_progress import ProgressWatch
@@ -285,6 +285,25 @@ class _StageCounts:
 STAGES: Final = _StageCounts()
 
 
+def receipt_events(receipts: Sequence[Receipt]) -> Iterator[Event]:
+    """`receipt.collected` for each receipt of a micro-batch, `rows.dead_lettered` for each table with such rows."""
+    for receipt in receipts:
+        yield Event("receipt.collected", {"receipt": receipt})
+    rows: dict[tuple[str, int, str], int] = {}
+    spans: dict[tuple[str, int, str], list[PositionSpan]] = {}
+    for receipt in receipts:
+        for region in receipt.dead_lettered:
+            place = receipt.job, receipt.batch_id, region.table
+            rows[place] = rows.get(place, 0) + region.rows
+            of_region = (span for span in receipt.dead_lettered_positions if span.partition == region.partition)
+            spans.setdefault(place, []).extend(of_region)
+    for (job, batch_id, table), count in sorted(rows.items()):
+        of_table = spans[job, batch_id, table]
+        counts = {"rows": count, "source_transactions": sum(span.source_transactions for span in of_table)}
+        fields = {"job": job, "batch_id": batch_id, "table": table, "reason": "rejected", **counts}
+        yield Event("rows.dead_lettered", {**fields, "place": name_spans(of_table)})
+
+
 class Endpoint(Protocol):
     """A metrics endpoint such as `metrics.MetricsServer`."""
 
@@ -322,9 +341,9 @@ class SinkEvents:
     def follow_batch(self, frame: DataFrame, origin: BatchOrigin) -> Iterator[list[Receipt]]:
         """Emit the events of the micro-batch that the block writes; the block adds its receipts to the list.
 
-        `receipt.collected` comes before `batch.completed`. An error that leaves the block emits `batch.failed`, or
-        `batch.stopped` if Spark interrupted the micro-batch to stop the query. A lane's or a stage's own error replaces
-        Spark's text about it. Spark's own errors pass unchanged.
+        `receipt.collected` and `rows.dead_lettered` come before `batch.completed`. An error that leaves the block emits
+        `batch.failed`, or `batch.stopped` if Spark interrupted the micro-batch to stop the query. A lane's or a stage's
+        own error replaces Spark's text about it. Spark's own errors pass unchanged.
         """
         started, receipts = time.monotonic(), list[Receipt]()
         query = origin.checkpoint if origin.streaming else ""
@@ -347,12 +366,12 @@ class SinkEvents:
         if query:
             self._open.session = frame.sparkSession
             STAGES.follow(self._open, frame)
-        for receipt in receipts:
-            self.emit(Event("receipt.collected", {"receipt": receipt}))
+        for event in receipt_events(receipts):
+            self.emit(event)
+        counted = ("rows", "source_transactions", "dead_lettered_rows", "dead_lettered_transactions")
+        counts = {name: sum(getattr(receipt, name) for receipt in receipts) for name in counted}
         seconds = time.monotonic() - started
-        done = {"receipts": len(receipts), "rows": sum(one.rows for one in receipts)}
-        done["source_transactions"] = sum(one.source_transactions for one in receipts)
-        self.emit(Event("batch.completed", {**place, "seconds": seconds, **done}))
+        self.emit(Event("batch.completed", {**place, "seconds": seconds, "receipts": len(receipts), **counts}))
 
     def _report_failure(
         self, frame: DataFrame, error: BaseException, query: str, place: dict[str, Any], seconds: float

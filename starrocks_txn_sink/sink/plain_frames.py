@@ -42,6 +42,7 @@ from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.rows.segments import TaskRepeated
 from starrocks_txn_sink.sink.checkpoint import Proof
 from starrocks_txn_sink.sink.lanes import LabelAttempt
+from starrocks_txn_sink.sink.lifecycle import receipt_events
 from starrocks_txn_sink.sink.session import UNLISTED, open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
 from starrocks_txn_sink.sink.typed.route import TableRoute
@@ -247,8 +248,8 @@ def log_messages(task: LaneTask, sent: Sequence[Message]) -> None:
     """Log receipts and warnings of a write."""
     apply_log_settings(task.logging)
     log = EventLogger("sink")
-    for receipt in of_kind(sent, Receipt):
-        log(Event("receipt.collected", {"receipt": receipt}))
+    for event in receipt_events(of_kind(sent, Receipt)):
+        log(event)
     reports = of_kind(sent, LaneReport)
     if any(report.listed is False for report in reports):
         log(Event("label.unlisted", {"job": task.job, "advice": UNLISTED}))

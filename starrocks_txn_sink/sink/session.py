@@ -399,7 +399,7 @@ def see_query(checkpoint: StateDirectory, proofs: ProofLog, seconds: float = 10.
     found: list[SeenQuery] = []
 
     def look() -> None:
-        with log_failure("read"):
+        with log_failure("proof.not_read"):
             begun, ended = (_numbers(checkpoint, folder) for folder in ("offsets", "commits"))
             with checkpoint.open("metadata") as file:
                 query = str(orjson.loads(file.read())["id"])

@@ -95,7 +95,9 @@ class RowsWriter:
         if shared:
             refuse_own_labels(self.options, why)
             self._plan = LanePlan(self.options.lane_count)
-        (_log.warning if shared else _log.debug)("rows.sorted", why=why, batch=task.batch_id)
+            _log.warning("rows.sorted", why=why, batch=task.batch_id)
+        else:
+            _log.debug("batch.sorted", why=why, batch=task.batch_id)
         return None
 
     def _fitted(self, frame: DataFrame) -> TableTerms:

@@ -9,7 +9,9 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
+from starrocks_txn_sink.coordinator.model import Receipt, RegionCount
 from starrocks_txn_sink.metrics import MetricsServer
+from starrocks_txn_sink.sink.lifecycle import receipt_events
 from starrocks_txn_sink.telemetry import Event
 from tests.support.recorded import Pipeline
 from tests.support.screen import Screen, refresh
@@ -232,7 +234,10 @@ def test_it_makes_sense_without_eyes(screen: Screen, metrics: MetricsServer, pip
 def test_a_name_is_never_taken_as_markup(screen: Screen, metrics: MetricsServer, pipeline: Pipeline) -> None:
     name = "<img src=x onerror=alert(1)>"
     pipeline.run(1)
-    metrics(Event("rows.dead_lettered", {"table": name, "reason": "rejected", "rows": 2}))
+    dead = (RegionCount("0", name, 2, 9),)
+    letters = Receipt("l", 1, "shop", 0, 1, (), (), 1, 1, 0, False, dead_lettered=dead)
+    for event in receipt_events([letters]):
+        metrics(event)
     page = screen.open(metrics.url)
     expect(page.locator("#errors td", has_text=name)).to_have_count(1)
     expect(page.locator("#right .warn dd")).to_have_text("2 rows")

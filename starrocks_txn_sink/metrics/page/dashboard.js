@@ -50,7 +50,7 @@ const ROWS = {
       ["in doubt", number(right.in_doubt), alarm(right.in_doubt)], ["quarantined", number(right.dead_letter_rows), caution(right.dead_letter_rows)]),
     ...plots(state, sparkline("commits and failures a second", [line(series.commits), line(series.failed, "red")], (value) => number(value, 2)),
       sparkline("violations a second", [line(series.violations, "red")], (value) => number(value, 2))),
-    none(`${short(outcomes.committed)} source transactions committed, ${short(outcomes.replayed)} came again and were left out, ` +
+    none(`${short(outcomes.committed)} source transactions committed, ${short(outcomes.dead_lettered)} dead-lettered, ${short(outcomes.replayed)} came again and were left out, ` +
       `${short(outcomes.abandoned)} were abandoned by the source.`)];
   },
   fresh({ fresh, series, now }, state) {
@@ -151,7 +151,7 @@ function content(one) {
   const spans = one.positions.map(([partition, first, last, count]) => ({ cells: [partition, number(first), number(last), number(count)] }));
   return [none(`job ${one.job}, lane ${one.lane}, micro-batch ${one.batch_id}`), figures("detail", ["visible at", clock(one.at)], ["transaction id", one.txn_id ?? NOTHING], ["rows", number(one.rows)], ["bytes", bytes(one.bytes)],
     ["source transactions", number(one.source_transactions)], ["loads", number(one.loads)], ["attempts", number(one.attempts), caution(one.attempts > 1)], ["retries", number(one.retries), caution(one.retries)],
-    ["recycled", one.recycled ? "yes" : "no", caution(one.recycled)], ["open for", time(one.open_seconds)]),
+    ["recycled", one.recycled ? "yes" : "no", caution(one.recycled)], ["quarantined", number(one.dead_lettered_rows), caution(one.dead_lettered_rows)], ["open for", time(one.open_seconds)]),
   el("h3", {}, "Time"), ...shares(phases, time),
   el("h3", {}, "Rows"), table([["partition"], ["table"], ["rows", "n"], ["bytes", "n"]], regions, "Rows by partition and table"),
   one.more_regions ? none(`and ${one.more_regions} more`) : null,

@@ -68,6 +68,7 @@ export const FIGURES = {
     attempts: ["", "Labels that were begun for these rows; all but the last were rolled back."],
     retries: ["", "Requests that were repeated under the same label."],
     recycled: ["", "Whether it was committed early, at 80 % of timeout."],
+    quarantined: ["rows", "Rows in the dead-letter table instead of their own."],
     "open for": ["", "Time from begin to visible."],
     "failed at": ["", "Time of the failure."],
     after: ["", "Time from the start of the micro-batch to its failure."],

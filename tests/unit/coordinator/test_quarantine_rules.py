@@ -126,7 +126,8 @@ def test_the_bad_are_dead_lettered_whole_and_the_good_are_there_once_in_order(
     assert sorted(map(repr, kept)) == sorted(map(repr, expected))
     assert len({one["id"] for one in dead_letters}) == len(dead_letters)
     receipts = lane.core.receipts
-    assert sum(receipt.source_transactions for receipt in receipts) == len(everything)
+    assert sum(receipt.source_transactions for receipt in receipts) == len(everything) - len(bad)
+    assert sum(receipt.dead_lettered_transactions for receipt in receipts) == len(bad)
     assert sum(receipt.dead_lettered_rows for receipt in receipts) == len(dead_letters)
     assert sum(receipt.rows for receipt in receipts) + len(dead_letters) == sum(
         len(rows) for _, _, tables in everything for rows in tables.values()

@@ -18,6 +18,7 @@ from starrocks_txn_sink.metrics.source_lag import SourceLag
 from starrocks_txn_sink.metrics.spark_progress import progress_events, read_progress
 from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.metrics.verdict import Light, health_status, lights, readiness
+from starrocks_txn_sink.sink.lifecycle import receipt_events
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import BOUNDS, Durations, LaneReport, TableLoads
 from tests.support.manual_clock import ManualClock
@@ -417,14 +418,15 @@ def test_open_source_transactions_are_shown_one_by_one_by_age_and_the_others_tog
 
 def test_too_many_tables_are_counted_together() -> None:
     told = Told()
-    for number in range(TABLES + 50):
-        told.tell("rows.dead_lettered", table=f"t{number}", reason="bad", rows=1)
+    dead = tuple(RegionCount("0", f"t{number}", 1, 9) for number in range(TABLES + 50))
+    for event in receipt_events([receipt(told, regions=(), dead_lettered=dead)]):
+        told.model.record(event)
     found = told.model.metrics.values("dead_letter_rows_total")
     assert len(found) == TABLES + 1
-    assert found[(OTHER, "bad")] == 50
+    assert found[(OTHER, "rejected")] == 50
 
 
-def test_an_event_nobody_knows_is_ignored() -> None:
+def test_an_event_that_moves_no_metric_is_ignored() -> None:
     Told().tell("transaction.abandoned", count=1)
 
 

@@ -126,18 +126,18 @@ def test_a_span_times_its_block_and_names_errors_that_have_no_code() -> None:
     told, clock = list[Event](), ManualClock()
 
     def fail() -> None:
-        with Span(told.append, clock.monotonic, "test", {"place": 1}):
+        with Span(told.append, clock.monotonic, "request", {"place": 1}):
             clock.advance(2.5)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    with Span(told.append, clock.monotonic, "test", {}) as span:
+    with Span(told.append, clock.monotonic, "request", {}) as span:
         span.end("good", more=7)
     assert [(event.name, event.fields.get("seconds"), event.fields.get("code")) for event in told] == [
-        ("test.started", None, None),
-        ("test.failed", 2.5, "ZeroDivisionError"),
-        ("test.started", None, None),
-        ("test.completed", 0.0, None),
+        ("request.started", None, None),
+        ("request.failed", 2.5, "ZeroDivisionError"),
+        ("request.started", None, None),
+        ("request.completed", 0.0, None),
     ]
     assert (told[1].fields["place"], told[3].fields["more"], told[3].fields["outcome"]) == (1, 7, "good")

@@ -132,9 +132,9 @@ def test_lanes_follow_the_driver_that_asked(capsys: pytest.CaptureFixture[str]) 
 def test_any_event_makes_one_line_that_can_be_read(fields: dict[str, Any]) -> None:
     stream = io.StringIO()
     configure_logging("DEBUG", form="json", stream=stream)
-    EventLogger("sink")(Event("some.thing", fields))
+    EventLogger("sink")(Event("batch.started", fields))
     (line,) = written(stream)
-    assert line["event"] == "some.thing"
+    assert line["event"] == "batch.started"
     assert all(len(value) <= 201 for value in line.values() if isinstance(value, str))
     if fields.get("batch_id") is not None:
         assert "batch" in line
@@ -144,7 +144,7 @@ def test_what_is_no_scalar_is_not_shown() -> None:
     stream = io.StringIO()
     configure_logging("DEBUG", form="json", stream=stream)
     get_logger("sink").info("seen", rows=[ROW], error=StarRocksSinkError(ROW))
-    EventLogger("sink")(Event("some.thing", {"rows": (ROW,), "evidence": {"row": ROW}}))
+    EventLogger("sink")(Event("batch.started", {"rows": (ROW,), "evidence": {"row": ROW}}))
     assert ROW not in stream.getvalue()
     assert written(stream)[0]["rows"] == "list"
 

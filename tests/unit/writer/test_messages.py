@@ -13,6 +13,7 @@ from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState
 from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import LoadFailed, add_note, notes_of
+from starrocks_txn_sink.events import EVENTS
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import (
@@ -33,6 +34,7 @@ from starrocks_txn_sink.writer.messages import (
 )
 
 names = st.text(st.characters(codec="utf-8"), max_size=20)
+event_names = st.sampled_from(tuple(EVENTS))
 counts = st.integers(0, 2**62)
 seconds = st.floats(0, 1e12)
 numbers = st.lists(counts, max_size=4).map(tuple)
@@ -55,6 +57,7 @@ receipts = st.builds(
     committed_at=seconds,
     open_seconds=seconds,
     dead_lettered=st.lists(regions, max_size=2).map(tuple),
+    dead_lettered_positions=st.lists(spans, max_size=3).map(tuple),
     filtered=st.dictionaries(names, counts, max_size=3),
 )
 triples = st.lists(st.tuples(names, names, counts), max_size=3).map(tuple)
@@ -87,7 +90,7 @@ states = st.builds(
     CarryOver,
     partitions=st.dictionaries(names, carried, max_size=2),
     flows=st.builds(Counters, counts, counts),
-    notices=st.lists(st.builds(Event, names, st.dictionaries(names, names, max_size=2)), max_size=2).map(tuple),
+    notices=st.lists(st.builds(Event, event_names, st.dictionaries(names, names, max_size=2)), max_size=2).map(tuple),
     inline=st.dictionaries(names, st.binary(max_size=20), max_size=2),
     small=st.booleans(),
     malformed=counts,
