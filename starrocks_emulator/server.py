@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
@@ -29,6 +28,7 @@ from starrocks_emulator.transactions.memory import Clock, FrontendMemory, System
 from starrocks_emulator.transactions.merging import Merging
 from starrocks_emulator.transactions.messages import Credentials
 from starrocks_emulator.transactions.single import SingleTable
+from starrocks_emulator.users import Users
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -104,7 +104,8 @@ class Emulator(StandIn):
         self._stack.callback(store.close)
         memory = self._memory = FrontendMemory(settings, store, self._clock)
         publisher = self._publisher = Publisher(self._publish)
-        credentials = Credentials(settings.user, settings.password)
+        self._users = Users(settings.user, settings.password)
+        credentials = Credentials(self._users)
         gate = FaultGate(
             self.faults, Levers(self._stopping.wait, memory.forget, self.restart_frontend, self._lose_backends)
         )
@@ -146,18 +147,16 @@ class Emulator(StandIn):
         self._stack.callback(merging.stop)
 
     def _answer_queries(self, store: Store | LaggingStore, port: int) -> QueryListener:
-        user, password, host = self.settings.user, self.settings.password, self.settings.host
         listener = QueryListener(
             store,
-            host=host,
+            host=self.settings.host,
             port=port,
-            user=user,
-            password=password,
+            users=self._users,
             leader=lambda: listener is self._query,
             version=self.settings.generation.version,
             http_port=self.fe_port,
             be_http_ports=lambda: tuple(self.be_ports),
-            config=asdict(self.settings.limits),
+            config=self.settings.configuration,
             gate=QueryGate(self.faults, self._stopping.wait),
             peers=lambda: tuple(other.frontend for other in self._query_listeners() if other is not listener),
         )

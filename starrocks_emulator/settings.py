@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -44,7 +45,8 @@ class RowOrder(Enum):
 class Limits:
     """Server configuration with the server's names; seconds, counts and megabytes (wire contract 3.3, 4.13, 5.9).
 
-    `query_timeout` is generation B's inner clock (4.12). `default_replication_num` is that of the all-in-one image.
+    `query_timeout` is generation B's inner clock (4.12). `default_replication_num` None is a server's 3 with as many
+    backends, and 1 with fewer, as the all-in-one image sets it (10.8).
     The timeouts of transactions of one table are `stream_load_default_timeout_second` and, once they are prepared,
     `prepared_transaction_default_timeout_second` (3.1).
     """
@@ -62,7 +64,7 @@ class Limits:
     query_timeout: float = 300
     stream_load_default_timeout_second: float = 600
     prepared_transaction_default_timeout_second: float = 86_400
-    default_replication_num: int = 1
+    default_replication_num: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +90,38 @@ class Settings:
     row_order: RowOrder = RowOrder.ARRIVAL
     row_order_seed: int = 0
     loads_stay_preparing: bool = False
+
+    @property
+    def configuration(self) -> Mapping[str, tuple[str, str, bool]]:
+        """Value, type and whether it can be changed of each setting that ADMIN SHOW FRONTEND CONFIG knows."""
+        number = self.limits.default_replication_num or (3 if self.backends >= 3 else 1)
+        return {
+            **_CONFIGURATION,
+            **{name: (_number(getattr(self.limits, name)), "int", True) for name in _CHANGEABLE},
+            **{name: (_number(getattr(self.limits, name)), "int", False) for name in _FIXED},
+            "default_replication_num": (str(number), "short", True),
+        }
+
+
+_CHANGEABLE = (
+    *("label_keep_max_num", "label_keep_max_second", "stream_load_task_keep_max_num", "max_running_txn_num_per_db"),
+    *("stream_load_task_keep_max_second", "stream_load_default_timeout_second"),
+    "prepared_transaction_default_timeout_second",
+)
+_FIXED = ("label_clean_interval_second", "transaction_clean_interval_second")
+_CONFIGURATION = {
+    "max_stream_load_timeout_second": ("259200", "int", True),
+    "min_load_timeout_second": ("1", "int", True),
+    "max_stream_load_batch_size_mb": ("100", "int", True),
+    "stream_load_max_txn_num_per_be": ("-1", "int", True),
+    "enable_experimental_rowstore": ("false", "boolean", True),
+    "http_max_initial_line_length": ("4096", "int", False),
+    "http_max_header_size": ("32768", "int", False),
+    "http_backlog_num": ("1024", "int", False),
+    "qe_max_connection": ("4096", "int", False),
+}
+"""Settings of a frontend that nothing here depends on, as a frontend of 4.1 shows them."""
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if value % 1 else str(int(value))

@@ -85,7 +85,7 @@ class LeaderFrontend(Service):
             )
         found = _CANCEL_PATH.fullmatch(request.path)
         if found is not None and request.method == "POST":
-            database, label = found[1], request.query.get("label", found[2])
+            database, label = found[1], request.query.get("label", "")
             return self._gate.run(
                 Call("cancel", "fe", label), lambda _: messages.single_line(self._frontend.cancel(database, label))
             )
@@ -96,12 +96,14 @@ class LeaderFrontend(Service):
         found = _META_PATH.fullmatch(request.path)
         if found is not None and request.method == "GET":
             return messages.single_line(self._stream_load_meta(request))
+        if request.method == "POST" and request.path.startswith("/api/"):
+            return messages.not_implemented()
         return messages.not_found()
 
     def _stream_load(self, request: Request) -> Response:
         """On to a backend; the connection ends, whatever the answer (wire contract 11.1)."""
         if request.header("expect").lower() != "100-continue":
-            told = Thrown("There is no 100-continue header", "com.starrocks.common.DdlException")
+            told = Thrown("There is no 100-continue header", messages.DDL_EXCEPTION)
             return replace(messages.frontend_json(messages.failed_answer(told.text)), close=True)
         if is_merged(request):
             try:
@@ -133,7 +135,7 @@ class LeaderFrontend(Service):
             raise Thrown(f"Unknown transaction operation: {operation}")
         parameters = transaction_parameters(request)
         if operation != "load":
-            _check_tablets(body, parameters.label)
+            _check_tablets(request, body, parameters.label)
         if request.header("channel_id") or request.header("channel_num"):
             raise Thrown("This stand-in does not serve parallel stream load; leave channel_id and channel_num out")
         if not parameters.multi:
@@ -186,8 +188,13 @@ def _prepare(_: TransactionParameters) -> messages.Body:
     raise Thrown("Unsupported operation: TXN_PREPARE")
 
 
-def _check_tablets(body: HttpBody, label: str) -> None:
-    """Bodies belong to loads; the others' are read as the tablets of a bypass write (wire contract 1.1)."""
+def _check_tablets(request: Request, body: HttpBody, label: str) -> None:
+    """Bodies belong to loads; the others' are read as the tablets of a bypass write (wire contract 1.1).
+
+    A frontend keeps the body of a POST only, so it refuses every other PUT than a load's, with a body or without.
+    """
+    if request.method == "PUT":
+        raise Thrown("Invalid request", messages.DDL_EXCEPTION)
     data = body.read(FRONTEND_BODY_LIMIT)
     if data is None:
         raise Thrown(HTTPStatus.REQUEST_ENTITY_TOO_LARGE.phrase)
@@ -198,4 +205,4 @@ def _check_tablets(body: HttpBody, label: str) -> None:
     except ValueError:
         tablets = None
     if not isinstance(tablets, dict):
-        raise Thrown(f"Malformed json tablets, label is {label}")
+        raise Thrown(f"Malformed json tablets, label is {label}", "com.starrocks.common.StarRocksHttpException")

@@ -280,8 +280,8 @@ class _Connection(BaseHTTPRequestHandler):
         lines += [f"{name}: {value}" for name, value in response.headers.items()]
         if "content-length" not in named:
             lines.append(f"Content-Length: {len(response.body)}")
-        if close and "connection" not in named:
-            lines.append("Connection: close")
+        if "connection" not in named:
+            lines.append(f"Connection: {'close' if close else 'keep-alive'}")
         head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
         self.wfile.write(head + (b"" if self.command == "HEAD" else response.body))
 

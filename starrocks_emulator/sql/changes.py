@@ -10,7 +10,7 @@ import duckdb
 from sqlglot import exp
 
 from starrocks_emulator.sql.session import LOCK_TIMEOUT, QuerySession, SqlError
-from starrocks_emulator.sql.translate import duckdb_sql, table_of
+from starrocks_emulator.sql.translate import duckdb_sql, target_of
 from starrocks_emulator.tables.apply import Manner, MissingDefault, apply_rows
 from starrocks_emulator.tables.catalog import Table
 from starrocks_emulator.tables.engine import WaitedTooLong
@@ -41,7 +41,7 @@ def insert(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnectio
         raise SqlError("INSERT OVERWRITE cannot be served by the stand-in.")
     target = tree.this
     named = target.expressions if isinstance(target, exp.Schema) else []
-    table = table_of(store, session, target.this if named else target)
+    table = target_of(store, session, target.this if named else target, "INSERT")
     columns = _columns(table, [part.name for part in named])
     source = _inserted_fields(store, session, cursor, tree, len(columns))
     plan = Plan(table, CsvLayout(), ColumnMapping(columns), strict=True)
@@ -54,7 +54,7 @@ def insert(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnectio
 
 def update(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnection, tree: exp.Update) -> int:
     """UPDATE of a PRIMARY KEY table, as a partial update of the rows that the condition finds."""
-    table = table_of(store, session, tree.this)
+    table = target_of(store, session, tree.this, "UPDATE")
     if not table.model.takes_operations:
         raise SqlError("Only primary key table support update.")
     assigned = {_known(table, part.this.name): part.expression for part in tree.expressions}
@@ -79,7 +79,7 @@ def update(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnectio
 
 def delete(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnection, tree: exp.Delete) -> int:
     """DELETE … WHERE; the number of rows."""
-    table = table_of(store, session, tree.this)
+    table = target_of(store, session, tree.this, "DELETE")
     if tree.args.get("where") is None:
         raise SqlError("Delete without a where clause is not allowed; use TRUNCATE TABLE.")
     sql = duckdb_sql(store, session, cursor, tree)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
@@ -33,7 +34,13 @@ class Dialect(StarRocks):
     SUPPORTS_USER_DEFINED_TYPES = True
 
     class Parser(StarRocks.Parser):  # type: ignore[valid-type, misc]  # a variable to mypy
-        """Reads `BITMAP_UNION` and the like behind the type of a column."""
+        """Reads `BITMAP_UNION` and the like behind the type of a column, and VERSION(), which is not StarRocks' own."""
+
+        FUNCTIONS: ClassVar = {
+            **StarRocks.Parser.FUNCTIONS,
+            "VERSION": lambda _: exp.Anonymous(this="VERSION"),
+            "UTC_TIMESTAMP": lambda _: exp.Anonymous(this="UTC_TIMESTAMP"),
+        }
 
         CONSTRAINT_PARSERS: ClassVar = {
             **StarRocks.Parser.CONSTRAINT_PARSERS,
@@ -64,10 +71,15 @@ def table_definition(create: exp.Create, database: str) -> Table:
         keys=keys,
         columns=_checked(columns, keys, model),
         comment=_first(part.this.name for part in clauses if isinstance(part, exp.SchemaCommentProperty)),
-        partition_by=_first(part.sql("starrocks") for part in clauses if type(part).__name__.startswith("Partition")),
+        partition_by=_partition_by(clauses),
         distributed_by=_first(part.sql("starrocks") for part in clauses if isinstance(part, exp.DistributedByProperty)),
         properties={part.name: part.args["value"].name for part in clauses if type(part) is exp.Property},
     )
+
+
+def _partition_by(clauses: list[exp.Expr]) -> str:
+    text = _first(part.sql("starrocks") for part in clauses if type(part).__name__.startswith("Partition"))
+    return re.sub(r"(?i)\bdate_trunc\('\w+'", lambda found: found[0].lower(), text)
 
 
 def _first(texts: Iterable[str]) -> str:
@@ -95,7 +107,10 @@ def _checked(columns: tuple[Column, ...], keys: tuple[str, ...], model: Model) -
         if key not in names:
             raise CatalogError(f"Key column({key}) doesn't exist.")
         if names[place] != key:
-            raise CatalogError("Key columns should be a ordered prefix of the schema.")
+            raise CatalogError(
+                "Key columns must be the first few columns of the schema and the order  of the key columns must be "
+                "consistent with the order of the schema"
+            )
     for column in columns:
         check_aggregate(column, model, key=column.name in keys)
     if not model.replaces:

@@ -11,9 +11,9 @@ from sqlglot import exp
 
 from starrocks_emulator.sql.changes import changing
 from starrocks_emulator.sql.ddl import check_aggregate, column_definition, table_definition
-from starrocks_emulator.sql.session import QuerySession, SqlError
-from starrocks_emulator.sql.translate import database_of, table_of
-from starrocks_emulator.tables.catalog import CatalogError, Column, Table, quote, schema_of
+from starrocks_emulator.sql.session import QuerySession, SqlError, analyzing_error
+from starrocks_emulator.sql.translate import database_of, table_of, target_of
+from starrocks_emulator.tables.catalog import CatalogError, Column, Model, Table, quote, schema_of
 
 if TYPE_CHECKING:
     from starrocks_emulator.tables.store import Store
@@ -31,11 +31,13 @@ def _create(store: Store, session: QuerySession, tree: exp.Create) -> None:
     exists_is_fine = bool(tree.args.get("exists"))
     if tree.kind in ("DATABASE", "SCHEMA"):
         name = tree.this.name
+        session.rights.require_catalog("CREATE DATABASE")
         if not (exists_is_fine and store.has_database(name)):
             _define(store, [], lambda cursor: store.registry.create_database(cursor, name))
     elif tree.kind == "TABLE":
         named = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
-        table = table_definition(tree, database_of(session, named))
+        table = _with_properties(session, table_definition(tree, database_of(session, named)))
+        session.rights.require_database("CREATE TABLE", table.database)
         if not (exists_is_fine and store.registry.find(table.database, table.name)):
             _check_replication(session, table)
             _define(store, [], lambda cursor: store.registry.create_table(cursor, table))
@@ -43,16 +45,28 @@ def _create(store: Store, session: QuerySession, tree: exp.Create) -> None:
         raise SqlError(f"CREATE {tree.kind} cannot be served by the stand-in.")
 
 
+def _with_properties(session: QuerySession, table: Table) -> Table:
+    """The table with the properties that the server adds to those of the statement."""
+    added = {"compression": "LZ4", "fast_schema_evolution": "true", "replicated_storage": "true"}
+    if table.model is Model.PRIMARY_KEY:
+        added["enable_persistent_index"] = "true"
+    if "RANDOM" in table.distributed_by.upper():
+        added["bucket_size"] = "1073741824"
+    added["replication_num"] = session.frontend.default_replicas
+    return replace(table, properties={**added, **table.properties})
+
+
 def _check_replication(session: QuerySession, table: Table) -> None:
     """Refuse more replicas than there are backends (wire contract 10.8)."""
-    front = session.frontend
-    wanted = table.properties.get("replication_num") or str(front.config.get("default_replication_num", 1))
-    alive = [10001 + place for place in range(len(front.be_http_ports))]
+    wanted = table.properties["replication_num"]
+    alive = [str(10001 + place) for place in range(len(session.frontend.be_http_ports))]
     if wanted.isdecimal() and int(wanted) > max(1, len(alive)):
         raise SqlError(
-            "Unexpected exception: Table replication num should be less than or equal to the number of available BE "
-            "nodes. You can change this default by setting the replication_num table properties. Current alive backend "
-            f"is {alive}. , table={table.name}, default_replication_num={wanted}"
+            analyzing_error(
+                "Table replication num should be less than of equal to the number of available BE nodes. You can "
+                "change this default by setting the replication_num table properties. Current alive backend is "
+                f"[{','.join(alive)}].."
+            )
         )
 
 
@@ -65,7 +79,7 @@ def drop(store: Store, session: QuerySession, tree: exp.Drop) -> None:
                 _drop_database(store, named.name)
         elif tree.args["kind"] == "TABLE":
             if not (missing_is_fine and not store.registry.find(database_of(session, named), named.name)):
-                _drop_table(store, table_of(store, session, named))
+                _drop_table(store, _to_drop(store, session, named))
         else:
             raise SqlError(f"DROP {tree.args['kind']} cannot be served by the stand-in.")
 
@@ -75,6 +89,17 @@ def _drop_database(store: Store, name: str) -> None:
     _define(store, tables, lambda cursor: store.registry.drop_database(cursor, name))
 
 
+def _to_drop(store: Store, session: QuerySession, named: exp.Table) -> Table:
+    try:
+        table = table_of(store, session, named)
+    except CatalogError as error:
+        if not error.table:
+            raise
+        raise CatalogError(f"Unknown table '{error.table}'", error.code) from error
+    session.rights.require_table("DROP", table.database, table.name)
+    return table
+
+
 def _drop_table(store: Store, table: Table) -> None:
     _define(store, [(table.database, table.name)], lambda cursor: store.registry.drop_table(cursor, table))
 
@@ -82,7 +107,7 @@ def _drop_table(store: Store, table: Table) -> None:
 def truncate(store: Store, session: QuerySession, tree: exp.TruncateTable) -> None:
     """TRUNCATE TABLE."""
     for named in tree.expressions:
-        table = table_of(store, session, named)
+        table = target_of(store, session, named, "DELETE")
 
         def empty(cursor: duckdb.DuckDBPyConnection, relation: str = table.relation) -> None:
             cursor.execute(f"DELETE FROM {relation}")
@@ -157,7 +182,7 @@ class _Altered:
 
 def alter(store: Store, session: QuerySession, tree: exp.Alter) -> None:
     """ALTER TABLE ADD, DROP, MODIFY or RENAME COLUMN: the stored rows are rewritten."""
-    table = table_of(store, session, tree.this)
+    table = target_of(store, session, tree.this, "ALTER")
     altered = _Altered(table, list(table.columns), {column.name: quote(column.name) for column in table.columns})
     for action in tree.args["actions"]:
         altered.take(action)

@@ -16,6 +16,7 @@ from starrocks_emulator.tables.catalog import Column, Model, Table
 from starrocks_emulator.transactions.labels import LabelState, Registered, Task
 from starrocks_emulator.transactions.memory import FrontendMemory, TableLoad
 from starrocks_emulator.transactions.single import BY_BACKEND
+from starrocks_emulator.users import Rights
 
 if TYPE_CHECKING:
     from starrocks_emulator.tables.store import Store
@@ -58,18 +59,26 @@ _SHAPES: dict[str, dict[str, pa.DataType]] = {
 }
 
 
-def relation(store: Store, name: str) -> pa.Table | None:
-    """The relation information_schema.`name` as it is now, or None when there is no such one."""
+def relation(store: Store, name: str, rights: Rights) -> pa.Table | None:
+    """The relation information_schema.`name` as a user sees it now, or None when there is no such one.
+
+    Tables without any privilege are left out; the loads of all users are not (wire contract 6.5).
+    """
     virtual = store.virtual_tables.get(("information_schema", name))
     own = _OWN_ROWS.get(name)
     if virtual is None and own is None and name not in _SHAPES:
         return None
     rows: list[Mapping[str, Any]] = [*(own(store) if own else ()), *(virtual() if virtual else ())]
-    rows = [{key.upper(): value for key, value in row.items()} for row in rows]
+    rows = [{key.upper(): value for key, value in row.items()} for row in rows if _is_seen(row, rights)]
     shape = _SHAPES.get(name) or dict.fromkeys((key for row in rows for key in row), _TEXT)
     return pa.table(
         {column: pa.array([_as(kind, row.get(column)) for row in rows], type=kind) for column, kind in shape.items()}
     )
+
+
+def _is_seen(row: Mapping[str, Any], rights: Rights) -> bool:
+    database, table = row.get("TABLE_SCHEMA", row.get("SCHEMA_NAME")), row.get("TABLE_NAME")
+    return database in (None, "information_schema") or rights.sees(str(database), table)
 
 
 def _as(kind: pa.DataType, value: Any) -> Any:
@@ -132,7 +141,7 @@ def _column(table: Table, column: Column, place: int) -> Mapping[str, Any]:
         "CHARACTER_OCTET_LENGTH": characters,
         "NUMERIC_PRECISION": kind.digits,
         "NUMERIC_SCALE": kind.scale if kind.name == "DECIMAL" else (0 if kind.digits else None),
-        "COLUMN_TYPE": kind.text,
+        "COLUMN_TYPE": kind.column_type,
         "COLUMN_KEY": table.model.column_key if table.is_key(column) else "",
         "EXTRA": "",
         "PRIVILEGES": "",
@@ -155,7 +164,7 @@ def _tables_config(store: Store) -> Iterator[Mapping[str, Any]]:
             "DISTRIBUTE_KEY": keys,
             "DISTRIBUTE_TYPE": "RANDOM" if "RANDOM" in table.distributed_by.upper() else "HASH",
             "SORT_KEY": keys,
-            "PROPERTIES": json.dumps(dict(table.properties)),
+            "PROPERTIES": json.dumps(dict(sorted(table.properties.items())), separators=(",", ":")),
             "TABLE_ID": number,
         }
 
@@ -195,10 +204,13 @@ def _loads(memory: FrontendMemory) -> Iterator[tuple[Task, TableLoad]]:
 
 
 def _row(memory: FrontendMemory, task: Task, load: TableLoad) -> dict[str, Any]:
-    counts = load.counts
-    sunk, filtered, unselected = (
-        (counts.loaded, counts.filtered, counts.unselected) if counts else (0, load.filtered, 0)
-    )
+    counts, judged = load.counts, load.counts is not None or load.filtered > 0
+    scanned, sunk, filtered, unselected = 0, -1, -1, -1  # before rows were judged
+    if judged:
+        sunk, filtered, unselected = (
+            (counts.loaded, counts.filtered, counts.unselected) if counts else (0, load.filtered, 0)
+        )
+        scanned = sunk + filtered + unselected
     tracking = (
         "select tracking_log from information_schema.load_tracking_logs "
         f"where label='{task.label}' and table_name='{load.table}'"
@@ -214,21 +226,21 @@ def _row(memory: FrontendMemory, task: Task, load: TableLoad) -> dict[str, Any]:
         "WAREHOUSE": "default_warehouse",
         "STATE": load.state,
         "PROGRESS": _PROGRESS.get(load.state, "0%"),
-        "TYPE": "MULTI_STATEMENT_STREAM_LOAD",
+        "TYPE": "PARALLEL_STREAM_LOAD",
         "PRIORITY": "NORMAL",
-        "SCAN_ROWS": sunk + filtered + unselected,
+        "SCAN_ROWS": scanned,
         "SCAN_BYTES": counts.bytes if counts else 0,
         "FILTERED_ROWS": filtered,
         "UNSELECTED_ROWS": unselected,
         "SINK_ROWS": sunk,
-        "RUNTIME_DETAILS": f'{{"txn_id": {task.txn_id}}}',
+        "RUNTIME_DETAILS": f'{{"txn_id":{task.txn_id}}}',
         "CREATE_TIME": _text(load.created_at),
         "LOAD_START_TIME": _text(load.created_at),
         "LOAD_COMMIT_TIME": _text(load.finished_at) if counts else None,
         "LOAD_FINISH_TIME": _text(load.finished_at),
         "PROPERTIES": "{}",
         "ERROR_MSG": load.error,
-        "TRACKING_SQL": tracking if filtered else "",
+        "TRACKING_SQL": tracking if filtered > 0 else "",
         "REJECTED_RECORD_PATH": "",
     }
 

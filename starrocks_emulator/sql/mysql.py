@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import logging
 import threading
@@ -19,6 +18,7 @@ from typing import Any, cast
 from mysql_mimic import MysqlServer, ResultColumn, ResultSet
 from mysql_mimic.auth import IdentityProvider, NativePasswordAuthPlugin, User
 from mysql_mimic.charset import CharacterSet
+from mysql_mimic.control import LocalControl
 from mysql_mimic.errors import ErrorCode, MysqlError
 from mysql_mimic.session import BaseSession
 from mysql_mimic.types import ColumnType
@@ -27,8 +27,10 @@ from mysql_mimic.variables import GlobalVariables, SessionVariables
 from starrocks_emulator.faults import LONGEST_WAIT, QUERY, Action, Call, FaultPlan, Rule
 from starrocks_emulator.sql.session import UNKNOWN_ERROR, Answer, FrontendInfo, QuerySession, SqlError, text_answer
 from starrocks_emulator.sql.statements import LaggingStore, run, use
-from starrocks_emulator.tables.catalog import CatalogError
+from starrocks_emulator.sql.translate import INFORMATION_SCHEMA
+from starrocks_emulator.tables.catalog import UNKNOWN_DATABASE, CatalogError
 from starrocks_emulator.tables.store import Store
+from starrocks_emulator.users import Users
 
 DEFAULT_VERSION = "4.0.7-emulator"
 _END_SECONDS = 5.0
@@ -100,18 +102,19 @@ class QueryListener:
         *,
         user: str = "root",
         password: str = "",
+        users: Users | None = None,
         leader: Callable[[], bool] = lambda: True,
         version: str = DEFAULT_VERSION,
         http_port: int = 0,
         be_http_ports: Callable[[], tuple[int, ...]] = tuple,
         peers: Callable[[], tuple[FrontendInfo, ...]] = tuple,
-        config: Mapping[str, object] | None = None,
+        config: Mapping[str, tuple[str, str, bool]] | None = None,
         gate: QueryGate | None = None,
     ) -> None:
         self.port = port
         self.store = store
         self._host = host
-        self._login = user, password
+        self._users = users or Users(user, password)
         self._leader = leader
         self._version = version
         self._ports = http_port, be_http_ports
@@ -160,7 +163,7 @@ class QueryListener:
 
     async def _serve(self) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        server = _Server(session_factory=self._session, identity_provider=_OneUser(*self._login))
+        server = _Server(session_factory=self._session, identity_provider=_AnyUser(self._users), control=_Admission())
         await server.start_server(host=self._host, port=self.port)
         self.port = server.sockets()[0].getsockname()[1]
         self._started.set()
@@ -172,7 +175,8 @@ class QueryListener:
 
     def _session(self) -> _Session:
         assert self._workers is not None
-        return _Session(lambda: self.store, self._workers, self._frontend, self._version, self._gate)
+        state = QuerySession(version=self._version, users=self._users)
+        return _Session(lambda: self.store, self._workers, self._frontend, state, self._gate)
 
     def _frontend(self) -> FrontendInfo:
         return replace(self.frontend, peers=self._peers(), config=self._config)
@@ -219,13 +223,11 @@ class _Server(MysqlServer):  # type: ignore[misc]  # the library has no types
         self._writers.clear()
 
 
-class _OneUser(IdentityProvider):  # type: ignore[misc]  # the library has no types
-    """Lets one user in, by the password's double hash, as the native method wants it."""
+class _AnyUser(IdentityProvider):  # type: ignore[misc]  # the library has no types
+    """Knows users by the double hash of their passwords; an unknown one gets the refusal of a wrong password."""
 
-    def __init__(self, user: str, password: str) -> None:
-        self._user = user
-        once = hashlib.sha1(password.encode()).digest()
-        self._stored = hashlib.sha1(once).hexdigest() if password else None
+    def __init__(self, users: Users) -> None:
+        self._users = users
 
     def get_plugins(self) -> list[NativePasswordAuthPlugin]:
         return [NativePasswordAuthPlugin()]
@@ -233,10 +235,21 @@ class _OneUser(IdentityProvider):  # type: ignore[misc]  # the library has no ty
     def get_default_plugin(self) -> NativePasswordAuthPlugin:
         return NativePasswordAuthPlugin()
 
-    async def get_user(self, username: str) -> User | None:
-        if username != self._user:
-            return None
-        return User(name=username, auth_string=self._stored, auth_plugin=NativePasswordAuthPlugin.name)
+    async def get_user(self, username: str) -> User:
+        stored = self._users.double_hash(username)
+        known = _NOBODY if stored is None else stored or None
+        return User(name=username, auth_string=known, auth_plugin=NativePasswordAuthPlugin.name)
+
+
+_NOBODY = "no password has this hash"
+
+
+class _Admission(LocalControl):  # type: ignore[misc]  # the library has no types
+    """Gives each connection the server's own words for a refused login before it says its first one."""
+
+    async def add(self, connection: Any) -> int:
+        connection.session.admit(connection)
+        return int(await super().add(connection))
 
 
 class _Session(BaseSession):  # type: ignore[misc]  # the library has no types
@@ -247,16 +260,16 @@ class _Session(BaseSession):  # type: ignore[misc]  # the library has no types
         store: Callable[[], Store | LaggingStore],
         workers: ThreadPoolExecutor,
         frontend: Callable[[], FrontendInfo],
-        version: str,
+        state: QuerySession,
         gate: QueryGate,
     ) -> None:
         self._store = store
         self._gate = gate
         self._workers = workers
         self._frontend = frontend
-        self._state = QuerySession(version=version)
+        self._state = state
         self.variables = SessionVariables(GlobalVariables())
-        self.variables.set("version", f"8.0.33-{version}", force=True)
+        self.variables.set("version", state.variables["version"], force=True)
         self.username = None
         self._affected = 0
 
@@ -268,8 +281,27 @@ class _Session(BaseSession):  # type: ignore[misc]  # the library has no types
     def database(self, name: str | None) -> None:
         self._state.database = name or ""
 
+    def admit(self, connection: Any) -> None:
+        """Refuse a login as the server does: with its text for a password, and for a database that does not exist."""
+        plain_ok, plain_error = connection.ok, connection.error
+
+        def ok(**figures: Any) -> bytes:
+            database = self._state.database
+            if database and not (database == INFORMATION_SCHEMA or self._store().has_database(database)):
+                return bytes(plain_error(msg=f"Unknown database '{database}'", code=_code(UNKNOWN_DATABASE)))
+            return bytes(plain_ok(**figures))
+
+        def error(**told: Any) -> bytes:
+            if told.get("code") == ErrorCode.ACCESS_DENIED_ERROR:
+                told["msg"] = f"Access denied for user '{self.variables.get('external_user')}' (using password: YES)"
+            return bytes(plain_error(**told))
+
+        connection.ok, connection.error = ok, error
+        self._plain = plain_ok, plain_error
+
     async def init(self, connection: Any) -> None:
         """Let the reply to a change carry its number of rows, which the library has no way to pass on."""
+        connection.ok, connection.error = self._plain
         self._state.user = self.username or "root"
         self._state.connection_id = connection.connection_id
         plain_ok = connection.ok

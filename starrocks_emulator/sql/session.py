@@ -6,13 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-SYNTAX, NO_DATABASE, UNKNOWN_ERROR, LOCK_TIMEOUT = 1064, 1046, 1105, 1205
+from starrocks_emulator.users import Rights, Users
+
+SYNTAX, NO_DATABASE, UNKNOWN_ERROR, LOCK_TIMEOUT, DENIED = 1064, 1046, 1105, 1205, 5203
 
 FORWARD_MODE = "follower_query_forward_mode"
 """With `leader` a follower passes queries on, too."""
 
 LOCK_DATABASE = "cbo_use_lock_db"
-"""A variable that SHOW VARIABLES leaves out: SELECT is planned under the database's lock (wire contract 4.11)."""
+"""With it SELECT is planned under the database's lock (wire contract 4.11)."""
+
+HIDDEN_VARIABLES = frozenset({FORWARD_MODE, LOCK_DATABASE})
+"""What SET takes and SHOW VARIABLES leaves out (wire contract 4.11, 10.11)."""
 
 _VARIABLES = {
     "auto_increment_increment": "1",
@@ -51,6 +56,11 @@ _VARIABLES = {
 }
 
 
+def analyzing_error(message: str) -> str:
+    """The server's text for a statement that it can parse, and not run."""
+    return f"Getting analyzing error. Detail message: {message}" + ("" if message.endswith(".") else ".")
+
+
 class SqlError(Exception):
     """A statement that failed; `code` is the MySQL error code that the client gets."""
 
@@ -71,7 +81,11 @@ class FrontendInfo:
     be_http_ports: tuple[int, ...] = ()
     leader: bool = True
     peers: tuple[FrontendInfo, ...] = ()
-    config: Mapping[str, object] = field(default_factory=dict)
+    config: Mapping[str, tuple[str, str, bool]] = field(default_factory=dict)
+
+    @property
+    def default_replicas(self) -> str:
+        return self.config.get("default_replication_num", ("1", "short", True))[0]
 
 
 @dataclass(slots=True)
@@ -83,7 +97,12 @@ class QuerySession:
     version: str = "4.0.7-emulator"
     connection_id: int = 0
     frontend: FrontendInfo = field(default_factory=FrontendInfo)
+    users: Users = field(default_factory=lambda: Users("root", ""))
     variables: dict[str, str] = field(default_factory=lambda: dict(_VARIABLES))
+
+    @property
+    def rights(self) -> Rights:
+        return self.users.rights(self.user)
 
     @property
     def locks_database(self) -> bool:

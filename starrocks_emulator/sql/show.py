@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from starrocks_emulator.sql.session import LOCK_DATABASE, NO_DATABASE, Answer, QuerySession, SqlError, text_answer
-from starrocks_emulator.tables.catalog import UNKNOWN_TABLE, Column, Table
+from starrocks_emulator.sql.session import (
+    HIDDEN_VARIABLES,
+    NO_DATABASE,
+    Answer,
+    QuerySession,
+    SqlError,
+    analyzing_error,
+    text_answer,
+)
+from starrocks_emulator.tables.catalog import CatalogError, Column, Table
 
 if TYPE_CHECKING:
     from starrocks_emulator.tables.store import Store
@@ -65,15 +74,18 @@ def _named_table(store: Store, session: QuerySession, match: re.Match[str]) -> T
     return store.registry.table(database, parts[-1])
 
 
-def _databases(store: Store, _session: QuerySession, match: re.Match[str]) -> Answer:
-    names = sorted((*store.registry.databases, "information_schema"))
+def _databases(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
+    seen = [name for name in store.registry.databases if session.rights.sees(name)]
+    names = sorted((*seen, "information_schema"))
     return text_answer(["Database"], [(name,) for name in names if _matches(name, match["like"])])
 
 
 def _tables(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
     database = _database(session, match)
     store.registry.check_database(database)
-    names = [table.name for table in store.registry.tables(database) if _matches(table.name, match["like"])]
+    sees = session.rights.sees
+    listed = [table.name for table in store.registry.tables(database) if sees(database, table.name)]
+    names = [name for name in listed if _matches(name, match["like"])]
     if match["full"]:
         return text_answer([f"Tables_in_{database}", "Table_type"], [(name, "BASE TABLE") for name in names])
     return text_answer([f"Tables_in_{database}"], [(name,) for name in names])
@@ -101,21 +113,31 @@ def _full_column(table: Table, column: Column) -> tuple[str | None, ...]:
 
 
 def create_statement(table: Table) -> str:
-    """The CREATE TABLE statement that makes such a table."""
+    """The CREATE TABLE statement that makes such a table, in the server's form (wire contract 10.8)."""
     lines = ",\n".join("  " + _column_clause(column) for column in table.columns)
     keys = ", ".join(f"`{key}`" for key in table.keys)
-    parts = [f"CREATE TABLE `{table.name}` (\n{lines}\n) ENGINE=OLAP", f"{table.model.clause}({keys})"]
+    parts = [f"CREATE TABLE `{table.name}` (\n{lines}\n) ENGINE=OLAP ", f"{table.model.clause}({keys})"]
     if table.comment:
         parts.append(f'COMMENT "{table.comment}"')
-    parts += [clause for clause in (table.partition_by, table.distributed_by) if clause]
-    if table.properties:
-        listed = ",\n".join(f'"{name}" = "{value}"' for name, value in table.properties.items())
-        parts.append(f"PROPERTIES (\n{listed}\n)")
+    parts += [clause for clause in (table.partition_by, _distribution(table.distributed_by)) if clause]
+    listed = ",\n".join(f'"{name}" = "{value}"' for name, value in sorted(table.properties.items()))
+    parts.append(f"PROPERTIES (\n{listed}\n)")
     return "\n".join(parts) + ";"
 
 
+def _distribution(clause: str) -> str:
+    """`HASH(`; with a blank after the number of buckets, if one is given."""
+    text = re.sub(r"(?i)\bHASH \(", "HASH(", clause)
+    text = re.sub(r"(?<=\()[^)]*(?=\))", lambda found: ", ".join(map(_quoted, found[0].split(","))), text)
+    return text + " " if re.search(r"(?i)\bBUCKETS\b", text) else text
+
+
+def _quoted(name: str) -> str:
+    return f"`{_bare(name)}`"
+
+
 def _column_clause(column: Column) -> str:
-    kind = f"{column.type.text} {column.aggregate}".strip()
+    kind = f"{column.type.ddl} {column.aggregate}".strip()
     clause = f"`{column.name}` {kind} {'NULL' if column.nullable else 'NOT NULL'}"
     if column.default and column.default.counts:
         clause += f" {column.default.text}"
@@ -125,7 +147,12 @@ def _column_clause(column: Column) -> str:
 
 
 def _create_table(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
-    table = _named_table(store, session, match)
+    try:
+        table = _named_table(store, session, match)
+    except CatalogError as error:
+        raise SqlError(analyzing_error(error.as_target)) from error
+    if not session.rights.sees(table.database, table.name):
+        session.rights.require_table("ANY", table.database, table.name)
     return text_answer(["Table", "Create Table"], [(table.name, create_statement(table))])
 
 
@@ -136,73 +163,85 @@ def _create_database(store: Store, _session: QuerySession, match: re.Match[str])
 
 
 def _variables(_store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
-    shown = {name: value for name, value in session.variables.items() if name != LOCK_DATABASE}
+    shown = {name: value for name, value in session.variables.items() if name not in HIDDEN_VARIABLES}
     rows = [(name, value) for name, value in sorted(shown.items()) if _matches(name, match["like"])]
     return text_answer(["Variable_name", "Value"], rows)
 
 
+_FRONTEND_COLUMNS = (
+    *("Id", "Name", "IP", "EditLogPort", "HttpPort", "QueryPort", "RpcPort", "Role", "ClusterId", "Join", "Alive"),
+    *("ReplayedJournalId", "LastHeartbeat", "IsHelper", "ErrMsg", "StartTime", "Version"),
+)
+_BACKEND_COLUMNS = (
+    *("BackendId", "IP", "HeartbeatPort", "BePort", "HttpPort", "BrpcPort", "LastStartTime", "LastHeartbeat", "Alive"),
+    *("SystemDecommissioned", "ClusterDecommissioned", "TabletNum", "DataUsedCapacity", "AvailCapacity"),
+    *("TotalCapacity", "UsedPct", "MaxDiskUsedPct", "ErrMsg", "Version", "Status", "DataTotalCapacity", "DataUsedPct"),
+    *("CpuCores", "MemLimit", "NumRunningQueries", "MemUsedPct", "CpuUsedPct", "DataCacheMetrics", "Location"),
+    "StatusCode",
+)
+
+
+def _time_of_heartbeat() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
 def _frontends(_store: Store, session: QuerySession, _match: re.Match[str]) -> Answer:
-    front = session.frontend
-    names = [
-        "Id",
-        "Name",
-        "IP",
-        "EditLogPort",
-        "HttpPort",
-        "QueryPort",
-        "RpcPort",
-        "Role",
-        "ClusterId",
-        "Join",
-        "Alive",
-        "ErrMsg",
-        "Version",
-    ]
+    session.rights.require_system("OPERATE", "NODE")
+    front, now = session.frontend, _time_of_heartbeat()
     rows = []
     for number, one in enumerate(sorted((front, *front.peers), key=lambda one: one.query_port), 1):
+        ports = (9010, one.http_port, one.query_port, 9020)
         role = "LEADER" if one.leader else "FOLLOWER"
-        row = (number, f"fe{number}", one.host, 9010, one.http_port, one.query_port, 9020, role, 1, "true", "true", "")
-        rows.append((*row, session.version))
-    return text_answer(names, rows)
+        alive = ("true", "true", 1, now, "true", "", now)
+        rows.append((number, f"fe{number}", one.host, *ports, role, 1, *alive, session.version))
+    return text_answer(_FRONTEND_COLUMNS, rows)
 
 
-def _backends(_store: Store, session: QuerySession, _match: re.Match[str]) -> Answer:
-    front = session.frontend
-    names = [
-        "BackendId",
-        "IP",
-        "HeartbeatPort",
-        "BePort",
-        "HttpPort",
-        "BrpcPort",
-        "Alive",
-        "SystemDecommissioned",
-        "ErrMsg",
-        "Version",
-    ]
+def _backends(store: Store, session: QuerySession, _match: re.Match[str]) -> Answer:
+    session.rights.require_system("OPERATE", "NODE")
+    front, now = session.frontend, _time_of_heartbeat()
+    space = ("0.000B", "1.000 GB", "1.000 GB", "0.00 %", "0.00 %")
+    use = ("1.000 GB", "0.00 %", 1, "1.000GB", 0, "0.00 %", "0.0 %", "N/A", "", "OK")
+    alive = (now, now, "true", "false", "false", len(store.registry.tables()))
     rows = [
-        (number, front.host, 9050, 9060, port, 8060, "true", "false", "", session.version)
+        (number, front.host, 9050, 9060, port, 8060, *alive, *space, "", session.version, "{}", *use)
         for number, port in enumerate(front.be_http_ports, 10001)
     ]
-    return text_answer(names, rows)
+    return text_answer(_BACKEND_COLUMNS, rows)
+
+
+def _compute_nodes(_store: Store, session: QuerySession, _match: re.Match[str]) -> Answer:
+    """None: it is no cluster of compute nodes."""
+    session.rights.require_system("OPERATE", "NODE")
+    return text_answer(["ComputeNodeId", "IP", "HttpPort", "Alive", "Version"], [])
 
 
 def _grants(_store: Store, session: QuerySession, _match: re.Match[str]) -> Answer:
-    """The one user may do everything."""
+    """Those of the user who asks; the first one may do everything."""
     user = f"'{session.user}'@'%'"
-    return text_answer(["UserIdentity", "Catalog", "Grants"], [(user, None, f"GRANT 'root' TO {user}")])
+    grants = session.users.grants(session.user)
+    rows: list[tuple[str, str | None, str]] = [(user, None, f"GRANT 'root' TO {user}")]
+    if grants is not None:
+        listed = ((", ".join(sorted(what)), where) for where, what in grants.items())
+        rows = [(user, "default_catalog", f"GRANT {what} ON {where} TO USER {user}") for what, where in listed]
+    return text_answer(["UserIdentity", "Catalog", "Grants"], rows)
 
 
 def _config(_store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
+    session.rights.require_system("OPERATE")
     names = ["Key", "AliasNames", "Value", "Type", "IsMutable", "Comment"]
-    chosen = [(key, value) for key, value in session.frontend.config.items() if _matches(key, match["like"])]
-    return text_answer(names, [(key, "[]", value, type(value).__name__, "true", "") for key, value in chosen])
+    rows = [
+        (key, "[]", value, kind, "true" if mutable else "false", "")
+        for key, (value, kind, mutable) in sorted(session.frontend.config.items())
+        if _matches(key, match["like"])
+    ]
+    return text_answer(names, rows)
 
 
 def _transaction(store: Store, _session: QuerySession, match: re.Match[str]) -> Answer:
     found = [record for record in store.transactions() if record.txn_id == int(match["id"])]
     if not found:
-        raise SqlError(f"transaction with id {match['id']} does not exist", UNKNOWN_TABLE)
+        raise SqlError(analyzing_error(f"transaction with id {match['id']} does not exist"))
     names = ["TransactionId", "Label", "TransactionStatus", "FinishTime"]
     return text_answer(names, [(record.txn_id, record.label, record.state, record.finished_at) for record in found])
 
@@ -215,8 +254,9 @@ _PROC_COLUMNS = (
 _PROC_ROWS = 2_000
 
 
-def _proc_transactions(store: Store, _session: QuerySession, match: re.Match[str]) -> Answer:
+def _proc_transactions(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
     """SHOW PROC '/transactions/<database>/finished' and `running`, the newest first (wire contract 6.5)."""
+    session.rights.require_system("OPERATE")
     database = _bare(match["database"])
     store.registry.check_database(database)
     finished = match["kind"].lower() == "finished"
@@ -244,6 +284,7 @@ _HANDLERS: list[tuple[re.Pattern[str], Handler]] = [
         (rf"SHOW\s+(?:GLOBAL\s+|SESSION\s+)?VARIABLES{_LIKE}", _variables),
         (r"SHOW\s+FRONTENDS", _frontends),
         (r"SHOW\s+BACKENDS", _backends),
+        (r"SHOW\s+COMPUTE\s+NODES", _compute_nodes),
         (r"SHOW\s+GRANTS(?:\s+FOR\s+.+)?", _grants),
         (rf"ADMIN\s+SHOW\s+FRONTEND\s+CONFIG{_LIKE}", _config),
         (
@@ -251,6 +292,7 @@ _HANDLERS: list[tuple[re.Pattern[str], Handler]] = [
             _proc_transactions,
         ),
         (rf"SHOW\s+TRANSACTION{_FROM}\s+WHERE\s+ID\s*=\s*(?P<id>\d+)", _transaction),
-        (r"SHOW\s+(?:WARNINGS|ERRORS|(?:GLOBAL\s+|SESSION\s+)?STATUS|COMPUTE\s+NODES)\b.*", _nothing),
+        (rf"SHOW\s+ALTER\s+TABLE\s+COLUMN{_FROM}(?:\s.*)?", _nothing),
+        (r"SHOW\s+(?:WARNINGS|ERRORS|(?:GLOBAL\s+|SESSION\s+)?STATUS)\b.*", _nothing),
     )
 ]

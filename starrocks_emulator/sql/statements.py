@@ -19,11 +19,20 @@ from sqlglot.errors import SqlglotError
 
 from starrocks_emulator.sql import changes, definitions
 from starrocks_emulator.sql.ddl import Dialect
-from starrocks_emulator.sql.session import FORWARD_MODE, UNKNOWN_ERROR, Answer, QuerySession, SqlError
+from starrocks_emulator.sql.session import (
+    DENIED,
+    FORWARD_MODE,
+    UNKNOWN_ERROR,
+    Answer,
+    QuerySession,
+    SqlError,
+    analyzing_error,
+)
 from starrocks_emulator.sql.show import is_show, show
 from starrocks_emulator.sql.translate import INFORMATION_SCHEMA, duckdb_sql, with_names
 from starrocks_emulator.tables.catalog import CatalogError
 from starrocks_emulator.tables.sets import KEPT_AS
+from starrocks_emulator.users import Denied, UserError, is_about_users
 
 if TYPE_CHECKING:
     from starrocks_emulator.tables.store import Store
@@ -56,22 +65,25 @@ logging.getLogger("sqlglot").setLevel(logging.ERROR)
 def run(store: Store, session: QuerySession, sql: str) -> Answer:
     """Run all statements of `sql`; raises SqlError."""
     try:
+        if is_about_users(sql):
+            session.users.run(sql)
+            return Answer()
         if is_show(sql):
             return show(store, session, sql)
         answer = Answer()
         for tree in parse(sql):
             answer = _run_one(store, session, tree)
     except CatalogError as error:
-        raise SqlError(_analyzing(error.message), error.code) from error
+        raise SqlError(analyzing_error(error.message), error.code) from error
+    except Denied as error:
+        raise SqlError(str(error), DENIED) from error
+    except UserError as error:
+        raise SqlError(analyzing_error(str(error))) from error
     except _USER_FAULTS as error:
-        raise SqlError(_analyzing(str(error).splitlines()[0])) from error
+        raise SqlError(analyzing_error(str(error).splitlines()[0])) from error
     except duckdb.Error as error:
         raise SqlError(str(error).splitlines()[0], UNKNOWN_ERROR) from error
     return answer
-
-
-def _analyzing(message: str) -> str:
-    return f"Getting analyzing error. Detail message: {message}"
 
 
 def parse(sql: str) -> tuple[exp.Expr, ...]:
@@ -87,8 +99,29 @@ def _parse(sql: str) -> tuple[exp.Expr, ...]:
         place = getattr(error, "errors", None)
         where = f" at line {place[0]['line']}, column {place[0]['col']}" if place and place[0].get("line") else ""
         raise SqlError(f"Getting syntax error{where}. Detail message: the statement cannot be parsed.") from error
-    found = (tree for tree in trees if tree is not None and not isinstance(tree, exp.Semicolon))
+    found = [tree for tree in trees if tree is not None and not isinstance(tree, exp.Semicolon)]
+    for tree in found:
+        _refuse_reserved(tree)
     return tuple(with_names(tree) if isinstance(tree, exp.Query) else tree for tree in found)
+
+
+_RESERVED = frozenset(
+    (
+        *("CUME_DIST", "DENSE_RANK", "FIRST_VALUE", "LAG", "LAST_VALUE", "LEAD", "NTILE", "PERCENT_RANK", "RANK"),
+        "ROW_NUMBER",
+    )
+)
+"""Window functions, whose names StarRocks reserves (wire contract 10.13)."""
+
+
+def _refuse_reserved(tree: exp.Expr) -> None:
+    """Refuse a reserved word that is used as a name without back-quotes; raises SqlError."""
+    for name in tree.find_all(exp.Identifier):
+        if not name.quoted and name.name.upper() in _RESERVED:
+            raise SqlError(
+                f"Getting syntax error. Detail message: Unexpected input after the reserved word '{name.name}', the "
+                "most similar input is {'('}."
+            )
 
 
 def _run_one(store: Store, session: QuerySession, tree: exp.Expr) -> Answer:
@@ -110,7 +143,7 @@ def _run_one(store: Store, session: QuerySession, tree: exp.Expr) -> Answer:
         return Answer()
     if isinstance(tree, (exp.Transaction, exp.Commit, exp.Rollback)):
         return Answer()
-    raise SqlError(_analyzing("this statement cannot be served by the stand-in."))
+    raise SqlError(analyzing_error("this statement cannot be served by the stand-in."))
 
 
 def _select(store: Store, session: QuerySession, tree: exp.Query) -> Answer:
@@ -169,7 +202,8 @@ class LaggingStore:
     def query(self, sql: str, session: QuerySession) -> Answer:
         """As `statements.run` on the leader's store; SELECT sees the old state."""
         forwarded = session.variables[FORWARD_MODE].lower() == "leader"
-        reading = not forwarded and not is_show(sql) and all(isinstance(tree, exp.Query) for tree in parse(sql))
+        own = is_show(sql) or is_about_users(sql)
+        reading = not forwarded and not own and all(isinstance(tree, exp.Query) for tree in parse(sql))
         return run(cast(Store, self), session, sql) if reading else run(self._leader, session, sql)
 
     def catch_up(self) -> None:

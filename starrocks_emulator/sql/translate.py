@@ -9,8 +9,8 @@ import duckdb
 from sqlglot import exp
 
 from starrocks_emulator.sql import information_schema
-from starrocks_emulator.sql.session import NO_DATABASE, QuerySession, SqlError
-from starrocks_emulator.tables.catalog import UNKNOWN_TABLE, Table
+from starrocks_emulator.sql.session import NO_DATABASE, SYNTAX, QuerySession, SqlError, analyzing_error
+from starrocks_emulator.tables.catalog import UNKNOWN_TABLE, CatalogError, Table
 from starrocks_emulator.tables.sets import COUNTED_BY
 
 if TYPE_CHECKING:
@@ -22,8 +22,18 @@ INFORMATION_SCHEMA = "information_schema"
 def table_of(store: Store, session: QuerySession, node: exp.Expr | None) -> Table:
     """The stored table that a parsed name means; raises SqlError or CatalogError."""
     if not isinstance(node, exp.Table):
-        raise SqlError("Getting analyzing error. Detail message: a table name is expected.")
+        raise SqlError(analyzing_error("a table name is expected"))
     return store.registry.table(database_of(session, node), node.name)
+
+
+def target_of(store: Store, session: QuerySession, node: exp.Expr | None, privilege: str) -> Table:
+    """The table that a statement changes; raises SqlError, Denied or CatalogError."""
+    try:
+        table = table_of(store, session, node)
+    except CatalogError as error:
+        raise SqlError(analyzing_error(error.as_target), SYNTAX if error.table else error.code) from error
+    session.rights.require_table(privilege, table.database, table.name)
+    return table
 
 
 def database_of(session: QuerySession, node: exp.Table) -> str:
@@ -104,14 +114,15 @@ def _located(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnect
     located.set("catalog", None)
     if database.lower() == INFORMATION_SCHEMA:
         name = node.name.lower()
-        rows = information_schema.relation(store, name)
+        rows = information_schema.relation(store, name, session.rights)
         if rows is None:
-            raise SqlError(f"Unknown table '{INFORMATION_SCHEMA}.{name}'", UNKNOWN_TABLE)
+            raise SqlError(analyzing_error(f"Unknown table '{INFORMATION_SCHEMA}.{name}'"), UNKNOWN_TABLE)
         cursor.register(f"{INFORMATION_SCHEMA}_{name}", rows)
         located.set("db", None)
         located.set("this", exp.to_identifier(f"{INFORMATION_SCHEMA}_{name}", quoted=True))
     else:
         table = store.registry.table(database, node.name)
+        session.rights.require_table("SELECT", table.database, table.name)
         located.set("db", exp.to_identifier(f"db_{table.database}", quoted=True))
         located.set("this", exp.to_identifier(table.name, quoted=True))
     if not node.alias:
@@ -120,8 +131,16 @@ def _located(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnect
 
 
 def _now() -> exp.Expr:
-    """A DATETIME, which has no zone."""
-    return exp.cast(exp.CurrentTimestamp(), "timestamp")
+    """A DATETIME, which has no zone, in whole seconds."""
+    return _seconds(exp.cast(exp.CurrentTimestamp(), "timestamp"))
+
+
+def _now_in_utc() -> exp.Expr:
+    return _seconds(exp.AtTimeZone(this=exp.CurrentTimestamp(), zone=exp.Literal.string("UTC")))
+
+
+def _seconds(moment: exp.Expr) -> exp.Expr:
+    return exp.Anonymous(this="date_trunc", expressions=[exp.Literal.string("second"), moment])
 
 
 def _functions(session: QuerySession) -> dict[str, Callable[[], exp.Expr]]:
@@ -140,6 +159,7 @@ def _functions(session: QuerySession) -> dict[str, Callable[[], exp.Expr]]:
         "CURRENT_USER": text(user),
         "SESSION_USER": text(user),
         "NOW": _now,
+        "UTC_TIMESTAMP": _now_in_utc,
         "LOCALTIMESTAMP": _now,
         "CONNECTION_ID": lambda: exp.Literal.number(session.connection_id),
     }

@@ -12,7 +12,7 @@ import duckdb
 
 from starrocks_emulator.tables.types import ColumnType
 
-UNKNOWN_DATABASE, DATABASE_EXISTS, TABLE_EXISTS, UNKNOWN_TABLE = 1049, 1007, 1050, 5502
+UNKNOWN_DATABASE, DATABASE_EXISTS, TABLE_EXISTS, UNKNOWN_TABLE = 5501, 1007, 1050, 5502
 RESERVED_DATABASES = frozenset({"information_schema", "_statistics_", "sys"})
 
 
@@ -20,12 +20,18 @@ AUTO_INCREMENT = "AUTO_INCREMENT"
 
 
 class CatalogError(Exception):
-    """A statement that the catalog refuses; `code` is the MySQL error code."""
+    """A statement that the catalog refuses; `code` is the MySQL error code, `table` the one that does not exist."""
 
-    def __init__(self, message: str, code: int = 1064) -> None:
+    def __init__(self, message: str, code: int = 1064, table: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.code = code
+        self.table = table
+
+    @property
+    def as_target(self) -> str:
+        """The message to a statement that would change the table, which names it alone."""
+        return f"Table {self.table} is not found" if self.table else self.message
 
 
 class Model(Enum):
@@ -204,7 +210,7 @@ class Registry:
         self.check_database(database)
         table = self.find(database, name)
         if table is None:
-            raise CatalogError(f"Unknown table '{database}.{name}'", UNKNOWN_TABLE)
+            raise CatalogError(f"Unknown table '{database}.{name}'", UNKNOWN_TABLE, name)
         return table
 
     def check_database(self, database: str) -> None:

@@ -6,6 +6,7 @@ into NULL when the text does not fit; the judge decides what a NULL means (wire 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -17,6 +18,8 @@ VARBINARY_BYTES = 1048576
 
 _INTEGERS = {"TINYINT": "TINYINT", "SMALLINT": "SMALLINT", "INT": "INTEGER", "BIGINT": "BIGINT", "LARGEINT": "HUGEINT"}
 _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19, "LARGEINT": 39}
+_WIDTHS = {"tinyint": 4, "smallint": 6, "int": 11, "bigint": 20, "largeint": 40}
+_WHOLE = re.compile(r"(?<=[<, ])(?:tinyint|smallint|int|bigint|largeint)(?=[>,])")
 _FLOATS = {"FLOAT": "FLOAT", "DOUBLE": "DOUBLE"}
 _NESTED = {"ARRAY", "MAP", "STRUCT"}
 _FIXED_DECIMALS = {"DECIMAL32": 9, "DECIMAL64": 18, "DECIMAL128": 38}
@@ -40,6 +43,19 @@ class ColumnType:
     length: int | None = None
     precision: int | None = None
     scale: int | None = None
+
+    @property
+    def ddl(self) -> str:
+        """How SHOW CREATE TABLE writes it: numbers with their widths for display, as in MySQL."""
+        if self.name in _NESTED:
+            return _WHOLE.sub(lambda found: f"{found[0]}({_WIDTHS[found[0]]})", self.text)
+        return f"{self.text}({_WIDTHS[self.text]})" if self.text in _WIDTHS else self.text
+
+    @property
+    def column_type(self) -> str:
+        """`COLUMN_TYPE` of information_schema.columns."""
+        special = {"LARGEINT": "bigint(20) unsigned", "BOOLEAN": "tinyint(1)", "VARBINARY": f"varbinary({self.length})"}
+        return special.get(self.name, self.ddl)
 
     @property
     def duckdb(self) -> str:

@@ -26,12 +26,17 @@ from starrocks_emulator.transactions.messages import (
     Request,
     Thrown,
     TransactionParameters,
+    cancelled_task,
+    failed_answer,
     label_already_exists,
     load_state,
     ok,
     plain_failed,
     plain_ok,
 )
+
+DEFAULT_WAREHOUSE = "default_warehouse"
+"""The one warehouse that there is."""
 
 
 class Frontend:
@@ -43,6 +48,9 @@ class Frontend:
 
     def begin(self, parameters: TransactionParameters) -> Body:
         memory, label, database = self._memory, parameters.label, parameters.database
+        if parameters.warehouse not in ("", DEFAULT_WAREHOUSE):
+            told = f"Warehouse name: {parameters.warehouse} not exist."
+            raise Thrown(told, "com.starrocks.common.ErrorReportException")
         if not memory.storage.has_database(database):
             raise Thrown(f"Database[{database}] does not exist")
         txn_id = memory.storage.next_txn_id()
@@ -84,9 +92,7 @@ class Frontend:
             self._abort_after(task, error)
             raise
         except PlanRejected as rejected:
-            thrown = Thrown(rejected.message, rejected.java_class)
-            self._abort_after(task, thrown)
-            raise thrown from rejected
+            return self._unplanned(task, parameters.table, rejected)
 
     def _route(
         self, task: Task, parameters: TransactionParameters, request: Request, running_limit: bool
@@ -97,9 +103,13 @@ class Frontend:
         if parameters.database != task.database:
             raise Thrown(f"Request database {parameters.database} not equal transaction database {task.database}")
         if not table:
-            raise Thrown("null", "java.lang.NullPointerException")
+            missing = 'Cannot invoke "Object.hashCode()" because "key" is null'
+            raise Thrown(missing, "java.lang.NullPointerException")
         if table in task.tables:
             return _backend_of(task, table)
+        if not memory.storage.has_table(task.database, table):
+            told = f"Failed to find table {table} in db {task.database}"
+            raise Thrown(told, "com.starrocks.common.MetaNotFoundException")
         plan = memory.storage.plan(task.database, table, request.headers)
         with memory.lock:
             refused = refusal(task, task.label, Operation.LOAD)
@@ -113,6 +123,20 @@ class Frontend:
                 backend.open(LoadContext(task.label, task.database, table, task.txn_id, properties, plan))
                 task.tables[table] = TableLoad(next(memory.ids), table, backend, memory.clock.wall())
             return _backend_of(task, table)
+
+    def _unplanned(self, task: Task, table: str, rejected: PlanRejected) -> Body:
+        """A first load without a plan: the task is CANCELLED, and its table is listed so (wire contract 2.2, 4.7)."""
+        memory, begun = self._memory, self._memory.clock.wall()
+        load = TableLoad(next(memory.ids), table, next(self._turns), begun)
+        message = cancelled_task(load.job_id, task.label, rejected.message)
+        load.error = f"LOAD exception: {message}"
+        with memory.lock:
+            refused = refusal(task, task.label, Operation.LOAD)
+            if refused is not None:
+                return refused
+            task.tables.setdefault(table, load)
+            memory.abort(task, load.error, message)
+        return {**failed_answer(message), "Cancelled time": -int(begun * 1000)}
 
     def _abort_after(self, task: Task, error: Thrown) -> None:
         with self._memory.lock:
@@ -150,11 +174,13 @@ class Frontend:
         with memory.lock:
             memory.sweep()
             entry = memory.history.of_label(database, label)
-            return load_state("UNKNOWN", "") if entry is None else load_state(entry.state.value, entry.reason)
+            return load_state("UNKNOWN", None) if entry is None else load_state(entry.state.value, entry.reason)
 
     def cancel(self, database: str, label: str) -> Body:
         """Cancel a registered transaction that is still PREPARE (wire contract 6)."""
         memory = self._memory
+        if not label:
+            return plain_failed("No label selected.")
         with memory.lock:
             entry = memory.history.of_label(database, label)
             if entry is None:

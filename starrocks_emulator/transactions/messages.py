@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hmac
 import json
 import re
 import time
@@ -13,7 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from starrocks_emulator.users import Users
+
 STARROCKS_EXCEPTION = "com.starrocks.common.StarRocksException"
+DDL_EXCEPTION = "com.starrocks.common.DdlException"
 Body = dict[str, Any]
 
 LOAD_PROPERTIES = frozenset(
@@ -65,10 +67,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """User and password that the server knows."""
+    """The users and passwords that the server knows."""
 
-    user: str
-    password: str
+    users: Users
 
     def objection(self, request: Request) -> str | None:
         """Why the request is not let in (the 401 message of wire contract 7.2), or None."""
@@ -79,10 +80,7 @@ class Credentials:
             user, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
             return "Need auth information."
-        known = hmac.compare_digest(user.encode(), self.user.encode())
-        if known & hmac.compare_digest(password.encode(), self.password.encode()):
-            return None
-        return f"Access denied for {user}@{request.peer}"
+        return None if self.users.knows(user, password) else f"Access denied for {user}@{request.peer}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +92,7 @@ class TransactionParameters:
     table: str
     multi: bool
     timeout: float | None
+    warehouse: str = ""
 
 
 def transaction_parameters(request: Request) -> TransactionParameters:
@@ -106,7 +105,7 @@ def transaction_parameters(request: Request) -> TransactionParameters:
         raise Thrown("Empty label.")
     multi = request.header("transaction_type").lower() == "multi" or _source_type(request) == _MULTI_STREAMING_SOURCE
     timeout, _ = _seconds(request, "timeout"), _seconds(request, "prepared_timeout")
-    return TransactionParameters(database, label, request.header("table"), multi, timeout)
+    return TransactionParameters(database, label, request.header("table"), multi, timeout, request.header("warehouse"))
 
 
 def _source_type(request: Request) -> int | None:
@@ -176,7 +175,7 @@ def committed_answer(label: str, txn_id: int) -> Body:
 
 
 def cancelled_task(task_id: int, label: str, cause: str) -> str:
-    """The message of a failed commit (wire contract 2.2)."""
+    """The message of a failed commit, and of a load that cannot be planned (wire contract 2.2)."""
     return f"STREAM_LOAD_TASK:{task_id}, label{{{label}}}, error_msg{{cancel stream task for exception: {cause}}}"
 
 
@@ -268,9 +267,9 @@ def stream_load_answer(
     }
 
 
-def load_state(state: str, reason: str) -> Body:
-    """The answer of get_load_state for any label (wire contract 6)."""
-    return {"state": state, "reason": reason, "status": "OK", "code": "0", "msg": "Success", "message": "OK"}
+def load_state(state: str, reason: str | None) -> Body:
+    """The answer of get_load_state for any label; without a transaction there is no `reason` (wire contract 6.1)."""
+    return {"state": state, **({} if reason is None else {"reason": reason}), **plain_ok()}
 
 
 def plain_ok() -> Body:
@@ -295,18 +294,32 @@ def single_line(body: Mapping[str, Any], status: int = 200) -> Response:
 
 
 def unauthorized(message: str) -> Response:
-    answer = _json(401, plain_failed(message), indent=None)
+    answer = _outside_of_operations(401, message)
     return Response(401, answer.body, {**answer.headers, "WWW-Authenticate": 'Basic realm=""'})
 
 
+def not_implemented() -> Response:
+    """A frontend's answer to an unknown path that is posted to (wire contract 7.2)."""
+    return _outside_of_operations(501, "Not implemented")
+
+
 def redirect(location: str) -> Response:
-    return Response(307, b"", {"Location": location})
+    return Response(307, b"", {"Location": location, **_HTML})
 
 
 def not_found() -> Response:
-    return Response(404, b"Not Found", {"Content-Type": "text/plain; charset=UTF-8"})
+    """The page that a frontend has for paths and methods that it does not serve (wire contract 7.2)."""
+    return Response(404, b"<!DOCTYPE html><html><head><title>Not found</title></head><body></body></html>", _HTML)
+
+
+_HTML = {"Content-Type": "text/html"}
+
+
+def _outside_of_operations(status: int, message: str) -> Response:
+    return Response(status, _json(status, plain_failed(message), indent=None).body, _HTML)
 
 
 def _json(status: int, body: Mapping[str, Any], indent: int | None) -> Response:
-    data = json.dumps(body, indent=indent, ensure_ascii=False).encode()
+    separators = None if indent else (",", ":")
+    data = json.dumps(body, indent=indent, separators=separators, ensure_ascii=False).encode()
     return Response(status, data, {"Content-Type": "application/json; charset=UTF-8"})

@@ -146,7 +146,7 @@ def select_rows(database: str, job: str, partition: str, position: int) -> Sql:
     """Query for the rows of one source transaction in load order; see `read_rows`."""
     sql = f"SELECT id, table_name, content, load_columns FROM {_qualified_table(database)}"
     where, parameters = _where_clause(job, partition, position)
-    return f"{sql}{where} ORDER BY table_name, row_number", parameters
+    return f"{sql}{where} ORDER BY table_name, `row_number`", parameters
 
 
 def read_rows(rows: Sequence[Sequence[object]]) -> list[DeadLetterRow]:

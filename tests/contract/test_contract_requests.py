@@ -11,11 +11,24 @@ PREFIX = "class com.starrocks.common.StarRocksException: "
 ONE_ROW = b'{"id": 1, "v": "a"}'
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT"])
 @pytest.mark.parametrize("operation", ["begin", "BEGIN", "Begin"])
-def test_an_operation_is_case_insensitive_and_takes_post_and_put(client: Client, method: str, operation: str) -> None:
+def test_an_operation_is_case_insensitive(client: Client, operation: str) -> None:
     """Wire contract 1.1."""
-    assert client.op(operation, fresh("l"), method=method).ok
+    assert client.op(operation, fresh("l")).ok
+
+
+@pytest.mark.parametrize("operation", ["begin", "prepare", "commit", "rollback"])
+def test_only_loads_may_be_put(client: Client, operation: str) -> None:
+    """Wire contract 1.1."""
+    reply = client.op(operation, fresh("l"), method="PUT")
+    assert (reply.code, reply.status) == (200, "FAILED")
+    assert reply.message == "class com.starrocks.common.DdlException: Invalid request"
+
+
+def test_no_operation_is_a_get(client: Client) -> None:
+    """Wire contract 1.1."""
+    reply = client.send("GET", client.url("begin"), client.headers(fresh("l")))
+    assert (reply.code, reply.headers["content-type"]) == (404, "text/html")
 
 
 def test_an_unknown_operation_fails_with_the_java_class(client: Client) -> None:
@@ -53,6 +66,27 @@ def test_source_type_12_is_an_alias_of_multi(client: Client) -> None:
     assert reply.json == {"Status": "OK", "Message": ""}
 
 
+@pytest.mark.parametrize("seconds", ["0", "-5", "999999999"])
+def test_begin_takes_any_number_of_seconds(client: Client, seconds: str) -> None:
+    """Wire contract 4.12."""
+    assert client.op("begin", fresh("l"), timeout=seconds).ok
+
+
+def test_an_unknown_warehouse_fails_before_the_database_is_looked_up(client: Client) -> None:
+    """Wire contract 1.1, 4.14."""
+    reply = client.op("begin", fresh("l"), warehouse="nowhere", db="no_such_db")
+    assert reply.status == "FAILED"
+    assert reply.message == "class com.starrocks.common.ErrorReportException: Warehouse name: nowhere not exist."
+
+
+def test_a_frontend_says_what_its_answers_are(client: Client) -> None:
+    """Wire contract 2.1: content types."""
+    label, table = client.begin(), client.table()
+    answers = (client.load_state(label), client.probe(label, table), client.rollback(label))
+    json, html = "application/json; charset=UTF-8", "text/html"
+    assert [answer.headers["content-type"] for answer in answers] == [json, html, json]
+
+
 def test_a_timeout_that_is_no_number_fails(client: Client) -> None:
     """Wire contract 1.1."""
     reply = client.op("begin", fresh("l"), timeout="soon")
@@ -65,7 +99,8 @@ def test_a_body_on_a_bodiless_operation_is_malformed(client: Client, operation: 
     """Wire contract 1.1: it is read as the tablets of a bypass write."""
     label = fresh("l")
     reply = client.op(operation, label, data=b"not json")
-    assert (reply.status, reply.message) == ("FAILED", f"{PREFIX}Malformed json tablets, label is {label}")
+    java = "class com.starrocks.common.StarRocksHttpException: "
+    assert (reply.status, reply.message) == ("FAILED", f"{java}Malformed json tablets, label is {label}")
 
 
 def test_a_blank_body_is_no_body(client: Client) -> None:
@@ -82,6 +117,7 @@ def test_wrong_credentials_are_answered_401(client: Client, credentials: tuple[s
     assert reply.json["status"] == "FAILED"
     assert reply.json["msg"] == reply.json["message"]
     assert reply.json["msg"].startswith(f"Access denied for {credentials[0]}@")
+    assert reply.headers["content-type"] == "text/html"
 
 
 def test_no_credentials_are_answered_401(client: Client) -> None:
@@ -103,9 +139,11 @@ def test_the_backend_asks_for_no_credentials(client: Client) -> None:
         assert connection.read_json()["Status"] == "OK"
 
 
-def test_an_unknown_path_is_404(client: Client) -> None:
-    """Wire contract 7.2."""
-    assert client.send("GET", f"{client.server.load_url}/api/nothing/here").code == 404
+@pytest.mark.parametrize(("method", "code", "said"), [("GET", 404, None), ("POST", 501, "Not implemented")])
+def test_an_unknown_path_is_404_or_501(client: Client, method: str, code: int, said: str | None) -> None:
+    """Wire contract 7.2: HTML for a GET, the form of 6.1 for a POST."""
+    reply = client.send(method, f"{client.server.load_url}/api/nopath")
+    assert (reply.code, reply.json.get("msg"), reply.headers["content-type"]) == (code, said, "text/html")
 
 
 def test_a_load_is_redirected_to_a_backend_without_credentials_in_the_url(client: Client) -> None:

@@ -65,7 +65,8 @@ def stream(client: Client, table: str, body: bytes = ROW, **more: str) -> Reply:
 def test_operations_on_one_table_go_to_a_backend(client: Client, table: str, operation: str) -> None:
     """Wire contract 1.2."""
     label = fresh("s") if operation == "begin" else begun(client, table)
-    reply = client.send("PUT", client.url(operation), headers(client, label, table=table))
+    method = "PUT" if operation == "load" else "POST"
+    reply = client.send(method, client.url(operation), headers(client, label, table=table))
     assert reply.code == 307
     assert reply.location.endswith(f"/api/transaction/{operation}")
 

@@ -69,8 +69,40 @@ def test_an_unknown_table_aborts_the_transaction(client: Client) -> None:
 def test_a_load_without_a_table_aborts_the_transaction(client: Client) -> None:
     """Wire contract 4.3."""
     label = client.begin()
-    assert client.send("PUT", client.url("load"), client.headers(label), b"").status == "FAILED"
+    reply = client.send("PUT", client.url("load"), client.headers(label), b"")
+    assert (reply.status, reply.message.partition(":")[0]) == ("FAILED", "class java.lang.NullPointerException")
     assert client.commit(label).status == "FAILED"
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ({"format": "parquet"}, "Unknown data format parquet"),
+        ({"columns": "id,other"}, "Column has no default value. column: n"),
+        ({"columns": "n", "partial_update": "true"}, "key column id not in partial update columns"),
+    ],
+    ids=["unknown format", "NOT NULL column left out", "partial update without its key"],
+)
+def test_a_load_without_a_plan_cancels_the_transaction_and_says_why(
+    client: Client, headers: dict[str, str], reason: str
+) -> None:
+    """Wire contract 2.2, 4.7, 4.8: whatever other tables were loaded, and in every later answer to a load."""
+    label, known, table = client.begin(), client.table(), client.table("id INT NOT NULL, n INT NOT NULL")
+    client.loaded(label, known, ONE_ROW)
+    refused = client.probe(label, table, **{"format": "json", **headers})
+    told = f"label{{{label}}}, error_msg{{cancel stream task for exception: {reason}}}"
+    assert refused.status == "FAILED"
+    assert refused.message.partition(", ")[2] == told
+    assert int(refused.json["Cancelled time"]) < 0
+    assert client.probe(label, known).message == (
+        f"stream load task {label} has already been cancelled: {refused.message}"
+    )
+    assert client.commit(label).message.startswith("Can not commit CANCELLED transaction ")
+    assert "has already aborted" in client.rollback(label).message
+    found = client.loads(label)
+    assert {name: row["STATE"] for name, row in found.items()} == {known: "CANCELLED", table: "CANCELLED"}
+    assert found[table]["ERROR_MSG"] == f"LOAD exception: {refused.message}"
+    assert client.rows(known) == []
 
 
 def test_another_database_aborts_the_transaction(client: Client) -> None:

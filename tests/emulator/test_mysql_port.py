@@ -114,9 +114,9 @@ def test_who_answers(listener: QueryListener) -> None:
     ("sql", "code"),
     [
         ("SELECT * FROM nope", 5502),
-        ("SELECT * FROM nodb.orders", 1049),
+        ("SELECT * FROM nodb.orders", 5501),
         ("SELECT (", 1064),
-        ("USE nodb", 1049),
+        ("USE nodb", 5501),
         ("INSERT INTO orders VALUES (1)", 1136),
     ],
 )

@@ -63,7 +63,7 @@ def stream(emulator: Emulator, body: bytes = ROW, **headers: str) -> dict[str, A
 def state(emulator: Emulator, label: str) -> tuple[str, str]:
     url = f"{emulator.load_url}/api/shop/get_load_state?label={label}"
     found = requests.get(url, auth=AUTH, timeout=20).json()
-    return found["state"], found["reason"]
+    return found["state"], found.get("reason", "")
 
 
 def count(emulator: Emulator) -> int:

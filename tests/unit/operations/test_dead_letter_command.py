@@ -43,7 +43,7 @@ def dead_letter(
         loaded = binary if columns is None else columns
         for piece in dead_letter_rows(job, place, table, loaded, [row.encode() for row in rows]):
             row = orjson.loads(piece[1:])
-            names = ", ".join(row)
+            names = ", ".join(f"`{name}`" for name in row)
             marks = ", ".join(["%s"] * len(row))
             query(server, f"INSERT INTO shop.{DEAD_LETTER_TABLE} ({names}) VALUES ({marks})", *row.values())
 
