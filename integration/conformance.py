@@ -33,6 +33,7 @@ SUITE = ROOT / "tests" / "contract"
 PAGE = ROOT / "docs" / "inside" / "conformance.md"
 NOT_RUN = "not run yet"
 _SECTIONS = re.compile(r"wire contract (\d+(?:\.\d+)*(?:, \d+(?:\.\d+)*)*)", re.IGNORECASE)
+_RECORDED = re.compile(r"wire contract [\d., ]+\[F\]", re.IGNORECASE)
 
 _HEAD = """# Conformance
 
@@ -40,12 +41,13 @@ What the sink relies on, what other clients of the stand-in do (the rules of 11 
 seen to hold. Each line is a test of `tests/contract`; sections are those of
 [the wire contract](../reference/wire-contract.md), which was read from StarRocks' sources, documentation and recorded
 replies. *stand-in* is the emulator of this package, in its generations B (4.0.7 and later, 4.1) and C (newer patches);
-*real* is StarRocks in a container, or a user's cluster by a rehearsal's report
-([rehearsal.md](../operations/rehearsal.md)).
+*frontend* is a real frontend of StarRocks 4.1.1, whose answers are recorded (`tests/contract/recordings`); *real* is
+StarRocks in a container, or a user's cluster by a rehearsal's report ([rehearsal.md](../operations/rehearsal.md)).
 
-The real columns are filled by `make integration` where a Docker engine is, and by reports; **so far nothing has been
-run against a real StarRocks**, so a "passes" below says that the stand-in follows the contract as we read it, not that
-StarRocks does.
+The frontend's backends were doubles that run no load, so it says nothing of rows, bodies, commits with loads, and
+publishing. The real columns are filled by `make integration` where a Docker engine is, and by reports; **so far no row
+has been loaded into a real StarRocks**. So a "passes" without "recorded" says that the stand-in follows the contract as
+we read it, not that StarRocks does.
 
 Made by `make conformance`; a test keeps the lists up to date.
 
@@ -57,18 +59,22 @@ What `starrocks-txn-sink rehearse` found.
 
 ## Contract suite
 
-| rule | sections | stand-in | real |
-|---|---|---|---|
+| rule | sections | stand-in | frontend | real |
+|---|---|---|---|---|
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One test of the suite: its name, and the sections of the wire contract that its docstring names."""
+    """One test of the suite: its name, and the sections of the wire contract that its docstring names.
+
+    `recorded`: they have the mark [F] there, because a real frontend's answer is recorded.
+    """
 
     module: str
     name: str
     sections: tuple[str, ...]
+    recorded: bool = False
 
     @property
     def text(self) -> str:
@@ -85,7 +91,8 @@ def _rules_of(path: Path) -> Iterator[Rule]:
     whole = _sections((ast.get_docstring(tree) or "").split("\n", 1)[0])
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            yield Rule(path.stem, node.name, _sections(ast.get_docstring(node) or "") or whole)
+            told = ast.get_docstring(node) or ""
+            yield Rule(path.stem, node.name, _sections(told) or whole, _RECORDED.search(told) is not None)
 
 
 def _sections(text: str) -> tuple[str, ...]:
@@ -158,7 +165,8 @@ def page(
     lines = []
     for rule in rules():
         key = (rule.module, rule.name)
-        cells = (rule.text, ", ".join(rule.sections), stand_in.get(key, NOT_RUN), real.get(key, NOT_RUN))
+        frontend = "recorded" if rule.recorded else ""
+        cells = (rule.text, ", ".join(rule.sections), stand_in.get(key, NOT_RUN), frontend, real.get(key, NOT_RUN))
         lines.append("| " + " | ".join(cells) + " |")
     return _HEAD.replace("{rehearsal}", rehearsal_table(rehearsals)) + "\n".join(lines) + "\n"
 

@@ -302,7 +302,10 @@ class OutcomeUnknown(StarRocksSinkError, Terminal):
 
     code = "outcome_unknown"
     summary = "The sink could not find out before the deadline whether a commit took effect."
-    hint = "Look the label up (SHOW TRANSACTION, get_load_state) before you start the job again."
+    hint = (
+        "Look for the label's rows before you start the job again. get_load_state proves a commit by VISIBLE or "
+        "COMMITTED; its UNKNOWN proves nothing."
+    )
 
 
 class Fenced(StarRocksSinkError, Terminal):

@@ -21,9 +21,11 @@ from starrocks_txn_sink.protocol import label as protocol, ledger
 from starrocks_txn_sink.protocol.fencing import roll_back_until_confirmed
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, retry_until_answered
-from starrocks_txn_sink.protocol.wire import Operation, Reply
+from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
+_OPEN = "open"
+"""A listed label without a state: its transaction is not registered yet (wire contract 6.2)."""
 _OWNERS = (
     "SELECT kind, name, epoch, checkpoint, batch, updated_at FROM {} WHERE job = %s AND kind IN ('driver', 'lane')"
 )
@@ -35,7 +37,11 @@ _POSITIONS = (
 
 @dataclass(frozen=True, slots=True)
 class OpenLabel:
-    """An unfinished label, its state on the server, and its state `after` a requested rollback."""
+    """An unfinished label, its state on the server, and how it has ended `after` a requested rollback.
+
+    Generation B knows no state before a commit with loads: the label is UNKNOWN to it, and open all the same, because
+    it is listed (wire contract 6.2). After a rollback the answer to it counts.
+    """
 
     label: str
     state: str
@@ -131,8 +137,8 @@ def _labels(options: SinkOptions, roll_back: bool) -> Steps[list[OpenLabel]]:
         label = Label(options.database, name)
         state, after = (yield from _label_state(label)), None
         if roll_back:
-            yield from roll_back_until_confirmed(label, rng)
-            after = yield from _label_state(label)
+            ended = yield from roll_back_until_confirmed(label, rng)
+            after = ended.value
         found.append(OpenLabel(name, state, after))
     return found
 
@@ -186,7 +192,8 @@ def _text_lines(found: JobFindings) -> Iterator[str]:
     yield f"Job {found.job}, database {found.database}"
     yield f"open labels: {len(found.labels) or 'none'}"
     for label in found.labels:
-        yield f"  {label.label}  {label.state}" + (f" -> {label.after}" if label.after else "")
+        state = _OPEN if label.state == LabelState.UNKNOWN.value else label.state
+        yield f"  {label.label}  {state}" + (f" -> {label.after}" if label.after else "")
     if not found.ledger:
         yield f"ledger: the table {LEDGER_TABLE} does not exist; no job wrote exactly-once here"
         return

@@ -113,24 +113,33 @@ def roll_back_unfinished(database: str, prefix: LabelPrefix, rng: random.Random)
         yield from roll_back_until_confirmed(Label(database, name), rng)
 
 
-def roll_back_until_confirmed(label: Label, rng: random.Random) -> Steps[None]:
-    """Repeat the rollback until the server says that `label` has ended, either way; the deadline bounds it.
+def roll_back_until_confirmed(label: Label, rng: random.Random) -> Steps[LabelState]:
+    """Repeat the rollback until the server says that `label` has ended; the deadline bounds it.
+
+    Returns how the label has ended, as far as the answers tell: ABORTED, VISIBLE, or UNKNOWN for a forgotten label.
 
     A committed label is left alone: some releases list each committed label as unfinished (wire contract 10.6). Only
-    this state is believed without a rollback: it is durable, and any other one may be out of date or unregistered.
+    this state is believed without a rollback: it is durable, and any other one may be out of date or unregistered;
+    generation B answers UNKNOWN for every label before a commit with loads (wire contract 6.2).
     """
     answer = yield label.request(Operation.LOAD_STATE)
     if isinstance(answer, Reply) and answer.state in (LabelState.COMMITTED, LabelState.VISIBLE):
-        return
+        return LabelState(answer.state)
     for tries in itertools.count():
         answer = yield label.request(Operation.ROLLBACK)
-        if isinstance(answer, Reply) and (refusals.is_rolled_back(answer) or _has_ended(answer)):
-            return
+        if isinstance(answer, Reply) and (ended := _end_of(answer)) is not None:
+            return ended
         yield Wait(ledger.BACKOFF.seconds(tries, rng), f"label {label.name} being rolled back")
+    raise AssertionError("The loop has no end of its own.")
 
 
-def _has_ended(reply: Reply) -> bool:
-    return refusals.CANNOT_ABORT_VISIBLE in reply.message or refusals.is_gone(reply)
+def _end_of(reply: Reply) -> LabelState | None:
+    """How a label has ended by the answer to its rollback; None while it has not."""
+    if refusals.is_rolled_back(reply):
+        return LabelState.ABORTED
+    if refusals.CANNOT_ABORT_VISIBLE in reply.message:
+        return LabelState.VISIBLE
+    return LabelState.UNKNOWN if refusals.is_gone(reply) else None
 
 
 def _write_barrier(scope: Scope, new_token: ledger.NewToken, rng: random.Random) -> Steps[None]:

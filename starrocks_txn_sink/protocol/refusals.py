@@ -4,6 +4,7 @@ The transaction interface answers nearly every failure with `FAILED` and a text,
 attempt can succeed. Unknown texts count as transient; `max_attempts` bounds the attempts.
 """
 
+import re
 from typing import Any
 
 from starrocks_txn_sink import errors
@@ -48,9 +49,22 @@ _ADVICE = {
     "Database[": "Create the database, or correct the option database.",
     "Access denied": "Grant INSERT on the table: `starrocks-txn-sink doctor` names what is missing.",
     "Only primary key table support": "Make it a PRIMARY KEY table, or filter deletes out before the sink.",
-    "Column has no default value": "Give the column a default, or name it in the rows.",
+    "Column has no default value": "Give the column a default or make it nullable, or name it in the rows.",
+    "Mapping column is not in table": "Add the column to the table, or leave it out of the rows and of `columns`.",
+    "key column": "A partial update names every key column: add the missing one to the rows and to `columns`.",
+    "Unknown data format": "Set `format` to json, or leave it out.",
 }
 """Advice by the server's text."""
+# The label had ended before: by another load, or by another client. Neither says anything of the refused table.
+_CANCELLED_BEFORE = ("has already been cancelled", "is aborting")
+# What a label that was rolled back by request has for a cause.
+_BY_REQUEST = re.compile(r"(?:has already been cancelled|is aborting):\s*(?:manual abort|user cancel)?$")
+_CANNOT_COMMIT = "commit CANCELLED"
+_BY_OTHERS = (
+    "The sink writes the rows again under a new label. Every user of StarRocks can roll back every label "
+    "(docs/guides/security.md); a newer run of the job and a restart of the leader end labels, too."
+)
+_REASON = re.compile(r"^STREAM_LOAD_TASK:\d+, .*?error_msg\{(?:cancel stream task for exception: )?(?P<reason>.+)\}$")
 _TOO_MANY = "current running txns on db"
 _TIMED_OUT = ("Load timeout", "coordinator could not finished before job timeout")
 _MESSAGE_LIMIT = 600
@@ -73,15 +87,26 @@ def begin_error(reply: Reply, label: str) -> StarRocksSinkError:
 
 
 def load_error(reply: Reply, label: str, table: str) -> StarRocksSinkError:
-    """The error for a load with neither OK nor TXN_IN_PROCESSING: LoadFailed unless the text says more."""
+    """The error for a load with neither OK nor TXN_IN_PROCESSING: LoadFailed unless the text says more.
+
+    A load that cannot be planned ends the label for all tables (wire contract 4.8). Later loads are refused with its
+    cause in their texts: these errors are transient and name no table, so that the first one counts.
+    """
     text, place = _text(reply), _context(reply, label, table)
     if _TOO_MANY in text:
         return errors.TooManyTransactions(f"The server did not take the load: {text}", **place)
     if _contains_any(text, _TIMED_OUT):
         return timed_out(label, text)
+    if _BY_REQUEST.search(text):
+        message = f"The label was rolled back by another client, so a load into {table} was refused: {text}"
+        return errors.LoadFailed(message, hint=_BY_OTHERS, **_context(reply, label))
+    if _contains_any(text, _CANCELLED_BEFORE):
+        message = f"The label had ended before, so a load into {table} was refused: {text}"
+        return errors.LoadFailed(message, hint="The cause is in the server's text.", **_context(reply, label))
+    reason = found["reason"] if (found := _REASON.match(text)) is not None else text
     if _contains_any(text, _BAD_REQUESTS):
-        return errors.ServerRefused(f"The server refused the load: {text}", hint=_advice(text), **place)
-    return errors.LoadFailed(f"The load failed: {text}", **place)
+        return errors.ServerRefused(f"The server refused the load into {table}: {reason}", hint=_advice(text), **place)
+    return errors.LoadFailed(f"The load into {table} failed: {reason}", **place)
 
 
 def commit_error(reply: Reply, label: str) -> StarRocksSinkError:
@@ -95,6 +120,9 @@ def commit_error(reply: Reply, label: str) -> StarRocksSinkError:
         return errors.TooManyTransactions(f"The server did not commit: {text}", **place)
     if _contains_any(text, _TIMED_OUT):
         return timed_out(label, text)
+    if _CANNOT_COMMIT in text:
+        message = f"The label was rolled back by another client before its commit: {text}"
+        return errors.CommitFailed(message, hint=_BY_OTHERS, **place)
     return errors.CommitFailed(f"The server did not commit: {text}", **place)
 
 

@@ -20,12 +20,12 @@ _PRIVILEGE = ("the user lacks a privilege", "Grant it: `starrocks-txn-sink docto
 _REFUSALS = {
     1045: ("the user name or the password is wrong", "Check username and password."),
     3162: ("the user does not exist", "Check username, or create the user."),
-    1049: ("the database does not exist", "Create it, or correct the option database."),
-    1146: ("a table does not exist", "Create it, or correct its name."),
-    5502: ("a table does not exist", "Create it, or correct its name."),
+    **dict.fromkeys((1049, 5501), ("the database does not exist", "Create it, or correct the option database.")),
+    **dict.fromkeys((1146, 5502), ("a table does not exist", "Create it, or correct its name.")),
     **dict.fromkeys((1044, 1142, 1227, 5203), _PRIVILEGE),
 }
-"""Meaning of the server's error numbers, and the advice."""
+"""Meaning of the server's error numbers, and the advice; 4.1 sends 1045, 5203, 5501, 5502 (wire contract 7.8)."""
+_MISSING = re.compile(r"the (?P<what>[A-Z][A-Z ]*) privilege\(s\) on (?P<where>[A-Z]+(?: [\w.]+)?) for this operation")
 NO_TABLE = frozenset((1146, 5502))
 _CLIENT_REASONS = {
     1040: "the server has too many connections",
@@ -35,7 +35,7 @@ _CLIENT_REASONS = {
     2013: "the connection broke before the answer arrived",
 }
 """Meaning of the MySQL client's numbers, and of 1040, with which a server refuses a login for the moment."""
-LOGIN_OR_DATABASE = frozenset((1045, 1049, 3162))
+LOGIN_OR_DATABASE = frozenset((1045, 1049, 3162, 5501))
 """Numbers of refusals that no further privilege would prevent."""
 _UNSPECIFIC = 1064
 """StarRocks' number for all other errors: the statement is wrong, or the server is in trouble."""
@@ -76,12 +76,20 @@ def _refusal(error: Exception, place: str, quotes_server: bool) -> QueryRefused:
             place=place,
         )
     why, hint = _REFUSALS.get(number, (f"{_error_kind(error)}{_words(error)}", QueryRefused.hint))
+    if (why, hint) == _PRIVILEGE:
+        why = _missing_privilege(error)
     if quotes_server:
         said = str(error.args[1] if len(error.args) > 1 else error)[:_TEXT_LIMIT]
         return QueryRefused(f"{said} ({number})", hint=hint)
     return QueryRefused(
         f"StarRocks refused a statement over the MySQL protocol: {why}.", hint=hint, place=place, number=number
     )
+
+
+def _missing_privilege(error: Exception) -> str:
+    """The privilege that the server's text asks for, where it does: privileges and names of objects, no values."""
+    found = _MISSING.search(str(error.args[-1]))
+    return f"the user lacks {found['what']} on {found['where']}" if found is not None else _PRIVILEGE[0]
 
 
 def _tls_failure(error: BaseException) -> ssl.SSLError | None:

@@ -19,7 +19,7 @@ def test_a_committed_label_is_visible(client: Client) -> None:
 
 
 def test_an_unknown_label_is_unknown(client: Client) -> None:
-    """Wire contract 6.1."""
+    """Wire contract 6.1 [F]."""
     assert client.state(fresh("l")) == "UNKNOWN"
 
 
@@ -30,7 +30,7 @@ def test_a_label_is_known_in_its_own_database_only(client: Client) -> None:
 
 
 def test_an_unknown_database_is_an_error(client: Client) -> None:
-    """Wire contract 6.1."""
+    """Wire contract 6.1 [F]."""
     reply = client.load_state("l", "no_such_db")
     assert reply.code == 200
     assert reply.json["status"] == "FAILED"
@@ -54,7 +54,7 @@ def test_a_begun_label_is_unknown_until_it_is_registered(client: Client) -> None
 @pytest.mark.usefixtures("generation_b")
 @pytest.mark.parametrize("ending", ["open", "empty commit", "rolled back", "cancelled by a load"])
 def test_in_b_a_label_is_unknown_before_a_commit_with_loads(client: Client, ending: str) -> None:
-    """Wire contract 6.1, 6.2: the answer has no `reason` then."""
+    """Wire contract 6.1, 6.2 [F]: the answer has no `reason` then."""
     label, table = client.begin(), client.table()
     if ending == "empty commit":
         assert client.commit(label).ok
@@ -97,7 +97,7 @@ def test_cancel_reaches_a_registered_transaction(client: Client) -> None:
 
 
 def test_cancel_takes_the_label_as_a_parameter_only(client: Client) -> None:
-    """Wire contract 6.3."""
+    """Wire contract 6.3 [F]."""
     reply = client.send("POST", f"{client.server.load_url}/api/{client.server.database}/{client.begin()}/_cancel")
     assert (reply.json["status"], reply.json["msg"]) == ("FAILED", "No label selected.")
 

@@ -51,7 +51,7 @@ def test_all_tables_share_one_transaction_id(client: Client) -> None:
 
 
 def test_an_unknown_table_aborts_the_transaction(client: Client) -> None:
-    """Wire contract 4.3, 4.8."""
+    """Wire contract 4.3, 4.8 [F]."""
     label, known, unknown = client.begin(), client.table(), fresh("no_such")
     client.loaded(label, known, ONE_ROW)
     reply = client.probe(label, unknown)
@@ -67,7 +67,7 @@ def test_an_unknown_table_aborts_the_transaction(client: Client) -> None:
 
 
 def test_a_load_without_a_table_aborts_the_transaction(client: Client) -> None:
-    """Wire contract 4.3."""
+    """Wire contract 4.3 [F]."""
     label = client.begin()
     reply = client.send("PUT", client.url("load"), client.headers(label), b"")
     assert (reply.status, reply.message.partition(":")[0]) == ("FAILED", "class java.lang.NullPointerException")
@@ -86,7 +86,7 @@ def test_a_load_without_a_table_aborts_the_transaction(client: Client) -> None:
 def test_a_load_without_a_plan_cancels_the_transaction_and_says_why(
     client: Client, headers: dict[str, str], reason: str
 ) -> None:
-    """Wire contract 2.2, 4.7, 4.8: whatever other tables were loaded, and in every later answer to a load."""
+    """Wire contract 2.2, 4.7, 4.8 [F]: whatever other tables were loaded, and in every later answer to a load."""
     label, known, table = client.begin(), client.table(), client.table("id INT NOT NULL, n INT NOT NULL")
     client.loaded(label, known, ONE_ROW)
     refused = client.probe(label, table, **{"format": "json", **headers})
@@ -106,7 +106,7 @@ def test_a_load_without_a_plan_cancels_the_transaction_and_says_why(
 
 
 def test_another_database_aborts_the_transaction(client: Client) -> None:
-    """Wire contract 4.2."""
+    """Wire contract 4.2 [F]."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, ONE_ROW)
     reply = client.probe(label, table, db="other_db")
@@ -119,7 +119,7 @@ def test_another_database_aborts_the_transaction(client: Client) -> None:
 
 
 def test_an_aborted_transaction_rolls_back_with_ok(client: Client) -> None:
-    """Wire contract 4.8."""
+    """Wire contract 4.8 [F]."""
     label = client.begin()
     client.probe(label, fresh("no_such"))
     reply = client.rollback(label)
@@ -311,7 +311,7 @@ def test_a_body_for_an_ended_label_finds_no_transaction(client: Client, ending: 
 
 
 def test_more_replicas_than_backends_are_refused(client: Client) -> None:
-    """Wire contract 10.8."""
+    """Wire contract 10.8 [F]."""
     with pytest.raises(pymysql.err.MySQLError) as refused:
         client.server.sql(
             f"CREATE TABLE {client.server.database}.{fresh('t')} (id INT NOT NULL) PRIMARY KEY (id) "
@@ -338,5 +338,5 @@ def test_several_clients_may_create_a_table_if_it_does_not_exist(client: Client)
     ],
 )
 def test_a_session_may_choose_how_it_reads(client: Client, setting: str) -> None:
-    """Wire contract 4.11, 10.11."""
+    """Wire contract 4.11, 10.11 [F]."""
     assert client.server.sql(f"SET {setting}") == []

@@ -48,6 +48,8 @@ class Cluster:
             self._reply(respond, NotSent("the frontend is starting"))
         elif isinstance(needed, Request):
             if needed.operation is Operation.COMMIT:
+                if fault is Fault.FOREIGN:
+                    self.server.roll_back(needed.label)
                 self._commit(needed.label, fault, respond)
             else:
                 self._reply(respond, self.server.execute(needed, fault))

@@ -21,8 +21,8 @@ LATEST = 60.0  # a request that was given up may be executed so much later
 
 _ON_SERVER = {
     Operation.BEGIN: ("refused", "exists", "slow"),
-    Operation.LOAD: ("busy", "refused", "backend", "limit", "slow"),
-    Operation.COMMIT: ("refused", "rolled_back", "limit", "invisible", "slow"),
+    Operation.LOAD: ("busy", "refused", "backend", "limit", "slow", "foreign"),
+    Operation.COMMIT: ("refused", "rolled_back", "limit", "invisible", "slow", "foreign"),
     Operation.ROLLBACK: ("slow",),
     Operation.LOAD_STATE: (),
 }

@@ -7,6 +7,8 @@ from random import Random
 
 WAY = ("not_sent", "lost_before", "lost_after", "late", "bad_reply")
 SERVER = ("busy", "refused", "backend", "limit", "exists", "rolled_back", "invisible", "slow")
+OTHERS = "foreign"
+"""Another client of the cluster rolls labels back."""
 NODES = (
     "restart_frontend",
     "pause",
@@ -54,6 +56,11 @@ class Profile:
 def plain_profile(profile: Profile) -> Profile:
     """Spark cuts a micro-batch once, and plain rows depend on it."""
     return replace(profile, recut=False)
+
+
+def among_others(profile: Profile, rng: Random) -> Profile:
+    """Now and then another client of the cluster rolls labels back."""
+    return replace(profile, faults=profile.faults | {OTHERS}) if rng.random() < 0.3 else profile
 
 
 def draw(rng: Random) -> Profile:

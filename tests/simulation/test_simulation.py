@@ -100,7 +100,22 @@ def test_only_generation_b_says_ok_to_a_commit_that_rolled_back(generation: str,
     server = ModelServer(generation)
     loaded(server)
     assert (server.execute(request(Operation.COMMIT), Fault.ROLLED_BACK).status is Status.OK) is ok
-    assert server.execute(request(Operation.LOAD_STATE)).state is LabelState.ABORTED
+    state = server.execute(request(Operation.LOAD_STATE)).state
+    assert state is (LabelState.PREPARE if ok else LabelState.ABORTED)
+    assert server.tables == {}
+
+
+@pytest.mark.parametrize(
+    ("generation", "state"), [("B", LabelState.UNKNOWN), ("C", LabelState.ABORTED)], ids=["B", "C"]
+)
+def test_another_client_may_roll_a_label_back_and_b_has_no_state_for_it(generation: str, state: LabelState) -> None:
+    """Wire contract 6.2, 7.3."""
+    server = ModelServer(generation)
+    loaded(server)
+    refused = server.execute(request(Operation.COMMIT), Fault.FOREIGN)
+    assert "Can not commit CANCELLED" in refused.message
+    assert server.execute(request(Operation.LOAD_STATE)).state is state
+    assert server.execute(request(Operation.LOAD, table="a", body=[b"[2]"])).message.endswith("cancelled: ")
     assert server.tables == {}
 
 

@@ -36,7 +36,7 @@ from .lane import LaneAttempt
 from .network import LATEST, Network
 from .plain import PlainChecker
 from .poison import JudgingServer, PoisonChecker, poison_profile, poisoned
-from .profile import Profile, draw, plain_profile
+from .profile import Profile, among_others, draw, plain_profile
 from .replays import Replayer, Replays
 from .scheduler import Fiber, Node, Scheduler, SimulatedClock
 from .source import make_source
@@ -107,7 +107,7 @@ class World:
         self.trace = Trace(self.scheduler, say)
         self.plain = seed % PLAIN[0] == PLAIN[1]
         self.poison = seed % POISON[0] == POISON[1]
-        self.profile = self._shaped(draw(rng))
+        self.profile = self._shaped(among_others(draw(rng), Random(seed)))
         self.options = _options(1, self.poison)
         self.source = make_source(rng, seed % 8 == 0, self.profile.partitions)
         if self.poison:

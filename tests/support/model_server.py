@@ -32,6 +32,7 @@ class Fault(Enum):
     EXISTS = "exists"  # begin: takes effect, but the answer is LABEL_ALREADY_EXISTS
     ROLLED_BACK = "rolled_back"  # commit: rolled back at last; generation B says OK to it all the same
     INVISIBLE = "invisible"  # commit: OK, but only COMMITTED until `publish`
+    FOREIGN = "foreign"  # load, commit: another client rolls the label back just before
 
 
 Faults = Callable[[Request], Fault | None]
@@ -42,7 +43,11 @@ _LIVE = ("BEGIN", "COMMITING")
 
 @dataclass(slots=True)
 class Task:
-    """A label the server knows; `fate` is what get_load_state says of it once it is registered."""
+    """A label the server knows; `fate` is what get_load_state says of it once it is registered.
+
+    Generation B registers it at a commit whose loads are right; before that, and after any other end, it says UNKNOWN
+    (wire contract 6.2).
+    """
 
     txn_id: int
     state: str = "BEGIN"
@@ -50,9 +55,10 @@ class Task:
     deadline: float = 0.0
     fate: LabelState = LabelState.UNKNOWN
     broken: set[str] = field(default_factory=set)  # tables whose backend has given up
+    cause: str = ""  # of its end; none for a rollback
 
-    def cancel(self) -> None:
-        self.state = "CANCELLED"
+    def cancel(self, cause: str = "") -> None:
+        self.state, self.cause = "CANCELLED", self.cause or cause
         if self.fate is not LabelState.UNKNOWN:
             self.fate = LabelState.ABORTED
 
@@ -114,7 +120,7 @@ class ModelServer:
         """
         for label, task in list(self.tasks.items()):
             live = task.state in _LIVE
-            task.cancel()
+            task.cancel("cancelled after FE restart")
             if forget and live:
                 del self.tasks[label]
 
@@ -122,13 +128,15 @@ class ModelServer:
         """The cleaner: transactions past their timeout are cancelled."""
         for task in self.tasks.values():
             if task.state == "BEGIN" and self.now > task.deadline:
-                task.cancel()
+                task.cancel("transaction timeout")
 
     # --- the state table ---
 
     def execute(self, request: Request, fault: Fault | None = None) -> Reply:
         """The effect of `request`, whole, and its reply."""
         label = request.label
+        if fault is Fault.FOREIGN:
+            self.roll_back(label)
         if request.operation is Operation.LOAD_STATE:
             known = self.history.get(label)
             return Reply(Status.OK, state=known.fate if known else LabelState.UNKNOWN)
@@ -141,7 +149,7 @@ class ModelServer:
             case Operation.COMMIT:
                 return self._commit(label, fault)
             case _:
-                return self._rollback(label, task)
+                return self.roll_back(label)
 
     def _begin(self, request: Request, fault: Fault | None) -> Reply:
         label, used = request.label, self.history.get(request.label)
@@ -162,9 +170,9 @@ class ModelServer:
         if task.state == "COMMITING":
             return _failed(f"stream load task {label} is committing, can not accept new loads")
         if task.state != "BEGIN":
-            return _failed(f"stream load task {label} has already been {task.state.lower()}: ")
+            return _failed(f"stream load task {label} has already been {task.state.lower()}: {task.cause}")
         if (refusal := self._refuse_load(task, fault)) is not None:
-            task.cancel()
+            task.cancel(refusal)
             return _failed(refusal)
         if fault is Fault.BACKEND or table in task.broken:
             task.broken.add(table)
@@ -181,7 +189,7 @@ class ModelServer:
             return "Load timeout. Increase the timeout and retry"
         if fault is Fault.LIMIT and self.generation == "C" and not task.loads:
             return _LIMIT
-        return "no room" if fault is Fault.REFUSED else None
+        return _cancelled("no room") if fault is Fault.REFUSED else None
 
     # --- commit, in its three parts ---
 
@@ -211,14 +219,17 @@ class ModelServer:
         task = self.tasks.get(label)
         if task is None or task.state != "COMMITING":
             return None
-        self.history[label] = task
         cause = self._refuse_commit(task, fault)
         if cause is not None:
-            task.state, task.fate = "CANCELLED", LabelState.ABORTED
-            return _failed(f"STREAM_LOAD_TASK:1, error_msg{{cancel stream task for exception: {cause}}}")
+            task.cancel(_cancelled(cause))
+            return _failed(task.cause)
         task.state = "COMMITED"
-        if self.generation == "B" and fault in (Fault.ROLLED_BACK, Fault.LIMIT):
-            task.fate = LabelState.ABORTED
+        if self.generation == "B" and fault is Fault.LIMIT:
+            return Reply(Status.OK, "", label, task.txn_id)
+        if task.loads:
+            self.history[label] = task
+        if self.generation == "B" and fault is Fault.ROLLED_BACK:
+            task.fate = LabelState.PREPARE
         elif task.loads:
             task.fate = LabelState.COMMITTED
             self.store.commit(Change(label, task.loads))
@@ -238,7 +249,9 @@ class ModelServer:
         if label in self.history:
             self.history[label].fate = LabelState.VISIBLE
 
-    def _rollback(self, label: str, task: Task | None) -> Reply:
+    def roll_back(self, label: str) -> Reply:
+        """The effect of a rollback, by whichever client."""
+        task = self.tasks.get(label)
         if task is None:
             return _failed(f"stream load task{label}does not exist")
         if task.state == "COMMITING":
@@ -253,7 +266,11 @@ class ModelServer:
 
 
 def _failed(text: str) -> Reply:
-    return Reply(Status.FAILED, _PREFIX + text)
+    return Reply(Status.FAILED, text if text.startswith("STREAM_LOAD_TASK") else _PREFIX + text)
+
+
+def _cancelled(cause: str) -> str:
+    return f"STREAM_LOAD_TASK:1, label{{L}}, error_msg{{cancel stream task for exception: {cause}}}"
 
 
 def _used(label: str) -> Reply:

@@ -38,7 +38,7 @@ def _check_loads_view(sql: SqlConnection) -> Finding:
         return check.failure(
             f"information_schema.loads cannot be read: {error.message}",
             "A take-over lists unfinished labels there, to end the transactions that a dead writer left open.",
-            "Let the user that loads read information_schema; loads of other users may be hidden from it.",
+            "Let the user that loads read information_schema.",
         )
     return check.good("information_schema.loads can be read")
 

@@ -16,7 +16,7 @@ from starrocks_txn_sink.protocol import fencing as take_over, ledger, ledger as 
 from starrocks_txn_sink.protocol.fencing import TakenOver
 from starrocks_txn_sink.protocol.label import Label, Wait
 from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, ReadMarker, ReadPositions, WriteMarker
-from starrocks_txn_sink.protocol.wire import Operation
+from starrocks_txn_sink.protocol.wire import LabelState, Operation
 from starrocks_txn_sink.sink import session
 from starrocks_txn_sink.writer import task
 from starrocks_txn_sink.writer.worker import Attempt
@@ -123,6 +123,20 @@ def a_take_over_rolls_back_only_the_first_listed_label(put: Any) -> None:
             yield from take_over.roll_back_until_confirmed(Label(database, name), rng)
 
     put(take_over, "roll_back_unfinished", broken)
+
+
+@bug
+def a_label_without_a_state_is_not_rolled_back(put: Any) -> None:
+    """UNKNOWN is no end: generation B says it of every open label."""
+    right = take_over.roll_back_until_confirmed
+
+    def broken(label: Any, rng: Any) -> Any:
+        answer = yield label.request(Operation.LOAD_STATE)
+        if getattr(answer, "state", None) is LabelState.UNKNOWN:
+            return LabelState.UNKNOWN
+        return (yield from right(label, rng))
+
+    put(take_over, "roll_back_until_confirmed", broken)
 
 
 @bug

@@ -39,7 +39,7 @@ def test_shows_open_labels_owners_and_positions(server: Emulator, capsys: pytest
     assert (position["partition"], position["position"], position["batch"], position["rows"]) == ("p-0", 42, 5, 1)
     assert recover(server) == 0
     text = capsys.readouterr().out
-    assert "open labels: 1" in text
+    assert f"open labels: 1\n  shop-{session.epoch}-0-6-2_0  open\n" in text
     assert f"driver run {session.epoch}, checkpoint checkpoint-1, since 20" in text
     assert "p-0  42  micro-batch 5" in text
     assert PASSWORD not in text
@@ -76,7 +76,7 @@ def test_rolls_back_on_request_and_only_the_jobs_own(server: Emulator, capsys: p
     assert recover(server, "--roll-back", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert [entry["label"] for entry in found["labels"]] == ["shop-a1-0-6-2_0", "shop-a2-1-7-3_0"]
-    assert all(entry["after"] not in ("VISIBLE", "COMMITTED", None) for entry in found["labels"])
+    assert [(entry["state"], entry["after"]) for entry in found["labels"]] == [("UNKNOWN", "ABORTED")] * 2
     left = query(
         server, "SELECT DISTINCT LABEL FROM information_schema.loads WHERE STATE NOT IN ('FINISHED','CANCELLED')"
     )

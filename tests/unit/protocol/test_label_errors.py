@@ -196,6 +196,53 @@ def test_a_refused_load_says_what_the_server_said(text: str, kind: type[StarRock
     assert error.advice if kind is ServerRefused else True
 
 
+PLANNING = "STREAM_LOAD_TASK:10905, label{L}, error_msg{cancel stream task for exception: "
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("Column has no default value. column: n", "default"),
+        ("key column id not in partial update columns", "every key column"),
+        ("Mapping column is not in table. column: z", "Add the column"),
+        ("Unknown data format parquet", "json"),
+    ],
+)
+def test_a_load_without_a_plan_names_its_table_the_reason_and_a_remedy(reason: str, remedy: str) -> None:
+    """Wire contract 2.2, 4.7."""
+    error = refusals.load_error(failed(f"{PLANNING}{reason}}}"), "L", "t")
+    assert (type(error), error.context) == (ServerRefused, FULL)
+    assert error.message == f"The server refused the load into t: {reason}"
+    assert remedy in error.advice
+
+
+@pytest.mark.parametrize(
+    "cause", [f"{PLANNING}Column has no default value. column: n}}", "Failed to find table gone in db shop"]
+)
+def test_a_load_after_the_end_of_its_label_is_no_fault_of_its_table(cause: str) -> None:
+    """Wire contract 4.8: the load that ended the label has the error that counts, which is terminal."""
+    error = refusals.load_error(failed(f"stream load task L has already been cancelled: {cause}"), "L", "t")
+    assert (type(error), error.context) == (LoadFailed, {"label": "L", "status": "FAILED"})
+    assert "had ended before" in error.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "stream load task L has already been cancelled: ",
+        "stream load task L has already been cancelled: manual abort",
+        "stream load task L is aborting: user cancel",
+    ],
+)
+def test_a_label_that_another_client_rolled_back_is_said_so_and_written_again(text: str) -> None:
+    """Wire contract 7.3."""
+    committed = "Can not commit CANCELLED transaction 7, label is L"
+    for error in (refusals.load_error(failed(text), "L", "t"), refusals.commit_error(failed(committed), "L")):
+        assert "rolled back by another client" in error.message
+        assert "security.md" in error.advice
+        assert error.retryable
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [

@@ -273,6 +273,7 @@ def test_only_the_tools_quote_the_server() -> None:
         (1045, "the user name or the password is wrong", "username and password"),
         (3162, "the user does not exist", "username"),
         (1049, "the database does not exist", "database"),
+        (5501, "the database does not exist", "database"),
         (1142, "the user lacks a privilege", "Grant it"),
         (5203, "the user lacks a privilege", "Grant it"),
         (5502, "a table does not exist", "Create it"),
@@ -298,6 +299,21 @@ def test_a_refusal_names_its_cause_and_its_remedy(number: int, cause: str, remed
     assert ("CREATE TABLE" in advised.value.advice) == (number in (1142, 5203, 5502))
 
 
+def test_a_denied_statement_names_the_missing_privilege() -> None:
+    """Wire contract 7.8."""
+    told = (
+        "Access denied; you need (at least one of) the OPERATE OR NODE privilege(s) on SYSTEM for this operation. "
+        "Please ask the admin to grant permission(s) or try activating existing roles using <set [default] role>."
+    )
+
+    def script(talk: Talk) -> None:
+        talk.log_in()
+        talk.serve({"SELECT 1": [error(5203, told)]})
+
+    with QueryPeer(script) as peer, pytest.raises(QueryRefused, match="the user lacks OPERATE OR NODE on SYSTEM"):
+        ask_leader(peer.url)
+
+
 @pytest.mark.parametrize(
     "text", ["Backend node not found. Check if any backend node is down", "Memory of p exceed limit"]
 )
@@ -313,7 +329,7 @@ def test_a_passing_trouble_of_the_server_is_no_refusal(text: str) -> None:
 @pytest.mark.parametrize(
     ("number", "text"),
     [
-        (1049, "Unknown database 'publishing'"),
+        (5501, "Unknown database 'publishing'"),
         (1045, "Access denied for user 'timeout'@'10.0.0.1' (using password: YES)"),
         (5502, "Unknown table 'shop.too many'"),
         (1142, "Access denied; you need (at least one of) the SELECT privilege(s) on TABLE publish for this operation"),
