@@ -165,7 +165,7 @@ def page(
     lines = []
     for rule in rules():
         key = (rule.module, rule.name)
-        frontend = "recorded" if rule.recorded else ""
+        frontend = "recorded" if rule.recorded else "–"
         cells = (rule.text, ", ".join(rule.sections), stand_in.get(key, NOT_RUN), frontend, real.get(key, NOT_RUN))
         lines.append("| " + " | ".join(cells) + " |")
     return _HEAD.replace("{rehearsal}", rehearsal_table(rehearsals)) + "\n".join(lines) + "\n"

@@ -28,8 +28,16 @@ def test_one_failure_is_a_failure_and_a_skipped_generation_is_none(tmp_path: Pat
 def test_what_was_not_run_is_named() -> None:
     first = rules()[0]
     made = page({(first.module, first.name): "passes"}, {})
-    assert f"| passes | {NOT_RUN} |" in made
+    assert f"| passes | {'recorded' if first.recorded else '–'} | {NOT_RUN} |" in made
     assert made.count(NOT_RUN) > len(rules())
+
+
+def test_what_a_real_frontend_has_answered_is_named() -> None:
+    told = {rule.text: rule.recorded for rule in rules()}
+    assert told["only loads may be put"]
+    assert not told["a load answers bytes and no row counts"]
+    made = page({}, {})
+    assert f"| only loads may be put | 1.1 | {NOT_RUN} | recorded | {NOT_RUN} |" in made
 
 
 def test_reports_of_real_servers_fill_their_column() -> None:
