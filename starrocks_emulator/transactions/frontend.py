@@ -184,7 +184,7 @@ class Frontend:
         with memory.lock:
             entry = memory.history.of_label(database, label)
             if entry is None:
-                return plain_failed(f"transaction not found, label={label}")
+                return plain_failed(f"transaction not found: {label}")
             task = memory.tasks.get(label)
             if entry.state is not LabelState.PREPARE or task is None or task.state is not TaskState.BEGIN:
                 return plain_failed(f"running transaction not found, label={label}")

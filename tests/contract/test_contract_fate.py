@@ -108,7 +108,7 @@ def test_cancel_does_not_reach_an_unregistered_transaction(client: Client) -> No
     url = f"{client.server.load_url}/api/{client.server.database}/any/_cancel?label={label}"
     reply = client.send("POST", url)
     assert reply.json["status"] == "FAILED"
-    assert reply.json["msg"] == f"transaction not found, label={label}"
+    assert reply.json["msg"] == f"transaction not found: {label}"
     assert client.rollback(label).ok
 
 

@@ -23,7 +23,7 @@ _RNG = random.Random(0)
 
 def judged(record: Mapping[str, Any]) -> str | None:
     """The judgement of the record's answer; None if the sink sends no such request, or has nothing to judge."""
-    answer = record["answer"]
+    answer = record.get("answer", {})
     if "statement" in record:
         return _sql(answer) if "error" in answer else None
     operation = _operation(record["request"]["path"])

@@ -6,11 +6,13 @@ A file holds scenes, a scene holds records, and a record is one request with its
 - SQL: `statement` (user, database) and `answer` (columns, rows, or the number and text of an error).
 
 `judged` is what the sink makes of the answer (`tests.support.judgement`). The scenes of a file are one play: its
-records are sent in their order to one server. `unplayed` of a scene or a record says why no other server can answer the
-same.
+records are sent in their order to one server. `unplayed` of a scene or a record says why the stand-in need not give the
+same answer; `pause` is a wait in seconds before the request, and `repeat` a number of requests that are answered alike,
+with `${n}` counting them.
 
-**Variables** stand for what differs between runs. `${label.1}` in a request is a fresh label; `${txn.1}` in an answer
-takes the first value that it meets, and every later one must be equal; `${*}` stands for anything.
+**Variables** stand for what differs between runs. `${label.1}`, `${db.shop}` and `${user.poor}` in a request are fresh
+names; `${txn.1}` in an answer takes the first value that it meets, and every later one must be equal; `${*}` stands for
+anything.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import http.client
 import json
 import re
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,9 +34,19 @@ import pymysql
 
 FOLDER = Path(__file__).parents[1] / "contract" / "recordings"
 PATIENCE = 30.0
+_WIDTH = 120
 _VARIABLE = re.compile(r"\$\{([^{}]+)\}")
+_FRESH = ("label", "db", "user")
 _NUMBERED = ("txn.", "task.")
 _RECORDED_HEADERS = ("content-type", "location", "www-authenticate")
+
+_TXN = re.compile(r"(txnId: |[Tt]ransaction )([0-9]+)")
+_TASK = re.compile(r"(STREAM_LOAD_TASK:)([0-9]+)")
+_PASSING = (
+    re.compile(r"\b20[0-9]{2}-[0-9]{2}-[0-9]{2}[ T][0-9:.]{8,15}"),
+    re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"),
+)
+"""Times and identifiers that differ at each run."""
 
 Record = dict[str, Any]
 Recording = dict[str, Any]
@@ -50,9 +63,24 @@ def read(path: Path) -> Recording:
 
 
 def write(path: Path, document: Recording) -> None:
-    """Write `document` with one line for each small value, so that a difference shows as few lines."""
+    """Write `document` so that a person can read it, and a difference shows in few lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(_text(document, "") + "\n", encoding="utf-8")
+
+
+def _text(value: Any, margin: str) -> str:
+    """`value` as JSON: lists of plain values and what fits into a line in one line, else an item a line."""
+    line = json.dumps(value, ensure_ascii=False)
+    flat = isinstance(value, list) and not any(isinstance(part, dict | list) for part in value)
+    if not isinstance(value, dict | list) or flat or len(margin) + len(line) <= _WIDTH:
+        return line
+    inner = margin + " "
+    if isinstance(value, dict):
+        items = [f"{inner}{json.dumps(name)}: {_text(part, inner)}" for name, part in value.items()]
+    else:
+        items = [inner + _text(part, inner) for part in value]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return f"{opening}\n" + ",\n".join(items) + f"\n{margin}{closing}"
 
 
 def records(document: Recording) -> Iterator[tuple[str, Record]]:
@@ -73,7 +101,7 @@ class Variables:
     values: dict[str, str] = field(default_factory=dict)
 
     def filled(self, value: Any) -> Any:
-        """`value` of a request with its variables replaced; a label is made when it is first named."""
+        """`value` of a request with its variables replaced; a name is made when it is first used."""
         if isinstance(value, dict):
             return {name: self.filled(part) for name, part in value.items()}
         if isinstance(value, list):
@@ -82,8 +110,9 @@ class Variables:
 
     def _value(self, found: re.Match[str]) -> str:
         name = found[1]
-        if name.startswith("label."):
-            self.values.setdefault(name, f"rec_{name.removeprefix('label.')}_{self.run}")
+        kind, _, rest = name.partition(".")
+        if kind in _FRESH:
+            self.values.setdefault(name, f"{kind}_{rest}_{self.run}")
         return self.values[name]
 
     def differences(self, expected: Any, answer: Any, place: str = "answer") -> list[str]:
@@ -108,10 +137,48 @@ class Variables:
             return [
                 text for number, (left, right) in pairs for text in self.differences(left, right, f"{place}[{number}]")
             ]
+        if expected == "${*}":
+            return []
         if isinstance(expected, str) and _VARIABLE.search(expected) and answer is not None:
             return [] if self._binds(expected, str(answer)) else [f"{place}: {answer!r} instead of {expected!r}"]
         equal = expected == answer and type(expected) is type(answer)
         return [] if equal else [f"{place}: {answer!r} instead of {expected!r}"]
+
+    def compared(self, expected: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
+        """Where `answer` differs in what a record expects; an error is always compared."""
+        seen = {name: value for name, value in answer.items() if name in expected or name in ("error", "text")}
+        if isinstance(expected.get("headers"), dict):
+            seen["headers"] = {name: answer["headers"].get(name) for name in expected["headers"]}
+        return self.differences(expected, seen)
+
+    def general(self, answer: Any) -> Any:
+        """`answer` with variables where a run's own values stand."""
+        if isinstance(answer, dict):
+            return {name: self._general_field(name, value) for name, value in answer.items()}
+        if isinstance(answer, list):
+            return [self.general(value) for value in answer]
+        if not isinstance(answer, str):
+            return answer
+        for name, value in sorted(self.values.items(), key=lambda item: -len(item[1])):
+            if name != "n" and len(value) >= 8:
+                answer = answer.replace(value, f"${{{name}}}")
+        answer = _TXN.sub(lambda found: found[1] + self._numbered("txn", found[2]), answer)
+        answer = _TASK.sub(lambda found: found[1] + self._numbered("task", found[2]), answer)
+        for passing in _PASSING:
+            answer = passing.sub("${*}", answer)
+        return answer
+
+    def _general_field(self, name: str, value: Any) -> Any:
+        if name == "TxnId" and value is not None:
+            return self._numbered("txn", str(value))
+        return "${*}" if name == "Cancelled time" else self.general(value)
+
+    def _numbered(self, kind: str, number: str) -> str:
+        """The variable that holds `number`, or the next one."""
+        known = {value: name for name, value in self.values.items() if name.startswith(f"{kind}.")}
+        name = known.get(number, f"{kind}.{len(known) + 1}")
+        self.values[name] = number
+        return f"${{{name}}}"
 
     def _binds(self, expected: str, text: str) -> bool:
         groups: dict[str, str] = {}
@@ -204,22 +271,50 @@ def _cell(value: Any) -> Any:
     return value if isinstance(value, str | int | float | type(None)) else str(value)
 
 
-# --- playing ----------------------------------------------------------------------------------------------------------
+# --- playing and recording --------------------------------------------------------------------------------------------
 
 
-def play(document: Recording, place: Place) -> Iterator[tuple[str, Record, dict[str, Any], list[str]]]:
-    """Ask `place` every record of `document`: its name, the record, the answer, and where the answer differs.
+def play(document: Recording, place: Place) -> Iterator[tuple[str, list[str]]]:
+    """Ask `place` every record of `document` that it has to answer: the record's name, and where the answer differs.
 
     Only what a record has is compared: one without `columns` says nothing about columns.
     """
     variables = Variables()
     for scene in document["scenes"]:
-        for record in scene["records"]:
-            asked = variables.filled({name: value for name, value in record.items() if name != "answer"})
-            answer, expected = place.answer(asked), record["answer"]
-            seen = {name: value for name, value in answer.items() if name in expected or name in ("error", "text")}
-            if isinstance(expected.get("headers"), dict):
-                seen["headers"] = {name: answer["headers"].get(name) for name in expected["headers"]}
-            found = variables.differences(expected, seen)
-            unplayed = "unplayed" in scene or "unplayed" in record
-            yield f"{scene['scene']}: {record['name']}", record, answer, [] if unplayed else found
+        for record in () if "unplayed" in scene else filter(_is_answered, scene["records"]):
+            differing = [variables.compared(record["answer"], answer) for answer in _answers(record, variables, place)]
+            found = next(filter(None, differing), [])
+            yield f"{scene['scene']}: {record['name']}", [] if "unplayed" in record else found
+
+
+def record_again(document: Recording, place: Place, server: str, mark: str) -> Recording:
+    """`document` with the answers of `place`. An answer that matches the old one keeps its text and its variables."""
+    variables = Variables()
+    scenes = []
+    for scene in document["scenes"]:
+        again = [_recorded(record, variables, place) for record in scene["records"]]
+        scenes.append({**scene, "records": again})
+    return {**document, "server": server, "mark": mark, "scenes": scenes}
+
+
+def _is_answered(record: Record) -> bool:
+    """Whether a server was asked; a statement may be in a recording before that."""
+    return "answer" in record
+
+
+def _recorded(record: Record, variables: Variables, place: Place) -> Record:
+    answer = list(_answers(record, variables, place))[-1]
+    old = record.get("answer", {})
+    general = {
+        name: old[name] if name in old and not variables.differences(old[name], value) else variables.general(value)
+        for name, value in answer.items()
+    }
+    return {**{name: value for name, value in record.items() if name not in ("answer", "judged")}, "answer": general}
+
+
+def _answers(record: Record, variables: Variables, place: Place) -> Iterator[dict[str, Any]]:
+    time.sleep(record.get("pause", 0))
+    asked = {name: value for name, value in record.items() if name not in ("answer", "unplayed")}
+    for number in range(record.get("repeat", 1)):
+        variables.values["n"] = str(number)
+        yield place.answer(variables.filled(asked))
