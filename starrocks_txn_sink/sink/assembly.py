@@ -92,21 +92,28 @@ def event_columns(frame: DataFrame, by: str) -> list[Column]:
     return [partition.cast("string").alias(SOURCE_PARTITION), *others, *projection.event_time(frame)]
 
 
-def raw_columns(frame: DataFrame, lines: TxnEventLines) -> list[Column]:
-    wanted = [each for each in (lines.value, lines.source_partition, lines.position) if each]
+def raw_columns(frame: DataFrame, lines: TxnEventLines, *, topic_names: bool = False) -> list[Column]:
+    """The columns of raw events; with `topic_names` source partitions are named by topic and partition.
+
+    Raises InputError for a column that is missing, or has another type.
+    """
+    topic = "topic" if topic_names else None
+    wanted = [each for each in (lines.value, lines.source_partition, lines.position, topic) if each]
     missing = [each for each in wanted if each not in frame.columns]
     if missing:
         raise InputError(
             f"The frame lacks the column {', '.join(missing)}.",
-            hint=f"It has {', '.join(frame.columns)}; name one of these, or None if the JSON itself has the value.",
+            hint=f"It has {', '.join(frame.columns)}; name one of these, or None if the JSON itself has the value."
+            + (" A query over several topics needs their column `topic`." if topic in missing else ""),
         )
     if not isinstance(frame.schema[lines.value].dataType, (T.StringType, T.BinaryType)):
         raise InputError(
             f"The column {lines.value} is {frame.schema[lines.value].dataType.simpleString()}, not string or binary.",
             hint="Name the column that holds the JSON, or leave `lines` out for events that are parsed already.",
         )
+    partition = _place(lines.source_partition, "string")
     return [
-        _place(lines.source_partition, "string").alias(SOURCE_PARTITION),
+        (F.concat_ws("-", named_column(topic), partition) if topic else partition).alias(SOURCE_PARTITION),
         _place(lines.position, "bigint").alias(POSITION),
         named_column(lines.value).alias(VALUE),
         *projection.event_time(frame),

@@ -33,7 +33,7 @@ from starrocks_txn_sink.sink.lanes import LanePlan, refuse_own_labels, run_share
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.session import Session, run_once
 from starrocks_txn_sink.sink.typed.terms import TableTerms
-from starrocks_txn_sink.sources.kafka.spark_reader import KafkaSource, PlannedRanges
+from starrocks_txn_sink.sources.kafka.spark_reader import KafkaSource, PlannedRanges, needs_topic_names, query_topics
 from starrocks_txn_sink.sources.txn_event import parse_lines
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, TxnEventLines
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger
@@ -79,7 +79,8 @@ class EventsWriter:
     sort: bool = False
     _kafka: KafkaSource | None = None
     _row_bytes: float = 200.0  # average in the last micro-batch; the first value is a guess
-    _kept: dict[bool, _SchemaColumns] = field(default_factory=dict)  # by `sort`
+    _topic_names: bool = False  # of source partitions, in this micro-batch
+    _kept: dict[tuple[bool, bool], _SchemaColumns] = field(default_factory=dict)  # by `sort` and `_topic_names`
 
     @classmethod
     def open(
@@ -105,6 +106,7 @@ class EventsWriter:
         before, now = Manifest(), SystemClock().wall()
         if self.log is not None:
             before = self.log.before(task.batch_id, may_begin=self.assembly.missing_begin == "fail")
+            self._topic_names = self._needs_topic_names(frame, task, before)
         messages = self._lanes(frame, task, before, now)
         receipts = of_kind(messages, Receipt)
         regions = [region for each in receipts for region in each.regions]
@@ -112,6 +114,15 @@ class EventsWriter:
             self._row_bytes = sum(region.bytes for region in regions) / rows
         self._publish(task, before, of_kind(messages, CarryOver), now, bool(receipts), listener)
         return receipts, of_kind(messages, LaneReport)
+
+    def _needs_topic_names(self, frame: DataFrame, task: LaneTask, before: Manifest) -> bool:
+        lines = self.assembly.lines
+        if lines is None or lines.source_partition != "partition" or "partition" not in frame.columns:
+            return False
+        if not isinstance(frame.schema["partition"].dataType, T.IntegerType):  # the query's own column
+            return False
+        known = {*before.partitions, *(task.ownership.positions if task.ownership is not None else ())}
+        return needs_topic_names(query_topics(frame, task.checkpoint), known)
 
     def _lanes(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
         plan = self.plan
@@ -178,7 +189,7 @@ class EventsWriter:
         if self._kafka is None:
             return None
         least = 1 if task.options.lanes is not None else round(_LANE_BYTES / self._row_bytes)
-        return self._kafka.plan(frame, plan.lanes, max(1, least))
+        return self._kafka.plan(frame, plan.lanes, max(1, least), topic_names=self._topic_names)
 
     def _project(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> tuple[DataFrame, TxnEventLines | None]:
         """The events of `frame` with one Spark partition for each lane, and how the lanes parse them (None: parsed).
@@ -193,9 +204,10 @@ class EventsWriter:
             frame, lines = parse_lines(frame, lines, keep, "parse_txn_events"), None
         if self.log is None:  # batch writes may use different Spark sessions
             self._kept.clear()
-        kept = self._kept.get(self.sort)
+        kind = self.sort, self._topic_names
+        kept = self._kept.get(kind)
         if kept is None or kept.schema != frame.schema:
-            kept = self._kept[self.sort] = self._prepare(frame, lines, lanes, name_task)
+            kept = self._kept[kind] = self._prepare(frame, lines, lanes, name_task)
         rows = frame.select(*kept.columns)
         if plan.shared:
             return rows.coalesce(lanes), lines
@@ -207,7 +219,7 @@ class EventsWriter:
     def _prepare(self, frame: DataFrame, lines: TxnEventLines | None, lanes: int, name_task: bool) -> _SchemaColumns:
         """The parts of the projection that frames with the schema of `frame` share."""
         if lines is not None:
-            columns = raw_columns(frame, lines)
+            columns = raw_columns(frame, lines, topic_names=self._topic_names)
         else:
             columns = event_columns(frame, SOURCE_PARTITION if self.assembly.lines else self.assembly.by)
         if self.sort:

@@ -47,7 +47,7 @@ def parse_txn_events(
         df: The raw events.
         value: The column with the JSON (string or binary).
         source_partition: The column with the source partition, by default Kafka's; None takes the field from the JSON.
-            With several topics make one column of topic and partition.
+            With several topics make one column of topic and partition: this function does not see the topics.
         position: The column with the position, by default Kafka's offset; None takes the field from the JSON.
         keep: Further columns of `df` to keep.
         on_malformed: `fail` the query at a malformed value, or `drop` the value and count it in each progress under

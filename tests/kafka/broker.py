@@ -13,7 +13,7 @@ from types import TracebackType
 
 from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 from typing_extensions import Self
 
 from tests.kafka.jars import BROKER, classpath
@@ -81,6 +81,12 @@ class Broker:
         """Create topics with so many partitions each."""
         admin = self._admin()  # lives until its answers are there
         for done in admin.create_topics([NewTopic(name, n, 1, config=settings) for name, n in topics.items()]).values():
+            done.result(60)
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Let the topic have so many partitions in all."""
+        admin = self._admin()
+        for done in admin.create_partitions([NewPartitions(topic, partitions)]).values():
             done.result(60)
 
     def delete(self, *topics: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from starrocks_txn_sink import (
     MetricsServer,
@@ -34,9 +34,10 @@ from tests.kafka.workload import CHANGES, EVENTS, MARKERS
 def main(task: dict[str, Any]) -> None:
     """`task` has servers, jars, folder, format (events, debezium), per_trigger, checkpoint, the sink's options; it may
     have a trigger interval, `source` (balanced_kafka), `options_of_kafka` (whether `kafka_options` makes them),
-    `topic`, `assemble` (lanes), `reader` (of such lanes; how many there are is printed), `changed` (whether a step
-    stands in front of the sink), `restarted` (whether to stop the query after a micro-batch and to start it again with
-    the same sink), and `metrics` (whether to serve them; the address is in the file `metrics`)."""
+    `topic` (names with commas between them) or `pattern`, `old_topic` (next to other topics its partitions keep their
+    numbers as names), `assemble` (lanes), `reader` (of such lanes; how many there are is printed), `changed` (whether a
+    step stands in front of the sink), `restarted` (whether to stop the query after a micro-batch and to start it again
+    with the same sink), and `metrics` (whether to serve them; the address is in the file `metrics`)."""
     spark = _spark(Path(task["folder"]), task["jars"])
     spark.dataSource.register(BalancedKafka)
     frame, assemble = _frame(spark, task)
@@ -79,7 +80,12 @@ def _frame(spark: SparkSession, task: dict[str, Any]) -> tuple[DataFrame, Transa
     if task["format"] == "debezium":
         changes = parse_debezium(_read(spark, task, subscribePattern=CHANGES.replace(".", r"\.") + r"\..*"))
         return assemble_debezium(changes, parse_debezium_transactions(_read(spark, task, subscribe=MARKERS))), None
-    topic = _read(spark, task, subscribe=task.get("topic", EVENTS))
+    topics = {"subscribePattern": task["pattern"]} if "pattern" in task else {"subscribe": task.get("topic", EVENTS)}
+    topic = _read(spark, task, **topics)
+    if "old_topic" in task:
+        names = F.concat_ws("-", "topic", "partition")
+        names = F.when(F.col("topic") == task["old_topic"], F.col("partition").cast("string")).otherwise(names)
+        return topic.withColumn("place", names), TransactionAssembly(lines=TxnEventLines(source_partition="place"))
     if task.get("assemble") == "lanes":
         return topic, TransactionAssembly(lines=TxnEventLines(reader=task.get("reader", "spark")))
     return assemble_transactions(parse_txn_events(topic)), None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from random import Random
 
@@ -14,7 +17,7 @@ from tests.kafka import endurance
 from tests.kafka.broker import Broker
 from tests.kafka.query_process import QueryProcess
 from tests.kafka.shop import Shop
-from tests.kafka.workload import CHANGES, EVENTS, MARKERS, debezium, expected, send, txn_events
+from tests.kafka.workload import CHANGES, EVENTS, MARKERS, PART, Message, debezium, expected, send, txn_events
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -111,6 +114,65 @@ def test_lanes_that_read_kafka_write_all_rows_once_and_tell_spark_how_many(
     assert judge(run.shop.seen(), expected(partitions, transactions)) == Verdict()
     assert f"input rows: {len(events)}" in query.messages()
     assert "source.slow" not in query.messages()
+
+
+def part(number: int, first: int, last: int, topic: str, partition: int) -> Iterator[Message]:
+    """The transactions `first` to `last` of one part, in a partition of a topic."""
+    for each in txn_events(number + 1, last, 4):
+        if each.partition == number and each.at >= 1_700_000_000_000 + first:
+            yield replace(each, topic=topic, partition=partition)
+
+
+def numbers(number: int, last: int) -> set[tuple[str, int]]:
+    return {(PART.format(number), each) for each in range(1, last + 1)}
+
+
+def positions(run: Run) -> list[str]:
+    """The source partitions of the ledger."""
+    sql = "SELECT DISTINCT name FROM shop._starrocks_txn_sink_ledger WHERE kind = 'position' ORDER BY name"
+    return [str(name) for (name,) in run.shop.ask(sql)]
+
+
+@pytest.mark.parametrize("reader", ["librdkafka", "spark"])
+def test_partitions_of_several_topics_are_told_apart_also_when_their_rows_never_meet(
+    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path, reader: str
+) -> None:
+    """The second topic's rows come later, at offsets that the first has passed; and it gets another partition."""
+    a, b = f"a-{reader}", f"b-{reader}"
+    broker.create({a: 1, b: 1})
+    run = Run(broker, starrocks, spark_kafka, tmp_path, "events")
+    task = run.task | {"topic": f"{a},{b}", "assemble": "lanes", "reader": reader}
+    send(broker.servers, part(0, 1, 40, a, 0))
+    QueryProcess(task).finish(400)
+    assert judge(run.shop.seen(), numbers(0, 40)) == Verdict()
+    broker.add_partitions(b, 2)
+    send(broker.servers, chain(part(1, 1, 30, b, 0), part(2, 1, 30, b, 1)))
+    QueryProcess(task).finish(400)
+    assert judge(run.shop.seen(), numbers(0, 40) | numbers(1, 30) | numbers(2, 30)) == Verdict()
+    assert positions(run) == [f"{a}-0", f"{b}-0", f"{b}-1"]
+
+
+def test_a_second_topic_is_refused_before_a_row_is_lost_and_the_way_out_works(
+    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path
+) -> None:
+    """A pattern that matches one topic at first; the state of that topic has its partitions by their numbers."""
+    broker.create({"grown-a": 1})
+    run = Run(broker, starrocks, spark_kafka, tmp_path, "events")
+    task = run.task | {"pattern": "grown-.*", "assemble": "lanes", "reader": "librdkafka"}
+    first = list(part(0, 1, 40, "grown-a", 0))
+    send(broker.servers, iter(first[:-3]))  # the last source transaction stays open
+    QueryProcess(task).finish(400)
+    assert judge(run.shop.seen(), numbers(0, 39)) == Verdict()
+    broker.create({"grown-b": 1})
+    send(broker.servers, chain(first[-3:], part(1, 1, 40, "grown-b", 0)))
+    refused = QueryProcess(task)
+    with pytest.raises(AssertionError):
+        refused.finish(400)
+    assert "The query reads several topics (grown-a, grown-b)" in refused.messages()
+    assert judge(run.shop.seen(), numbers(0, 39)) == Verdict()
+    QueryProcess(task | {"old_topic": "grown-a"}).finish(400)
+    assert judge(run.shop.seen(), numbers(0, 40) | numbers(1, 40)) == Verdict()
+    assert positions(run) == ["0", "grown-b-0"]
 
 
 def test_a_small_micro_batch_has_one_lane_and_a_query_may_start_again_with_the_same_sink(

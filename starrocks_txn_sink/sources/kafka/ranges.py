@@ -44,7 +44,8 @@ _DAMAGED: Final = (
 class OffsetRanges:
     """Offsets [start, end) of each partition with rows; `patience` is the longest wait for the next row, in seconds.
 
-    With `time` `read_values` also gives the rows' timestamps; with `keys` `read_ranges` reads their keys.
+    With `time` `read_values` also gives the rows' timestamps. With `topic_names` it names source partitions by topic
+    and partition. With `keys` `read_ranges` reads the rows' keys.
     """
 
     ranges: Mapping[KafkaPartition, tuple[int, int]]
@@ -52,6 +53,7 @@ class OffsetRanges:
     config: Mapping[str, Any] = field(repr=False)  # may hold a password: not in repr
     time: bool = False
     keys: bool = False
+    topic_names: bool = False
 
     @property
     def topics(self) -> list[str]:
@@ -109,9 +111,19 @@ def read_values(part: OffsetRanges, deadline: Deadline | None = None) -> Iterato
     """
     names = [SOURCE_PARTITION, POSITION, VALUE, *([EVENT_TIME] if part.time else [])]
     for rows in read_ranges(part, deadline):
-        partitions = pa.array(rows.partitions).dictionary_encode().cast(pa.dictionary(pa.int32(), pa.string()))
-        columns = [partitions.cast(pa.string()), pa.array(rows.offsets), rows.values]
+        columns = [_source_partitions(rows, part), pa.array(rows.offsets), rows.values]
         yield pa.record_batch(columns + ([pa.array(rows.times * 1000)] if part.time else []), names)
+
+
+def _source_partitions(rows: Rows, part: OffsetRanges) -> pa.Array:
+    """The names of the rows' source partitions: the number of the Kafka partition, or topic and number."""
+    if not part.topic_names:
+        numbers = pa.array(rows.partitions).dictionary_encode().cast(pa.dictionary(pa.int32(), pa.string()))
+        return numbers.cast(pa.string())
+    width = int(rows.partitions.max(initial=0)) + 1
+    codes, places = np.unique(rows.topics * width + rows.partitions, return_inverse=True)
+    names = [f"{part.topics[code // width]}-{code % width}" for code in codes.tolist()]
+    return pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), pa.array(names, pa.string())).cast(pa.string())
 
 
 def spread(
@@ -141,9 +153,11 @@ def polls(
     partition. Problems do not count: a client may report one at each poll, without end.
     """
     part = unfinished.part
+    codes = np.array([part.topics.index(name) for name in topic_names(unfinished.starts)])  # of the assigned topics
     patience, reason = Deadline.after(part.patience, clock), None
     while unfinished.ends:
         rows, problems = consumer.poll(min(unfinished.left, _POLL_MESSAGES), _POLL_SECONDS, part.keys)
+        rows = rows._replace(topics=codes[rows.topics])
         reason = next((each.error.str() for each in problems if not _is_end_of_log(each)), reason)
         for some, their_problems in _parts(rows, problems):
             taken, done = unfinished.take(some, their_problems)

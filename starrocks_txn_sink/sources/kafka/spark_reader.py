@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.rows.columns import EVENT_TIME
-from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, parse_offsets
+from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, offsets_of, parse_offsets
 from starrocks_txn_sink.sources.kafka.options import PATIENCE, SPARK_READS, client_config, no_client
 from starrocks_txn_sink.spark_version import analyzed_plan, class_name, items
 
@@ -190,6 +190,41 @@ def elements(iterator: Any) -> Iterator[Any]:
         yield iterator.next()
 
 
+def query_topics(frame: DataFrame, query: str) -> frozenset[str]:
+    """The topics that the running query `query` reads from Kafka, also those without new rows in the micro-batch.
+
+    Never raises; empty where the query is hidden (Spark Connect) or reads no Kafka.
+    """
+    with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
+        ends = elements(_stream(frame, query).availableOffsets().valuesIterator())
+        return frozenset(topic for end in ends for topic, _ in offsets_of(str(end.json())))
+    return frozenset()
+
+
+def needs_topic_names(topics: Collection[str], known: Collection[str]) -> bool:
+    """Whether source partitions are named by topic and partition, `orders-0`, or by the partition alone.
+
+    Several topics need their names. One topic keeps the names that it has: `known` are the source partitions of the
+    ledger and of the checkpoint. Raises OptionError for several topics if partitions of one topic are known by their
+    numbers: under other names their written rows and open source transactions would not be found.
+    """
+    if len(topics) > 1:
+        plain = sorted(name for name in known if name.isdecimal())
+        if plain:
+            raise OptionError(
+                f"The query reads several topics ({', '.join(sorted(topics))}), so its source partitions are named by "
+                f"topic and partition; but the job already has source partitions of one topic, named by partition "
+                f"alone ({', '.join(plain[:3])}).",
+                hint="Nothing of this micro-batch was written. Read the new topic in a query with its own job and "
+                "checkpoint; or keep the old names: with the reader spark, make a column of the partition for the old "
+                "topic and of topic and partition for others, and name it in source_partition "
+                '(docs/guides/sources.md, "Several topics").',
+                option="source_partition",
+            )
+        return True
+    return any(topic in topics and number.isdecimal() for topic, _, number in (name.rpartition("-") for name in known))
+
+
 # --- the plan of a micro-batch ---
 
 _SOURCE_KINDS: Final = ("StreamingDataSourceV2ScanRelation", "StreamingDataSourceV2Relation")  # the second: Spark 3.5
@@ -242,10 +277,11 @@ class KafkaSource:
             raise _not_alone("failOnDataLoss is false")
         return cls(query, stream, client_config(dict(first.executorKafkaParams())), EVENT_TIME in columns)
 
-    def plan(self, frame: DataFrame, lanes: int, least: int = 1) -> PlannedRanges:
+    def plan(self, frame: DataFrame, lanes: int, least: int = 1, *, topic_names: bool = False) -> PlannedRanges:
         """The micro-batch's offsets, as at most `lanes` groups of whole source partitions.
 
-        There are several groups only if each could have `least` offsets. Raises OptionError.
+        There are several groups only if each could have `least` offsets. With `topic_names` source partitions are named
+        by topic and partition. Raises OptionError.
         """
         ranges_module = _require_client()
         rows = analyzed_plan(frame)
@@ -258,13 +294,16 @@ class KafkaSource:
                 raise _not_alone("there is a step in front of the sink")
         scan = _scan(execution)
         start, end = (parse_offsets(each.json()) for each in (scan.start(), scan.end()))
-        if end.keys() - start.keys():  # only the input partitions have the first offset of a new partition
-            start = first_offsets(each.offsetRange() for each in items(scan.inputPartitions())) | start
-        ranges = {place: (start[place], until) for place, until in end.items() if until > start.get(place, until)}
-        if len({topic for topic, _ in ranges}) > 1:
+        if len({topic for topic, _ in end}) > 1 and not topic_names:
             raise _not_alone("there are several topics, whose partitions have the same numbers")
+        first = (
+            first_offsets(each.offsetRange() for each in items(scan.inputPartitions())) if end.keys() - start else {}
+        )
+        ranges = planned_ranges(start, end, first)
         groups = ranges_module.spread(ranges, lanes, least)
-        lane_ranges = [ranges_module.OffsetRanges(each, PATIENCE, self.config, self.time) for each in groups]
+        lane_ranges = [
+            ranges_module.OffsetRanges(each, PATIENCE, self.config, self.time, False, topic_names) for each in groups
+        ]
         return PlannedRanges(lane_ranges, scan.metrics().get("numOutputRows").get())
 
 
@@ -313,6 +352,17 @@ def _source_columns_and_steps(plan: Any) -> tuple[dict[str, str], list[str]]:
         if number in own:
             names[name] = own[number]
     return names, steps
+
+
+def planned_ranges(
+    start: Mapping[KafkaPartition, int], end: Mapping[KafkaPartition, int], first: Mapping[KafkaPartition, int]
+) -> dict[KafkaPartition, tuple[int, int]]:
+    """The offsets of a micro-batch by partition with rows.
+
+    `start` lacks a new partition; its first offset is in `first`, which has only partitions with rows.
+    """
+    starts = {**first, **start}
+    return {place: (starts[place], until) for place, until in end.items() if until > starts.get(place, until)}
 
 
 def first_offsets(offset_ranges: Iterable[Any]) -> dict[KafkaPartition, int]:

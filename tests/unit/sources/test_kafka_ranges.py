@@ -15,7 +15,7 @@ from starrocks_txn_sink.sources.kafka import ranges
 from starrocks_txn_sink.sources.kafka.consumer import Rows
 from starrocks_txn_sink.sources.kafka.options import client_config
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, read_values, spread
-from starrocks_txn_sink.sources.kafka.spark_reader import first_offsets
+from starrocks_txn_sink.sources.kafka.spark_reader import first_offsets, needs_topic_names, planned_ranges
 
 SPARK = {
     "key.deserializer": "org.apache.kafka.common.serialization.ByteArrayDeserializer",
@@ -105,6 +105,48 @@ class TopicPartition:
 
 def test_a_new_partition_that_spark_has_cut_is_read_from_its_first_offset() -> None:
     assert first_offsets(map(Cut, (40, 0, 80))) == {("t", 3): 0}
+
+
+def test_a_new_partition_is_read_from_its_first_offset_which_only_sparks_tasks_know() -> None:
+    old, new, empty = ("t", 0), ("t", 1), ("t", 2)
+    found = planned_ranges({old: 5}, {old: 7, new: 3, empty: 0}, {old: 5, new: 1})
+    assert found == {old: (5, 7), new: (1, 3)}
+    assert planned_ranges({old: 7, new: 3, empty: 0}, {old: 7, new: 3, empty: 2}, {}) == {empty: (0, 2)}
+
+
+@pytest.mark.parametrize(
+    ("topics", "known", "named"),
+    [
+        ((), (), False),  # the query is hidden, or reads no Kafka
+        (("a",), (), False),
+        (("a",), ("0", "1"), False),
+        (("a", "b"), (), True),
+        (("a", "b"), ("a-0", "b-0", "a-b-1"), True),
+        (("a",), ("a-0", "b-0"), True),  # one of the topics was left out
+        (("a",), ("b-0", "a-x", "a-0-1"), False),
+        (("a-b",), ("a-b-12",), True),
+    ],
+)
+def test_several_topics_are_named_and_one_topic_keeps_its_names(
+    topics: tuple[str, ...], known: tuple[str, ...], named: bool
+) -> None:
+    assert needs_topic_names(topics, known) == named
+
+
+def test_a_second_topic_is_refused_before_the_partitions_of_the_first_change_their_names() -> None:
+    with pytest.raises(OptionError, match=r"several topics \(a, b\).*named by partition alone \(0, 3\)") as caught:
+        needs_topic_names({"a", "b"}, {"3", "0", "a-9"})
+    assert caught.value.context["option"] == "source_partition"
+
+
+def test_rows_of_several_topics_are_named_by_topic_and_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = OffsetRanges({("b", 3): (7, 9), ("a", 0): (7, 9), ("a", 12): (1, 2)}, 1.0, {}, topic_names=True)
+    topics, numbers = np.array([1, 0, 1, 0]), np.array([3, 0, 3, 12])
+    rows = Rows(topics, numbers, np.array([7, 7, 8, 1]), topics * 0, pa.array([b"1", b"2", b"3", b"4"]), None)
+    monkeypatch.setattr(ranges, "read_ranges", lambda *_: [rows, rows.take(np.array([], dtype=np.int64))])
+    named, empty = read_values(part)
+    assert named["source_partition"].to_pylist() == ["b-3", "a-0", "b-3", "a-12"]
+    assert (named["source_partition"].type, empty.num_rows) == (pa.string(), 0)
 
 
 @pytest.mark.parametrize("time", [False, True])

@@ -190,10 +190,14 @@ def damage(place: KafkaPartition, offset: int, code: int = KafkaError._BAD_MSG) 
 
 @dataclass
 class Reading:
-    """`read_ranges` with one scripted client after the other; `starts` has where each began."""
+    """`read_ranges` with one scripted client after the other.
+
+    `starts` has where each of them began, `topics` the topic of each row.
+    """
 
     monkeypatch: pytest.MonkeyPatch
     starts: list[dict[KafkaPartition, int]] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)
 
     def read(self, wanted: dict[KafkaPartition, tuple[int, int]], *clients: list[list[Said]]) -> list[tuple[int, int]]:
         clock, scripts = ManualClock(), iter(clients)
@@ -205,7 +209,9 @@ class Reading:
         ranges.close_consumer()
         part = Slice(wanted, 5.0, {})
         try:
-            return places(collect(part, read_ranges(part, clock=clock)))
+            rows = collect(part, read_ranges(part, clock=clock))
+            self.topics = rows["topic"].to_pylist()
+            return places(rows)
         finally:
             ranges.close_consumer()
 
@@ -270,6 +276,14 @@ def test_a_client_that_reports_damage_at_ever_other_places_is_given_up(reading: 
 def test_two_damages_with_rows_between_them_are_each_read_again(reading: Reading) -> None:
     clients = [[[damage(A, 0)]], [[row(A, 0), row(A, 1)], [damage(A, 2)]], [[row(A, 2)]]]
     assert reading.read({A: (0, 3)}, *clients) == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_rows_keep_their_topics_when_another_topic_is_done_before_a_second_try(reading: Reading) -> None:
+    """A consumer numbers the topics that it reads."""
+    other = ("b", 0)
+    reading.read({A: (0, 1), other: (0, 2)}, [[row(A, 0), row(other, 0), damage(other, 1)]], [[row(other, 1)]])
+    assert reading.starts == [{A: 0, other: 0}, {other: 1}]
+    assert reading.topics == ["a", "b", "b"]
 
 
 def test_a_damage_behind_the_end_does_not_matter_yet(reading: Reading) -> None:
