@@ -151,6 +151,36 @@ def test_a_wrong_password(server: Emulator, capsys: Shown, monkeypatch: pytest.M
     assert "not-the-one" not in json.dumps(visit.document)
 
 
+USERS = (
+    "CREATE USER sink IDENTIFIED BY 'secret-of-the-doctor'",
+    "CREATE USER poor IDENTIFIED BY 'secret-of-the-doctor'",
+    "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN DATABASE shop TO USER 'sink'",
+    "GRANT CREATE TABLE ON DATABASE shop TO USER 'sink'",
+    "GRANT OPERATE ON SYSTEM TO USER 'sink'",
+)
+
+
+@pytest.mark.stand_in(*TABLES, *USERS, password=PASSWORD, backends=3)
+def test_the_grants_of_the_security_page_suffice(server: Emulator, capsys: Shown) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "guides" / "security.md").read_text()
+    assert all(grant in page for grant in USERS[2:])
+    visit = Visit(server, capsys, "--username", "sink")
+    assert (visit.code, visit.bad(), visit.skipped()) == (0, {}, {"executor"})
+
+
+@pytest.mark.stand_in(*TABLES, *USERS, password=PASSWORD, backends=3)
+def test_a_user_without_grants_is_told_the_servers_words_and_what_to_grant(server: Emulator, capsys: Shown) -> None:
+    """Wire contract 7.8."""
+    visit = Visit(server, capsys, "--username", "poor")
+    failed = visit.bad("failure")
+    assert "OPERATE OR NODE privilege(s) on SYSTEM" in failed["privilege.operate"]["what"]
+    assert "(5203)" in failed["privilege.operate"]["what"]
+    assert "Grant OPERATE ON SYSTEM" in failed["privilege.operate"]["advice"]
+    assert "Grant CREATE TABLE ON DATABASE" in failed["privilege.ledger"]["advice"]
+    assert "grant the user a privilege" in failed["table.missing"]["advice"]
+    assert "server.limits" in visit.skipped()
+
+
 def test_a_follower_that_redirects_to_a_host_that_is_not_allowed(server: Emulator, capsys: Shown) -> None:
     location = {"Location": "http://10.9.8.7:8030/api"}
     server.faults.replace([{"operation": "get_load_state", "action": "answer", "status": 307, "headers": location}])

@@ -194,7 +194,7 @@ def test_tables_are_created_widened_and_extended_over_sql(server: Emulator) -> N
             assert len(apply_schema_changes(options, routes, Frame(), session)) == count  # type: ignore[arg-type]
         assert session.tables.models["t"] == "PRIMARY_KEYS"
         rows = connection.query("SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.columns", (), deadline)
-        assert rows == [("id", "bigint"), ("small", "bigint"), ("text", "varchar(65533)")]
+        assert rows == [("id", "bigint(20)"), ("small", "bigint(20)"), ("text", "varchar(65533)")]
 
 
 def test_a_hostile_column_drops_no_other_one(server: Emulator) -> None:
