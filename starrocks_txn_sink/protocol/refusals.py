@@ -98,7 +98,7 @@ def load_error(reply: Reply, label: str, table: str) -> StarRocksSinkError:
     if _contains_any(text, _TIMED_OUT):
         return timed_out(label, text)
     if _BY_REQUEST.search(text):
-        message = f"The label was rolled back by another client, so a load into {table} was refused: {text}"
+        message = f"The label was rolled back by another client or lane, so a load into {table} was refused: {text}"
         return errors.LoadFailed(message, hint=_BY_OTHERS, **_context(reply, label))
     if _contains_any(text, _CANCELLED_BEFORE):
         message = f"The label had ended before, so a load into {table} was refused: {text}"

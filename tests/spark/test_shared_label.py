@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, functions as F
 
 from starrocks_txn_sink import StarRocksSink
-from starrocks_txn_sink.errors import OptionError, SourceChanged
+from starrocks_txn_sink.errors import OptionError, SourceChanged, StarRocksSinkError
 from tests.support.assembling_shop import AssemblingShop, script
 from tests.support.exactly_once_shop import SCHEMA, Shop
 
@@ -84,6 +84,21 @@ def test_a_commit_without_an_answer_is_settled_by_the_ledger(shop: Shop) -> None
     assert "recover" in receipt.phase_seconds
     assert (receipt.attempts, shop.written()) == (1, (400, 400))
     assert [one.rows for one in sink.write(placed(shop, 4, 4, 60))] == [80]
+
+
+@pytest.mark.parametrize("transactions", ["batch", "lane"])
+def test_a_load_without_a_plan_ends_the_label_of_all_lanes_and_names_its_table(shop: Shop, transactions: str) -> None:
+    """Wire contract 4.7, 4.8: no lane tries again, and no lane blames the table that it was loading."""
+    rows = placed(shop, 4, 4, 50)
+    frame = rows.withColumn("table", F.expr("if(source_partition = 'p-2', 'gone', table)"))
+    shop.fault({"operation": "begin", "action": "delay", "seconds": 0})
+    with pytest.raises(StarRocksSinkError, match="Failed to find table gone in db") as failed:
+        StarRocksSink(shop.options(lanes=4, transactions=transactions)).write(frame)
+    assert "into items" not in str(failed.value)
+    assert "Create the table in the database" in str(failed.value)
+    assert shop.requests()["begin"] <= 4
+    if transactions == "batch":
+        assert shop.written() == (0, 0)
 
 
 def test_events_are_assembled_by_the_lanes_of_a_shared_label(assembling: AssemblingShop) -> None:
