@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from starrocks_txn_sink.errors import AuthenticationFailed, QueryFailed, QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.errors import AuthenticationFailed, QueryFailed, QueryRefused, ServerRefused, StarRocksSinkError
 from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.http.transport import read_load_state, read_reply
 from starrocks_txn_sink.operations.doctor.server import judge_versions
@@ -379,8 +379,11 @@ def judge_refused_load(table: str, answer: HttpResponse) -> Finding:
             "A proxy that follows redirects sends every row through the frontend and hides the backend.",
             "Set load_url to the frontends themselves.",
         )
+    error = refusals.load_error(reply, "", table)
     return Topic("table.load", table).failure(
-        f"The frontend refused a load: {reply.message[:200]}",
+        f"{error.message[:300]}.",
         why,
-        "Check the table, the user's INSERT privilege and the stream-load properties.",
+        error.advice
+        if isinstance(error, ServerRefused)
+        else "Check the table, the user's INSERT privilege and the stream-load properties.",
     )

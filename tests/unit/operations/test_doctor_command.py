@@ -169,7 +169,7 @@ def test_the_grants_of_the_security_page_suffice(server: Emulator, capsys: Shown
 
 
 @pytest.mark.stand_in(*TABLES, *USERS, password=PASSWORD, backends=3)
-def test_a_user_without_grants_is_told_the_servers_words_and_what_to_grant(server: Emulator, capsys: Shown) -> None:
+def test_a_user_without_grants_reads_the_servers_words_and_what_to_grant(server: Emulator, capsys: Shown) -> None:
     """Wire contract 7.8."""
     visit = Visit(server, capsys, "--username", "poor")
     failed = visit.bad("failure")

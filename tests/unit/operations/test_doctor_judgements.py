@@ -286,6 +286,15 @@ def test_a_label_that_a_take_over_would_not_find_is_a_warning() -> None:
     ("answer", "said"),
     [
         (HttpResponse(200, None, b'{"Status":"FAILED","Message":"no such table"}'), "no such table"),
+        (
+            HttpResponse(
+                200,
+                None,
+                b'{"Status":"FAILED","Message":"STREAM_LOAD_TASK:7, label{L}, '
+                b'error_msg{cancel stream task for exception: Column has no default value. column: n}"}',
+            ),
+            "refused the load into orders: Column has no default value. column: n.",
+        ),
         (HttpResponse(200, None, b'{"Status":"OK","Message":""}'), "followed the redirect"),
         (HttpResponse(502, None, b"<html>"), "HTML"),
     ],
