@@ -206,6 +206,9 @@ class SharedTransactionCoordinator:
         timeout, closed = self.buffer.limits.timeout, self._batch.closed
         slow = sorted(table for table in self._loading if closed or now - self._loading[table] >= timeout / 2)
         if not closed and not slow:
+            if self.buffer.limits.at_end_only:
+                whole = f"The micro-batch took longer than the timeout of its StarRocks transaction, {timeout:g} s."
+                return errors.TransactionTimedOut(whole, label=self._label)
             partition = self.buffer.open_partition
             inside = f"; source partition {partition} is still inside one source transaction" if partition else ""
             return errors.TransactionTimedOut(
@@ -215,8 +218,8 @@ class SharedTransactionCoordinator:
         when = f"during the load into {', '.join(slow)}" if slow else "before all of its rows were loaded"
         return errors.LoadFailed(
             f"The StarRocks transaction reached its timeout of {timeout:g} s {when}.",
-            hint="Find out why loads are slow. If they always take so long, raise `timeout`, or make micro-batches "
-            "smaller (maxOffsetsPerTrigger, maxFilesPerTrigger).",
+            hint="Find out why loads are slow. If they always take so long, raise `timeout`. Smaller micro-batches "
+            "(maxOffsetsPerTrigger, maxFilesPerTrigger) help after this one, which Spark repeats as planned.",
             label=self._label,
             table=", ".join(slow) or None,
         )

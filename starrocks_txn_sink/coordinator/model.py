@@ -21,6 +21,7 @@ opaque byte buffers and are never copied.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -229,6 +230,11 @@ class CoordinatorLimits:
     recycle_at: float = RECYCLE_AT
     close_bytes: int | None = None
     backoff: Backoff = field(default_factory=lambda: Backoff(first=0.2, longest=10.0))
+
+    @property
+    def at_end_only(self) -> bool:
+        """Whether all rows of the micro-batch belong to one StarRocks transaction."""
+        return math.isinf(self.recycle_at)
 
 
 # --- out: receipts and actions ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -292,6 +293,20 @@ def test_an_outlived_transaction_names_its_label_and_who_is_still_open() -> None
     assert isinstance(error, TransactionTimedOut)
     assert error.context == {"label": "L0"}
     assert "source partition p is still inside" in error.message
+
+
+def test_a_micro_batch_that_outlives_its_one_transaction_blames_no_source_transaction() -> None:
+    """Spark repeats it after a restart, whatever limit it has then; so that is no advice."""
+    lane = Lane(recycle_at=math.inf)
+    lane.core.take(RegionRows("p", "a", memoryview(b",x"), 1), lane.now)
+    lane.done(lane.one())
+    lane.now = 700.0
+    assert lane.one() == RollbackAction("L0")
+    error = lane.core.error
+    assert isinstance(error, TransactionTimedOut)
+    assert error.message == "The micro-batch took longer than the timeout of its StarRocks transaction, 600 s."
+    assert "Spark repeats the micro-batch as planned" in error.advice
+    assert 'Without reader="librdkafka"' in error.advice
 
 
 def test_loads_that_lasted_until_the_timeout_are_named_and_repeated_under_a_new_label() -> None:
