@@ -139,6 +139,19 @@ browser:
 integration: setup
 	$(BIN)/python -m pytest -p integration.plugin $(ARGS) tests/contract integration
 
+# All suites against a real server, with its answers, in a file to send: artifacts/recordings.zip. It is one in a container
+# (TAG), or one for tests that runs already: SERVER="http://127.0.0.1:8030 mysql://127.0.0.1:9030".
+.PHONY: record
+TAG ?= 4.1.1
+RECORD := artifacts/recordings
+record: setup
+	rm -rf $(RECORD) $(RECORD).zip
+	mkdir -p $(RECORD)
+	-$(BIN)/python -m pytest -p integration.plugin --starrocks real --starrocks-tag $(TAG) $(if $(SERVER),--starrocks-server "$(SERVER)") \
+	  --record $(RECORD) --junitxml $(RECORD)/real.xml $(ARGS) tests/contract integration
+	-cp artifacts/rehearsal-*.json $(RECORD)
+	$(BIN)/python -m zipfile -c $(RECORD).zip $(RECORD)
+
 # docs/inside/conformance.md, from a run of the contract suite; REAL=junit.xml adds a run against a real server, REHEARSALS="a.json b.json"
 # reports of `starrocks-txn-sink rehearse --json`.
 conformance: setup

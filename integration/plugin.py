@@ -1,17 +1,20 @@
-"""pytest plugin: `--starrocks stand-in|real|both`, `--starrocks-tag`, and the real server's fixtures.
+"""pytest plugin: `--starrocks stand-in|real|both`, which real server that is, `--record`, and the server's fixtures.
 
-`make integration` loads it. Without a Docker engine everything that needs a real server is skipped with one sentence.
+`make integration` and `make record` load it. Without a Docker engine everything that needs a real server is skipped
+with one sentence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from integration.engine import NO_ENGINE, DockerEngine
-from integration.starrocks import TAG, StarRocks, running
+from integration.starrocks import TAG, StarRocks, ask_mysql, running
+from starrocks_txn_sink.options.addresses import parse_query_url
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -19,14 +22,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--starrocks", choices=("stand-in", "real", "both"), default="both", help="what to run against")
     group.addoption("--starrocks-tag", default=TAG, help=f"tag of the image (default {TAG})")
 
+    group.addoption("--starrocks-server", metavar="'LOAD QUERY'", help="two URLs: a server for tests that runs already")
+    group.addoption("--record", type=Path, metavar="FOLDER", help="write the real server's answers into FOLDER")
+
 
 @pytest.fixture(scope="session")
 def real_starrocks(request: pytest.FixtureRequest) -> Iterator[StarRocks]:
     """A real StarRocks, one for the whole run; skips where no Docker engine answers."""
+    if (addresses := request.config.getoption("starrocks_server")) is not None:
+        yield _running_already(*str(addresses).split())
+        return
     if not DockerEngine.answers():
         pytest.skip(NO_ENGINE)
     with running(DockerEngine(), str(request.config.getoption("starrocks_tag"))) as server:
         yield server
+
+
+def _running_already(load_url: str, query_url: str) -> StarRocks:
+    (where,) = parse_query_url(query_url)
+    frontends = ask_mysql(where.host, where.port, "SHOW FRONTENDS")
+    return StarRocks(load_url, query_url, next(row["version"] for row in frontends if row["role"] == "LEADER"))
 
 
 @pytest.fixture(scope="session")

@@ -299,6 +299,10 @@ class Exchange:
         return self.request.operation.value
 
     @property
+    def method(self) -> str:
+        return _METHODS.get(self.request.operation, "POST")
+
+    @property
     def path(self) -> str:
         """Path and query of the request; equal on every server of a redirect chain."""
         if self.request.operation is Operation.LOAD_STATE:
@@ -396,7 +400,7 @@ def _client_certificate(options: SinkOptions) -> str | tuple[str, str] | None:
 def _prepare_request(exchange: Exchange) -> requests.PreparedRequest:
     """The request as an adapter takes it; adds only the body's headers to those of the exchange."""
     made = requests.PreparedRequest()
-    made.prepare_method(_METHODS.get(exchange.request.operation, "POST"))
+    made.prepare_method(exchange.method)
     made.prepare_url(exchange.address.url + exchange.path, None)
     made.prepare_headers(exchange.headers)
     made.prepare_cookies({})  # the adapter reads the cookie jar

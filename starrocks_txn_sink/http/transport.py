@@ -24,6 +24,7 @@ import itertools
 import random
 import re
 from base64 import b64encode
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from threading import Lock
@@ -104,7 +105,14 @@ ROUNDS = 3
 class HttpTransport:
     """A `wire.Transport` over HTTP. Threads may share it; each has its own connections, kept alive between requests."""
 
-    def __init__(self, options: SinkOptions, *, clock: Clock | None = None, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        options: SinkOptions,
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        witness: Callable[[Exchange, HttpResponse], None] | None = None,
+    ) -> None:
         self._options = options
         # Requests get the same few Locations, except get_load_state: its Locations contain the label.
         self._target_of = lru_cache(maxsize=64)(partial(redirect_target, options.redirect_rules))
@@ -113,6 +121,7 @@ class HttpTransport:
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()
         self._authorization: str | None = None
+        self._witness = witness  # sees every answer, from any thread
 
     def send(self, request: Request, deadline: Deadline) -> Reply:
         """Send `request` and return its reply; see `wire.Transport` for the errors."""
@@ -193,7 +202,10 @@ class HttpTransport:
 
     def _perform(self, exchange: Exchange) -> HttpResponse:
         try:
-            return self._connections.for_this_thread().perform(exchange)
+            response = self._connections.for_this_thread().perform(exchange)
+            if self._witness is not None:
+                self._witness(exchange, response)
+            return response
         except errors.NotSent:
             self._frontends.forget_leader(exchange.address)
             raise

@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError, printable
 from starrocks_txn_sink.operations.rehearsal import cluster, findings, reading, transactions
@@ -37,6 +39,8 @@ def _cleared(stage: Stage) -> Result:
 
 def _look(stage: Stage, check: Check) -> Result:
     began = time.monotonic()
+    if stage.recorder is not None:
+        stage.recorder.begin(check.name)
     try:
         evidence = check.look(stage)
     except StarRocksSinkError as error:
@@ -64,12 +68,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--megabytes", type=_positive, default=MEGABYTES, metavar="N", help="data of the speed part (default 16)"
     )
+    recorded = "also write the server's answers into FILE, without secrets, hosts and values, to send it in"
+    parser.add_argument("--record", type=Path, metavar="FILE", help=recorded)
     parser.add_argument("--slow", action="store_true", help="also keep a transaction open for 310 s")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the rehearsal and return the exit code. After Ctrl-C or SIGTERM it drops the tables, too."""
-    terms = Terms(args.seconds, args.slow, megabytes=args.megabytes)
+    terms = Terms(args.seconds, args.slow, megabytes=args.megabytes, record=args.record is not None)
     show = _to_stderr if args.json else lambda line: command_line.print_lines([line])
     try:
         options = command_line.server_options(args, database=args.database)
@@ -77,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
         with closing(Stage(options, terms, _to_stderr)) as stage, interrupted_once():
             began, start = stage.clock.wall(), time.monotonic()
             results = collect(stage, show)
+            if stage.recorder is not None:
+                _write(args.record, stage.recorder.document(stage.version))
             if args.json:
                 seconds = time.monotonic() - start
                 command_line.print_lines([json.dumps(findings.json_document(stage, results, began, seconds))])
@@ -85,6 +93,15 @@ def run(args: argparse.Namespace) -> int:
         return 2
     show(f"\n{findings.summary_line(results)}")
     return findings.exit_code(results)
+
+
+def _write(file: Path, document: dict[str, Any]) -> None:
+    try:
+        file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OptionError(
+            f"The recording cannot be written: {error.strerror}.", hint="Name another file.", option="record"
+        ) from None
 
 
 def collect(stage: Stage, show: Callable[[str], None], checks: Sequence[Check] = CHECKS) -> list[Result]:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.operations.rehearsal.recording import Recorder
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Label, Steps, labels
@@ -54,12 +55,14 @@ TORN_SECONDS, SLOW_SECONDS, MEGABYTES = 60.0, 310.0, 16.0
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Duration of the torn-read part, whether a transaction is kept open for `slow_seconds`, data of the speed part."""
+    """Duration of the torn-read part, whether a transaction is kept open for `slow_seconds`, data of the speed part,
+    and whether the server's answers are recorded."""
 
     seconds: float = TORN_SECONDS
     slow: bool = False
     slow_seconds: float = SLOW_SECONDS
     megabytes: float = MEGABYTES
+    record: bool = False
 
 
 class Stage:
@@ -85,7 +88,8 @@ class Stage:
         self.left: list[str] = []
         self._made: list[str] = []
         self._made_database = False
-        self.transport = HttpTransport(self.options)
+        self.recorder = Recorder(self.options, self.job) if terms.record else None
+        self.transport = HttpTransport(self.options, witness=self.recorder.exchange if self.recorder else None)
         self.leader = LeaderConnection(self.options)
         self.ledger = SqlLedger(self.leader, options.database)
         self._sql: SqlConnection | None = None
@@ -98,10 +102,16 @@ class Stage:
         if self._sql is None:
             self._sql = SqlConnection.connect_any(self.options)
         try:
-            return self._sql.rows(statement, parameters)
-        except QueryFailed:
-            self._close_sql()
+            rows = self._sql.rows(statement, parameters)
+        except (QueryFailed, QueryRefused) as error:
+            if self.recorder is not None:
+                self.recorder.refusal(statement, parameters, error.message)
+            if isinstance(error, QueryFailed):
+                self._close_sql()
             raise
+        if self.recorder is not None:
+            self.recorder.answer(statement, parameters, rows)
+        return rows
 
     def rows_if_allowed(self, statement: str) -> list[Row]:
         """The rows of a statement; none without the privilege for it."""

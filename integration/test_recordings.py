@@ -1,0 +1,27 @@
+"""The requests of the recordings, put to a real server: `make record` writes its answers for the project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from integration.starrocks import StarRocks
+from tests.support.judgement import judged
+from tests.support.recordings import Place, read, record_again, recordings, records, write
+
+
+@pytest.mark.parametrize("path", recordings(), ids=lambda path: path.stem)
+@pytest.mark.timeout(1200)  # the recordings of clocks wait for them
+def test_the_server_is_recorded(path: Path, request: pytest.FixtureRequest) -> None:
+    folder = request.config.getoption("record", default=None)
+    if folder is None:
+        pytest.skip("Nothing is recorded without --record.")
+    server: StarRocks = request.getfixturevalue("real_starrocks")
+    place = Place(server.load_url, server.query_url, server.rewrites)
+    document = record_again(read(path), place, f"StarRocks {server.version}", "real")
+    for _, record in records(document):
+        if (judgement := judged(record)) is not None:
+            record["judged"] = judgement
+    write(Path(str(folder)) / f"real-{server.version.partition('-')[0]}" / path.name, document)
+    assert all("answer" in record for _, record in records(document))
