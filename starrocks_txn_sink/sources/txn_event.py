@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame, functions as F, types as T
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.ledger import quote
 from starrocks_txn_sink.public_names import suggests_arguments
+from starrocks_txn_sink.sources.kafka.spark_reader import refuse_several_topics
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, OnMalformed, TxnEventLines
 
 TXN_EVENT_SCHEMA: Final = (
@@ -47,7 +48,7 @@ def parse_txn_events(
         df: The raw events.
         value: The column with the JSON (string or binary).
         source_partition: The column with the source partition, by default Kafka's; None takes the field from the JSON.
-            With several topics make one column of topic and partition: this function does not see the topics.
+            With several topics make one column of topic and partition.
         position: The column with the position, by default Kafka's offset; None takes the field from the JSON.
         keep: Further columns of `df` to keep.
         on_malformed: `fail` the query at a malformed value, or `drop` the value and count it in each progress under
@@ -60,7 +61,8 @@ def parse_txn_events(
     Raises:
         InputError: A column is missing (at once), or a value is malformed (in the running query). The error names
             source partition and position, never the content.
-        OptionError: `on_malformed` is unknown.
+        OptionError: `on_malformed` is unknown, or `source_partition` is Kafka's partition and the stream reads several
+            topics (a pattern is not seen).
 
     Example::
 
@@ -70,6 +72,8 @@ def parse_txn_events(
         events = parse_txn_events(reader.load())
     """
     lines = TxnEventLines(value=value, source_partition=source_partition, position=position, on_malformed=on_malformed)
+    if source_partition == "partition" and ("partition", "int") in df.dtypes:  # Kafka's own
+        refuse_several_topics(df)
     return parse_lines(df, lines, keep, name)
 
 

@@ -34,8 +34,11 @@ class Reading:
         self.topics = [f"t{uuid.uuid4().hex[:8]}", f"t{uuid.uuid4().hex[:8]}"]
         self.batches: list[list[Row]] = []
         self.queries: list[StreamingQuery] = []
+        self.producer = self.new_producer()
+
+    def new_producer(self) -> Producer:
         # Without idempotence a batch that a new topic's leader refuses at first lands behind the one after it.
-        self.producer = Producer({"bootstrap.servers": broker.servers, "enable.idempotence": True, "log_level": 0})
+        return Producer({"bootstrap.servers": self.broker.servers, "enable.idempotence": True, "log_level": 0})
 
     def put(self, topic: int, partition: int, *times: int, value: str = "x") -> None:
         for at in times:
@@ -48,6 +51,8 @@ class Reading:
     def start(self, now: bool = True, **options: Any) -> StreamingQuery:
         given = {"kafka.bootstrap.servers": self.broker.servers, "subscribe": ",".join(self.topics)}
         given |= {name: str(value) for name, value in options.items()}
+        if "subscribePattern" in given:
+            del given["subscribe"]
         frame = self.spark.readStream.format("balanced_kafka").options(**given).load()
         writer = frame.writeStream.foreachBatch(self.take).option("checkpointLocation", str(self.home / "checkpoint"))
         query = (writer.trigger(availableNow=True) if now else writer).start()
@@ -107,6 +112,26 @@ def test_every_batch_ends_at_one_time_on_all_partitions_of_all_topics(reading: R
         + [(reading.topics[0], 1, n) for n in range(30)]
         + [(reading.topics[1], 0, n) for n in range(401)]
     )
+
+
+def test_partitions_and_topics_that_appear_while_it_runs_are_read_from_their_first_row(reading: Reading) -> None:
+    first = reading.topics[0]
+    reading.put(0, 0, 0, 10)
+    reading.put(0, 1, 5)
+    query = reading.start(now=False, subscribePattern=f"{first}.*", idle_timeout=1)
+    wait_until(lambda: len(reading.places()) == 3 or not query.isActive)
+    reading.broker.add_partitions(first, 3)
+    reading.topics.append(f"{first}-more")
+    reading.broker.create({reading.topics[-1]: 1})
+    reading.producer = reading.new_producer()  # the old one does not know the new partition yet
+    reading.put(0, 2, 20, 21, 22)
+    reading.put(-1, 0, 20, 25)
+    wait_until(lambda: len(reading.places()) >= 8 or not query.isActive)
+    old = [(first, 0, 0), (first, 0, 1), (first, 1, 0)]
+    assert sorted(reading.places()) == sorted(
+        [*old, *((first, 2, n) for n in range(3)), *((reading.topics[-1], 0, n) for n in range(2))]
+    )
+    assert query.exception() is None
 
 
 def test_the_columns_are_those_of_sparks_own_source(reading: Reading) -> None:

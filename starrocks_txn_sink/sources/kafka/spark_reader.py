@@ -10,6 +10,7 @@ records or `fetch.max.wait.ms` have passed.
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -199,6 +200,29 @@ def query_topics(frame: DataFrame, query: str) -> frozenset[str]:
         ends = elements(_stream(frame, query).availableOffsets().valuesIterator())
         return frozenset(topic for end in ends for topic, _ in offsets_of(str(end.json())))
     return frozenset()
+
+
+def refuse_several_topics(frame: DataFrame) -> None:
+    """Raise OptionError if a stream names several topics of Kafka: its partitions cannot be told apart by number.
+
+    Sees the options subscribe and assign, on classic Spark; a pattern says nothing before the query runs.
+    """
+    topics = set[str]()
+    with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
+        leaves = items(analyzed_plan(frame).collectLeaves())
+        for options in (leaf.extraOptions() for leaf in leaves if class_name(leaf) == "StreamingRelationV2"):
+            if (names := options.get("subscribe")) is not None:
+                topics |= {name.strip() for name in str(names).split(",") if name.strip()}
+            elif (partitions := options.get("assign")) is not None:
+                topics |= set(json.loads(str(partitions)))
+    if len(topics) > 1:
+        raise OptionError(
+            f"The frame reads several topics ({', '.join(sorted(topics))}), whose partitions have the same numbers, so "
+            "rows of one topic would count as repeats of another.",
+            hint='Make a column of topic and partition, topic.withColumn("place", F.concat_ws("-", "topic", '
+            '"partition")), and name it: source_partition="place".',
+            option="source_partition",
+        )
 
 
 def needs_topic_names(topics: Collection[str], known: Collection[str]) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.sources import kafka_options
-from starrocks_txn_sink.sources.kafka.spark_reader import SMALL_POLLS, has_small_polls
+from starrocks_txn_sink.sources.kafka.spark_reader import SMALL_POLLS, has_small_polls, refuse_several_topics
 from starrocks_txn_sink.telemetry import Event, EventLogger
 from tests.support.log_records import records_of
 
@@ -159,3 +159,41 @@ def test_the_warning_names_the_helper_in_whole(caplog: pytest.LogCaptureFixture)
     (record,) = records_of(caplog, "source.slow")
     assert (record.levelno, "kafka_options" in record.getMessage()) == (logging.WARNING, True)
     assert SMALL_POLLS in record.getMessage()
+
+
+# --- several topics ---
+
+
+def stream(*options: dict[str, str]) -> Any:
+    leaves = Sequence(Java("StreamingRelationV2", extraOptions=each) for each in options)
+    found = Java("Frame")
+    plan = Java("Project", collectLeaves=leaves)
+    found._jdf = Java("Dataset", queryExecution=Java("QueryExecution", analyzed=plan))  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [{"subscribe": "b, a"}],
+        [{"assign": '{"a": [0], "b": [0, 1]}'}],
+        [{"subscribe": "a"}, {"path": "/x"}, {"subscribe": "b"}],
+    ],
+)
+def test_a_stream_of_several_topics_cannot_go_by_partition(options: list[dict[str, str]]) -> None:
+    with pytest.raises(OptionError, match=r"several topics \(a, b\).*concat_ws"):
+        refuse_several_topics(stream(*options))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        stream({"subscribe": "a,"}),
+        stream({"subscribePattern": "a|b"}),
+        stream({"subscribe": "a"}, {"subscribe": "a"}),
+        stream(),
+        Java("Frame"),  # on Spark Connect
+    ],
+)
+def test_other_streams_may(frame: Any) -> None:
+    refuse_several_topics(frame)
