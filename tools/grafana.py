@@ -93,6 +93,11 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                 [(f"sum by (outcome) ({metric('source_transactions_total')})", "{{outcome}}")],
                 figure=True,
             ),
+            Panel(
+                "Repeated events by content",
+                [(f"sum by (content) ({metric('repeated_events_total')})", "{{content}}")],
+                figure=True,
+            ),
         ),
     ),
     (

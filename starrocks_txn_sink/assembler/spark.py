@@ -53,9 +53,9 @@ def assemble_transactions(
     """Hold each source transaction until its END has arrived, then release its rows, whole and in order.
 
     One transaction is open per source partition, or, with `interleaved`, one per txn_id. A BEGIN abandons the
-    unfinished transaction before it. The stage drops events at or below the last position seen: they are repeats. A
-    NULL `row` stays NULL. A batch DataFrame gives the same rows as a stream after all of its input, without
-    `open_timeout`.
+    unfinished transaction before it. The stage drops events at or below the last position seen: they are repeats, and
+    must have their first content as far as the stage remembers it (`assembler.rules.repeats`). A NULL `row` stays NULL.
+    A batch DataFrame gives the same rows as a stream after all of its input, without `open_timeout`.
 
     Each progress of the query has counts (`assembler.rules.model.Counters`) under `observedMetrics[name]`: flows of the
     micro-batch; the levels open, open_rows and state_bytes of the source partitions with events in it; and oldest_open,
@@ -96,6 +96,7 @@ def assemble_transactions(
         OptionError: An option is invalid.
         SourceTransactionError: In the running query, a transaction cannot be released whole; with partition and
             position.
+        SourceChanged: In the running query, the source repeats events with other content.
 
     Example::
 
@@ -186,6 +187,8 @@ def _take_step(
 def _packets(name: Partition, step: AssemblerStep, state: model.AssemblerState) -> Iterator[Packet]:
     """Log the step's notices; yield its rows, then its counts and the opening time of the oldest open transaction."""
     keyed_state.log_notices(step.notices)
+    if step.counters.events == step.counters.repeats:  # next to new events a producer may just have sent twice
+        keyed_state.log_notices(repeats.notice() for repeats in step.repeats if repeats.unknown)
     yield from keyed_state.row_packets(name, (released.rows for released in step.released))
     oldest = {OLDEST: min(each.opened_at for each in state.live())} if state.live() else {}
     yield keyed_state.counts_packet(name, step.counters.with_levels_of(state), **oldest)

@@ -63,6 +63,7 @@ CODES = (*sorted(ERRORS), SPARK)
 OPERATIONS = tuple(operation.value for operation in Operation)
 OUTCOMES = ("committed", "aborted", "unknown")
 SOURCE_OUTCOMES = ("committed", "dead_lettered", "replayed", "abandoned", "dropped", "empty")
+REPEATS = ("same", "unknown")
 VIOLATIONS = ("torn", "duplicated", "lost", "source_changed", "unlisted")
 PHASES = ("begin", "load", "check", "commit", "publish", "recover")
 RETRIES = (
@@ -100,6 +101,13 @@ METRICS = (
         "the assembler abandoned, dropped by policy, or empty.",
         ("outcome",),
         _each(*SOURCE_OUTCOMES),
+    ),
+    _counter(
+        "repeated_events_total",
+        "Events that the assembler dropped because their position was read before, by content: same as before; or "
+        "unknown, because nothing that it remembers came again with them. A recreated source looks like the latter.",
+        ("content",),
+        _each(*REPEATS),
     ),
     # fresh
     _histogram(

@@ -311,6 +311,9 @@ class Model:
         flows = self.assembly.add_counts(fields["name"], fields["counts"], now, fields.get("oldest", ()))
         for outcome, count in flows.items():
             self.metrics.add("source_transactions_total", count, outcome)
+        unknown = fields["counts"].get("unknown_repeats", 0)
+        self.metrics.add("repeated_events_total", unknown, "unknown")
+        self.metrics.add("repeated_events_total", fields["counts"].get("repeats", 0) - unknown, "same")
         level = self.assembly.level()
         self.metrics.set("open_source_transactions", level.open)
         self.metrics.set("open_source_rows", level.rows)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, functions as F, types as T
 
+from starrocks_txn_sink.assembler.rules import repeats
 from starrocks_txn_sink.assembler.rules.incremental import expire
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
 from starrocks_txn_sink.clock import SystemClock
@@ -78,6 +79,7 @@ class EventsWriter:
     plan: LanePlan | None = None
     sort: bool = False
     _kafka: KafkaSource | None = None
+    _begun: Manifest | None = None  # from which this run started
     _row_bytes: float = 200.0  # average in the last micro-batch; the first value is a guess
     _topic_names: bool = False  # of source partitions, in this micro-batch
     _kept: dict[tuple[bool, bool], _SchemaColumns] = field(default_factory=dict)  # by `sort` and `_topic_names`
@@ -107,6 +109,7 @@ class EventsWriter:
         if self.log is not None:
             before = self.log.before(task.batch_id, may_begin=self.assembly.missing_begin == "fail")
             self._topic_names = self._needs_topic_names(frame, task, before)
+            self._begun = self._begun or before
         messages = self._lanes(frame, task, before, now)
         receipts = of_kind(messages, Receipt)
         regions = [region for each in receipts for region in each.regions]
@@ -166,6 +169,7 @@ class EventsWriter:
             sentinel=not plan.shared,
             marker="" if log is None else log.marker,
             ranges=ranges,
+            compare=task.options.check_replays,
         )
         task = replace(task, at_end_only=not self.sort, keys=self.terms.keys, whole=bool(ranges))
 
@@ -249,7 +253,8 @@ class EventsWriter:
             self.log.publish(after, inline)
         counters = sum((flows, *(each.flows for each in carried)), after.levels())
         for notice in (*(notice for each in carried for notice in each.notices), *notices):
-            listener(notice)
+            if not self._has_read(notice):
+                listener(notice)
         oldest = min((each.opened_at for one in after.partitions.values() for each in one.state.live()), default=0.0)
         malformed = sum(each.malformed for each in carried)
         if malformed:
@@ -257,6 +262,13 @@ class EventsWriter:
         counts = {**counters.as_dict(), "oldest_open": oldest, "malformed": malformed}
         fields = {"query": task.checkpoint, "name": f"{task.checkpoint}/{STAGE}"}
         listener(Event("assembler.counted", {**fields, "counts": counts, "oldest": _oldest_open(after)}))
+
+    def _has_read(self, notice: Event) -> bool:
+        """Whether `notice` is about events that this run has read: a producer may have sent them twice."""
+        if notice.name != repeats.REPEATED or self._begun is None:
+            return False
+        before = self._begun.partitions.get(notice.fields["partition"], CarriedState()).state.last_position
+        return before is None or bool(notice.fields["position"] > before)
 
 
 def check_still_owner(options: SinkOptions, session: Session) -> None:

@@ -60,7 +60,7 @@ class AssemblySpec:
     come in any order. Under a shared label there is no `sentinel`. The driver has written the file `marker` into the
     `directory`: a lane that finds the file shares the directory. A `relayed` lane cannot reach the query's directory:
     it has no `directory`, and all its files travel in `inline`. With `ranges` each lane reads its own offsets of Kafka,
-    and takes no rows from Spark.
+    and takes no rows from Spark. `compare`: see TransactionAssembler.
     """
 
     policy: Policy
@@ -78,6 +78,7 @@ class AssemblySpec:
     marker: str = ""
     relayed: bool = False
     ranges: Sequence[OffsetRanges] = ()
+    compare: bool = True
 
     def open(self, attempt: Attempt) -> LaneAssembler:
         """The assembly of one attempt at a lane."""
@@ -93,7 +94,12 @@ class LaneAssembler:
         directory = assembly.directory or FileDirectory(self._scratch.name if self._scratch else "")
         self._storage = SpillStorage(directory, stem, assembly.inline)
         self._assembler = IncrementalAssembler(
-            assembly.policy, assembly.carried, assembly.now, self._storage, assembly.arrival_order
+            assembly.policy,
+            assembly.carried,
+            assembly.now,
+            self._storage,
+            assembly.arrival_order,
+            compare=assembly.compare,
         )
         self._small = False
         self._malformed = 0
@@ -124,7 +130,7 @@ class LaneAssembler:
         return CarryOver(
             partitions,
             self._assembler.flows,
-            tuple(self._assembler.notices),
+            (*self._assembler.notices, *self._assembler.repeat_notices()),
             inline,
             small=self._small,
             malformed=self._malformed,

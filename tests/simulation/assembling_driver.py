@@ -50,6 +50,7 @@ class AssemblingDriver(Driver):
         super().__init__(world, name, checkpoint, lanes, oddity=oddity)
         self._log: ManifestLog | None = None
         self._before = Manifest()
+        self.told_otherwise = False  # whether events of this micro-batch come again with other content
 
     def _marked_slots(self, begin: Cut) -> dict[int, Slot]:
         source = self._world.source
@@ -59,11 +60,15 @@ class AssemblingDriver(Driver):
             self._log = ManifestLog.open(directory, self.epoch, "q", self._world.keep)
         self._before = self._log.before(self._batch, may_begin=False)
         slots: dict[int, Slot] = {}
+        self.told_otherwise = False
         for number, (low, high) in enumerate(zip(begin, self._cut, strict=True)):
             if high > low:
                 slot = slots.setdefault(number % self.lanes, EventSlot([]))
                 assert isinstance(slot, EventSlot)
-                slot.events += source.events(number, low, high, self._world.rng.choice((0, 0, 0, 2)))
+                overlap = self._world.rng.choice((0, 0, 0, 2))
+                changed = bool(low and overlap) and self._world.tells_otherwise()
+                slot.events += source.events(number, low, high, overlap, changed=changed)
+                self.told_otherwise |= changed
         return slots
 
     def try_lane(self, lane: int, first: bool = False) -> None:
@@ -145,6 +150,8 @@ class AssemblingDriver(Driver):
         if isinstance(result, BaseException):
             self._end(result)
             return
+        if self.told_otherwise:
+            self._world.checker.report("lost", f"{self.name} drops events with other content as repeats")
         assert self._log is not None
         touched: dict[str, CarriedState] = {}
         inline: dict[str, bytes] = {}

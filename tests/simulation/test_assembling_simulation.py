@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from starrocks_txn_sink.assembler.rules import repeats
 from starrocks_txn_sink.assembler.rules.spill import Manifest
 from starrocks_txn_sink.rows.segments import Replay
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
@@ -48,7 +49,12 @@ def publish_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ManifestLog, "publish", late)
 
 
-@pytest.mark.parametrize("plant", [forget, write_replays_again, publish_late])
+def drop_repeats_without_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A position that was read before is reason enough to drop an event."""
+    monkeypatch.setattr(repeats, "_compare", lambda *_: None)
+
+
+@pytest.mark.parametrize("plant", [forget, write_replays_again, publish_late, drop_repeats_without_comparing])
 def test_a_planted_bug_is_noticed(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     assert any(violated(seed) for seed in range(SEEDS))

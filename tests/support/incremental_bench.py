@@ -11,6 +11,7 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.incremental import MEMORY_BYTES, IncrementalAssembler, expire
 from starrocks_txn_sink.assembler.rules.model import Counters, Partition, Policy
 from starrocks_txn_sink.assembler.rules.spill import Manifest, SpillStorage
+from starrocks_txn_sink.telemetry import Event
 from tests.support.assembler_bench import followed_by
 from tests.support.memory_directory import MemoryDirectory
 
@@ -25,6 +26,7 @@ class IncrementalBench:
         self.stored = Manifest().to_json()
         self.out: dict[Partition, list[dict[str, Any]]] = {}
         self.total = Counters()
+        self.notices: list[Event] = []
         self.peak = 0
         self.batch = 0
 
@@ -45,6 +47,7 @@ class IncrementalBench:
                     self.out.setdefault(partition, []).extend(itertools.islice(rows, int(count)))
             self.peak = max(self.peak, assembler._held_bytes)
         after = before.with_batch(self.batch, "q", assembler.carry_over(), storage.new_inline.items())
+        self.notices += [*assembler.notices, *assembler.repeat_notices()]
         storage.close()
         late, flows, _ = expire(self.policy, after.partitions, now)
         after = after.with_batch(self.batch, "q", late, ())

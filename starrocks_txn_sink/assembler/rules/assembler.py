@@ -12,10 +12,18 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.intake import EventKind, Intake, PartitionedEvents, validate_events
-from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, OpenTransaction, Partition, Policy
+from starrocks_txn_sink.assembler.rules import model, repeats
+from starrocks_txn_sink.assembler.rules.intake import Intake, PartitionedEvents, validate_events
+from starrocks_txn_sink.assembler.rules.model import (
+    AssemblerState,
+    Counters,
+    EventKind,
+    OpenTransaction,
+    Partition,
+    Policy,
+)
 from starrocks_txn_sink.assembler.rules.release import ReadBlob, ReleasedRows, release
+from starrocks_txn_sink.assembler.rules.repeats import Repeats
 from starrocks_txn_sink.assembler.rules.segments import Grouped, SegmentClasses, classify
 from starrocks_txn_sink.errors import OptionError, SourceTransactionError
 from starrocks_txn_sink.telemetry import Event
@@ -41,40 +49,47 @@ class AssemblerStep:
     1. pass the tables of `released` on (iteration creates them and reads carried-over blobs);
     2. per changed source partition delete the blobs `removed`; 3. write the blobs `added`; 4. write `state`.
 
-    `counters` has the flows of all source partitions (Counters.with_levels_of adds levels).
+    `counters` has the flows of all source partitions (Counters.with_levels_of adds levels); `repeats` the repeats of
+    each source partition that has any.
     """
 
     changes: dict[Partition, PartitionChange]
     counters: Counters
     released: Iterable[ReleasedRows] = ()
     notices: tuple[Event, ...] = ()
+    repeats: tuple[Repeats, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionAssembler:
-    """The rules of `policy` for any number of source partitions at once."""
+    """The rules of `policy` for any number of source partitions at once; `compare`: see `intake.validate_events`."""
 
     policy: Policy
+    compare: bool = True
 
     def feed(self, events: PartitionedEvents, states: States, now: float, read: ReadBlob) -> AssemblerStep:
         """Take in the events of a micro-batch (model.EVENT_FIELDS), those of a source partition in any order.
 
         A source partition without a state is new. `now` is the processing time in seconds since the epoch. The step
         has a change for each source partition of `events`. Raises InputError for events that break the contract,
-        SourceTransactionError for a transaction that cannot be released whole and that the policy does not drop. If
-        several source partitions have errors, any one of them is raised.
+        SourceTransactionError for a transaction that cannot be released whole and that the policy does not drop,
+        SourceChanged for repeats with other content. If several source partitions have errors, any one of them is
+        raised.
         """
-        intake = validate_events(events, states, need_txn_id=self.policy.interleaved)
+        intake = validate_events(events, states, need_txn_id=self.policy.interleaved, compare=self.compare)
         came, fresh = events.table.num_rows, int(np.count_nonzero(intake.kinds == EventKind.DATA))
         counters = Counters(
-            events=came, data=intake.data, repeats=came - len(intake.kinds), repeated_rows=intake.data - fresh
+            events=came,
+            data=intake.data,
+            repeats=came - len(intake.kinds),
+            repeated_rows=intake.data - fresh,
+            unknown_repeats=sum(repeated.unknown for repeated in intake.repeats),
         )
         if len(intake.kinds):
             fed = self._assemble(intake, states, counters, now, read)
         else:
-            fed = AssemblerStep(
-                {name: PartitionChange(states.get(name, AssemblerState())) for name in events.names}, counters
-            )
+            unchanged = {name: PartitionChange(states.get(name, AssemblerState())) for name in events.names}
+            fed = AssemblerStep(unchanged, counters, repeats=intake.repeats)
         if self.policy.open_timeout is None:
             return fed
         return _merge_steps(fed, self.expire({name: change.state for name, change in fed.changes.items()}, now))
@@ -113,6 +128,7 @@ class TransactionAssembler:
             counters + _outcome_counters(grouped, classes, self.policy),
             release(grouped, classes.released, payload, read),
             tuple(self._notices(grouped, classes)),
+            intake.repeats,
         )
 
     def _refuse_several_open(self, intake: Intake, states: States) -> None:
@@ -263,16 +279,28 @@ def _changes(
         opened[at].append(transaction.with_rows(rows.num_rows, size if blobs else 0, tuple(blobs)))
     ends, counts = intake.positions[intake.ends - 1].tolist(), intake.counts.tolist()
     last = [end if count else state.last_position for end, count, state in zip(ends, counts, before, strict=True)]
-    return dict(zip(intake.names, map(_change, before, last, opened, added), strict=True))
+    recents = repeats.remember(
+        [state.recent for state in before],
+        intake.ends - intake.counts,
+        intake.ends,
+        intake.positions,
+        intake.kinds,
+        intake.table,
+    )
+    return dict(zip(intake.names, map(_change, before, last, recents, opened, added), strict=True))
 
 
 def _change(
-    before: AssemblerState, last_position: int | None, opened: list[OpenTransaction], added: dict[int, pa.Table]
+    before: AssemblerState,
+    last_position: int | None,
+    recent: bytes,
+    opened: list[OpenTransaction],
+    added: dict[int, pa.Table],
 ) -> PartitionChange:
     """The change of one source partition; deletes the blobs that no open transaction names any more."""
     if len(opened) > 1:
         opened.sort(key=lambda each: each.position)
-    after = AssemblerState(last_position, _limit_dropped(opened), before.next_blob + len(added))
+    after = AssemblerState(last_position, _limit_dropped(opened), before.next_blob + len(added), recent)
     kept = {number for each in after.open for number in each.blobs}
     removed = tuple(number for each in before.open for number in each.blobs if number not in kept)
     return PartitionChange(after, removed, added)
@@ -297,4 +325,5 @@ def _merge_steps(fed: AssemblerStep, expired: AssemblerStep) -> AssemblerStep:
             (*first.removed, *(number for number in change.removed if number not in first.added)),
             {number: table for number, table in first.added.items() if number not in stale},
         )
-    return AssemblerStep(changes, fed.counters + expired.counters, fed.released, (*fed.notices, *expired.notices))
+    notices = (*fed.notices, *expired.notices)
+    return AssemblerStep(changes, fed.counters + expired.counters, fed.released, notices, fed.repeats)

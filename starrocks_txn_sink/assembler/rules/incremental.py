@@ -18,6 +18,7 @@ from starrocks_txn_sink.assembler.rules.assembler import AssemblerStep, Partitio
 from starrocks_txn_sink.assembler.rules.intake import PartitionedEvents
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, OpenTransaction, Partition, Policy
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
+from starrocks_txn_sink.assembler.rules.repeats import Repeats
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState, SpillStorage
 from starrocks_txn_sink.errors import StarRocksSinkError, Unordered
 from starrocks_txn_sink.telemetry import Event
@@ -48,6 +49,7 @@ class _PartitionBuffer:
     places: dict[int, BlobPlace]
     memory: dict[int, _MemoryBlob] = field(default_factory=dict)
     latest: int | None = None  # the last position that arrived in this task
+    repeats: Repeats | None = None  # in this task
 
 
 @dataclass(slots=True)
@@ -58,7 +60,7 @@ class IncrementalAssembler:
     are sorted by (source partition, position), and an event may be repeated.
 
     Memory holds rows of open source transactions up to `held_limit` bytes. Beyond the limit all of these rows are
-    spilled, and read back blob by blob at the END of their transaction.
+    spilled, and read back blob by blob at the END of their transaction. `compare`: see TransactionAssembler.
     """
 
     policy: Policy
@@ -67,6 +69,7 @@ class IncrementalAssembler:
     storage: SpillStorage
     arrival_order: bool
     held_limit: int = MEMORY_BYTES
+    compare: bool = True
     flows: Counters = field(default_factory=Counters)
     notices: list[Event] = field(default_factory=list)
     _buffers: dict[Partition, _PartitionBuffer] = field(default_factory=dict)
@@ -76,7 +79,7 @@ class IncrementalAssembler:
 
     def __post_init__(self) -> None:
         # A transaction may end in a later chunk of the micro-batch, so only `expire` judges open_timeout, afterwards.
-        self._assembler = TransactionAssembler(replace(self.policy, open_timeout=None))
+        self._assembler = TransactionAssembler(replace(self.policy, open_timeout=None), self.compare)
 
     def feed(self, events: pa.Table, *, any_order: bool = False) -> Iterator[ReleasedRows]:
         """Take in events with their source_partition; yield released rows.
@@ -92,6 +95,9 @@ class IncrementalAssembler:
         yield from step.released
         for name, change in step.changes.items():
             self._apply(self._buffers[name], change)
+        for repeats in step.repeats:
+            buffer = self._buffers[repeats.partition]
+            buffer.repeats = repeats if buffer.repeats is None else buffer.repeats + repeats
         self.flows += step.counters
         self.notices += step.notices
         if not any_order:
@@ -130,6 +136,11 @@ class IncrementalAssembler:
     def counters(self) -> Counters:
         """The flows, and the levels of the source partitions with events in this task."""
         return sum((Counters().with_levels_of(each.state) for each in self._buffers.values()), self.flows)
+
+    def repeat_notices(self) -> list[Event]:
+        """A notice for each source partition whose repeats in this task show nothing about its source."""
+        repeats = [buffer.repeats for buffer in self._buffers.values() if buffer.repeats is not None]
+        return [repeated.notice() for repeated in repeats if repeated.unknown]
 
     def carry_over(self) -> dict[str, CarriedState]:
         """Spill all open rows; return the state of the source partitions with events, for the next micro-batch."""

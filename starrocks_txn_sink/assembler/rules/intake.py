@@ -11,20 +11,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.model import AssemblerState, Partition
+from starrocks_txn_sink.assembler.rules import model, repeats
+from starrocks_txn_sink.assembler.rules.model import AssemblerState, EventKind, Partition
+from starrocks_txn_sink.assembler.rules.repeats import Repeats
 from starrocks_txn_sink.errors import InputError
 
 Indexes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-
-
-class EventKind:
-    """The type of an event in arrays: plain integers, because access to an enum's member is slow."""
-
-    DATA: Final = 0
-    BEGIN: Final = 1
-    END: Final = 2
 
 
 _SPELLINGS: Final = {
@@ -37,7 +30,7 @@ _SPELLINGS: Final = {
 }
 _NAMES: Final = pa.array(list(_SPELLINGS))
 _KINDS: Final = np.array(list(_SPELLINGS.values()), dtype=np.int8)
-_IDENTITY: Final = (model.TYPE, model.TXN_ID, *model.PAYLOAD)
+_IDENTITY: Final = (model.TYPE, *repeats.CONTENT)
 _FILTER_HINT: Final = "Correct the source, or filter such events out before they are assembled."
 
 
@@ -109,7 +102,8 @@ def group_by_partition(table: pa.Table, *, sort_names: bool = False) -> Partitio
 class Intake:
     """New events by source partition (see PartitionedEvents), positions strictly ascending within each.
 
-    A source partition with repeats only is empty. `data` counts the DATA events that came in, repeats included.
+    A source partition with repeats only is empty. `data` counts the DATA events that came in, repeats included;
+    `repeats` has the events at or below the last position of their source partition.
     """
 
     names: list[Partition]
@@ -118,6 +112,7 @@ class Intake:
     kinds: npt.NDArray[np.int8]
     positions: Indexes
     data: int = 0
+    repeats: tuple[Repeats, ...] = ()
 
     @property
     def counts(self) -> Indexes:
@@ -126,12 +121,17 @@ class Intake:
 
 
 def validate_events(
-    events: PartitionedEvents, states: Mapping[Partition, AssemblerState], *, need_txn_id: bool
+    events: PartitionedEvents,
+    states: Mapping[Partition, AssemblerState],
+    *,
+    need_txn_id: bool,
+    compare: bool = True,
 ) -> Intake:
     """Validate `events`, sort them by position, and drop repeats: events seen twice or at or below `last_position`.
 
     Raises InputError naming the place (partition, position, column), never the content, for a NULL position, type,
     table (of DATA) or, with `need_txn_id`, txn_id, for an unknown type, and for two different events at one position.
+    With `compare` raises SourceChanged for repeats that prove another source (`rules.repeats`).
     """
     if not events.table.num_rows:
         return Intake(events.names, events.ends, events.table, np.zeros(0, np.int8), np.zeros(0, np.int64))
@@ -150,13 +150,16 @@ def validate_events(
     if repeated.any():
         _refuse_other_content(events, table, positions, np.flatnonzero(repeated))
     last_positions = [states[name].last_position if name in states else None for name in events.names]
-    repeated |= _seen_before(events, positions, last_positions)
+    seen = _seen_before(events, positions, last_positions)
+    seen_before = _judge_repeats(events, states, seen, positions, kinds, table, compare=compare)
+    repeated |= seen
     data = int(np.count_nonzero(kinds == EventKind.DATA))
     if not repeated.any():
         return Intake(events.names, events.ends, table, kinds, positions, data)
     fresh = ~repeated
     ends = np.cumsum(np.bincount(events.groups[fresh], minlength=len(events.names)))
-    return Intake(events.names, ends, table.filter(pa.array(fresh)), kinds[fresh], positions[fresh], data)
+    table = table.filter(pa.array(fresh))
+    return Intake(events.names, ends, table, kinds[fresh], positions[fresh], data, seen_before)
 
 
 def starts(ends: Indexes) -> Indexes:
@@ -198,6 +201,29 @@ def _seen_before(events: PartitionedEvents, positions: Indexes, last_positions: 
         return False
     groups, limits = events.groups, np.array([last or 0 for last in last_positions], dtype=np.int64)
     return np.array(again)[groups] & (positions <= limits[groups])
+
+
+def _judge_repeats(
+    events: PartitionedEvents,
+    states: Mapping[Partition, AssemblerState],
+    seen: Mask | bool,
+    positions: Indexes,
+    kinds: npt.NDArray[np.int8],
+    table: pa.Table,
+    *,
+    compare: bool,
+) -> tuple[Repeats, ...]:
+    """The repeats `seen` of each source partition, compared with its newest events if `compare`."""
+    if isinstance(seen, bool):
+        return ()
+    judged = []
+    for name, start, end in zip(events.names, events.starts.tolist(), events.ends.tolist(), strict=True):
+        places = np.flatnonzero(seen[start:end]) + start
+        if len(places):
+            recent = states[name].recent if compare else b""
+            chosen = table.take(pa.array(places))
+            judged.append(repeats.judge(name, recent, positions[places], kinds[places], chosen))
+    return tuple(judged)
 
 
 def _validated_kinds(events: PartitionedEvents, *, need_txn_id: bool) -> npt.NDArray[np.int8]:

@@ -7,6 +7,7 @@ transaction is released, and deleted.
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from operator import add, attrgetter
@@ -42,6 +43,15 @@ PAYLOAD: Final = (DATABASE, TABLE, OP, ROW)
 EVENT_FIELDS: Final = ((POSITION, pa.int64()), *((name, pa.string()) for name in (TYPE, TXN_ID, *PAYLOAD)))
 
 OUTPUT: Final = (SOURCE_PARTITION, POSITION, SEQ, DATABASE, TABLE, OP, ROW, TRANSACTION_END, TXN_ID)
+
+
+class EventKind:
+    """The type of an event in arrays: plain integers, because access to an enum's member is slow."""
+
+    DATA: Final = 0
+    BEGIN: Final = 1
+    END: Final = 2
+
 
 Partition = str | int
 """The name of a source partition."""
@@ -131,11 +141,15 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class AssemblerState:
-    """One source partition: its last position, its open transactions in the order of BEGINs, the next blob number."""
+    """One source partition: its last position, its open transactions in the order of BEGINs, the next blob number.
+
+    `recent` has the newest events, to compare repeats with (`rules.repeats`); a state of an earlier release has none.
+    """
 
     last_position: int | None = None
     open: tuple[OpenTransaction, ...] = ()
     next_blob: int = 0
+    recent: bytes = b""
 
     def live(self) -> list[OpenTransaction]:
         """The open transactions that are not dropped."""
@@ -147,7 +161,13 @@ class AssemblerState:
         return min(opened) + open_timeout if opened and open_timeout is not None else None
 
     def to_json(self) -> str:
-        value = {"format": FORMAT, "last_position": self.last_position, "open": self.open, "next_blob": self.next_blob}
+        value = {
+            "format": FORMAT,
+            "last_position": self.last_position,
+            "open": self.open,
+            "next_blob": self.next_blob,
+            "recent": base64.b64encode(self.recent).decode(),
+        }
         return orjson.dumps(value).decode()
 
     @classmethod
@@ -155,7 +175,8 @@ class AssemblerState:
         """The state that `to_json` wrote; InputError when another format wrote it."""
         value = read_header(text)
         transactions = tuple(OpenTransaction(**{**item, "blobs": tuple(item["blobs"])}) for item in value["open"])
-        return cls(value["last_position"], transactions, value["next_blob"])
+        recent = base64.b64decode(value.get("recent", ""))
+        return cls(value["last_position"], transactions, value["next_blob"], recent)
 
 
 def read_header(text: str) -> dict[str, Any]:
@@ -232,6 +253,7 @@ class Counters(Counts):
     empty: int = 0  # ENDs that released nothing, because the source transaction had no rows
     repeats: int = 0  # events at or below the last position seen, dropped
     repeated_rows: int = 0  # DATA events among them
+    unknown_repeats: int = 0  # of the repeats, those of which nothing shows that the source is the same
     abandoned: int = 0  # unfinished source transactions that a new BEGIN discarded
     abandoned_rows: int = 0
     dropped: int = 0  # source transactions dropped by policy: BEGIN missing, or open too long

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.intake import EventKind, Indexes, Intake, Mask, one_array
-from starrocks_txn_sink.assembler.rules.model import AssemblerState, MissingBegin, OpenTransaction, Partition
+from starrocks_txn_sink.assembler.rules.intake import Indexes, Intake, Mask, one_array
+from starrocks_txn_sink.assembler.rules.model import AssemblerState, EventKind, MissingBegin, OpenTransaction, Partition
 
 Bytes = npt.NDArray[np.int8]
 

@@ -39,7 +39,7 @@ def agree(batches: list[list[Ev]], policy: Policy) -> None:
         assert bench.out == model.out
         adds_up(bench)
     counts = bench.total.as_dict()
-    assert {name: n for name, n in counts.items() if n and not name.startswith(("open", "state"))} == {
+    assert {name: n for name, n in counts.items() if n and not name.startswith(("open", "state", "unknown"))} == {
         name: n for name, n in model.counts.items() if n
     }
     live = {key: rows for key, (_, rows) in model.open.items() if rows is not None}

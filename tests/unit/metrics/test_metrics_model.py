@@ -371,6 +371,8 @@ def test_the_assembler_keeps_its_levels_while_nothing_comes() -> None:
     assert told.value("open_source_transactions") == 2
     assert told.value("oldest_open_transaction_timestamp_seconds") == 11.0
     assert told.value("source_transactions_total", "abandoned") == 1
+    told.tell("assembler.counted", query="q", name="q/a", counts={"repeats": 7, "unknown_repeats": 2})
+    assert [told.value("repeated_events_total", content) for content in ("same", "unknown")] == [5, 2]
     told.tell("assembler.counted", query="q", name="q/a", counts={**counts, "open": 0})
     assert told.value("oldest_open_transaction_timestamp_seconds") == 0
 
