@@ -159,8 +159,8 @@ _ALL: Final = (
         transaction__timed_out='the END did not come, so the rows were dropped (`on_open_timeout="drop"`)',
         transaction__waiting="a transaction of Debezium has not added up for a minute, with its counts by table",
         transaction__quarantined="a transaction of Debezium did not add up within `open_timeout`, and was given up",
-        source__repeated="a source partition repeats events that this run has not read, too old to be compared: its source "
-        "may be another one ([Error `source_changed`](errors/source_changed.md))",
+        source__repeated="a source partition repeats events that this run has not read, too old to be compared: its "
+        "source may be another one ([Error `source_changed`](errors/source_changed.md))",
         transaction__late="events of a transaction came after it was given up",
     ),
     *_kinds(
