@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, functions as F, types as T
 
-from starrocks_txn_sink.assembler.rules import repeats
 from starrocks_txn_sink.assembler.rules.incremental import expire
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
 from starrocks_txn_sink.clock import SystemClock
@@ -265,7 +264,7 @@ class EventsWriter:
 
     def _has_read(self, notice: Event) -> bool:
         """Whether `notice` is about events that this run has read: a producer may have sent them twice."""
-        if notice.name != repeats.REPEATED or self._begun is None:
+        if notice.name != "source.repeated" or self._begun is None:
             return False
         before = self._begun.partitions.get(notice.fields["partition"], CarriedState()).state.last_position
         return before is None or bool(notice.fields["position"] > before)

@@ -39,9 +39,6 @@ Each costs 12 bytes of the state, which is written after every micro-batch, and 
 CONTENT: Final = (model.TXN_ID, *model.PAYLOAD)
 """The columns, next to the type, that events of one position have in common."""
 
-REPEATED: Final = "source.repeated"
-"""The notice of repeats that could not be compared."""
-
 _NULL: Final = "\x00NULL"
 _SEPARATOR: Final = "\x00"
 _RECENT: Final = np.dtype([("position", "<i8"), ("checksum", "<u4")])
@@ -84,7 +81,7 @@ class Repeats:
     def notice(self) -> Event:
         """The notice of repeats that could not be compared."""
         places = {"partition": self.partition, "position": self.first, "upto": self.last}
-        return Event(REPEATED, {**places, "count": self.events, "rows": self.rows})
+        return Event("source.repeated", {**places, "count": self.events, "rows": self.rows})
 
 
 def judge(
