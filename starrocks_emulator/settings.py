@@ -119,6 +119,7 @@ _CONFIGURATION = {
     "http_max_header_size": ("32768", "int", False),
     "http_backlog_num": ("1024", "int", False),
     "qe_max_connection": ("4096", "int", False),
+    "ssl_force_secure_transport": ("false", "boolean", False),
 }
 """Settings of a frontend that nothing here depends on, as a frontend of 4.1 shows them."""
 

@@ -96,8 +96,10 @@ class LeaderFrontend(Service):
         found = _META_PATH.fullmatch(request.path)
         if found is not None and request.method == "GET":
             return messages.single_line(self._stream_load_meta(request))
-        if request.method == "POST" and request.path.startswith("/api/"):
+        if request.path.startswith("/api/") and request.method == "POST":
             return messages.not_implemented()
+        if request.path.startswith("/api/") and request.method == "DELETE":
+            return messages.not_allowed(request.method)
         return messages.not_found()
 
     def _stream_load(self, request: Request) -> Response:

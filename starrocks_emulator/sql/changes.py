@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import duckdb
 from sqlglot import exp
 
-from starrocks_emulator.sql.session import LOCK_TIMEOUT, QuerySession, SqlError
+from starrocks_emulator.sql.session import LOCK_TIMEOUT, QuerySession, SqlError, analyzing_error
 from starrocks_emulator.sql.translate import duckdb_sql, target_of
 from starrocks_emulator.tables.apply import Manner, MissingDefault, apply_rows
 from starrocks_emulator.tables.catalog import Table
@@ -133,7 +133,8 @@ def _inserted_fields(
 
 def _check_width(given: int, expected: int) -> None:
     if given != expected:
-        raise SqlError("Column count doesn't match value count", 1136)
+        message = f"Inserted target column count: {expected} doesn't match select/value column count: {given}"
+        raise SqlError(analyzing_error(message), 5604)
 
 
 def _apply(cursor: duckdb.DuckDBPyConnection, plan: Plan, source: str) -> int:

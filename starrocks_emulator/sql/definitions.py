@@ -12,8 +12,9 @@ from sqlglot import exp
 from starrocks_emulator.sql.changes import changing
 from starrocks_emulator.sql.ddl import check_aggregate, column_definition, table_definition
 from starrocks_emulator.sql.session import QuerySession, SqlError, analyzing_error
+from starrocks_emulator.sql.show import column_clause
 from starrocks_emulator.sql.translate import database_of, table_of, target_of
-from starrocks_emulator.tables.catalog import CatalogError, Column, Model, Table, quote, schema_of
+from starrocks_emulator.tables.catalog import TABLE_EXISTS, CatalogError, Column, Model, Table, quote, schema_of
 
 if TYPE_CHECKING:
     from starrocks_emulator.tables.store import Store
@@ -33,10 +34,15 @@ def _create(store: Store, session: QuerySession, tree: exp.Create) -> None:
         name = tree.this.name
         session.rights.require_catalog("CREATE DATABASE")
         if not (exists_is_fine and store.has_database(name)):
-            _define(store, [], lambda cursor: store.registry.create_database(cursor, name))
+            try:
+                _define(store, [], lambda cursor: store.registry.create_database(cursor, name))
+            except CatalogError as error:
+                raise SqlError(error.message, error.code) from error
     elif tree.kind == "TABLE":
         named = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
         table = _with_properties(session, table_definition(tree, database_of(session, named)))
+        if not exists_is_fine and store.registry.find(table.database, table.name):
+            raise CatalogError(f"Table '{table.name}' already exists", TABLE_EXISTS)
         session.rights.require_database("CREATE TABLE", table.database)
         if not (exists_is_fine and store.registry.find(table.database, table.name)):
             _check_replication(session, table)
@@ -155,8 +161,12 @@ class _Altered:
     def _add(self, action: exp.ColumnDef) -> None:
         column = column_definition(action)
         check_aggregate(column, self.table.model, key=False)
-        if any(known.name.lower() == column.name.lower() for known in self.columns):
-            raise CatalogError(f"Duplicate column name '{column.name}'", 1060)
+        existing = next((known for known in self.columns if known.name.lower() == column.name.lower()), None)
+        if existing is not None:
+            raise SqlError(
+                f"Can not add column which already exists in column id: {column.name}, you can remove "
+                f"{column_clause(existing)} and try again."
+            )
         if not column.nullable and column.default is None:
             raise CatalogError(f"Column {column.name}: a NOT NULL column needs a default to be added.")
         place = len(self.columns)
@@ -169,7 +179,11 @@ class _Altered:
         self.sources[column.name] = column.type.value_of(f"({text})")
 
     def _modify(self, action: exp.ColumnDef) -> None:
+        if self.table.model is Model.PRIMARY_KEY and action.name in self.table.keys:
+            raise SqlError(f"Can not modify key column: {action.name} for primary key table")
         old, new = self._changeable(action.name), column_definition(action)
+        if old.type.narrows_to(new.type):
+            raise SqlError(f"Can not change {old.type.name} to {new.type.name}")
         self.columns[self.columns.index(old)] = new
         self.sources[new.name] = new.type.value_of(f"CAST({quote(old.name)} AS VARCHAR)")
 

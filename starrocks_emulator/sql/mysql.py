@@ -289,6 +289,9 @@ class _Session(BaseSession):  # type: ignore[misc]  # the library has no types
             database = self._state.database
             if database and not (database == INFORMATION_SCHEMA or self._store().has_database(database)):
                 return bytes(plain_error(msg=f"Unknown database '{database}'", code=_code(UNKNOWN_DATABASE)))
+            self._state.user = self.username or self._state.user
+            if database not in ("", INFORMATION_SCHEMA) and not self._state.rights.sees(database):
+                connection.stream.writer.transport.abort()  # the server hangs up without a word
             return bytes(plain_ok(**figures))
 
         def error(**told: Any) -> bytes:

@@ -114,7 +114,7 @@ def _full_column(table: Table, column: Column) -> tuple[str | None, ...]:
 
 def create_statement(table: Table) -> str:
     """The CREATE TABLE statement that makes such a table, in the server's form (wire contract 10.8)."""
-    lines = ",\n".join("  " + _column_clause(column) for column in table.columns)
+    lines = ",\n".join("  " + column_clause(column) for column in table.columns)
     keys = ", ".join(f"`{key}`" for key in table.keys)
     parts = [f"CREATE TABLE `{table.name}` (\n{lines}\n) ENGINE=OLAP ", f"{table.model.clause}({keys})"]
     if table.comment:
@@ -136,7 +136,8 @@ def _quoted(name: str) -> str:
     return f"`{_bare(name)}`"
 
 
-def _column_clause(column: Column) -> str:
+def column_clause(column: Column) -> str:
+    """One column as SHOW CREATE TABLE writes it."""
     kind = f"{column.type.ddl} {column.aggregate}".strip()
     clause = f"`{column.name}` {kind} {'NULL' if column.nullable else 'NOT NULL'}"
     if column.default and column.default.counts:
@@ -181,6 +182,13 @@ _BACKEND_COLUMNS = (
 )
 
 
+_COMPUTE_NODE_COLUMNS = (
+    *("ComputeNodeId", "IP", "HeartbeatPort", "BePort", "HttpPort", "BrpcPort", "LastStartTime", "LastHeartbeat"),
+    *("Alive", "SystemDecommissioned", "ClusterDecommissioned", "ErrMsg", "Version", "CpuCores", "MemLimit"),
+    *("NumRunningQueries", "MemUsedPct", "CpuUsedPct", "DataCacheMetrics", "HasStoragePath", "StatusCode"),
+)
+
+
 def _time_of_heartbeat() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S")
 
@@ -213,7 +221,7 @@ def _backends(store: Store, session: QuerySession, _match: re.Match[str]) -> Ans
 def _compute_nodes(_store: Store, session: QuerySession, _match: re.Match[str]) -> Answer:
     """None: it is no cluster of compute nodes."""
     session.rights.require_system("OPERATE", "NODE")
-    return text_answer(["ComputeNodeId", "IP", "HttpPort", "Alive", "Version"], [])
+    return text_answer(_COMPUTE_NODE_COLUMNS, [])
 
 
 def _grants(_store: Store, session: QuerySession, _match: re.Match[str]) -> Answer:

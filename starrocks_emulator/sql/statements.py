@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import duckdb
 import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
+from sqlglot.errors import SqlglotError, TokenError
 
 from starrocks_emulator.sql import changes, definitions
 from starrocks_emulator.sql.ddl import Dialect
@@ -58,6 +58,27 @@ _USER_FAULTS = (
     duckdb.NotImplementedException,
 )
 
+_UNKNOWN_COLUMN = re.compile(r"(?i)\bcolumn \"([^\"]+)\" (?:not found|referenced that exists)")
+_FIRST_WORD = re.compile(r"\s*([A-Za-z_]+)")
+_STATEMENTS = frozenset(
+    (
+        *(
+            "ALTER",
+            "ANALYZE",
+            "BEGIN",
+            "COMMIT",
+            "CREATE",
+            "DELETE",
+            "DROP",
+            "EXPLAIN",
+            "INSERT",
+            "REFRESH",
+            "ROLLBACK",
+        ),
+        *("SELECT", "SET", "START", "SUBMIT", "TRUNCATE", "UPDATE", "USE", "VALUES", "WITH"),
+    )
+)
+
 # sqlglot reports forms it does not know as warnings; here they become errors for the client.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
@@ -80,7 +101,9 @@ def run(store: Store, session: QuerySession, sql: str) -> Answer:
     except UserError as error:
         raise SqlError(analyzing_error(str(error))) from error
     except _USER_FAULTS as error:
-        raise SqlError(analyzing_error(str(error).splitlines()[0])) from error
+        said = str(error).splitlines()[0]
+        unknown = _UNKNOWN_COLUMN.search(said)
+        raise SqlError(analyzing_error(f"Column '{unknown[1]}' cannot be resolved" if unknown else said)) from error
     except duckdb.Error as error:
         raise SqlError(str(error).splitlines()[0], UNKNOWN_ERROR) from error
     return answer
@@ -93,8 +116,11 @@ def parse(sql: str) -> tuple[exp.Expr, ...]:
 
 @lru_cache(maxsize=16)
 def _parse(sql: str) -> tuple[exp.Expr, ...]:
+    _check_words(sql)
     try:
         trees = sqlglot.parse(_LABEL.sub(r"\1", sql), read=Dialect)
+    except TokenError as error:  # a quotation without an end
+        raise _unexpected("<EOF>", len(sql)) from error
     except SqlglotError as error:
         place = getattr(error, "errors", None)
         where = f" at line {place[0]['line']}, column {place[0]['col']}" if place and place[0].get("line") else ""
@@ -103,6 +129,22 @@ def _parse(sql: str) -> tuple[exp.Expr, ...]:
     for tree in found:
         _refuse_reserved(tree)
     return tuple(with_names(tree) if isinstance(tree, exp.Query) else tree for tree in found)
+
+
+def _check_words(sql: str) -> None:
+    """Refuse what begins with no word of a statement, and an empty text; raises SqlError."""
+    word = _FIRST_WORD.match(sql)
+    if not sql.strip(" \t\r\n;"):
+        raise _unexpected("<EOF>", 0)
+    if word is not None and word[1].upper() not in _STATEMENTS:
+        raise _unexpected(word[1], word.start(1))
+
+
+def _unexpected(text: str, column: int) -> SqlError:
+    return SqlError(
+        f"Getting syntax error at line 1, column {column}. Detail message: Unexpected input '{text}', the most similar "
+        "input is {'SELECT'}."
+    )
 
 
 _RESERVED = frozenset(

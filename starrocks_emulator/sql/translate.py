@@ -55,7 +55,8 @@ def duckdb_sql(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConne
         if isinstance(node, exp.Column) and node.args.get("db"):
             return exp.column(node.this.copy(), table=node.args["table"].copy())
         if isinstance(node, exp.SessionParameter):
-            return exp.Literal.string(session.variables.get(node.name.lower(), ""))
+            value = session.variables.get(node.name.lower(), "")
+            return exp.Literal.number(value) if value.isdecimal() else exp.Literal.string(value)
         if isinstance(node, exp.Count) and isinstance(node.this, exp.Distinct) and len(node.this.expressions) == 1:
             (counted,) = node.this.expressions
             function_name = counting.get(counted.name.lower()) if isinstance(counted, exp.Column) else None

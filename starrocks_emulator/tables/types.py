@@ -15,6 +15,8 @@ from starrocks_emulator.tables import sets
 
 STRING_BYTES = 65533
 VARBINARY_BYTES = 1048576
+MOST_BYTES = 1048576
+"""Most bytes of a VARCHAR."""
 
 _INTEGERS = {"TINYINT": "TINYINT", "SMALLINT": "SMALLINT", "INT": "INTEGER", "BIGINT": "BIGINT", "LARGEINT": "HUGEINT"}
 _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19, "LARGEINT": 39}
@@ -47,6 +49,8 @@ class ColumnType:
     @property
     def ddl(self) -> str:
         """How SHOW CREATE TABLE writes it: numbers with their widths for display, as in MySQL."""
+        if self.name == "VARBINARY":
+            return f"varbinary({self.length})"
         if self.name in _NESTED:
             return _WHOLE.sub(lambda found: f"{found[0]}({_WIDTHS[found[0]]})", self.text)
         return f"{self.text}({_WIDTHS[self.text]})" if self.text in _WIDTHS else self.text
@@ -54,7 +58,7 @@ class ColumnType:
     @property
     def column_type(self) -> str:
         """`COLUMN_TYPE` of information_schema.columns."""
-        special = {"LARGEINT": "bigint(20) unsigned", "BOOLEAN": "tinyint(1)", "VARBINARY": f"varbinary({self.length})"}
+        special = {"LARGEINT": "bigint(20) unsigned", "BOOLEAN": "tinyint(1)"}
         return special.get(self.name, self.ddl)
 
     @property
@@ -81,6 +85,10 @@ class ColumnType:
     def is_set(self) -> bool:
         """Whether a value is a set that only functions make (BITMAP, HLL)."""
         return self.name in sets.LOADED_BY
+
+    def narrows_to(self, other: ColumnType) -> bool:
+        """Whether a change to `other` would be one to a narrower whole number, which the server refuses."""
+        return _INTEGERS.keys() >= {self.name, other.name} and _DIGITS[other.name] < _DIGITS[self.name]
 
     @property
     def is_numeric_or_date(self) -> bool:
@@ -167,12 +175,26 @@ def parse_type(kind: exp.DataType) -> ColumnType:
     if name == "VARBINARY":
         return ColumnType(name, "varbinary", length=numbers[0] if numbers else VARBINARY_BYTES)
     if name in _NESTED:
-        return ColumnType(name, kind.sql(dialect="starrocks").lower())
+        return ColumnType(name, _nested(name.lower(), kind.expressions))
     raise UnsupportedType(f"Type {kind.sql(dialect='starrocks')} cannot be served by the stand-in.")
 
 
+def _nested(name: str, parts: list[exp.Expr]) -> str:
+    """The server's spelling: a blank behind the comma between fields, none between the key and the value of a map."""
+    texts = [
+        f"{part.name} {parse_type(part.args['kind']).text}"
+        if isinstance(part, exp.ColumnDef)
+        else parse_type(part).text
+        for part in parts
+        if isinstance(part, (exp.ColumnDef, exp.DataType))
+    ]
+    return f"{name}<{(',' if name == 'map' else ', ').join(texts)}>"
+
+
 def _text(name: str, length: int) -> ColumnType:
-    if not 1 <= length <= (255 if name == "CHAR" else 1048576):
+    if name == "VARCHAR" and length > MOST_BYTES:
+        raise UnsupportedType(f"Varchar size must be <= {MOST_BYTES}: {length}")
+    if not 1 <= length <= (255 if name == "CHAR" else MOST_BYTES):
         raise UnsupportedType(f"Length {length} of {name} is out of range.")
     return ColumnType(name, f"{name.lower()}({length})", length=length)
 

@@ -303,6 +303,11 @@ def not_implemented() -> Response:
     return _outside_of_operations(501, "Not implemented")
 
 
+def not_allowed(method: str) -> Response:
+    """A frontend's answer to a method that it knows nowhere (wire contract 7.2)."""
+    return _outside_of_operations(405, f"HTTP method is not allowed: {method}")
+
+
 def redirect(location: str) -> Response:
     return Response(307, b"", {"Location": location, **_HTML})
 

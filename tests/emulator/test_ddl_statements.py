@@ -77,7 +77,7 @@ def test_accepted_tables(store: Store, ddl: str) -> None:
         ("ALTER TABLE orders DROP COLUMN order_id", 1064, "Key column"),
         ("ALTER TABLE orders DROP COLUMN nope", 1054, "does not exist"),
         ("ALTER TABLE orders ADD COLUMN x INT NOT NULL", 1064, "needs a default"),
-        ("INSERT INTO orders VALUES (1)", 1136, "Column count"),
+        ("INSERT INTO orders VALUES (1)", 5604, "column count: 4"),
         ("INSERT INTO orders (order_id) VALUES (1)", 1064, "customer_id"),
         ("INSERT INTO orders VALUES (1, NULL, 1, 'x')", 5604, "filtered"),
         ("UPDATE orders SET order_id = 1 WHERE order_id = 2", 1064, "cannot be updated"),

@@ -117,7 +117,7 @@ def test_who_answers(listener: QueryListener) -> None:
         ("SELECT * FROM nodb.orders", 5501),
         ("SELECT (", 1064),
         ("USE nodb", 5501),
-        ("INSERT INTO orders VALUES (1)", 1136),
+        ("INSERT INTO orders VALUES (1)", 5604),
     ],
 )
 def test_errors_carry_mysql_codes(listener: QueryListener, sql: str, code: int) -> None:

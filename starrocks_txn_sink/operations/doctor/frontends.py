@@ -379,11 +379,11 @@ def judge_refused_load(table: str, answer: HttpResponse) -> Finding:
             "A proxy that follows redirects sends every row through the frontend and hides the backend.",
             "Set load_url to the frontends themselves.",
         )
-    error = refusals.load_error(reply, "", table)
+    refusal = refusals.load_error(reply, "", table)
     return Topic("table.load", table).failure(
-        f"{error.message[:300]}.",
+        f"{refusal.message[:300]}.",
         why,
-        error.advice
-        if isinstance(error, ServerRefused)
+        refusal.advice
+        if isinstance(refusal, ServerRefused)
         else "Check the table, the user's INSERT privilege and the stream-load properties.",
     )
