@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from integration.starrocks import StarRocks
-from tests.support.judgement import judged
+from tests.support.judgement import write_judgements
 from tests.support.recordings import Place, read, record_again, recordings, records, write
 
 
@@ -20,8 +20,7 @@ def test_the_server_is_recorded(path: Path, request: pytest.FixtureRequest) -> N
     server: StarRocks = request.getfixturevalue("real_starrocks")
     place = Place(server.load_url, server.query_url, server.rewrites)
     document = record_again(read(path), place, f"StarRocks {server.version}", "real")
-    for _, record in records(document):
-        if (judgement := judged(record)) is not None:
-            record["judged"] = judgement
-    write(Path(str(folder)) / f"real-{server.version.partition('-')[0]}" / path.name, document)
+    file = Path(str(folder)) / f"real-{server.version.partition('-')[0]}" / path.name
+    write(file, document)
+    write_judgements(file)
     assert all("answer" in record for _, record in records(document))

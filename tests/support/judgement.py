@@ -1,11 +1,16 @@
-"""What the sink makes of a recorded answer, in a word or two: the product judges, this module names the judgement."""
+"""What the sink makes of a recorded answer, in a word or two: the product judges, this module names the judgement.
+
+`python -m tests.support.judgement FILE…` writes the judgements into recordings that were sent in.
+"""
 
 from __future__ import annotations
 
 import json
 import random
 import struct
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pymysql.err
@@ -15,6 +20,7 @@ from starrocks_txn_sink.http.transport import read_load_state, read_reply
 from starrocks_txn_sink.protocol.label import Label, RetryPolicy, Steps, Wait, begin, commit, load, roll_back
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
 from starrocks_txn_sink.sql.failures import may_pass, typed_error
+from tests.support import recordings
 
 _LABEL = Label("d", "l")
 _POLICY = RetryPolicy()
@@ -102,3 +108,18 @@ def _sql(answer: Mapping[str, Any]) -> str:
         passes = isinstance(failure, QueryRefused) and may_pass(failure)
         return type(failure).__name__ + (", may pass" if passes else "")
     raise AssertionError(answer)
+
+
+def write_judgements(path: Path) -> None:
+    """Write `judged` into each record of the file."""
+    document = recordings.read(path)
+    for _, record in recordings.records(document):
+        record.pop("judged", None)
+        if (judgement := judged(record)) is not None:
+            record["judged"] = judgement
+    recordings.write(path, document)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        write_judgements(Path(name))

@@ -15,6 +15,7 @@ from starrocks_txn_sink.http.connection import Exchange, HttpResponse
 from starrocks_txn_sink.operations.rehearsal.recording import Recorder
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.wire import Operation, Request
+from tests.support.judgement import judged
 from tests.support.recordings import records
 
 PASSWORD = "secret-of-the-recording"
@@ -44,6 +45,11 @@ def test_each_check_is_a_scene_with_requests_and_answers(recording: str) -> None
     assert begun["request"]["method"] == "POST"
     assert begun["request"]["headers"]["label"].startswith("${job}-")
     assert begun["answer"]["body"] == {"Status": "OK", "Message": ""}
+
+
+def test_the_sink_can_judge_the_answers(recording: str) -> None:
+    found = {judged(record) for _, record in records(json.loads(recording))}
+    assert found >= {"begun", "redirected", "loaded", "confirm", "rolled back", "VISIBLE", "load again"}
 
 
 @pytest.mark.parametrize("hidden", [PASSWORD, "jane", "jane_scratch", "127.0.0.1", "Basic ", "authorization"])
