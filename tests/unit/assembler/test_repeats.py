@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import orjson
+import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Policy
@@ -136,6 +137,15 @@ def test_lanes_remember_over_chunks_micro_batches_and_the_manifest() -> None:
     for event in FIRST:
         with pytest.raises(SourceChanged):
             bench.feed(named(table([replace(event, txn="another")]), "a"))
+
+
+def test_of_many_source_partitions_fewer_events_are_remembered_without_a_gap() -> None:
+    bench, names = IncrementalBench(), [f"p{number}" for number in range(300)]
+    for events in (FIRST[:2], FIRST[2:], FIRST[3:]):
+        bench.feed(pa.concat_tables([named(table(events), name) for name in names]))
+    assert (bench.total.repeats, bench.total.unknown_repeats) == (1500, 0)
+    with pytest.raises(SourceChanged):
+        bench.feed(named(table([replace(FIRST[6], row="{}")]), "p7"))
 
 
 def test_a_lanes_notice_is_about_all_its_chunks() -> None:
