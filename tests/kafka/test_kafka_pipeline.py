@@ -225,6 +225,26 @@ def test_offsets_that_kafka_dropped_meanwhile_end_the_query_by_name(
     assert judge(run.shop.seen()) == Verdict()
 
 
+def test_a_damaged_record_batch_ends_the_query_by_its_place_and_is_read_once_it_is_repaired(
+    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path
+) -> None:
+    topic = "damaged"
+    broker.create({topic: 1})
+    send(broker.servers, txn_events(1, 20, 4, topic))
+    broker.flip_bit(topic, 0, batch=0, byte=9)
+    run = Run(broker, starrocks, spark_kafka, tmp_path, "events")
+    task = run.task | {"topic": topic, "assemble": "lanes", "reader": "librdkafka"}
+    query = QueryProcess(task)
+    with pytest.raises(AssertionError):
+        query.finish(100)  # below the patience with an absent broker
+    assert "SourceDamaged" in query.messages()
+    assert f"[offset=0, partition=0, topic={topic}]" in query.messages()
+    assert not run.shop.seen()
+    broker.flip_bit(topic, 0, batch=0, byte=9)
+    QueryProcess(task).finish(400)
+    assert judge(run.shop.seen(), expected(1, 20)) == Verdict()
+
+
 @pytest.mark.parametrize(
     ("assemble", "options_of_kafka", "warnings"), [("stage", False, 1), ("lanes", False, 1), ("lanes", True, 0)]
 )
