@@ -371,6 +371,8 @@ class WriteBuffer:
         of an open batch wait until a load is worth its request; a closed batch or a full buffer sends them all.
         """
         batch, limits, full = self.first, self.limits, self.saturated
+        if len(loading) >= limits.load_parallelism:  # before all tables are sorted, for each segment that comes in
+            return
         for table in batch.tables():
             if len(loading) >= limits.load_parallelism:
                 return

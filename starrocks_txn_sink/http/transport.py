@@ -262,6 +262,7 @@ def headers_of(request: Request, authorization: str) -> dict[str, bytes]:
     return {name: _encode_header(name, value) for name, value in given.items()}
 
 
+@lru_cache(maxsize=1024)  # the same properties in each load, and a few hundred tables
 def _encode_header(name: str, value: str) -> bytes:
     if _NAME.fullmatch(name) is None:
         raise errors.InputError(
