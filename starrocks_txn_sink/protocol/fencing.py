@@ -182,6 +182,19 @@ def refuse_newer(job: str, run: str, rng: random.Random) -> Steps[None]:
         )
 
 
+def refuse_successor(job: str, known: set[str], rng: random.Random) -> Steps[None]:
+    """Raise Fenced if the job's owner row has a token that is not in `known`; an empty set learns the present token.
+
+    For a writer that takes its job over again after an outage, in the middle of a micro-batch. `known` has all tokens
+    that it has held or written, because a claim without an answer may have taken effect. A writer with another token
+    has come meanwhile, and may have gone on: taking the job back from it would only end a writer that works.
+    """
+    owners: Owners = yield from ledger.retry_until_answered(ReadOwners(job), rng)
+    if known and (owners.driver is None or owners.driver.token not in known):
+        raise ledger.fenced("The job", owners.driver)
+    known.add(owners.driver.token if owners.driver is not None else "")
+
+
 _RANDOM_DIGITS = 6  # at the end of a run's name; before them are microseconds since 1970
 
 

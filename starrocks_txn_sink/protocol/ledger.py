@@ -390,7 +390,7 @@ def refuse_others(owners: Owners, mine: Owner, driver_token: str | None) -> None
     """
     holder = owners.driver
     if driver_token is not None and (holder is None or holder.token != driver_token):
-        raise _fenced("The job", holder)
+        raise fenced("The job", holder)
     if mine.lane is None:
         return
     claim = owners.lane
@@ -410,7 +410,7 @@ OTHER_TRY = (
 def _lane_fenced(mine: Owner, holder: Owner | None) -> StarRocksSinkError:
     """The error for a lane that `holder` has claimed. Another try in our own run is no second query: other advice."""
     if holder is None or holder.epoch != mine.epoch:
-        return _fenced(f"Lane {mine.lane}", holder)
+        return fenced(f"Lane {mine.lane}", holder)
     other = "try of the same task" if holder.batch == mine.batch else f"task, of micro-batch {holder.batch}"
     return Fenced(
         f"Lane {mine.lane} was taken over by another {other}, in the same run of the query.",
@@ -419,7 +419,8 @@ def _lane_fenced(mine: Owner, holder: Owner | None) -> StarRocksSinkError:
     )
 
 
-def _fenced(what: str, holder: Owner | None) -> StarRocksSinkError:
+def fenced(what: str, holder: Owner | None) -> StarRocksSinkError:
+    """The error for a writer that has lost `what` to `holder`; None if there is no owner row any more."""
     if holder is None:
         return Fenced(
             f"{what} has no owner in the ledger any more: its rows were deleted while this writer was running."

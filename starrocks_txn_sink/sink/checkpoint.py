@@ -237,13 +237,18 @@ class ProofLog:
             return proof
 
     def write(self, proof: Proof) -> None:
-        """Write `proof`, and delete all files but the newest."""
+        """Write `proof`, and delete all files but the newest.
+
+        A higher number of an older run is no newer: the query has gone back, or that run was ahead, and then the proof
+        has its positions too. A younger run's proof stays: this run was paused.
+        """
         name = f"{proof.batch:012d}-{self.epoch}.json"
         with log_failure("proof.not_written"):
             self.directory.write(f"{VISIBLE}/{name}", proof.to_json())
             names = sorted(self.directory.names(VISIBLE))
-            older, newer = [each for each in names if each < name], [each for each in names if each > name]
-            for each in [*older[: 1 - _KEPT], *newer]:  # a higher number is older: the query has gone back
+            older = [each for each in names if each < name]
+            ahead = [each for each in names if each > name and each.partition("-")[2] < f"{self.epoch}.json"]
+            for each in [*older[: 1 - _KEPT], *ahead]:
                 self.directory.delete(f"{VISIBLE}/{each}")
 
 

@@ -23,7 +23,6 @@ from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import always_sorted
-from starrocks_txn_sink.protocol.ledger import Owner, check_owner
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink import projection
@@ -247,8 +246,8 @@ class EventsWriter:
         expired, flows, notices = expire(self.assembly.policy, after.partitions, now)
         after = after.with_batch(after.batch, after.query, expired, ())
         if self.log is not None:
-            if not committed:  # no lane has checked the owner, and a fenced run must not publish
-                check_still_owner(task.options, self.session)
+            if not committed and self.session.token:  # nothing has checked the owner, and no fenced run may publish
+                run_once(task.options, self.session.check_owner(random.Random()), task.options.batch_deadline)
             self.log.publish(after, inline)
         counters = sum((flows, *(each.flows for each in carried)), after.levels())
         for notice in (*(notice for each in carried for notice in each.notices), *notices):
@@ -268,13 +267,6 @@ class EventsWriter:
             return False
         before = self._begun.partitions.get(notice.fields["partition"], CarriedState()).state.last_position
         return before is None or bool(notice.fields["position"] > before)
-
-
-def check_still_owner(options: SinkOptions, session: Session) -> None:
-    """Check the owner in the ledger; raises Fenced when another run of the query has taken the job over."""
-    if session.token:
-        owner = Owner("", session.epoch, session.checkpoint)
-        run_once(options, check_owner(session.job, owner, session.token, random.Random()), options.batch_deadline)
 
 
 def _sorted_first(options: SinkOptions, plan: LanePlan) -> bool:

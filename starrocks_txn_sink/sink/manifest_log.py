@@ -8,7 +8,12 @@ Micro-batch N reads the manifest of N-1. It publishes its own manifest after all
 `foreachBatch` returns, so the manifest exists before Spark marks N as done. If the process dies between commit and
 manifest, the ledger's positions keep the repeated rows out, so there is no second commit protocol. A run of the query
 takes the next *generation* when it opens the log. If two runs publish for one micro-batch (the older run was paused and
-woke up), the manifest of the younger run counts. No run deletes files of a younger run.
+woke up), the manifest of the younger run counts.
+
+Two runs may overlap, and either may be ahead: Spark then ends one of them, and the next run goes on where the one ahead
+was. So no run deletes files of a younger run, or what a run ahead has published or may still publish: manifests of later
+micro-batches, the rows they name, and unnamed rows that an older run has written for the micro-batch before or a later
+one. The query overtakes all of these, and a later sweep deletes them.
 """
 
 from __future__ import annotations
@@ -149,7 +154,9 @@ class ManifestLog:
             self._sweep(manifest.batch)
             self._until_sweep = self.keep
         else:
-            self._retire([each for each in self._files if each.batch <= manifest.batch - self.keep])
+            self._retire(
+                [each for each in self._files if each.batch <= manifest.batch - self.keep and self._ours(each)]
+            )
         self._until_sweep -= 1
 
     def _spill_inline(self, manifest: Manifest) -> Manifest:
@@ -174,11 +181,14 @@ class ManifestLog:
             self.directory.delete(f"{ROWS}/{file}")
 
     def _sweep(self, batch: int) -> None:
-        """Delete superseded manifests, and rows of attempts that died, but no files of a younger run."""
+        """Delete superseded and old manifests, and rows of attempts that died: nothing that a run ahead may need."""
         names = _manifests(self.directory)
-        current = {max(mine for mine in names if mine.batch == each.batch) for each in names}
-        ours = [name for name in names if name.generation <= self.generation]
-        stale = [name for name in ours if name not in current or not batch - self.keep < name.batch <= batch]
+        newest = {name.batch: name for name in sorted(names)}
+        stale = [
+            name
+            for name in names
+            if self._ours(name) and (name is not newest[name.batch] or name.batch <= batch - self.keep)
+        ]
         for name in stale:
             self._files.pop(name, None)
             self.directory.delete(f"{BATCHES}/{name.file}")
@@ -186,8 +196,19 @@ class ManifestLog:
             self._files[name] = frozenset(self._read(name).files())
         named = frozenset[str]().union(*self._files.values())
         for file in self.directory.names(ROWS):
-            if file not in named and int(file.split("-")[0]) <= self.generation:
+            if file not in named and self._is_dead(file, batch):
                 self.directory.delete(f"{ROWS}/{file}")
+
+    def _ours(self, name: ManifestName) -> bool:
+        """Whether this run or an older one has published the manifest."""
+        return (name.generation, name.epoch) <= (self.generation, self.epoch)
+
+    def _is_dead(self, file: str, batch: int) -> bool:
+        """Whether no manifest will ever name the unnamed `file` with rows, now that `batch` is published."""
+        generation, epoch, written = file.split("-")[:3]
+        if (int(generation), epoch) == (self.generation, self.epoch):
+            return True
+        return int(generation) <= self.generation and int(written) <= batch - LEAST_KEPT
 
 
 def _manifests(directory: StateDirectory) -> list[ManifestName]:
@@ -201,5 +222,5 @@ def _missing_state(batch: int, names: list[ManifestName]) -> InputError:
         "transactions that were open then are unknown.",
         hint="Restore the folder starrocks_txn_sink from the same copy as the rest of the checkpoint, or start with a "
         "new checkpoint at a place where no source transaction is open; rows that are in StarRocks already are left "
-        "out.",
+        "out. If another driver has gone on with this checkpoint meanwhile, start the query again.",
     )

@@ -88,6 +88,10 @@ class Session:
         """The ownership for the lanes; None without a ledger."""
         return JobOwnership(self.token, self.positions, self.skips, self.canary) if self.token else None
 
+    def check_owner(self, rng: random.Random) -> Steps[None]:
+        """Check that this session still owns the job; raises Fenced."""
+        yield from ledger.check_owner(self.job, ledger.Owner("", self.epoch, self.checkpoint), self.token, rng)
+
     def lane_task(self, options: SinkOptions, batch_id: int, **terms: Any) -> LaneTask:
         """The task of a lane in micro-batch `batch_id`; `terms` are the fields that the session does not know."""
         compared = self.compared if options.query_url is not None else None
@@ -238,12 +242,14 @@ def open_session(
     run_epoch: str | None = None,
     resumption: Resumption = FROM_THE_BEGINNING,
     seconds: float | None = None,
+    tokens: set[str] | None = None,
 ) -> Session:
     """Check the server, read the columns of `typed_tables` and, for exactly-once, create the ledger and take over.
 
     With `run_epoch` the session is one write of a data source, whose processes do not last. Such a run is as old as its
     epoch, and never takes the job from a run that began later. `resumption` is the place where a streaming query goes
-    on. The call takes at most `seconds`, or `batch_deadline`.
+    on. The call takes at most `seconds`, or `batch_deadline`. `tokens` are for further tries at one write: the job is
+    not taken from an owner with another token (`fencing.refuse_successor`), and the call adds those that it writes.
 
     Raises LedgerBehind when the ledger knows less than the query's checkpoint, Fenced when a newer run took over
     meanwhile, OptionError for a server that is too old, QueryRefused without the privileges, DeadlineExceeded when the
@@ -264,7 +270,7 @@ def open_session(
                 ddl = partial(dead_letters.create_table, options.database)
                 connection.create_table(ddl, options.ledger_replication, deadline)
         if options.exactly_once:
-            _take_over(session, options, connection, deadline, run_epoch, resumption)
+            _take_over(session, options, connection, deadline, run_epoch, resumption, tokens)
     return session
 
 
@@ -275,6 +281,7 @@ def _take_over(
     deadline: Deadline,
     run_epoch: str | None,
     resumption: Resumption,
+    tokens: set[str] | None,
 ) -> None:
     kept = SqlLedger(connection, options.database)
     if options.ledger_create:
@@ -282,12 +289,15 @@ def _take_over(
             kept.create(options.ledger_replication, deadline)
     rng = random.Random()
     scope = fencing.Scope(session.job, options.database, ledger.Owner("", session.epoch, session.checkpoint))
-    steps = fencing.take_over(scope, ledger.fresh_tokens(session.epoch, 0, rng), rng)
+    new_token = ledger.fresh_tokens(session.epoch, 0, rng)
+    steps = fencing.take_over(scope, new_token if tokens is None else _collecting(new_token, tokens), rng)
     resuming = resume(resumption, session.job, session.checkpoint, steps, rng)
     with contextlib.closing(HttpTransport(options)) as transport:
         with contextlib.nullcontext() if options.ledger_create else advising(_CREATE_IS_OFF):
             if run_epoch is not None:
                 run(fencing.refuse_newer(session.job, run_epoch, rng), transport, deadline.clock, deadline, kept)
+            if tokens is not None:
+                run(fencing.refuse_successor(session.job, tokens, rng), transport, deadline.clock, deadline, kept)
             resumed = run(resuming, transport, deadline.clock, deadline, kept)
         taken, session.accepted = resumed.taken, resumed.accepted
         session.token, session.positions = taken.owner.token, taken.positions
@@ -295,6 +305,17 @@ def _take_over(
         with contextlib.suppress(StarRocksSinkError):  # dead claims are harmless, so the DELETE privilege is optional
             dead = fencing.delete_dead_claims(session.job, taken.owner, rng)
             run(dead, transport, deadline.clock, deadline.earlier(_CLEAN_UP_SECONDS), kept)
+
+
+def _collecting(new_token: ledger.NewToken, tokens: set[str]) -> ledger.NewToken:
+    """A maker of tokens that adds each to `tokens`."""
+
+    def collect() -> str:
+        token = new_token()
+        tokens.add(token)
+        return token
+
+    return collect
 
 
 def _open_log(options: SinkOptions, job: str, connection: LeaderConnection, deadline: Deadline) -> None:

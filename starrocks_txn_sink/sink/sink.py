@@ -312,23 +312,29 @@ class StarRocksSink:
         """Commit the micro-batch; wait while StarRocks has an outage.
 
         Before StarRocks has begun a transaction of the job, raises a failure at once: probably an address is wrong.
+        Raises Fenced if another writer took the job over during the outage.
         """
         deadline = Deadline.after(self.options.batch_deadline, SystemClock())
+        session = self._sessions.get(origin.job)
+        tokens = {session.token} if session is not None and session.key == origin.key else set[str]()
         try:
-            return self._commit(frame, origin, deadline)
+            return self._commit(frame, origin, deadline, tokens)
         except Exception as error:
             if origin.job not in self._served:
                 raise
             failed = error
         place = {"job": origin.job, "batch_id": origin.batch_id}
-        write, stopped = partial(self._commit, frame, origin, deadline), partial(lifecycle.is_stopped, frame)
+        write, stopped = partial(self._commit, frame, origin, deadline, tokens), partial(lifecycle.is_stopped, frame)
         return wait_out(failed, write, place, deadline, self._listener, stopped)
 
-    def _commit(self, frame: DataFrame, origin: BatchOrigin, deadline: Deadline) -> list[Receipt]:
-        """Try once to commit the micro-batch, before `deadline`. A failure ends the session."""
+    def _commit(self, frame: DataFrame, origin: BatchOrigin, deadline: Deadline, tokens: set[str]) -> list[Receipt]:
+        """Try once to commit the micro-batch, before `deadline`. A failure ends the session.
+
+        `tokens` are the owner's tokens that the tries at this micro-batch have held or written.
+        """
         session = self._sessions.get(origin.job)
         if session is None or session.key != origin.key:
-            session = self._open_session(frame, origin, session, deadline)
+            session = self._open_session(frame, origin, session, deadline, tokens)
         try:
             with self._jobs.tag(frame), self.auditing.while_writing() if self.auditing else contextlib.nullcontext():
                 receipts = self._run_lanes(frame, origin, session, sessions.seconds_of_try(self.options, deadline))
@@ -347,7 +353,12 @@ class StarRocksSink:
         return receipts
 
     def _open_session(
-        self, frame: DataFrame, origin: BatchOrigin, older: sessions.Session | None, deadline: Deadline
+        self,
+        frame: DataFrame,
+        origin: BatchOrigin,
+        older: sessions.Session | None,
+        deadline: Deadline,
+        tokens: set[str],
     ) -> sessions.Session:
         """Take the job over for this run of the query; `older` is the session of the run that had the job before."""
         self._turns.refuse_replaced(origin.job, origin.key)
@@ -363,6 +374,7 @@ class StarRocksSink:
             typed_tables=[route.table for route in self.routes],
             resumption=sessions.Resumption(first, proofs.read() if proofs and first else ()),
             seconds=sessions.seconds_of_try(self.options, deadline),
+            tokens=tokens,
         )
         self._sessions[origin.job] = session
         session.proofs = replace(proofs, epoch=session.epoch) if proofs is not None else None

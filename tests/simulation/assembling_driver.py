@@ -12,7 +12,6 @@ from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
 from starrocks_txn_sink.coordinator.model import Receipt
-from starrocks_txn_sink.protocol.ledger import Owner, check_owner
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
@@ -52,7 +51,17 @@ class AssemblingDriver(Driver):
         self._before = Manifest()
         self.told_otherwise = False  # whether events of this micro-batch come again with other content
 
+    def _next_batch(self) -> None:
+        spark_log = self._world.spark_logs.get(self.checkpoint.name)
+        if spark_log is not None and len(self._offsets) <= self._batch < len(spark_log.offsets):
+            self._end(ConnectionError("another driver has planned this micro-batch"))
+            return
+        super()._next_batch()
+
     def _marked_slots(self, begin: Cut) -> dict[int, Slot]:
+        spark_log = self._world.spark_logs.get(self.checkpoint.name)
+        if spark_log is not None and len(spark_log.offsets) <= self._batch:
+            spark_log.offsets = list(self._offsets)
         source = self._world.source
         assert isinstance(source, EventSource)
         if self._log is None:
@@ -134,11 +143,9 @@ class AssemblingDriver(Driver):
         if any(slot.receipts for slot in self.slots.values()):
             self.soon(self._world.rng.choice((0.0, 0.01, 0.5)), self._publish, None)
             return
-        owner = Owner("", self.epoch, self.checkpoint.name)
-        steps = check_owner(JOB, owner, self.session.token, self._world.rng)
         Fiber(
             self,
-            steps,
+            self.session.check_owner(self._world.rng),
             self.scheduler.now + self._world.options.batch_deadline,
             self._world.network.send,
             self._publish,
@@ -161,4 +168,12 @@ class AssemblingDriver(Driver):
             touched |= slot.carry.partitions
             inline |= slot.carry.inline
         self._log.publish(self._before.with_batch(self._batch, "q", touched, inline.items()))
+        if self._excluded:
+            self._world.checker.report("other", f"{self.name} published though the job was taken over before")
+        spark_log = self._world.spark_logs.get(self.checkpoint.name)
+        if spark_log is not None and spark_log.done > self._batch:
+            self._end(ConnectionError("another driver has ended this micro-batch"))
+            return
         super()._acknowledge()
+        if spark_log is not None:
+            spark_log.done = self._batch

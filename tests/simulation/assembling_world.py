@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from starrocks_txn_sink.errors import InputError, SourceChanged
 from tests.support.memory_directory import MemoryDirectory
 
@@ -9,13 +11,18 @@ from .assembling_driver import AssemblingDriver
 from .driver import Checkpoint, Driver
 from .event_log import EventChecker, event_source
 from .trace import Say
-from .world import History, World
+from .world import MOST_DRIVERS, History, World
 
 KEEP = 100
 
 
 class AssemblingWorld(World):
-    """A world over an event log; `directories` are the checkpoints' own, by name."""
+    """A world over an event log; `directories` are the checkpoints' own, by name.
+
+    In every second schedule `spark_logs` has what all drivers on a checkpoint share, as Spark's log on a disk: who
+    writes an entry that is there already, ends. So two drivers may overlap, the older one ahead, and the next one goes
+    on where that one was. In the other schedules each driver goes on in a copy, and cuts its micro-batches anew.
+    """
 
     def __init__(self, seed: int, say: Say | None = None, keep: int = KEEP) -> None:
         super().__init__(8 * seed + 1, say)
@@ -24,16 +31,37 @@ class AssemblingWorld(World):
         self.checker = EventChecker(self.source, self.cluster.server.store, "job", self.trace)
         self.checker.token_of = self._token_of
         self.directories: dict[str, MemoryDirectory] = {}
+        self.spark_logs: dict[str, Checkpoint] = {}
+        self._share_logs = seed % 2 == 0
+        if self._share_logs:
+            self.profile = replace(self.profile, recut=False)
+            self.scheduler.after(self.rng.uniform(0.05, 1.5), self._overlap)
 
     def directory(self, checkpoint: str) -> MemoryDirectory:
         return self.directories.setdefault(checkpoint, MemoryDirectory())
 
     def _start_driver(self, checkpoint: Checkpoint, retold: bool = False, oddity: str = "") -> None:
         del retold
+        if self._share_logs:
+            shared = Checkpoint(checkpoint.name, list(checkpoint.offsets), checkpoint.done)
+            self.spark_logs.setdefault(checkpoint.name, shared)
         lanes = self.profile.lanes if self.rng.random() < 0.7 else self.rng.choice((1, 2))
         driver = AssemblingDriver(self, f"d{len(self.drivers) + 1}", checkpoint, lanes, oddity=oddity)
         self.drivers.append(driver)
-        driver.start()
+        if self._share_logs:  # Spark reads its log first, and an older driver goes on until the job is taken over
+            driver.soon(self.rng.choice((0.0, 0.5, 2.0)), driver.start)
+        else:
+            driver.start()
+
+    def _overlap(self) -> None:
+        """Another driver starts while the first one runs, as in a rolling update."""
+        if not self.done and len(self.drivers) < MOST_DRIVERS:
+            self.events += 1
+            self._start_driver(self._last_checkpoint())
+
+    def _last_checkpoint(self) -> Checkpoint:
+        last = super()._last_checkpoint()
+        return self.spark_logs.get(last.name, last)
 
     def _all_written_before(self) -> bool:
         """Whether a recreated source may come from the start; here its events come among those of the right one."""

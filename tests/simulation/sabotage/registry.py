@@ -23,6 +23,15 @@ def shared_bug(plant: Plant) -> Plant:
     return bug(plant)
 
 
+ASSEMBLING: set[str] = set()
+"""The bugs for schedules whose lanes assemble."""
+
+
+def assembling_bug(plant: Plant) -> Plant:
+    ASSEMBLING.add(plant.__name__.replace("_", " "))
+    return bug(plant)
+
+
 def nothing(*_: object, **__: object) -> Iterator[Any]:
     """Steps that do nothing."""
     yield from ()

@@ -138,6 +138,13 @@ def test_micro_batches_whose_numbers_start_again_replace_later_ones() -> None:
     assert [each.batch for each in ProofLog(directory).read()] == [0]
 
 
+def test_a_run_that_was_paused_leaves_the_proofs_of_a_younger_run() -> None:
+    directory = MemoryDirectory()
+    ProofLog(directory, "e2").write(proof(9, 9))
+    ProofLog(directory, "e1").write(proof(0, 7))
+    assert [each.batch for each in ProofLog(directory).read()] == [0, 9]
+
+
 def test_a_file_that_cannot_be_read_and_a_folder_that_is_missing_are_no_errors() -> None:
     directory = MemoryDirectory()
     assert ProofLog(directory).read() == []

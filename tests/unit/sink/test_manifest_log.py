@@ -64,8 +64,51 @@ def test_batches_that_start_at_0_again_take_nothing_from_before() -> None:
     new = log(directory, "e2")
     assert new.before(0, may_begin=False) == Manifest()
     publish(new, directory, 0, "new")
-    assert batches(directory) == ["000-000002-e2"], "what the old run left ahead is gone"
-    assert rows(directory) == ["000002-e2-0-new"]
+    assert batches(directory) == ["000-000002-e2", "001-000001-e1", "002-000001-e1"], "what is ahead stays"
+    for batch in range(1, 4):
+        publish(new, directory, batch, "new")
+    assert log(directory, "e3").before(2, may_begin=False).files() == {"000002-e2-1-new"}
+    assert batches(directory) == [f"00{batch}-000002-e2" for batch in (1, 2, 3)], "until the query has overtaken it"
+    assert rows(directory) == ["000001-e1-2-old2", *(f"000002-e2-{batch}-new" for batch in (1, 2, 3))]
+    for batch in range(4, 7):
+        publish(new, directory, batch, "new")
+    assert rows(directory) == [f"000002-e2-{batch}-new" for batch in (4, 5, 6)]
+
+
+def test_a_run_that_is_behind_leaves_the_state_of_the_run_ahead() -> None:
+    """A driver goes on while another one starts: the late one repeats a micro-batch, and Spark ends it."""
+    directory = MemoryDirectory()
+    ahead = log(directory, "e1", keep=100)
+    for batch in range(32):
+        publish(ahead, directory, batch, "a")
+    late = log(directory, "e2", keep=100)
+    directory.write(f"rows/{ahead.stem(32)}-a", b"rows")  # its owner check has passed
+    assert late.before(29, may_begin=False).files() == {"000001-e1-28-a"}
+    publish(late, directory, 29, "b")
+    ahead.publish(manifest(32, f"{ahead.stem(31)}-a", f"{ahead.stem(32)}-a"))
+    next_run = log(directory, "e3", keep=100)
+    assert next_run.before(30, may_begin=False).files() == {"000002-e2-29-b"}
+    for batch in (31, 32):
+        assert next_run.before(batch + 1, may_begin=False).files() <= {f"rows/{name}"[5:] for name in rows(directory)}
+    publish(next_run, directory, 33, "c")
+    assert batches(directory)[-4:] == ["030-000001-e1", "031-000001-e1", "032-000001-e1", "033-000003-e3"]
+    for batch in range(34, 300):
+        publish(next_run, directory, batch, "c")
+    assert batches(directory) == [f"{batch:03d}-000003-e3" for batch in range(200, 300)], "nothing stays for ever"
+    assert rows(directory) == sorted(f"000003-e3-{batch}-c" for batch in range(200, 300))
+
+
+def test_a_run_that_is_ahead_leaves_the_state_of_a_younger_run() -> None:
+    directory = MemoryDirectory()
+    ahead = log(directory, "e1", keep=2)
+    for batch in range(4):
+        publish(ahead, directory, batch, "a")
+    late = log(directory, "e2", keep=2)
+    publish(late, directory, 3, "b")
+    for batch in range(4, 10):
+        publish(ahead, directory, batch, "a")
+    assert "003-000002-e2" in batches(directory)
+    assert "000002-e2-3-b" in rows(directory)
 
 
 def test_a_missing_manifest_is_an_error_unless_there_never_was_one() -> None:
@@ -132,11 +175,11 @@ def test_rows_of_attempts_that_died_are_swept() -> None:
     directory.write(f"rows/{first.stem(1)}-dead", b"")
     second = log(directory, "e2", keep=3)
     publish(second, directory, 1, "b")
-    assert rows(directory) == ["000001-e1-0-a", "000002-e2-1-b"]
+    assert rows(directory) == ["000001-e1-0-a", "000001-e1-1-dead", "000002-e2-1-b"], "the first run may still publish"
     directory.write(f"rows/{second.stem(2)}-dead", b"")
     for batch in range(2, 6):
         publish(second, directory, batch, "c")
-    assert f"{second.stem(2)}-dead" not in rows(directory)
+    assert not {f"{first.stem(1)}-dead", f"{second.stem(2)}-dead"} & set(rows(directory))
 
 
 def test_rows_inside_manifests_are_written_out_when_they_become_many() -> None:

@@ -12,7 +12,7 @@ import pytest
 from pyspark import cloudpickle
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly
-from starrocks_txn_sink.errors import LoadFailed, NotSent, OptionError, StarRocksSinkError
+from starrocks_txn_sink.errors import Fenced, LoadFailed, NotSent, OptionError, StarRocksSinkError
 from starrocks_txn_sink.sink import failures, lifecycle, session as sessions, sink as sink_module
 from starrocks_txn_sink.sink.lifecycle import BatchOrigin
 from starrocks_txn_sink.sink.session import Session, job_of_frame
@@ -92,6 +92,31 @@ def test_errors_survive_pickling_and_end_in_advice() -> None:
     assert there.context == {"label": "job-1", "table": "orders"}
     assert str(there) == str(error) == "The load failed: x [label=job-1, table=orders] Do this."
     assert there.retryable
+
+
+def test_all_tries_at_a_micro_batch_know_the_tokens_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, seen = StarRocksSink(replace(OPTIONS, job="job")), list[set[str]]()
+    frame: Any = SimpleNamespace(sparkSession=None)
+
+    def open_session(*_: object, tokens: set[str], **__: object) -> Session:
+        seen.append(set(tokens))
+        tokens.add(f"try {len(seen)}")
+        raise NotSent("nobody") if len(seen) < 3 else Fenced("taken over")
+
+    def fail(*_: object) -> list[object]:
+        raise NotSent("nobody")
+
+    monkeypatch.setattr(sessions, "open_session", open_session)
+    monkeypatch.setattr(sessions, "clean_up", lambda *_, **__: None)
+    monkeypatch.setattr(failures, "SystemClock", ManualClock)
+    monkeypatch.setattr(lifecycle, "is_stopped", lambda _: False)
+    monkeypatch.setattr(StarRocksSink, "_run_lanes", fail)
+    monkeypatch.setattr(StarRocksSink, "_proof_log", lambda *_: None)
+    sink._served.add("job")
+    sink._sessions["job"] = Session("checkpoint", "job", "epoch", "key", token="mine")
+    with pytest.raises(Fenced):
+        sink._commit_or_wait(frame, BatchOrigin(7, "job", "key", "checkpoint", True))
+    assert seen == [{"mine"}, {"mine", "try 1"}, {"mine", "try 1", "try 2"}]
 
 
 def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,14 @@ from starrocks_emulator.process import EmulatorProcess
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Settings
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import Fenced
+from starrocks_txn_sink.errors import Fenced, QueryFailed
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
+from starrocks_txn_sink.protocol import fencing
 from starrocks_txn_sink.protocol.label import run
 from starrocks_txn_sink.protocol.ledger import Owner, check_owner
 from starrocks_txn_sink.protocol.wire import Reply, Request
-from starrocks_txn_sink.sink.session import Session, open_session
+from starrocks_txn_sink.sink.session import Session, open_session, run_once
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlConnection, SqlLedger
 from tests.support.query_port import connect
 
@@ -123,6 +124,31 @@ def test_a_writer_whose_leader_has_stepped_down_in_place_sees_who_took_over(
         take_over(options(server, server.query_port))
         with pytest.raises(Fenced):
             check()
+
+
+def test_after_an_outage_the_job_is_taken_over_again_unless_another_run_has_it(
+    server: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A try that fails after its claim is still this run; so only another run's token ends it."""
+    given, tokens = options(server, server.query_port), set[str]()
+    before = take_over(given)
+    mine = open_session(given, "run-1", "shop", "checkpoint", tokens=tokens)
+    assert {before.token, mine.token} <= tokens
+
+    def lose_the_answer(*_: object) -> None:
+        raise QueryFailed("The connection broke.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fencing, "roll_back_unfinished", lose_the_answer)
+        with pytest.raises(QueryFailed):
+            open_session(given, "run-1", "shop", "checkpoint", tokens=tokens)
+    again = open_session(given, "run-1", "shop", "checkpoint", tokens=tokens)
+    assert again.token in tokens
+    successor = take_over(given)
+    with pytest.raises(Fenced, match="taken over by another writer"):
+        open_session(given, "run-1", "shop", "checkpoint", tokens=tokens)
+    run_once(given, successor.check_owner(random.Random(1)), 20)  # it still has the job
+    open_session(given, "run-3", "shop", "checkpoint")  # a new start takes it over, as ever
 
 
 @pytest.mark.parametrize("rules", [[], [UNKNOWN]], ids=["forwarding", "older server"])
