@@ -95,6 +95,7 @@ class SharedTransactionCoordinator:
     _stop: errors.StarRocksSinkError | None = None
     _attempt: int = 1
     _retries: int = 0
+    _refusal: errors.StarRocksSinkError | None = None  # of a commit whose outcome the ledger settles now
     _txn_id: int | None = None
 
     # --- state, for the driver of this object ---
@@ -296,9 +297,11 @@ class SharedTransactionCoordinator:
                 if self._stop is not None:
                     self._abort(self._stop)
             case Aborted():
-                self._abort(model.name_source(result.error, self._batch.position_spans()))
+                error, self._refusal = self._refusal or result.error, None
+                self._abort(model.name_source(error, self._batch.position_spans()))
             case Unknown() if self.entries is not None and self.phase is Phase.COMMITTING:
-                self._retries += 1
+                self._retries += result.refusal is None  # a refused commit is repeated as a whole, and counted there
+                self._refusal = result.refusal
                 self._move(Phase.RECOVERING)
             case Unknown():  # nothing may be repeated: the rows may be visible
                 self._fail_for_good(result.error)
@@ -309,7 +312,7 @@ class SharedTransactionCoordinator:
 
     def _record_commit(self, outcome: Committed, now: float) -> None:
         self.receipts.append(self._receipt(self.buffer.remove_committed(), outcome))
-        self._attempt, self._retries, self._txn_id = 1, 0, None
+        self._attempt, self._retries, self._txn_id, self._refusal = 1, 0, None, None
         self._move(Phase.IDLE)
         self._not_before = now
 

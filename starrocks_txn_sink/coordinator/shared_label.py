@@ -132,7 +132,10 @@ def commit_shared(
         raise
     outcome = yield model.CommitAction(label)
     if isinstance(outcome, Unknown) and fenced:
+        refusal = outcome.refusal
         outcome = yield model.RecoverAction(label, contents.position_spans())
+        if isinstance(outcome, Aborted) and refusal is not None:
+            outcome = Aborted(label, refusal)
     match outcome:
         case Committed():
             return outcome

@@ -16,7 +16,7 @@ import random
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from starrocks_txn_sink import errors
@@ -222,10 +222,14 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The server gave no clear answer; the rows may be visible or not. Unknown is not failure."""
+    """The server gave no clear answer; the rows may be visible or not. Unknown is not failure.
+
+    `refusal` is the reason if the server refused the commit: the cause, once the ledger shows that nothing is visible.
+    """
 
     label: str
     error: OutcomeUnknown
+    refusal: StarRocksSinkError | None = None
 
 
 Outcome = Committed | Aborted | Unknown
@@ -362,16 +366,21 @@ def _commit_again(label: Label) -> Steps[Outcome | None]:
 
 
 def _after_refusal(label: Label, refusal: Reply, retry_policy: RetryPolicy, rng: random.Random) -> Steps[Outcome]:
-    """The outcome of a commit that was answered FAILED: Aborted only if the label can be rolled back."""
+    """The outcome of a commit that was answered FAILED: Aborted only if the label can be rolled back.
+
+    The commit may have taken effect all the same, for example when a proxy sends it a second time. After a change of
+    the leader the rollback of a visible label answers OK, and its state is ABORTED (wire contract 10.5). So with a
+    ledger (without `commit_again`) only the ledger shows that nothing is visible.
+    """
+    error = refusals.commit_error(refusal, label.name)
     answer = yield label.request(Operation.ROLLBACK)
-    if isinstance(answer, Reply) and refusals.is_rolled_back(answer):
-        return Aborted(label.name, refusals.commit_error(refusal, label.name))
-    state = _state((yield label.request(Operation.LOAD_STATE)))
-    if state is LabelState.ABORTED:
-        return Aborted(label.name, refusals.commit_error(refusal, label.name))
+    ended = isinstance(answer, Reply) and refusals.is_rolled_back(answer)
+    state = LabelState.ABORTED if ended else _state((yield label.request(Operation.LOAD_STATE)))
     if state in (LabelState.COMMITTED, LabelState.VISIBLE):
         return (yield from confirm(label, refusal.txn_id, retry_policy, rng))
-    return _unknown_outcome(label, refusals.commit_error(refusal, label.name))
+    if state is LabelState.ABORTED and retry_policy.commit_again:
+        return Aborted(label.name, error)
+    return replace(_unknown_outcome(label, error), refusal=error)
 
 
 # --- 5. roll back ---

@@ -22,7 +22,14 @@ from starrocks_txn_sink.coordinator import shared_label
 from starrocks_txn_sink.coordinator.model import BeginAction, PositionSpan, Receipt
 from starrocks_txn_sink.coordinator.ownership import log_entries
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
-from starrocks_txn_sink.errors import InputError, KeyRepeated, OptionError, SourceChanged, StarRocksSinkError
+from starrocks_txn_sink.errors import (
+    InputError,
+    KeyRepeated,
+    LoadFailed,
+    OptionError,
+    SourceChanged,
+    StarRocksSinkError,
+)
 from starrocks_txn_sink.options import Compression, SinkOptions, Transactions
 from starrocks_txn_sink.options.combinations import Feature, find_conflict
 from starrocks_txn_sink.protocol.label import RetryPolicy, labels
@@ -250,9 +257,10 @@ def judge(messages: Sequence[Message], task: LaneTask) -> list[OrderViolation]:
     """Why Spark has to sort the rows first; empty if the label can be committed. Raises the failure of a lane.
 
     A source transaction that is split over two tasks looks torn in both. So a lane's error about the input is a reason
-    to sort, unless the options forbid a sort. Of several failures this raises the one that explains the most: first one
-    that a retry cannot repair, then the earliest. The lane that fails first rolls the label back, and the other lanes
-    fail only because of that.
+    to sort, unless the options forbid a sort. Of several failures this raises the one that explains the most: first a
+    KeyRepeated, then one that a retry cannot repair, then any but LoadFailed. The lane that fails first rolls the label
+    back, and the loads of other lanes fail only because of that. Among equals the earliest counts, as far as the clocks
+    of the hosts agree.
     """
     failures = [(report, _error_of(report)) for report in of_kind(messages, LaneReport) if report.error]
     violations = of_kind(messages, OrderViolation)
@@ -265,10 +273,16 @@ def judge(messages: Sequence[Message], task: LaneTask) -> list[OrderViolation]:
         torn = (error for _, error in failures if isinstance(error, (InputError, SourceChanged)))
         violations += [OrderViolation(error.message) for error in torn]
     if failures and not violations:
-        report, error = min(failures, key=lambda each: (each[1].retryable, each[0].failed_at))
+        report, error = min(failures, key=_rank)
         attach_report(error, report)
         raise error
     return violations
+
+
+def _rank(failure: tuple[LaneReport, StarRocksSinkError]) -> tuple[bool, bool, bool, float]:
+    """The order of failures: causes before consequences."""
+    report, error = failure
+    return not isinstance(error, KeyRepeated), error.retryable, isinstance(error, LoadFailed), report.failed_at
 
 
 def _error_of(report: LaneReport) -> StarRocksSinkError:

@@ -11,9 +11,9 @@ takes the next *generation* when it opens the log. If two runs publish for one m
 woke up), the manifest of the younger run counts.
 
 Two runs may overlap, and either may be ahead: Spark then ends one of them, and the next run goes on where the one ahead
-was. So no run deletes files of a younger run, or what a run ahead has published or may still publish: manifests of later
-micro-batches, the rows they name, and unnamed rows that an older run has written for the micro-batch before or a later
-one. The query overtakes all of these, and a later sweep deletes them.
+was. So no run deletes files of a younger run, or what a run ahead has published or may still publish: manifests of
+later micro-batches, the rows they name, and unnamed rows that an older run has written for the micro-batch before or a
+later one. The query overtakes all of these, and a later sweep deletes them.
 """
 
 from __future__ import annotations

@@ -357,6 +357,9 @@ class Performer:
             case Aborted(label, error):
                 values = self.options.show_rejected_values
                 return Aborted(label, explain_rejection(error, self.query, label, limit, values=values))
+            case Unknown(label, _, refusal) if refusal is not None:
+                values = self.options.show_rejected_values
+                return replace(result, refusal=explain_rejection(refusal, self.query, label, limit, values=values))
         return result
 
 

@@ -21,7 +21,7 @@ class AssemblingWorld(World):
 
     In every second schedule `spark_logs` has what all drivers on a checkpoint share, as Spark's log on a disk: who
     writes an entry that is there already, ends. So two drivers may overlap, the older one ahead, and the next one goes
-    on where that one was. In the other schedules each driver goes on in a copy, and cuts its micro-batches anew.
+    on where that one was. In the other schedules each driver goes on in a copy, and may cut other micro-batches.
     """
 
     def __init__(self, seed: int, say: Say | None = None, keep: int = KEEP) -> None:

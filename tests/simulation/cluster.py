@@ -63,6 +63,10 @@ class Cluster:
         """The frontend dies and starts again; what was live in its memory is gone."""
         self.restarts += 1
         self._down_until = self.scheduler.now + self._rng.uniform(0.1, 3.0)
+        self.change_leader()
+
+    def change_leader(self) -> None:
+        """Another frontend leads, and knows less."""
         forget = self._rng.random() < 0.5
         self._trace.say("frontend", f"restarts, live labels {'forgotten' if forget else 'cancelled'}")
         self.server.restart(forget)

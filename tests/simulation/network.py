@@ -8,7 +8,7 @@ from typing import Any
 
 from starrocks_txn_sink.errors import BadReply, NotSent, QueryFailed, ReplyLost, TransportError
 from starrocks_txn_sink.protocol.ledger import DeleteClaims, WriteClaim, WriteMarker
-from starrocks_txn_sink.protocol.wire import Operation, Request
+from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
 from tests.support.model_server import Fault
 
 from .cluster import Cluster, Respond
@@ -22,7 +22,7 @@ LATEST = 60.0  # a request that was given up may be executed so much later
 _ON_SERVER = {
     Operation.BEGIN: ("refused", "exists", "slow"),
     Operation.LOAD: ("busy", "refused", "backend", "limit", "slow", "foreign"),
-    Operation.COMMIT: ("refused", "rolled_back", "limit", "invisible", "slow", "foreign"),
+    Operation.COMMIT: ("refused", "rolled_back", "limit", "invisible", "slow", "failed_after", "foreign"),
     Operation.ROLLBACK: ("slow",),
     Operation.LOAD_STATE: (),
 }
@@ -72,6 +72,8 @@ class Network:
             case "lost_after":
                 self._scheduler.after(latency, self._cluster.execute, needed, None, _silent)
                 self._scheduler.after(self._patience(fiber), respond, _lost(needed))
+            case "failed_after":
+                self._scheduler.after(latency, self._cluster.execute, needed, None, self._refusing(respond))
             case "bad_reply":
                 self._scheduler.after(latency, self._cluster.execute, needed, None, _silent)
                 self._scheduler.after(latency * 2, respond, _bad(needed))
@@ -102,6 +104,20 @@ class Network:
         patience = fiber.left() if commit else min(READ_TIMEOUT, fiber.left())
         self._scheduler.after(patience, respond, _lost(needed))
         return respond
+
+    def _refusing(self, respond: Respond) -> Respond:
+        """Answer FAILED to a commit that took effect, as the second sending of a proxy gets it; at times the leader
+        has changed before the answer arrives.
+        """
+
+        def refuse(answer: object) -> None:
+            if isinstance(answer, Reply) and answer.status is Status.OK:
+                if self._rng.random() < 0.7:
+                    self._cluster.change_leader()
+                answer = Reply(Status.FAILED, "Can not commit CANCELLED transaction")
+            respond(answer)
+
+        return refuse
 
     def _stalled(self, needed: Any, fiber: Fiber) -> str | None:
         commit = isinstance(needed, Request) and needed.operation is Operation.COMMIT

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 WAY = ("not_sent", "lost_before", "lost_after", "late", "bad_reply")
-SERVER = ("busy", "refused", "backend", "limit", "exists", "rolled_back", "invisible", "slow")
+SERVER = ("busy", "refused", "backend", "limit", "exists", "rolled_back", "invisible", "slow", "failed_after")
 OTHERS = "foreign"
 """Another client of the cluster rolls labels back."""
 NODES = (

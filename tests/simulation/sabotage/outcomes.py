@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from starrocks_txn_sink.coordinator import ownership
@@ -16,7 +17,7 @@ from starrocks_txn_sink.protocol.ledger import ReadPositions
 from starrocks_txn_sink.protocol.wire import LabelState, Reply, Status
 from starrocks_txn_sink.writer import task
 
-from .registry import bug
+from .registry import bug, shared_bug
 
 
 def commit_with(put: Any, change: Callable[[Any], Any]) -> None:
@@ -44,6 +45,25 @@ def an_unknown_outcome_is_taken_for_committed(put: Any) -> None:
 @bug
 def an_aborted_commit_is_taken_for_committed(put: Any) -> None:
     commit_with(put, lambda outcome: Committed(outcome.label, None) if isinstance(outcome, Aborted) else outcome)
+
+
+def _believe_the_rollback(put: Any) -> None:
+    right = protocol._after_refusal
+
+    def broken(label: Any, refusal: Any, retry_policy: Any, rng: Any) -> Any:
+        return (yield from right(label, refusal, replace(retry_policy, commit_again=True), rng))
+
+    put(protocol, "_after_refusal", broken)
+
+
+@bug
+def a_refused_commit_that_was_rolled_back_is_taken_for_aborted(put: Any) -> None:
+    _believe_the_rollback(put)
+
+
+@shared_bug
+def a_refused_commit_of_a_shared_label_is_taken_for_aborted(put: Any) -> None:
+    _believe_the_rollback(put)
 
 
 @bug

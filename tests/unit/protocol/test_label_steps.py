@@ -118,6 +118,15 @@ def test_what_became_of_a_commit(commit: Any, states: list[str], rollback: Any, 
     assert type(outcome_of(script)) is expected
 
 
+@pytest.mark.parametrize("rollback", [OK, LOST])
+def test_with_a_ledger_a_refused_commit_is_settled_by_the_ledger(rollback: Any) -> None:
+    """After a change of the leader a visible label is rolled back with OK, and its state is ABORTED."""
+    script = Script(commit=[failed("Can not commit CANCELLED")], get_load_state=[state("ABORTED")], rollback=[rollback])
+    outcome = play(protocol.commit(LABEL, RetryPolicy(commit_again=False), random.Random(1)), script)
+    assert isinstance(outcome, Unknown)
+    assert "Can not commit CANCELLED" in str(outcome.refusal)
+
+
 def test_a_commit_takes_one_request_and_one_question_when_all_is_well() -> None:
     script = Script(commit=[OK], get_load_state=[state("VISIBLE")])
     assert outcome_of(script) == Committed("job-1", None)

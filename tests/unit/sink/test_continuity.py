@@ -18,7 +18,7 @@ from starrocks_txn_sink.protocol.label import run
 from starrocks_txn_sink.protocol.ledger import ACCEPTED, DRIVER, Owner, WriteMarker, fresh_tokens
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.checkpoint import VISIBLE, Proof, ProofLog
-from starrocks_txn_sink.sink.session import Resumed, Resumption, SeenQuery, resume, see_query
+from starrocks_txn_sink.sink.session import Resumed, Resumption, SeenQuery, Session, resume, see_query
 from starrocks_txn_sink.writer.messages import LaneReport
 from tests.support.memory_directory import MemoryDirectory
 from tests.support.model_ledger import ModelLedger
@@ -110,6 +110,20 @@ def test_an_acceptance_counts_for_what_was_proved_before_it_and_for_nothing_late
     del shop.server.store.ledger[("job", "marker", ACCEPTED)]  # restored from a backup of before the acceptance
     with pytest.raises(LedgerBehind):
         shop.start(8, proof(7, 9, twice))
+
+
+def test_an_acceptance_stays_in_all_later_proofs() -> None:
+    shop = Shop()
+    shop.accept()
+    known: list[Sequence[str]] = [()]
+    for batch in (4, 6, 8):  # each start finds the proof of the run before
+        session = Session("run", "job", "e", "c", accepted=shop.start(batch, proof(batch - 1, 7, known[-1])).accepted)
+        known.append(session.proof(batch).accepted)
+        shop.put("position", "p-0", position=7)
+    assert known[1] == known[2] == known[3]
+    del shop.server.store.ledger[("job", "position", "p-0")]
+    with pytest.raises(LedgerBehind):
+        shop.start(10, proof(9, 7, known[-1]))
 
 
 def test_the_skips_of_the_micro_batch_before_go_on() -> None:

@@ -19,16 +19,20 @@ from starrocks_txn_sink.coordinator.model import (
 )
 from starrocks_txn_sink.coordinator.shared_label import LaneShare, SharedContents, commit_shared, perform_all
 from starrocks_txn_sink.errors import (
+    CommitFailed,
     Fenced,
     InputError,
+    KeyRepeated,
     LoadFailed,
+    NotSent,
     OptionError,
     OutcomeUnknown,
     StarRocksSinkError,
     notes_of,
 )
-from starrocks_txn_sink.protocol.label import Committed, Unknown
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Unknown
 from starrocks_txn_sink.rows.segments import TaskRepeated
+from starrocks_txn_sink.sink import lanes
 from starrocks_txn_sink.sink.lanes import LanePlan, judge
 from starrocks_txn_sink.writer.messages import (
     LaneReport,
@@ -97,6 +101,37 @@ def test_the_failure_is_raised_that_no_repetition_cures_and_else_the_first() -> 
     assert attached_report(caught.value) is first
     with pytest.raises(Fenced):
         judge([first, failure(Fenced("other"), 3.0)], task())
+
+
+@pytest.mark.parametrize("cause", [KeyRepeated("again"), Fenced("other"), TaskRepeated("again"), NotSent("nobody")])
+def test_a_clock_that_is_ahead_does_not_make_a_consequence_the_cause(cause: StarRocksSinkError) -> None:
+    with pytest.raises(type(cause)):
+        judge([failure(cause, 101.0), failure(LoadFailed("the label has already been cancelled"), 100.0)], task())
+
+
+def test_repeated_keys_make_the_lanes_hold_rows_whatever_else_failed() -> None:
+    with pytest.raises(KeyRepeated):
+        judge([failure(InputError("no column"), 1.0), failure(KeyRepeated("again"), 2.0)], task(shuffle=False))
+
+
+def test_after_repeated_keys_the_lanes_run_once_more_and_hold_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[bool] = []
+
+    class Attempt:
+        def __init__(self, task: LaneTask, *_: object) -> None:
+            self.reports: list[LaneReport] = []
+            self._task = task
+
+        def run(self, _: object) -> list[Message]:
+            held.append(self._task.hold)
+            if len(held) > 4:
+                raise AssertionError("The lanes run without end.")
+            raise KeyRepeated("again")
+
+    monkeypatch.setattr(lanes, "LabelAttempt", Attempt)
+    with pytest.raises(KeyRepeated):
+        lanes.run_shared(task(), lambda _: [])
+    assert held == [False, True]
 
 
 def test_a_failure_that_this_process_does_not_know_is_one_all_the_same() -> None:
@@ -181,6 +216,16 @@ def test_an_unknown_outcome_is_settled() -> None:
     seen, act = perform(None, None, Unknown("L", OutcomeUnknown("?")), Committed("L", None))
     assert commit(act) == Committed("L", None)
     assert seen[-1] is RecoverAction
+
+
+def test_a_refused_commit_ends_with_its_reason_once_the_ledger_shows_nothing() -> None:
+    unknown = Unknown("L", OutcomeUnknown("?"), CommitFailed("no quorum"))
+    seen, act = perform(None, None, unknown, Aborted("L", CommitFailed("The ledger does not have it.")))
+    with pytest.raises(CommitFailed, match="no quorum"):
+        commit(act)
+    assert seen[-1] is RecoverAction
+    seen, act = perform(None, None, unknown, Committed("L", None))
+    assert commit(act) == Committed("L", None)
 
 
 def test_a_fenced_driver_rolls_back_and_does_not_commit() -> None:

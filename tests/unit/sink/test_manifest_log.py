@@ -94,7 +94,7 @@ def test_a_run_that_is_behind_leaves_the_state_of_the_run_ahead() -> None:
     assert batches(directory)[-4:] == ["030-000001-e1", "031-000001-e1", "032-000001-e1", "033-000003-e3"]
     for batch in range(34, 300):
         publish(next_run, directory, batch, "c")
-    assert batches(directory) == [f"{batch:03d}-000003-e3" for batch in range(200, 300)], "nothing stays for ever"
+    assert batches(directory) == [f"{batch:03d}-000003-e3" for batch in range(200, 300)], "nothing stays forever"
     assert rows(directory) == sorted(f"000003-e3-{batch}-c" for batch in range(200, 300))
 
 
