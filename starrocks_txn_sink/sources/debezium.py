@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Final, Literal, get_args
 
 from pyspark.sql import Column, DataFrame, functions as F
@@ -11,7 +13,15 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.columns import KEY_DELETES
-from starrocks_txn_sink.sources.debezium_values import CHANGE, KEY, MARKER, PLACE, TIMESTAMP, read_values
+from starrocks_txn_sink.sources.debezium_values import (
+    CHANGE,
+    KEY,
+    MARKER,
+    PLACE,
+    TIMESTAMP,
+    read_values,
+    spellings_of_unavailable,
+)
 from starrocks_txn_sink.sources.txn_event import check_input
 from starrocks_txn_sink.sources.txn_lines import OnMalformed
 
@@ -95,6 +105,7 @@ def parse_debezium(
     on_unknown_table: OnUnknownTable = "fail",
     dead_letter_table: str | None = None,
     deleted_row: DeletedRow = "before",
+    unavailable_value: str | None = "__debezium_unavailable_value",
     on_malformed: OnMalformed = "fail",
     name: str = "parse_debezium",
 ) -> DataFrame:
@@ -102,6 +113,9 @@ def parse_debezium(
 
     Tombstones are left out. A value is malformed if it is not exactly one JSON object, has a field of another type, or
     is an operation without a row (truncate, message). An error never shows its content.
+
+    A row with a placeholder for a value that Debezium did not get (PostgreSQL's unchanged TOAST values) fails the
+    query, because it would overwrite the true value.
 
     Args:
         df: Messages of the topics of all tables. Errors name Kafka's topic, partition and offset if `df` has these
@@ -115,6 +129,8 @@ def parse_debezium(
             `dead_letter_table` (`dead_letter`). They count for their transaction in all cases.
         dead_letter_table: The table for these rows, with `on_unknown_table="dead_letter"` only.
         deleted_row: The row of a delete: Debezium's `before`, or the message's `key`.
+        unavailable_value: The placeholder, if the connector's `unavailable.value.placeholder` sets another one. None
+            hands placeholders on as values, for tables that keep each change.
         on_malformed: `fail` the query at a malformed value, or `drop` the value and count it in each progress under
             `observedMetrics[name]["malformed"]`. The transaction of a dropped value never adds up.
         name: The key of the count.
@@ -153,6 +169,9 @@ def parse_debezium(
     collection = _collection(event["source"])
     table = rule.target(collection)
     op = event["op"]
+    if unavailable_value is not None:
+        known = rule.table_by_rule(collection)
+        row = _refuse_unavailable(row, op, collection, known, event["source"], unavailable_value, frame.columns)
     if dead_letter_table is not None:
         unknown = rule.table_by_rule(collection).isNull()
         row = F.when(unknown, _dead_letter(event, collection, row)).otherwise(row)
@@ -241,6 +260,37 @@ def _handle_malformed(frame: DataFrame, good: Column, what: str, on_malformed: O
         F.lit('. Correct the source, or pass on_malformed="drop" to lose such values.'),
     )
     return frame.where(F.when(bad, F.raise_error(message).cast("boolean")).otherwise(F.lit(True)))
+
+
+def _refuse_unavailable(
+    row: Column, op: Column, collection: Column, table: Column, source: Column, placeholder: str, columns: list[str]
+) -> Column:
+    """`row`; fails the query at a placeholder in a row that is written. A delete counts by its key alone."""
+    spellings = spellings_of_unavailable(placeholder)
+
+    def holds(text: Column) -> Column:
+        return reduce(or_, (text.contains(spelling) for spelling in spellings.in_row))
+
+    members = F.from_json(row, "map<string,string>")
+    unavailable = F.map_filter(members, lambda _, text: holds(text) | text.isin(*spellings.alone))
+    message = F.concat(
+        F.lit("Debezium sent a placeholder for a value that did not change, and it would overwrite the true value, at"),
+        F.lit(" table="),
+        F.coalesce(table, F.lit("NULL")),
+        F.lit(" columns="),
+        F.coalesce(F.array_join(F.map_keys(unavailable), ","), F.lit("?")),
+        F.lit(" position="),
+        F.coalesce(_row_position(source).cast("string"), F.lit("NULL")),
+        *_place_text([name for name in PLACE if name in columns])[1:],
+        F.lit(". PostgreSQL: ALTER TABLE "),
+        collection,
+        F.lit(
+            " REPLICA IDENTITY FULL, or leave the column out (column.exclude.list). For messages that the topic has "
+            "already see docs/guides/debezium.md, Values that did not change."
+        ),
+    )
+    bad = (op != _DELETE) & table.isNotNull() & holds(row)
+    return F.when(bad, F.raise_error(message).cast("string")).otherwise(row)
 
 
 def _place_text(columns: Iterable[str]) -> list[Column]:

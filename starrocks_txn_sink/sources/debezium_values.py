@@ -6,6 +6,10 @@ accepts all values of a batch, they are read at once; otherwise one by one, with
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, functions as F, types as T
 
+from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.rows.json_objects import read_objects
 from starrocks_txn_sink.sources.txn_event import named_column
 from starrocks_txn_sink.sources.txn_lines import members, strict_text, text_of, value_at, whole_number
@@ -42,6 +47,46 @@ _VALUE, _PAYLOAD, _DELETE = "_value", "payload", "d"
 _ROWS: Final = ("before", "after")
 _FIRST, _SECOND, _WRAPPED = '{"before":', ',"after":', ',"payload":'
 _SCHEMAS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class UnavailableSpellings:
+    """How a placeholder is written: `in_row`, texts of a row's JSON that nothing else is; `alone`, as a text itself."""
+
+    in_row: tuple[str, ...]
+    alone: tuple[str, ...]
+
+
+_HEX: Final = "hex:"
+
+
+def spellings_of_unavailable(placeholder: str) -> UnavailableSpellings:
+    """All spellings of `placeholder` (as in the connector's `unavailable.value.placeholder`, also `hex:…`).
+
+    It stands for a text, also as the one element of a list, as key and value of a map, or inside the text of an hstore;
+    for bytes in base64 or hex; for a list of numbers, as the list of its bytes; for a list of UUIDs, as the UUID of its
+    bytes. A quote inside a JSON text is escaped, so no longer text holds such a spelling. Raises OptionError if it is
+    empty or its hex is none.
+    """
+    try:
+        value = bytes.fromhex(placeholder[len(_HEX) :]) if placeholder.startswith(_HEX) else placeholder.encode()
+    except ValueError:
+        value = b""
+    if not value:
+        raise OptionError(
+            f"unavailable_value is {placeholder[:40]!r}, which is no placeholder.",
+            hint="Give it as the connector's unavailable.value.placeholder has it, or None to hand placeholders on.",
+        )
+    text, name = (
+        value.decode(errors="replace"),
+        uuid.UUID(bytes=hashlib.md5(value, usedforsecurity=False).digest(), version=3),
+    )
+    encoded = (base64.b64encode(value).decode(), base64.urlsafe_b64encode(value).decode())
+    alone = dict.fromkeys((text, *encoded, value.hex(), value.hex().upper(), str(name)))
+    quoted = [json.dumps(spelling, ensure_ascii=False) for spelling in alone]
+    escaped = json.dumps(quoted[0], ensure_ascii=False)[1:-1]
+    numbers = json.dumps([byte - 256 if byte > 127 else byte for byte in value], separators=(",", ":"))
+    return UnavailableSpellings((*quoted, f"{escaped}:{escaped}", numbers), tuple(alone))
 
 
 def read_values(df: DataFrame, value: str, fields: T.StructType, key: str | None = None) -> DataFrame:

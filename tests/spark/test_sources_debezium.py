@@ -62,6 +62,58 @@ def test_a_row_keeps_its_own_spelling(spark: SparkSession) -> None:
     assert row.row == text
 
 
+PLACEHOLDER = "__debezium_unavailable_value"
+ENCODED = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
+
+
+@pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
+@pytest.mark.parametrize(
+    "value",
+    [
+        PLACEHOLDER,
+        ENCODED,
+        PLACEHOLDER.encode().hex(),
+        [PLACEHOLDER],
+        {PLACEHOLDER: PLACEHOLDER},
+        json.dumps({PLACEHOLDER: PLACEHOLDER}, separators=(",", ":")),
+        [PLACEHOLDER.encode()[at] for at in range(len(PLACEHOLDER))],
+    ],
+)
+def test_a_placeholder_never_overwrites_a_value(spark: SparkSession, value: Any, wrap: Callable[[Any], Any]) -> None:
+    text = json.dumps(
+        wrap(change(ORDERS, "555:90", 1, {"id": 1, "note": value, "n": 2}, op="u")), separators=(",", ":")
+    )
+    with pytest.raises(PySparkException) as caught:
+        rows(spark, text)
+    said = str(caught.value)
+    assert "table=orders columns=note position=90 topic=shop.public.orders partition=0 offset=0." in said
+    assert "ALTER TABLE public.orders REPLICA IDENTITY FULL" in said
+
+
+def test_a_placeholder_matters_only_where_it_would_be_written(spark: SparkSession) -> None:
+    placeholder = {"id": 1, "note": PLACEHOLDER}
+    near = {"id": 1, "note": f'the text "{PLACEHOLDER}" of a user', "more": f"{PLACEHOLDER}!"}
+    found = rows(
+        spark,
+        change(ORDERS, "5:9", 1, near, placeholder, "u"),
+        change(ORDERS, "5:9", 2, None, placeholder, "d"),
+        change(ITEMS, "5:9", 3, placeholder, op="u"),
+        tables={"public.orders": "orders"},
+        on_unknown_table="skip",
+    )
+    assert [(row.table, row.op) for row in found] == [("orders", "u"), ("orders", "d"), (None, "u")]
+    changed = change(ORDERS, "5:9", 1, placeholder, op="u")
+    (row,) = rows(spark, changed, unavailable_value=None)
+    assert json.loads(row.row) == placeholder
+    (row,) = rows(spark, changed, unavailable_value="other")
+    for same in ("gone", "hex:676f6e65"):
+        with pytest.raises(PySparkException, match="columns=a position"):
+            rows(spark, change(ORDERS, "5:9", 1, {"id": 1, "a": "gone"}, op="u"), unavailable_value=same)
+    for wrong in ("", "hex:xy"):
+        with pytest.raises(OptionError, match="is no placeholder"):
+            rows(spark, changed, unavailable_value=wrong)
+
+
 def test_a_delete_with_a_malformed_key_is_malformed(spark: SparkSession) -> None:
     gone = json.dumps(change(ORDERS, "5:9", 1, None, None, "d")).encode()
     messages = frame(spark, ("t", 0, 1, b'{"id":1}{"id":2}', gone))
