@@ -166,6 +166,8 @@ _ALL: Final = (
     *_kinds(
         logging.INFO,
         "assembler",
+        round__ended="a micro-batch would outlive one StarRocks transaction, so it takes several: rows of this `round` "
+        "are visible, and `offsets_left` are still to be read",
         assembler__planned="`assemble_transactions` or `assemble_debezium` was planned, with the state operator",
     ),
     # a checkpoint

@@ -8,13 +8,15 @@ events first. One lane, or lanes that share a label, take events in arrival orde
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import nsmallest
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, functions as F, types as T
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F, types as T
 
 from starrocks_txn_sink.assembler.rules.incremental import expire
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
@@ -51,6 +53,10 @@ _MESSAGES: Final = T.StructType([T.StructField("message", T.StringType())])  # `
 _RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"
 
 _log = get_logger("assembler")
+
+
+RunRound = Callable[[LaneTask, AssemblySpec], list[Message]]
+"""Runs lanes that read Kafka under one label, and returns the messages of `run_shared`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +119,8 @@ class EventsWriter:
         regions = [region for each in receipts for region in each.regions]
         if rows := sum(region.rows for region in regions):
             self._row_bytes = sum(region.bytes for region in regions) / rows
-        self._publish(task, before, of_kind(messages, CarryOver), now, bool(receipts), listener)
+        committed = not all(receipt.recycled for receipt in receipts)  # at the end, which checks the owner
+        self._publish(task, before, _join(of_kind(messages, CarryOver)), now, committed, listener)
         return receipts, of_kind(messages, LaneReport)
 
     def _needs_topic_names(self, frame: DataFrame, task: LaneTask, before: Manifest) -> bool:
@@ -133,7 +140,7 @@ class EventsWriter:
         messages = self._run(frame, task, plan, before, now)
         why = why_to_sort(messages, task.options, "events")
         if why is None:
-            small = all(each.small for each in of_kind(messages, CarryOver))  # the next one is probably small, too
+            small = _join(of_kind(messages, CarryOver)).small  # the next one is probably small, too
             self.sort = _sorted_first(task.options, plan) or (self.sort and not small)
             return messages
         if plan.shared:
@@ -145,11 +152,8 @@ class EventsWriter:
 
     def _run(self, frame: DataFrame, task: LaneTask, plan: LanePlan, before: Manifest, now: float) -> list[Message]:
         planned, log = self._plan_kafka(frame, task, plan), self.log
-        ranges = planned.lanes if planned is not None else ()
-        if ranges:
-            rows, lines = frame.sparkSession.range(0, len(ranges), 1, len(ranges)), self.assembly.lines
-        else:
-            rows, lines = self._project(frame, task, plan)
+        if planned is not None and not planned.lanes:
+            planned = None  # no offsets: the frame is empty
         relayed = log is not None and log.relays
         assembly = AssemblySpec(
             policy=self.assembly.policy,
@@ -160,23 +164,26 @@ class EventsWriter:
             carried=before.partitions,
             inline=log.relay(before) if log is not None and relayed else before.inline,
             relayed=relayed,
-            lines=lines,
+            lines=self.assembly.lines,
             arrival_order=not self.sort,
-            sortable=task.options.shuffle is not False and not ranges,
+            sortable=task.options.shuffle is not False and planned is None,
             small_rows=SMALL_ROWS,
             sentinel=not plan.shared,
             marker="" if log is None else log.marker,
-            ranges=ranges,
             compare=task.options.check_replays,
         )
-        task = replace(task, at_end_only=not self.sort, keys=self.terms.keys, whole=bool(ranges))
+        task = replace(task, at_end_only=not self.sort, keys=self.terms.keys, whole=planned is not None)
+        if planned is not None:
+            return run_rounds(partial(self._run_round, frame.sparkSession), task, assembly, planned)
+        rows, lines = self._project(frame, task, plan)
+        run_lanes = partial(_run_lanes, rows, replace(assembly, lines=lines))
+        return run_shared(task, run_lanes) if plan.shared else run_lanes(task)
 
-        def run_lanes(task: LaneTask) -> list[Message]:
-            return [decode(row[0]) for row in rows.mapInArrow(AssemblingLaneTask(task, assembly), _MESSAGES).collect()]
-
-        messages = run_shared(task, run_lanes) if plan.shared else run_lanes(task)
-        if planned is not None and ranges:
-            planned.count(sum(each.flows.events + each.malformed for each in of_kind(messages, CarryOver)))
+    def _run_round(self, session: SparkSession, task: LaneTask, assembly: AssemblySpec) -> list[Message]:
+        """Run lanes that read Kafka under one label; the session then knows what they have written."""
+        lanes = session.range(0, len(assembly.ranges), 1, len(assembly.ranges))
+        messages = run_shared(task, partial(_run_lanes, lanes, assembly))
+        self.session.learn(of_kind(messages, Receipt))
         return messages
 
     def _plan_kafka(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> PlannedRanges | None:
@@ -234,30 +241,28 @@ class EventsWriter:
         self,
         task: LaneTask,
         before: Manifest,
-        carried: Sequence[CarryOver],
+        carried: CarryOver,
         now: float,
         committed: bool,
         listener: Listener,
     ) -> None:
         """Publish the manifest after the micro-batch, then emit notices and counts."""
-        inline = [item for each in carried for item in each.inline.items()]
         query = self.log.query if self.log is not None else ""
-        after = before.with_batch(task.batch_id, query, _merge_partitions(carried), inline)
+        after = before.with_batch(task.batch_id, query, carried.partitions, carried.inline.items())
         expired, flows, notices = expire(self.assembly.policy, after.partitions, now)
         after = after.with_batch(after.batch, after.query, expired, ())
         if self.log is not None:
             if not committed and self.session.token:  # nothing has checked the owner, and no fenced run may publish
                 run_once(task.options, self.session.check_owner(random.Random()), task.options.batch_deadline)
-            self.log.publish(after, inline)
-        counters = sum((flows, *(each.flows for each in carried)), after.levels())
-        for notice in (*(notice for each in carried for notice in each.notices), *notices):
+            self.log.publish(after, carried.inline.items())
+        counters = flows + carried.flows + after.levels()
+        for notice in (*carried.notices, *notices):
             if not self._has_read(notice):
                 listener(notice)
         oldest = min((each.opened_at for one in after.partitions.values() for each in one.state.live()), default=0.0)
-        malformed = sum(each.malformed for each in carried)
-        if malformed:
-            _log.warning("events.malformed", count=malformed, batch=task.batch_id)
-        counts = {**counters.as_dict(), "oldest_open": oldest, "malformed": malformed}
+        if carried.malformed:
+            _log.warning("events.malformed", count=carried.malformed, batch=task.batch_id)
+        counts = {**counters.as_dict(), "oldest_open": oldest, "malformed": carried.malformed}
         fields = {"query": task.checkpoint, "name": f"{task.checkpoint}/{STAGE}"}
         listener(Event("assembler.counted", {**fields, "counts": counts, "oldest": _oldest_open(after)}))
 
@@ -269,6 +274,47 @@ class EventsWriter:
         return before is None or bool(notice.fields["position"] > before)
 
 
+def run_rounds(run_round: RunRound, task: LaneTask, assembly: AssemblySpec, planned: PlannedRanges) -> list[Message]:
+    """Run lanes that read Kafka, in rounds until the `planned` offsets are read; returns one CarryOver in all.
+
+    A round is one label. Its lanes stop reading before the label is too old, and the next round goes on from there with
+    the source transactions that are open. The rows of the rounds before are visible then: a failed label costs its own
+    round only, and after a restart the ledger leaves out what is visible.
+    """
+    messages, carried = list[Message](), CarryOver(small=True)
+    state = Manifest(-1, "", assembly.carried, assembly.inline)
+    for number in itertools.count(1):
+        spec = replace(assembly, carried=state.partitions, inline=state.inline, ranges=planned.lanes)
+        round_messages = run_round(task, spec)
+        shares = of_kind(round_messages, CarryOver)
+        carried = carried.then(_join(shares))
+        planned.count(carried.flows.events + carried.malformed)
+        planned = planned.after({name: offset for share in shares for name, offset in (share.reached or {}).items()})
+        receipts = of_kind(round_messages, Receipt)
+        messages += [replace(receipt, recycled=bool(planned.lanes)) for receipt in receipts]
+        messages += [message for message in round_messages if not isinstance(message, CarryOver | Receipt)]
+        if not planned.lanes:
+            break
+        _log.info("round.ended", job=task.job, batch=task.batch_id, round=number, offsets_left=planned.offsets)
+        state = state.with_batch(state.batch, state.query, carried.partitions, carried.inline.items())
+        task = _next_round(task, of_kind(round_messages, LaneReport))
+    return [*messages, carried]
+
+
+def _next_round(task: LaneTask, reports: Sequence[LaneReport]) -> LaneTask:
+    """The task of the next round, which knows what the lanes with `reports` have left out."""
+    ownership = task.ownership
+    if ownership is not None:
+        skips = {name: skip for report in reports for name, skip in report.skips.items()}
+        ownership = replace(ownership, skips={**ownership.skips, **skips}, canary=False)
+    return replace(task, ownership=ownership, hold=any(report.keys_repeated for report in reports))
+
+
+def _run_lanes(rows: DataFrame, assembly: AssemblySpec, task: LaneTask) -> list[Message]:
+    """Run the lanes on the partitions of `rows` as one Spark job."""
+    return [decode(row[0]) for row in rows.mapInArrow(AssemblingLaneTask(task, assembly), _MESSAGES).collect()]
+
+
 def _sorted_first(options: SinkOptions, plan: LanePlan) -> bool:
     """Whether Spark always sorts events before a lane reads them."""
     if plan.shared:
@@ -276,14 +322,15 @@ def _sorted_first(options: SinkOptions, plan: LanePlan) -> bool:
     return options.shuffle is True or options.lane_count > 1 or always_sorted(options.features, assembled=True)
 
 
-def _merge_partitions(carried: Sequence[CarryOver]) -> dict[str, CarriedState]:
-    touched: dict[str, CarriedState] = {}
-    for each in carried:
-        twice = touched.keys() & each.partitions.keys()
+def _join(shares: Sequence[CarryOver]) -> CarryOver:
+    """The CarryOver of all lanes of a round. Raises InputError if two lanes had events of one source partition."""
+    joined = CarryOver(small=True)
+    for share in shares:
+        twice = joined.partitions.keys() & share.partitions.keys()
         if twice:
             raise InputError(f"Two lanes had events of source partition {min(twice)}: this is a bug, please report it.")
-        touched.update(each.partitions)
-    return touched
+        joined = joined.then(share)
+    return joined
 
 
 def _oldest_open(after: Manifest) -> list[dict[str, Any]]:

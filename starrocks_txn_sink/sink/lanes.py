@@ -29,6 +29,7 @@ from starrocks_txn_sink.errors import (
     OptionError,
     SourceChanged,
     StarRocksSinkError,
+    TransactionTimedOut,
 )
 from starrocks_txn_sink.options import Compression, SinkOptions, Transactions
 from starrocks_txn_sink.options.combinations import Feature, find_conflict
@@ -138,7 +139,9 @@ def run_shared(task: LaneTask, run_lanes: RunLanes) -> list[Message]:
     names = labels(task.job, task.epoch, shared_label.LANE, task.batch_id, next(_NUMBERS))
     with RESOURCES.lease(options) as resources:
         for tries in itertools.count(1):
-            attempt = LabelAttempt(replace(task, label=next(names)), resources, rng, deadline, tries)
+            round_ends = clock.wall() + task.round_seconds / 2**failures
+            named = replace(task, label=next(names), round_ends=round_ends)
+            attempt = LabelAttempt(named, resources, rng, deadline, tries)
             try:
                 return [*reports, *attempt.run(run_lanes)]
             except KeyRepeated:
@@ -147,7 +150,9 @@ def run_shared(task: LaneTask, run_lanes: RunLanes) -> list[Message]:
                 task = replace(task, hold=True)
             except StarRocksSinkError as error:
                 failures += 1
-                if not error.retryable or failures >= options.max_attempts or deadline.expired():
+                # A shorter round has fewer rows to load before its label is too old.
+                again = error.retryable or (task.whole and isinstance(error, TransactionTimedOut))
+                if not again or failures >= options.max_attempts or deadline.expired():
                     raise
                 clock.sleep(deadline.limit(backoff.seconds(failures - 1, rng), "another attempt"))
             reports += attempt.reports

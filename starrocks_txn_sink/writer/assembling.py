@@ -35,7 +35,7 @@ from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, rows_before_sentinel
 from starrocks_txn_sink.sources.kafka.options import no_client
-from starrocks_txn_sink.sources.txn_lines import TxnEventLines, map_ahead
+from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, TxnEventLines, map_ahead
 from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, message_batch
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry
 from starrocks_txn_sink.writer.worker import Attempt
@@ -80,16 +80,28 @@ class AssemblySpec:
     ranges: Sequence[OffsetRanges] = ()
     compare: bool = True
 
-    def open(self, attempt: Attempt) -> LaneAssembler:
-        """The assembly of one attempt at a lane."""
-        return LaneAssembler(self, f"{self.stem}-{attempt.lane}-{attempt.number}")
+    def open(self, attempt: Attempt, round_end: Deadline | None = None) -> LaneAssembler:
+        """The assembly of one attempt at a lane.
+
+        A lane that reads Kafka itself stops at `round_end`, and goes on from there in the next round. Of another lane
+        Spark would send all rows again.
+        """
+        starts = self.ranges[attempt.lane].starts() if self.ranges else {}
+        return LaneAssembler(
+            self, f"{self.stem}-{attempt.lane}-{attempt.number}", starts, round_end if starts else None
+        )
 
 
 class LaneAssembler:
     """One attempt at a lane: `rows` turns its input into released rows; `carry_over` stores the open state."""
 
-    def __init__(self, assembly: AssemblySpec, stem: str) -> None:
+    def __init__(
+        self, assembly: AssemblySpec, stem: str, starts: Mapping[str, int], round_end: Deadline | None
+    ) -> None:
         self._assembly = assembly
+        self._round_end = round_end
+        self._reached = dict(starts)  # the next offset of each source partition that this lane reads itself
+        self._stopped = False
         self._scratch = tempfile.TemporaryDirectory() if assembly.directory is None else None
         directory = assembly.directory or FileDirectory(self._scratch.name if self._scratch else "")
         self._storage = SpillStorage(directory, stem, assembly.inline)
@@ -134,6 +146,7 @@ class LaneAssembler:
             inline,
             small=self._small,
             malformed=self._malformed,
+            reached=self._reached if self._stopped else None,
         )
 
     def add_partitions(self, message: Message) -> Message:
@@ -159,9 +172,23 @@ class LaneAssembler:
         if lines is None:
             yield from map(_cast_events, batches)
             return
-        for events, malformed in map_ahead(partial(_parse, lines), _pieces(batches), _PARSERS):
-            self._malformed += malformed
+        for events, piece in map_ahead(partial(_parse, lines), _pieces(batches), _PARSERS):
+            self._malformed += piece.num_rows - events.num_rows
             yield events
+            if self._round_end is not None and self._stops_after(piece, self._round_end):
+                return
+
+    def _stops_after(self, piece: pa.RecordBatch, round_end: Deadline) -> bool:
+        """Whether the round is over after the raw values of `piece`; pieces that are parsed ahead are read again."""
+        last = (
+            pa.table(piece.select([SOURCE_PARTITION, POSITION]))
+            .group_by(SOURCE_PARTITION)
+            .aggregate([(POSITION, "max")])
+        )
+        names, positions = last[SOURCE_PARTITION].to_pylist(), last[f"{POSITION}_max"].to_pylist()
+        self._reached |= {name: position + 1 for name, position in zip(names, positions, strict=True)}
+        self._stopped = round_end.expired()
+        return self._stopped
 
 
 def _read_kafka(ranges: OffsetRanges, deadline: Deadline) -> Iterator[pa.RecordBatch]:
@@ -180,10 +207,9 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch.slice(start, step)
 
 
-def _parse(lines: TxnEventLines, batch: pa.RecordBatch) -> tuple[pa.Table, int]:
-    """The events in a batch, and the number of its malformed values."""
-    events = lines.parse(batch, (EVENT_TIME,) if EVENT_TIME in batch.schema.names else ())
-    return events, batch.num_rows - events.num_rows
+def _parse(lines: TxnEventLines, batch: pa.RecordBatch) -> tuple[pa.Table, pa.RecordBatch]:
+    """The events in a batch, and the batch itself."""
+    return lines.parse(batch, (EVENT_TIME,) if EVENT_TIME in batch.schema.names else ()), batch
 
 
 def _cast_events(batch: pa.RecordBatch) -> pa.Table:
@@ -232,7 +258,7 @@ class AssemblingLaneTask:
         if self.assembly.ranges:
             deque(batches, maxlen=0)  # Spark ends a worker that leaves rows behind, and the Kafka consumer with it
             batches = _read_kafka(self.assembly.ranges[attempt.lane], lane.deadline)
-        assembler = self.assembly.open(attempt)
+        assembler = self.assembly.open(attempt, self.lane.end_of_round(SystemClock()))
         try:
             return self._write(batches, lane, assembler)
         finally:

@@ -209,7 +209,8 @@ class CarryOver:
     """The open state of an assembling lane by source partition, and the counters and notices of its assembler.
 
     `inline` has the content of small files of the state. A `small` lane had few enough events to take them in any
-    order; `malformed` counts values that were left out (`on_malformed="drop"`).
+    order; `malformed` counts values that were left out (`on_malformed="drop"`). A lane that stopped at the end of its
+    round has `reached`: the next offset of each source partition that it has read from.
     """
 
     partitions: Mapping[str, CarriedState] = field(default_factory=dict)
@@ -218,6 +219,7 @@ class CarryOver:
     inline: Mapping[str, bytes] = field(default_factory=dict)
     small: bool = False
     malformed: int = 0
+    reached: Mapping[str, int] | None = None
 
     def fields(self) -> dict[str, Any]:
         """The message in JSON's types; `of` reads it back."""
@@ -228,6 +230,7 @@ class CarryOver:
             "inline": {name: base64.b64encode(content).decode() for name, content in self.inline.items()},
             "small": self.small,
             "malformed": self.malformed,
+            "reached": self.reached,
         }
 
     @classmethod
@@ -239,6 +242,19 @@ class CarryOver:
             {name: base64.b64decode(content) for name, content in fields["inline"].items()},
             fields["small"],
             fields["malformed"],
+            fields["reached"],
+        )
+
+    def then(self, later: CarryOver) -> CarryOver:
+        """The CarryOver of this round and a later one of the micro-batch; `later` says whether more rounds follow."""
+        return replace(
+            later,
+            partitions={**self.partitions, **later.partitions},
+            flows=self.flows + later.flows,
+            notices=(*self.notices, *later.notices),
+            inline={**self.inline, **later.inline},
+            small=self.small and later.small,
+            malformed=self.malformed + later.malformed,
         )
 
 

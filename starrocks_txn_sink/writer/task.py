@@ -78,6 +78,7 @@ class LaneTask:
     Commits: without `ownership` there is no ledger, and delivery is at-least-once. With `at_end_only` nothing is
     committed before the lane's last row (`limits`). `label` is a shared label, under which the lane only loads.
     `seconds` replaces `batch_deadline` if another try has used a part of it; an option would cost new connections.
+    At `round_ends` (Unix seconds on the driver's clock) a lane that can go on in the next round stops reading.
 
     Loads: `keys` has the primary keys of the tables whose rows replace each other (`rows.body`). With `hold` a
     StarRocks transaction is loaded when all of its rows are there: the last micro-batch's keys came again and again.
@@ -99,12 +100,31 @@ class LaneTask:
     label: str | None = None
     whole: bool = False
     seconds: float | None = None
+    round_ends: float | None = None
     logging: telemetry.LogSettings | None = field(default_factory=telemetry.executor_log_settings)
 
     @property
     def time_limit(self) -> float:
         """Seconds that the micro-batch may take."""
         return self.options.batch_deadline if self.seconds is None else self.seconds
+
+    @property
+    def round_seconds(self) -> float:
+        """Seconds after its begin at which a shared label takes no more rows.
+
+        The rest of its life is for the loads that are left and for the commit.
+        """
+        return RECYCLE_AT * min(self.options.timeout, _INNER_TIMEOUT, self.time_limit)
+
+    def end_of_round(self, clock: Clock) -> Deadline | None:
+        """The time at which this lane stops reading; None without a round.
+
+        The driver's clock and this host's may differ, so a round is never longer here than it is there.
+        """
+        if self.round_ends is None:
+            return None
+        left = min(max(0.0, self.round_ends - clock.wall()), self.round_seconds)
+        return Deadline.after(left, clock)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of `batches`; yields rows of `messages.MESSAGES`: each receipt, then the lane's report."""
@@ -352,6 +372,8 @@ def now_text(clock: Clock) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(clock.wall()))
 
 
+_INNER_TIMEOUT = 300.0
+"""Seconds after begin at which released servers end a transaction, whatever its `timeout` says (wire contract 4.12)."""
 _REPEATED = "The log of the executors has the error of the first try."
 _IN_TURN = RetryPolicy(busy_tries=1_000_000, backoff=Backoff(first=0.02, longest=0.5))
 """Lanes of a shared label load a table in turn: the server refuses all loads but one (wire contract 4.5). The deadline

@@ -175,6 +175,29 @@ def test_a_second_topic_is_refused_before_a_row_is_lost_and_the_way_out_works(
     assert positions(run) == ["0", "grown-b-0"]
 
 
+def test_a_backlog_that_outlives_the_timeout_is_written_in_rounds_over_a_killed_driver(
+    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path
+) -> None:
+    """One micro-batch has all offsets, and slow loads make it several times as long as a label lives."""
+    partitions, transactions, topic = 2, 18_000, "backlog"
+    broker.create({topic: partitions})
+    send(broker.servers, txn_events(partitions, transactions, 8, topic))
+    starrocks.faults({"rules": [{"operation": "load", "listener": "be", "action": "delay", "seconds": 0.6}]})
+    run = Run(broker, starrocks, spark_kafka, tmp_path, "events")
+    small = {"lanes": 1, "timeout": 20, "buffer_bytes": 400_000, "chunk_bytes": 200_000, "load_bytes": 200_000}
+    task = run.task | {"topic": topic, "assemble": "lanes", "reader": "librdkafka", "per_trigger": 10_000_000}
+    task |= {"options": run.shop.options("events") | small}
+    query = QueryProcess(task)
+    try:
+        run.until_some(query)
+    finally:
+        query.kill()
+    QueryProcess(task).finish(400)
+    assert judge(run.shop.seen(), expected(partitions, transactions)) == Verdict()
+    visible = "SELECT count(DISTINCT LABEL) FROM information_schema.loads WHERE STATE = 'FINISHED'"
+    assert run.shop.ask(visible)[0][0] > 1
+
+
 def test_a_small_micro_batch_has_one_lane_and_a_query_may_start_again_with_the_same_sink(
     broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path
 ) -> None:

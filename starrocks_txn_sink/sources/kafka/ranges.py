@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -59,6 +59,24 @@ class OffsetRanges:
     def topics(self) -> list[str]:
         """The names of the topics, sorted."""
         return topic_names(self.ranges)
+
+    def starts(self) -> dict[str, int]:
+        """The first offset by source partition, as `read_values` names it."""
+        return {self._name(place): start for place, (start, _) in self.ranges.items()}
+
+    def after(self, reached: Mapping[str, int]) -> OffsetRanges:
+        """The ranges that are left when a lane has stopped at the next offsets `reached`; the other ones are read."""
+        names = {place: self._name(place) for place in self.ranges}
+        left = {
+            place: (reached[names[place]], end)
+            for place, (_, end) in self.ranges.items()
+            if reached.get(names[place], end) < end
+        }
+        return replace(self, ranges=left)
+
+    def _name(self, place: KafkaPartition) -> str:
+        topic, number = place
+        return f"{topic}-{number}" if self.topic_names else str(number)
 
 
 # At most one consumer: a worker process reads for one query at a time, mostly the same query.

@@ -13,7 +13,7 @@ import contextlib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -261,8 +261,17 @@ class PlannedRanges:
     lanes: Sequence[OffsetRanges]
     counter: Any
 
+    @property
+    def offsets(self) -> int:
+        """How many offsets the ranges have."""
+        return sum(end - start for lane in self.lanes for start, end in lane.ranges.values())
+
     def count(self, rows: int) -> None:
         self.counter.set(rows)
+
+    def after(self, reached: Mapping[str, int]) -> PlannedRanges:
+        """What is left for the next round; `reached` has the next offsets of the lanes that stopped."""
+        return replace(self, lanes=[left for lane in self.lanes if (left := lane.after(reached)).ranges])
 
 
 @dataclass(slots=True)
