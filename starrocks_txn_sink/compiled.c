@@ -1,4 +1,5 @@
-/* Two loops over rows, both into Arrow columns: raw TxnEvents, and messages of Kafka; compiled.py calls them.
+/* Loops over rows: raw TxnEvents and messages of Kafka into Arrow columns, and the names in JSON rows; compiled.py calls
+   them.
 
    The parser takes a strict subset of what sources/txn_lines.py accepts, so that it never has to decide: a value outside of the
    subset (malformed, an escape in a name, a lone surrogate, nested deeper than 64) ends the call, Python judges it, and the
@@ -14,7 +15,7 @@
 #define FIELDS 16
 #define DEEPEST 64
 
-enum { ABI = 2, TEXT = 0, NUMBER = 1 };
+enum { ABI = 3, TEXT = 0, NUMBER = 1 };
 
 int32_t txn_sink_abi(void) { return ABI; }
 int32_t txn_sink_slack(void) { return SLACK; }
@@ -447,6 +448,82 @@ int64_t txn_sink_read(const void *bounds, int32_t wide, const uint8_t *data, con
 #undef BOUND
     *next = value;
     return row;
+}
+
+/* The names in JSON rows. */
+
+#define SEPARATOR ',' /* in front of each row that is JSON */
+
+static inline uint64_t mix(uint64_t shape, Place p, int64_t size) {
+    uint64_t word;
+    shape = (shape ^ (uint64_t)size) * 0x9E3779B97F4A7C15u;
+    for (; size >= 8; size -= 8, p += 8) {
+        memcpy(&word, p, 8);
+        shape = (shape ^ word) * 0xD6E8FEB86659FD93u;
+        shape ^= shape >> 32;
+    }
+    word = 0;
+    for (int64_t i = 0; i < size; i++) word = word << 8 | p[i];
+    shape = (shape ^ word) * 0xD6E8FEB86659FD93u;
+    return shape ^ shape >> 32;
+}
+
+/* The hash of a row's names in their order, continued from `shape`; 0 for a row that is not one plain object. */
+static uint64_t shape_of(Place p, const Bounds *b, uint64_t shape) {
+    p = skip_spaces(p, b);
+    if (at(p, b) != '{') return 0;
+    p = skip_spaces(p + 1, b);
+    if (at(p, b) != '}') {
+        for (;;) {
+            int escaped = 0;
+            Place name, name_end;
+            p = skip_name(p, b, &name, &name_end, &escaped);
+            if (!p || p >= b->end) return 0;
+            shape = mix(shape, name, name_end - name);
+            p = skip_value(p, b);
+            if (!p) return 0;
+            p = skip_spaces(p, b);
+            if (at(p, b) == '}') break;
+            if (at(p, b) != ',') return 0;
+            p = skip_spaces(p + 1, b);
+        }
+    }
+    return skip_spaces(p + 1, b) == b->end ? shape | 1 : 0;
+}
+
+/* Whether `shape` is new; a new one goes into `seen`, a hash table of `mask` + 1 places that is filled to one half. */
+static int is_new(uint64_t shape, uint64_t *seen, int64_t mask, int64_t *used) {
+    int64_t place = (int64_t)(shape >> 1) & mask;
+    for (; seen[place]; place = (place + 1) & mask)
+        if (seen[place] == shape) return 0;
+    if (*used <= mask / 2) {
+        seen[place] = shape;
+        ++*used;
+    }
+    return 1;
+}
+
+/* Write the numbers of the JSON rows with a new shape (their table and their names) to `found`, and of each row that is
+   not one plain object; returns how many there are. Texts lie between `bounds` as in txn_sink_read. */
+int64_t txn_sink_new_shapes(const void *bounds, int32_t wide, const uint8_t *data, const void *table_bounds,
+                            int32_t table_wide, const uint8_t *tables, int64_t rows, uint64_t *seen, int64_t mask,
+                            int64_t *used, int64_t *found) {
+    const int32_t *narrow_bounds = bounds, *narrow_tables = table_bounds;
+    const int64_t *wide_bounds = bounds, *wide_tables = table_bounds;
+    int64_t count = 0;
+#define BOUND(n) (wide ? wide_bounds[n] : (int64_t)narrow_bounds[n])
+#define TABLE(n) (table_wide ? wide_tables[n] : (int64_t)narrow_tables[n])
+    Place last = data + BOUND(rows) - 16;
+    for (int64_t row = 0; row < rows; row++) {
+        Place start = data + BOUND(row);
+        Bounds b = {data + BOUND(row + 1), last};
+        if (at(start, &b) != SEPARATOR) continue;
+        uint64_t shape = shape_of(start + 1, &b, mix(0, tables + TABLE(row), TABLE(row + 1) - TABLE(row)));
+        if (!shape || is_new(shape, seen, mask, used)) found[count++] = row;
+    }
+#undef TABLE
+#undef BOUND
+    return count;
 }
 
 /* Messages of Kafka. */

@@ -1,4 +1,4 @@
-"""The compiled loops over raw TxnEvents and over Kafka's messages (`compiled.c`), where the installation has them.
+"""The compiled loops over raw TxnEvents, JSON rows, Kafka's messages (`compiled.c`), where the installation has them.
 
 The loops are optional: a wheel for a platform brings them, and a source tree with a C compiler builds them
 (`tools/compile.py`). Without them everything works more slowly, with the same results: the C parser takes only plain
@@ -22,12 +22,13 @@ from starrocks_txn_sink.rows.segments import Bools, bounds_of
 LIBRARY: Final = Path(__file__).with_name("_compiled.so")
 PURE: Final = "STARROCKS_TXN_SINK_PURE"
 """The environment variable that turns the compiled loops off, with the value 1."""
-_ABI: Final = 2  # that of compiled.c; a library with another number is not used
+_ABI: Final = 3  # that of compiled.c; a library with another number is not used
 _MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
 _FREE_JUDGEMENTS: Final = 64
 _VALUES_A_JUDGEMENT: Final = 16
 """Python judges a value at 50 times the cost of the loop. Where it would judge more than one in 16, a batch is read
 faster without the loop; the first 64 say nothing yet about the share."""
+_SHAPES: Final = 1 << 13  # a power of 2; many more than a micro-batch has, unless rows leave members out at random
 _TEXTS: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
@@ -72,6 +73,13 @@ _FUNCTIONS: Final[Functions] = {
     "read": (
         _NUMBER,
         (_POINTER, ctypes.c_int32, *[_POINTER] * 2, _NUMBER, ctypes.POINTER(_Column), _NUMBER, _NUMBER, _POINTER),
+    ),
+    "new_shapes": (
+        _NUMBER,
+        (
+            *(_POINTER, ctypes.c_int32, _POINTER, _POINTER, ctypes.c_int32, _POINTER, _NUMBER),
+            *(_POINTER, _NUMBER, _POINTER, _POINTER),
+        ),
     ),
     "messages": (_NUMBER, (_POINTER, _NUMBER, *[_POINTER] * 3)),
     "take": (None, (_POINTER, _NUMBER, *[_POINTER] * 7)),
@@ -174,6 +182,30 @@ class _Buffers:
         if used < self._data.size:
             self._data.resize(used, shrink_to_fit=True)
         return pa.Array.from_buffers(self._kind, rows, [valid, self._ends, self._data], nulls)
+
+
+class Shapes:
+    """The shapes of JSON rows that were met: a row's table and its names, in their order and spelling.
+
+    Beyond half of `_SHAPES` no further shape is remembered, so its rows are new each time.
+    """
+
+    def __init__(self) -> None:
+        self._seen, self._used = np.zeros(_SHAPES, dtype=np.uint64), ctypes.c_int64()
+
+    def new_rows(self, tables: pa.Array, payload: pa.Array) -> list[int] | None:
+        """Numbers of the rows with a new shape, and of those that are not one plain object; None without the loop."""
+        if not is_available() or payload.type not in _TEXTS or tables.type not in _TEXTS:
+            return None
+        texts = [(bounds_of(column), column.buffers()[2]) for column in (payload, tables)]
+        if any(data is None for _, data in texts):
+            return None
+        found = np.empty(len(payload), dtype=np.int64)
+        given = (part for bounds, data in texts for part in (bounds.ctypes.data, bounds.itemsize == 8, data.address))
+        seen = self._seen.ctypes.data, _SHAPES - 1, ctypes.byref(self._used)
+        count = _library().txn_sink_new_shapes(*given, len(payload), *seen, found.ctypes.data)
+        numbers: list[int] = found[:count].tolist()
+        return numbers
 
 
 # --- Kafka's messages ---

@@ -318,6 +318,14 @@ class Fenced(StarRocksSinkError, Terminal):
     )
 
 
+class UnknownColumn(StarRocksSinkError, Terminal):
+    """The message names table, columns, source partition and position of the first such row; nothing was committed."""
+
+    code = "unknown_column"
+    summary = "A JSON row names a column that its table does not have, so the server would drop the value."
+    hint = "Add the column to the table, correct the name (case counts), or set schema_changes='ignore'."
+
+
 class SourceChanged(StarRocksSinkError, Terminal):
     """The ledger stores a fingerprint of the content at its last position."""
 

@@ -109,8 +109,12 @@ _ALL: Final = (
     *_kinds(
         logging.WARNING,
         "sink",
-        columns__unknown="JSON rows name columns that their table lacks "
+        columns__unknown="JSON rows name columns that their table lacks, with `schema_changes` ignore "
         "([Unknown columns](runbook.md#alert-unknown-columns))",
+        columns__gone="columns that a table's JSON rows used to name and that no row of a micro-batch names; they are "
+        "NULL there. Said once a session and column",
+        loops__missing="this installation has no [compiled loops](../guides/performance.md#compiled-loops), so each "
+        "row costs more; said once a process, on the driver",
         deletes__unfilled="deletes carry only their key, and there is no `query_url` "
         "([debezium.md](../guides/debezium.md#tables))",
     ),

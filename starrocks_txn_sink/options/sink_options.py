@@ -180,7 +180,9 @@ class SinkOptions:
     )
     schema_changes: SchemaChanges | str = kind.choice(SchemaChanges)(  # noqa: RUF009 - makes a field
         "Reaction to a `TableRoute` with columns that its table lacks, or with wider ones: `fail`, `ignore` (drops "
-        "lacking columns) or `apply` (ALTER TABLE between two micro-batches; docs/guides/types.md).",
+        "lacking columns) or `apply` (ALTER TABLE between two micro-batches; docs/guides/types.md). A JSON row that "
+        "names a column that its table lacks ends the query before the load; with `ignore` the server drops the "
+        "value, and the sink says so.",
         default=SchemaChanges.FAIL,
     )
     on_bad_rows: OnBadRows | str = kind.choice(OnBadRows)(  # noqa: RUF009 - makes a field

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, TypeVar
@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.coordinator.model import SEPARATOR, Ints, RegionRows, Segment
+from starrocks_txn_sink.coordinator.model import SEPARATOR, Ints
 from starrocks_txn_sink.errors import InputError, Unordered
 from starrocks_txn_sink.rows import columns, segments
 from starrocks_txn_sink.rows.columns import PARTITION, POSITION, SEQ, TRANSACTION_END
@@ -400,58 +400,3 @@ def _names(members: list[tuple[str, Any]]) -> tuple[str, ...]:
 
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_names, parse_int=str, parse_float=str)
 """Makes a tuple of its members' names from an object, and a tuple from nothing else."""
-
-
-_NAMED_ROWS: Final = 100
-_NAMED_BYTES: Final = 1 << 20
-_BETWEEN: Final = re.compile(rf"[ \t\r\n{SEPARATOR}]*")
-
-
-@dataclass(slots=True)
-class MemberNames:
-    """The names of members in the first rows of each table, so that the driver can compare them with the columns.
-
-    The server drops a member without a column, and a column that a row does not name is NULL (wire contract 5.4).
-    `wants` says whether a table is of interest; it is called once a table. At most 100 rows of a table are read, and
-    1 MiB of a segment. Deletes do not count: only their key matters.
-    """
-
-    wants: Callable[[str], bool]
-    _found: dict[str, set[str]] = field(default_factory=dict)
-    _left: dict[str, int] = field(default_factory=dict)  # rows to read, by table
-
-    @property
-    def by_table(self) -> dict[str, tuple[str, ...]]:
-        """The names by table, of tables with a row that is no delete."""
-        return {table: tuple(sorted(names)) for table, names in self._found.items()}
-
-    def read(self, lane: Iterable[Segment]) -> Iterator[Segment]:
-        """The segments of `lane` unchanged; reads the first rows on the way."""
-        for segment in lane:
-            if isinstance(segment, RegionRows) and self._left.get(segment.table, 1):
-                self._read_rows(segment.table, segment.piece)
-            yield segment
-
-    def _read_rows(self, table: str, piece: memoryview) -> None:
-        left = self._left.get(table)
-        if left is None:
-            left = _NAMED_ROWS if self.wants(table) else 0
-        rows = list(_first_rows(piece, left))
-        self._left[table] = left - len(rows) if rows else 0
-        upserts = [row for row in rows if columns.OWN_OP not in row]
-        if upserts:
-            names = {name.encode("utf-8", "replace").decode() for row in upserts for name in row}
-            self._found.setdefault(table, set()).update(names)
-
-
-def _first_rows(piece: memoryview, most: int) -> Iterator[tuple[str, ...]]:
-    """The names in the first rows of a piece of a body; ends before a row that cannot be read."""
-    text, at = bytes(piece[:_NAMED_BYTES]).decode(errors="replace") if most else "", 0
-    for _ in range(most):
-        between = _BETWEEN.match(text, at)
-        try:
-            row, at = _DECODER.raw_decode(text, between.end() if between else at)
-        except (json.JSONDecodeError, RecursionError):
-            return
-        if isinstance(row, tuple):
-            yield row

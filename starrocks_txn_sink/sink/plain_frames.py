@@ -46,7 +46,7 @@ from starrocks_txn_sink.sink.lifecycle import receipt_events
 from starrocks_txn_sink.sink.session import UNLISTED, open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
 from starrocks_txn_sink.sink.typed.route import TableRoute
-from starrocks_txn_sink.sink.typed.tables import compare_columns
+from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.spark_version import BATCH_DATA_SOURCE, require
 from starrocks_txn_sink.telemetry import Event, EventLogger, apply_log_settings
@@ -253,7 +253,7 @@ def log_messages(task: LaneTask, sent: Sequence[Message]) -> None:
     reports = of_kind(sent, LaneReport)
     if any(report.listed is False for report in reports):
         log(Event("label.unlisted", {"job": task.job, "advice": UNLISTED}))
-    for event in compare_columns(task.options, reports) or ():
+    for event in compare_columns(task.options, named_by_rows(reports, {})) or ():
         log(Event(event.name, {"job": task.job, **event.fields}))
 
 

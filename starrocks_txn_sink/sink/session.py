@@ -81,7 +81,8 @@ class Session:
     accepted: Sequence[str] = ()  # tokens of `recover --accept-ledger`
     canary: bool = True  # no lane has checked yet whether a take-over would find its label
     proofs: ProofLog | None = None  # in the query's checkpoint
-    compared: frozenset[str] = frozenset()  # tables whose columns the sink has compared with the names in rows
+    compared: dict[str, frozenset[str]] = field(default_factory=dict)  # by table: the names that rows have had so far
+    gone: dict[str, frozenset[str]] = field(default_factory=dict)  # and those of which the log said that they are gone
 
     @property
     def ownership(self) -> JobOwnership | None:
@@ -94,7 +95,7 @@ class Session:
 
     def lane_task(self, options: SinkOptions, batch_id: int, **terms: Any) -> LaneTask:
         """The task of a lane in micro-batch `batch_id`; `terms` are the fields that the session does not know."""
-        compared = self.compared if options.query_url is not None else None
+        compared = dict(self.compared) if options.query_url is not None else None
         known = {"ownership": self.ownership, "compared": compared, "hold": self.hold}
         return LaneTask(options, self.job, self.epoch, self.checkpoint, batch_id, **{**known, **terms})
 

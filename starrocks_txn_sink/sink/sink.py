@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
+from starrocks_txn_sink import compiled
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import OptionError
@@ -37,7 +38,7 @@ from starrocks_txn_sink.sink.lifecycle import BatchOrigin, Endpoint, SinkEvents
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, LaneInput, has_unfilled_deletes, is_marked, lane_input
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
 from starrocks_txn_sink.sink.typed.route import TIME_ZONE, TableRoute
-from starrocks_txn_sink.sink.typed.tables import compare_columns
+from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.kafka.spark_reader import SMALL_POLLS, has_small_polls
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
@@ -47,6 +48,10 @@ from starrocks_txn_sink.writer.task import LaneTask, UnsortedLaneTask
 
 _SMALL_MARGIN: Final = 2  # skip the shuffle next time only if this batch was under half of the limits
 
+_NO_LOOPS: Final = (
+    "Rows cost more than twice as much. Install a wheel for this platform, or build with a C compiler; "
+    "executors need it, too (starrocks-txn-sink doctor)."
+)
 _log = get_logger("sink")
 
 
@@ -386,6 +391,8 @@ class StarRocksSink:
         """Warn at the start of a session about deletes that the server may reject, and about a slow source."""
         if has_unfilled_deletes(frame, self.options):
             self._listener(Event("deletes.unfilled", {"job": origin.job, "advice": UNFILLED_DELETES}))
+        if not compiled.is_available() and not self._served:
+            self._listener(Event("loops.missing", {"job": origin.job, "advice": _NO_LOOPS}))
         by_spark = self.assemble is None or not self.assemble.reads_kafka
         if by_spark and origin.streaming and origin.job not in self._served and has_small_polls(frame):
             self._listener(Event("source.slow", {"job": origin.job, "advice": SMALL_POLLS}))
@@ -420,13 +427,15 @@ class StarRocksSink:
         return receipts
 
     def _compare_columns(self, session: sessions.Session, reports: Sequence[LaneReport]) -> None:
-        """Warn, once for each table in a session, about names in JSON rows that are no columns of the table."""
-        if not any(report.members for report in reports):
-            return
-        events = compare_columns(self.options, reports)
+        """Say, once a session, which names in JSON rows are no columns, and which columns rows do not name any more."""
+        names = named_by_rows(reports, session.compared)
+        events = compare_columns(self.options, names, session.compared, session.gone)
         if events is None:  # no answer: the lanes of the next micro-batch report the names again
             return
-        session.compared |= {table for report in reports for table in report.members}
+        for table, named in names.items():
+            before = session.compared.get(table, frozenset())
+            session.gone[table] = session.gone.get(table, frozenset()) | (before - named)
+            session.compared[table] = before | named
         for event in events:
             self._listener(Event(event.name, {"job": session.job, **event.fields}))
 

@@ -123,8 +123,8 @@ class LaneReport:
 
     For the next micro-batch: `skips` by source partition, as far as this lane has set them; `listed`, whether a
     take-over would have found the lane's label (None: it did not ask); `keys_repeated`, whether keys came in more than
-    one load of a StarRocks transaction; `members`, the names in the first JSON rows by table, for tables that the
-    driver has not compared yet (`rows.arrival.MemberNames`).
+    one load of a StarRocks transaction; `members`, the names in JSON rows by table (`rows.member_names`), none where
+    they are those that the driver knows.
 
     `event_times` has the latest event time of each source partition. Under a shared label a lane does not know when its
     rows become visible: so `ages` has pairs of an age at `loaded_at` and the number of source transactions of that age,

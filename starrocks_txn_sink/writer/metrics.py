@@ -24,9 +24,9 @@ from starrocks_txn_sink.errors import KeyRepeated, StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Operation, Status
-from starrocks_txn_sink.rows.arrival import MemberNames
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME, PARTITION, POSITION, TABLE, TRANSACTION_END
+from starrocks_txn_sink.rows.member_names import MemberNames
 from starrocks_txn_sink.rows.segments import Replay
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.telemetry import Event
@@ -227,7 +227,7 @@ class LaneMetrics:
                 replayed_transactions=replay.skipped_transactions,
                 skips={name: replay.skips[name] for name in replay.changed},
                 listed=self.ownership.listed if self.ownership is not None else None,
-                members=self.members.by_table if self.members is not None and error is None else {},
+                members=self.members.news() if self.members is not None and error is None else {},
                 keys_repeated=self.unique is not None and self.unique.repeated,
                 buffer_peak=core.buffer.buffered_peak if core is not None else 0,
                 inflight_peak=self._inflight_peak,

@@ -17,7 +17,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from starrocks_txn_sink import telemetry
+from starrocks_txn_sink import compiled, telemetry
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.model import RECYCLE_AT, CoordinatorLimits, Receipt, Segment
@@ -25,15 +25,24 @@ from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner,
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError, TransactionTimedOut, Unordered
-from starrocks_txn_sink.options import Compression, SinkOptions
+from starrocks_txn_sink.options import Compression, SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.load_properties import RENAMING
 from starrocks_txn_sink.protocol.label import Backoff, RetryPolicy, Steps, labels, run, run_of
 from starrocks_txn_sink.protocol.ledger import Position, fresh_tokens
-from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder, MemberNames, RowCheck
+from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder, RowCheck
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import HASH, POSITION
 from starrocks_txn_sink.rows.keys import TableKey
-from starrocks_txn_sink.rows.segments import Replay, RowsAfterEnd, Segmenter, Skip, TaskRepeated, rows_before_sentinel
+from starrocks_txn_sink.rows.member_names import MemberNames
+from starrocks_txn_sink.rows.segments import (
+    CheckRows,
+    Replay,
+    RowsAfterEnd,
+    Segmenter,
+    Skip,
+    TaskRepeated,
+    rows_before_sentinel,
+)
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter, unpositioned_segmenter
 from starrocks_txn_sink.writer import messages, worker
 from starrocks_txn_sink.writer.metrics import LaneMetrics
@@ -82,7 +91,7 @@ class LaneTask:
 
     Loads: `keys` has the primary keys of the tables whose rows replace each other (`rows.body`). With `hold` a
     StarRocks transaction is loaded when all of its rows are there: the last micro-batch's keys came again and again.
-    `compared` names the tables whose columns the driver has compared with rows; None if it cannot compare any.
+    `compared` has the names in rows that the driver knows already, by table; None if it does not want to know any.
     """
 
     options: SinkOptions
@@ -94,7 +103,7 @@ class LaneTask:
     streaming: bool = True
     ownership: JobOwnership | None = None
     at_end_only: bool = False
-    compared: frozenset[str] | None = None
+    compared: Mapping[str, frozenset[str]] | None = None
     keys: Mapping[str, TableKey] = field(default_factory=dict)
     hold: bool = False
     label: str | None = None
@@ -148,9 +157,11 @@ class LaneTask:
             messages.write_envelope(error)
             raise
 
-    def shared_segmenter(self, positions: Mapping[str, Position], *, compare: bool) -> UnpositionedSegmenter:
+    def shared_segmenter(
+        self, positions: Mapping[str, Position], *, compare: bool, check: CheckRows | None = None
+    ) -> UnpositionedSegmenter:
         """The segmenter for a lane's part of an unpositioned batch under a shared label, or for all of it."""
-        return unpositioned_segmenter(self.checkpoint, 0, 1, self.batch_id, positions, compare, RowCheck())
+        return unpositioned_segmenter(self.checkpoint, 0, 1, self.batch_id, positions, compare, check)
 
     def owned_by(self, lane: int | None, number: int, rng: random.Random, clock: Clock) -> LaneOwnership | None:
         """The ownership of try `number` at `lane`, or the driver's for a shared label; None without a ledger."""
@@ -167,10 +178,9 @@ class LaneTask:
             self.ownership.canary,
         )
 
-    def is_compared_by_name(self, table: str) -> bool:
-        """Whether the driver still wants the names in the JSON rows of `table`, and no property renames them."""
-        known = self.compared is None or table in self.compared
-        return not known and not RENAMING & self.options.load_headers(table).keys()
+    def names_columns(self, table: str) -> bool:
+        """Whether names in the JSON rows of `table` are columns: no load property gives them another meaning."""
+        return not RENAMING & self.options.load_headers(table).keys()
 
 
 class LaneTry:
@@ -273,11 +283,30 @@ class LaneTry:
             release=spill.release if spill is not None else None,
             query=resources.connection.query if resources.connection is not None else None,
         )
-        segments = self._segments(batches, positions, rows)
-        if task.compared is not None:
-            self.metrics.members = MemberNames(task.is_compared_by_name)
-            segments = self.metrics.members.read(segments)
-        return OpenLane(core, performer, segments)
+        self.metrics.members = self._member_names(resources.columns)
+        return OpenLane(core, performer, self._segments(batches, positions, rows))
+
+    def _member_names(self, known: worker.KnownColumns | None) -> MemberNames | None:
+        """The check of the names in rows; None if nobody would learn from it."""
+        task, refuse = self.task, self.task.options.schema_changes is not SchemaChanges.IGNORE
+        if known is None or not (refuse or task.compared is not None):
+            return None
+
+        def columns_of(table: str, again: bool) -> frozenset[str] | None:
+            return known.of(table, again, self.deadline)
+
+        return MemberNames(compiled.Shapes().new_rows, columns_of, task.names_columns, refuse, task.compared)
+
+    def _check(self, allow_torn: bool = False) -> CheckRows:
+        """The checks of the rows: their text, then their names."""
+        texts, names = RowCheck(allow_torn), self.metrics.members
+
+        def check(batch: pa.RecordBatch) -> None:
+            texts(batch)
+            if names is not None:
+                names(batch)
+
+        return check
 
     def _columns_header(self, table: str) -> str:
         return self.task.options.load_headers(table).get("columns", "")
@@ -303,7 +332,7 @@ class LaneTry:
         replay = Replay(positions, task.options.check_replays, epoch, task.batch_id, skips)
         self.metrics.attach_replay(replay)
         indexed = quarantines or bool(task.keys)
-        segmenter = Segmenter(replay, with_row_index=indexed, check=RowCheck(allow_torn=quarantines))
+        segmenter = Segmenter(replay, with_row_index=indexed, check=self._check(allow_torn=quarantines))
         for batch in rows(batches) if rows is not None else rows_before_sentinel(batches, POSITION):
             self.metrics.read_batch(batch)
             yield from segmenter.split(batch)
@@ -313,10 +342,10 @@ class LaneTry:
     ) -> Iterator[Segment]:
         task, compare = self.task, self.task.options.check_replays
         if task.label is not None:  # the driver compares the sum of all lanes
-            unpositioned = task.shared_segmenter(positions, compare=False)
+            unpositioned = task.shared_segmenter(positions, compare=False, check=self._check())
         else:
             place = (task.checkpoint, self.attempt.lane, task.options.lane_count, task.batch_id)
-            unpositioned = unpositioned_segmenter(*place, positions, compare, RowCheck())
+            unpositioned = unpositioned_segmenter(*place, positions, compare, self._check())
             batches = rows_before_sentinel(batches, HASH)
         self.metrics.unpositioned = unpositioned
         for batch in batches:

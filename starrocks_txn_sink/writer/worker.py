@@ -26,6 +26,7 @@ import gc
 import hashlib
 import io
 import itertools
+import math
 import mmap
 import os
 import pickle
@@ -34,7 +35,7 @@ import secrets
 import tempfile
 import threading
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,7 +46,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark import TaskContext
 
+from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.model import Chunk, RowIndex
+from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import PARTITION, TABLE, TASK
@@ -123,6 +126,47 @@ def _is_repeat(thread: str | None) -> bool:
     return found is None or (int(found[1]), int(found[2])) != (0, 0)
 
 
+class KnownColumns:
+    """The names of the columns of a database's tables, from information_schema.
+
+    One query reads all tables. A table that it does not have is asked for when a row needs it. What is older than
+    _COLUMNS_SECONDS is asked again: a column that was dropped since would take its values along in silence.
+    """
+
+    def __init__(self, connection: LeaderConnection, database: str) -> None:
+        self._connection, self._database = connection, database
+        self._tables: dict[str, frozenset[str]] = {}
+        self._read_at = -math.inf
+
+    def of(self, table: str, again: bool, deadline: Deadline) -> frozenset[str] | None:
+        """The columns of `table`; None if the user may not see any. Raises QueryFailed.
+
+        The case of a table's name makes no difference, that of a column's does (wire contract 5.4).
+        """
+        now = deadline.clock.monotonic()
+        if now - self._read_at > _COLUMNS_SECONDS:
+            self._tables, self._read_at = self._read("", (), deadline), now
+        name = table.lower()
+        if again or name not in self._tables:
+            self._tables |= {name: frozenset()} | self._read(_OF_TABLE, (table,), deadline)
+        return self._tables[name] or None
+
+    def _read(self, condition: str, names: tuple[str, ...], deadline: Deadline) -> dict[str, frozenset[str]]:
+        found = defaultdict[str, set[str]](set)
+        try:
+            rows = self._connection.query(_COLUMN_NAMES + condition, (self._database, *names), deadline)
+        except QueryRefused:
+            return {}
+        for table, column in rows:
+            found[str(table).lower()].add(str(column))
+        return {table: frozenset(columns) for table, columns in found.items()}
+
+
+_COLUMNS_SECONDS: Final = 60.0  # rare enough for the server, soon enough for a change of a table
+_COLUMN_NAMES: Final = "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.columns WHERE TABLE_SCHEMA = %s"
+_OF_TABLE: Final = " AND TABLE_NAME = %s"
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerResources:
     """Connections and threads for lanes with the same options."""
@@ -131,6 +175,7 @@ class WorkerResources:
     threads: DaemonThreadPool
     ledger: SqlLedger | None
     connection: LeaderConnection | None = None
+    columns: KnownColumns | None = None
 
     @classmethod
     def open(cls, options: SinkOptions) -> WorkerResources:
@@ -138,7 +183,8 @@ class WorkerResources:
         connection = LeaderConnection(options) if options.query_url is not None else None
         ledger = SqlLedger(connection, options.database) if connection and options.exactly_once else None
         threads = DaemonThreadPool(options.load_parallelism + 1, "starrocks-lane")
-        return cls(HttpTransport(options), threads, ledger, connection)
+        columns = KnownColumns(connection, options.database) if connection else None
+        return cls(HttpTransport(options), threads, ledger, connection, columns)
 
     def close(self) -> None:
         self.transport.close()  # while the threads are there, and their connections with them

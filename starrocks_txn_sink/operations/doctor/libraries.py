@@ -53,6 +53,8 @@ OF_SPARK: tuple[tuple[Version, dict[str, Version]], ...] = (
 PYTHON = Requirement("python", "sys", (3, 10), "The package uses features of this version.")
 _UNPACKAGED = "unpackaged"
 _COMPILED = "compiled loops"
+_NO_LOOPS = "This installation has no compiled loops"
+_COMPILE = "Install a wheel for this platform, or build with a C compiler (docs/guides/performance.md)."
 LEAST_JAVA = 17  # of Spark 4
 LEAST_JAVA_OF_SPARK_3 = 8
 
@@ -121,8 +123,13 @@ def judge_libraries(found: Mapping[str, str | None], place: str) -> Iterator[Fin
             yield Topic("library.protobuf", place).skip("protobuf is not installed; Spark 3 has no state that needs it")
         else:
             yield _judge_library(replace(need, least=least.get(need.name, need.least)), version, place)
-    loops = "has the compiled loops" if found.get(_COMPILED) else "has no compiled loops: raw events cost more"
-    yield Topic("library.compiled", place).good(f"This installation {loops} (docs/guides/performance.md)")
+    topic = Topic("library.compiled", place)
+    if found.get(_COMPILED):
+        yield topic.good("This installation has the compiled loops (docs/guides/performance.md)")
+    else:
+        yield topic.warning(
+            "This installation has no compiled loops: raw events cost more than twice as much.", _COMPILE
+        )
 
 
 def judge_java(version: str | None, place: str, spark: str | None = None) -> Finding:

@@ -37,6 +37,12 @@ _UNKNOWN = (
 )
 
 
+_GONE = "They are NULL in such rows. Did the source lose them, or rename them?"
+
+Names = Mapping[str, frozenset[str]]
+"""Names of members in JSON rows, by table."""
+_NOTHING: Names = {}
+
 Columns = Mapping[str, tuple[TargetColumn, ...]]
 """Columns of tables, by table in their order."""
 
@@ -115,36 +121,55 @@ def required_columns(
     }
 
 
-def compare_columns(options: SinkOptions, reports: Sequence[LaneReport]) -> list[Event] | None:
-    """Compare the names in the first JSON rows of tables with the tables' columns; None if the server does not answer.
-
-    `columns.unknown` reports a table without a column that rows name: the server drops such values silently (wire
-    contract 5.4). `columns.unnamed` reports a table whose only fault is that the rows do not name all columns, which
-    become NULL. The case of names counts, as on the server. Without `query_url` there are no events.
-    """
-    found: dict[str, set[str]] = {}
+def named_by_rows(reports: Iterable[LaneReport], compared: Names) -> dict[str, frozenset[str]]:
+    """The names in the JSON rows of a micro-batch by table; `compared` has the names that the lanes knew."""
+    named: dict[str, frozenset[str]] = {}
     for report in reports:
         for table, names in report.members.items():
-            found.setdefault(table, set()).update(names)
-    if not found or options.query_url is None:
+            named[table] = named.get(table, frozenset()) | (frozenset(names) or compared.get(table, frozenset()))
+    return named
+
+
+def compare_columns(
+    options: SinkOptions, named: Names, before: Names = _NOTHING, gone: Names = _NOTHING
+) -> list[Event] | None:
+    """Compare the names in the JSON rows of a micro-batch with the tables' columns; None if the server does not answer.
+
+    Only names count that are new, or missing for the first time: `before` has the names of earlier rows, `gone` those
+    that were missing before. `columns.unknown` reports a table without a column that rows name: the server drops such
+    values silently (wire contract 5.4). `columns.unnamed` reports a table whose only fault is that its first rows do
+    not name all columns, which become NULL; `columns.gone` one with columns that rows do not name any more. The case of
+    names counts, as on the server. Without `query_url` there are no events.
+    """
+    nothing: frozenset[str] = frozenset()
+    new = {table: names - before.get(table, nothing) for table, names in named.items()}
+    lost = {table: before.get(table, nothing) - names - gone.get(table, nothing) for table, names in named.items()}
+    asked = sorted(table for table in named if table not in before or new[table] or lost[table])
+    if not asked or options.query_url is None:
         return []
     deadline = Deadline.after(_COMPARE_SECONDS, SystemClock())
     try:
         with contextlib.closing(LeaderConnection(options)) as connection:
-            tables = table_columns(connection, options.database, sorted(found), deadline)
+            tables = table_columns(connection, options.database, asked, deadline)
     except StarRocksSinkError:
         return None
-    events = (_unmatched(table, found[table], columns) for table, columns in sorted(tables.items()))
+    events: list[Event | None] = []
+    for table, columns in sorted(tables.items()):
+        events.append(_unmatched(table, new[table], columns, first=table not in before))
+        vanished = [column.name for column in columns if column.name in lost[table]]
+        partial_rows = options.load_headers(table).get("partial_update", "").lower() == "true"
+        if vanished and not partial_rows:
+            events.append(Event("columns.gone", {"table": table, "gone": _list(vanished), "advice": _GONE}))
     return [event for event in events if event is not None]
 
 
-def _unmatched(table: str, names: Set[str], columns: Sequence[TargetColumn]) -> Event | None:
+def _unmatched(table: str, names: Set[str], columns: Sequence[TargetColumn], *, first: bool) -> Event | None:
     unknown = sorted(names - {column.name for column in columns})
     # Columns with a DEFAULT do not count. A missing key makes them NULL, too, but AUTO_INCREMENT columns look the same.
     unnamed = [
         column.name
         for column in columns
-        if column.name not in names and not (column.key or column.generated or column.defaulted)
+        if first and column.name not in names and not (column.key or column.generated or column.defaulted)
     ]
     fields = {"table": table, "count": len(unknown), "unknown": _list(unknown), "unnamed": _list(unnamed) or None}
     if unknown:

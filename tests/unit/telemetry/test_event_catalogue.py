@@ -28,7 +28,7 @@ from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink.failures import wait_out
 from starrocks_txn_sink.sink.lifecycle import BatchOrigin, SinkEvents
 from starrocks_txn_sink.sink.session import open_session
-from starrocks_txn_sink.sink.typed.tables import compare_columns
+from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
 from starrocks_txn_sink.sql.audit import Auditor
 from starrocks_txn_sink.sql.connection import Answer
 from starrocks_txn_sink.telemetry import Event
@@ -248,7 +248,7 @@ def test_a_day_of_events_moves_every_metric(options: SinkOptions) -> None:
         events.emit(Event("lane.reported", {"report": report}))
     follow(events, receipts)
     unknown = LaneReport("shop", 0, 1, members={"items": ("id", "nota")})
-    for event in compare_columns(options, [unknown]) or ():
+    for event in compare_columns(options, named_by_rows([unknown], {})) or ():
         events.emit(event)
     with pytest.raises(LoadFailed):
         follow(events, [], LoadFailed("no"))
