@@ -18,7 +18,7 @@ from starrocks_txn_sink.errors import UnknownColumn
 from starrocks_txn_sink.rows import columns, segments
 
 NewRows = Callable[[pa.Array, pa.Array], list[int] | None]
-"""Numbers of the rows (tables, payloads) of a shape that is new, or that cannot be told; None if it cannot do it."""
+"""Numbers of the rows (tables, payloads) whose shape is new, and of rows without one; None without the loop."""
 
 ColumnsOf = Callable[[str, bool], Set[str] | None]
 """The names of a table's columns, None if nothing is known about the table; with True the server is asked again."""

@@ -127,9 +127,7 @@ def judge_libraries(found: Mapping[str, str | None], place: str) -> Iterator[Fin
     if found.get(_COMPILED):
         yield topic.good("This installation has the compiled loops (docs/guides/performance.md)")
     else:
-        yield topic.warning(
-            "This installation has no compiled loops: raw events cost more than twice as much.", _COMPILE
-        )
+        yield topic.warning(_NO_LOOPS, "Raw events cost more than twice as much.", _COMPILE)
 
 
 def judge_java(version: str | None, place: str, spark: str | None = None) -> Finding:
