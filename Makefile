@@ -74,7 +74,7 @@ SPARKS ?= 3.5.9 floor 4.0.5 4.1.4
 matrix: $(SPARKS:%=matrix-%)
 
 # floor: Spark 3.5.9 with the oldest libraries that the package allows, those of Databricks 15.4.
-FLOOR := pyarrow==14.0.1 numpy==1.23.5 pandas==1.5.3 tenacity==8.2.2
+FLOOR := pyarrow==14.0.1 numpy==1.23.5 pandas==1.5.3 requests==2.32.3 urllib3==1.26.16 tenacity==8.2.2
 matrix-floor: FLOORS := $(FLOOR)
 matrix-%: SPARK = $(if $(FLOORS),3.5.9,$*)
 matrix-%:

@@ -361,7 +361,6 @@ class TransactionTimedOut(StarRocksSinkError, Terminal):
     summary = "A micro-batch or a source transaction took longer than the timeout of its StarRocks transaction."
     hint = (
         "Raise `timeout` above its duration. Spark repeats the micro-batch as planned, so maxOffsetsPerTrigger and "
-        'maxFilesPerTrigger help only the following ones. Without reader="librdkafka" and shuffle=False this one is '
-        "committed in pieces, each at 80 % of `timeout`. Some releases of StarRocks end a transaction after 300 s, "
-        "whatever `timeout` says: set it to 300 there."
+        "maxFilesPerTrigger help only the following ones. Without shuffle=False this one is committed in pieces, each "
+        "at 80 % of `timeout`. Some releases of StarRocks end a transaction after 300 s, whatever `timeout` says."
     )

@@ -1,7 +1,7 @@
 """Connections per thread, and one HTTP exchange on them, bounded by the request's deadline.
 
-An exchange is one request and one reply, on a socket of its own thread; `http.client` reads the reply. A general HTTP
-library would prepare cookies, hooks, proxies and redirects for each load, at five times the processor time.
+The exchange uses an adapter of `requests` without a `requests.Session`: the session's cookies, hooks, proxies and
+redirect preparation are not needed here, and they cost 28 % of a small load's processor time.
 
 A socket's own timeout restarts with each byte. DeadlineSocket gives every send and receive only the remaining time, so
 a request ends by its deadline even if the peer sends one byte at a time. DeadlineSocket also counts sent bytes: an
@@ -10,24 +10,28 @@ error before the first byte proves that the request had no effect.
 
 import http.client
 import io
-import select
 import socket
-import ssl
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import requests
+import urllib3
+import urllib3.exceptions
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.errors import BadReply, NotSent, ReplyLost, StarRocksSinkError, TransportError
+from starrocks_txn_sink.errors import BadReply, NotSent, OptionError, ReplyLost, StarRocksSinkError, TransportError
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.addresses import DEFAULT_PORTS, Address
+from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.wire import Body, Operation, Request
-from starrocks_txn_sink.rows.body import LoadBody
-from starrocks_txn_sink.tls import tls_context
 
 REPLY_LIMIT = 1 << 20
 """Most bytes of a reply; the longest real ones have a few hundred."""
@@ -36,19 +40,21 @@ REPLY_LIMIT = 1 << 20
 class BodyPieces:
     """Iterates over a body's buffers as views, without a copy; each iteration starts from the beginning.
 
-    `ready`: the buffers are all there, so that iterating neither waits nor frees anything.
+    `complete`: whether the last iteration yielded the whole body. The HTTP library does not report this: it reads the
+    reply even if the peer closed its side in the middle of the body.
     """
 
     def __init__(self, body: Body | Sequence[memoryview | bytes] | None) -> None:
         self._body: Body | Sequence[memoryview | bytes] = () if body is None else body
         measured = isinstance(self._body, Sequence)
-        self.ready = measured or isinstance(self._body, LoadBody)
         self._length = sum(_view(piece).nbytes for piece in self._body) if measured else len(self._body)
+        self.complete = self._length == 0
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[memoryview]:
+        self.complete = False
         left = self._length
         for piece in self._body:
             view = _view(piece)
@@ -61,6 +67,7 @@ class BodyPieces:
                 f"A body announced {self._length} bytes but had {'more' if left < 0 else 'fewer'}.",
                 hint="The buffers of a load must not change while it is sent.",
             )
+        self.complete = True
 
 
 def _view(piece: memoryview | bytes) -> memoryview:
@@ -73,7 +80,7 @@ SEND_SIZE = 1 << 20
 
 
 class RequestTimer:
-    """Remaining time and progress of one request.
+    """Remaining time and progress of one request; connections find it in `_REQUEST`.
 
     `connected`: a new connection was opened for this request. `sent`: bytes given to the socket so far.
     """
@@ -96,99 +103,128 @@ class RequestTimer:
         return left
 
 
+_REQUEST: ContextVar[RequestTimer] = ContextVar("request")
+"""The current request of a thread; pooled connections outlive requests, so they read it from here."""
+
+
 class DeadlineSocket:
-    """A connected socket (plain or TLS) that never waits past the deadline of its request.
-
-    `timer` is that of the current request; set before each one.
-    """
-
-    timer: RequestTimer
+    """A connected socket (plain or TLS) that never waits past the deadline of its thread's request."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
-        self._input = select.poll()
-        self._input.register(connected.fileno(), select.POLLIN)
 
-    @property
-    def dropped(self) -> bool:
-        """Whether the peer has closed the kept-alive connection, or sent what no request asked for."""
-        return bool(self._input.poll(0))
-
-    def sendall(self, data: bytes | memoryview) -> None:
+    def sendall(self, data: Any) -> None:
         view = memoryview(data)
         for start in range(0, len(view), SEND_SIZE):
             piece = view[start : start + SEND_SIZE]
-            self._socket.settimeout(self.timer.timeout())
-            self.timer.sent += len(piece)  # before the call: a failed sendall may have sent a part
+            waiting = _REQUEST.get()
+            self._socket.settimeout(waiting.timeout())
+            waiting.sent += len(piece)  # before the call: a failed sendall may have sent a part
             self._socket.sendall(piece)
 
-    def receive_into(self, buffer: Any) -> int:
-        self._socket.settimeout(self.timer.timeout())
-        return self._socket.recv_into(buffer)
-
     def makefile(self, *_: Any, **__: Any) -> io.BufferedReader:
-        """The reply stream of one request, as `http.client` asks for it."""
-        return io.BufferedReader(_ReplyStream(self))
+        """The reply stream. `http.client` calls this after it has sent the request, so the reply time starts here."""
+        _REQUEST.get().begin_reply()
+        return io.BufferedReader(_ReplyStream(self._socket))
 
-    def close(self) -> None:
-        self._socket.close()
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
 
 
 class _ReplyStream(io.RawIOBase):
     """Received bytes; each receive may take the remaining reply time."""
 
-    def __init__(self, connected: DeadlineSocket) -> None:
-        self._connected = connected
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._raw = connected.makefile("rb", buffering=0)  # keeps the socket open until the reply is read
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
-        return self._connected.receive_into(buffer)
+    def readinto(self, buffer: Any) -> int | None:
+        self._socket.settimeout(_REQUEST.get().timeout())
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
-def _connect(address: Address, seconds: float, context: ssl.SSLContext | None, step: str) -> DeadlineSocket:
-    """A new connection to `address`, over TLS with a `context`. Raises NotSent."""
+class _PlainConnection(HTTPConnection):
+    def connect(self) -> None:
+        _REQUEST.get().connected = True
+        super().connect()
+        self.sock = DeadlineSocket(self.sock)
+
+
+class _SecureConnection(_PlainConnection, HTTPSConnection):
+    """The same over TLS: `super().connect()` is that of HTTPSConnection here."""
+
+
+class _PlainPool(HTTPConnectionPool):
+    ConnectionCls = _PlainConnection
+
+
+class _SecurePool(HTTPSConnectionPool):
+    ConnectionCls = _SecureConnection
+
+
+class _Pools(urllib3.PoolManager):
+    """Pools that can be closed at once."""
+
+    def clear(self) -> None:
+        """Close every pool now: urllib3 waits for garbage collection, and a traceback may keep a pool alive."""
+        for place in self.pools.keys():  # noqa: SIM118 - `pools` itself cannot be iterated
+            pool = self.pools.get(place)
+            if pool is not None:
+                pool.close()
+        super().clear()
+
+
+class DeadlineAdapter(HTTPAdapter):
+    """Makes `requests` use DeadlineSocket, without retries of its own. For one thread."""
+
+    address: Address
+    """Where the next request goes; set before each one."""
+
+    def build_connection_pool_key_attributes(
+        self, request: requests.PreparedRequest, verify: Any, cert: Any = None
+    ) -> Any:
+        """Connect to `address`, whose host was checked; the library's reading of a URL may find another host."""
+        _, settings = super().build_connection_pool_key_attributes(request, verify, cert)
+        address = self.address
+        return {"scheme": address.scheme, "host": address.host, "port": address.port}, settings
+
+    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **settings: Any) -> None:
+        """Make pools whose connections have a DeadlineSocket."""
+        self.poolmanager = _Pools(num_pools=connections, maxsize=maxsize, block=block, **settings)
+        self.poolmanager.pool_classes_by_scheme = {"http": _PlainPool, "https": _SecurePool}
+
+
+def transport_error(error: Exception, waiting: RequestTimer, address: Address, step: str) -> TransportError:
+    """The typed error for `error`, which the HTTP library raised while `step` was sent to `address`.
+
+    NotSent requires proof: no connection was made, or a connection made for this request broke before its first byte.
+    Anything else may have reached the server, including a kept-alive connection that died. Do not chain the library's
+    exceptions: they hold the request with its credentials.
+    """
+    chain = _cause_chain(error)
+    name = type(chain[-1]).__name__
     place = {"url": str(address)}
-    try:
-        connected = socket.create_connection((address.host, address.port), seconds)
-    except (OSError, ValueError) as error:  # ValueError: a name that DNS cannot have
-        raise NotSent(f"No connection could be made for {step}: {_unreachable(error)}.", **place) from None
-    try:
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if context is not None:
-            connected = context.wrap_socket(connected, server_hostname=address.host)
-    except (OSError, ValueError) as error:
-        connected.close()
-        raise NotSent(
-            f"The TLS handshake for {step} failed ({type(error).__name__}).",
+    if _has(chain, *_NEVER_CONNECTED):
+        return NotSent(f"No connection could be made for {step}: {_unreachable(chain)}.", **place)
+    if waiting.sent == 0 and _has(chain, urllib3.exceptions.SSLError):
+        return NotSent(
+            f"The TLS handshake for {step} failed ({name}).",
             hint="Check tls_ca, tls_certificate and tls_key, and that the port speaks TLS.",
             **place,
-        ) from None
-    return DeadlineSocket(connected)
-
-
-def _unreachable(error: Exception) -> str:
-    """Why no connection was made."""
-    if isinstance(error, (socket.gaierror, UnicodeError)):
-        return "the host name cannot be resolved"
-    if isinstance(error, ConnectionRefusedError):
-        return "nothing listens there"
-    return "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
-
-
-def transport_error(error: Exception, timer: RequestTimer, address: Address, step: str) -> TransportError:
-    """The typed error for `error`, which broke the exchange of `step` with `address` on an open connection.
-
-    NotSent requires proof: a connection made for this request broke before its first byte. Anything else may have
-    reached the server, including a kept-alive connection that died. Do not chain `error`: its traceback holds the
-    request with its credentials.
-    """
-    name = type(error).__name__
-    place = {"url": str(address)}
-    if timer.sent == 0 and timer.connected:
+        )
+    if waiting.sent == 0 and waiting.connected:
         return NotSent(f"The new connection broke before {step} was sent ({name}).", **place)
-    if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
+    if _has(chain, http.client.BadStatusLine) and not _has(chain, http.client.RemoteDisconnected):
         return BadReply(f"The answer to {step} is not HTTP.", **place)
     return ReplyLost(
         f"{step} was sent at least in part, but its reply did not arrive ({name}).",
@@ -196,6 +232,41 @@ def transport_error(error: Exception, timer: RequestTimer, address: Address, ste
         "server's log.",
         **place,
     )
+
+
+_NEVER_CONNECTED = (
+    requests.exceptions.ConnectTimeout,
+    requests.exceptions.InvalidURL,
+    urllib3.exceptions.ConnectTimeoutError,  # also refused, unreachable and not resolved
+)
+
+
+def _has(chain: list[BaseException], *kinds: type[BaseException]) -> bool:
+    return any(isinstance(one, kinds) for one in chain)
+
+
+def _unreachable(chain: list[BaseException]) -> str:
+    """Why no connection was made."""
+    unresolved = getattr(urllib3.exceptions, "NameResolutionError", socket.gaierror)  # urllib3 1.26 has none
+    if _has(chain, socket.gaierror, unresolved):
+        return "the host name cannot be resolved"
+    if _has(chain, ConnectionRefusedError):
+        return "nothing listens there"
+    if _has(chain[-1:], TimeoutError, urllib3.exceptions.ConnectTimeoutError):
+        return "no answer in time"
+    return type(chain[-1]).__name__
+
+
+def _cause_chain(error: BaseException) -> list[BaseException]:
+    """`error` and its causes, outermost first; urllib3 and requests store a cause in `args` or `reason`."""
+    found: list[BaseException] = []
+    current: object = error
+    while isinstance(current, BaseException) and current not in found:
+        found.append(current)
+        inner = getattr(current, "reason", None)
+        nested = [one for one in (inner, *reversed(current.args)) if isinstance(one, BaseException)]
+        current = nested[0] if nested else current.__cause__ or current.__context__
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,87 +313,46 @@ class Exchange:
 
 _METHODS = {Operation.LOAD: "PUT", Operation.LOAD_STATE: "GET"}  # all other operations: POST
 
-_SMALL_BODY = 64 << 10
-"""A body of so many bytes is sent together with its headers: copying it costs less than another send."""
-
-_KEPT = 32
-"""Kept-alive connections of a thread, each a file: enough for the frontends and backends of most clusters."""
-
 
 class ThreadConnections:
-    """The connections of one thread; between two requests they are kept by address, the last used last.
+    """The connections of one thread. Ignores HTTP_PROXY, .netrc and cookies."""
 
-    Ignores HTTP_PROXY, .netrc and cookies.
-    """
-
-    def __init__(self, options: SinkOptions, tls: "Tls") -> None:
+    def __init__(self, options: SinkOptions) -> None:
         self._connect_timeout = options.connect_timeout
-        self._tls = tls
-        self._kept: dict[Address, DeadlineSocket] = {}
-        self._closed = False
+        self._verify: bool | str = options.tls_ca or options.tls_verify
+        self._certificate = _client_certificate(options)
+        self._adapter = DeadlineAdapter()
 
     def perform(self, exchange: Exchange) -> HttpResponse:
         """Send one request and read its response; never follows a redirect.
 
         Raises NotSent, ReplyLost or BadReply; DeadlineExceeded if no time is left at the start.
         """
-        connect_seconds = exchange.deadline.limit(self._connect_timeout, exchange.step)
-        timer = RequestTimer(exchange.deadline, exchange.reply_seconds)
-        connection = self._connection(exchange, connect_seconds, timer)
-        connection.timer = timer
+        connect = exchange.deadline.limit(self._connect_timeout, exchange.step)
+        reply = min(exchange.reply_seconds, exchange.deadline.remaining()) or connect
+        waiting = RequestTimer(exchange.deadline, exchange.reply_seconds)
+        _REQUEST.set(waiting)
+        self._adapter.address = exchange.address
         try:
-            whole = _send(connection, exchange)
-            timer.begin_reply()
-            response, may_keep = _read_response(connection, exchange)
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, StarRocksSinkError) or not isinstance(error, Exception):
-                raise
-            # A broken reply makes http.client raise more than its own errors, as ValueError.
-            raise transport_error(error, timer, exchange.address, exchange.step) from None
-        if whole and may_keep:
-            self._keep(exchange.address, connection)
-        else:
-            connection.close()  # else the server would read the rest of this body as the next request
-        return response if whole else replace(response, whole=False)
-
-    def _connection(self, exchange: Exchange, seconds: float, timer: RequestTimer) -> DeadlineSocket:
-        """The connection that was kept for the address, if it is alive, or a new one."""
-        address = exchange.address
-        kept = self._kept.pop(address, None)
-        if kept is not None:
-            if not kept.dropped:
-                return kept
-            kept.close()
-        timer.connected = True
-        return _connect(address, seconds, self._tls.context if address.scheme == "https" else None, exchange.step)
-
-    def _keep(self, address: Address, connection: DeadlineSocket) -> None:
-        self._kept[address] = connection
-        if len(self._kept) > _KEPT:
-            self._kept.pop(next(iter(self._kept))).close()
-        if self._closed:  # meanwhile, by another thread
-            self.close()
+            with self._adapter.send(
+                _prepare_request(exchange),
+                stream=True,
+                timeout=(connect, reply),
+                verify=self._verify,
+                cert=self._certificate,
+            ) as response:
+                received = _read_body(response)
+        except StarRocksSinkError:
+            raise
+        except Exception as error:  # a broken reply makes the library raise more than its own errors, as ValueError
+            raise transport_error(error, waiting, exchange.address, exchange.step) from None
+        whole = exchange.body is None or exchange.body.complete or waiting.sent == 0
+        if not whole:
+            self._adapter.close()  # else the server would read the rest of this body as the next request
+        return HttpResponse(response.status_code, response.headers.get("Location"), received, whole)
 
     def close(self) -> None:
-        """Close the connections that no request uses; one in use is closed after its request."""
-        self._closed = True
-        while self._kept:
-            self._kept.popitem()[1].close()
-
-    def __del__(self) -> None:
-        self.close()
-
-
-class Tls:
-    """The TLS context of a transport, made for its first https address: it reads all certificates of the machine."""
-
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-
-    @cached_property
-    def context(self) -> ssl.SSLContext:
-        return tls_context(self._options)
+        self._adapter.close()
 
 
 class ConnectionsByThread:
@@ -330,7 +360,6 @@ class ConnectionsByThread:
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._tls = Tls(options)
         self._lock = threading.Lock()
         self._all: weakref.WeakSet[ThreadConnections] = weakref.WeakSet()  # weak: a thread's connections end with it
         self._own = threading.local()
@@ -343,7 +372,7 @@ class ConnectionsByThread:
                 raise NotSent("The transport is closed.", hint="Make a new one.")
             own: ThreadConnections | None = getattr(self._own, "connections", None)
             if own is None:
-                own = self._own.connections = ThreadConnections(self._options, self._tls)
+                own = self._own.connections = ThreadConnections(self._options)
                 self._all.add(own)
             return own
 
@@ -355,46 +384,34 @@ class ConnectionsByThread:
             connections.close()
 
 
-def _send(connection: DeadlineSocket, exchange: Exchange) -> bool:
-    """Send the request; False if the peer closed its side in the middle of the body: it may have answered before."""
-    body = exchange.body
-    head = _head(exchange, 0 if body is None else len(body))
-    try:
-        if body is None or (body.ready and len(body) <= _SMALL_BODY):
-            connection.sendall(b"".join((head, *(() if body is None else body))))
-        else:
-            connection.sendall(head)
-            for piece in body:
-                connection.sendall(piece)
-    except (BrokenPipeError, ConnectionResetError):
-        return False
-    return True
+def _client_certificate(options: SinkOptions) -> str | tuple[str, str] | None:
+    """The `cert` argument of `requests`. Raises OptionError if a TLS file is missing."""
+    for name in ("tls_ca", "tls_certificate", "tls_key"):
+        place: str | None = getattr(options, name)
+        if place is not None and not Path(place).exists():
+            raise OptionError(
+                f"{name} names a file that does not exist.", hint="Put it on every executor.", option=name
+            )
+    if options.tls_certificate is None or options.tls_key is None:
+        return options.tls_certificate
+    return options.tls_certificate, options.tls_key
 
 
-def _head(exchange: Exchange, length: int) -> bytes:
-    """The request line and all headers; adds only those of the connection and of the body to the exchange's."""
-    method, address = exchange.method, exchange.address
-    host = address.netloc
-    if address.port == DEFAULT_PORTS[address.scheme]:
-        host = host.rpartition(":")[0]
-    lines = [f"{method} {exchange.path} HTTP/1.1\r\nHost: {host}".encode("ascii")]
-    lines += [b"%b: %b" % (name.encode("ascii"), value) for name, value in exchange.headers.items()]
-    if method != "GET":
-        lines.append(b"content-length: %d" % length)
-    return b"\r\n".join((*lines, b"", b""))
+def _prepare_request(exchange: Exchange) -> requests.PreparedRequest:
+    """The request as an adapter takes it; adds only the body's headers to those of the exchange."""
+    made = requests.PreparedRequest()
+    made.prepare_method(exchange.method)
+    made.prepare_url(exchange.address.url + exchange.path, None)
+    made.prepare_headers(exchange.headers)
+    made.prepare_cookies({})  # the adapter reads the cookie jar
+    made.prepare_body(exchange.body if exchange.body is not None and len(exchange.body) else None, None)
+    return made
 
 
-def _read_response(connection: DeadlineSocket, exchange: Exchange) -> tuple[HttpResponse, bool]:
-    """The response with at most REPLY_LIMIT + 1 bytes of its body, and whether the connection takes another request.
-
-    Raises IncompleteRead if the peer cut the body short.
-    """
-    # The type wants a whole socket; http.client only asks for its file.
-    with http.client.HTTPResponse(connection, method=exchange.method) as response:  # type: ignore[arg-type]
-        response.begin()
-        length = REPLY_LIMIT + 1 if response.length is None else min(response.length, REPLY_LIMIT + 1)
-        body = response.read(length)
-        if response.length and len(body) <= REPLY_LIMIT:
-            raise http.client.IncompleteRead(body, response.length)
-        ended = response.isclosed() and not response.will_close
-        return HttpResponse(response.status, response.getheader("Location"), body), ended
+def _read_body(response: requests.Response) -> bytes:
+    """At most REPLY_LIMIT + 1 bytes of the body; raises IncompleteRead if the peer cut it short."""
+    body: bytes = response.raw.read(REPLY_LIMIT + 1, decode_content=False)
+    missing = getattr(response.raw, "length_remaining", None)
+    if missing and len(body) <= REPLY_LIMIT:
+        raise urllib3.exceptions.IncompleteRead(len(body), missing)
+    return body

@@ -11,10 +11,9 @@ from typing import Any
 from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 
-from starrocks_txn_sink.errors import QueryRefused
+from starrocks_txn_sink.errors import OptionError, QueryRefused
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
-from starrocks_txn_sink.tls import tls_context
 
 CHALLENGE = "mysql_native_password"
 """The only authentication without TLS: the client answers a random challenge, and the answer hides the password."""
@@ -30,7 +29,7 @@ def dial(address: Address, seconds: float) -> socket.socket:
 
 def login(options: SinkOptions, address: Address) -> dict[str, Any]:
     """Arguments of the driver. Reads the password again; raises OptionError if it or a TLS file cannot be read."""
-    secure: dict[str, Any] = {"ssl": tls_context(options, _TlsContext)} if options.query_tls else {"ssl_disabled": True}
+    secure: dict[str, Any] = {"ssl": _tls_context(options)} if options.query_tls else {"ssl_disabled": True}
     return {
         "host": address.host,
         "port": address.port,
@@ -92,3 +91,28 @@ class _TlsContext(ssl.SSLContext):
     ) -> Any:
         bounded.start_tls(super().wrap_socket, server_hostname)
         return bounded
+
+
+def _tls_context(options: SinkOptions) -> ssl.SSLContext:
+    """TLS 1.2 or later that checks certificate and host name, unless `tls_verify` is off."""
+    context = _TlsContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        name = "tls_ca"
+        if options.tls_ca is not None:
+            context.load_verify_locations(cafile=options.tls_ca)
+        elif options.tls_verify:
+            context.load_default_certs()
+        name = "tls_certificate"
+        if options.tls_certificate is not None:
+            context.load_cert_chain(options.tls_certificate, options.tls_key)
+    except OSError as error:
+        raise OptionError(
+            f"{name} cannot be read ({type(error).__name__}).",
+            hint="Put its files, in PEM, on the driver and on every executor.",
+            option=name,
+        ) from None
+    if not options.tls_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -68,6 +68,7 @@ class LaneMetrics:
         self._failed: tuple[str, str] | None = None  # the first failure since the last begin
         self._last_error: StarRocksSinkError | None = None
         self._aborted = self._in_doubt = self._unsettled = self._inflight_peak = 0
+        self._refused = False  # whether the server has refused the commit that the ledger settles
         self._running: Counter[str] = Counter()  # actions under way, by step
         self._since: dict[str, float] = {}  # since when actions of a step are under way without a pause
         self._phases: dict[str, float] = {}  # seconds since the last commit, by step
@@ -162,11 +163,20 @@ class LaneMetrics:
                 self._unsettled -= step == "recover"
             case Aborted(_, error):
                 self._unsettled -= step == "recover"
-                self._count_failure(step, error)
-            case Unknown() if step == "commit":
-                self._in_doubt += 1
-                self._unsettled += 1
-                self._retries[("commit", "outcome_unknown")] += 1
+                if step != "recover" or not self._refused:
+                    self._count_failure(step, error)
+            case Unknown(_, _, refusal) if step == "commit":
+                self._count_unsettled(refusal)
+
+    def _count_unsettled(self, refusal: StarRocksSinkError | None) -> None:
+        """Count a commit that the ledger settles. After a refusal it is no doubt: the server has said no."""
+        self._unsettled += 1
+        self._refused = refusal is not None
+        if refusal is not None:
+            self._count_failure("commit", refusal)
+        else:
+            self._in_doubt += 1
+            self._retries[("commit", "outcome_unknown")] += 1
 
     def _count_failure(self, step: str, error: StarRocksSinkError) -> None:
         self._failed = self._failed or (step, error.code)

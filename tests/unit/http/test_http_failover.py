@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import io
-import os
+import http.client
 import random
-import socket
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-import orjson
 import pytest
+import requests
+import responses
+import urllib3.exceptions
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import (
@@ -29,8 +29,7 @@ from starrocks_txn_sink.http.connection import BodyPieces, Exchange, HttpRespons
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
-from tests.support.http_peer import Caller, Got, Peer, points_to, redirects, says, unused_port
-from tests.support.waiting import wait_until
+from tests.support.http_peer import Caller, Got, Peer, redirects, says, unused_port
 
 OK = {"Status": "OK", "Message": ""}
 BEGIN, COMMIT = Request(Operation.BEGIN, "shop", "job-1"), Request(Operation.COMMIT, "shop", "job-1")
@@ -65,69 +64,19 @@ def soon(clock: Any = None, seconds: float = 20.0) -> Deadline:
     return Deadline.after(seconds, clock or SystemClock())
 
 
-class Web:
-    """Servers by host, reached without a network: each accepts its requests, or `reply` is an error of the socket.
-
-    `asked` has the hosts in the order in which they were asked.
-    """
-
-    def __init__(self, idle: int) -> None:
-        self.asked: list[str] = []
-        self._idle = idle
-        self._replies: dict[str, bytes | Exception] = {}
-
-    def add(self, host: str, reply: object = OK, status: int = 200) -> None:
-        """Let `host` refuse the connection with an error, or answer with raw bytes or JSON."""
-        if not isinstance(reply, Exception | bytes):
-            content = orjson.dumps(reply)
-            reply = b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (status, len(content), content)
-        self._replies[host] = reply
-
-    def connect(self, address: tuple[str, int], _: float) -> Any:
-        self.asked.append(f"{address[0]}:{address[1]}")
-        reply = self._replies[address[0]]
-        if isinstance(reply, Exception):
-            raise reply
-        return Conversation(reply, self._idle)
-
-
-class Conversation:
-    """A socket that answers any request with `reply`; its last line may be the name of an error."""
-
-    def __init__(self, reply: bytes, idle: int) -> None:
-        self._reply, _, name = reply.partition(b"!")
-        self._received = io.BytesIO(self._reply)
-        self._error: type[Exception] | None = {b"reset": ConnectionResetError, b"late": TimeoutError}.get(name)
-        self._idle = idle
-        self.sent = b""
-
-    def recv_into(self, buffer: Any) -> int:
-        size = self._received.readinto(buffer)
-        if not size and self._error is not None:
-            raise self._error
-        return size
-
-    def sendall(self, data: Any) -> None:
-        self.sent += data
-
-    def fileno(self) -> int:
-        return self._idle
-
-    def settimeout(self, seconds: float) -> None: ...
-
-    def setsockopt(self, *_: int) -> None: ...
-
-    def close(self) -> None: ...
-
-
 @pytest.fixture
-def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
-    reader, writer = os.pipe()  # never readable: no connection looks dropped
-    made = Web(reader)
-    monkeypatch.setattr(socket, "create_connection", made.connect)
-    yield made
-    os.close(reader)
-    os.close(writer)
+def web() -> Iterator[responses.RequestsMock]:
+    with responses.RequestsMock(assert_all_requests_are_fired=False) as mock:
+        yield mock
+
+
+def refused_connection() -> requests.ConnectionError:
+    cause = urllib3.exceptions.NewConnectionError(None, "refused")  # type: ignore[arg-type]
+    return requests.ConnectionError(urllib3.exceptions.MaxRetryError(None, "/", cause))  # type: ignore[arg-type]
+
+
+def asked(web: responses.RequestsMock) -> list[str]:
+    return [str(call.request.url).split("/")[2] for call in web.calls]
 
 
 def test_the_next_address_is_asked_when_no_connection_can_be_made() -> None:
@@ -141,30 +90,23 @@ def test_the_next_address_is_asked_when_no_connection_can_be_made() -> None:
         assert all(got.headers["content-length"] == "0" and "table" not in got.headers for got in frontend.got)
 
 
-@pytest.mark.parametrize(
-    ("error", "why"),
-    [
-        (ConnectionRefusedError(111, "refused"), "nothing listens there"),
-        (TimeoutError("timed out"), "no answer in time"),
-        (socket.gaierror(-2, "unknown"), "cannot be resolved"),
-        (UnicodeError("label too long"), "cannot be resolved"),
-        (OSError(113, "no route"), "OSError"),
-    ],
-)
-def test_all_addresses_are_tried_in_order_three_times_with_growing_pauses(web: Web, error: Exception, why: str) -> None:
+@pytest.mark.parametrize("error", [refused_connection(), requests.ConnectTimeout(), requests.exceptions.InvalidURL()])
+def test_all_addresses_are_tried_in_order_three_times_with_growing_pauses(
+    web: responses.RequestsMock, error: Exception
+) -> None:
     for host in ("fe1", "fe2"):
-        web.add(host, error)
+        web.post(f"http://{host}:8030/api/transaction/begin", body=error)
     clock = FakeTime()
-    with pytest.raises(NotSent, match=why) as caught:
+    with pytest.raises(NotSent) as caught:
         transport("fe1,fe2", clock=clock, rng=random.Random(1)).send(BEGIN, soon(clock))
-    assert web.asked == ["fe1:8030", "fe2:8030"] * 3
+    assert asked(web) == ["fe1:8030", "fe2:8030"] * 3
     first, second = [pause for pause in clock.slept if pause]
     assert 0.05 <= first <= 0.1 < second <= 0.4
     assert caught.value.context["label"] == "job-1"
 
 
-def test_pauses_end_at_the_deadline(web: Web) -> None:
-    web.add("fe1", ConnectionRefusedError(111, "refused"))
+def test_pauses_end_at_the_deadline(web: responses.RequestsMock) -> None:
+    web.post("http://fe1:8030/api/transaction/begin", body=refused_connection())
     clock = FakeTime()
     with pytest.raises((NotSent, DeadlineExceeded)):
         transport("fe1", clock=clock).send(BEGIN, soon(clock, 0.06))
@@ -172,24 +114,29 @@ def test_pauses_end_at_the_deadline(web: Web) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "kind"),
+    ("error", "kind"),
     [
-        (b"!reset", ReplyLost),
-        (b"", ReplyLost),
-        (b"z\r\n", BadReply),
-        (b"!late", ReplyLost),
-        (b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", ReplyLost),
-        (b"HTTP/1.1 200 X\r\nContent-Length: 9\r\n\r\n{}", ReplyLost),
+        (
+            requests.ConnectionError(urllib3.exceptions.ProtocolError("x", ConnectionResetError(104, "reset"))),
+            ReplyLost,
+        ),
+        (
+            requests.ConnectionError(urllib3.exceptions.ProtocolError("x", http.client.RemoteDisconnected("y"))),
+            ReplyLost,
+        ),
+        (requests.ConnectionError(urllib3.exceptions.ProtocolError("x", http.client.BadStatusLine("z"))), BadReply),
+        (requests.ReadTimeout(), ReplyLost),
+        (requests.exceptions.ChunkedEncodingError(), ReplyLost),
     ],
 )
 def test_a_request_whose_effect_is_possible_is_sent_once(
-    web: Web, reply: bytes, kind: type[StarRocksSinkError]
+    web: responses.RequestsMock, error: Exception, kind: type[StarRocksSinkError]
 ) -> None:
     for host in ("fe1", "fe2"):
-        web.add(host, reply)
+        web.post(f"http://{host}:8030/api/transaction/commit", body=error)
     with pytest.raises(kind) as caught:
         transport("fe1,fe2").send(COMMIT, soon())
-    assert web.asked == ["fe1:8030"]
+    assert asked(web) == ["fe1:8030"]
     assert caught.value.__cause__ is None  # it would hold the request with its credentials
 
 
@@ -204,20 +151,23 @@ def test_a_request_whose_effect_is_possible_is_sent_once(
         (301, HttpRefused),
     ],
 )
-def test_http_errors_are_not_asked_again(web: Web, status: int, kind: type[StarRocksSinkError]) -> None:
-    web.add("fe1", "<html>", status)
+def test_http_errors_are_not_asked_again(
+    web: responses.RequestsMock, status: int, kind: type[StarRocksSinkError]
+) -> None:
+    web.post("http://fe1:8030/api/transaction/commit", status=status, body="<html>")
     with pytest.raises(kind):
         transport("fe1,fe2").send(COMMIT, soon())
-    assert web.asked == ["fe1:8030"]
+    assert len(web.calls) == 1
 
 
-def test_the_state_of_a_label_is_asked_for_until_a_frontend_answers(web: Web) -> None:
-    web.add("fe1", b"!late")
-    web.add("fe2", "<html>", 503)
-    web.add("fe3", {"status": "OK", "state": "VISIBLE", "msg": "Success"})
+def test_the_state_of_a_label_is_asked_for_until_a_frontend_answers(web: responses.RequestsMock) -> None:
+    path = "/api/gr%C3%B6%C3%9Fe%2F2/get_load_state?label=job-1"
+    web.get(f"http://fe1:8030{path}", body=requests.ReadTimeout())
+    web.get(f"http://fe2:8030{path}", status=503, body="<html>")
+    web.get(f"http://fe3:8030{path}", json={"status": "OK", "state": "VISIBLE", "msg": "Success"})
     reply = transport("fe1,fe2,fe3").send(STATE, soon())
     assert (reply.status, reply.state) == (Status.OK, LabelState.VISIBLE)
-    assert web.asked == ["fe1:8030", "fe2:8030", "fe3:8030"]
+    assert asked(web) == ["fe1:8030", "fe2:8030", "fe3:8030"]
 
 
 def test_a_follower_points_to_the_leader_which_is_then_asked_first() -> None:
@@ -285,51 +235,20 @@ def test_a_location_that_two_readers_read_differently_is_followed_by_neither(loc
     assert sent == [Address("http", "127.0.0.1", 8030)]
 
 
-def test_names_in_a_path_are_quoted() -> None:
-    with Peer(says({"status": "OK", "state": "VISIBLE"})) as frontend:
-        made = transport(frontend.url)
-        assert made.send(STATE, soon()).state is LabelState.VISIBLE
-        made.close()
-        (got,) = frontend.got
-    assert got.line == "GET /api/gr%C3%B6%C3%9Fe%2F2/get_load_state?label=job-1 HTTP/1.1"
-    assert got.headers["host"] == frontend.url.removeprefix("http://")
-    assert "content-length" not in got.headers
+def test_a_connection_goes_to_the_checked_address_whatever_the_url_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare = connection._prepare_request
 
+    def elsewhere(exchange: Exchange) -> requests.PreparedRequest:
+        prepared = prepare(exchange)
+        prepared.url = f"http://127.0.0.66\\.example{exchange.path}"
+        return prepared
 
-def test_a_kept_alive_connection_that_the_peer_has_closed_is_not_used_again() -> None:
-    def once(caller: Caller, _: Got) -> None:
-        caller.answer(OK)
-        caller.sock.shutdown(socket.SHUT_RDWR)
-
-    with Peer(once) as frontend:
+    monkeypatch.setattr(connection, "_prepare_request", elsewhere)
+    with Peer(says(OK)) as frontend:
         made = transport(frontend.url)
         assert made.send(BEGIN, soon()).status is Status.OK
-        (kept,) = made._connections.for_this_thread()._kept.values()
-        wait_until(lambda: kept.dropped)
-        assert made.send(COMMIT, soon()).status is Status.OK
         made.close()
-        assert [got.connection for got in frontend.got] == [0, 1]
-
-
-def test_a_connection_that_the_peer_announces_to_close_is_not_kept() -> None:
-    with Peer(lambda caller, _: caller.answer(OK, 200, Connection="close")) as frontend:
-        made = transport(frontend.url)
-        assert made.send(BEGIN, soon()).status is Status.OK
-        assert not made._connections.for_this_thread()._kept
-        made.close()
-
-
-def test_a_thread_keeps_the_connections_that_it_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_KEPT", 1)
-    with Peer(says(OK)) as backend, Peer(points_to(backend)) as frontend:
-        made = transport(frontend.url)
-        for table in ("orders", "items"):
-            load = Request(Operation.LOAD, "shop", "job-1", table, {}, [b"[]"])
-            assert made.send(load, soon()).status is Status.OK
-        (kept,) = made._connections.for_this_thread()._kept
-        made.close()
-    assert str(kept) == backend.url
-    assert [got.connection for got in frontend.got] == [0, 1]
+        assert [got.headers["host"] for got in frontend.got] == [frontend.url.removeprefix("http://")]
 
 
 def test_a_reply_that_breaks_the_http_library_is_a_typed_error() -> None:
