@@ -153,7 +153,7 @@ MISTAKES: dict[str, tuple[Call, str, str]] = {
         "If that server is yours, set redirect_hosts=['127.0.0.1']",
     ),
     "table missing": (load(GOOD, "nowhere"), "Failed to find table nowhere", "Create the table in the database"),
-    "a key column misspelt": (load('{"idd": 1, "name": "a"}'), "column id", "Correct the rows or the table"),
+    "a key column misspelt": (load('{"idd": 1, "name": "a"}'), "does not have at", "schema_changes='ignore'"),
     "text into a number": (load('{"id": "x", "name": "a"}'), "column id", "Correct the rows or the table"),
     "text into a decimal": (
         load('{"id": 1, "name": "a", "price": "five"}'),
