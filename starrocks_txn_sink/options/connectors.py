@@ -64,7 +64,23 @@ def _wait_seconds(name: str, written: str) -> float | None:
 
 
 def _database_name(_: str, written: str) -> str | None:
-    return None if written.strip() == "*" else written
+    return None if written.strip() == EVERY_DATABASE else written
+
+
+EVERY_DATABASE = "*"
+DATABASE_NAME = "database-name"
+
+
+def refuse_every_database(properties: Mapping[str, Any]) -> None:
+    """Raise OptionError if a connector's configuration names every database, and nothing names the one to write to."""
+    for name, value in properties.items():
+        if str(name).strip().lower() == DATABASE_NAME and _as_text(value).strip() == EVERY_DATABASE:
+            raise OptionError(
+                f"{name} is {EVERY_DATABASE}, but a sink writes to one database: a StarRocks transaction lives in one.",
+                hint="Name it, as in SinkOptions.from_properties(properties, database='shop'), and use a sink for each "
+                "database.",
+                option="database",
+            )
 
 
 def _compression(name: str, written: str) -> str:
@@ -77,6 +93,11 @@ def _compression(name: str, written: str) -> str:
 def _count(name: str, written: str) -> int | None:
     given = _integer(name, written)
     return given if given > 0 else None
+
+
+def _least_bytes(name: str, written: str) -> int:
+    """A minimum of 0 bytes there is no minimum; the smallest one here is 1."""
+    return max(1, _integer(name, written))
 
 
 def _attempts(name: str, written: str) -> int:
@@ -113,6 +134,10 @@ _ROWS = WithoutEffect("the buffer is bounded by bytes (buffer_bytes), not by row
 _SEPARATORS = WithoutEffect("the sink writes CSV with separators of its own, the characters 1 and 2")
 _ALWAYS = Refused("every load is part of a transaction", ("true",))
 _NO_END = "in Flink and Spark connectors, values of 0 and less mean no timeout; here they select the default"
+_INTERVAL_NOTE = (
+    "for several lanes with a StarRocks transaction each; otherwise a micro-batch is committed at its end, and the "
+    "query's trigger decides"
+)
 
 Rule = MapsTo | Refused | WithoutEffect
 
@@ -130,7 +155,7 @@ FLINK_OPTIONS: Mapping[str, Rule] = {
     "connector": Refused("this is the StarRocks sink", ("starrocks",)),
     "load-url": MapsTo("load_url", _text),
     "jdbc-url": MapsTo("query_url", _text),
-    "database-name": MapsTo("database", _database_name, "with *, name the database itself: a transaction has only one"),
+    DATABASE_NAME: MapsTo("database", _database_name, "with *, name the database itself: a transaction has only one"),
     "table-name": WithoutEffect("every row names its table"),
     "username": MapsTo("username", _text),
     "password": MapsTo("password", _text),
@@ -142,13 +167,22 @@ FLINK_OPTIONS: Mapping[str, Rule] = {
     "sink.io.thread-count": MapsTo("load_parallelism", _integer),
     "sink.connect.timeout-ms": MapsTo("connect_timeout", _milliseconds),
     "sink.socket.timeout-ms": MapsTo("read_timeout", _wait_seconds, _NO_END),
-    "sink.buffer-flush.interval-ms": MapsTo("commit_interval", _milliseconds),
+    "sink.buffer-flush.interval-ms": MapsTo("commit_interval", _milliseconds, _INTERVAL_NOTE),
     "sink.transaction.multi-table.enabled": Refused("every transaction here spans tables", ("true",)),
     "sink.transaction.multi-table.buffer-size": MapsTo("buffer_bytes", _integer),
     "sink.transaction.multi-table.max-txn-bytes": WithoutEffect(
         "a source transaction of any size is sent within buffer_bytes"
     ),
+    "sink.transaction.multi-table.mini-switch-interval-ms": WithoutEffect(
+        "rows are frozen for their load at an interval of the sink's own, a tenth of commit_interval"
+    ),
+    "sink.transaction.multi-table.min-switch-bytes": MapsTo(
+        "load_bytes", _least_bytes, "the minimum size of a load before the commit"
+    ),
     **{f"sink.properties.{name}": rule for name, rule in _PROPERTIES.items()},
+    "sink.json.columns-from-flink-schema": WithoutEffect("a TableRoute names the columns, a JSON row its own members"),
+    "sink.sanitize-error-log": WithoutEffect("errors and logs never quote rows, unless show_rejected_values is set"),
+    "sink.blackhole": Refused("it would drop all rows", ("false",)),
     "sink.buffer-flush.max-bytes": WithoutEffect("buffer_bytes bounds the buffer, chunk_bytes the size of a load"),
     "sink.buffer-flush.max-rows": _ROWS,
     "sink.buffer-flush.enqueue-timeout-ms": WithoutEffect("batch_deadline bounds all waiting"),
@@ -178,7 +212,6 @@ FLINK_PREFIXES: Mapping[str, Rule] = {
 
 _READ_REQUESTS = WithoutEffect("it is about requests that read; starrocks.write.… is about loads")
 _TABLE_NOTE = "the part before the point; a `TableRoute` or the row itself names the table"
-_INTERVAL_NOTE = "for several lanes with a StarRocks transaction each; otherwise a micro-batch is committed at its end"
 
 SPARK_OPTIONS: Mapping[str, Rule] = {
     "starrocks.fe.http.url": MapsTo("load_url", _text),

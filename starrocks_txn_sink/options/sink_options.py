@@ -16,7 +16,7 @@ from typing import Any
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import addresses, checks, declarations as kind, load_properties, redirects
 from starrocks_txn_sink.options.combinations import Feature, Features, default_phrases, refuse_conflicts
-from starrocks_txn_sink.options.connectors import translate
+from starrocks_txn_sink.options.connectors import refuse_every_database, translate
 from starrocks_txn_sink.options.enums import Compression, Delivery, OnBadRows, SchemaChanges, TableOptions, Transactions
 from starrocks_txn_sink.public_names import suggests_arguments
 
@@ -295,7 +295,10 @@ class SinkOptions:
             OptionError: A name is unknown or not supported, or a value is invalid.
         """
         left_out: dict[str, Any] = {"load_url": None, "database": None}
-        return cls(**{**left_out, **cls.values_of(properties), **overrides})
+        values = {**left_out, **cls.values_of(properties), **overrides}
+        if values["database"] is None:
+            refuse_every_database(properties)
+        return cls(**values)
 
     @classmethod
     def values_of(cls, properties: Mapping[str, Any], others: Collection[str] = ()) -> dict[str, Any]:

@@ -77,11 +77,6 @@ def test_a_flink_configuration_moves_over() -> None:
     assert "columns" not in made.load_headers("orders")
 
 
-def test_the_wildcard_database_must_be_named() -> None:
-    with pytest.raises(OptionError, match="database is missing"):
-        SinkOptions.from_properties(FLINK)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "option", "expected"),
     [
@@ -174,6 +169,29 @@ def test_one_option_given_twice_must_agree() -> None:
     with pytest.raises(OptionError, match="set twice"):
         SinkOptions.from_properties({**both, "commit_interval": "2"})
     assert SinkOptions.from_properties({**both}, commit_interval=2).commit_interval == 2.0
+
+
+def test_the_newest_names_of_the_flink_connector_are_known(caplog: pytest.LogCaptureFixture) -> None:
+    prefix = "sink.transaction.multi-table."
+    given = {
+        f"{prefix}min-switch-bytes": "1048576",
+        f"{prefix}mini-switch-interval-ms": "500",
+        "sink.blackhole": "false",
+    }
+    given |= {"sink.json.columns-from-flink-schema": "true", "sink.sanitize-error-log": "true"}
+    assert translate(given, {}) == {"load_bytes": 1 << 20}
+    assert len(records_of(caplog, "option.without_effect")) == 3
+    assert translate({f"{prefix}min-switch-bytes": "0"}, {}) == {"load_bytes": 1}
+    with pytest.raises(OptionError, match="would drop all rows"):
+        translate({"sink.blackhole": "true"}, {})
+
+
+def test_every_database_needs_the_one_to_write_to() -> None:
+    every = {"load-url": "fe:8030", "Database-Name": " * ", "sink.semantic": "at-least-once"}
+    with pytest.raises(OptionError, match=r"Database-Name is \*, but a sink writes to one database"):
+        SinkOptions.from_properties(every)
+    assert SinkOptions.from_properties(every, database="shop").database == "shop"
+    assert SinkOptions.from_properties({**every, "database": "shop"}).database == "shop"
 
 
 def test_names_without_effect_are_reported_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
