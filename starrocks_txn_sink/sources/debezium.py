@@ -286,7 +286,7 @@ def _refuse_unavailable(
         collection,
         F.lit(
             " REPLICA IDENTITY FULL, or leave the column out (column.exclude.list). For messages that the topic has "
-            "already see docs/guides/debezium.md, Values that did not change."
+            'already see docs/guides/debezium.md, "Values that did not change".'
         ),
     )
     bad = (op != _DELETE) & table.isNotNull() & holds(row)
