@@ -306,7 +306,6 @@ def test_a_micro_batch_that_outlives_its_one_transaction_blames_no_source_transa
     assert isinstance(error, TransactionTimedOut)
     assert error.message == "The micro-batch took longer than the timeout of its StarRocks transaction, 600 s."
     assert "Spark repeats the micro-batch as planned" in error.advice
-    assert 'Without reader="librdkafka"' in error.advice
 
 
 def test_loads_that_lasted_until_the_timeout_are_named_and_repeated_under_a_new_label() -> None:

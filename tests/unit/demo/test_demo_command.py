@@ -185,7 +185,7 @@ def test_signals_are_ours_again_after_a_library_took_them() -> None:
 def test_deliveries_add_up_receipts() -> None:
     deliveries = Deliveries()
     receipt = SimpleNamespace(attempts=3, loads=4, bytes=2000, phase_seconds={"commit": 0.5})
-    for event in (Event("receipt.collected", {"receipt": receipt}), Event("batch.completed"), Event("load.completed")):
+    for event in (Event("receipt.collected", {"receipt": receipt}), Event("batch.completed"), Event("step.completed")):
         deliveries(event)
         deliveries(event)
     assert (deliveries.committed, deliveries.aborted, deliveries.loads, deliveries.batches) == (2, 4, 8, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from starrocks_txn_sink.telemetry import Event
 from tests.support.manual_clock import ManualClock
 
 P0: KafkaPartition = ("orders", 0)
+CLOSED: Any = SimpleNamespace(name="closed")
 P1: KafkaPartition = ("orders", 1)
 ITEMS: KafkaPartition = ("items", 0)
 
@@ -154,7 +156,7 @@ def emitted(monkeypatch: pytest.MonkeyPatch) -> tuple[LagWatch, list[Event], lis
 
     monkeypatch.setattr(JvmEnds, "__init__", lambda *_: None)
     monkeypatch.setattr(JvmEnds, "__call__", answer)
-    monkeypatch.setattr(JvmEnds, "close", lambda _: events.append(Event("closed", {})))
+    monkeypatch.setattr(JvmEnds, "close", lambda _: events.append(CLOSED))
     monkeypatch.setattr("threading.Thread.start", lambda _: None)
     session: Any = Scala()
     thread = Scala(setContextClassLoader=None)

@@ -36,7 +36,7 @@ from starrocks_txn_sink.protocol.wire import Reply, Status
 
 GOOD, SKIPPED, WARNING, FAILURE = Severity.GOOD, Severity.SKIPPED, Severity.WARNING, Severity.FAILURE
 RIGHT = {"python": "3.11.7", "pyspark": "4.3.0", "pandas": "2.3.3", "pyarrow": "18.0.0", "protobuf": "6.0"}
-RIGHT |= {"starrocks-txn-sink": "0.1.0"}
+RIGHT |= {"starrocks-txn-sink": "0.1.0", "compiled loops": "yes"}
 
 
 def complete(finding: Finding) -> Finding:
