@@ -348,9 +348,10 @@ def test_the_normal_path_costs_one_owner_check_and_one_state_query_a_transaction
     checks = [sql for sql in asked if sql.startswith("SELECT kind, name, token") and "name = ''" not in sql]
     assert len(checks) == 6
     # Once a run of the query: version, tables, NOT NULL columns, DDL, the job's traces, the take-over (it reads the
-    # owner twice), a look for dead claims, each lane's question whether its first label is listed, and the columns of
-    # the tables. Nothing a micro-batch.
-    assert len(asked) - len(checks) == 13 + 2 + 1
+    # owner once more before its claim, to know a successor after an outage), a look for dead claims, and the columns of
+    # the tables with rows. For each lane: is its first label listed, and which columns do the tables have, to compare
+    # the rows' names. Nothing a micro-batch.
+    assert len(asked) - len(checks) == 14 + 2 * 2 + 1
 
 
 def _query_id(checkpoint: Path) -> str:
