@@ -43,6 +43,7 @@ from starrocks_txn_sink.options.connectors import (
     WithoutEffect,
 )
 from starrocks_txn_sink.options.declarations import declarations
+from starrocks_txn_sink.options.without_effect import WITHOUT_EFFECT
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sink.typed.target import parse_type
 from starrocks_txn_sink.spark_version import FEATURES, OLDEST
@@ -131,6 +132,15 @@ def options() -> str:
         for name, declared in declarations(SinkOptions)
     )
     return table("option | type | default | unit | meaning", rows)
+
+
+def without_effect() -> str:
+    """Every option that changes nothing in some circumstances."""
+    rows = (
+        (f"`{each.option}`", ", and ".join(one.value for one in each.when), each.why)
+        for each in sorted(WITHOUT_EFFECT, key=lambda each: list(SinkOptions.__dataclass_fields__).index(each.option))
+    )
+    return table("option | changes nothing with | why", rows)
 
 
 def flink_options() -> str:
@@ -357,7 +367,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/guides/deploy.md": {"spark-versions": spark_versions},
     "docs/reference/metrics.md": {"metrics": metrics, "buckets": buckets, "alerts": alerts},
     "docs/guides/migration.md": {"flink-options": flink_options, "spark-options": spark_options},
-    "docs/reference/options.md": {"options": options},
+    "docs/reference/options.md": {"options": options, "without-effect": without_effect},
     "docs/operations/logs.md": {"events": events},
     "docs/operations/rehearsal.md": {"checks": checks},
     "docs/operations/runbook.md": {"codes": errors.index},

@@ -68,6 +68,10 @@ class Declaration:
     derive: Callable[[Any], Any] | None
     default_text: str
 
+    def default_for(self, options: Any) -> Any:
+        """The value that the option has in `options` if it is left out."""
+        return self.default if self.derive is None else self.derive(options)
+
 
 def _number(convert: Callable[[str], float], digits: str, units: Mapping[str, float]) -> Callable[[str], object]:
     """A reader of numbers: text that matches `digits`, and then one of `units`."""

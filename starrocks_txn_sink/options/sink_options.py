@@ -18,6 +18,7 @@ from starrocks_txn_sink.options import addresses, checks, declarations as kind, 
 from starrocks_txn_sink.options.combinations import Feature, Features, default_phrases, refuse_conflicts
 from starrocks_txn_sink.options.connectors import refuse_every_database, translate
 from starrocks_txn_sink.options.enums import Compression, Delivery, OnBadRows, SchemaChanges, TableOptions, Transactions
+from starrocks_txn_sink.options.without_effect import Circumstance, options_without_effect
 from starrocks_txn_sink.public_names import suggests_arguments
 
 MIB = 1 << 20
@@ -64,7 +65,7 @@ class SinkOptions:
         from starrocks_txn_sink import SinkOptions
 
         options = SinkOptions(
-            load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop", job="orders", commit_interval=0.5
+            load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop", job="orders", compression="zstd"
         )
     """
 
@@ -400,6 +401,25 @@ class SinkOptions:
         ours = {**self.features, **default_phrases(*more)}
         for place, properties in self._properties():
             refuse_conflicts({**ours, **load_properties.features(properties, place)})
+
+    def without_effect(self, *more: Circumstance) -> dict[str, str]:
+        """The options with another value than their default that change nothing, each with the reason.
+
+        The circumstances are those of these options and `more`.
+        """
+        ours = {
+            Circumstance.NO_QUERY_URL: self.query_url is None,
+            Circumstance.NO_LEDGER: not self.exactly_once,
+            Circumstance.NO_QUARANTINE: not self.quarantines,
+            Circumstance.NO_RECEIPTS_LOG: not self.receipts_log,
+            Circumstance.NO_NEW_TABLES: self.schema_changes is not SchemaChanges.APPLY,
+            Circumstance.NO_METRICS_PORT: self.metrics_port is None,
+            Circumstance.LANES_ONE: self.lanes == 1,
+        }
+        circumstances = {*more, *(each for each, holds in ours.items() if holds)}
+        idle = {each.option: each.why for each in options_without_effect(circumstances)}
+        declared = {name: declaration.default_for(self) for name, declaration in kind.declarations(type(self))}
+        return {name: why for name, why in idle.items() if getattr(self, name) != declared[name]}
 
     @property
     def lane_count(self) -> int:

@@ -25,6 +25,7 @@ from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import always_sorted
+from starrocks_txn_sink.options.without_effect import Circumstance
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink import projection
@@ -136,6 +137,7 @@ class EventsWriter:
         plan = self.plan
         if plan is None:
             plan = self.plan = LanePlan.of(frame, task.options, positioned=True, direct=self.assembly.reads_kafka)
+            plan.warn_of_options(self.session.key, task.options, Circumstance.JSON_TEXTS)
             self.sort = _sorted_first(task.options, plan)
         messages = self._run(frame, task, plan, before, now)
         why = why_to_sort(messages, task.options, "events")

@@ -19,9 +19,11 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.combinations import Feature
+from starrocks_txn_sink.options.without_effect import Circumstance, circumstances_of_rows
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
+from starrocks_txn_sink.sink.lanes import LanePlan
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, lane_input
 from starrocks_txn_sink.sink.session import new_epoch
 from starrocks_txn_sink.sink.typed.route import TIME_ZONE, TableRoute
@@ -178,6 +180,8 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
     tables, zone = _tables(options, [route.table for route in routes]), str(frame.sparkSession.conf.get(TIME_ZONE))
     fitted = TableTerms.of(routes, frame.schema, zone, options, tables)
     lanes = lane_input(frame, fitted, name_task=options.exactly_once)
+    of_rows = circumstances_of_rows(routed=bool(routes), positioned=lanes.marked)
+    LanePlan(options.lane_count).warn_of_options("", options, Circumstance.DATA_SOURCE, *of_rows)
     terms = LaneTerms.of(fitted, marked=lanes.marked, epoch=new_epoch(), logging=executor_log_settings())
     rows = lanes.rows.withMetadata(PAYLOAD, terms.metadata)
     return rows.withColumn(ROW_NUMBER, F.monotonically_increasing_id())

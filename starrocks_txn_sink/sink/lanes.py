@@ -33,6 +33,7 @@ from starrocks_txn_sink.errors import (
 )
 from starrocks_txn_sink.options import Compression, SinkOptions, Transactions
 from starrocks_txn_sink.options.combinations import Feature, find_conflict
+from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
 from starrocks_txn_sink.protocol.label import RetryPolicy, labels
 from starrocks_txn_sink.sink.lifecycle import context_of
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
@@ -86,6 +87,11 @@ class LanePlan:
             refuse_own_labels(options, why)
             _log.info("label.not_shared", why=why)
         return cls(options.lanes, why is None)
+
+    def warn_of_options(self, run: str, options: SinkOptions, *more: Circumstance) -> None:
+        """Log a warning for each option that the user has set and that changes nothing, once a `run` of a query."""
+        lanes = Circumstance.SHARED_LABEL if self.shared else Circumstance.ONE_LANE
+        warn_of(options.without_effect(*more, *([lanes] if self.shared or self.lanes == 1 else [])), run)
 
 
 def refuse_own_labels(options: SinkOptions, why: str) -> None:

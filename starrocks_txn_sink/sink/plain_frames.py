@@ -37,11 +37,12 @@ from starrocks_txn_sink.coordinator.shared_label import LANE, LaneShare
 from starrocks_txn_sink.errors import BeginFailed, InputError, StarRocksSinkError, TooManyTransactions
 from starrocks_txn_sink.options import Delivery, SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, default_phrases, refuse_conflicts
+from starrocks_txn_sink.options.without_effect import Circumstance, circumstances_of_rows
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, RetryPolicy, begin, labels, roll_back, run
 from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.rows.segments import TaskRepeated
 from starrocks_txn_sink.sink.checkpoint import Proof
-from starrocks_txn_sink.sink.lanes import LabelAttempt
+from starrocks_txn_sink.sink.lanes import LabelAttempt, LanePlan
 from starrocks_txn_sink.sink.lifecycle import receipt_events
 from starrocks_txn_sink.sink.session import UNLISTED, open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
@@ -137,6 +138,8 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
         """
         table = _table_of(given)
         options = _options(given, typed=table is not None)
+        rows = circumstances_of_rows(routed=table is not None, positioned=False)
+        LanePlan(1, True).warn_of_options("", options, Circumstance.DATA_SOURCE, Circumstance.PLAIN_FRAME, *rows)
         job = f"{options.job or 'write'}_frame"  # a take-over of a job in the ledger must not roll this label back
         session = open_session(options, "", job, "", typed_tables=[table] if table else ())
         columns = [name for name in schema.names if name != names.OP]

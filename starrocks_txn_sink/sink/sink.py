@@ -26,6 +26,7 @@ from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, always_sorted
+from starrocks_txn_sink.options.without_effect import circumstances_of_rows
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.arrival import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.sink import lifecycle, session as sessions
@@ -85,7 +86,10 @@ class RowsWriter:
     def _run_unsorted(self, make_input: partial[LaneInput], frame: DataFrame, task: LaneTask) -> list[Message] | None:
         """Run the lanes without a sort and return their messages; None if Spark has to sort the rows first."""
         if self._plan is None:
-            self._plan = LanePlan.of(frame, self.options, positioned=is_marked(frame))
+            positioned = is_marked(frame)
+            self._plan = LanePlan.of(frame, self.options, positioned=positioned)
+            rows = circumstances_of_rows(routed=bool(self.routes), positioned=positioned)
+            self._plan.warn_of_options(self.session.key, self.options, *rows)
         shared = self._plan.shared
         if shared:
             lanes = make_input(shared=self._plan.lanes)

@@ -20,6 +20,7 @@ from tests.crash.driver_process import DriverProcess
 from tests.crash.query_proxy import QueryProxy
 from tests.crash.workload import Verdict
 from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of
+from tests.support.log_records import records_of
 from tests.support.spark_conf import unchecked
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("data_source")]
@@ -53,9 +54,11 @@ def positions(shop: Shop) -> list[tuple[Any, ...]]:
 # --- batch ---
 
 
-def test_a_batch_is_written_once_however_often_it_comes(shop: Shop) -> None:
+def test_a_batch_is_written_once_however_often_it_comes(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     rows = [row for part in range(3) for row in rows_of(f"p-{part}", [1, 2])]
-    save(lane_partitioned(shop.frame(rows), shop.options(lanes=2)))
+    save(lane_partitioned(shop.frame(rows), shop.options(lanes=2, commit_interval=5.0, receipts_log_days=3)))
+    (said,) = records_of(caplog, "option.without_effect")
+    assert "option=receipts_log_days" in said.getMessage()
     assert (shop.written(), positions(shop)) == ((12, 12), [("p-0", 2), ("p-1", 2), ("p-2", 2)])
     save(lane_partitioned(shop.frame(rows + rows_of("p-1", [3])), shop.options()))
     assert (shop.written(), positions(shop)) == ((14, 14), [("p-0", 2), ("p-1", 3), ("p-2", 2)])

@@ -20,6 +20,7 @@ from starrocks_txn_sink.rows.segments import TaskRepeated
 from starrocks_txn_sink.sink import plain_frames
 from starrocks_txn_sink.sink.plain_frames import PlainFrameWriter
 from tests.support.exactly_once_shop import Shop
+from tests.support.log_records import records_of
 from tests.support.plain_frame_driver import ROWS
 
 pytestmark = [
@@ -226,10 +227,12 @@ def test_a_task_without_a_message_ends_the_write(bare_shop: Shop, monkeypatch: p
     assert count(bare_shop) == (0, 0)
 
 
-def test_without_the_query_port(bare_shop: Shop) -> None:
+def test_without_the_query_port(bare_shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     values = {name: text for name, text in addresses(bare_shop).items() if name != "query_url"}
-    writer = PlainFrameWriter.begin(PLAIN, {**values, "table": "plain"})
+    writer = PlainFrameWriter.begin(PLAIN, {**values, "table": "plain", "find_leader": "false", "lanes": "2"})
     writer.commit([writer.write(batches(0))])
+    said = {record.getMessage().split()[1] for record in records_of(caplog, "option.without_effect")}
+    assert said == {"option=find_leader", "option=lanes"}
     assert count(bare_shop) == (10, 10)
     rows: list[Any] = bare_shop.ask("SELECT name FROM shop.plain WHERE id = 7")
     assert rows == [("7",)]

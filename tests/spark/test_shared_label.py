@@ -9,6 +9,7 @@ from starrocks_txn_sink import StarRocksSink
 from starrocks_txn_sink.errors import OptionError, SourceChanged, StarRocksSinkError
 from tests.support.assembling_shop import AssemblingShop, script
 from tests.support.exactly_once_shop import SCHEMA, Shop
+from tests.support.log_records import records_of
 
 pytestmark = pytest.mark.spark
 
@@ -32,6 +33,16 @@ def test_a_micro_batch_over_several_lanes_is_one_starrocks_transaction(shop: Sho
         (f"p-{part}", 1, 50) for part in range(4)
     ]
     assert sink.write(placed(shop, 4, 4, 60))[0].rows == 80
+
+
+def test_options_that_a_shared_label_leaves_without_effect_are_said_once(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = StarRocksSink(shop.options(lanes=2, job="says", commit_interval=5.0, max_attempts=2, retry_buffer_bytes=9))
+    for transactions in (1, 2):
+        sink.write(placed(shop, 2, 2, transactions))
+    names = [str(record.getMessage()).split()[1] for record in records_of(caplog, "option.without_effect")]
+    assert names == ["option=commit_interval", "option=retry_buffer_bytes"]
 
 
 def test_rows_without_positions_are_one_batch_of_all_lanes(shop: Shop) -> None:
@@ -101,13 +112,16 @@ def test_a_load_without_a_plan_ends_the_label_of_all_lanes_and_names_its_table(s
         assert shop.written() == (0, 0)
 
 
-def test_events_are_assembled_by_the_lanes_of_a_shared_label(assembling: AssemblingShop) -> None:
+def test_events_are_assembled_by_the_lanes_of_a_shared_label(
+    assembling: AssemblingShop, caplog: pytest.LogCaptureFixture
+) -> None:
     """An open source transaction goes on in the next micro-batch, whichever lane has it then."""
     for first, text in ((1, "B D D"), (4, "D E B D"), (8, "E")):
         for part in range(3):
             assembling.put(script(f"p-{part}", text, first))
-    receipts = assembling.go(lanes=3, files=3)
+    receipts = assembling.go(lanes=3, files=3, commit_interval=5.0)
     assert [len(receipt.positions) for receipt in receipts] == [3, 3]
+    assert len(records_of(caplog, "option.without_effect")) == 1
     assert assembling.written() == (12, 12)
     assert assembling.go(lanes=1) == []
 

@@ -1,0 +1,112 @@
+"""Options that change nothing in some circumstances, as data: each with the reason.
+
+`SinkOptions.without_effect` finds those that a user has set, and `warn_of` logs each as `option.without_effect`. A
+table of docs/reference/options.md is generated from the same data.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from starrocks_txn_sink.telemetry import LatestValues, get_logger
+
+_log = get_logger("options")
+_warned = LatestValues[tuple[str, str], bool](1000)  # (run of a query, option): a run has a session after each failure
+
+
+class Circumstance(Enum):
+    """A circumstance of a write; the value is its title on the page."""
+
+    NO_QUERY_URL = "no `query_url`"
+    NO_LEDGER = "no ledger (`delivery` at-least-once, or no `query_url`)"
+    NO_QUARANTINE = "`on_bad_rows` fail"
+    NO_RECEIPTS_LOG = "no `receipts_log`"
+    NO_NEW_TABLES = "`schema_changes` not apply"
+    NO_METRICS_PORT = "no `metrics_port`"
+    LANES_ONE = "`lanes` 1"
+    ONE_LANE = "one lane"
+    SHARED_LABEL = "lanes that share a label"
+    ROWS = "rows (no raw events)"
+    JSON_TEXTS = "JSON texts (no `routes`)"
+    UNPOSITIONED = "rows without positions"
+    DATA_SOURCE = "the data source"
+    PLAIN_FRAME = "a batch frame as it is, in the data source"
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutEffect:
+    """`option` changes nothing where all circumstances `when` hold, and `why`."""
+
+    when: tuple[Circumstance, ...]
+    option: str
+    why: str
+
+
+_OPTIONS: Final[Mapping[tuple[Circumstance, ...], Mapping[str, str]]] = {
+    (Circumstance.NO_QUERY_URL,): {
+        "query_tls": "there is no query_url",
+        "find_leader": "the sink asks for the leader over SQL, and there is no query_url",
+        "allow_unreleased_server": "the sink reads the server's version over SQL, and there is no query_url",
+        "compact": "the sink reads the primary keys over SQL, and there is no query_url, so it sends all rows anyway",
+    },
+    (Circumstance.NO_LEDGER, Circumstance.ROWS): {"check_replays": "without a ledger replays are not known"},
+    (Circumstance.NO_LEDGER, Circumstance.NO_QUARANTINE): {
+        "ledger_create": "neither a ledger nor a dead-letter table is needed",
+    },
+    (
+        Circumstance.NO_LEDGER,
+        Circumstance.NO_QUARANTINE,
+        Circumstance.NO_RECEIPTS_LOG,
+        Circumstance.NO_NEW_TABLES,
+    ): {"ledger_replication": "the sink creates no table"},
+    (Circumstance.NO_QUARANTINE,): {"max_quarantined": "on_bad_rows is not quarantine, so a rejected row ends the job"},
+    (Circumstance.NO_RECEIPTS_LOG,): {"receipts_log_days": "receipts_log is off"},
+    (Circumstance.NO_METRICS_PORT,): {"metrics_host": "metrics_port is not set"},
+    (Circumstance.LANES_ONE,): {"transactions": "there is one lane, so a micro-batch has one label anyway"},
+    (Circumstance.ONE_LANE,): {
+        "commit_interval": "one lane commits at the end of a micro-batch; the trigger decides how often",
+    },
+    (Circumstance.SHARED_LABEL,): {
+        "commit_interval": "the lanes load under one label, which is committed at the end of a micro-batch; the "
+        "trigger decides how often",
+        "retry_buffer_bytes": "lanes that share a label keep no rows that they have sent: another attempt reads the "
+        "source again",
+    },
+    (Circumstance.JSON_TEXTS,): {"timestamp_zone": "JSON texts are sent unchanged"},
+    (Circumstance.UNPOSITIONED,): {"compact": "rows without positions have no order, so all of them are sent anyway"},
+    (Circumstance.DATA_SOURCE,): {
+        "roll_back_on_sigterm": "the processes of a data source are Spark's own, which end without it",
+    },
+    (Circumstance.PLAIN_FRAME,): {
+        "lanes": "the tasks of the frame are the lanes",
+        "transactions": "the frame is written under one label",
+        "shuffle": "the frame is written in any order",
+        "max_attempts": "the frame is written in one attempt: its rows cannot be read again",
+    },
+}
+
+WITHOUT_EFFECT: Final = tuple(
+    WithoutEffect(when, option, why) for when, options in _OPTIONS.items() for option, why in options.items()
+)
+"""Every option without effect, by its circumstances."""
+
+
+def circumstances_of_rows(*, routed: bool, positioned: bool) -> tuple[Circumstance, ...]:
+    """The circumstances of rows, with typed columns if `routed`; `positioned` ones belong to source transactions."""
+    texts = () if routed else (Circumstance.JSON_TEXTS,)
+    return (Circumstance.ROWS, *texts, *(() if positioned else (Circumstance.UNPOSITIONED,)))
+
+
+def options_without_effect(circumstances: Collection[Circumstance]) -> Iterator[WithoutEffect]:
+    """The options that change nothing in `circumstances`; a name may come twice."""
+    return (each for each in WITHOUT_EFFECT if set(each.when).issubset(circumstances))
+
+
+def warn_of(idle: Mapping[str, str], run: str = "") -> None:
+    """Log a warning for each option of `idle`, with the reason; of a `run` of a query once in this process."""
+    for option, why in idle.items():
+        if run and (run, option) in _warned:
+            continue
+        _warned[run, option] = True
+        _log.warning("option.without_effect", option=option, why=why)

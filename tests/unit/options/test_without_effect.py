@@ -1,0 +1,101 @@
+"""Options that change nothing on the path at hand are said, with the reason, and only if the user has set them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.declarations import declarations
+from starrocks_txn_sink.options.without_effect import WITHOUT_EFFECT, Circumstance, circumstances_of_rows
+from starrocks_txn_sink.sink.lanes import LanePlan
+from tests.support.log_records import records_of
+
+ROWS = circumstances_of_rows(routed=False, positioned=True)
+CHANGED: dict[str, Any] = {
+    "lanes": 3,
+    "transactions": "lane",
+    "commit_interval": 5.0,
+    "retry_buffer_bytes": 1 << 20,
+    "max_attempts": 9,
+    "ledger_create": False,
+    "ledger_replication": 2,
+    "receipts_log_days": 3,
+    "find_leader": False,
+    "allow_unreleased_server": True,
+    "check_replays": False,
+    "roll_back_on_sigterm": False,
+    "max_quarantined": 7,
+    "timestamp_zone": "Europe/Berlin",
+    "compact": False,
+    "shuffle": True,
+    "query_tls": True,
+    "metrics_host": "0.0.0.0",
+}
+"""Another value than the default for each option that may be without effect."""
+
+
+def options(**changes: Any) -> SinkOptions:
+    return SinkOptions(**{"load_url": "http://fe1:8030", "database": "shop", "delivery": "at-least-once", **changes})
+
+
+def test_each_option_is_one_of_the_sinks_and_each_circumstance_is_used() -> None:
+    assert {each.option for each in WITHOUT_EFFECT} == set(CHANGED) <= {name for name, _ in declarations(SinkOptions)}
+    assert {one for each in WITHOUT_EFFECT for one in each.when} == set(Circumstance)
+
+
+@pytest.mark.parametrize("entry", WITHOUT_EFFECT, ids=lambda entry: f"{entry.option}-{entry.when[-1].name}")
+def test_an_option_is_named_where_all_its_circumstances_hold(entry: Any) -> None:
+    lanes = {"lanes": 1} if Circumstance.LANES_ONE in entry.when else {}
+    made = options(**{entry.option: CHANGED[entry.option], **lanes})
+    assert entry.option in made.without_effect(*entry.when)
+
+
+def test_an_option_at_its_default_is_not_named() -> None:
+    assert options().without_effect(*Circumstance) == {}
+    assert options(load_url="https://fe1:8030").without_effect(*Circumstance) == {}  # query_tls follows it
+    assert replace(options(lanes=2), database="other").without_effect(*Circumstance) == {"lanes": lanes_of_frames()}
+
+
+def lanes_of_frames() -> str:
+    return next(each.why for each in WITHOUT_EFFECT if each.option == "lanes")
+
+
+def test_an_option_with_effect_is_not_named() -> None:
+    everything = {
+        **CHANGED,
+        "query_url": "mysql://fe1:9030",
+        "delivery": "exactly-once",
+        "on_bad_rows": "quarantine",
+        "receipts_log": True,
+        "metrics_port": 0,
+    }
+    rows = circumstances_of_rows(routed=True, positioned=True)
+    assert options(**everything).without_effect(*rows) == {}
+    assert options(check_replays=False).without_effect(Circumstance.JSON_TEXTS) == {}  # raw events are compared
+    for table in ({"on_bad_rows": "quarantine"}, {"receipts_log": True}, {"schema_changes": "apply"}):
+        made = options(query_url="mysql://fe1:9030", ledger_replication=2, **table)
+        assert made.without_effect(*ROWS) == {}, table
+
+
+@pytest.mark.parametrize(
+    ("plan", "named"),
+    [
+        (LanePlan(1), {"commit_interval"}),
+        (LanePlan(2), set()),
+        (LanePlan(2, shared=True), {"commit_interval", "retry_buffer_bytes"}),
+        (LanePlan(1, shared=True), {"commit_interval", "retry_buffer_bytes"}),
+    ],
+)
+def test_the_plan_of_the_lanes_decides_and_a_run_says_it_once(
+    plan: LanePlan, named: set[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    set_ = options(lanes=2, commit_interval=5.0, retry_buffer_bytes=1 << 20)
+    for run in ("first", "first", "second"):
+        plan.warn_of_options(f"{plan} {run}", set_, *ROWS)
+    records = records_of(caplog, "option.without_effect")
+    assert len(records) == 2 * len(named)
+    assert {record.levelname for record in records} <= {"WARNING"}
+    assert {name for name in CHANGED for record in records if f"option={name} " in record.getMessage()} == named
