@@ -111,7 +111,7 @@ class SinkOptions:
     )
     batch_deadline: float = kind.SECONDS(
         "Time limit of a micro-batch, including all waits and retries: an outage of StarRocks is waited out so long. "
-        "The last try may take 2 × `read_timeout` longer.",
+        "Each round that becomes visible begins it again. The last try may take 2 × `read_timeout` longer.",
         derive=lambda options: 2.0 * options.timeout,
         default_text="2 × `timeout`",
     )

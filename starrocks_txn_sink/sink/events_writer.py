@@ -58,6 +58,8 @@ _log = get_logger("assembler")
 
 RunRound = Callable[[LaneTask, AssemblySpec], list[Message]]
 """Runs lanes that read Kafka under one label, and returns the messages of `run_shared`."""
+Collect = Callable[[Sequence[Message]], None]
+"""Takes the receipts and reports of lanes whose rows are visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +110,21 @@ class EventsWriter:
         keep = int(str(frame.sparkSession.conf.get(_RETAIN, "100")))
         return cls(assembly, session, terms, ManifestLog.open(directory, session.epoch, query, keep))
 
-    def write(self, frame: DataFrame, task: LaneTask, listener: Listener) -> tuple[list[Receipt], list[LaneReport]]:
+    def write(self, frame: DataFrame, task: LaneTask, listener: Listener, collect: Collect) -> None:
         """Write one micro-batch of events."""
         before, now = Manifest(), SystemClock().wall()
         if self.log is not None:
             before = self.log.before(task.batch_id, may_begin=self.assembly.missing_begin == "fail")
             self._topic_names = self._needs_topic_names(frame, task, before)
             self._begun = self._begun or before
-        messages = self._lanes(frame, task, before, now)
+        messages = self._lanes(frame, task, before, now, collect)
+        collect(messages)
         receipts = of_kind(messages, Receipt)
         regions = [region for each in receipts for region in each.regions]
         if rows := sum(region.rows for region in regions):
             self._row_bytes = sum(region.bytes for region in regions) / rows
         committed = not all(receipt.recycled for receipt in receipts)  # at the end, which checks the owner
         self._publish(task, before, _join(of_kind(messages, CarryOver)), now, committed, listener)
-        return receipts, of_kind(messages, LaneReport)
 
     def _needs_topic_names(self, frame: DataFrame, task: LaneTask, before: Manifest) -> bool:
         lines = self.assembly.lines
@@ -133,13 +135,13 @@ class EventsWriter:
         known = {*before.partitions, *(task.ownership.positions if task.ownership is not None else ())}
         return needs_topic_names(query_topics(frame, task.checkpoint), known)
 
-    def _lanes(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
+    def _lanes(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float, collect: Collect) -> list[Message]:
         plan = self.plan
         if plan is None:
             plan = self.plan = LanePlan.of(frame, task.options, positioned=True, direct=self.assembly.reads_kafka)
             plan.warn_of_options(self.session.key, task.options, Circumstance.JSON_TEXTS)
             self.sort = _sorted_first(task.options, plan)
-        messages = self._run(frame, task, plan, before, now)
+        messages = self._run(frame, task, plan, before, now, collect)
         why = why_to_sort(messages, task.options, "events")
         if why is None:
             small = _join(of_kind(messages, CarryOver)).small  # the next one is probably small, too
@@ -150,9 +152,11 @@ class EventsWriter:
             plan = self.plan = LanePlan(task.options.lane_count)
         _log.warning("events.sorted", why=why)
         self.sort = True
-        return self._run(frame, task, plan, before, now)
+        return self._run(frame, task, plan, before, now, collect)
 
-    def _run(self, frame: DataFrame, task: LaneTask, plan: LanePlan, before: Manifest, now: float) -> list[Message]:
+    def _run(
+        self, frame: DataFrame, task: LaneTask, plan: LanePlan, before: Manifest, now: float, collect: Collect
+    ) -> list[Message]:
         planned, log = self._plan_kafka(frame, task, plan), self.log
         if planned is not None and not planned.lanes:
             planned = None  # no offsets: the frame is empty
@@ -176,17 +180,10 @@ class EventsWriter:
         )
         task = replace(task, at_end_only=not self.sort, keys=self.terms.keys, whole=planned is not None)
         if planned is not None:
-            return run_rounds(partial(self._run_round, frame.sparkSession), task, assembly, planned)
+            return run_rounds(partial(_run_round, frame.sparkSession), task, assembly, planned, collect)
         rows, lines = self._project(frame, task, plan)
         run_lanes = partial(_run_lanes, rows, replace(assembly, lines=lines))
         return run_shared(task, run_lanes) if plan.shared else run_lanes(task)
-
-    def _run_round(self, session: SparkSession, task: LaneTask, assembly: AssemblySpec) -> list[Message]:
-        """Run lanes that read Kafka under one label; the session then knows what they have written."""
-        lanes = session.range(0, len(assembly.ranges), 1, len(assembly.ranges))
-        messages = run_shared(task, partial(_run_lanes, lanes, assembly))
-        self.session.learn(of_kind(messages, Receipt))
-        return messages
 
     def _plan_kafka(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> PlannedRanges | None:
         """The offsets that the lanes read themselves; None if Spark reads the events."""
@@ -276,14 +273,19 @@ class EventsWriter:
         return before is None or bool(notice.fields["position"] > before)
 
 
-def run_rounds(run_round: RunRound, task: LaneTask, assembly: AssemblySpec, planned: PlannedRanges) -> list[Message]:
-    """Run lanes that read Kafka, in rounds until the `planned` offsets are read; returns one CarryOver in all.
+def run_rounds(
+    run_round: RunRound, task: LaneTask, assembly: AssemblySpec, planned: PlannedRanges, collect: Collect
+) -> list[Message]:
+    """Run lanes that read Kafka, in rounds until the `planned` offsets are read.
 
     A round is one label. Its lanes stop reading before the label is too old, and the next round goes on from there with
     the source transactions that are open. The rows of the rounds before are visible then: a failed label costs its own
-    round only, and after a restart the ledger leaves out what is visible.
+    round only, and after a restart the ledger leaves out what is visible. So `collect` gets the messages of a round as
+    soon as it has ended, and progress gives the next round the whole `batch_deadline`.
+
+    Returns the messages of the last round, with one CarryOver for all rounds.
     """
-    messages, carried = list[Message](), CarryOver(small=True)
+    carried = CarryOver(small=True)
     state = Manifest(-1, "", assembly.carried, assembly.inline)
     for number in itertools.count(1):
         spec = replace(assembly, carried=state.partitions, inline=state.inline, ranges=planned.lanes)
@@ -292,15 +294,16 @@ def run_rounds(run_round: RunRound, task: LaneTask, assembly: AssemblySpec, plan
         carried = carried.then(_join(shares))
         planned.count(carried.flows.events + carried.malformed)
         planned = planned.after({name: offset for share in shares for name, offset in (share.reached or {}).items()})
-        receipts = of_kind(round_messages, Receipt)
-        messages += [replace(receipt, recycled=bool(planned.lanes)) for receipt in receipts]
-        messages += [message for message in round_messages if not isinstance(message, CarryOver | Receipt)]
+        round_messages = [message for message in round_messages if not isinstance(message, CarryOver)]
         if not planned.lanes:
-            break
+            return [*round_messages, carried]
+        receipts = of_kind(round_messages, Receipt)
+        others = [message for message in round_messages if not isinstance(message, Receipt)]
+        collect([*(replace(receipt, recycled=True) for receipt in receipts), *others])
         _log.info("round.ended", job=task.job, batch=task.batch_id, round=number, offsets_left=planned.offsets)
         state = state.with_batch(state.batch, state.query, carried.partitions, carried.inline.items())
-        task = _next_round(task, of_kind(round_messages, LaneReport))
-    return [*messages, carried]
+        task = _next_round(replace(task, seconds=None) if receipts else task, of_kind(round_messages, LaneReport))
+    raise AssertionError("A count does not end.")
 
 
 def _next_round(task: LaneTask, reports: Sequence[LaneReport]) -> LaneTask:
@@ -310,6 +313,12 @@ def _next_round(task: LaneTask, reports: Sequence[LaneReport]) -> LaneTask:
         skips = {name: skip for report in reports for name, skip in report.skips.items()}
         ownership = replace(ownership, skips={**ownership.skips, **skips}, canary=False)
     return replace(task, ownership=ownership, hold=any(report.keys_repeated for report in reports))
+
+
+def _run_round(session: SparkSession, task: LaneTask, assembly: AssemblySpec) -> list[Message]:
+    """Run lanes that read Kafka under one label."""
+    lanes = session.range(0, len(assembly.ranges), 1, len(assembly.ranges))
+    return run_shared(task, partial(_run_lanes, lanes, assembly))
 
 
 def _run_lanes(rows: DataFrame, assembly: AssemblySpec, task: LaneTask) -> list[Message]:

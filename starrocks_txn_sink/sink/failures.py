@@ -294,14 +294,14 @@ def wait_out(
     failed: Exception,
     write: Callable[[], Result],
     place: Mapping[str, Any],
-    deadline: Deadline,
+    expired: Callable[[], bool],
     emit: Listener,
     stopped: Callable[[], bool],
     clock: Clock | None = None,
 ) -> Result:
     """Call `write` again until it succeeds; `failed` is the error of the first call.
 
-    Raises the last error if it is no outage, after `deadline`, and once the query is `stopped`.
+    Raises the last error if it is no outage, once the time has `expired`, and once the query is `stopped`.
 
     Emits `outage.met` for each failed try, `outage.waiting` for the first one and then about every LOG_SECONDS, and
     `outage.ended`: all with `place` and the `seconds` since the first failure, the first two also with the `code`.
@@ -311,7 +311,7 @@ def wait_out(
     began, next_line = clock.monotonic(), 0.0
     for tries in itertools.count():
         met = outage_of(failed)
-        if met is None or deadline.expired() or stopped():
+        if met is None or expired() or stopped():
             raise failed
         code, report = met
         fields = {**place, "code": code, "seconds": clock.monotonic() - began}

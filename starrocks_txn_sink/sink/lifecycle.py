@@ -286,7 +286,7 @@ STAGES: Final = _StageCounts()
 
 
 def receipt_events(receipts: Sequence[Receipt]) -> Iterator[Event]:
-    """`receipt.collected` for each receipt of a micro-batch, `rows.dead_lettered` for each table with such rows."""
+    """`receipt.collected` for each of `receipts`, `rows.dead_lettered` for each table with such rows."""
     for receipt in receipts:
         yield Event("receipt.collected", {"receipt": receipt})
     rows: dict[tuple[str, int, str], int] = {}
@@ -302,6 +302,18 @@ def receipt_events(receipts: Sequence[Receipt]) -> Iterator[Event]:
         counts = {"rows": count, "source_transactions": sum(span.source_transactions for span in of_table)}
         fields = {"job": job, "batch_id": batch_id, "table": table, "reason": "rejected", **counts}
         yield Event("rows.dead_lettered", {**fields, "place": name_spans(of_table)})
+
+
+class BatchReceipts:
+    """The receipts of one micro-batch. Each is an event at once: the micro-batch may still fail, its rows stay."""
+
+    def __init__(self, emit: Listener) -> None:
+        self._emit, self.collected = emit, list[Receipt]()
+
+    def add(self, receipts: Sequence[Receipt]) -> None:
+        self.collected += receipts
+        for event in receipt_events(receipts):
+            self._emit(event)
 
 
 class Endpoint(Protocol):
@@ -338,14 +350,14 @@ class SinkEvents:
         self.emit(self._made)
 
     @contextlib.contextmanager
-    def follow_batch(self, frame: DataFrame, origin: BatchOrigin) -> Iterator[list[Receipt]]:
-        """Emit the events of the micro-batch that the block writes; the block adds its receipts to the list.
+    def follow_batch(self, frame: DataFrame, origin: BatchOrigin) -> Iterator[BatchReceipts]:
+        """Emit the events of the micro-batch that the block writes; the block adds its receipts.
 
-        `receipt.collected` and `rows.dead_lettered` come before `batch.completed`. An error that leaves the block emits
+        `batch.completed` comes last, with counts of all receipts. An error that leaves the block emits
         `batch.failed`, or `batch.stopped` if Spark interrupted the micro-batch to stop the query. A lane's or a stage's
         own error replaces Spark's text about it. Spark's own errors pass unchanged.
         """
-        started, receipts = time.monotonic(), list[Receipt]()
+        started, receipts = time.monotonic(), BatchReceipts(self.emit)
         query = origin.checkpoint if origin.streaming else ""
         if shares_stderr():
             end_progress_bar(frame)
@@ -366,12 +378,10 @@ class SinkEvents:
         if query:
             self._open.session = frame.sparkSession
             STAGES.follow(self._open, frame)
-        for event in receipt_events(receipts):
-            self.emit(event)
         counted = ("rows", "source_transactions", "dead_lettered_rows", "dead_lettered_transactions")
-        counts = {name: sum(getattr(receipt, name) for receipt in receipts) for name in counted}
-        seconds = time.monotonic() - started
-        self.emit(Event("batch.completed", {**place, "seconds": seconds, "receipts": len(receipts), **counts}))
+        counts = {name: sum(getattr(receipt, name) for receipt in receipts.collected) for name in counted}
+        counts = {"seconds": time.monotonic() - started, "receipts": len(receipts.collected), **counts}
+        self.emit(Event("batch.completed", {**place, **counts}))
 
     def _report_failure(
         self, frame: DataFrame, error: BaseException, query: str, place: dict[str, Any], seconds: float

@@ -32,10 +32,10 @@ from starrocks_txn_sink.rows.arrival import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.sink import lifecycle, session as sessions
 from starrocks_txn_sink.sink.assembly import TransactionAssembly
 from starrocks_txn_sink.sink.checkpoint import ProofLog, query_directory
-from starrocks_txn_sink.sink.events_writer import EventsWriter
+from starrocks_txn_sink.sink.events_writer import Collect, EventsWriter
 from starrocks_txn_sink.sink.failures import has_begun, wait_out
 from starrocks_txn_sink.sink.lanes import LanePlan, follows_a_shuffle, refuse_own_labels, run_shared
-from starrocks_txn_sink.sink.lifecycle import BatchOrigin, Endpoint, SinkEvents
+from starrocks_txn_sink.sink.lifecycle import BatchOrigin, BatchReceipts, Endpoint, SinkEvents
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, LaneInput, has_unfilled_deletes, is_marked, lane_input
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
 from starrocks_txn_sink.sink.typed.route import TIME_ZONE, TableRoute
@@ -68,7 +68,7 @@ class RowsWriter:
     _plan: LanePlan | None = None
     _kept: tuple[tuple[object, ...], TableTerms] | None = None  # (schema, time zone, tables), and their terms
 
-    def write(self, frame: DataFrame, task: LaneTask, _: Listener) -> tuple[list[Receipt], list[LaneReport]]:
+    def write(self, frame: DataFrame, task: LaneTask, _: Listener, collect: Collect) -> None:
         """Write one micro-batch of rows.
 
         Raises InputError for rows that cannot be written, and Unordered if `shuffle` is off and the rows of a source
@@ -79,9 +79,8 @@ class RowsWriter:
         make_input = partial(lane_input, frame, terms, name_task=task.ownership is not None)
         messages = self._run_unsorted(make_input, frame, task)
         messages = messages if messages is not None else _run_lanes(make_input(), task)
-        receipts, reports = of_kind(messages, Receipt), of_kind(messages, LaneReport)
-        self._remember_size(receipts, reports)
-        return receipts, reports
+        collect(messages)
+        self._remember_size(of_kind(messages, Receipt), of_kind(messages, LaneReport))
 
     def _run_unsorted(self, make_input: partial[LaneInput], frame: DataFrame, task: LaneTask) -> list[Message] | None:
         """Run the lanes without a sort and return their messages; None if Spark has to sort the rows first."""
@@ -314,39 +313,36 @@ class StarRocksSink:
             self._events.follow_batch(frame, origin) as receipts,
             self._turns.one_at_a_time(origin.job, self.options.batch_deadline),
         ):
-            receipts += self._commit_or_wait(frame, origin)
-        return receipts
+            self._commit_or_wait(frame, origin, receipts)
+        return receipts.collected
 
-    def _commit_or_wait(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
+    def _commit_or_wait(self, frame: DataFrame, origin: BatchOrigin, receipts: BatchReceipts) -> None:
         """Commit the micro-batch; wait while StarRocks has an outage.
 
         Before StarRocks has begun a transaction of the job, raises a failure at once: probably an address is wrong.
         Raises Fenced if another writer took the job over during the outage.
         """
-        deadline = Deadline.after(self.options.batch_deadline, SystemClock())
         session = self._sessions.get(origin.job)
         tokens = {session.token} if session is not None and session.key == origin.key else set[str]()
+        tries = _Tries(self.options.batch_deadline, receipts, tokens)
         try:
-            return self._commit(frame, origin, deadline, tokens)
+            return self._commit(frame, origin, tries)
         except Exception as error:
             if origin.job not in self._served:
                 raise
             failed = error
         place = {"job": origin.job, "batch_id": origin.batch_id}
-        write, stopped = partial(self._commit, frame, origin, deadline, tokens), partial(lifecycle.is_stopped, frame)
-        return wait_out(failed, write, place, deadline, self._listener, stopped)
+        write, stopped = partial(self._commit, frame, origin, tries), partial(lifecycle.is_stopped, frame)
+        return wait_out(failed, write, place, tries.expired, self._listener, stopped)
 
-    def _commit(self, frame: DataFrame, origin: BatchOrigin, deadline: Deadline, tokens: set[str]) -> list[Receipt]:
-        """Try once to commit the micro-batch, before `deadline`. A failure ends the session.
-
-        `tokens` are the owner's tokens that the tries at this micro-batch have held or written.
-        """
+    def _commit(self, frame: DataFrame, origin: BatchOrigin, tries: _Tries) -> None:
+        """Try once to commit the micro-batch, before the deadline of `tries`. A failure ends the session."""
         session = self._sessions.get(origin.job)
         if session is None or session.key != origin.key:
-            session = self._open_session(frame, origin, session, deadline, tokens)
+            session = self._open_session(frame, origin, session, tries)
         try:
             with self._jobs.tag(frame), self.auditing.while_writing() if self.auditing else contextlib.nullcontext():
-                receipts = self._run_lanes(frame, origin, session, sessions.seconds_of_try(self.options, deadline))
+                self._run_lanes(frame, origin, session, tries)
         except BaseException as error:
             if has_begun(error):
                 self._served.add(origin.job)
@@ -355,19 +351,12 @@ class StarRocksSink:
             self._sessions.pop(origin.job, None)
             sessions.clean_up(self.options, session, done=lambda: self._ending.pop(session.epoch, None))
             raise
-        session.learn(receipts)
         if session.proofs is not None:
             session.proofs.record(session.proof(origin.batch_id))
         self._served.add(origin.job)
-        return receipts
 
     def _open_session(
-        self,
-        frame: DataFrame,
-        origin: BatchOrigin,
-        older: sessions.Session | None,
-        deadline: Deadline,
-        tokens: set[str],
+        self, frame: DataFrame, origin: BatchOrigin, older: sessions.Session | None, tries: _Tries
     ) -> sessions.Session:
         """Take the job over for this run of the query; `older` is the session of the run that had the job before."""
         self._turns.refuse_replaced(origin.job, origin.key)
@@ -382,8 +371,8 @@ class StarRocksSink:
             origin.checkpoint,
             typed_tables=[route.table for route in self.routes],
             resumption=sessions.Resumption(first, proofs.read() if proofs and first else ()),
-            seconds=sessions.seconds_of_try(self.options, deadline),
-            tokens=tokens,
+            seconds=sessions.seconds_of_try(self.options, tries.deadline),
+            tokens=tries.tokens,
         )
         self._sessions[origin.job] = session
         session.proofs = replace(proofs, epoch=session.epoch) if proofs is not None else None
@@ -408,16 +397,21 @@ class StarRocksSink:
         directory = query_directory(frame, self.assemble.state_dir if self.assemble else None, origin.checkpoint)
         return ProofLog(directory) if directory is not None else None
 
-    def _run_lanes(
-        self, frame: DataFrame, origin: BatchOrigin, session: sessions.Session, seconds: float
-    ) -> list[Receipt]:
+    def _run_lanes(self, frame: DataFrame, origin: BatchOrigin, session: sessions.Session, tries: _Tries) -> None:
         if self.assemble is None:
             self._change_schema(frame, session)
         writer = self._writers.get(origin.job)
         if writer is None or writer.session is not session:
             writer = self._writers[origin.job] = self._open_writer(frame, origin, session)
+        seconds = sessions.seconds_of_try(self.options, tries.deadline)
         task = session.lane_task(self.options, origin.batch_id, streaming=origin.streaming, seconds=seconds)
-        receipts, reports = writer.write(frame, task, self._listener)
+        writer.write(frame, task, self._listener, partial(self._collect, origin, session, tries))
+
+    def _collect(
+        self, origin: BatchOrigin, session: sessions.Session, tries: _Tries, messages: Sequence[Message]
+    ) -> None:
+        """Learn from lanes whose rows are visible, and emit their events."""
+        reports = of_kind(messages, LaneReport)
         session.learn_keys(reports)
         self._compare_columns(session, reports)
         if session.learn_listed(reports):
@@ -428,7 +422,9 @@ class StarRocksSink:
             _log.warning("replay.skipping", job=origin.job, source_partitions=len(begun), upto=few)
         for report in reports:
             self._listener(Event("lane.reported", {"report": report}))
-        return receipts
+        receipts = of_kind(messages, Receipt)
+        session.learn(receipts)
+        tries.collect(receipts)
 
     def _compare_columns(self, session: sessions.Session, reports: Sequence[LaneReport]) -> None:
         """Say, once a session, which names in JSON rows are no columns, and which columns rows do not name any more."""
@@ -474,6 +470,25 @@ class StarRocksSink:
             statements = apply_schema_changes(self.options, self.routes, frame, session)
             if statements:
                 self._events.emit(Event("schema.changed", {"statements": statements}))
+
+
+class _Tries:
+    """The tries at one micro-batch: their deadline, which each receipt renews, and the receipts.
+
+    `tokens` are the owner's tokens that the tries have held or written.
+    """
+
+    def __init__(self, seconds: float, receipts: BatchReceipts, tokens: set[str]) -> None:
+        self._seconds, self._receipts, self.tokens = seconds, receipts, tokens
+        self.deadline = Deadline.after(seconds, SystemClock())
+
+    def collect(self, receipts: Sequence[Receipt]) -> None:
+        if receipts:
+            self._receipts.add(receipts)
+            self.deadline = Deadline.after(self._seconds, SystemClock())
+
+    def expired(self) -> bool:
+        return self.deadline.expired()
 
 
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"  # Spark groups a streaming run's jobs by its run id

@@ -42,7 +42,7 @@ def test_a_run_that_lost_its_job_publishes_nothing(monkeypatch: pytest.MonkeyPat
     events = writer(directory, monkeypatch, [])
     task = events.session.lane_task(OPTIONS, 0)
     with pytest.raises(Fenced):
-        events.write(FRAME, task, ignore_event)
+        events.write(FRAME, task, ignore_event, lambda _: None)
     assert directory.names("batches") == []
 
 
@@ -50,5 +50,5 @@ def test_a_commit_has_checked_the_owner_already(monkeypatch: pytest.MonkeyPatch)
     directory = MemoryDirectory()
     receipt = Receipt("l", None, "job", 0, 0, (), (), 1, 1, 0, recycled=False)
     events = writer(directory, monkeypatch, [receipt])
-    events.write(FRAME, replace(events.session.lane_task(OPTIONS, 0)), ignore_event)
+    events.write(FRAME, replace(events.session.lane_task(OPTIONS, 0)), ignore_event, lambda _: None)
     assert directory.names("batches") == ["000000000000-000001-epoch.json"]

@@ -54,7 +54,7 @@ class Waited:
             return self.write()
         except Exception as error:
             failed = error
-        return wait_out(failed, self.write, PLACE, deadline, self.events.append, stopped, self.clock)
+        return wait_out(failed, self.write, PLACE, deadline.expired, self.events.append, stopped, self.clock)
 
     def named(self, name: str) -> list[dict[str, Any]]:
         return [event.fields for event in self.events if event.name == name]
@@ -138,7 +138,7 @@ def test_a_server_that_hangs_after_an_outage_does_not_double_the_wait() -> None:
         raise DeadlineExceeded("hung")
 
     with pytest.raises(DeadlineExceeded):
-        wait_out(NotSent("nobody"), write, PLACE, deadline, lambda _: None, lambda: False, clock)
+        wait_out(NotSent("nobody"), write, PLACE, deadline.expired, lambda _: None, lambda: False, clock)
     assert tries[-1] > 300.0
     assert clock.monotonic() <= 640.0
 

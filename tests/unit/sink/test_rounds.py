@@ -8,13 +8,15 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pytest
 from hypothesis import given, strategies as st
 
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.model import RECYCLE_AT
+from starrocks_txn_sink.coordinator.model import RECYCLE_AT, Receipt
+from starrocks_txn_sink.errors import NotSent
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.events_writer import run_rounds
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, spread
@@ -108,9 +110,10 @@ def written(topic: Topic, lanes: int, seconds: float) -> tuple[list[list[Row]], 
     spec = AssemblySpec(
         Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-7", lines=TxnEventLines(), small_rows=0
     )
-    messages = run_rounds(run_round, TASK, replace(spec, sentinel=False), PlannedRanges(parts, count))
+    collected: list[Message] = []
+    messages = run_rounds(run_round, TASK, replace(spec, sentinel=False), PlannedRanges(parts, count), collected.extend)
     (carried,) = of_kind(messages, CarryOver)
-    assert len(of_kind(messages, LaneReport)) >= len(rounds)
+    assert len(of_kind([*collected, *messages], LaneReport)) >= len(rounds)
     return rounds, carried, count.rows
 
 
@@ -167,11 +170,36 @@ def test_the_next_round_knows_what_was_left_out_before() -> None:
     task = replace(TASK, ownership=JobOwnership("token", canary=True))
     spec = AssemblySpec(Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=TxnEventLines())
     parts = [OffsetRanges({("topic", 0): (0, 10), ("topic", 1): (0, 3)}, 1.0, {})]
-    run_rounds(run_round, task, spec, PlannedRanges(parts, Counter()))
+    run_rounds(run_round, task, spec, PlannedRanges(parts, Counter()), lambda _: None)
     first, second = (made.ownership for made in tasks)
     assert first is not None
     assert second is not None
     assert (first.canary, second.canary, second.skips, tasks[1].hold) == (True, False, {"0": skip}, True)
+
+
+def test_a_round_is_known_as_soon_as_it_has_ended_and_progress_renews_the_time() -> None:
+    """A later round that fails takes nothing away from it."""
+    limits, collected = list[float](), list[Message]()
+
+    def run_round(task: LaneTask, _: AssemblySpec) -> list[Message]:
+        limits.append(task.time_limit)
+        if len(limits) == 4:
+            raise NotSent("nobody")
+        receipts = [] if len(limits) == 1 else [receipt(len(limits))]  # the first round replays what is visible
+        return [*receipts, LaneReport("job", 0, 7), CarryOver(reached={"0": len(limits)})]
+
+    spec = AssemblySpec(Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=TxnEventLines())
+    parts = [OffsetRanges({("topic", 0): (0, 10)}, 1.0, {})]
+    task = replace(TASK, seconds=40.0)
+    with pytest.raises(NotSent):
+        run_rounds(run_round, task, spec, PlannedRanges(parts, Counter()), collected.extend)
+    assert [(made.label, made.recycled) for made in of_kind(collected, Receipt)] == [("l2", True), ("l3", True)]
+    assert len(of_kind(collected, LaneReport)) == 3
+    assert limits == [40.0, 40.0, OPTIONS.batch_deadline, OPTIONS.batch_deadline]
+
+
+def receipt(number: int) -> Receipt:
+    return Receipt(f"l{number}", None, "job", 0, 7, (), (), 1, 1, 0, recycled=False)
 
 
 def test_a_lane_that_has_read_its_offsets_is_not_in_the_next_round() -> None:

@@ -12,11 +12,15 @@ import pytest
 from pyspark import cloudpickle
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import Fenced, LoadFailed, NotSent, OptionError, StarRocksSinkError
 from starrocks_txn_sink.sink import failures, lifecycle, session as sessions, sink as sink_module
-from starrocks_txn_sink.sink.lifecycle import BatchOrigin
+from starrocks_txn_sink.sink.events_writer import Collect
+from starrocks_txn_sink.sink.lifecycle import BatchOrigin, BatchReceipts
 from starrocks_txn_sink.sink.session import Session, job_of_frame
 from starrocks_txn_sink.sink.typed.terms import TableTerms
+from starrocks_txn_sink.telemetry import Event, ignore_event
+from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import LaneTask
 from tests.support.manual_clock import ManualClock
 
@@ -115,7 +119,7 @@ def test_all_tries_at_a_micro_batch_know_the_tokens_of_the_run(monkeypatch: pyte
     sink._served.add("job")
     sink._sessions["job"] = Session("checkpoint", "job", "epoch", "key", token="mine")
     with pytest.raises(Fenced):
-        sink._commit_or_wait(frame, BatchOrigin(7, "job", "key", "checkpoint", True))
+        sink._commit_or_wait(frame, BatchOrigin(7, "job", "key", "checkpoint", True), BatchReceipts(ignore_event))
     assert seen == [{"mine"}, {"mine", "try 1"}, {"mine", "try 1", "try 2"}]
 
 
@@ -148,9 +152,43 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(sink_module.RowsWriter, "_run_unsorted", run_unsorted)
     monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
     sink._served.add("job")
-    sink._commit_or_wait(frame, BatchOrigin(7, "job", "checkpoint", "key", True))
+    sink._commit_or_wait(frame, BatchOrigin(7, "job", "checkpoint", "key", True), BatchReceipts(ignore_event))
     assert given[0] == (600.0, 600.0)
     assert [
         opened == lanes == pytest.approx(500.0 - 100.0 * tries, abs=20)
         for tries, (opened, lanes) in enumerate(given[1:])
     ] == [True] * 3
+
+
+def test_what_a_failed_micro_batch_has_written_is_counted_and_renews_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds of a micro-batch are visible one by one; an outage may come after a round as late as it likes."""
+    clock, events, tries = ManualClock(), list[Event](), list[float]()
+    sink = StarRocksSink(replace(OPTIONS, job="job", batch_deadline=600.0), listener=events.append)
+    session = Session("key", "job", "epoch", "checkpoint")
+    frame: Any = SimpleNamespace(sparkSession=None)
+
+    def write(_writer: object, _frame: object, _task: object, _listen: object, collect: Collect) -> None:
+        tries.append(clock.monotonic())
+        clock.sleep(500.0)
+        if len(tries) < 4:
+            collect([Receipt(f"l{len(tries)}", None, "job", 0, 7, (), (), 1, 1, 0, True), LaneReport("job", 0, 7)])
+        clock.sleep(500.0)
+        raise NotSent("nobody")
+
+    monkeypatch.setattr(sessions, "open_session", lambda *_, **__: session)
+    monkeypatch.setattr(sessions, "clean_up", lambda *_, **__: None)
+    monkeypatch.setattr(sink_module, "SystemClock", lambda: clock)
+    monkeypatch.setattr(failures, "SystemClock", lambda: clock)
+    monkeypatch.setattr(lifecycle, "is_stopped", lambda _: False)
+    monkeypatch.setattr(StarRocksSink, "_advise", lambda *_: None)
+    monkeypatch.setattr(sink_module.RowsWriter, "write", write)
+    monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
+    origin = BatchOrigin(7, "job", "checkpoint", "key", True)
+    sink._served.add("job")
+    with pytest.raises(NotSent), sink._events.follow_batch(frame, origin) as receipts:
+        sink._commit_or_wait(frame, origin, receipts)
+    assert len(tries) == 4, "the last one wrote nothing in its 1000 seconds"
+    names = [event.name for event in events if event.name in ("lane.reported", "receipt.collected", "batch.failed")]
+    assert names == ["lane.reported", "receipt.collected"] * 3 + ["batch.failed"]
+    labels = [event.fields["receipt"].label for event in events if event.name == "receipt.collected"]
+    assert labels == ["l1", "l2", "l3"]

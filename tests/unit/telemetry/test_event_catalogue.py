@@ -171,7 +171,7 @@ def options(server: Emulator) -> SinkOptions:
 def follow(events: SinkEvents, receipts: list[Receipt], error: Exception | None = None) -> None:
     origin = BatchOrigin(1, "shop", "q", "run", streaming=True)
     with events.follow_batch(SimpleNamespace(sparkSession=None), origin) as collected:  # type: ignore[arg-type]
-        collected += receipts
+        collected.add(receipts)
         if error is not None:
             raise error
 
@@ -256,7 +256,7 @@ def test_a_day_of_events_moves_every_metric(options: SinkOptions) -> None:
     with pytest.raises(LoadFailed):
         follow(events, [], with_report(LoadFailed("no"), failed))
     place = {"job": "shop", "batch_id": 1}
-    wait_out(NotSent("no"), lambda: None, place, Deadline.after(60, clock), events.emit, lambda: False, clock)
+    wait_out(NotSent("no"), lambda: None, place, Deadline.after(60, clock).expired, events.emit, lambda: False, clock)
     Auditor(Audit("SELECT 1"), lambda *_: Answer(("a",), [(1,)], 1), clock, events.emit).take_sample()
     of_spark(record)
     lags = {"orders": SourceLag(7, 3.0)}
