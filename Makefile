@@ -48,7 +48,7 @@ test-all: setup $(VENV)/spark-classes.jsa
 
 # Spark's JVMs start twice as fast with an archive of its classes; the tests start dozens of them.
 $(VENV)/spark-classes.jsa: $(STAMP)
-	@JDK_JAVA_OPTIONS="$$($(BIN)/python -c 'from tests import jvm; print(jvm.QUICK)')" $(BIN)/python -m starrocks_txn_sink class-archive $@ >$(VENV)/spark-classes.log 2>&1 || \
+	@JDK_JAVA_OPTIONS="$$($(BIN)/python -c 'from tests import jvm; print(jvm.QUICK)')" $(BIN)/python -m tests.support.class_archive $@ >$(VENV)/spark-classes.log 2>&1 || \
 	  echo "No archive of Spark's classes, so the tests take longer: see $(VENV)/spark-classes.log"
 
 lint: setup

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.conftest import Target
-from starrocks_txn_sink import StarRocksDataSource, StarRocksSink, TableRoute, cli, lane_partitioned
+from starrocks_txn_sink import StarRocksDataSource, StarRocksSink, TableRoute, cli
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 
 pytestmark = pytest.mark.spark
@@ -160,11 +160,13 @@ def test_csv_is_read_as_it_was_meant(spark: SparkSession, target: Target, compre
     assert got == [(1, text, at, 7, "00FF"), (2, "", None, 7, None)]
 
 
-def test_the_data_source_writes_once(spark: SparkSession, bank: Target) -> None:
+def test_the_data_source_writes_a_frame(spark: SparkSession, bank: Target) -> None:
     spark.dataSource.register(StarRocksDataSource)
-    for _ in range(2):
-        lanes = lane_partitioned(transfers(spark, 50), bank.options(lanes=2))
-        lanes.write.format("starrocks_txn").mode("append").save()
+    addresses = {"load_url": bank.load_url, "query_url": bank.query_url, "database": bank.database}
+    rows = transfers(spark, 50).select("table", "row").repartition(2)
+    rewrites = ",".join(f"{seen}={reached}" for seen, reached in bank.rewrites.items())
+    writer = rows.write.format("starrocks_txn").options(**addresses, redirect_map=rewrites)
+    writer.mode("append").save()
     assert bank.sql(f"SELECT count(*), count(DISTINCT id) FROM {bank.database}.debits") == [(50, 50)]
 
 

@@ -28,8 +28,7 @@ _HOMES = {
         "TransactionAssembly",
         "run_forever",
     ),
-    "starrocks_txn_sink.sink.data_source": ("StarRocksDataSource",),
-    "starrocks_txn_sink.sink.lane_layout": ("lane_partitioned",),
+    "starrocks_txn_sink.sink.plain_frames": ("StarRocksDataSource",),
     "starrocks_txn_sink.spark_version": ("recommended_conf",),
     "starrocks_txn_sink.sources.txn_lines": ("TxnEventLines",),
 }
@@ -55,8 +54,7 @@ if TYPE_CHECKING:
         TransactionAssembly as TransactionAssembly,
         run_forever as run_forever,
     )
-    from starrocks_txn_sink.sink.data_source import StarRocksDataSource as StarRocksDataSource
-    from starrocks_txn_sink.sink.lane_layout import lane_partitioned as lane_partitioned
+    from starrocks_txn_sink.sink.plain_frames import StarRocksDataSource as StarRocksDataSource
     from starrocks_txn_sink.sources.txn_lines import TxnEventLines as TxnEventLines
     from starrocks_txn_sink.spark_version import recommended_conf as recommended_conf
     from starrocks_txn_sink.sql.audit import Audit as Audit

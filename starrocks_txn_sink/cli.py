@@ -78,12 +78,6 @@ COMMANDS = (
         error_code=2,
     ),
     Command(
-        "class-archive",
-        "starrocks_txn_sink.operations.class_archive",
-        "write a file of Spark's classes, from which a driver's JVM starts faster",
-        "spark",
-    ),
-    Command(
         "where",
         "starrocks_txn_sink.operations.where",
         "show which StarRocks transaction contains a source transaction, and since when",

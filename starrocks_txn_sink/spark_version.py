@@ -74,13 +74,8 @@ STATE_BY_TIME: Final = SparkFeature(
     (4, 0),
     "Leave order_by out, if a key's changes come in order.",
 )
-BATCH_DATA_SOURCE: Final = SparkFeature(
+DATA_SOURCE: Final = SparkFeature(
     'The data source: write.format("starrocks_txn")', (4, 0), "Use StarRocksSink(options).write(frame)."
-)
-STREAM_DATA_SOURCE: Final = SparkFeature(
-    'The data source for streams: writeStream.format("starrocks_txn")',
-    (4, 1),
-    "Use writeStream.foreachBatch(StarRocksSink(options)).",
 )
 BALANCED_READING: Final = SparkFeature(
     'Balanced reading: readStream.format("balanced_kafka")',
@@ -93,8 +88,7 @@ FEATURES: Final = (
     JSON_TEXTS,
     STATE_BY_KEY,
     STATE_BY_TIME,
-    BATCH_DATA_SOURCE,
-    STREAM_DATA_SOURCE,
+    DATA_SOURCE,
     BALANCED_READING,
 )
 
@@ -155,9 +149,7 @@ processor time of a start, for code of Spark that runs a few hundred times.
 
 
 @suggests_arguments
-def recommended_conf(
-    shuffle_partitions: int = 4, class_archive: str | os.PathLike[str] | None = None, *, preload: bool = False
-) -> dict[str, str]:
+def recommended_conf(shuffle_partitions: int = 4, *, preload: bool = False) -> dict[str, str]:
     """Recommended Spark settings, for the session's builder or spark-submit's `--conf`.
 
     docs/guides/performance.md explains each of them.
@@ -165,16 +157,11 @@ def recommended_conf(
     Args:
         shuffle_partitions: The parallelism of stateful stages: about the number of cores. A checkpoint keeps the number
             of its first start.
-        class_archive: The file that `starrocks-txn-sink class-archive` wrote on the driver's host: the JVM maps Spark's
-            classes from it. A missing file, and one of another Java or class path, changes nothing.
         preload: Python workers fork from a process that has loaded the sink's modules, instead of each loading them.
             Install the package on all executors first: Spark's Python does not start without it. Local mode has it.
 
     Returns:
         Names and values of the settings.
-
-    Raises:
-        OptionError: The folder of `class_archive` is missing, or its path has a blank or a quote.
 
     Example::
 
@@ -198,25 +185,9 @@ def recommended_conf(
         **(state if STATE_BY_KEY.works else {}),
         **({"spark.python.daemon.module": "starrocks_txn_sink.writer.daemon"} if preload else {}),
         **(sockets if SPARK >= UNIX_SOCKETS and os.name == "posix" else {}),
-        "spark.driver.extraJavaOptions": " ".join(["-Xss16m", _LATER_COMPILER, *_archive_options(class_archive)]),
+        "spark.driver.extraJavaOptions": f"-Xss16m {_LATER_COMPILER}",
         "spark.executor.extraJavaOptions": _LATER_COMPILER,
     }
-
-
-def _archive_options(file: str | os.PathLike[str] | None) -> tuple[str, ...]:
-    if file is None or not (path := check_class_archive(file)).exists():
-        return ()
-    return (f"-XX:SharedArchiveFile={path}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
-
-
-def check_class_archive(file: str | os.PathLike[str]) -> Path:
-    """The absolute path of a class archive. Raises OptionError for a path that the JVM's options cannot carry."""
-    path = Path(file).absolute()
-    if not path.parent.is_dir():
-        raise OptionError(f"The class archive is {path}, and its folder is missing.", hint="Make the folder first.")
-    if any(each.isspace() or each in "'\"" for each in str(path)):  # Spark splits the JVM's options there
-        raise OptionError(f"The class archive is {path}.", hint="Choose a path without blanks and quotes.")
-    return path
 
 
 # --- the JVM's objects ---

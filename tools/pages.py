@@ -186,8 +186,7 @@ IMPLIED: Mapping[Feature, tuple[Feature, ...]] = {
     Feature.SEVERAL_LANES: (Feature.OWN_LABELS,),
     Feature.ASSEMBLE: (Feature.JSON_TEXTS,),
     Feature.KAFKA_READER: (Feature.ASSEMBLE, Feature.JSON_TEXTS),
-    Feature.BATCH_ID: (Feature.BATCH_FRAME,),
-    Feature.PLAIN_FRAME: (Feature.BATCH_FRAME, Feature.DATA_SOURCE, Feature.PLAIN_ROWS),
+    Feature.DATA_SOURCE: (Feature.PLAIN_ROWS,),
     Feature.PARTIAL_UPDATE_UNNAMED: (Feature.PARTIAL_UPDATE,),
 }
 """Feature → all features that it implies."""

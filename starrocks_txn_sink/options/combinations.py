@@ -44,9 +44,7 @@ class Feature(Enum):
     KAFKA_READER = "lanes that read Kafka (`reader` librdkafka)", 'reader="librdkafka" is set', "reader"
     PLAIN_ROWS = "rows without positions", "the rows have no positions", ""
     BATCH_FRAME = "a batch frame", "the frame is no streaming query's", ""
-    BATCH_ID = "`batch_id` of a batch frame", "batch_id is given", "batch_id"
     DATA_SOURCE = "the data source", "rows go through the data source", ""
-    PLAIN_FRAME = "a batch frame as it is, in the data source", "the frame is written as it is", ""
     SCHEMA_PREVIEW = "a call of `schema_changes`", "changes of the tables are asked for", ""
 
     def __init__(self, title: str, phrase: str, option: str) -> None:
@@ -72,10 +70,8 @@ _OVER_SQL: Final[Mapping[Feature, tuple[str, str]]] = {
 _BISECTS: Final = "a quarantine bisects the transactions of a lane"
 _SPARK_READS: Final = "Leave reader out: Spark then reads the topic."
 _NOT_WITH_DATA_SOURCE: Final[Features] = {
-    Feature.NO_SHUFFLE: "rows are laid out before the sink can check their order",
-    Feature.SHARED_LABEL: "its tasks commit on their own",
     Feature.METRICS_PORT: "none of its processes outlives a write",
-    Feature.SCHEMA_APPLY: "its frame is created before the first write",
+    Feature.SCHEMA_APPLY: "its processes check the frame against the tables and never alter one",
 }
 _PAIRS: Final[Mapping[tuple[Feature, Feature], tuple[str, str]]] = {
     **{
@@ -106,22 +102,14 @@ _PAIRS: Final[Mapping[tuple[Feature, Feature], tuple[str, str]]] = {
         "events carry their rows as JSON",
         "Create the column `row` with to_json, or use assemble_transactions and routes.",
     ),
-    (Feature.ASSEMBLE, Feature.DATA_SOURCE): (
-        "its driver part keeps no state between micro-batches, so open source transactions would be lost",
-        "Use assemble_transactions before it, or StarRocksSink.",
-    ),
     **{
         (feature, Feature.DATA_SOURCE): (why, f"Leave {feature.option} out, or use StarRocksSink.")
         for feature, why in _NOT_WITH_DATA_SOURCE.items()
     },
-    (Feature.EXACTLY_ONCE, Feature.PLAIN_FRAME): (
-        "it has no positions, so a write that is called again writes its rows again",
-        "Leave delivery out: the call itself writes all rows once, or none. Or write lane_partitioned(frame, options) "
-        "with a batch_id.",
-    ),
-    (Feature.BATCH_ID, Feature.PLAIN_FRAME): (
-        "its rows are in no fixed order, so a number cannot distinguish it from the next one",
-        "Write lane_partitioned(frame, options) with a batch_id.",
+    (Feature.EXACTLY_ONCE, Feature.DATA_SOURCE): (
+        "its rows have no positions, so a write that is called again writes its rows again",
+        "Leave delivery out: the call itself writes all rows once, or none. Or use StarRocksSink.write(frame, "
+        "batch_id=…).",
     ),
     (Feature.KAFKA_READER, Feature.OWN_LABELS): ("the lanes load under one label", _SPARK_READS),
     (Feature.KAFKA_READER, Feature.SHUFFLE): ("Spark does not see the rows, and cannot sort them", _SPARK_READS),

@@ -31,7 +31,6 @@ class Circumstance(Enum):
     JSON_TEXTS = "JSON texts (no `routes`)"
     UNPOSITIONED = "rows without positions"
     DATA_SOURCE = "the data source"
-    PLAIN_FRAME = "a batch frame as it is, in the data source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +76,6 @@ _OPTIONS: Final[Mapping[tuple[Circumstance, ...], Mapping[str, str]]] = {
     (Circumstance.UNPOSITIONED,): {"compact": "rows without positions have no order, so all of them are sent anyway"},
     (Circumstance.DATA_SOURCE,): {
         "roll_back_on_sigterm": "the processes of a data source are Spark's own, which end without it",
-    },
-    (Circumstance.PLAIN_FRAME,): {
         "lanes": "the tasks of the frame are the lanes",
         "transactions": "the frame is written under one label",
         "shuffle": "the frame is written in any order",

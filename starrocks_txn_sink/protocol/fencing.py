@@ -15,11 +15,10 @@ two writers can double or lose rows:
 import itertools
 import random
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 
-from starrocks_txn_sink.errors import Fenced, TransportError
+from starrocks_txn_sink.errors import TransportError
 from starrocks_txn_sink.protocol import ledger, refusals
-from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps, Wait, run_of
+from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps, Wait
 from starrocks_txn_sink.protocol.ledger import Owner, Owners, Position, ReadOwners
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply
 
@@ -162,26 +161,6 @@ def _write_barrier(scope: Scope, new_token: ledger.NewToken, rng: random.Random)
         yield Wait(ledger.BACKOFF.seconds(tries, rng), "the ledger's marker being written")
 
 
-def refuse_newer(job: str, run: str, rng: random.Random) -> Steps[None]:
-    """Raise Fenced if the job's owner is a run of the driver that began after `run`.
-
-    The data source takes its job over before every write, because its driver part keeps nothing between two writes. So
-    two runs would take the job from each other in turns: the ledger keeps even that exact, and this check ends the
-    older run.
-    """
-    owners: Owners = yield from ledger.retry_until_answered(ReadOwners(job), rng)
-    if owners.driver is not None and run_of(owners.driver.epoch) > run:
-        mine, other = _began(run), _began(run_of(owners.driver.epoch))
-        raise Fenced(
-            f"The job was taken over by a run that began at {other}; this one began at {mine}, each by its own "
-            "host's clock.",
-            hint="If the other run has ended, this host's clock is behind or was set back (or the other's was ahead): "
-            "correct it, or wait until it has passed that time, and call lane_partitioned again. Else run one query "
-            "per job.",
-            **owners.driver.context,
-        )
-
-
 def refuse_successor(job: str, known: set[str], rng: random.Random) -> Steps[None]:
     """Raise Fenced if the job's owner row has a token that is not in `known`; an empty set learns the present token.
 
@@ -193,18 +172,6 @@ def refuse_successor(job: str, known: set[str], rng: random.Random) -> Steps[Non
     if known and (owners.driver is None or owners.driver.token not in known):
         raise ledger.fenced("The job", owners.driver)
     known.add(owners.driver.token if owners.driver is not None else "")
-
-
-_RANDOM_DIGITS = 6  # at the end of a run's name; before them are microseconds since 1970
-
-
-def _began(run: str) -> str:
-    """The time in a run's name, in UTC; the name itself if it has none."""
-    try:
-        seconds = int(run[:-_RANDOM_DIGITS], 16) / 1e6
-        return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-    except (ValueError, OverflowError, OSError):
-        return f"an unknown time ({run})"
 
 
 MAX_DELETED_CLAIMS = 500

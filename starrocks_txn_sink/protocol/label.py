@@ -140,10 +140,7 @@ LABEL = re.compile(r"^[-\w]{1,128}$", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class LabelPrefix:
-    """The labels of a job, of one run of its driver (`epoch`), or of one lane in that run; recovery lists them.
-
-    A run's prefix covers the labels of all its writes.
-    """
+    """The labels of a job, of one run of its driver (`epoch`), or of one lane in that run; recovery lists them."""
 
     job: str
     epoch: str | None = None
@@ -153,25 +150,20 @@ class LabelPrefix:
     def text(self) -> str:
         """Beginning of these labels. Other labels may share it (`a-` begins those of job `a-b`): `matches` decides."""
         parts = [self.job, *(part for part in (self.epoch, _lane_text(self.lane)) if part is not None)]
-        return "-".join(parts) + ("" if self.epoch is not None and self.lane is None else "-")
+        return "-".join(parts) + "-"
 
     def matches(self, label: str) -> bool:
         """Whether `label` is one of these labels; only the job may contain a hyphen."""
         parts = label.rsplit("-", 4)
         if len(parts) != 5 or parts[0] != self.job:
             return False
-        return self.epoch in (None, parts[1], run_of(parts[1])) and _lane_text(self.lane) in (None, parts[2])
+        return self.epoch in (None, parts[1]) and _lane_text(self.lane) in (None, parts[2])
 
 
 def epoch_of(label: str) -> str:
     """The driver's run that made `label`; "" for a label of another form."""
     parts = label.rsplit("-", 4)
     return parts[1] if len(parts) == 5 else ""
-
-
-def run_of(epoch: str) -> str:
-    """The driver's run of `epoch`; an epoch may also name one write of the run, after an underscore."""
-    return epoch.partition("_")[0]
 
 
 def _lane_text(lane: int | None) -> str | None:

@@ -25,8 +25,6 @@ DELETED: Final = "deleted"
 """Whether a row is a delete, in any format; absent if no row can be one. For metrics."""
 TASK: Final = "task"
 """Name of the task's thread, in the lane's first row: the only trace of a repeated stage (`writer.worker`)."""
-ROW_NUMBER: Final = "place"
-"""Row number in the data source's layout (`rows.segments.check_row_numbers`)."""
 
 # Columns of the input alone; TRANSACTION_COLUMNS make source transactions of rows.
 SEQ: Final = "seq"
@@ -37,8 +35,6 @@ TRANSACTION_COLUMNS: Final = (PARTITION, POSITION, SEQ, TRANSACTION_END)
 
 SENTINEL_POSITION: Final = -(2**63)
 """Position of the sentinel, the last row of a lane; its other columns are NULL, or name the task (`writer.worker`)."""
-ROW_NUMBER_BITS: Final = 33
-"""Bits in which Spark's `monotonically_increasing_id` counts the rows of a Spark partition."""
 
 UPSERTS: Final = ("upsert", "insert", "update", "+i", "+u", "c", "r", "u", "i", "0")
 """Values of `op` that write a row, in lower case; a row without `op` is written, too."""

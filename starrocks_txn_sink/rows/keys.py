@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -90,11 +90,6 @@ class KeyColumn:
             scale = _SCALE.search(text)
             return cls.of(name, "DECIMAL", int(scale[1]) if scale else 0)
         return cls.of(name, "BOOLEAN" if text.lower().startswith("tinyint(1)") else word, None)
-
-    @classmethod
-    def from_json(cls, key_type: str, **others: Any) -> KeyColumn:
-        """The column from its fields as JSON gives them back."""
-        return cls(key_type=KeyType(key_type), **others)
 
     def comparable(self, text: str) -> str | None:
         """The form of all texts that the server takes for the same value; None for a text outside the type's form."""

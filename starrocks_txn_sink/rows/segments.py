@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.coordinator.model import Ints, PositionSpan, RegionRows, RowIndex, Segment
 from starrocks_txn_sink.errors import InputError, Outage, SourceChanged, StarRocksSinkError, Transient
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
-from starrocks_txn_sink.protocol.label import epoch_of, run_of
+from starrocks_txn_sink.protocol.label import epoch_of
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows import columns
 
@@ -177,7 +177,7 @@ class Replay:
         )
 
     def _refuse_going_back(self, known: Position, position: int) -> None:
-        if self.epoch and run_of(epoch_of(known.label)) == self.epoch and known.batch < self.batch:
+        if self.epoch and epoch_of(known.label) == self.epoch and known.batch < self.batch:
             raise InputError(
                 f"Source partition {known.partition} went back to position {position}, after position {known.position} "
                 f"was written in micro-batch {known.batch}.",
@@ -481,23 +481,3 @@ def rows_before_sentinel(
             yield rows
     if not ended:
         raise RowsCutOff("The rows of the lane were cut off before their end.")
-
-
-def check_row_numbers(batches: Iterable[pa.RecordBatch], lane: int) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of the task that writes `lane`, without ROW_NUMBER; raises InputError for a wrong number.
-
-    The user's plan makes the lanes of the data source, and may change the frame after `lane_partitioned`: the numbers
-    show it. Rows that are missing at the end show in the sentinel, not here.
-    """
-    at = lane << columns.ROW_NUMBER_BITS
-    for batch in batches:
-        places = batch.column(columns.ROW_NUMBER)
-        found = places.to_numpy(zero_copy_only=False)
-        if places.null_count or not np.array_equal(found, np.arange(at, at + batch.num_rows, dtype=np.int64)):
-            raise InputError(
-                f"The rows of lane {lane} are not the ones, or not in the order, that lane_partitioned laid out: the "
-                "frame was filtered, limited, joined, coalesced or repartitioned after it.",
-                hint="Make lane_partitioned the last step before the write.",
-            )
-        at += batch.num_rows
-        yield batch.select([name for name in batch.schema.names if name != columns.ROW_NUMBER])

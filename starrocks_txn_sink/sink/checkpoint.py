@@ -20,7 +20,6 @@ import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -208,23 +207,12 @@ class ProofLog:
                     found.append(Proof.from_json(file.read()))
         return found
 
-    def has_own(self) -> bool:
-        """Whether there is a proof of this run; False if the files cannot be read."""
-        names: list[str] = []
-        with log_failure("proof.not_read"):
-            names = self.directory.names(VISIBLE)
-        return any(name.endswith(f"-{self.epoch}.json") for name in names)
-
     def record(self, proof: Proof) -> None:
         """Write `proof` in a thread, soon. It replaces an older proof that still waits for the thread."""
         with self._lock:
             self._next, idle = proof, not self._writing
             if idle:
                 self._writing = start_thread(self._write_waiting) is not None
-
-    def record_within(self, proof: Proof, seconds: float) -> None:
-        """Write `proof`, and wait at most `seconds` for it, because the process ends afterwards."""
-        run_with_timeout([partial(self.write, proof)], seconds)
 
     def _write_waiting(self) -> None:
         while (proof := self._take()) is not None:

@@ -1,4 +1,4 @@
-"""Batch frames as they are through the data source: no positions, no layout, any number of tasks, all or nothing.
+"""The data source: batch frames through `.write.format("starrocks_txn")`, without positions, all of it or nothing.
 
 The frame's own tasks load under one label (`coordinator.shared_label`). One process on the driver begins the label
 before the tasks start. Another process commits it when Spark has a message of every task. The write is right, because:
@@ -14,6 +14,9 @@ before the tasks start. Another process commits it when Spark has a message of e
   speculative copy, the first try can win. At its end the second try raises TaskRepeated: the write fails and is rolled
   back.
 - There is no ledger, because the rows have no positions. Only this write commits its label, and only once.
+
+Streams are refused. Spark makes a new writer in a new process to end a micro-batch, and that process knows neither the
+label nor the take-over of the first one. `StarRocksSink` writes streams.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -34,22 +37,21 @@ from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.coordinator.shared_label import LANE, LaneShare
-from starrocks_txn_sink.errors import BeginFailed, InputError, StarRocksSinkError, TooManyTransactions
+from starrocks_txn_sink.errors import BeginFailed, InputError, OptionError, StarRocksSinkError, TooManyTransactions
 from starrocks_txn_sink.options import Delivery, SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, default_phrases, refuse_conflicts
 from starrocks_txn_sink.options.without_effect import Circumstance, circumstances_of_rows
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, RetryPolicy, begin, labels, roll_back, run
 from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.rows.segments import TaskRepeated
-from starrocks_txn_sink.sink.checkpoint import Proof
 from starrocks_txn_sink.sink.lanes import LabelAttempt, LanePlan
 from starrocks_txn_sink.sink.lifecycle import receipt_events
-from starrocks_txn_sink.sink.session import UNLISTED, open_session, roll_back_until
+from starrocks_txn_sink.sink.session import open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
 from starrocks_txn_sink.sink.typed.terms import TableTerms
-from starrocks_txn_sink.spark_version import BATCH_DATA_SOURCE, require
+from starrocks_txn_sink.spark_version import DATA_SOURCE, require
 from starrocks_txn_sink.telemetry import Event, EventLogger, apply_log_settings
 from starrocks_txn_sink.writer.messages import LaneReport, Message, of_kind
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry
@@ -58,10 +60,10 @@ from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 try:
     from pyspark.sql import datasource
 except ImportError:
-    require(BATCH_DATA_SOURCE)
+    require(DATA_SOURCE)
     raise
 
-BATCH_ID = "batch_id"
+FORMAT = "starrocks_txn"
 _TABLE, _IDENTIFIER = "table", "starrocks.table.identifier"
 _TEXTS = (names.TABLE, names.ROW, names.OP, names.DATABASE)
 ABORT_SECONDS = 6.0  # Spark ends the other tasks of a failed job after up to 4 s; until then they may begin claims
@@ -70,23 +72,10 @@ _CLAIM_SECONDS = 10.0  # for the rollback of all claims; the server ends the res
 
 @dataclass(frozen=True, slots=True)
 class LaneMessage(datasource.WriterCommitMessage):
-    """A task's message to the process that ends the write: the lane's messages, after the task has read all its rows.
-
-    Lane 0 of a stream also brings the proof `before`, because the process of the take-over has ended by then.
-    """
+    """A task's message to the process that ends the write, after the task has read all its rows."""
 
     lane: int
     messages: tuple[Message, ...]
-    before: Proof | None = None
-
-
-CommitMessages = Sequence[datasource.WriterCommitMessage | None]
-
-
-def collect_messages(messages: CommitMessages) -> tuple[list[LaneMessage], list[Message]]:
-    """The messages of the tasks, and all lanes' messages in them."""
-    sent = [message for message in messages if isinstance(message, LaneMessage)]
-    return sent, [each for message in sent for each in message.messages]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +126,10 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
         Raises InputError for columns that do not fit, OptionError for options that do not.
         """
         table = _table_of(given)
+        _refuse_positions(schema, typed=table is not None)
         options = _options(given, typed=table is not None)
         rows = circumstances_of_rows(routed=table is not None, positioned=False)
-        LanePlan(1, True).warn_of_options("", options, Circumstance.DATA_SOURCE, Circumstance.PLAIN_FRAME, *rows)
+        LanePlan(1, True).warn_of_options("", options, Circumstance.DATA_SOURCE, *rows)
         job = f"{options.job or 'write'}_frame"  # a take-over of a job in the ledger must not roll this label back
         session = open_session(options, "", job, "", typed_tables=[table] if table else ())
         columns = [name for name in schema.names if name != names.OP]
@@ -166,11 +156,12 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
         """Commit the rows of all tasks, or raise the error of the task that explains the most."""
-        tasks, sent = collect_messages(messages)
+        tasks = [message for message in messages if isinstance(message, LaneMessage)]
         if len(tasks) != len(messages):
             raise InputError(f"{len(messages) - len(tasks)} of {len(messages)} tasks sent no message.")
         with RESOURCES.lease(self.task.options) as resources:
-            log_messages(self.task, self._attempt(resources).finish(sent))
+            sent = [message for task in tasks for message in task.messages]
+            _log_messages(self.task, self._attempt(resources).finish(sent))
         loaded = (task.lane for task in tasks if any(each.rows for each in of_kind(task.messages, LaneShare)))
         self._roll_back_claims(list(loaded))
 
@@ -208,7 +199,7 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
             return TaskRepeated(
                 f"Another try of Spark at its partition {lane} may have loaded rows: {failed.message}",
                 hint="The log of the executors has the error of the first try. Write the frame again; where tasks are "
-                "often repeated use StarRocksSink or lane_partitioned, and leave spark.speculation off.",
+                "often repeated use StarRocksSink.write(frame, batch_id=…), and leave spark.speculation off.",
             )
         return None
 
@@ -231,15 +222,18 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
                     return
 
 
-def is_plain(schema: T.StructType, given: Mapping[str, str]) -> bool:
-    """Whether a frame with `schema` is written as it is: it has no columns of source transactions or of a layout.
+def _refuse_positions(schema: T.StructType, *, typed: bool) -> None:
+    """Raise InputError for rows of source transactions.
 
-    If `given` names a table, single such columns are columns of the table; only the whole set counts.
+    In a typed frame single such columns are columns of the table; only the whole set counts.
     """
-    marks, layout = set(names.TRANSACTION_COLUMNS), {names.PAYLOAD, names.ROW_NUMBER}
-    if _table_of(given) is not None:
-        return not any(each.issubset(schema.names) for each in (marks, layout))
-    return (marks | layout).isdisjoint(schema.names)
+    marks = [name for name in names.TRANSACTION_COLUMNS if name in schema.names]
+    if len(marks) == len(names.TRANSACTION_COLUMNS) or (marks and not typed):
+        raise InputError(
+            f"The frame has columns of source transactions ({', '.join(marks)}), and the data source writes rows "
+            "without positions only.",
+            hint="Use StarRocksSink(options).write(frame), or drop these columns.",
+        )
 
 
 def _table_of(given: Mapping[str, str]) -> str | None:
@@ -247,24 +241,20 @@ def _table_of(given: Mapping[str, str]) -> str | None:
     return given.get(_TABLE) or given.get(_IDENTIFIER, "").partition(".")[2] or None
 
 
-def log_messages(task: LaneTask, sent: Sequence[Message]) -> None:
+def _log_messages(task: LaneTask, sent: Sequence[Message]) -> None:
     """Log receipts and warnings of a write."""
     apply_log_settings(task.logging)
     log = EventLogger("sink")
     for event in receipt_events(of_kind(sent, Receipt)):
         log(event)
-    reports = of_kind(sent, LaneReport)
-    if any(report.listed is False for report in reports):
-        log(Event("label.unlisted", {"job": task.job, "advice": UNLISTED}))
-    for event in compare_columns(task.options, named_by_rows(reports, {})) or ():
+    for event in compare_columns(task.options, named_by_rows(of_kind(sent, LaneReport), {})) or ():
         log(Event(event.name, {"job": task.job, **event.fields}))
 
 
 def _options(given: Mapping[str, str], *, typed: bool) -> SinkOptions:
-    values = SinkOptions.values_of(given, (_TABLE, BATCH_ID))
-    chosen = [Feature.BATCH_ID] if BATCH_ID in given else []
-    chosen += [Feature.EXACTLY_ONCE] if values.get("delivery") in ("exactly-once", Delivery.EXACTLY_ONCE) else []
-    refuse_conflicts(default_phrases(Feature.PLAIN_FRAME, *chosen))  # before exactly-once asks for a query_url
+    values = SinkOptions.values_of(given, (_TABLE,))
+    if values.get("delivery") in ("exactly-once", Delivery.EXACTLY_ONCE):
+        refuse_conflicts(default_phrases(Feature.EXACTLY_ONCE, Feature.DATA_SOURCE))  # before it asks for a query_url
     options = SinkOptions(**{**values, "delivery": Delivery.AT_LEAST_ONCE})
     options.check_features(Feature.DATA_SOURCE, Feature.PLAIN_ROWS, Feature.ROUTES if typed else Feature.JSON_TEXTS)
     return options
@@ -288,3 +278,38 @@ def _check_texts(schema: T.StructType, *, typed: bool) -> None:
                 f"Column {field.name} of the frame is {field.dataType.simpleString()}, not string.",
                 hint="Cast it before the write.",
             )
+
+
+class StarRocksDataSource(datasource.DataSource):
+    """The data source `starrocks_txn`: appends batch frames as they are.
+
+    Register it once a session. A frame has typed columns of the table that the option `table` names, or the columns
+    `table` and `row`. All of it becomes visible at once, or nothing. Never overwrites.
+
+    Args:
+        options: The writer's options: those of `SinkOptions`, as text, and `table`.
+
+    Example::
+
+        spark.dataSource.register(StarRocksDataSource)
+        frame.write.format("starrocks_txn").options(**addresses).option("table", "orders").mode("append").save()
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def writer(self, schema: T.StructType, overwrite: bool) -> PlainFrameWriter:
+        """For `.write`: begin the label of the frame, before the tasks start."""
+        if overwrite:
+            raise OptionError("The sink appends changes to tables; it never empties one.", hint='Use .mode("append").')
+        given = {name.lower(): text for name, text in self.options.items() if name.lower() != "path"}
+        return PlainFrameWriter.begin(schema, given)
+
+    def streamWriter(self, schema: T.StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802 - Spark's name
+        """For `.writeStream`: raises OptionError."""
+        raise OptionError(
+            "The data source writes batch frames only, because Spark commits a micro-batch of a Python data source in "
+            "a process that knows nothing of the one that began it.",
+            hint="Use writeStream.foreachBatch(StarRocksSink(options)), which writes each micro-batch exactly once.",
+        )

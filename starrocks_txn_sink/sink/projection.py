@@ -326,9 +326,12 @@ def in_arrival_order(rows: DataFrame, ends: DataFrame) -> DataFrame:
     return rows.union(ends).coalesce(1)
 
 
+_ROW_BITS = 33  # in which `monotonically_increasing_id` counts the rows of a Spark partition
+
+
 def task_name() -> Column:
     """The name of the task's thread, in the first row of each Spark partition; NULL in other rows."""
-    first = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << names.ROW_NUMBER_BITS) - 1)) == 0
+    first = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << _ROW_BITS) - 1)) == 0
     return F.when(first, F.java_method(F.lit("java.lang.Thread"), F.lit("currentThread")))
 
 

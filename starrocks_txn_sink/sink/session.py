@@ -24,9 +24,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-import orjson
-
-from starrocks_txn_sink.assembler.rules.directory import StateDirectory
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import LedgerBehind, OptionError, QueryRefused, StarRocksSinkError
@@ -35,8 +32,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import dead_letters, fencing, ledger
 from starrocks_txn_sink.protocol.label import LabelPrefix, Result, Steps, run
 from starrocks_txn_sink.rows.segments import Skip
-from starrocks_txn_sink.sink.checkpoint import Proof, ProofLog, log_failure
-from starrocks_txn_sink.sink.lifecycle import run_with_timeout
+from starrocks_txn_sink.sink.checkpoint import Proof, ProofLog
 from starrocks_txn_sink.sink.typed.tables import Tables
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.failures import LOGIN_OR_DATABASE
@@ -240,24 +236,22 @@ def open_session(
     checkpoint: str,
     clock: Clock | None = None,
     typed_tables: Sequence[str] = (),
-    run_epoch: str | None = None,
     resumption: Resumption = FROM_THE_BEGINNING,
     seconds: float | None = None,
     tokens: set[str] | None = None,
 ) -> Session:
     """Check the server, read the columns of `typed_tables` and, for exactly-once, create the ledger and take over.
 
-    With `run_epoch` the session is one write of a data source, whose processes do not last. Such a run is as old as its
-    epoch, and never takes the job from a run that began later. `resumption` is the place where a streaming query goes
-    on. The call takes at most `seconds`, or `batch_deadline`. `tokens` are for further tries at one write: the job is
-    not taken from an owner with another token (`fencing.refuse_successor`), and the call adds those that it writes.
+    `resumption` is the place where a streaming query goes on. The call takes at most `seconds`, or `batch_deadline`.
+    `tokens` are for further tries at one write: the job is not taken from an owner with another token
+    (`fencing.refuse_successor`), and the call adds those that it writes.
 
     Raises LedgerBehind when the ledger knows less than the query's checkpoint, Fenced when a newer run took over
     meanwhile, OptionError for a server that is too old, QueryRefused without the privileges, DeadlineExceeded when the
     server does not answer.
     """
     clock = clock or SystemClock()
-    session = Session(key, job, new_epoch(run_epoch), checkpoint)
+    session = Session(key, job, new_epoch(), checkpoint)
     if options.query_url is None:
         return session
     deadline = Deadline.after(options.batch_deadline if seconds is None else seconds, clock)
@@ -271,7 +265,7 @@ def open_session(
                 ddl = partial(dead_letters.create_table, options.database)
                 connection.create_table(ddl, options.ledger_replication, deadline)
         if options.exactly_once:
-            _take_over(session, options, connection, deadline, run_epoch, resumption, tokens)
+            _take_over(session, options, connection, deadline, resumption, tokens)
     return session
 
 
@@ -280,7 +274,6 @@ def _take_over(
     options: SinkOptions,
     connection: LeaderConnection,
     deadline: Deadline,
-    run_epoch: str | None,
     resumption: Resumption,
     tokens: set[str] | None,
 ) -> None:
@@ -295,8 +288,6 @@ def _take_over(
     resuming = resume(resumption, session.job, session.checkpoint, steps, rng)
     with contextlib.closing(HttpTransport(options)) as transport:
         with contextlib.nullcontext() if options.ledger_create else advising(_CREATE_IS_OFF):
-            if run_epoch is not None:
-                run(fencing.refuse_newer(session.job, run_epoch, rng), transport, deadline.clock, deadline, kept)
             if tokens is not None:
                 run(fencing.refuse_successor(session.job, tokens, rng), transport, deadline.clock, deadline, kept)
             resumed = run(resuming, transport, deadline.clock, deadline, kept)
@@ -388,50 +379,6 @@ def _roll_back_open(options: SinkOptions, labels: LabelPrefix, seconds: float) -
         run_once(options, fencing.roll_back_unfinished(options.database, labels, random.Random()), seconds)
 
 
-def new_epoch(run_epoch: str | None = None) -> str:
-    """A unique name of a driver's run: microseconds since 1970 in hexadecimal and random bits.
-
-    With `run_epoch` it names one write of that run. `refuse_newer` compares runs by their start, so two frames from the
-    same second must differ: hence microseconds.
-    """
-    if run_epoch is not None:
-        return f"{run_epoch}_{secrets.token_hex(4)}"
+def new_epoch() -> str:
+    """A unique name of a driver's run: microseconds since 1970 in hexadecimal and random bits."""
     return f"{microseconds():x}{secrets.token_hex(3)}"
-
-
-@dataclass(frozen=True, slots=True)
-class SeenQuery:
-    """A streaming query as the files of its checkpoint show it: its id, the running micro-batch, proofs.
-
-    `begins`: there is no proof of this run yet. `in_batch`: a micro-batch is running.
-    """
-
-    query: str
-    resumption: Resumption
-    begins: bool
-    in_batch: bool = True
-
-
-def see_query(checkpoint: StateDirectory, proofs: ProofLog, seconds: float = 10.0) -> SeenQuery | None:
-    """The query of `checkpoint`, for a process that cannot ask Spark; None if its files cannot be read.
-
-    Spark writes the offsets of a micro-batch before the micro-batch runs, so the highest number in `offsets` runs now.
-    If `commits` has that number, too, the query has a continuous trigger and no micro-batches.
-    """
-    found: list[SeenQuery] = []
-
-    def look() -> None:
-        with log_failure("proof.not_read"):
-            begun, ended = (_numbers(checkpoint, folder) for folder in ("offsets", "commits"))
-            with checkpoint.open("metadata") as file:
-                query = str(orjson.loads(file.read())["id"])
-            batch = max(begun, default=0)
-            resumption = Resumption(batch, proofs.read(seconds) if batch else ())
-            found.append(SeenQuery(query, resumption, not proofs.has_own(), batch in begun - ended))
-
-    run_with_timeout([look], seconds)
-    return found[0] if found else None
-
-
-def _numbers(checkpoint: StateDirectory, folder: str) -> set[int]:
-    return {int(name) for name in checkpoint.names(folder) if name.isdigit()}

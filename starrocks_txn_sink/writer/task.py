@@ -27,7 +27,7 @@ from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.options import Compression, SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.load_properties import RENAMING
-from starrocks_txn_sink.protocol.label import Backoff, RetryPolicy, Steps, labels, run, run_of
+from starrocks_txn_sink.protocol.label import Backoff, RetryPolicy, Steps, labels, run
 from starrocks_txn_sink.protocol.ledger import Position, fresh_tokens
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder, RowCheck
 from starrocks_txn_sink.rows.body import UniqueRows
@@ -327,7 +327,7 @@ class LaneTry:
         if not task.marked:
             yield from self._unpositioned_segments(batches, positions)
             return
-        epoch = run_of(task.epoch) if task.streaming else ""
+        epoch = task.epoch if task.streaming else ""
         skips = dict(task.ownership.skips) if task.ownership is not None else {}
         replay = Replay(positions, task.options.check_replays, epoch, task.batch_id, skips)
         self.metrics.attach_replay(replay)

@@ -34,11 +34,8 @@ from tests.spark.test_spark_versions import (
     orders,
     test_a_batch_frame_of_events,
     test_a_batch_frame_of_ready_rows,
-    test_the_data_source_writes_a_batch_frame,
-    test_the_data_source_writes_a_stream,
-    test_the_data_source_writes_frames_as_they_are,
+    test_the_data_source_writes_batch_frames,
     test_typed_rows,
-    unchecked,
 )
 from tests.support.debezium_feed import KAFKA, change, marker, postgres
 from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of
@@ -48,13 +45,10 @@ __all__ = [
     "orders",
     "test_a_batch_frame_of_events",
     "test_a_batch_frame_of_ready_rows",
-    "test_the_data_source_writes_a_batch_frame",
-    "test_the_data_source_writes_a_stream",
-    "test_the_data_source_writes_frames_as_they_are",
+    "test_the_data_source_writes_batch_frames",
     "test_the_documents_example",
     "test_the_tables_equal_the_source",
     "test_typed_rows",
-    "unchecked",
 ]
 
 pytestmark = pytest.mark.spark

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from starrocks_txn_sink import SinkOptions, StarRocksDataSource, StarRocksSink, lane_partitioned
+from starrocks_txn_sink import SinkOptions, StarRocksSink
 from tests.crash.workload import SCHEMA
 
 _LOG4J = """\
@@ -40,8 +40,7 @@ def main(folder: Path, master: str) -> int:
 def run_query(spark: SparkSession, task: dict[str, Any]) -> dict[str, Any]:
     """Run one query until its source is read; `options` are SinkOptions. The answer has receipts, or an error.
 
-    A micro-batch has `files` files, one if it is not given. With `data_source` the query writes through the data
-    source, which tells no receipts.
+    A micro-batch has `files` files, one if it is not given.
     """
     receipts: list[dict[str, Any]] = []
 
@@ -54,12 +53,7 @@ def run_query(spark: SparkSession, task: dict[str, Any]) -> dict[str, Any]:
 
     options = SinkOptions(**task["options"])
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", task.get("files", 1)).json(task["source"])
-    if task.get("data_source"):
-        spark.dataSource.register(StarRocksDataSource)
-        spark.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
-        writer = lane_partitioned(rows, options).writeStream.format("starrocks_txn")
-    else:
-        writer = rows.writeStream.foreachBatch(StarRocksSink(options, listener=listen))
+    writer = rows.writeStream.foreachBatch(StarRocksSink(options, listener=listen))
     writer = writer.option("checkpointLocation", task["checkpoint"])
     try:
         writer.trigger(availableNow=True).start().awaitTermination()

@@ -13,15 +13,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import recommended_conf
-from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.writer.daemon import prefer_installed_pyspark
+from tests.jvm import SILENT
 
 _SESSION = """
 import sys
 from pyspark.sql import SparkSession
 from starrocks_txn_sink import recommended_conf
-conf = recommended_conf(class_archive=sys.argv[1])
-conf["spark.driver.extraJavaOptions"] += " -Xlog:class+load=info:file=" + sys.argv[2]
+conf = recommended_conf()
+conf["spark.driver.extraJavaOptions"] += f" -Xlog:class+load=info:file={sys.argv[2]} {sys.argv[1]}"
 conf |= {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 spark = SparkSession.builder.master("local[1]").config(map=conf).getOrCreate()
 assert spark.range(3).count() == 3
@@ -33,15 +33,16 @@ jvm.proc.wait(120)
 """
 
 
+ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
 MAPPED = "shared objects file (top)"  # the archive on top of the JDK's own
 
 
-def session(archive: Path, classes: Path) -> str:
-    """Run a session with `archive`; the log of its classes."""
+def session(java_options: str, classes: Path) -> str:
+    """Run a session with `java_options` of the driver; the log of its classes."""
     done = subprocess.run(
-        [sys.executable, "-c", _SESSION, str(archive), str(classes)],
-        env=ENVIRONMENT | {"SPARK_LOCAL_DIRS": str(archive.parent)},
+        [sys.executable, "-c", _SESSION, java_options, str(classes)],
+        env=ENVIRONMENT | {"SPARK_LOCAL_DIRS": str(classes.parent)},
         capture_output=True,
         text=True,
         timeout=240,
@@ -56,14 +57,6 @@ def test_the_jvm_knows_the_options(name: str) -> None:
     options = recommended_conf()[name].replace("-XX:+IgnoreUnrecognizedVMOptions", "").split()
     done = subprocess.run(["java", *options, "-version"], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-
-
-def test_an_archive_has_a_folder_and_a_path_that_spark_does_not_split(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="folder is missing"):
-        recommended_conf(class_archive=tmp_path / "none" / "spark.jsa")
-    (tmp_path / "a b").mkdir()
-    with pytest.raises(OptionError, match="without blanks"):
-        recommended_conf(class_archive=tmp_path / "a b" / "spark.jsa")
 
 
 @pytest.mark.spark
@@ -98,11 +91,11 @@ def test_only_the_zip_of_the_installed_pyspark_leaves_the_path(
 @pytest.mark.spark
 @pytest.mark.deep
 @pytest.mark.timeout(600)
-def test_a_driver_maps_the_archive_that_the_command_wrote(tmp_path: Path) -> None:
+def test_a_driver_maps_an_archive_that_another_one_wrote(tmp_path: Path) -> None:
     archive = tmp_path / "spark.jsa"
-    assert MAPPED not in session(archive, tmp_path / "first.log")
-    command = [sys.executable, "-m", "starrocks_txn_sink", "class-archive", str(archive)]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False)
-    assert (done.returncode, str(archive) in done.stdout) == (0, True), done.stderr[-2000:]
-    assert [each.name for each in tmp_path.glob("*.jsa*")] == ["spark.jsa"]
-    assert session(archive, tmp_path / "second.log").count(MAPPED) > 5000
+    assert MAPPED not in session(f"-XX:SharedArchiveFile={archive} {SILENT}", tmp_path / "first.log")
+    command = [sys.executable, "-m", "tests.support.class_archive", str(archive)]
+    done = subprocess.run(command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [file.name for file in tmp_path.glob("*.jsa*")] == ["spark.jsa"]
+    assert session(f"-XX:SharedArchiveFile={archive} {SILENT}", tmp_path / "second.log").count(MAPPED) > 5000

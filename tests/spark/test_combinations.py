@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
-from dataclasses import replace
 from functools import partial
 from itertools import combinations, permutations
 from typing import Any
@@ -16,9 +14,7 @@ from pyspark.sql import SparkSession, types as T
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.combinations import CONFLICTS, Conflict, Feature, always_sorted
-from starrocks_txn_sink.rows.columns import PAYLOAD
-from starrocks_txn_sink.sink import data_source, plain_frames, sink
-from starrocks_txn_sink.sink.lane_layout import LaneTerms, lane_partitioned
+from starrocks_txn_sink.sink import plain_frames, sink
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.typed.tables import Tables
 from starrocks_txn_sink.sink.typed.terms import TableTerms
@@ -39,7 +35,6 @@ OPTIONS: dict[Feature, dict[str, Any]] = {
     Feature.RECEIPTS_LOG: {"receipts_log": True},
     Feature.METRICS_PORT: {"metrics_port": 0},
     Feature.BATCH_FRAME: {"job": "frames"},
-    Feature.BATCH_ID: {"job": "frames"},
 }
 PROPERTIES = {
     Feature.CSV: {"format": "csv"},
@@ -54,8 +49,6 @@ ROUTES = (TableRoute("orders", ["id", "amount"]),)
 NEEDS_ROUTES = {Feature.ROUTES, Feature.CSV, Feature.PARTIAL_UPDATE_UNNAMED}
 EVENTS = {Feature.ASSEMBLE, Feature.KAFKA_READER}
 TEXTS = {Feature.JSON_TEXTS, *EVENTS}
-FRAMES = {Feature.BATCH_FRAME, Feature.BATCH_ID}
-SOURCES = {Feature.DATA_SOURCE, Feature.PLAIN_FRAME}
 
 Pair = tuple[Feature, Feature]
 
@@ -118,43 +111,28 @@ class Silent:
 
 
 def through_the_data_source(pair: Pair) -> None:
-    """Both of its ways in: laying a frame out, and making a writer for it."""
-    asked = options(pair)
-    assert "assemble" not in inspect.signature(lane_partitioned).parameters
-    if EVENTS.intersection(pair):
-        asked.check_features(Feature.ASSEMBLE, Feature.DATA_SOURCE)
-    with pytest.raises(Reached):
-        lane_partitioned(Untouched(), asked, routes=routes(pair))  # type: ignore[arg-type]
-    terms = LaneTerms.of(TableTerms(asked, {}), marked=True, epoch="e1", logging=None)
-    arrived = LaneTerms.within(T.StructType().add(PAYLOAD, "string", metadata=terms.metadata))
-    assert arrived.sink_options({"roll_back_on_sigterm": "false"}) == replace(asked, lanes=asked.lane_count)
-
-
-def as_it_is(pair: Pair) -> None:
     """The way of a batch frame into the data source, up to the first look at the server; its options are texts."""
     given, properties = asked_for(pair)
     texts = {name: str(value).lower() for name, value in given.items() if value is not None}
     texts |= {f"sink.properties.{name}": value for name, value in properties.items()}
     schema = T.StructType().add("table", "string").add("row", "string")
-    if Feature.BATCH_ID in pair:
-        texts["batch_id"] = "1"
     if routes(pair):
         texts["table"], schema = "orders", T.StructType().add("id", "long").add("amount", "long")
-    writer = partial(data_source.StarRocksDataSource(texts).writer, schema, overwrite=False)
+    writer = partial(plain_frames.StarRocksDataSource(texts).writer, schema, overwrite=False)
     with mock.patch.object(plain_frames, "open_session", side_effect=Reached), pytest.raises(Reached):
         writer()
 
 
 def go_in(pair: Pair) -> None:
-    if SOURCES.intersection(pair):
-        (as_it_is if Feature.PLAIN_FRAME in pair and not EVENTS.intersection(pair) else through_the_data_source)(pair)
+    if Feature.DATA_SOURCE in pair:
+        through_the_data_source(pair)
         return
     lines = TxnEventLines(reader="librdkafka") if Feature.KAFKA_READER in pair else None
     assemble = TransactionAssembly(lines=lines) if EVENTS.intersection(pair) else None
     made = StarRocksSink(options(pair), routes=routes(pair), assemble=assemble, metrics=Silent())
-    if FRAMES.intersection(pair):
+    if Feature.BATCH_FRAME in pair:
         with pytest.raises(Reached):
-            made.write(Untouched(), batch_id=1 if Feature.BATCH_ID in pair else None)  # type: ignore[arg-type]
+            made.write(Untouched(), batch_id=1)  # type: ignore[arg-type]
     if Feature.SCHEMA_PREVIEW in pair:
         with mock.patch.object(sink, "read_planned_changes", side_effect=Reached), pytest.raises(Reached):
             made.schema_changes(Untouched())  # type: ignore[arg-type]
@@ -175,20 +153,6 @@ def test_a_pair_is_refused_with_its_reason_or_taken(pair: Pair) -> None:
     with pytest.raises(InputError if found.one is Feature.PLAIN_ROWS else OptionError) as caught:
         go_in(pair)
     says(caught.value, found)
-
-
-def test_what_the_data_source_refuses_it_refuses_at_both_ways_in() -> None:
-    for pair in (
-        each for each in ELSEWHERE if Feature.DATA_SOURCE in each and find_conflict_between(*each) is not None
-    ):
-        if IMPLIED.keys() & set(pair):
-            continue
-        asked = options(pair)
-        with pytest.raises(OptionError):
-            lane_partitioned(Untouched(), asked, routes=routes(pair))  # type: ignore[arg-type]
-        terms = LaneTerms.of(TableTerms(asked, {}), marked=True, epoch="e1", logging=None)
-        with pytest.raises(OptionError):
-            terms.sink_options({})
 
 
 @pytest.mark.spark

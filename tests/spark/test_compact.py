@@ -12,14 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from starrocks_emulator.settings import RowOrder
-from starrocks_txn_sink import (
-    StarRocksDataSource,
-    StarRocksSink,
-    TableRoute,
-    TransactionAssembly,
-    assemble_transactions,
-    lane_partitioned,
-)
+from starrocks_txn_sink import StarRocksSink, TableRoute, TransactionAssembly, assemble_transactions
 from starrocks_txn_sink.errors import RowsRejected, SourceChanged
 from starrocks_txn_sink.rows.columns import TRANSACTION_COLUMNS
 from starrocks_txn_sink.sources import parse_txn_events
@@ -212,7 +205,7 @@ SMALL_LOADS = {"chunk_bytes": 400, "load_bytes": 1, "buffer_bytes": 2000, "retry
     "way",
     [
         *("ready", "lines", "csv"),
-        *(pytest.param(way, marks=pytest.mark.deep) for way in ("data source", "events", "stage", "typed")),
+        *(pytest.param(way, marks=pytest.mark.deep) for way in ("events", "stage", "typed")),
     ],
 )
 def test_each_way_in_sends_one_row_per_key(shop: Shop, way: str, limits: dict[str, int]) -> None:
@@ -233,9 +226,6 @@ def write(shop: Shop, way: str, rows: list[Row], changes: dict[str, Any]) -> Non
     match way:
         case "ready":
             StarRocksSink(options).write(frame)
-        case "data source":
-            shop.spark.dataSource.register(StarRocksDataSource)
-            lane_partitioned(frame, options).write.format("starrocks_txn").mode("append").save()
         case "lines":
             StarRocksSink(options, assemble=TransactionAssembly(lines=IN_JSON)).write(lines)
         case "events":

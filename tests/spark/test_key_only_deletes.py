@@ -10,13 +10,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from starrocks_emulator.server import Emulator
-from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly, lane_partitioned
+from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly
 from starrocks_txn_sink.assembler.debezium import assemble_debezium
 from starrocks_txn_sink.changelog import to_changelog
 from starrocks_txn_sink.errors import RowsRejected
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.rows.columns import KEY_DELETES
-from starrocks_txn_sink.sink.data_source import StarRocksDataSource
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.debezium import parse_debezium, parse_debezium_transactions
@@ -81,15 +80,6 @@ def test_ready_rows_of_which_only_the_last_is_sent(spark: SparkSession, server: 
     assert left(server) == [(3,)]
 
 
-@pytest.mark.deep
-def test_the_data_source(spark: SparkSession, server: Emulator) -> None:
-    asked = options(server)
-    spark.dataSource.register(StarRocksDataSource)
-    frame = lane_partitioned(ready(spark), asked)
-    frame.write.format("starrocks_txn").mode("append").save()
-    assert left(server) == [(3,)]
-
-
 def test_lanes_that_assemble(spark: SparkSession, server: Emulator) -> None:
     frame = ready(spark)
     data = frame.select(
@@ -131,12 +121,9 @@ def test_without_sql_they_are_said_before_the_first_load(
     assert said(events)[2:] == ["deletes.unfilled", "receipt.collected", "receipt.collected"]
     StarRocksSink(options(server), listener=events.append).write(keyed)
     assert said(events)[5:] == ["receipt.collected"]
-    caplog.clear()
-    lane_partitioned(keyed, blind)
-    lane_partitioned(ready(spark), blind)
-    (line,) = [record for record in caplog.records if "deletes.unfilled" in record.getMessage()]
-    assert line.levelname == "WARNING"
-    assert line.getMessage().endswith("give deletes their whole row.'")
+    lines = [record for record in caplog.records if "deletes.unfilled" in record.getMessage()]
+    assert {line.levelname for line in lines} == {"WARNING"}
+    assert all(line.getMessage().endswith("give deletes their whole row.'") for line in lines)
 
 
 @pytest.mark.deep

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,9 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from starrocks_txn_sink import StarRocksSink, TransactionAssembly
-from starrocks_txn_sink.spark_version import SPARK, STREAM_DATA_SOURCE
+from starrocks_txn_sink.spark_version import SPARK
 from tests.support.assembling_shop import IN_JSON, AssemblingShop, script
 from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of
-from tests.support.spark_conf import unchecked
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -229,53 +227,19 @@ def ticks(spark: SparkSession) -> DataFrame:
     )
 
 
-def through_the_sink(shop: Shop) -> Any:
-    return ticks(shop.spark).writeStream.foreachBatch(StarRocksSink(shop.options()))
-
-
-def through_the_data_source(shop: Shop) -> Any:
-    from starrocks_txn_sink import StarRocksDataSource, lane_partitioned
-
-    shop.spark.dataSource.register(StarRocksDataSource)
-    return lane_partitioned(ticks(shop.spark), shop.options()).writeStream.format("starrocks_txn")
-
-
-DATA_SOURCE = pytest.mark.skipif(not STREAM_DATA_SOURCE.works, reason="this Spark has no such data source")
 REAL_TIME = pytest.mark.skipif(SPARK < (4, 1), reason="this Spark has no real-time mode")
-ONLY_MICRO_BATCHES = "OptionError: The query has a continuous trigger, so it has no micro-batches"
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize(
-    ("way", "trigger", "said"),
+    ("trigger", "said"),
     [
-        (through_the_sink, {"continuous": "1 second"}, "'foreachBatch' is not supported with continuous trigger"),
-        pytest.param(through_the_data_source, {"continuous": "1 second"}, ONLY_MICRO_BATCHES, marks=DATA_SOURCE),
-        pytest.param(through_the_sink, {"realTime": "5 seconds"}, "not in the sink allowlist", marks=REAL_TIME),
-        pytest.param(
-            through_the_data_source,
-            {"realTime": "5 seconds"},
-            "not in the sink allowlist",
-            marks=[REAL_TIME, DATA_SOURCE],
-        ),
+        ({"continuous": "1 second"}, "'foreachBatch' is not supported with continuous trigger"),
+        pytest.param({"realTime": "5 seconds"}, "not in the sink allowlist", marks=REAL_TIME),
     ],
 )
-def test_triggers_without_micro_batches_are_refused(
-    shop: Shop, way: Callable[[Shop], Any], trigger: dict[str, str], said: str
-) -> None:
-    with unchecked(shop.spark), pytest.raises(PySparkException, match=said):
-        way(shop).option("checkpointLocation", str(shop.checkpoint())).trigger(**trigger).start().awaitTermination(60)
-    assert shop.written() == (0, 0)
-
-
-@pytest.mark.deep
-@DATA_SOURCE
-def test_a_continuous_trigger_does_not_hang_where_the_checkpoint_is_hidden(shop: Shop) -> None:
-    where = "spark.sql.streaming.checkpointLocation"
-    shop.spark.conf.set(where, str(shop.checkpoint()))
-    try:
-        with unchecked(shop.spark), pytest.raises(StreamingQueryException, match="not yet supported for continuous"):
-            through_the_data_source(shop).trigger(continuous="1 second").start().awaitTermination(60)
-    finally:
-        shop.spark.conf.unset(where)
+def test_triggers_without_micro_batches_are_refused(shop: Shop, trigger: dict[str, Any], said: str) -> None:
+    writer = ticks(shop.spark).writeStream.foreachBatch(StarRocksSink(shop.options()))
+    with pytest.raises(PySparkException, match=said):
+        writer.option("checkpointLocation", str(shop.checkpoint())).trigger(**trigger).start().awaitTermination(60)
     assert shop.written() == (0, 0)

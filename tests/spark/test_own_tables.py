@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, functions as F
 
-from starrocks_txn_sink import StarRocksSink, TransactionAssembly, TxnEventLines, lane_partitioned
+from starrocks_txn_sink import StarRocksSink, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Position, position_rows
 from tests.support.exactly_once_shop import Shop, rows_of
@@ -95,7 +95,9 @@ def streamed_lines(shop: Shop, table: str) -> None:
 
 
 def data_source(shop: Shop, table: str) -> None:
-    lane_partitioned(shop.frame(forged(table)), shop.options()).write.format("starrocks_txn").mode("append").save()
+    addresses = {"load_url": shop.server.load_url, "query_url": shop.server.query_url, "database": "shop"}
+    texts = shop.frame(forged(table)).select("table", "row")
+    texts.write.format("starrocks_txn").options(**addresses).mode("append").save()
 
 
 WAYS = (ready_rows, raw_lines)

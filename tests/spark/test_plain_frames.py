@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, functions as F, types as T
 
 from starrocks_txn_sink import StarRocksSink, TableRoute
@@ -19,7 +20,7 @@ from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.segments import TaskRepeated
 from starrocks_txn_sink.sink import plain_frames
 from starrocks_txn_sink.sink.plain_frames import PlainFrameWriter
-from tests.support.exactly_once_shop import Shop
+from tests.support.exactly_once_shop import Shop, rows_of
 from tests.support.log_records import records_of
 from tests.support.plain_frame_driver import ROWS
 
@@ -30,6 +31,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "guides" / "data-source.md"
 COMMITTED = "SELECT count(*) FROM information_schema.loads WHERE STATE = 'FINISHED' AND LABEL LIKE '%frame%'"
 PLAIN = T.StructType([T.StructField("id", T.LongType()), T.StructField("name", T.StringType())])
 
@@ -106,6 +108,14 @@ def test_every_call_writes_once_and_frames_may_be_empty(shop: Shop) -> None:
     assert shop.ask(COMMITTED) == [(3,)]
 
 
+def test_the_python_of_the_page_runs(shop: Shop) -> None:
+    shop.ask("CREATE TABLE shop.orders (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
+    (snippet,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    names = {"spark": shop.spark, "orders": shop.spark.range(7), **addresses(shop)}
+    exec(compile(snippet, PAGE.name, "exec"), names)
+    assert count(shop, "orders") == (7, 7)
+
+
 # --- what is refused, and leaves nothing behind ---
 
 
@@ -126,12 +136,33 @@ def test_columns_and_options_that_do_not_fit_are_named(shop: Shop) -> None:
     for options, words in (
         ({"tabel": "plain"}, "no option 'tabel'. Did you mean table?"),
         ({"delivery": "exactly-once"}, "a write that is called again writes its rows again"),
-        ({"batch_id": "1"}, "cannot distinguish it from the next one"),
+        ({"batch_id": "1"}, "There is no option 'batch_id'"),
         ({"mode": "overwrite"}, "it never empties one"),
     ):
         with pytest.raises(AnalysisException, match=words):
             save(shop, frame, **options)
     assert count(shop) == (0, 0)
+
+
+def test_rows_of_source_transactions_are_for_the_sink(shop: Shop) -> None:
+    rows = shop.frame(rows_of("p-0", [1, 2]))
+    with pytest.raises(AnalysisException, match=r"columns of source transactions \(source_partition, .*StarRocksSink"):
+        save(shop, rows, None)
+    with pytest.raises(AnalysisException, match=r"source transactions \(position\)"):
+        save(shop, rows.select("table", "row", "position"), None)
+    shop.ask("CREATE TABLE shop.places (id BIGINT, position BIGINT) DUPLICATE KEY(id)")
+    save(shop, rows.select(F.col("position").alias("id"), "position"), "places")  # columns of the table
+    assert (shop.written(), count(shop, "places")) == ((0, 0), (4, 2))
+
+
+@pytest.mark.parametrize("trigger", [{"availableNow": True}, {"continuous": "1 second"}], ids=["once", "continuous"])
+def test_streams_are_for_the_sink(shop: Shop, trigger: dict[str, Any]) -> None:
+    ticks = shop.spark.readStream.format("rate").load().selectExpr("value AS id", "'a' AS name")
+    writer = ticks.writeStream.format("starrocks_txn").options(**addresses(shop), table="plain")
+    writer = writer.option("checkpointLocation", str(shop.checkpoint())).trigger(**trigger)
+    with pytest.raises(StreamingQueryException, match=r"writes batch frames only.*foreachBatch\(StarRocksSink"):
+        writer.start().awaitTermination(60)
+    assert (count(shop), shop.ask("SELECT count(*) FROM information_schema.loads")) == ((0, 0), [(0,)])
 
 
 @pytest.mark.parametrize(
@@ -236,3 +267,15 @@ def test_without_the_query_port(bare_shop: Shop, caplog: pytest.LogCaptureFixtur
     assert count(bare_shop) == (10, 10)
     rows: list[Any] = bare_shop.ask("SELECT name FROM shop.plain WHERE id = 7")
     assert rows == [("7",)]
+
+
+def test_names_in_rows_that_are_no_columns_are_logged_at_the_end(
+    bare_shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    schema = T.StructType([T.StructField("table", T.StringType()), T.StructField("row", T.StringType())])
+    writer = PlainFrameWriter.begin(schema, {**addresses(bare_shop), "schema_changes": "ignore"})
+    rows = pa.RecordBatch.from_pydict({"table": ["plain"], "row": ['{"id":1,"nmae":"x"}']})
+    writer.commit([writer.write(iter([rows]))])
+    assert count(bare_shop) == (1, 1)
+    (line,) = records_of(caplog, "columns.unknown")
+    assert "table=plain count=1 unknown=nmae unnamed=name" in line.getMessage()

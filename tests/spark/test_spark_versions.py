@@ -29,14 +29,7 @@ from starrocks_txn_sink import (
 )
 from starrocks_txn_sink.errors import SparkTooOld
 from starrocks_txn_sink.sources import parse_txn_events
-from starrocks_txn_sink.spark_version import (
-    BALANCED_READING,
-    BATCH_DATA_SOURCE,
-    STATE_BY_KEY,
-    STREAM_DATA_SOURCE,
-    SparkFeature,
-)
-from tests.support import spark_conf
+from starrocks_txn_sink.spark_version import BALANCED_READING, DATA_SOURCE, STATE_BY_KEY, SparkFeature
 from tests.support.manual_clock import ManualClock
 from tests.support.spark_conf import HDFS, PROVIDER, ROCKSDB
 
@@ -193,18 +186,8 @@ def _types(ddl: str) -> Iterator[tuple[str, str]]:
 # --- the data source, and what needs a newer Spark ---
 
 
-@least(BATCH_DATA_SOURCE)
-def test_the_data_source_writes_a_batch_frame(orders: Orders) -> None:
-    from starrocks_txn_sink import StarRocksDataSource, lane_partitioned
-
-    orders.spark.dataSource.register(StarRocksDataSource)
-    rows = lane_partitioned(orders.rows(stream=False), orders.options(lanes=2))
-    rows.write.format("starrocks_txn").mode("append").save()
-    orders.judge()
-
-
-@least(BATCH_DATA_SOURCE)
-def test_the_data_source_writes_frames_as_they_are(orders: Orders) -> None:
+@least(DATA_SOURCE)
+def test_the_data_source_writes_batch_frames(orders: Orders) -> None:
     from starrocks_txn_sink import StarRocksDataSource
 
     orders.spark.dataSource.register(StarRocksDataSource)
@@ -215,42 +198,12 @@ def test_the_data_source_writes_frames_as_they_are(orders: Orders) -> None:
     orders.judge()
 
 
-@pytest.fixture
-def unchecked(spark: SparkSession) -> Iterator[None]:
-    with spark_conf.unchecked(spark):
-        yield
-
-
-@least(STREAM_DATA_SOURCE)
-@pytest.mark.usefixtures("unchecked")
-def test_the_data_source_writes_a_stream(orders: Orders) -> None:
-    from starrocks_txn_sink import StarRocksDataSource, lane_partitioned
-
-    orders.spark.dataSource.register(StarRocksDataSource)
-    rows = lane_partitioned(orders.rows(), orders.options(lanes=2))
-    orders.start(rows.writeStream.format("starrocks_txn"))
-    orders.judge()
-
-
-@too_old(STREAM_DATA_SOURCE)
-@least(BATCH_DATA_SOURCE)
-@pytest.mark.usefixtures("unchecked")
-def test_the_data_source_says_what_a_stream_needs(orders: Orders) -> None:
-    from starrocks_txn_sink import StarRocksDataSource, lane_partitioned
-
-    orders.spark.dataSource.register(StarRocksDataSource)
-    rows = lane_partitioned(orders.rows(), orders.options())
-    with pytest.raises(Exception, match=r"writeStream.* needs Spark 4\.1; this is 4\.0"):
-        orders.start(rows.writeStream.format("starrocks_txn"))
-
-
 @pytest.mark.parametrize(
     ("name", "module", "feature"),
     [
         pytest.param(name, module, feature, marks=too_old(feature))
         for name, module, feature in (
-            ("lane_partitioned", "starrocks_txn_sink", BATCH_DATA_SOURCE),
-            ("StarRocksDataSource", "starrocks_txn_sink", BATCH_DATA_SOURCE),
+            ("StarRocksDataSource", "starrocks_txn_sink", DATA_SOURCE),
             ("BalancedKafka", "starrocks_txn_sink.sources.kafka.reader", BALANCED_READING),
         )
     ],

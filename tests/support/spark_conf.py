@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-STREAM_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 STATE = "org.apache.spark.sql.execution.streaming.state."
 STORES = ["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"]
 ROCKSDB, HDFS = (STATE + store for store in STORES)
@@ -23,8 +22,3 @@ def changed_conf(spark: SparkSession, name: str, value: str) -> Iterator[None]:
         yield
     finally:
         spark.conf.set(name, before)
-
-
-def unchecked(spark: SparkSession) -> AbstractContextManager[None]:
-    """Streams may have operators that Spark refuses in them."""
-    return changed_conf(spark, STREAM_CHECK, "false")

@@ -176,8 +176,7 @@ class ArrowRoute:
         if complaints:
             raise InputError(
                 f"A frame as it is cannot be written into {route.table}: {', '.join(complaints)} need the JVM.",
-                hint=f'Write lane_partitioned(frame, options, routes=[TableRoute("{route.table}", columns)]), or use '
-                "StarRocksSink.",
+                hint=f'Use StarRocksSink(options, routes=[TableRoute("{route.table}", columns)]).write(frame).',
                 table=route.table,
             )
         return cls(route.table, tuple(fields))

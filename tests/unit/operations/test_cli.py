@@ -98,8 +98,8 @@ def test_a_misspelt_option_shows_the_usage_of_its_command(capsys: pytest.Capture
 
 def test_a_commands_help_keeps_the_names_in_it(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        cli.main(["class-archive", "--help"])
-    assert "Write a file of Spark's classes" in capsys.readouterr().out
+        cli.main(["where", "--help"])
+    assert "Show which StarRocks transaction" in capsys.readouterr().out
 
 
 def test_help_and_version_need_no_extra(capsys: pytest.CaptureFixture[str]) -> None:

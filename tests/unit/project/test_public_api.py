@@ -117,7 +117,7 @@ def test_a_docstring_explains_each_parameter_and_no_other(name: str) -> None:
 def test_the_calls_that_users_make_first_have_an_example() -> None:
     first = {"StarRocksSink", "SinkOptions", "assemble_transactions", "TransactionAssembly", "run_forever"}
     first |= {"kafka_options", "parse_txn_events", "parse_debezium", "assemble_debezium", "MetricsServer"}
-    first |= {"from_changelog", "to_changelog", "upsert_materializer", "to_starrocks_ops", "lane_partitioned"}
+    first |= {"from_changelog", "to_changelog", "upsert_materializer", "to_starrocks_ops", "StarRocksDataSource"}
     assert first <= EXAMPLES.keys()
 
 

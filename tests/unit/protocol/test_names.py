@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.protocol.label import LABEL, LabelPrefix, epoch_of, labels, run_of
+from starrocks_txn_sink.protocol.label import LABEL, LabelPrefix, epoch_of, labels
 
 
 def test_labels_are_valid_and_never_the_same() -> None:
@@ -33,16 +33,6 @@ def test_a_prefix_holds_its_labels_and_no_others() -> None:
         assert not prefix.matches(label)
     assert not LabelPrefix("orders").matches("orders-by-hand")
     assert epoch_of("orders-by-hand") == ""
-
-
-def test_a_runs_prefix_has_the_labels_of_its_writes() -> None:
-    label = next(labels("orders", "e1_w2", 0, 30, 4))
-    assert (epoch_of(label), run_of(epoch_of(label))) == ("e1_w2", "e1")
-    for prefix in (LabelPrefix("orders", "e1"), LabelPrefix("orders", "e1_w2"), LabelPrefix("orders", "e1_w2", 0)):
-        assert label.startswith(prefix.text)
-        assert prefix.matches(label)
-    for prefix in (LabelPrefix("orders", "e"), LabelPrefix("orders", "e1_w3"), LabelPrefix("orders", "e1_w")):
-        assert not prefix.matches(label)
 
 
 @pytest.mark.parametrize("job", ["x" * 128, "ünï", "a b"])

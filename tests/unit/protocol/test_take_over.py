@@ -17,7 +17,7 @@ from starrocks_txn_sink.coordinator.model import Chunk, PositionSpan
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner
 from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
 from starrocks_txn_sink.errors import Fenced, QueryFailed, ReplyLost, TransportError
-from starrocks_txn_sink.protocol.fencing import Scope, TakenOver, refuse_newer, take_over
+from starrocks_txn_sink.protocol.fencing import Scope, TakenOver, take_over
 from starrocks_txn_sink.protocol.label import (
     Aborted,
     Committed,
@@ -161,22 +161,6 @@ def test_labels_are_listed_only_when_the_claim_is_visible(delay: int) -> None:
     after = [line.split()[0] for line in ledger.log[listed + 1 :]]
     assert after[:2] == ["rollback", "WriteMarker"]
     assert after[-2:] == ["ReadOwners", "ReadPositions"]
-
-
-@pytest.mark.parametrize(
-    ("epoch", "said"),
-    [
-        (f"{1_700_000_300_000_000:x}abcdef_01020304", "that began at 2023-11-14 22:18:20 UTC"),
-        ("f:unreadable", "that began at an unknown time"),
-    ],
-)
-def test_a_run_that_is_refused_as_the_older_one_hears_both_times_and_of_clocks(epoch: str, said: str) -> None:
-    ledger = Ledger()
-    play(taking_over(Owner("", epoch, "cp"), "t"), ledger)
-    mine = f"{1_700_000_000_000_000:x}fedcba"
-    with pytest.raises(Fenced, match=rf"{said}.*; this one began at 2023-11-14 22:13:20 UTC.*clock is behind"):
-        play(refuse_newer("job", mine, LongestWaits()), ledger)
-    play(refuse_newer("job", "g", LongestWaits()), ledger)
 
 
 def test_every_listed_label_is_rolled_back_before_the_barrier() -> None:

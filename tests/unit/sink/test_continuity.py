@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from starrocks_txn_sink.protocol.label import run
 from starrocks_txn_sink.protocol.ledger import ACCEPTED, DRIVER, Owner, WriteMarker, fresh_tokens
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.checkpoint import VISIBLE, Proof, ProofLog
-from starrocks_txn_sink.sink.session import Resumed, Resumption, SeenQuery, Session, resume, see_query
+from starrocks_txn_sink.sink.session import Resumed, Resumption, Session, resume
 from starrocks_txn_sink.writer.messages import LaneReport
 from tests.support.memory_directory import MemoryDirectory
 from tests.support.model_ledger import ModelLedger
@@ -201,50 +200,6 @@ def test_nobody_waits_for_a_proof_and_a_newer_one_replaces_one_that_waits() -> N
 
 def wait(log: ProofLog) -> None:
     wait_until(lambda: not log._writing)
-
-
-def seen(checkpoint: MemoryDirectory, log: ProofLog) -> SeenQuery:
-    found = see_query(checkpoint, log)
-    assert found is not None
-    return found
-
-
-def test_a_query_is_seen_by_the_files_of_its_checkpoint() -> None:
-    checkpoint, proofs = MemoryDirectory(), MemoryDirectory()
-    log = ProofLog(proofs, "run")
-    assert see_query(checkpoint, log) is None
-    checkpoint.write("offsets/0", b"v1")
-    assert see_query(checkpoint, log) is None
-    checkpoint.write("metadata", b'{"id":"q"}')
-    assert seen(checkpoint, log) == SeenQuery("q", Resumption(0), begins=True)
-    for number in range(1, 11):
-        checkpoint.write(f"offsets/{number}", b"v1")
-    log.record_within(proof(9, 5, []), 10)
-    assert seen(checkpoint, log) == SeenQuery("q", Resumption(10, [proof(9, 5, [])]), begins=False)
-    assert seen(checkpoint, ProofLog(proofs, "later")).begins
-
-
-def test_a_query_without_micro_batches_is_seen_too() -> None:
-    checkpoint, log = MemoryDirectory(), ProofLog(MemoryDirectory(), "run")
-    checkpoint.write("metadata", b'{"id":"q"}')
-    assert not seen(checkpoint, log).in_batch
-    for number in range(3):
-        checkpoint.write(f"offsets/{number}", b"v1")
-        assert seen(checkpoint, log).in_batch
-        checkpoint.write(f"commits/{number}", b"v1")
-        assert not seen(checkpoint, log).in_batch
-
-
-def test_a_checkpoint_that_cannot_be_read_is_not_waited_for() -> None:
-    class Hangs(MemoryDirectory):
-        def names(self, folder: str) -> list[str]:
-            time.sleep(60)
-            return super().names(folder)
-
-    started = time.monotonic()
-    assert see_query(Hangs(), ProofLog(MemoryDirectory(), "run"), 0.1) is None
-    ProofLog(Hangs(), "run").record_within(proof(1, 1), 0.1)
-    assert time.monotonic() - started < 10
 
 
 def test_a_proof_advances_with_receipts_and_skips() -> None:

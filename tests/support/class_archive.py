@@ -1,11 +1,12 @@
-"""`starrocks-txn-sink class-archive`: a file of Spark's classes, so that a driver's JVM starts faster.
+"""`python -m tests.support.class_archive FILE`: a file of Spark's classes, so that the tests' JVMs start faster.
 
-The command runs a small stream through Python, as a job does at its start. At its exit the JVM writes the classes that
-it has loaded into the file, and other JVMs then map the file (class data sharing, JDK 13 or newer). A JVM with another
-version or class path ignores the file.
+It runs a small stream through Python, as the tests do. At its exit the JVM writes the classes that it has loaded into
+the file, and other JVMs then map the file (class data sharing, JDK 13 or newer). A JVM with another version or class
+path ignores the file.
 """
 
-import argparse
+from __future__ import annotations
+
 import os
 import sys
 import tempfile
@@ -14,36 +15,23 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
-from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.spark_version import check_class_archive, recommended_conf
+from starrocks_txn_sink import recommended_conf
+from tests.jvm import SILENT
 
 _EXIT_SECONDS = 300.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, help="the file to write, for recommended_conf(class_archive=FILE)")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Write the file. Raises OptionError for an unfit path, and where Java writes no archive."""
-    file = check_class_archive(args.file)
-    sys.stdout.write("Running a small stream, so that Java loads Spark's classes: about a minute.\n")
-    sys.stdout.flush()
+def write_archive(file: Path) -> None:
+    """Write the file; raises SystemExit where Java writes no archive."""
     unfinished = file.with_name(f"{file.name}.{os.getpid()}")  # a JVM that maps half of an archive crashes
     try:
         with tempfile.TemporaryDirectory(prefix="class-archive-") as folder:
-            _run_session(Path(folder), f"-XX:ArchiveClassesAtExit={unfinished} -Xlog:cds=off -Xlog:cds+dynamic=off")
+            _run_session(Path(folder), f"-XX:ArchiveClassesAtExit={unfinished} {SILENT}")
         if not unfinished.exists():
-            raise OptionError("Java wrote no archive.", hint="Use JDK 13 or newer, of the HotSpot kind (OpenJDK).")
+            raise SystemExit("Java wrote no archive: use JDK 13 or newer, of the HotSpot kind (OpenJDK).")
         unfinished.replace(file)
     finally:
         unfinished.unlink(missing_ok=True)
-    sys.stdout.write(
-        f"Wrote {file}, {file.stat().st_size / 1e6:.0f} MB. Build the session with\n"
-        f'  recommended_conf(class_archive="{file}")\n'
-        "and write the file again after a change of Java, Spark or the JARs on Spark's class path.\n"
-    )
-    return 0
 
 
 def _run_session(home: Path, java_options: str) -> None:
@@ -79,3 +67,7 @@ def _run_stream(spark: SparkSession, home: Path) -> None:
 
     writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(home / "checkpoint"))
     writer.trigger(availableNow=True).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    write_archive(Path(sys.argv[1]).absolute())
