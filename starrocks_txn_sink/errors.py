@@ -1,13 +1,15 @@
-"""Typed errors: one root class, and two mixins for the retry policy.
+"""All typed errors of the package: one root class, and two mixins for the retry policy.
 
 A message says what happened, where (`label`, `table`, `status`, …), and what to do. Messages never contain row values
 or secrets. Errors can be pickled, because Spark sends them from executors to the driver.
 """
 
+from __future__ import annotations
+
 import re
 import sys
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Final
 
 _UNPRINTABLE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
@@ -94,14 +96,14 @@ def _rebuild(kind: type[StarRocksSinkError], message: str, hint: str, context: d
 
 
 def error_classes(root: type[StarRocksSinkError] = StarRocksSinkError) -> Iterator[type[StarRocksSinkError]]:
-    """The error classes of all loaded modules, each before its subclasses."""
+    """The error classes of the package, each before its subclasses."""
     yield root
     for child in root.__subclasses__():
         yield from error_classes(child)
 
 
 def class_of(code: str) -> type[StarRocksSinkError]:
-    """The class of errors with `code`; StarRocksSinkError for a code that no loaded module has."""
+    """The class of errors with `code`; StarRocksSinkError for an unknown code."""
     return next((kind for kind in error_classes() if kind.code == code), StarRocksSinkError)
 
 
@@ -364,3 +366,88 @@ class TransactionTimedOut(StarRocksSinkError, Terminal):
         "maxFilesPerTrigger help only the following ones. Without shuffle=False this one is committed in pieces, each "
         "at 80 % of `timeout`. Some releases of StarRocks end a transaction after 300 s, whatever `timeout` says."
     )
+
+
+# --- tasks of Spark ---
+
+
+class RowsCutOff(StarRocksSinkError, Transient):
+    """Spark stopped the task, or its JVM died."""
+
+    code = "rows_cut_off"
+    summary = "The rows of a lane ended before their last row, and nothing was committed."
+
+
+class StageRepeated(StarRocksSinkError, Transient):
+    """The sentinel names the task (`writer.worker`): another task may own the lane."""
+
+    code = "stage_repeated"
+    summary = "Spark runs the stage of a lane again, and nothing was committed."
+
+
+class TaskRepeated(StarRocksSinkError, Outage):
+    """Rows of the lane's first try may be under the shared label, so the driver takes a new one."""
+
+    code = "task_repeated"
+    summary = "Spark runs the task of a lane again, and nothing was committed."
+
+
+class RowsAfterEnd(StarRocksSinkError):
+    """Only a lane whose rows are not sorted raises it."""
+
+    code = "rows_after_end"
+    summary = "Rows came after the last row of a lane, and nothing was committed."
+
+
+# --- open source transactions between micro-batches ---
+
+
+class StateNotRead(StarRocksSinkError, Transient):
+    """The file system fails; a missing file is another error."""
+
+    code = "state_not_read"
+    summary = "The open source transactions of earlier micro-batches could not be read."
+    hint = (
+        "Check that driver and executors may read the checkpoint's folder starrocks_txn_sink (or state_dir): access "
+        "keys, network, rights."
+    )
+
+
+class StateNotWritten(StarRocksSinkError, Transient):
+    """Spark repeats the micro-batch from the previous manifest."""
+
+    code = "state_not_written"
+    summary = "The open source transactions of a micro-batch could not be saved."
+    hint = (
+        "Check that driver and executors may write the checkpoint's folder starrocks_txn_sink (or state_dir), and that "
+        "all of them see the same one."
+    )
+
+
+# --- commands ---
+
+
+class JobLedgerMissing(StarRocksSinkError):
+    """Raised by `where` when the ledger of the job cannot be read because it does not exist."""
+
+    code = "no_ledger"
+    summary = "The database has no ledger."
+    hint = "Check --database; a job with at-least-once delivery has no ledger."
+
+
+class UnknownJob(StarRocksSinkError):
+    """Raised by `where` and `status`; the message lists the jobs."""
+
+    code = "unknown_job"
+    summary = "The ledger has no rows of the job."
+    hint = "Check --job: it is the option `job`, by default query-<id of the query>."
+
+    @classmethod
+    def among(cls, job: str, database: str, jobs: Sequence[str]) -> UnknownJob:
+        """The error for `job`; the ledger has only `jobs`."""
+        known = f"Its jobs are: {', '.join(jobs)}." if jobs else "It has no jobs."
+        return cls(f"The ledger of {database} has no rows of the job {job}. {known}")
+
+
+OF_COMMANDS: Final = (JobLedgerMissing, UnknownJob)
+"""Errors that only commands raise, so no query meets them."""

@@ -9,13 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from starrocks_txn_sink.errors import OptionError, Outage, SparkTooOld, StarRocksSinkError, Terminal, Transient
+from starrocks_txn_sink.errors import (
+    OF_COMMANDS,
+    OptionError,
+    Outage,
+    SparkTooOld,
+    StarRocksSinkError,
+    Terminal,
+    Transient,
+)
 from starrocks_txn_sink.metrics.catalogue import ERRORS, PREFIX, SPARK
-from starrocks_txn_sink.operations.ledger_reader import JobLedgerMissing, UnknownJob
 from tools.tables import table
 
 FOLDER = "docs/operations/errors"
-COMMANDS: Mapping[str, type[StarRocksSinkError]] = {each.code: each for each in (JobLedgerMissing, UnknownJob)}
+COMMANDS: Mapping[str, type[StarRocksSinkError]] = {kind.code: kind for kind in OF_COMMANDS}
 """Errors of commands, which no query meets."""
 EXPLAINED: Mapping[str, type[StarRocksSinkError]] = {**ERRORS, **COMMANDS}
 CODES = tuple(sorted([*EXPLAINED, SPARK]))

@@ -9,9 +9,7 @@ from enum import Enum
 from functools import partial
 
 from starrocks_txn_sink import errors
-from starrocks_txn_sink.assembler.rules.directory import StateNotWritten
 from starrocks_txn_sink.protocol.wire import Operation, Status
-from starrocks_txn_sink.rows.segments import RowsCutOff
 
 PREFIX = "starrocks_txn_sink_"
 
@@ -55,9 +53,9 @@ SPARK = "spark"
 ERRORS: dict[str, type[errors.StarRocksSinkError]] = {
     kind.code: kind
     for kind in errors.error_classes()
-    if kind.__module__ in (errors.__name__, RowsCutOff.__module__, StateNotWritten.__module__)
+    if kind.__module__ == errors.__name__ and kind not in errors.OF_COMMANDS
 }
-"""Every error of the sink by its code."""
+"""Every error of a query by its code."""
 
 CODES = (*sorted(ERRORS), SPARK)
 OPERATIONS = tuple(operation.value for operation in Operation)

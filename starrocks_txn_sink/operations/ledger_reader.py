@@ -1,13 +1,11 @@
-"""Queries of the sink's own tables, on the leader, for commands; and the errors for a job that does not exist."""
+"""Queries of the sink's own tables, on the leader, for commands."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
 from starrocks_txn_sink.sql.connection import LeaderConnection
 
@@ -32,25 +30,3 @@ class LedgerReader:
 
     def jobs(self) -> list[str]:
         return [str(row[0]) for row in self.rows("SELECT DISTINCT job FROM {} ORDER BY job")]
-
-
-class JobLedgerMissing(StarRocksSinkError):
-    """Raised by `where` when the ledger of the job cannot be read because it does not exist."""
-
-    code = "no_ledger"
-    summary = "The database has no ledger."
-    hint = "Check --database; a job with at-least-once delivery has no ledger."
-
-
-class UnknownJob(StarRocksSinkError):
-    """Raised by `where` and `status`; the message lists the jobs."""
-
-    code = "unknown_job"
-    summary = "The ledger has no rows of the job."
-    hint = "Check --job: it is the option `job`, by default query-<id of the query>."
-
-    @classmethod
-    def among(cls, job: str, database: str, jobs: Sequence[str]) -> UnknownJob:
-        """The error for `job`; the ledger has only `jobs`."""
-        known = f"Its jobs are: {', '.join(jobs)}." if jobs else "It has no jobs."
-        return cls(f"The ledger of {database} has no rows of the job {job}. {known}")

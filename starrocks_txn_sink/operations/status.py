@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
-from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
-from starrocks_txn_sink.operations.ledger_reader import LedgerReader, UnknownJob
+from starrocks_txn_sink.errors import OptionError, StarRocksSinkError, UnknownJob
+from starrocks_txn_sink.operations.ledger_reader import LedgerReader
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.label import LabelPrefix

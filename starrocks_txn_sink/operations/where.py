@@ -15,8 +15,8 @@ from enum import Enum
 from typing import Any
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import QueryRefused
-from starrocks_txn_sink.operations.ledger_reader import JobLedgerMissing, LedgerReader, UnknownJob
+from starrocks_txn_sink.errors import JobLedgerMissing, QueryRefused, UnknownJob
+from starrocks_txn_sink.operations.ledger_reader import LedgerReader
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, LOG_TABLE
 from starrocks_txn_sink.sql.connection import LeaderConnection

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.coordinator.model import Ints, PositionSpan, RegionRows, RowIndex, Segment
-from starrocks_txn_sink.errors import InputError, Outage, SourceChanged, StarRocksSinkError, Transient
+from starrocks_txn_sink.errors import InputError, RowsAfterEnd, RowsCutOff, SourceChanged
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol.label import epoch_of
 from starrocks_txn_sink.protocol.ledger import Position
@@ -429,34 +429,6 @@ def _torn_error(partition: str | None, position: int) -> InputError:
         f"The source transaction at position {position} of source partition {partition} has no row marked as its end.",
         hint="Give the sink whole source transactions: the output of assemble_transactions, unfiltered.",
     )
-
-
-class RowsCutOff(StarRocksSinkError, Transient):
-    """Spark stopped the task, or its JVM died."""
-
-    code = "rows_cut_off"
-    summary = "The rows of a lane ended before their last row, and nothing was committed."
-
-
-class StageRepeated(StarRocksSinkError, Transient):
-    """The sentinel names the task (`writer.worker`): another task may own the lane."""
-
-    code = "stage_repeated"
-    summary = "Spark runs the stage of a lane again, and nothing was committed."
-
-
-class TaskRepeated(StarRocksSinkError, Outage):
-    """Rows of the lane's first try may be under the shared label, so the driver takes a new one."""
-
-    code = "task_repeated"
-    summary = "Spark runs the task of a lane again, and nothing was committed."
-
-
-class RowsAfterEnd(StarRocksSinkError):
-    """Only a lane whose rows are not sorted raises it."""
-
-    code = "rows_after_end"
-    summary = "Rows came after the last row of a lane, and nothing was committed."
 
 
 def rows_before_sentinel(

@@ -28,9 +28,9 @@ import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame
 
-from starrocks_txn_sink.assembler.rules.directory import FileDirectory, StateDirectory, StateNotRead, StateNotWritten
+from starrocks_txn_sink.assembler.rules.directory import FileDirectory, StateDirectory
 from starrocks_txn_sink.coordinator.model import Receipt
-from starrocks_txn_sink.errors import StarRocksSinkError
+from starrocks_txn_sink.errors import StarRocksSinkError, StateNotRead, StateNotWritten
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.lifecycle import run_with_timeout, start_thread
 from starrocks_txn_sink.telemetry import get_logger

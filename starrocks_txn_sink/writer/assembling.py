@@ -30,10 +30,10 @@ from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.shared_label import LaneShare
-from starrocks_txn_sink.errors import SourceTransactionError, TransactionTimedOut, Unordered
+from starrocks_txn_sink.errors import RowsAfterEnd, SourceTransactionError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME
-from starrocks_txn_sink.rows.segments import RowsAfterEnd, rows_before_sentinel
+from starrocks_txn_sink.rows.segments import rows_before_sentinel
 from starrocks_txn_sink.sources.kafka.options import no_client
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, TxnEventLines, map_ahead
 from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, message_batch

@@ -24,7 +24,14 @@ from starrocks_txn_sink.coordinator.model import RECYCLE_AT, CoordinatorLimits, 
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner, labels_of, log_entries
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
-from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError, TransactionTimedOut, Unordered
+from starrocks_txn_sink.errors import (
+    DeadlineExceeded,
+    RowsAfterEnd,
+    StarRocksSinkError,
+    TaskRepeated,
+    TransactionTimedOut,
+    Unordered,
+)
 from starrocks_txn_sink.options import Compression, SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.load_properties import RENAMING
 from starrocks_txn_sink.protocol.label import Backoff, RetryPolicy, Steps, labels, run
@@ -34,15 +41,7 @@ from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import HASH, POSITION
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.rows.member_names import MemberNames
-from starrocks_txn_sink.rows.segments import (
-    CheckRows,
-    Replay,
-    RowsAfterEnd,
-    Segmenter,
-    Skip,
-    TaskRepeated,
-    rows_before_sentinel,
-)
+from starrocks_txn_sink.rows.segments import CheckRows, Replay, Segmenter, Skip, rows_before_sentinel
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter, unpositioned_segmenter
 from starrocks_txn_sink.writer import messages, worker
 from starrocks_txn_sink.writer.metrics import LaneMetrics

@@ -48,11 +48,10 @@ from pyspark import TaskContext
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.model import Chunk, RowIndex
-from starrocks_txn_sink.errors import QueryRefused
+from starrocks_txn_sink.errors import QueryRefused, RowsCutOff, StageRepeated
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import PARTITION, TABLE, TASK
-from starrocks_txn_sink.rows.segments import RowsCutOff, StageRepeated
 from starrocks_txn_sink.spark_version import NAMES_TASKS
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.writer.runner import DaemonThreadPool

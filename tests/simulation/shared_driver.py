@@ -15,10 +15,9 @@ from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.model import Action, BeginAction, Receipt
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.coordinator.shared_label import Actions, LaneShare, SharedContents, commit_shared, roll_back
-from starrocks_txn_sink.errors import DeadlineExceeded, KeyRepeated, StarRocksSinkError
+from starrocks_txn_sink.errors import DeadlineExceeded, KeyRepeated, RowsCutOff, StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Committed, RetryPolicy, labels
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder
-from starrocks_txn_sink.rows.segments import RowsCutOff
 from starrocks_txn_sink.sink.lanes import judge
 from starrocks_txn_sink.writer.messages import LaneReport, Message, OrderViolation, of_kind
 from starrocks_txn_sink.writer.runner import Performer

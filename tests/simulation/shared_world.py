@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from starrocks_txn_sink.rows.segments import TaskRepeated
+from starrocks_txn_sink.errors import TaskRepeated
 
 from .driver import Checkpoint, Driver
 from .profile import Profile

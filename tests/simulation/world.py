@@ -17,6 +17,7 @@ from starrocks_txn_sink.errors import (
     LedgerBehind,
     LoadFailed,
     OutcomeUnknown,
+    RowsCutOff,
     SourceChanged,
     TooManyTransactions,
     TransactionTimedOut,
@@ -25,7 +26,6 @@ from starrocks_txn_sink.errors import (
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import DRIVER, LANE, POSITION, lane_name
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
-from starrocks_txn_sink.rows.segments import RowsCutOff
 from starrocks_txn_sink.sink.checkpoint import Proof
 from tests.support.model_server import ModelServer
 

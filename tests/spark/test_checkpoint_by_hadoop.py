@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import Receipt, StarRocksSink, TransactionAssembly
-from starrocks_txn_sink.assembler.rules.directory import StateNotRead, StateNotWritten
+from starrocks_txn_sink.errors import StateNotRead, StateNotWritten
 from starrocks_txn_sink.sink import manifest_log
 from starrocks_txn_sink.sink.checkpoint import HadoopDirectory
 from tests.support.assembling_shop import IN_JSON, AssemblingShop, script

@@ -16,8 +16,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, functions as F, types as T
 
 from starrocks_txn_sink import StarRocksSink, TableRoute
-from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.rows.segments import TaskRepeated
+from starrocks_txn_sink.errors import InputError, TaskRepeated
 from starrocks_txn_sink.sink import plain_frames
 from starrocks_txn_sink.sink.plain_frames import PlainFrameWriter
 from tests.support.exactly_once_shop import Shop, rows_of

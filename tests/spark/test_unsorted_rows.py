@@ -10,8 +10,8 @@ from pyspark.errors import StreamingQueryException
 
 from starrocks_txn_sink import Receipt, StarRocksSink
 from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.errors import StageRepeated
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
-from starrocks_txn_sink.rows.segments import StageRepeated
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.writer.messages import of_kind

@@ -16,34 +16,12 @@ import pyarrow as pa
 from pyarrow import fs
 
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.errors import OptionError, StarRocksSinkError, Transient
+from starrocks_txn_sink.errors import OptionError, StateNotRead, StateNotWritten
 
 _RENAMES: Final = ("local", "hdfs", "abfs", "py")  # object stores need no rename: a file appears when it is complete
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _ABANDONED_SECONDS = 3600.0
 _SHARED: set[tuple[str, str]] = set()
-
-
-class StateNotRead(StarRocksSinkError, Transient):
-    """The file system fails; a missing file is another error."""
-
-    code = "state_not_read"
-    summary = "The open source transactions of earlier micro-batches could not be read."
-    hint = (
-        "Check that driver and executors may read the checkpoint's folder starrocks_txn_sink (or state_dir): access "
-        "keys, network, rights."
-    )
-
-
-class StateNotWritten(StarRocksSinkError, Transient):
-    """Spark repeats the micro-batch from the previous manifest."""
-
-    code = "state_not_written"
-    summary = "The open source transactions of a micro-batch could not be saved."
-    hint = (
-        "Check that driver and executors may write the checkpoint's folder starrocks_txn_sink (or state_dir), and that "
-        "all of them see the same one."
-    )
 
 
 class StateDirectory(Protocol):

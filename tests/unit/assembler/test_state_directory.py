@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from starrocks_txn_sink.assembler.rules.directory import FileDirectory, StateNotRead, StateNotWritten
-from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.assembler.rules.directory import FileDirectory
+from starrocks_txn_sink.errors import OptionError, StateNotRead, StateNotWritten
 from starrocks_txn_sink.sink.assembly import TransactionAssembly
 
 

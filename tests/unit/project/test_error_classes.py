@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import starrocks_txn_sink
+from starrocks_txn_sink import errors
 from starrocks_txn_sink.errors import StarRocksSinkError
 
 FOLDER = Path(starrocks_txn_sink.__file__).parent
@@ -44,6 +45,12 @@ def attribute(node: ast.ClassDef, name: str) -> str:
             value = ast.literal_eval(line.value) if line.value else ""
             return value if isinstance(value, str) else ""
     return ""
+
+
+def test_a_report_knows_every_code_whatever_is_imported() -> None:
+    """A lane's error reaches the driver as its code, and `class_of` sees the classes of loaded modules alone."""
+    at_home = {name for name, kind in vars(errors).items() if isinstance(kind, type)}
+    assert ERRORS.keys() - at_home == set()
 
 
 def test_the_classes_are_found() -> None:

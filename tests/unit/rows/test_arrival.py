@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.coordinator.model import PositionSpan, RegionRows
-from starrocks_txn_sink.errors import InputError, Unordered
+from starrocks_txn_sink.errors import InputError, RowsAfterEnd, RowsCutOff, Unordered
 from starrocks_txn_sink.rows.arrival import ArrivalOrder
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION, SEQ
-from starrocks_txn_sink.rows.segments import RowsAfterEnd, RowsCutOff, Segmenter
+from starrocks_txn_sink.rows.segments import Segmenter
 from tests.support.lane_rows import Row, lanes
 
 Arriving = tuple[str, int, int, str, bool, str]

@@ -9,9 +9,10 @@ import pytest
 
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.model import Receipt
+from starrocks_txn_sink.errors import RowsCutOff, StageRepeated
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import COLUMNS, SENTINEL_POSITION, TASK
-from starrocks_txn_sink.rows.segments import RowsCutOff, StageRepeated, rows_before_sentinel
+from starrocks_txn_sink.rows.segments import rows_before_sentinel
 from starrocks_txn_sink.writer import task, worker
 from starrocks_txn_sink.writer.messages import of_kind
 from starrocks_txn_sink.writer.worker import Attempt, resolve_attempt

@@ -28,10 +28,10 @@ from starrocks_txn_sink.errors import (
     OptionError,
     OutcomeUnknown,
     StarRocksSinkError,
+    TaskRepeated,
     notes_of,
 )
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Unknown
-from starrocks_txn_sink.rows.segments import TaskRepeated
 from starrocks_txn_sink.sink import lanes
 from starrocks_txn_sink.sink.lanes import LanePlan, judge
 from starrocks_txn_sink.writer.messages import (

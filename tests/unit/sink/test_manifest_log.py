@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink.assembler.rules.directory import FileDirectory, StateDirectory, StateNotWritten
+from starrocks_txn_sink.assembler.rules.directory import FileDirectory, StateDirectory
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, OpenTransaction
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState, Manifest
-from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.errors import InputError, OptionError, StateNotWritten
 from starrocks_txn_sink.sink.manifest_log import INLINE_LIMIT, ManifestLog
 from tests.support.memory_directory import MemoryDirectory
 

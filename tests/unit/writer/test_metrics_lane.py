@@ -9,14 +9,13 @@ import pytest
 
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt
-from starrocks_txn_sink.errors import InputError, KeyRepeated, LoadFailed, OutcomeUnknown
+from starrocks_txn_sink.errors import InputError, KeyRepeated, LoadFailed, OutcomeUnknown, RowsCutOff
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import Backoff, Committed, Loaded, Unknown
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Operation
 from starrocks_txn_sink.rows.columns import COLUMNS, DELETED, EVENT_TIME, SENTINEL_POSITION
-from starrocks_txn_sink.rows.segments import RowsCutOff
 from starrocks_txn_sink.telemetry import Event, Span
 from starrocks_txn_sink.writer import task, worker
 from starrocks_txn_sink.writer.messages import LaneReport, attached_report, of_kind
