@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from starrocks_emulator.settings import Generation
-from starrocks_emulator.tables.store import CommitRejected
+from starrocks_emulator.tables.store import NO_ROWS, CommitRejected
 from starrocks_emulator.transactions.backend import ContextLost, LoadContext
-from starrocks_emulator.transactions.frontend import refresh_committed, register
-from starrocks_emulator.transactions.labels import LabelState, Operation, Task, TaskState, refusal
+from starrocks_emulator.transactions.frontend import LOAD_TIMEOUT, refresh_committed, register
+from starrocks_emulator.transactions.labels import LabelState, Operation, Registered, Task, TaskState, refusal
 from starrocks_emulator.transactions.memory import FrontendMemory, TableLoad
 from starrocks_emulator.transactions.messages import (
     Body,
@@ -29,6 +29,12 @@ from starrocks_emulator.transactions.messages import (
 )
 
 _DEADLINE_CAUSE = "coordinator could not finished before job timeout"
+_FAILED_TABLE = "commit failed: waitCoordFinish failed"
+_NO_ROWS_OF_B = (
+    f"{NO_ROWS}. Possible causes: 1) all rows were filtered by load conditions, 2) all rows failed data "
+    "quality/validation checks, or 3) upstream has no data. If this is acceptable, set `ADMIN SET FRONTEND CONFIG "
+    "('empty_load_as_error' = 'false')` to ignore empty loads"
+)
 
 
 class Publisher:
@@ -115,7 +121,9 @@ class Committer:
             if refused is not None or task is None:
                 return refused or {}
             task.move(TaskState.COMMITING)
-            if task.expired(memory.clock.monotonic()) or self._inner_clock_passed(task):
+            if task.expired(memory.clock.monotonic()):
+                return self._fail(task, TableFailed("", LOAD_TIMEOUT))
+            if self._inner_clock_passed(task):
                 return self._fail(task, TableFailed("", _DEADLINE_CAUSE))
             if not task.tables:
                 self._settle(task)
@@ -160,33 +168,32 @@ class Committer:
         return contexts
 
     def _registration(self, task: Task, faults: CommitFaults) -> Body | None:
-        """None when the transaction may be committed. In B a failing commit statement is answered OK (the B hole).
+        """None when the transaction may be committed; in B it is registered here, and checked for the limit.
 
-        What B registers here is entered into the history once the store has it, so that no lookup sees it early.
+        A failing commit statement is answered OK in B all the same (the B hole). What B registers here is entered into
+        the history once the store has it, so that no lookup sees it early.
         """
         generation_b = self._memory.settings.generation is Generation.B
-        entry = None
         try:
             entry = register(self._memory, task, faults.running_limit and generation_b)
-            if faults.rolled_back:
-                raise Thrown("commit failed")
         except Thrown as error:
-            if not generation_b:
-                raise TableFailed("", error.message) from error
-            self._roll_back_silently(task, error.message)
+            self._memory.abort(task, f"commit failed: {error.message}", error.message)
+            return failed_answer(error.text)
+        if faults.rolled_back and not generation_b:
+            raise TableFailed("", "commit failed")
+        if faults.rolled_back:
+            self._roll_back_silently(task, entry)
             return committed_answer(task.label, task.txn_id)
         if generation_b:
             self._memory.history.drop([entry])
         return None
 
-    def _roll_back_silently(self, task: Task, reason: str) -> None:
-        """The hole of B: the label stays PREPARE until its inner timeout (wire contract 3.2, 10.7). Lock held."""
+    def _roll_back_silently(self, task: Task, entry: Registered) -> None:
+        """The hole of B: CANCELLED, its transaction PREPARE until the inner timeout (wire contract 3.2). Lock held."""
         memory = self._memory
-        if memory.history.get(task.txn_id) is not None:
-            memory.holes[task.txn_id] = task.begun_at + memory.settings.limits.query_timeout
-        self._settle(task)
-        for load in task.tables.values():
-            load.state, load.error, load.finished_at = "CANCELLED", reason, memory.clock.wall()
+        memory.abort(task, "commit failed: fail to execute commit task", "fail to execute commit task")
+        entry.state, entry.reason = LabelState.PREPARE, ""
+        memory.holes[task.txn_id] = task.begun_at + memory.settings.limits.query_timeout
 
     def _store(self, task: Task, contexts: list[LoadContext], faults: CommitFaults) -> None:
         memory = self._memory
@@ -209,18 +216,31 @@ class Committer:
         task.ended_at = self._memory.clock.monotonic()
 
     def _fail(self, task: Task, failure: TableFailed) -> Body:
-        """CANCELLED, with the cause in the server's form; C names the table (wire contract 2.2). Lock held."""
-        cause = failure.cause
-        if failure.table and self._memory.settings.generation is Generation.C:
+        """CANCELLED, with the cause in the server's form (wire contract 2.2, 4.9, 6.2). Lock held.
+
+        C names the table. B says of no row whether it was filtered, tells all tables the same, and has registered the
+        transaction if a table before the failing one, in its own order, was in order.
+        """
+        memory, cause = self._memory, failure.cause
+        generation_b = memory.settings.generation is Generation.B
+        if failure.table and not generation_b:
             cause = f"Failed to load table {failure.table}: {cause}"
+        elif cause.startswith(NO_ROWS):
+            cause = _NO_ROWS_OF_B
         load: TableLoad | None = task.tables.get(failure.table)
         if load is not None:
-            load.error = cause
+            load.error = "" if generation_b else cause
             if failure.rejected is not None:
                 load.filtered, load.reasons = failure.rejected.filtered, failure.rejected.reasons
         message = cancelled_task(load.job_id if load else task.task_id, task.label, cause)
-        self._memory.abort(task, f"commit failed: {cause}", message)
-        return failed_answer(message)
+        if generation_b and failure.table and sorted(task.tables)[0] != failure.table:
+            memory.history.register(task.txn_id, task.label, task.database)
+        memory.abort(task, _FAILED_TABLE if generation_b else f"commit failed: {cause}", message)
+        if generation_b:
+            for table in task.tables.values():
+                table.error = _FAILED_TABLE
+        started = -int(memory.clock.wall() * 1000)
+        return {**committed_answer(task.label, task.txn_id), **failed_answer(message), "Cancelled time": started}
 
 
 def finish_commit(memory: FrontendMemory, publisher: Publisher, txn_id: int, faults: CommitFaults) -> None:

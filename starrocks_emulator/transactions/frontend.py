@@ -37,6 +37,8 @@ from starrocks_emulator.transactions.messages import (
 
 DEFAULT_WAREHOUSE = "default_warehouse"
 """The one warehouse that there is."""
+LOAD_TIMEOUT = "Load timeout. Increase the timeout and retry"
+"""The cause past begin's timeout, of a load and of a commit (wire contract 4.12)."""
 
 
 class Frontend:
@@ -99,7 +101,7 @@ class Frontend:
     ) -> Backend | Body:
         memory, table = self._memory, parameters.table
         if task.expired(memory.clock.monotonic()):
-            raise Thrown("Load timeout. Increase the timeout and retry")
+            raise Thrown(LOAD_TIMEOUT)
         if parameters.database != task.database:
             raise Thrown(f"Request database {parameters.database} not equal transaction database {task.database}")
         if not table:
@@ -183,7 +185,7 @@ class Frontend:
             return plain_failed("No label selected.")
         with memory.lock:
             entry = memory.history.of_label(database, label)
-            if entry is None:
+            if entry is None or entry.state in (LabelState.COMMITTED, LabelState.VISIBLE):
                 return plain_failed(f"transaction not found: {label}")
             task = memory.tasks.get(label)
             if entry.state is not LabelState.PREPARE or task is None or task.state is not TaskState.BEGIN:
@@ -198,16 +200,21 @@ def _backend_of(task: Task, table: str) -> Backend:
 
 
 def register(memory: FrontendMemory, task: Task, running_limit: bool = False) -> Registered:
-    """Enter a task's transaction into its database's history, once. Raises `Thrown`. Lock held."""
+    """Enter a task's transaction into its database's history, once. Raises `Thrown`. Lock held.
+
+    Only generation C looks at the label's form (wire contract 7.1).
+    """
     entry = memory.history.get(task.txn_id)
     if entry is not None:
         return entry
-    check_label(task.label)
+    if memory.settings.generation is Generation.C:
+        check_label(task.label)
     running, limit = memory.history.running(task.database), memory.settings.limits.max_running_txn_num_per_db
     if running_limit:
         running = max(running, limit)
     if running >= limit:
-        raise Thrown(f"current running txns on db {task.database} is {running}, larger than limit {limit}")
+        told = f"current running txns on db {memory.number_of(task.database)} is {running}, larger than limit {limit}"
+        raise Thrown(told, "com.starrocks.transaction.RunningTxnExceedException")
     return memory.history.register(task.txn_id, task.label, task.database)
 
 

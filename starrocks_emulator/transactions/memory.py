@@ -75,6 +75,7 @@ class FrontendMemory:
     holes: dict[int, float] = field(default_factory=dict)
     sweepers: list[Callable[[float], None]] = field(default_factory=list)
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(10_001))
+    _numbers: dict[str, int] = field(default_factory=dict)
     _forgotten: list[str] = field(default_factory=list)
     _commits: threading.Condition = field(default_factory=threading.Condition)
     _committing: int = 0
@@ -93,6 +94,10 @@ class FrontendMemory:
     @property
     def _timeout_interval(self) -> float:
         return timeout_check_interval(self.settings.generation, self.settings.limits)
+
+    def number_of(self, database: str) -> int:
+        """The number under which some texts name a database."""
+        return self._numbers.setdefault(database, next(self.ids))
 
     def sweep(self) -> None:
         """Do what the server's cleaners would have done by now. Call with the lock held, before any decision."""

@@ -327,6 +327,7 @@ def confirm(label: Label, txn_id: int | None, retry_policy: RetryPolicy, rng: ra
 
     COMMITTED means wait: the commit is durable and will be published. UNKNOWN means that the commit has not reached the
     transaction, or that the label is forgotten: the commit is repeated, which is harmless for a label of ours alone.
+    PREPARE after an OK is the hole of generation B: the repeated commit is refused, by the server's own doing.
     ABORTED is no proof: after a change of the leader a frontend reports it for committed labels (wire contract 10.5).
     So with a ledger (without `commit_again`) the outcome is unknown, and the ledger decides.
     """
@@ -340,20 +341,21 @@ def confirm(label: Label, txn_id: int | None, retry_policy: RetryPolicy, rng: ra
             return Aborted(label.name, aborted) if retry_policy.commit_again else _unknown_outcome(label, aborted)
         if state is not LabelState.COMMITTED and state is not None:
             unknown += 1
-            settled = (yield from _commit_again(label)) if retry_policy.commit_again else None
+            accepted = txn_id is not None
+            settled = (yield from _commit_again(label, accepted)) if retry_policy.commit_again else None
             if settled is not None or unknown >= retry_policy.unknown_tries or not retry_policy.commit_again:
                 return settled or _unknown_outcome(label)
         yield Wait(retry_policy.backoff.seconds(min(tries, 4), rng), f"label {label.name} becoming visible")
     return _unknown_outcome(label)
 
 
-def _commit_again(label: Label) -> Steps[Outcome | None]:
-    """Repeat the commit of a label without a state; None while the outcome is open."""
+def _commit_again(label: Label, accepted: bool) -> Steps[Outcome | None]:
+    """Repeat the commit of a label without a state; None while the outcome is open. `accepted`: it was answered OK."""
     answer = yield label.request(Operation.COMMIT)
     if not isinstance(answer, Reply) or answer.status is Status.OK or _still_committing(answer):
         return None
     if "commit CANCELLED" in answer.message or "is aborting" in answer.message:  # a label may be called CANCELLED
-        return Aborted(label.name, refusals.commit_error(answer, label.name))
+        return Aborted(label.name, refusals.commit_error(_ROLLED_BACK if accepted else answer, label.name))
     return None
 
 

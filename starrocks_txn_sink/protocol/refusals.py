@@ -59,10 +59,17 @@ _ADVICE = {
 _CANCELLED_BEFORE = ("has already been cancelled", "is aborting")
 # What a label that was rolled back by request has for a cause.
 _BY_REQUEST = re.compile(r"(?:has already been cancelled|is aborting):\s*(?:manual abort|user cancel)?$")
+_COMMITTED_BEFORE = "has already been commited"  # the server's spelling
 _CANNOT_COMMIT = "commit CANCELLED"
+# The new leader knows the label since its begin, and nothing of its loads (wire contract 10.5).
+_LEADER_CHANGED = ('"context" is null', "lost due to FE leader switch")
 _BY_OTHERS = (
     "The sink writes the rows again under a new label. Every user of StarRocks can roll back every label "
     "(docs/guides/security.md); a newer run of the job and a restart of the leader end labels, too."
+)
+_BY_COMMIT = (
+    "The sink writes the rows again under a new label. If it was another client, tables without a primary key have "
+    "rows twice: every user of StarRocks can commit every label (docs/guides/security.md)."
 )
 _REASON = re.compile(r"^STREAM_LOAD_TASK:\d+, .*?error_msg\{(?:cancel stream task for exception: )?(?P<reason>.+)\}$")
 _TOO_MANY = "current running txns on db"
@@ -100,6 +107,9 @@ def load_error(reply: Reply, label: str, table: str) -> StarRocksSinkError:
     if _BY_REQUEST.search(text):
         message = f"The label was rolled back by another client or lane, so a load into {table} was refused: {text}"
         return errors.LoadFailed(message, hint=_BY_OTHERS, **_context(reply, label))
+    if _COMMITTED_BEFORE in text:
+        message = f"The label was committed by another client or lane, so a load into {table} was refused: {text}"
+        return errors.LoadFailed(message, hint=_BY_COMMIT, **_context(reply, label))
     if _contains_any(text, _CANCELLED_BEFORE):
         message = f"The label had ended before, so a load into {table} was refused: {text}"
         return errors.LoadFailed(message, hint="The cause is in the server's text.", **_context(reply, label))
@@ -121,8 +131,11 @@ def commit_error(reply: Reply, label: str) -> StarRocksSinkError:
     if _contains_any(text, _TIMED_OUT):
         return timed_out(label, text)
     if _CANNOT_COMMIT in text:
-        message = f"The label was rolled back by another client before its commit: {text}"
+        message = f"The label was rolled back by another client or by the server before its commit: {text}"
         return errors.CommitFailed(message, hint=_BY_OTHERS, **place)
+    if _contains_any(text, _LEADER_CHANGED):
+        message = f"Another frontend leads since the transaction began, so the transaction is lost: {text}"
+        return errors.CommitFailed(message, hint="The sink writes the rows again under a new label.", **place)
     return errors.CommitFailed(f"The server did not commit: {text}", **place)
 
 

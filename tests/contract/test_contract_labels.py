@@ -204,13 +204,13 @@ def test_begin_takes_any_label_and_c_checks_it_at_the_first_load(client: Client,
 
 
 @pytest.mark.usefixtures("generation_b")
-def test_in_b_a_bad_label_is_found_at_commit_and_still_answered_ok(client: Client, table: str) -> None:
-    """Wire contract 3.2, 7.1: the hole of B; OK, yet nothing is committed."""
+def test_in_b_a_label_of_any_form_commits(client: Client, table: str) -> None:
+    """Wire contract 7.1."""
     label = client.begin(label=fresh("not/a/label"))
     client.loaded(label, table, ONE_ROW)
     assert client.commit(label).ok
-    assert client.state(label) == "UNKNOWN"
-    assert client.rows(table) == []
+    assert client.state(label) == "VISIBLE"
+    assert client.rows(table) == [(1, "a")]
 
 
 @pytest.mark.usefixtures("generation_c")

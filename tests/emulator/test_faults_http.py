@@ -271,10 +271,11 @@ def test_a_privilege_is_denied_by_401(faulty: Faulty) -> None:
     assert "INSERT privilege" in denied.json()["msg"]
 
 
-def test_the_running_limit_in_b_is_answered_ok(faulty: Faulty) -> None:
+def test_the_running_limit_in_b_fails_the_commit(faulty: Faulty) -> None:
+    """Wire contract 4.13."""
     faulty.begun_and_loaded()
     faulty.plan({"operation": "commit", "action": "running_limit", "times": 1})
-    assert faulty.status("commit") == "OK"
+    assert faulty.status("commit") == "FAILED"
     assert (faulty.state(), faulty.rows()) == ("UNKNOWN", 0)
 
 

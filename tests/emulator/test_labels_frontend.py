@@ -43,6 +43,16 @@ def test_a_rejected_commit_cancels_and_drops_every_table(tmp_path: Path, generat
     assert stage.state("l") == {B: "UNKNOWN", C: "ABORTED"}[generation]
 
 
+def test_in_b_a_failed_commit_is_registered_once_a_table_was_in_order(tmp_path: Path) -> None:
+    """Wire contract 6.2."""
+    stage = Stage(tmp_path, B)
+    stage.begin("l")
+    stage.load("l", "t")
+    stage.load("l", "without_rows", b"")
+    assert stage.commit("l")["Status"] == "FAILED"
+    assert stage.state("l") == "ABORTED"
+
+
 def test_in_b_ok_may_mean_rolled_back(tmp_path: Path) -> None:
     """Wire contract 3.2, 10.7, the hole of B: the label stays PREPARE until its inner timeout."""
     stage = Stage(tmp_path, B, Limits(label_clean_interval_second=100))
@@ -50,6 +60,7 @@ def test_in_b_ok_may_mean_rolled_back(tmp_path: Path) -> None:
     stage.load("l", "t")
     assert stage.commit("l", rolled_back=True)["ChannelId"] == 0
     assert stage.state("l") == "PREPARE"
+    assert stage.commit("l")["Message"].startswith("Can not commit CANCELLED transaction")
     assert stage.store.tables == {}
     assert list(tmp_path.iterdir()) == []
     stage.clock.now += 301

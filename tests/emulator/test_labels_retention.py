@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -120,14 +121,17 @@ def test_the_running_limit_is_met_at_the_first_load_in_c(tmp_path: Path) -> None
     stage.begin("second")
     assert stage.load("first", "t")["Status"] == "OK"
     assert stage.load("first", "u")["Status"] == "OK"
-    assert "current running txns on db shop is 1, larger than limit 1" in stage.load("second", "t")["Message"]
+    assert re.search(r"current running txns on db \d+ is 1, larger than limit 1", stage.load("second", "t")["Message"])
     assert stage.begin("second")["ExistingJobStatus"] == "CANCELLED"
 
 
-def test_the_running_limit_is_met_at_commit_in_b_and_answered_ok(tmp_path: Path) -> None:
+def test_the_running_limit_is_met_at_commit_in_b(tmp_path: Path) -> None:
+    """Wire contract 4.13."""
     stage = Stage(tmp_path, B, Limits(max_running_txn_num_per_db=0))
     stage.begin("l")
     stage.load("l", "t")
-    assert stage.commit("l")["Status"] == "OK"
+    refused = stage.commit("l")["Message"]
+    assert refused.startswith("class com.starrocks.transaction.RunningTxnExceedException: current running txns on db ")
+    assert stage.begin("l")["ExistingJobStatus"] == "CANCELLED"
     assert stage.state("l") == "UNKNOWN"
     assert stage.store.tables == {}

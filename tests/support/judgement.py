@@ -28,12 +28,15 @@ _RNG = random.Random(0)
 
 
 def judged(record: Mapping[str, Any]) -> str | None:
-    """The judgement of the record's answer; None if the sink sends no such request, or has nothing to judge."""
+    """The judgement of the record's answer; None if the sink sends no such request, or has nothing to judge.
+
+    Answers of doubles of backends are recorded without their bodies: those are nothing to judge.
+    """
     answer = record.get("answer", {})
     if "statement" in record:
         return _sql(answer) if "error" in answer else None
     operation = _operation(record["request"]["path"])
-    if operation is None:
+    if operation is None or "body" not in answer:
         return None
     if answer["status"] == 307:
         return "redirected"

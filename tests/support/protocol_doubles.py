@@ -142,7 +142,8 @@ class Stage:
     def start(self) -> None:
         """What a new process would do over the same store."""
         self.memory = FrontendMemory(self.settings, self.store, self.clock)
-        self.backends = [Backend(self.store, self.settings.limits, body_names()) for _ in range(2)]
+        names = body_names()
+        self.backends = [Backend(self.store, self.settings.limits, names) for _ in range(2)]
         self.frontend = Frontend(self.memory, self.backends)
         self.publisher = Publisher(self._publish)
         self.committer = Committer(self.memory, self.publisher)

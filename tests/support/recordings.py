@@ -3,12 +3,14 @@
 A file holds scenes, a scene holds records, and a record is one request with its answer:
 
 - HTTP: `request` (method, path or URL, headers, user, body) and `answer` (status, headers, body; JSON as JSON);
-- SQL: `statement` (user, database) and `answer` (columns, rows, or the number and text of an error).
+- SQL: `statement` (user, database, and `at` for another server than the play's) and `answer` (columns, rows, or the
+  number and text of an error).
 
 `judged` is what the sink makes of the answer (`tests.support.judgement`). The scenes of a file are one play: its
 records are sent in their order to one server. `unplayed` of a scene or a record says why the stand-in need not give the
-same answer; `pause` is a wait in seconds before the request, and `repeat` a number of requests that are answered alike,
-with `${n}` counting them.
+same answer, `needs` of a scene what a person has to do to the server meanwhile, so that a run leaves it out;
+`unrecorded` names the parts of an answer that are nobody else's business. `pause` is a wait in seconds before the
+request, and `repeat` a number of requests that are answered alike, with `${n}` counting them.
 
 **Variables** stand for what differs between runs. `${label.1}`, `${db.shop}` and `${user.poor}` in a request are fresh
 names; `${txn.1}` in an answer takes the first value that it meets, and every later one must be equal; `${*}` stands for
@@ -236,7 +238,7 @@ class Place:
         }
 
     def _sql(self, record: Record) -> dict[str, Any]:
-        where = urlsplit(self.query_url)
+        where = urlsplit(f"mysql://{record['at']}" if "at" in record else self.query_url)
         try:
             connection = pymysql.connect(
                 host=where.hostname or "127.0.0.1",
@@ -288,10 +290,13 @@ def play(document: Recording, place: Place) -> Iterator[tuple[str, list[str]]]:
 
 
 def record_again(document: Recording, place: Place, server: str, mark: str) -> Recording:
-    """`document` with the answers of `place`. An answer that matches the old one keeps its text and its variables."""
+    """`document` with the answers of `place`. An answer that matches the old one keeps its text and its variables.
+
+    Scenes that need a person's hand are left out.
+    """
     variables = Variables()
     scenes = []
-    for scene in document["scenes"]:
+    for scene in (scene for scene in document["scenes"] if "needs" not in scene):
         again = [_recorded(record, variables, place) for record in scene["records"]]
         scenes.append({**scene, "records": again})
     return {**document, "server": server, "mark": mark, "scenes": scenes}
@@ -308,6 +313,7 @@ def _recorded(record: Record, variables: Variables, place: Place) -> Record:
     general = {
         name: old[name] if name in old and not variables.differences(old[name], value) else variables.general(value)
         for name, value in answer.items()
+        if name not in record.get("unrecorded", ())
     }
     return {**{name: value for name, value in record.items() if name not in ("answer", "judged")}, "answer": general}
 

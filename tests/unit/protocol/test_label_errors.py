@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -20,10 +21,12 @@ from starrocks_txn_sink.errors import (
     TransactionTimedOut,
     TransportError,
 )
+from starrocks_txn_sink.http.transport import read_load_state, read_reply
 from starrocks_txn_sink.protocol import label as protocol, refusals as refusals
 from starrocks_txn_sink.protocol.label import Aborted, Backoff, Committed, Label, RetryPolicy, Steps, Unknown, run
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 from tests.support.manual_clock import LongestWaits, ManualClock
+from tests.support.recordings import read, recordings, records
 
 LABEL = Label("shop", "L")
 OK = Reply(Status.OK)
@@ -241,6 +244,54 @@ def test_a_label_that_another_client_rolled_back_is_said_so_and_written_again(te
         assert "rolled back by another client" in error.message
         assert "security.md" in error.advice
         assert error.retryable
+
+
+def _recorded(file: str, *names: str) -> list[Reply]:
+    """The recorded answers of these names, as the sink reads them."""
+    (path,) = (path for path in recordings() if path.name == file)
+    answers = {name: record["answer"] for name, record in records(read(path))}
+    readers = [read_load_state if "state" in answers[name]["body"] else read_reply for name in names]
+    return [
+        reader(200, json.dumps({**answers[name]["body"], "TxnId": 7}).encode())
+        for reader, name in zip(readers, names, strict=True)
+    ]
+
+
+def test_a_recorded_ok_without_a_quorum_is_the_servers_doing() -> None:
+    """Wire contract 3.2: the hole of B, as a real frontend showed it."""
+    scene = "no quorum of replicas"
+    answers = _recorded("loads.json", *(f"{scene}: {name}" for name in ("commit", "state", "commit again")))
+    outcome, _ = committing(*answers)
+    assert isinstance(outcome, Aborted)
+    assert "after accepting the commit" in outcome.error.message
+    assert "another client" not in outcome.error.message
+    outcome, server = committing(*answers, retry_policy=RetryPolicy(commit_again=False))
+    assert isinstance(outcome, Unknown)
+    assert [request.operation for request in server.asked] == [Operation.COMMIT, Operation.LOAD_STATE]
+
+
+def test_a_recorded_change_of_the_leader_is_said_so() -> None:
+    """Wire contract 10.5: whatever became of the label, its new leader knows no more than its begin."""
+    scene = "after a change of the leader"
+    (refused,) = _recorded("leader.json", f"{scene}: commit the one to commit later")
+    error = refusals.commit_error(refused, "L")
+    assert (type(error), error.retryable) == (CommitFailed, True)
+    assert "Another frontend leads" in error.message
+
+
+def test_a_load_after_a_recorded_commit_names_the_commit() -> None:
+    """Wire contract 3.2, 7.3: every user may commit."""
+    (refused,) = _recorded("loads.json", "a commit of two tables: load after")
+    error = refusals.load_error(refused, "L", "t")
+    assert (type(error), error.context) == (LoadFailed, {"label": "L", "status": "FAILED"})
+    assert "committed by another client" in error.message
+    assert "twice" in error.advice
+
+
+def test_the_recorded_limit_of_transactions_is_waited_for() -> None:
+    """Wire contract 4.13."""
+    (refused,) = _recorded("loads.json", "a commit beyond the limit of running transactions: commit")
+    assert isinstance(refusals.commit_error(refused, "L"), TooManyTransactions)
 
 
 @pytest.mark.parametrize(
