@@ -68,7 +68,8 @@ def assemble_debezium(
         rows: The rows of `parse_debezium`, from any number of topics and partitions.
         transactions: The markers of `parse_debezium_transactions`. The transaction topic has one partition.
         open_timeout: The longest wait for the counts of a transaction to match, from its first event on, in processing
-            time: seconds, a timedelta or text like `10 min`. None sets no limit, and later commits wait too.
+            time: seconds, a timedelta or text like `10 min`. None sets no limit, and later commits wait too. It is
+            checked when a micro-batch with events runs, as in `assemble_transactions`.
         on_open_timeout: `quarantine` a transaction after this time, or `fail` the query.
         dead_letter_table: The table for the rows of quarantined transactions.
         name: The key of the counts.

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 BLOB: Final = "blob"
 COUNTS: Final = "counts"
+_TICK: Final = "tick"
+_HAS_WATERMARK: Final = {"spark.watermarkDelayMs": 0}  # Spark's mark of a watermark's column
 
 KEY_TYPES: Final = {T.StringType: pa.string(), T.IntegerType: pa.int32(), T.LongType: pa.int64()}
 """Types of a source partition, and the same in Arrow."""
@@ -80,8 +82,8 @@ def assemble_frame(
 ) -> DataFrame:
     """Packed rows and counts from `events`; a stream runs in the state operator for the session's state store provider.
 
-    With `open_timeout` a timer may start a step without events. In a task of a batch frame the events are sorted by
-    source partition and `order`.
+    With `open_timeout` a timer starts a step without events. Time is that of the micro-batches with events
+    (`with_ticks`). In a task of a batch frame the events are sorted by source partition and `order`.
     """
     timed, key = open_timeout is not None, events.schema[model.SOURCE_PARTITION].dataType
     packed = f"{model.SOURCE_PARTITION} {key.simpleString()}, {BLOB} binary"
@@ -91,15 +93,36 @@ def assemble_frame(
         return ordered.mapInArrow(lambda batches: _packet_batches(in_task(batches), KEY_TYPES[type(key)]), done)
     in_rocksdb = keeps_state_in_rocksdb(events)
     PLANNED.set()
-    grouped = events.mapInArrow(pack, packed).groupBy(model.SOURCE_PARTITION)
+    packets = (with_ticks(events) if timed else events).mapInArrow(pack, packed)
     if in_rocksdb:
         _log.info("assembler.planned", state="transformWithState")
-        mode = "ProcessingTime" if timed else "None"
+        grouped, mode = packets.groupBy(model.SOURCE_PARTITION), "EventTime" if timed else "None"
         return grouped.transformWithStateInPandas(Processor(take_step, timed), done, "Append", mode)
     _log.info("assembler.planned", state="applyInPandasWithState", hint=f"for transformWithState set {PROVIDER}")
-    timeout = "ProcessingTimeTimeout" if timed else "NoTimeout"
+    timeout = "EventTimeTimeout" if timed else "NoTimeout"
     state = "header string, layout string, blobs binary"
+    grouped = (with_watermark_column(packets) if timed else packets).groupBy(model.SOURCE_PARTITION)
     return grouped.applyInPandasWithState(partial(_step_of_group, take_step), done, state, "append", timeout)
+
+
+def with_ticks(events: DataFrame) -> DataFrame:
+    """`events`, with which Spark's watermark goes to the time of each micro-batch that has some.
+
+    Timers stand on this watermark, because those on processing time make Spark plan one empty micro-batch after the
+    other for as long as the query runs: `availableNow` would never end. A watermark that moved makes it plan one. The
+    column is gone before the state operator, which would drop rows as late after the clock was set back.
+    """
+    return events.withColumn(_TICK, F.current_timestamp()).withWatermark(_TICK, "0 seconds").drop(_TICK)
+
+
+def with_watermark_column(ticking: DataFrame) -> DataFrame:
+    """`with_ticks` for applyInPandasWithState, which asks for the watermark's column: a row with NULL is never late."""
+    return ticking.withColumn(_TICK, F.lit(None).cast("timestamp")).withMetadata(_TICK, _HAS_WATERMARK)
+
+
+def set_timeout(group: GroupState, due: float) -> None:
+    """Call the group again, even without rows, once the watermark is past `due` (seconds since the epoch)."""
+    group.setTimeoutTimestamp(max(math.ceil(due * 1000), group.getCurrentWatermarkMs()))  # Spark refuses earlier ones
 
 
 def summed_counts(names: Iterable[str]) -> list[Column]:
@@ -220,11 +243,12 @@ class Processor(spark.StatefulProcessor):
 def _step_of_group(take_step: TakeStep, key: Any, frames: Frames, group: GroupState) -> Frames:
     """An assembler for applyInPandasWithState."""
     now = _processing_time(group.getCurrentProcessingTimeMs())
+    name = key[0] if isinstance(key[0], str) else int(key[0])  # a timer's is a number of NumPy's
     blobs = None if group.hasTimedOut else [blob for frame in frames for blob in frame[BLOB]]
     header, layout, joined = group.get if group.exists else (None, "[]", b"")
     stream = BytesIO(joined)
     kept = {number: stream.read(length) for number, length in orjson.loads(layout)}
-    change = take_step(key[0], header, blobs, now, lambda number: from_blob(kept[number]))
+    change = take_step(name, header, blobs, now, lambda number: from_blob(kept[number]))
     yield from map(_packet_frame, change.packets)
     gone = set(change.removed)
     left = {number: blob for number, blob in kept.items() if number not in gone}
@@ -232,4 +256,4 @@ def _step_of_group(take_step: TakeStep, key: Any, frames: Frames, group: GroupSt
     layout = orjson.dumps([(number, len(blob)) for number, blob in left.items()]).decode()
     group.update((change.header, layout, b"".join(left.values())))
     if change.wake_at is not None:
-        group.setTimeoutDuration(max(1, math.ceil((change.wake_at - now) * 1000)))
+        set_timeout(group, change.wake_at)

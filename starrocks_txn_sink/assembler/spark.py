@@ -73,8 +73,8 @@ def assemble_transactions(
         by: The column with the source partition (string, int or bigint).
         interleaved: Whether a source partition has several open transactions, one per txn_id, or one.
         open_timeout: The longest time that a transaction may be open, in processing time: seconds, a timedelta or text
-            like `10 min`; None sets no limit. With a limit Spark runs a micro-batch at every trigger, even without
-            events: set a trigger interval.
+            like `10 min`; None sets no limit. It is checked for all source partitions when a micro-batch with events of
+            any runs, and Spark plans one empty micro-batch after it; an idle query plans none, and `availableNow` ends.
         on_open_timeout: `fail` the query at a transaction that is open for longer, or `drop` the transaction.
         missing_begin: `fail` the query at events whose BEGIN was never seen, or `drop` or `accept` them.
         passthrough: Further columns to keep.

@@ -9,7 +9,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, functions as F, types as T
 
-from starrocks_txn_sink.assembler.keyed_state import COUNTS, summed_counts
+from starrocks_txn_sink.assembler.keyed_state import COUNTS, summed_counts, with_ticks, with_watermark_column
 from starrocks_txn_sink.changelog import state_operator as state
 from starrocks_txn_sink.changelog.rows import column, from_text, require_storable, sort_columns, to_text
 from starrocks_txn_sink.changelog.rules.keyed import KeyRule, Retention
@@ -168,7 +168,9 @@ def _run_stream_by_key(wire: DataFrame, rule: KeyRule, settings: StateSettings) 
         grouped = _with_bucket(wire).groupBy("bucket")
         return grouped.transformWithStateInPandas(processor, state.OUTPUT_SCHEMA, "Append", "None")
     group = state.KeyGroup(rule, settings.retention, settings.clock)
-    timeout = "ProcessingTimeTimeout" if settings.retention.seconds > 0 else "NoTimeout"
+    timeout = "NoTimeout"
+    if settings.retention.seconds > 0:
+        wire, timeout = with_watermark_column(with_ticks(wire)), "EventTimeTimeout"
     return wire.groupBy(state.KEY).applyInPandasWithState(group, state.OUTPUT_SCHEMA, state.STATE, "append", timeout)
 
 

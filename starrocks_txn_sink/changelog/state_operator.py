@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.streaming.state import GroupState
 
-from starrocks_txn_sink.assembler.keyed_state import COUNTS, keep_timer
+from starrocks_txn_sink.assembler.keyed_state import COUNTS, keep_timer, set_timeout
 from starrocks_txn_sink.changelog.key_store import Bucket, KeyStates
 from starrocks_txn_sink.changelog.rules import keyed
 from starrocks_txn_sink.changelog.rules.conversions import TimedRow, release
@@ -257,4 +257,4 @@ class KeyGroup:
         elif before is None and stored is not None:
             group.remove()
         if self.retention.seconds > 0 and group.exists:  # a timeout holds until the next call only, so set it each time
-            group.setTimeoutDuration(max(1, math.ceil(self.retention.seconds * 1000)))
+            set_timeout(group, now + self.retention.seconds)

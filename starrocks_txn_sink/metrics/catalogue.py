@@ -245,7 +245,11 @@ METRICS = (
     ),
     _gauge("spark_state_rows", "Rows in Spark's state stores."),
     _gauge("spark_state_bytes", "Memory of Spark's state stores."),
-    _gauge("spark_watermark_timestamp_seconds", "Spark's event-time watermark since the Unix epoch; 0 without one."),
+    _gauge(
+        "spark_watermark_timestamp_seconds",
+        "Spark's event-time watermark since the Unix epoch; 0 without one. With `open_timeout` it is at most the time "
+        "of the newest micro-batch with events.",
+    ),
     _gauge("job_info", "Always 1; the labels hold the sink's job and its database.", (JOB, "database")),
     _gauge("build_info", "Always 1; the labels hold the versions.", ("version", "python", "spark")),
 )

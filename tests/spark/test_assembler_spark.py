@@ -16,7 +16,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from starrocks_txn_sink import assemble_transactions
 from starrocks_txn_sink.errors import InputError, OptionError
 from tests.support.spark_conf import PROVIDER, STATE, STORES, changed_conf
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -49,11 +48,11 @@ class Stream:
         self.out: list[Row] = []
         self.queries: list[StreamingQuery] = []
 
-    def start(self, **options: Any) -> StreamingQuery:
+    def start(self, *, available_now: bool = False, **options: Any) -> StreamingQuery:
         events = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(self.folder))
         rows = assemble_transactions(events, **options)
         writer = rows.writeStream.foreachBatch(self.take).option("checkpointLocation", str(self.home / "checkpoint"))
-        self.queries.append(writer.start())
+        self.queries.append((writer.trigger(availableNow=True) if available_now else writer).start())
         return self.queries[-1]
 
     def take(self, rows: DataFrame, _: int) -> None:
@@ -160,25 +159,63 @@ def test_a_source_transaction_that_cannot_be_whole_stops_the_query(stream: Strea
 
 @pytest.mark.deep
 def test_open_too_long_is_dropped_whole_and_the_next_one_comes(stream: Stream) -> None:
-    """A timeout that any later micro-batch is past: Spark's timer fires with no event of that partition."""
+    """Events of another source partition move the time on, and the timer fires with no event of the open one."""
     query = stream.start(open_timeout="1ms", on_open_timeout="drop")
     stream.put(script(1, "B D"))
-    wait_until(lambda: dropped(query) == 1)
+    query.processAllAvailable()
+    assert dropped(query) == 0
+    stream.put(script(2, "B D E"))
+    query.processAllAvailable()
+    assert dropped(query) == 1
     stream.put(script(1, "D E B D E", 3))
-    wait_until(lambda: len(stream.out) > 0)
+    query.processAllAvailable()
     query.stop()
-    assert stream.places() == [(1, 7, 0, True, 6)]
+    assert stream.places() == [(2, 3, 0, True, 2), (1, 7, 0, True, 6)]
 
 
 def dropped(query: StreamingQuery) -> int:
     return sum(each.observedMetrics["assemble_transactions"].dropped for each in query.recentProgress)
 
 
+def test_available_now_ends_with_an_open_transaction_that_the_next_run_completes(stream: Stream) -> None:
+    stream.put(script(1, "B D"))
+    query = stream.start(available_now=True, open_timeout="10 min")
+    assert query.awaitTermination(60)
+    assert stream.out == []
+    stream.put(script(1, "D E", 3))
+    query = stream.start(available_now=True, open_timeout="10 min")
+    assert query.awaitTermination(60)
+    assert stream.places() == [(1, 4, 0, False, 2), (1, 4, 1, True, 3)]
+
+
 @pytest.mark.deep
-@with_rocksdb
+def test_available_now_gives_up_in_a_later_run(stream: Stream) -> None:
+    for events in (script(1, "B D"), script(2, "B D E")):
+        stream.put(events)
+        query = stream.start(available_now=True, open_timeout="1ms", on_open_timeout="drop")
+        assert query.awaitTermination(60)
+    assert dropped(query) == 1
+    assert stream.places() == [(2, 3, 0, True, 2)]
+
+
+@pytest.mark.deep
+def test_a_query_plans_one_empty_micro_batch_after_events_and_none_while_it_is_idle(stream: Stream) -> None:
+    query = stream.start(open_timeout="10 min")
+    for events in (script(1, "B D E B D"), script(2, "B D E"), script(1, "E", 6)):
+        stream.put(events)
+        query.processAllAvailable()
+    query.processAllAvailable()  # Spark looks once more, and finds nothing to do
+    query.stop()
+    planned = [(each.batchId, each.numInputRows) for each in query.recentProgress if "addBatch" in each.durationMs]
+    assert planned == [(0, 5), (1, 0), (2, 3), (3, 0), (4, 1), (5, 0)]
+
+
+@pytest.mark.deep
 def test_open_too_long_fails_with_the_place(stream: Stream) -> None:
     query = stream.start(open_timeout=0.001)
     stream.put(script(1, "B D"))
+    query.processAllAvailable()
+    stream.put(script(2, "B"))
     with pytest.raises(PySparkException, match=r"longer than open_timeout.*partition=1, position=1"):
         query.awaitTermination(60)
 

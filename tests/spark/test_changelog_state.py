@@ -96,6 +96,20 @@ def test_previous_rows_outlive_a_restart_and_not_their_time(spark: SparkSession,
 
 
 @pytest.mark.deep
+@pytest.mark.usefixtures("provider")
+def test_available_now_ends_with_a_state_ttl(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(spark, tmp_path, "op string, id int, name string")
+    feed.add({"op": "upsert", "id": 1, "name": "a"})
+    changes = from_changelog(feed.frame, partition_by="id", state_ttl="5 minutes", op_mapping=UPSERT)
+    writer = changes.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(60)
+    finally:
+        query.stop()
+
+
+@pytest.mark.deep
 @pytest.mark.matrix
 @pytest.mark.usefixtures("provider")
 def test_a_before_image_waits_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactions
 from tests.support.debezium_feed import KAFKA, Message, change, marker, message, mysql, postgres, with_schema
 from tests.support.spark_conf import PROVIDER, STATE, STORES, changed_conf
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -268,14 +267,15 @@ class Stream:
         self.files, self.offset = 0, 0
         self.queries: list[StreamingQuery] = []
 
-    def start(self, on_malformed: Any = "fail", **options: Any) -> StreamingQuery:
+    def start(self, on_malformed: Any = "fail", *, available_now: bool = False, **options: Any) -> StreamingQuery:
         text = self.spark.readStream.text(str(self.folder))
         kafka = text.select(F.from_json("value", KAFKA.replace("BINARY", "STRING")).alias("m")).select("m.*")
         changes = parse_debezium(kafka.where("topic <> 'shop.transaction'"), on_malformed=on_malformed)
         markers = kafka.where("topic = 'shop.transaction'")
         ends = parse_debezium_transactions(markers, on_malformed=on_malformed)
         writer = assemble_debezium(changes, ends, **options).writeStream.foreachBatch(self.take)
-        self.queries.append(writer.option("checkpointLocation", str(self.home / "checkpoint")).start())
+        writer = writer.option("checkpointLocation", str(self.home / "checkpoint"))
+        self.queries.append((writer.trigger(availableNow=True) if available_now else writer).start())
         return self.queries[-1]
 
     def take(self, batch: DataFrame, _: int) -> None:
@@ -344,18 +344,28 @@ def test_rows_and_ends_meet_over_micro_batches_and_a_restart(stream: Stream) -> 
 
 
 @pytest.mark.deep
-def test_what_never_adds_up_is_quarantined_by_the_timer(stream: Stream) -> None:
+def test_what_never_adds_up_is_quarantined_with_the_next_events(stream: Stream) -> None:
     query = stream.start(open_timeout="1ms", dead_letter_table="letters")
     stream.put(change(ORDERS, "5:90", 1, {"id": 1}), marker("END", "5:99", {"public.orders": 2}))
-    wait_until(lambda: len(stream.out) == 1)
+    query.processAllAvailable()
+    assert stream.out == []
     stream.put(marker("END", "6:110", {"public.orders": 1}), change(ORDERS, "6:100", 1, {"id": 1}))
-    wait_until(lambda: len(stream.out) == 2)  # with timers there is always another micro-batch to come
+    query.processAllAvailable()
     query.stop()
-    assert stream.places() == [
-        ("shop#quarantine", 1, 0, True, "5", "letters"),
+    assert sorted(stream.places()) == [
         ("shop", 110, 0, True, "6", "orders"),
+        ("shop#quarantine", 1, 0, True, "5", "letters"),
     ]
     assert observed(query)["quarantined"] == 1
+
+
+def test_available_now_ends_while_a_transaction_waits_for_its_rows(stream: Stream) -> None:
+    stream.put(change(ORDERS, "5:90", 1, {"id": 1}), marker("END", "5:99", {"public.orders": 2}))
+    assert stream.start(available_now=True, open_timeout="10 min").awaitTermination(60)
+    assert stream.out == []
+    stream.put(change(ORDERS, "5:91", 2, {"id": 2}))
+    assert stream.start(available_now=True, open_timeout="10 min").awaitTermination(60)
+    assert stream.places() == [("shop", 99, 0, False, "5", "orders"), ("shop", 99, 1, True, "5", "orders")]
 
 
 @pytest.mark.deep

@@ -313,11 +313,12 @@ def test_the_last_row_of_each_key_is_kept(seed: int) -> None:
 
 
 class Group:
-    """The group state of one key: a value, and how long Spark is to wait before it wakes the key."""
+    """The group state of one key: a value, Spark's watermark, and the one at which it wakes the key (milliseconds)."""
 
     def __init__(self) -> None:
         self.value: tuple[str] | None = None
-        self.timeout: int | None = None
+        self.watermark = 0
+        self.timeout = 0
 
     @property
     def exists(self) -> bool:
@@ -334,8 +335,12 @@ class Group:
     def remove(self) -> None:
         self.value = None
 
-    def setTimeoutDuration(self, milliseconds: int) -> None:  # noqa: N802
+    def getCurrentWatermarkMs(self) -> int:  # noqa: N802
+        return self.watermark
+
+    def setTimeoutTimestamp(self, milliseconds: int) -> None:  # noqa: N802
         assert self.exists
+        assert milliseconds >= self.watermark
         self.timeout = milliseconds
 
 
@@ -363,8 +368,9 @@ def test_a_key_that_is_woken_after_its_time_is_removed_and_otherwise_stays() -> 
     clock, group = ManualClock(), Group()
     single = KeyGroup(DecodeKey(keeps_rows=True), Retention(300), clock)
     list(single(("a",), iter([changes(("a", 1, "+I-U+U", "row"))]), group))  # type: ignore[arg-type]
-    assert group.timeout == 300_000
+    assert group.timeout == round(clock.wall() * 1000) + 300_000
     clock.advance(299)
+    group.watermark = group.timeout + 5_000  # Spark's time is ahead of this host's
     assert list(single(("a",), iter([]), group)) == []  # type: ignore[arg-type]
     assert group.exists
     clock.advance(1)
