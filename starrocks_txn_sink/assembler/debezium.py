@@ -87,6 +87,7 @@ def assemble_debezium(
             query).
         OptionError: An option is invalid.
         SourceTransactionError: In the running query, a transaction is overdue under `fail`.
+        SourceChanged: In the running query, another transaction is at the position of one that was released.
 
     Example::
 

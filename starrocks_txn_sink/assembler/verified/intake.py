@@ -7,6 +7,7 @@ in total and per collection, and its number (`sequence`) among all markers of it
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import Mask
-from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.errors import InputError, SourceChanged
 
 STATUS: Final = "status"
 TOTAL_ORDER: Final = "total_order"
@@ -56,6 +57,15 @@ HELD_EVENTS: Final = EVENTS.append(pa.field(ARRIVED, pa.float64()))
 
 MAX_REMEMBERED: Final = 10_000  # ids of settled transactions, to recognise their repeated events; bounds the state
 
+RECENT: Final = 8
+"""Newest released transactions with their positions in the state.
+
+A connector that starts again begins a little before its last stored offset, and so meets these.
+"""
+
+Place = tuple[int, str]
+"""The position of a transaction, and its id."""
+
 
 @dataclass(frozen=True, slots=True)
 class VerifiedCounters(model.Counts):
@@ -75,6 +85,7 @@ class VerifiedCounters(model.Counts):
     skipped_rows: int = 0  # verified rows without a table, which are not released
     repeats: int = 0  # repeated events, dropped
     repeated_rows: int = 0  # rows among them
+    unknown_repeats: int = 0  # of the repeats, those of which nothing shows that the source is the same
     quarantined: int = 0  # transactions that were incomplete at open_timeout
     quarantined_rows: int = 0
     late: int = 0  # events of a transaction after its quarantine
@@ -110,6 +121,7 @@ class VerifiedState:
     snapshots: int = 0
     letters: int = 0
     reported: float | None = None  # time of the last notice about a transaction that waits
+    recent: tuple[Place, ...] = ()  # of the newest released transactions; empty in a state of an earlier release
 
     def expires_at(self, open_timeout: float | None) -> float | None:
         """Time (seconds since the epoch) at which the oldest incomplete transaction reaches `open_timeout`."""
@@ -124,6 +136,7 @@ class VerifiedState:
         value = model.read_header(text)
         value["blobs"] = tuple(HeldBlob(**each) for each in value["blobs"])
         value["settled"], value["quarantined"] = tuple(value["settled"]), tuple(value["quarantined"])
+        value["recent"] = tuple((position, txn_id) for position, txn_id in value.get("recent", ()))
         return cls(**value)
 
 
@@ -134,10 +147,16 @@ def remember_ids(known: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedIntake:
-    """New rows and markers; `late` are rows and ENDs of quarantined transactions."""
+    """New rows and markers; `late` are rows and ENDs of quarantined transactions.
+
+    `compared`: a repeat is one of the newest transactions, so the source is the same. Otherwise `unknown` are the
+    repeats of transactions that the state does not know.
+    """
 
     events: pa.Table
     late: pa.Table
+    unknown: pa.Table
+    compared: bool
     settled: tuple[str, ...]
     counters: VerifiedCounters
 
@@ -149,18 +168,29 @@ def has_status(events: pa.Table, status: str) -> Mask:
 
 
 def validate_events(state: VerifiedState, events: pa.Table, source: str) -> VerifiedIntake:
-    """Validate `events` (EVENTS) and drop repeats. InputError names the missing value and its place, never a row."""
+    """Validate `events` (EVENTS) and drop repeats.
+
+    Raises InputError, which names the missing value and its place, never a row, and SourceChanged for a transaction at
+    the position of another one.
+    """
     _check(events, source)
     data = _rows(events)
     snapshots = int(pc.sum(pc.and_(events[STATUS].is_null(), events[model.TXN_ID].is_null())).as_py() or 0)
     below = pc.less_equal(events[model.POSITION], pa.scalar(state.last_position, pa.int64()))
-    repeated_ends = events.filter(pc.and_(below, pc.equal(events[STATUS], END)))
-    settled = remember_ids(state.settled, repeated_ends[model.TXN_ID].to_pylist())
+    is_end = pc.equal(events[STATUS], END)
+    repeated = _places(events.filter(pc.and_(below, is_end)))
+    compared = compare_repeats(source, state.recent, repeated)
+    settled = remember_ids(state.settled, [txn_id for _, txn_id in repeated])
     known = pc.is_in(events[model.TXN_ID], value_set=pa.array(settled, pa.string()), skip_nulls=True)
     quarantined = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
     quarantined = pc.and_(quarantined, pc.invert(known))
     counted = pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True)  # a repeated BEGIN is not counted
     late, repeats = events.filter(pc.and_(quarantined, counted)), events.filter(pc.and_(known, counted))
+    # A known id whose END comes with rows at a later position is no more of the same source than an id that is unknown.
+    again = pc.and_(pc.and_(is_end, known), pc.and_(pc.invert(below), pc.greater(events[EVENT_COUNT], 0)))
+    foreign = {txn_id for _, txn_id in repeated}.difference(state.settled, state.quarantined)
+    foreign.update(events.filter(again)[model.TXN_ID].to_pylist())
+    unknown = pc.is_in(repeats[model.TXN_ID], value_set=pa.array([] if compared else sorted(foreign), pa.string()))
     counters = VerifiedCounters(
         events=events.num_rows,
         data=data - snapshots,
@@ -170,7 +200,34 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
         late=late.num_rows,
         late_rows=_rows(late),
     )
-    return VerifiedIntake(events.filter(pc.invert(pc.or_(known, quarantined))), late, settled, counters)
+    new = events.filter(pc.invert(pc.or_(known, quarantined)))
+    return VerifiedIntake(new, late, repeats.filter(unknown), compared, settled, counters)
+
+
+def compare_repeats(source: str, recent: Iterable[Place], repeats: Iterable[Place]) -> bool:
+    """Whether one of `repeats` is one of the newest transactions, `recent`.
+
+    Raises SourceChanged for a repeat at the position of another transaction.
+    """
+    known, compared = dict(recent), False
+    for position, txn_id in repeats:
+        before = known.get(position, txn_id)
+        if before != txn_id:
+            raise SourceChanged(
+                f"A position that is read already is that of transaction {before}, and now that of {txn_id}: the "
+                "source was recreated or rewound.",
+                hint="If the source is new, give the query another `job` and a new checkpoint. To leave the repeats "
+                "out as written, filter them out before assemble_debezium.",
+                source=source,
+                txn_id=txn_id,
+                position=position,
+            )
+        compared |= position in known
+    return compared
+
+
+def _places(ends: pa.Table) -> list[Place]:
+    return list(zip(ends[model.POSITION].to_pylist(), ends[model.TXN_ID].to_pylist(), strict=True))
 
 
 def _rows(events: pa.Table) -> int:

@@ -7,7 +7,7 @@ transaction id. Pure and vectorised: time and the reader of held events are argu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, get_args
 
@@ -76,7 +76,7 @@ class VerifiedAssembler:
         """Take in the events of a micro-batch (intake.EVENTS, any order, may be empty) at `now` (seconds).
 
         Raises InputError for events that break the contract, SourceTransactionError for an overdue transaction under
-        `on_open_timeout="fail"`.
+        `on_open_timeout="fail"`, SourceChanged for a transaction at the position of another one.
         """
         intake = v.validate_events(state, events, self.source)
         arrived = pa.array(np.full(intake.events.num_rows, float(now)))
@@ -86,9 +86,30 @@ class VerifiedAssembler:
         classes = tally.classify(found, state.last_position)
         self._refuse(table, found, classes, now)
         judged = _JudgedEvents(table, found, classes)
+        unknown = self._unknown_repeats(judged, state, intake)
         state, letters, notices = self._give_up(judged, state, intake)
         state, waiting = self._report_waiting(judged, state, now)
-        return _build_step(judged, state, intake, letters, (*notices, *waiting))
+        counters = replace(intake.counters, unknown_repeats=unknown.num_rows)
+        notices = (*notices, *waiting, *self._repeat_notices(unknown))
+        return _build_step(judged, state, replace(intake, counters=counters), letters, notices)
+
+    def _unknown_repeats(self, judged: _JudgedEvents, state: VerifiedState, intake: VerifiedIntake) -> pa.Table:
+        """Repeats of which nothing shows that the source is the same; SourceChanged if something shows another one."""
+        repeated = judged.classes.repeated
+        if not len(repeated):
+            return intake.unknown
+        recent = (*state.recent, *judged.places(judged.full))
+        if v.compare_repeats(self.source, recent, judged.places(repeated)) or intake.compared:
+            return intake.unknown.slice(0, 0)
+        more = judged.table.filter(pa.array(judged.of(repeated) & judged.opening))
+        return pa.concat_tables([intake.unknown, more.select(v.EVENTS.names)])
+
+    def _repeat_notices(self, unknown: pa.Table) -> Iterator[Event]:
+        if unknown.num_rows:
+            span = pc.min_max(unknown[model.POSITION]).as_py()
+            places = {"partition": self.source, "position": span["min"], "upto": span["max"]}
+            counts = {"count": unknown.num_rows, "rows": unknown[v.STATUS].null_count}
+            yield Event("source.repeated", {**places, "txn_id": unknown[model.TXN_ID][0].as_py(), **counts})
 
     def _refuse(self, table: pa.Table, found: Tally, classes: TransactionClasses, now: float) -> None:
         if self.policy.on_open_timeout == "fail" and len(classes.given_up):
@@ -180,6 +201,16 @@ class _JudgedEvents:
         return ~v.has_status(self.table, v.BEGIN)
 
     @property
+    def full(self) -> Indexes:
+        """The released transactions that have rows."""
+        return self.classes.released[self.found.expected[self.classes.released] > 0]
+
+    def places(self, transactions: Indexes) -> list[v.Place]:
+        """Position and id of `transactions`."""
+        ids = self.found.ids.take(pa.array(transactions)).to_pylist()
+        return list(zip(self.found.position[transactions].tolist(), ids, strict=True))
+
+    @property
     def snapshot(self) -> Indexes:
         """Places of snapshot rows, in arrival order."""
         return np.flatnonzero(self.found.code < 0)
@@ -193,7 +224,7 @@ def _build_step(
     notices: tuple[Event, ...],
 ) -> VerifiedStep:
     found, classes, table = judged.found, judged.classes, judged.table
-    full = classes.released[found.expected[classes.released] > 0]
+    full = judged.full
     state, units, snapshot_released = _release(judged, state, full)
     settled = np.concatenate([classes.released, classes.repeated])
     finished = judged.of(settled) | judged.of(classes.given_up) | found.repeated
@@ -224,7 +255,8 @@ def _release(judged: _JudgedEvents, state: VerifiedState, full: Indexes) -> tupl
         snapshot = snapshot[:0]
     if len(full):
         units.append(released_rows(table, judged.found, full, snapshot))
-        state = replace(state, last_position=int(judged.found.position[full].max()))
+        recent = (*state.recent, *judged.places(full[-v.RECENT :]))[-v.RECENT :]
+        state = replace(state, last_position=int(judged.found.position[full].max()), recent=recent)
         snapshot = snapshot[:0]
     return state, units, len(snapshot) == 0
 

@@ -10,8 +10,19 @@ import pytest
 from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.assembler.verified.rules import MANY_BLOBS, VerifiedPolicy
-from starrocks_txn_sink.errors import InputError, OptionError, SourceTransactionError
-from tests.support.verified_source import FLAWS, Connector, Stage, Transaction, begin, end, read, repeated_later, row
+from starrocks_txn_sink.errors import InputError, OptionError, SourceChanged, SourceTransactionError
+from tests.support.verified_source import (
+    FLAWS,
+    Connector,
+    Fields,
+    Stage,
+    Transaction,
+    begin,
+    end,
+    read,
+    repeated_later,
+    row,
+)
 
 
 def test_rows_and_end_are_joined_by_the_id_over_micro_batches() -> None:
@@ -136,6 +147,79 @@ def test_an_old_end_whose_id_is_forgotten_is_known_by_its_position() -> None:
     stage.feed(end("3", 3, 20, {"public.a": 1}))
     assert stage.feed(row("3", 1)) == []
     assert (stage.level.open, stage.counted.repeats, stage.blobs) == (0, 2, {})
+
+
+def at(txn: str, sequence: int, lsn: int | None) -> list[Fields]:
+    """A transaction with one row."""
+    return [row(txn, 1, lsn=lsn or 0), end(txn, sequence, lsn, {"public.a": 1})]
+
+
+def test_another_transaction_at_a_known_position_is_another_source() -> None:
+    stage = Stage()
+    stage.feed(*at("7", 1, 30), *at("8", 2, 40))
+    for events in (at("9", 3, 40), at("9", 3, 30), at("9", 3, 40)[1:], [*at("9", 3, 30), *at("10", 4, 50)]):
+        with pytest.raises(SourceChanged, match=r"that of transaction [78], and now that of 9: .*`job`") as caught:
+            stage.feed(*events)
+        assert caught.value.context["source"] == "shop"
+    assert stage.places() == [("7", 30, 0, True), ("8", 40, 0, True)]
+
+
+def test_another_transaction_whose_position_is_that_of_its_rows_is_another_source_too() -> None:
+    stage = Stage()
+    stage.feed(row("a:1", 1, lsn=77), end("a:1", 1, None, {"public.a": 1}))
+    with pytest.raises(SourceChanged, match="that of transaction a:1, and now that of b:1"):
+        stage.feed(row("b:1", 1, lsn=77), end("b:1", 2, None, {"public.a": 1}))
+    with pytest.raises(SourceChanged, match="that of transaction b:2, and now that of b:3"):
+        stage.feed(
+            *(event for n in (2, 3) for event in (row(f"b:{n}", 1, lsn=78), end(f"b:{n}", n, None, {"public.a": 1})))
+        )
+
+
+@pytest.mark.parametrize("position", [20, None])
+def test_an_older_transaction_that_was_never_there_is_dropped_with_a_warning(position: int | None) -> None:
+    stage = Stage()
+    stage.feed(*at("7", 1, 30), now=0)
+    events = at("3", 3, position)
+    events[0]["position"] = 19
+    assert stage.feed(*events) == []
+    assert (stage.counted.repeats, stage.counted.repeated_rows, stage.counted.unknown_repeats) == (2, 1, 2)
+    (notice,) = stage.notices
+    assert notice.name == "source.repeated"
+    fields = {"partition": "shop", "position": 19, "upto": position or 19, "txn_id": "3", "count": 2, "rows": 1}
+    assert notice.fields == fields
+    assert stage.adds_up()
+    stage.feed(*at("8", 4, 40))
+    assert stage.places() == [("7", 30, 0, True), ("8", 40, 0, True)]
+
+
+def test_a_known_id_with_rows_at_a_later_position_is_dropped_with_a_warning() -> None:
+    stage = Stage()
+    stage.feed(*at("7", 1, 30), end("5", 2, 35, {}), now=0)
+    stage.feed(end("5", 3, 35, {}))  # an empty transaction has no position of its own
+    assert stage.notices == []
+    assert stage.feed(*at("7", 4, 50)) == []
+    assert (stage.counted.unknown_repeats, [notice.name for notice in stage.notices]) == (2, ["source.repeated"])
+
+
+def test_next_to_the_newest_transactions_old_repeats_are_of_the_same_source() -> None:
+    stage = Stage()
+    stage.feed(*at("7", 1, 30), *at("8", 2, 40))
+    stage.feed(*at("2", 3, 10), *at("7", 4, 30), *at("8", 5, 40), *at("9", 6, 50))
+    assert (stage.counted.repeats, stage.counted.unknown_repeats, stage.notices) == (6, 0, [])
+    assert [each[0] for each in stage.places()] == ["7", "8", "9"]
+
+
+def test_a_state_of_an_earlier_release_compares_from_the_next_transactions_on() -> None:
+    stage = Stage()
+    stage.feed(*at("7", 1, 30))
+    former = json.loads(stage.header)
+    assert former.pop("recent") == [[30, "7"]]
+    stage.header = json.dumps(former)
+    stage.feed(*at("9", 2, 30))
+    assert (stage.counted.unknown_repeats, stage.places()) == (2, [("7", 30, 0, True)])
+    for number in range(12):
+        stage.feed(*at(f"n{number}", 3 + number, 100 + number))
+    assert stage.state.recent == tuple((100 + number, f"n{number}") for number in range(4, 12))
 
 
 def test_a_transaction_without_a_position_of_its_end_takes_that_of_its_rows() -> None:
