@@ -19,16 +19,13 @@ _HOMES = {
     "starrocks_txn_sink.errors": ("StarRocksSinkError",),
     "starrocks_txn_sink.coordinator.model": ("Receipt",),
     "starrocks_txn_sink.telemetry": ("configure_logging",),
-    "starrocks_txn_sink.metrics": ("MetricsServer",),
+    "starrocks_txn_sink.metrics.server": ("MetricsServer",),
     "starrocks_txn_sink.options": ("SinkOptions", "TableOptions"),
-    "starrocks_txn_sink.sink": (
-        "RestartPolicy",
-        "StarRocksSink",
-        "TableRoute",
-        "TransactionAssembly",
-        "run_forever",
-    ),
+    "starrocks_txn_sink.sink.assembly": ("TransactionAssembly",),
     "starrocks_txn_sink.sink.plain_frames": ("StarRocksDataSource",),
+    "starrocks_txn_sink.sink.sink": ("StarRocksSink",),
+    "starrocks_txn_sink.sink.supervisor": ("RestartPolicy", "run_forever"),
+    "starrocks_txn_sink.sink.typed.route": ("TableRoute",),
     "starrocks_txn_sink.spark_version": ("recommended_conf",),
     "starrocks_txn_sink.sources.txn_lines": ("TxnEventLines",),
 }
@@ -45,16 +42,13 @@ if TYPE_CHECKING:
     )
     from starrocks_txn_sink.coordinator.model import Receipt as Receipt
     from starrocks_txn_sink.errors import StarRocksSinkError as StarRocksSinkError
-    from starrocks_txn_sink.metrics import MetricsServer as MetricsServer
+    from starrocks_txn_sink.metrics.server import MetricsServer as MetricsServer
     from starrocks_txn_sink.options import SinkOptions as SinkOptions, TableOptions as TableOptions
-    from starrocks_txn_sink.sink import (
-        RestartPolicy as RestartPolicy,
-        StarRocksSink as StarRocksSink,
-        TableRoute as TableRoute,
-        TransactionAssembly as TransactionAssembly,
-        run_forever as run_forever,
-    )
+    from starrocks_txn_sink.sink.assembly import TransactionAssembly as TransactionAssembly
     from starrocks_txn_sink.sink.plain_frames import StarRocksDataSource as StarRocksDataSource
+    from starrocks_txn_sink.sink.sink import StarRocksSink as StarRocksSink
+    from starrocks_txn_sink.sink.supervisor import RestartPolicy as RestartPolicy, run_forever as run_forever
+    from starrocks_txn_sink.sink.typed.route import TableRoute as TableRoute
     from starrocks_txn_sink.sources.txn_lines import TxnEventLines as TxnEventLines
     from starrocks_txn_sink.spark_version import recommended_conf as recommended_conf
     from starrocks_txn_sink.sql.audit import Audit as Audit

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.intake import one_array
+from starrocks_txn_sink.assembler.rules.intake import one_array, value_set
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import InputError
@@ -21,8 +21,6 @@ from starrocks_txn_sink.rows import columns
 
 _BATCH_BYTES: Final = 4 << 20
 
-_UPSERTS: Final = pa.array(columns.UPSERTS)
-_DELETES: Final = pa.array(columns.DELETES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ class PayloadEncoder:
         row, op = one_array(rows[model.ROW]), one_array(rows[model.OP])
         upsert = pc.binary_join_element_wise(SEPARATOR, row, "")
         kinds = None if op.null_count == len(op) else _lower_case_values(op)
-        if kinds is None or pc.all(pc.is_in(kinds, value_set=_UPSERTS)).as_py():
+        if kinds is None or pc.all(pc.is_in(kinds, value_set=value_set(*columns.UPSERTS))).as_py():
             return upsert, None
         deleted = self._deleted(partitions, rows, op)
         row, fields = self._filled(one_array(rows[model.TABLE]), row, deleted)
@@ -108,8 +106,9 @@ class PayloadEncoder:
 
     def _deleted(self, partitions: pa.Array, rows: pa.Table, op: pa.Array) -> pa.Array:
         kinds = pc.utf8_lower(op)
-        deleted = pc.fill_null(pc.is_in(kinds, value_set=_DELETES), False)
-        unknown = pc.invert(pc.or_(op.is_null(), pc.or_(pc.is_in(kinds, value_set=_UPSERTS), deleted)))
+        deleted = pc.fill_null(pc.is_in(kinds, value_set=value_set(*columns.DELETES)), False)
+        upserts = pc.is_in(kinds, value_set=value_set(*columns.UPSERTS))
+        unknown = pc.invert(pc.or_(op.is_null(), pc.or_(upserts, deleted)))
         _refuse(unknown, columns.UNKNOWN_OP, op, partitions, rows)
         if self.keyless:
             table = one_array(rows[model.TABLE])

@@ -215,3 +215,18 @@ def test_options_and_errors_need_no_spark() -> None:
         "import sys; from starrocks_txn_sink import SinkOptions, StarRocksSinkError; sys.exit('pyspark' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("module", ["starrocks_txn_sink.sink.plain_frames", "starrocks_txn_sink.writer.task"])
+def test_a_data_sources_processes_and_the_lanes_load_no_other_part_of_the_driver(module: str) -> None:
+    """Spark starts several processes for the first frame of a session, and each of them imports all of it."""
+    unused = {
+        "pandas",  # Arrow imports it for its first array; a data source's processes on the driver make none
+        "starrocks_txn_sink.assembler.spark",
+        "starrocks_txn_sink.metrics.server",
+        "starrocks_txn_sink.sink.events_writer",
+        "starrocks_txn_sink.sink.sink",
+        "starrocks_txn_sink.sink.supervisor",
+    }
+    code = f"import sys, {module}; sys.exit(', '.join({unused} & set(sys.modules)) or 0)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
