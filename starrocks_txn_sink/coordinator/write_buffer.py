@@ -58,6 +58,7 @@ class TransactionBatch:
     dead_letters: list[model.Chunk] = field(default_factory=list)
     dead_letter_spans: dict[str, PositionSpan] = field(default_factory=dict)
     dead_letter_counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    _order: list[str] | None = None  # of the tables with pending chunks
 
     def successor(self) -> TransactionBatch:
         """A closed batch without rows, to take a part of this batch's rows."""
@@ -67,6 +68,7 @@ class TransactionBatch:
 
     def add(self, chunk: model.Chunk) -> None:
         """Take an inactive chunk; not allowed once the batch is closed."""
+        self._order = None
         self.pending.setdefault(chunk.table, deque()).append(chunk)
         count = self.counts.setdefault((chunk.partition, chunk.table), [0, 0])
         count[0] += chunk.rows
@@ -87,10 +89,17 @@ class TransactionBatch:
     def pending_bytes(self, table: str) -> int:
         return sum(chunk.bytes for chunk in self.pending.get(table, ()))
 
-    def tables(self) -> list[str]:
-        """Tables with pending chunks, largest first: the longest load starts first."""
-        tables = [table for table, chunks in self.pending.items() if chunks]
-        return sorted(tables, key=self.pending_bytes, reverse=True)
+    def tables(self) -> Iterator[str]:
+        """Tables with pending chunks, largest first: the longest load starts first.
+
+        Each segment that comes in and each load that ends asks for them, so the order is kept as long as it holds. That
+        of a closed batch may be older: its tables only become smaller.
+        """
+        if self._order is None:
+            self._order = sorted(self.pending, key=self.pending_bytes, reverse=True)[::-1]  # the next one is last
+        while self._order and not self.pending.get(self._order[-1]):
+            self._order.pop()
+        return (table for table in reversed(self._order) if self.pending.get(table))
 
     def take(self, table: str, limit: int) -> list[model.Chunk]:
         """Remove and return the next chunks of `table`, in order: at least one, more up to `limit` bytes."""
@@ -105,6 +114,8 @@ class TransactionBatch:
             taken.reverse()
         self._keep(taken, newest_first)
         self.loads += 1
+        if not self.closed:
+            self._order = None
         return taken
 
     def newest_first(self, table: str) -> bool:
@@ -138,7 +149,7 @@ class TransactionBatch:
         """Put the sent chunks back, in order, for an attempt under a new label; return their bytes in memory."""
         if self.sent is None:
             raise RuntimeError("A transaction batch that has released its sent chunks cannot be rewound.")
-        put_back = self.sent_bytes
+        put_back, self._order = self.sent_bytes, None
         for chunk in self.sent:
             if self.newest_first(chunk.table):
                 self.pending[chunk.table].append(chunk)
@@ -184,6 +195,7 @@ class TransactionBatch:
         Their spans still move the ledger: a dead-lettered source transaction must not come again as a replay.
         """
         self.dead_letters.append(chunk)
+        self._order = None
         self.pending.setdefault(chunk.table, deque()).append(chunk)
         for name, span in spans.items():
             self.dead_letter_spans[name] = _join_spans(self.dead_letter_spans.get(name), span)
@@ -371,13 +383,14 @@ class WriteBuffer:
         of an open batch wait until a load is worth its request; a closed batch or a full buffer sends them all.
         """
         batch, limits, full = self.first, self.limits, self.saturated
-        if len(loading) >= limits.load_parallelism:  # before all tables are sorted, for each segment that comes in
+        if len(loading) >= limits.load_parallelism:  # before all tables are sorted
             return
         for table in batch.tables():
             if len(loading) >= limits.load_parallelism:
                 return
-            large_enough = batch.closed or full or batch.pending_bytes(table) >= limits.load_bytes
-            if large_enough and table not in loading:
+            if not (batch.closed or full or batch.pending_bytes(table) >= limits.load_bytes):
+                return  # nor are smaller ones large enough
+            if table not in loading:
                 yield tuple(batch.take(table, limits.body_bytes)), batch.newest_first(table)
 
     def reserve(self, chunk: model.Chunk) -> model.Chunk:

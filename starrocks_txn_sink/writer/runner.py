@@ -67,7 +67,11 @@ class DaemonThreadPool:
 
 @dataclass(slots=True)
 class LaneRunner:
-    """Runs one coordinator to its end: `run` returns the receipts or raises the first error."""
+    """Runs one coordinator to its end: `run` returns the receipts or raises the first error.
+
+    Each thread that changes the coordinator takes the actions that are due then, and a thread that has finished an
+    action goes on with the next one. So a load costs no switch of threads. The manager only watches the time.
+    """
 
     core: SharedTransactionCoordinator
     perform: Perform
@@ -75,6 +79,8 @@ class LaneRunner:
     clock: Clock
     deadline: Deadline
     _changed: threading.Condition = field(default_factory=threading.Condition)
+    _awaited: Callable[[], bool] | None = None  # what the task's thread waits for
+    _ended: threading.Event = field(default_factory=threading.Event)
     _bug: BaseException | None = None
     _over: bool = False
 
@@ -94,7 +100,8 @@ class LaneRunner:
                     self._feed(segment)
                 with self._changed:
                     self.core.finish(self.clock.monotonic())
-                    self._changed.notify_all()
+                    due = self._due()
+                self._submit(due)
             except BaseException as error:
                 self._give_up(error)
                 raise
@@ -102,7 +109,7 @@ class LaneRunner:
         finally:
             with self._changed:
                 self._over = True
-                self._changed.notify_all()
+            self._ended.set()
         if self.core.error is not None:
             raise self.core.error
         return self.core.receipts
@@ -113,17 +120,22 @@ class LaneRunner:
             if self.core.finished and self.core.error is not None:
                 raise self.core.error
             self.core.take(segment, self.clock.monotonic())
-            self._changed.notify_all()
+            due = self._due()
+        self._submit(due)
 
     def _give_up(self, error: BaseException) -> None:
         stopped = StarRocksSinkError(f"The lane was stopped by {type(error).__name__}.")
         with self._changed:
             self.core.fail(error if isinstance(error, StarRocksSinkError) else stopped)
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self.core.finished or self._bug is not None, _GRACE_SECONDS)
+            due = self._due()
+        self._submit(due)
+        with self._changed:
+            self._awaited = lambda: self.core.finished or self._bug is not None
+            self._changed.wait_for(self._awaited, _GRACE_SECONDS)
 
     def _await(self, reached: Callable[[], bool]) -> None:
         with self._changed:
+            self._awaited = reached
             while not reached():
                 if self._bug is not None:
                     raise self._bug
@@ -137,18 +149,23 @@ class LaneRunner:
         self._give_up(error)
         raise error
 
+    def _due(self) -> list[model.Action]:
+        """The actions that are due now, with the lock held; wakes the task's thread if it waits for this."""
+        due = [] if self._over else self.core.tick(self.clock.monotonic())
+        if self._awaited is not None and self._awaited():
+            self._changed.notify_all()
+        return due
+
+    def _submit(self, due: Iterable[model.Action]) -> None:
+        for action in due:
+            self.threads.submit(partial(self._guarded, partial(self._do, action)))
+
     def _manage(self) -> None:
-        """Take due actions from the coordinator and submit them, until the lane is finished."""
-        while True:
+        """Submit actions that are due by time alone, until the lane is finished."""
+        while not self._ended.wait(_SCAN_SECONDS):
             with self._changed:
-                due = self.core.tick(self.clock.monotonic())
-                if self.core.finished or self._over:
-                    self._changed.notify_all()
-                    return
-                if not due:
-                    self._changed.wait(_SCAN_SECONDS)
-            for action in due:
-                self.threads.submit(partial(self._guarded, partial(self._do, action)))
+                due = self._due()
+            self._submit(due)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Run `work`; a bug in it must end the lane at once, not at its deadline."""
@@ -160,16 +177,26 @@ class LaneRunner:
                 self._changed.notify_all()
 
     def _do(self, action: model.Action) -> None:
+        """Perform `action` and then the first one that is due after it, and so on; other threads get the others."""
+        following: model.Action | None = action
+        while following is not None:
+            result = self._result_of(following)
+            with self._changed:
+                self.core.complete(following, result, self.clock.monotonic())
+                due = self._due()
+            following = due.pop(0) if due else None
+            self._submit(due)
+
+    def _result_of(self, action: model.Action) -> model.Result:
+        """The result of `action`, or its error."""
         try:
-            result = self.perform(action)
+            return self.perform(action)
         except StarRocksSinkError as error:
-            result = error
+            return error
         except Exception as error:  # a bug must end the lane, not a thread
             result = StarRocksSinkError(f"{type(action).__name__} failed: {type(error).__name__}: {error}")
             result.__cause__ = error
-        with self._changed:
-            self.core.complete(action, result, self.clock.monotonic())
-            self._changed.notify_all()
+            return result
 
 
 Query = Callable[[str, tuple[object, ...], Deadline], list[tuple[Any, ...]]]

@@ -22,7 +22,6 @@ from starrocks_txn_sink.rows import columns
 _BATCH_BYTES: Final = 4 << 20
 
 
-
 @dataclass(frozen=True, slots=True)
 class PayloadEncoder:
     """Encodes rows of tables in `database`; `keyless` tables have no primary key, so they take no deletes.

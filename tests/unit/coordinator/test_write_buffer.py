@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from starrocks_txn_sink.coordinator.model import PositionSpan, RegionRows
-from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
+from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch, WriteBuffer
 from starrocks_txn_sink.errors import InputError
 from tests.support.lane_driver import small_limits
 
@@ -177,3 +177,37 @@ def test_rows_that_end_inside_a_source_transaction_are_refused_with_its_place() 
     assert "the output of assemble_transactions, unfiltered" in str(caught.value)
     assert caught.value.context["source_partition"] == "7"
     assert not rows.finished
+
+
+def test_the_loads_of_many_tables_do_not_sort_them_for_each_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, measured = write_buffer(load_parallelism=1), 0
+    right = TransactionBatch.pending_bytes
+
+    def counting(self: TransactionBatch, table: str) -> int:
+        nonlocal measured
+        measured += 1
+        return right(self, table)
+
+    for number in range(200):
+        write(rows, 5.0, 10 + number % 7, table=f"t{number}")
+    end(rows, 5.0)
+    rows.finish(6.0)
+    monkeypatch.setattr(TransactionBatch, "pending_bytes", counting)
+    sizes: list[int] = []
+    while loads := [sum(chunk.bytes for chunk in chunks) for chunks, _ in rows.take_loads([])]:
+        sizes += loads
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(sizes) == 200
+    assert measured == 200
+
+
+def test_chunks_that_come_back_are_loaded_again_largest_first() -> None:
+    rows = write_buffer(load_parallelism=9)
+    for table, size in (("small", 1), ("large", 9), ("middle", 5)):
+        write(rows, 5.0, size, table=table)
+    end(rows, 5.0)
+    rows.finish(6.0)
+    for _ in range(2):
+        assert [chunks[0].table for chunks, _ in rows.take_loads([])] == ["large", "middle", "small"]
+        assert list(rows.take_loads([])) == []
+        rows.rewind()

@@ -66,7 +66,8 @@ def soon(clock: Any = None, seconds: float = 20.0) -> Deadline:
 
 @pytest.fixture
 def web() -> Iterator[responses.RequestsMock]:
-    with responses.RequestsMock(assert_all_requests_are_fired=False) as mock:
+    target = "starrocks_txn_sink.http.connection.DeadlineAdapter.send"
+    with responses.RequestsMock(assert_all_requests_are_fired=False, target=target) as mock:
         yield mock
 
 
@@ -249,6 +250,31 @@ def test_a_connection_goes_to_the_checked_address_whatever_the_url_says(monkeypa
         assert made.send(BEGIN, soon()).status is Status.OK
         made.close()
         assert [got.headers["host"] for got in frontend.got] == [frontend.url.removeprefix("http://")]
+        assert [got.line.split()[1] for got in frontend.got] == ["/api/transaction/begin"]
+
+
+def test_an_address_is_looked_up_once_and_again_after_its_connections_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_up: list[str] = []
+    look_up = connection.DeadlineAdapter.get_connection_with_tls_context
+
+    def counting(self: connection.DeadlineAdapter, request: requests.PreparedRequest, *given: Any, **more: Any) -> Any:
+        looked_up.append(str(self.address))
+        return look_up(self, request, *given, **more)
+
+    monkeypatch.setattr(connection.DeadlineAdapter, "get_connection_with_tls_context", counting)
+    with Peer(says(OK)) as frontend:
+        made = transport(frontend.url)
+        for _ in range(3):
+            made.send(BEGIN, soon())
+        own = made._connections.for_this_thread()
+        assert looked_up == [str(own._adapter.address)]
+        own.close()
+        assert made.send(BEGIN, soon()).status is Status.OK
+        assert len(looked_up) == 2
+        assert {got.connection for got in frontend.got} == {0, 1}
+        made.close()
 
 
 def test_a_reply_that_breaks_the_http_library_is_a_typed_error() -> None:

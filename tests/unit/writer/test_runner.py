@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import orjson
 import pytest
@@ -60,6 +60,29 @@ def test_rows_arrive_in_order_under_one_label(pool: DaemonThreadPool) -> None:
     assert receipt.rows == 8_000
     assert server.tables["orders"] == [[p, n] for p in range(1, 2_001) for n in (0, 2)]
     assert server.tables["items"] == [[p, n] for p in range(1, 2_001) for n in (1, 3)]
+
+
+def test_a_thread_that_has_loaded_a_table_goes_on_with_the_next_one(
+    pool: DaemonThreadPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted: list[object] = []
+    submit = pool.submit
+
+    def counting(job: Callable[[], None]) -> None:
+        submitted.append(job)
+        submit(job)
+
+    monkeypatch.setattr(pool, "submit", counting)
+
+    def rows() -> Iterator[Segment]:
+        for number in range(100):
+            yield RegionRows("p0", f"t{number}", memoryview(b',{"n":1}'), 1)
+        yield PositionSpan("p0", 1, 1, 1)
+
+    server = ModelServer()
+    (receipt,) = runner(server, pool, load_parallelism=3).run(rows())
+    assert receipt.loads == 100
+    assert len(submitted) < 10  # begin, and the other loads that run at the same time
 
 
 def test_a_failed_load_is_repeated(pool: DaemonThreadPool) -> None:
