@@ -350,6 +350,18 @@ class SourceDamaged(StarRocksSinkError, Terminal):
     )
 
 
+class LaneDied(StarRocksSinkError):
+    """The message has Spark's reason, the place what the lane reads (`writer.task`)."""
+
+    code = "lane_died"
+    summary = "The task of a lane ended early several times in a row, and nothing was committed."
+    hint = (
+        "Look at the reason, at that place's rows and into the executors' logs: a row kills its process, or memory "
+        "is short (exit code 137, a crashed worker). Raise spark.executor.memoryOverhead, or lower buffer_bytes or "
+        "maxOffsetsPerTrigger."
+    )
+
+
 class LedgerBehind(StarRocksSinkError, Terminal):
     """Found when a query goes on above micro-batch 0, before anything is written."""
 
@@ -385,8 +397,8 @@ class StageRepeated(StarRocksSinkError, Transient):
     summary = "Spark runs the stage of a lane again, and nothing was committed."
 
 
-class TaskRepeated(StarRocksSinkError, Outage):
-    """Rows of the lane's first try may be under the shared label, so the driver takes a new one."""
+class TaskRepeated(StarRocksSinkError, Transient):
+    """Rows of the lane's first try may be under the shared label, so the driver takes a new one, a few times."""
 
     code = "task_repeated"
     summary = "Spark runs the task of a lane again, and nothing was committed."

@@ -129,6 +129,8 @@ _ALL: Final = (
     *_kinds(
         logging.WARNING,
         "sink",
+        lanes__repeated="the task of a `lane` ended early, so the lanes run again under a new label; the third time in "
+        "a row ends the micro-batch ([Error `lane_died`](errors/lane_died.md))",
         rows__sorted="the lanes cannot load under one label after all: from now on Spark sorts the rows, and `why`",
         source__slow="once a query: Spark's Kafka source polls 500 records at a time "
         "([sources.md](../guides/sources.md#larger-polls))",

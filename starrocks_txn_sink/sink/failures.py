@@ -31,6 +31,8 @@ from enum import Enum
 from importlib import metadata
 from typing import Any, Final, TypeVar
 
+from pyspark import SparkContext
+
 from starrocks_txn_sink import errors
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import StarRocksSinkError
@@ -42,6 +44,7 @@ from starrocks_txn_sink.writer.messages import LaneReport, attached_report, read
 _DELAY: Final = 2.0  # seconds: Spark logs a failed query within one second
 _LONGEST: Final = 600  # characters of a line of the block
 _QUERIES: Final = 100  # queries whose last failure is kept
+_TASKS: Final = 10_000  # tries of a stage that are searched for the reason of a failed one
 _PAGES: Final = "docs/operations/errors"
 RUNBOOK_VARIABLE: Final = "STARROCKS_TXN_SINK_RUNBOOK"
 """The environment variable with the address of another copy of the runbook."""
@@ -51,6 +54,8 @@ SPARK: Final = "spark"
 _RAISED: Final = re.compile(r"starrocks_txn_sink\.[\w.]*?\.?(\w+): (.+)")
 _PLACED: Final = re.compile(r"(.+ \[\w+=.*\]) (.+)")  # a message with its context, and the advice after it
 _REFUSED_ROW: Final = re.compile(re.escape(REFUSED) + r"([^\n]+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+_LOST_TASK: Final = re.compile(r"most recent failure: Lost task [^\n]*? executor [^\s)]+\): ([^\n]+)")
+_PY4J: Final = re.compile(r"^An error occurred while calling \S+\.\n: ")
 _INTERRUPTED: Final = (
     *("InterruptedException", "InterruptedIOException", "ClosedByInterruptException"),
     *("cancelled as part of cancellation", "cancelled part of cancelled job group", "was cancelled"),
@@ -170,8 +175,14 @@ def text_of(error: BaseException) -> str:
 
 
 def cause_line(text: str) -> str:
-    """The line of an exception's text that names the cause: the last one of a Python traceback, else the first one."""
+    """The line of an exception's text that names the cause.
+
+    The last one of a Python traceback; else the end of the last lost task; else the first line, without py4j's own.
+    """
     _, found, traced = text.rpartition("Traceback (most recent call last):")
+    if not found and (lost := _LOST_TASK.search(text)):
+        return lost[1].strip()
+    text = _PY4J.sub("", text, count=1)
     lines = [line for line in (traced if found else text).splitlines() if line.strip()]
     if found:
         lines = [line for line in lines if not line.startswith((" ", "\t"))]
@@ -181,6 +192,26 @@ def cause_line(text: str) -> str:
 def is_interruption(text: str) -> bool:
     """Whether Spark ended the micro-batch because the query was stopped."""
     return any(word in text for word in _INTERRUPTED)
+
+
+_REASON_SECONDS: Final = 2.0  # Spark's listeners learn of a task's end a little later than the driver
+
+
+def reason_of_task(stage: int, task: int, clock: Clock) -> str:
+    """Spark's reason why the first try at a task of a stage ended early, as one line; empty where it is unknown."""
+    context, late = SparkContext._active_spark_context, Deadline.after(_REASON_SECONDS, clock)
+    while context is not None:
+        with contextlib.suppress(Exception):  # the JVM has ended, or has another interface
+            store = context._jsc.sc().statusStore()
+            tries = store.taskList(stage, store.lastStageAttempt(stage).attemptId(), _TASKS).iterator()
+            while tries.hasNext():
+                one = tries.next()
+                if one.index() == task and one.errorMessage().isDefined():
+                    return cause_line(str(one.errorMessage().get()))
+        if late.expired():
+            break
+        clock.sleep(0.1)
+    return ""
 
 
 # --- the last failures of this process ---

@@ -17,7 +17,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.coordinator import shared_label
 from starrocks_txn_sink.coordinator.model import BeginAction, PositionSpan, Receipt
 from starrocks_txn_sink.coordinator.ownership import log_entries
@@ -25,21 +25,32 @@ from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
 from starrocks_txn_sink.errors import (
     InputError,
     KeyRepeated,
+    LaneDied,
     LoadFailed,
     OptionError,
     SourceChanged,
     StarRocksSinkError,
+    TaskRepeated,
     TransactionTimedOut,
 )
 from starrocks_txn_sink.options import Compression, SinkOptions, Transactions
 from starrocks_txn_sink.options.combinations import Feature, find_conflict
 from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
 from starrocks_txn_sink.protocol.label import RetryPolicy, labels
+from starrocks_txn_sink.sink.failures import reason_of_task
 from starrocks_txn_sink.sink.lifecycle import context_of
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import has_whole_partitions
 from starrocks_txn_sink.telemetry import EventLogger, fan_out, get_logger
-from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, OrderViolation, attach_report, of_kind
+from starrocks_txn_sink.writer.messages import (
+    CarryOver,
+    LaneReport,
+    Message,
+    OrderViolation,
+    attach_report,
+    attached_report,
+    of_kind,
+)
 from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import Performer
 from starrocks_txn_sink.writer.task import LaneTask, limits, log_steps, now_text
@@ -49,6 +60,9 @@ RunLanes = Callable[[LaneTask], list[Message]]
 """Runs the lanes of a micro-batch as one Spark job and returns their messages."""
 
 _log = get_logger("sink")
+_MOST_REPEATS: Final = 3
+"""Labels in a row that a task which ended early may cost. One or two are an executor that was lost, or taken away; more
+are a row or a limit of memory that the next label meets again."""
 _NUMBERS: Final = itertools.count()  # in the labels of this process: a repeated micro-batch needs new labels
 
 
@@ -141,7 +155,7 @@ def run_shared(task: LaneTask, run_lanes: RunLanes) -> list[Message]:
     """
     options, clock, rng = task.options, SystemClock(), random.Random()
     deadline, backoff = Deadline.after(task.time_limit, clock), limits(options).backoff
-    reports, failures = list[Message](), 0
+    reports, failures, repeats = list[Message](), 0, 0
     names = labels(task.job, task.epoch, shared_label.LANE, task.batch_id, next(_NUMBERS))
     with RESOURCES.lease(options) as resources:
         for tries in itertools.count(1):
@@ -154,8 +168,14 @@ def run_shared(task: LaneTask, run_lanes: RunLanes) -> list[Message]:
                 if task.hold:
                     raise
                 task = replace(task, hold=True)
+            except TaskRepeated as error:
+                failures, repeats = failures + 1, repeats + 1
+                if repeats == _MOST_REPEATS or deadline.expired():
+                    raise name_death(error, repeats, clock) from None
+                _log.warning("lanes.repeated", job=task.job, batch=task.batch_id, lane=error.context.get("lane"))
+                clock.sleep(deadline.limit(backoff.seconds(failures - 1, rng), "another attempt"))
             except StarRocksSinkError as error:
-                failures += 1
+                failures, repeats = failures + 1, 0
                 # A shorter round has fewer rows to load before its label is too old.
                 again = error.retryable or (task.whole and isinstance(error, TransactionTimedOut))
                 if not again or failures >= options.max_attempts or deadline.expired():
@@ -163,6 +183,20 @@ def run_shared(task: LaneTask, run_lanes: RunLanes) -> list[Message]:
                 clock.sleep(deadline.limit(backoff.seconds(failures - 1, rng), "another attempt"))
             reports += attempt.reports
     raise AssertionError("A count does not end.")
+
+
+def name_death(repeated: TaskRepeated, times: int, clock: Clock) -> LaneDied:
+    """The error that ends a micro-batch after a lane's task ended early `times` times in a row."""
+    place = dict(repeated.context)
+    lane, stage = place.pop("lane", None), place.pop("stage", None)
+    reason = "The executors' logs have the reason."
+    if lane is not None and stage is not None and (said := reason_of_task(int(stage), int(lane), clock)):
+        reason = f"Spark's reason: {said}"
+    died = LaneDied(f"The task of lane {lane} ended early, {times} times in a row. {reason}", lane=lane, **place)
+    report = attached_report(repeated)
+    if report is not None:
+        attach_report(died, report.fail(died, report.failed_at))
+    return died
 
 
 class LabelAttempt:
@@ -269,9 +303,9 @@ def judge(messages: Sequence[Message], task: LaneTask) -> list[OrderViolation]:
 
     A source transaction that is split over two tasks looks torn in both. So a lane's error about the input is a reason
     to sort, unless the options forbid a sort. Of several failures this raises the one that explains the most: first a
-    KeyRepeated, then one that a retry cannot repair, then any but LoadFailed. The lane that fails first rolls the label
-    back, and the loads of other lanes fail only because of that. Among equals the earliest counts, as far as the clocks
-    of the hosts agree.
+    KeyRepeated, then one that a retry cannot repair, then any but TaskRepeated, and LoadFailed last. The lane that
+    fails first rolls the label back, and the loads of other lanes fail only because of that. Among equals the earliest
+    counts, as far as the clocks of the hosts agree.
     """
     failures = [(report, _error_of(report)) for report in of_kind(messages, LaneReport) if report.error]
     violations = of_kind(messages, OrderViolation)
@@ -290,10 +324,11 @@ def judge(messages: Sequence[Message], task: LaneTask) -> list[OrderViolation]:
     return violations
 
 
-def _rank(failure: tuple[LaneReport, StarRocksSinkError]) -> tuple[bool, bool, bool, float]:
+def _rank(failure: tuple[LaneReport, StarRocksSinkError]) -> tuple[bool, bool, int, float]:
     """The order of failures: causes before consequences."""
     report, error = failure
-    return not isinstance(error, KeyRepeated), error.retryable, isinstance(error, LoadFailed), report.failed_at
+    vague = 2 if isinstance(error, LoadFailed) else int(isinstance(error, TaskRepeated))
+    return not isinstance(error, KeyRepeated), error.retryable, vague, report.failed_at
 
 
 def _error_of(report: LaneReport) -> StarRocksSinkError:

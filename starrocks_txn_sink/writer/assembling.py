@@ -37,7 +37,7 @@ from starrocks_txn_sink.rows.segments import rows_before_sentinel
 from starrocks_txn_sink.sources.kafka.options import no_client
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, TxnEventLines, map_ahead
 from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, message_batch
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry
+from starrocks_txn_sink.writer.task import LaneTask, LaneTry, place_of_first
 from starrocks_txn_sink.writer.worker import Attempt
 
 if TYPE_CHECKING:
@@ -249,7 +249,12 @@ class AssemblingLaneTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         attempt = Attempt.current()
-        yield message_batch(self.lane.answer(attempt, SystemClock(), partial(self._run, batches, attempt)))
+        run, place = partial(self._run, batches, attempt), partial(self._place, batches, attempt)
+        yield message_batch(self.lane.answer(attempt, SystemClock(), run, place))
+
+    def _place(self, batches: Iterable[pa.RecordBatch], attempt: Attempt) -> str | None:
+        """What the lane reads, as far as it is known without the work that has ended an earlier try."""
+        return self.assembly.ranges[attempt.lane].place if self.assembly.ranges else place_of_first(batches)
 
     def _run(self, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> list[Message]:
         if isinstance(self.assembly.directory, FileDirectory) and self.assembly.marker:

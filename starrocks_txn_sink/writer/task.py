@@ -38,10 +38,10 @@ from starrocks_txn_sink.protocol.label import Backoff, RetryPolicy, Steps, label
 from starrocks_txn_sink.protocol.ledger import Position, fresh_tokens
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder, RowCheck
 from starrocks_txn_sink.rows.body import UniqueRows
-from starrocks_txn_sink.rows.columns import HASH, POSITION
+from starrocks_txn_sink.rows.columns import HASH, PARTITION, POSITION
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.rows.member_names import MemberNames
-from starrocks_txn_sink.rows.segments import CheckRows, Replay, Segmenter, Skip, rows_before_sentinel
+from starrocks_txn_sink.rows.segments import CheckRows, Replay, Segmenter, Skip, place_of, rows_before_sentinel
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter, unpositioned_segmenter
 from starrocks_txn_sink.writer import messages, worker
 from starrocks_txn_sink.writer.metrics import LaneMetrics
@@ -137,17 +137,23 @@ class LaneTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of `batches`; yields rows of `messages.MESSAGES`: each receipt, then the lane's report."""
         attempt, clock = worker.Attempt.current(), SystemClock()
-        yield messages.message_batch(self.answer(attempt, clock, partial(LaneTry(self, attempt, clock).run, batches)))
+        run = partial(LaneTry(self, attempt, clock).run, batches)
+        yield messages.message_batch(self.answer(attempt, clock, run, partial(place_of_first, batches)))
 
-    def answer(self, attempt: worker.Attempt, clock: Clock, run: RunLane) -> list[messages.Message]:
+    def answer(
+        self, attempt: worker.Attempt, clock: Clock, run: RunLane, place: Callable[[], str | None] = lambda: None
+    ) -> list[messages.Message]:
         """The messages of `run`; an error leaves the task with the lane's report in its text.
 
         Under a shared label an error of the sink becomes a message: Spark would run a failed task again, and the new
-        try must not load under the same label. If Spark runs one again all the same, its only message is TaskRepeated.
+        try must not load under the same label. If Spark runs one again all the same, its only message is TaskRepeated,
+        with the `place` of the rows, as far as it is known.
         """
         nothing = messages.LaneReport(self.job, attempt.lane, self.batch_id)
         if self.label is not None and attempt.retry:
-            return [nothing.fail(TaskRepeated("Spark runs the task of a lane again.", hint=_REPEATED), clock.wall())]
+            told = "Spark runs the task of a lane again."
+            again = TaskRepeated(told, hint=_REPEATED, lane=attempt.lane, stage=attempt.stage, reads=place())
+            return [nothing.fail(again, clock.wall())]
         try:
             return run()
         except BaseException as error:
@@ -392,7 +398,15 @@ class UnsortedLaneTask:
                     raise  # otherwise the driver may sort the rows: sorted ones are also committed before the end
                 return [messages.OrderViolation(refused.message)]
 
-        yield messages.message_batch(lane.answer(attempt, clock, run))
+        yield messages.message_batch(lane.answer(attempt, clock, run, partial(place_of_first, batches)))
+
+
+def place_of_first(batches: Iterable[pa.RecordBatch]) -> str | None:
+    """The source partition and position of the first row; None without rows, and for rows without positions."""
+    first = next((batch for batch in batches if batch.num_rows), None)
+    if first is None or POSITION not in first.schema.names or not first.column(POSITION)[0].is_valid:
+        return None  # raw values may have their positions in the JSON
+    return place_of(first, 0, "from ", (PARTITION, POSITION))
 
 
 def now_text(clock: Clock) -> str:

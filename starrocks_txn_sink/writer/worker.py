@@ -62,11 +62,15 @@ _MAX_CACHED = 2  # the options change with a table's columns; two queries may ta
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at a lane; `number` is unique in the Spark application, and `retry` says whether an earlier try ran."""
+    """One try at a lane; `number` is unique in the Spark application, and `retry` says whether an earlier try ran.
+
+    `stage` is Spark's number of the task's stage; None outside of Spark.
+    """
 
     lane: int
     number: int
     retry: bool
+    stage: int | None = None
 
     @classmethod
     def current(cls) -> Attempt:
@@ -74,7 +78,8 @@ class Attempt:
         context = TaskContext.get()
         if context is None:
             return cls(0, 0, False)
-        return cls(context.partitionId(), context.taskAttemptId(), context.attemptNumber() > 0)
+        retry = context.attemptNumber() > 0
+        return cls(context.partitionId(), context.taskAttemptId(), retry, context.stageId())
 
 
 def task_name_column(columns: Collection[str]) -> str:
@@ -97,7 +102,7 @@ def resolve_attempt(attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> tupl
         if TASK not in first.schema.names:
             return attempt, again if attempt.retry else _check_first_stage(again)
         retry = attempt.retry or _is_repeat(first.column(TASK)[0].as_py())
-        return Attempt(attempt.lane, attempt.number, retry), again
+        return replace(attempt, retry=retry), again
     return attempt, iter(())
 
 

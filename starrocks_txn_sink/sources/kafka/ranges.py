@@ -18,6 +18,7 @@ from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
 from starrocks_txn_sink.sources.kafka.consumer import Consumer, Problem, Rows, open_consumer, topic_names
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE
 
+_NAMED: Final = 8  # partitions in a message, which is one line
 _POLL_MESSAGES: Final = 20_000
 _POLL_SECONDS: Final = 0.1  # a poll waits this long for more messages, so it asks for no more than there are
 _UNRECOVERABLE: Final = (
@@ -59,6 +60,14 @@ class OffsetRanges:
     def topics(self) -> list[str]:
         """The names of the topics, sorted."""
         return topic_names(self.ranges)
+
+    @property
+    def place(self) -> str:
+        """Topics, partitions and offsets, for a message; no more than _NAMED partitions."""
+        named = sorted(self.ranges.items())[:_NAMED]
+        texts = [f"{topic}-{number} offsets {start} to {end - 1}" for (topic, number), (start, end) in named]
+        more = len(self.ranges) - len(named)
+        return ", ".join(texts) + (f" and {more} partitions more" if more else "")
 
     def starts(self) -> dict[str, int]:
         """The first offset by source partition, as `read_values` names it."""

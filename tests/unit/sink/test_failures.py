@@ -24,6 +24,14 @@ from starrocks_txn_sink.writer.messages import LaneReport, envelope, read_envelo
 ERRORS = "https://github.com/starrocks-txn-sink/starrocks-txn-sink/blob/main/docs/operations/errors"
 
 
+LOST = """An error occurred while calling o60.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, \
+most recent failure: Lost task 0.3 in stage 1.0 (TID 4) (10.0.0.7 executor 2): \
+ExecutorLostFailure (executor 2 exited): Exit status: 137.
+Driver stacktrace:
+"""
+
+
 def report_of(error: StarRocksSinkError) -> LaneReport:
     told = {"message": error.message, "advice": error.advice, "place": error.context}
     return LaneReport("shop", 0, 1, error=error.code, failure=told)
@@ -75,6 +83,11 @@ def test_an_error_is_found_in_a_text_by_its_report_or_else_by_its_class() -> Non
             "[PATH_NOT_FOUND] Path does not exist: x. SQLSTATE: 42K03;",
         ),
         ("", "The query failed, and Spark gave no reason."),
+        (
+            LOST,
+            "ExecutorLostFailure (executor 2 exited): Exit status: 137.",
+        ),
+        ("An error occurred while calling o1.start.\n: java.io.IOException: full\n\tat x", "java.io.IOException: full"),
     ],
 )
 def test_the_cause_is_one_line_of_sparks_text(text: str, line: str) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark import SparkContext
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.clock import SystemClock
@@ -23,6 +26,7 @@ from starrocks_txn_sink.errors import (
     Fenced,
     InputError,
     KeyRepeated,
+    LaneDied,
     LoadFailed,
     NotSent,
     OptionError,
@@ -33,7 +37,9 @@ from starrocks_txn_sink.errors import (
 )
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Unknown
 from starrocks_txn_sink.sink import lanes
+from starrocks_txn_sink.sink.failures import Failure, FailureKind, outage_of, reason_of_task
 from starrocks_txn_sink.sink.lanes import LanePlan, judge
+from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
 from starrocks_txn_sink.writer.messages import (
     LaneReport,
     Message,
@@ -42,8 +48,9 @@ from starrocks_txn_sink.writer.messages import (
     attached_report,
     envelope,
 )
-from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.task import LaneTask, place_of_first
 from starrocks_txn_sink.writer.worker import Attempt
+from tests.support.manual_clock import ManualClock
 
 
 def task(*, marked: bool = True, **changes: Any) -> LaneTask:
@@ -134,6 +141,126 @@ def test_after_repeated_keys_the_lanes_run_once_more_and_hold_their_rows(monkeyp
     assert held == [False, True]
 
 
+class Attempts:
+    """Attempts that end with `errors`, one after the other, and then succeed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *errors: StarRocksSinkError) -> None:
+        self.clock, self.tries, self._errors = ManualClock(), 0, list(errors)
+        self.reports: list[LaneReport] = []
+        monkeypatch.setattr(lanes, "LabelAttempt", lambda *_: self)
+        monkeypatch.setattr(lanes, "SystemClock", lambda: self.clock)
+        monkeypatch.setattr(lanes, "reason_of_task", lambda stage, lane, _: f"crashed in stage {stage}, task {lane}")
+
+    def run(self, _: object) -> list[Message]:
+        self.tries += 1
+        self.clock.sleep(10.0)
+        if self._errors:
+            raise self._errors.pop(0)
+        return []
+
+
+def repeated(stage: int = 4) -> TaskRepeated:
+    error = TaskRepeated("again", lane=1, stage=stage, reads="ev-0 offsets 7 to 9")
+    attach_report(error, failure(error, 5.0))
+    return error
+
+
+def test_a_lane_that_dies_three_times_in_a_row_ends_the_micro_batch_with_reason_and_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempts = Attempts(monkeypatch, *(repeated(stage) for stage in range(9)))
+    with pytest.raises(LaneDied) as caught:
+        lanes.run_shared(task(max_attempts=1), lambda _: [])
+    assert attempts.tries == 3
+    said = "The task of lane 1 ended early, 3 times in a row. Spark's reason: crashed in stage 2, task 1"
+    assert (caught.value.message, caught.value.context) == (said, {"lane": 1, "reads": "ev-0 offsets 7 to 9"})
+    report = attached_report(caught.value)
+    assert report is not None
+    assert str(report.lane_error()) == str(caught.value)  # what a client of Spark Connect gets
+    assert outage_of(caught.value) is None
+    assert Failure.of(caught.value).kind is FailureKind.UNKNOWN
+
+
+def test_without_sparks_reason_the_error_says_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    Attempts(monkeypatch, *(TaskRepeated("again", lane=1) for _ in range(3)))
+    with pytest.raises(LaneDied, match=r"3 times in a row\. The executors' logs have the reason\. \[lane=1\]"):
+        lanes.run_shared(task(), lambda _: [])
+
+
+def test_a_lane_that_lives_in_between_may_die_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = Attempts(monkeypatch, repeated(), repeated())
+    lanes.run_shared(task(), lambda _: [])
+    assert attempts.tries == 3
+    attempts = Attempts(monkeypatch, repeated(), repeated(), NotSent("nobody"), repeated(), repeated())
+    lanes.run_shared(task(max_attempts=9), lambda _: [])
+    assert attempts.tries == 6
+
+
+def test_lanes_that_die_are_no_outage_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = Attempts(monkeypatch, *(repeated() for _ in range(9)))
+    with pytest.raises(LaneDied, match="2 times in a row"):
+        lanes.run_shared(replace(task(), seconds=15.0), lambda _: [])
+    assert attempts.tries == 2
+
+
+def test_an_outage_explains_more_than_a_task_that_was_repeated() -> None:
+    with pytest.raises(NotSent):
+        judge([failure(repeated(), 1.0), failure(NotSent("nobody"), 2.0)], task())
+
+
+class Store:
+    """Spark's store of tasks, which knows of a failed try a little later."""
+
+    def __init__(self, *tries: tuple[int, str | None], late: int = 0) -> None:
+        self._tries, self._late = tries, late
+
+    def statusStore(self) -> Store:  # noqa: N802
+        return self
+
+    def lastStageAttempt(self, stage: int) -> Any:  # noqa: N802
+        assert stage == 4
+        return SimpleNamespace(attemptId=lambda: 0)
+
+    def taskList(self, stage: int, attempt: int, _: int) -> Any:  # noqa: N802
+        assert (stage, attempt) == (4, 0)
+        self._late -= 1
+        tries = [] if self._late >= 0 else [self._try(*one) for one in self._tries]
+        return SimpleNamespace(iterator=lambda: SimpleNamespace(hasNext=lambda: bool(tries), next=lambda: tries.pop(0)))
+
+    def _try(self, task: int, message: str | None) -> Any:
+        text = SimpleNamespace(isDefined=lambda: message is not None, get=lambda: message)
+        return SimpleNamespace(index=lambda: task, errorMessage=lambda: text)
+
+
+def test_the_reason_is_that_of_the_first_failed_try_at_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = "ExecutorLostFailure (executor 2 exited): Container from a bad node. Exit status: 137\n\tat org.apache"
+    traced = "PythonException: Traceback (most recent call last):\n  File\nValueError: no such day\n"
+
+    def reason(store: Any) -> str:
+        monkeypatch.setattr(
+            SparkContext, "_active_spark_context", SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: store))
+        )
+        return reason_of_task(4, 1, ManualClock())
+
+    assert reason(Store((0, "another task"), (1, lost), (1, None), late=3)) == lost.splitlines()[0]
+    assert reason(Store((1, traced))) == "ValueError: no such day"
+    assert reason(Store((0, "another task"), (1, None))) == ""
+    assert reason(None) == ""  # another release of Spark
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    assert reason_of_task(4, 1, ManualClock()) == ""
+
+
+def test_a_lane_is_named_by_what_it_reads() -> None:
+    ranges = {("ev", number): (10 * number, 10 * number + 5) for number in range(10)}
+    assert OffsetRanges(dict(list(ranges.items())[:2]), 1.0, {}).place == "ev-0 offsets 0 to 4, ev-1 offsets 10 to 14"
+    assert OffsetRanges(ranges, 1.0, {}).place.endswith("ev-7 offsets 70 to 74 and 2 partitions more")
+    batch = pa.RecordBatch.from_pydict({"source_partition": ["p-0", "p-0"], "position": [7, 8]})
+    assert place_of_first(iter([batch.slice(0, 0), batch])) == "from source partition p-0, position 7"
+    in_json = batch.set_column(1, "position", pa.nulls(2, pa.int64()))
+    for batches in ([], [batch.select(["source_partition"])], [in_json]):
+        assert place_of_first(batches) is None
+
+
 def test_a_failure_that_this_process_does_not_know_is_one_all_the_same() -> None:
     with pytest.raises(StarRocksSinkError, match="Lane 1 failed with the code of_a_newer_release"):
         judge([share("0"), LaneReport("job", 1, 0, error="of_a_newer_release")], task())
@@ -143,10 +270,11 @@ def test_a_task_that_spark_runs_again_does_not_load() -> None:
     def load() -> list[Message]:
         raise AssertionError("It loads.")
 
-    (said,) = task().answer(Attempt(1, 7, True), SystemClock(), load)
+    (said,) = task().answer(Attempt(1, 7, True, 4), SystemClock(), load, lambda: "ev-0")
     assert isinstance(said, LaneReport)
     error = said.lane_error()
     assert isinstance(error, TaskRepeated)
+    assert error.context == {"lane": 1, "stage": 4, "reads": "ev-0"}
     assert error.retryable
 
 

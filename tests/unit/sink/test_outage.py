@@ -157,7 +157,7 @@ def test_codes_tell_outages_from_all_other_errors() -> None:
     outages = {code for code in kinds(StarRocksSinkError) if outage_of(lane_error(code)) is not None}
     assert outages == {
         *("transport", "not_sent", "reply_lost", "bad_reply", "query_failed"),
-        *("begin_failed", "too_many_transactions", "load_failed", "commit_failed", "task_repeated"),
+        *("begin_failed", "too_many_transactions", "load_failed", "commit_failed"),
     }
 
 

@@ -13,21 +13,24 @@ import pytest
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.coordinator.shared_label import LaneShare
 from starrocks_txn_sink.errors import DeadlineExceeded, TransactionTimedOut, Unordered
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
+from starrocks_txn_sink.sink.lanes import judge
 from starrocks_txn_sink.sources.kafka import ranges
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
-from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, decode, encode
+from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, decode, encode, of_kind
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry, UnsortedLaneTask, in_time
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_directory import MemoryDirectory
 
 IN_JSON = TxnEventLines(source_partition=None, position=None)
+OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
 
 
 def event(partition: str, position: int, kind: str, row: str = "{}") -> dict[str, Any]:
@@ -85,6 +88,23 @@ def test_no_two_attempts_at_a_lane_write_files_of_one_name() -> None:
         assert files
         names += files
     assert len(set(names)) == len(names)
+
+
+def test_a_lane_names_every_source_partition_that_it_has_met() -> None:
+    """Also those of which no row is released: two tasks with events of one partition must not be committed."""
+    assembly = AssemblySpec(
+        Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=IN_JSON, sentinel=False
+    )
+    lane = assembly.open(Attempt(0, 0, False))
+    open_only = whole("open")[:3]
+    rows = [row for batch in lane.rows([values([*whole("a"), *open_only])]) for row in batch.column(0).to_pylist()]
+    shares = [lane.add_partitions(LaneShare(partitions=partitions)) for partitions in ((), ("a",), ("b",))]
+    lane.close()
+    assert rows == ["a", "a"]
+    assert [share.partitions for share in of_kind(shares, LaneShare)] == [("a", "open")] * 2 + [("a", "b", "open")]
+    other = LaneShare(partitions=("open",))
+    (violation,) = judge([*shares[:1], other], LaneTask(OPTIONS, "job", "e", "c", 0, label="L"))
+    assert violation == OrderViolation("Source partition open came in two tasks.")
 
 
 def test_few_events_may_come_in_any_order() -> None:
