@@ -27,13 +27,13 @@ from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED, collect
 from starrocks_txn_sink.operations.rehearsal.findings import json_document
 from starrocks_txn_sink.operations.rehearsal.stage import Stage, Terms
+from tests.support.recorded_cases import named_scenes, scenes
 
 ROOT = Path(__file__).parents[1]
 SUITE = ROOT / "tests" / "contract"
 PAGE = ROOT / "docs" / "inside" / "conformance.md"
 NOT_RUN = "not run yet"
 _SECTIONS = re.compile(r"wire contract (\d+(?:\.\d+)*(?:, \d+(?:\.\d+)*)*)", re.IGNORECASE)
-_RECORDED = re.compile(r"wire contract [\d., ]+\[F\]", re.IGNORECASE)
 
 _HEAD = """# Conformance
 
@@ -44,12 +44,12 @@ replies. *stand-in* is the emulator of this package, in its generations B (4.0.7
 *frontend* is a real frontend of StarRocks 4.1.1, whose answers are recorded (`tests/contract/recordings`); *real* is
 StarRocks in a container, or a user's cluster by a rehearsal's report ([rehearsal.md](../operations/rehearsal.md)).
 
-The frontend's backends were doubles that run no load, so it says nothing of rows, bodies, commits with loads, and
-publishing. The real columns are filled by `make integration` where a Docker engine is, and by reports; **so far no row
-has been loaded into a real StarRocks**. So a "passes" without "recorded" says that the stand-in follows the contract as
-we read it, not that StarRocks does.
+The frontend's backends were doubles, which count rows and keep none, so it says nothing of bodies, formats, what is
+filtered and what is shown. The real columns are filled by `make integration` where a Docker engine is, and by reports;
+**so far no row has been loaded into a real StarRocks**. So a "passes" without "recorded" says that the stand-in follows
+the contract as we read it, not that StarRocks does.
 
-Made by `make conformance`; a test keeps the lists up to date.
+Made by `make conformance`; a test keeps the lists up to date, and `make docs` the column *frontend*.
 
 ## Rehearsal
 
@@ -68,7 +68,7 @@ What `starrocks-txn-sink rehearse` found.
 class Rule:
     """One test of the suite: its name, and the sections of the wire contract that its docstring names.
 
-    `recorded`: they have the mark [F] there, because a real frontend's answer is recorded.
+    `recorded`: a real frontend's answers to its requests are recorded, in the scenes that the docstring names.
     """
 
     module: str
@@ -92,7 +92,14 @@ def _rules_of(path: Path) -> Iterator[Rule]:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             told = ast.get_docstring(node) or ""
-            yield Rule(path.stem, node.name, _sections(told) or whole, _RECORDED.search(told) is not None)
+            yield Rule(path.stem, node.name, _sections(told) or whole, _is_recorded(node.name, named_scenes(told)))
+
+
+def _is_recorded(rule: str, named: Sequence[str]) -> bool:
+    """Whether a frontend has answered what `rule` asks; ValueError if a named scene is not recorded."""
+    if missing := [name for name in named if name not in scenes()]:
+        raise ValueError(f"{rule} names scenes that no recording of a frontend has: {missing}")
+    return bool(named)
 
 
 def _sections(text: str) -> tuple[str, ...]:
@@ -169,6 +176,26 @@ def page(
         cells = (rule.text, ", ".join(rule.sections), stand_in.get(key, NOT_RUN), frontend, real.get(key, NOT_RUN))
         lines.append("| " + " | ".join(cells) + " |")
     return _HEAD.replace("{rehearsal}", rehearsal_table(rehearsals)) + "\n".join(lines) + "\n"
+
+
+_ROW = re.compile(
+    r"^\| (?P<rule>[^|]+) \| (?P<sections>[\d., ]+) \| (?P<stand_in>[^|]+)"
+    r" \| (?P<frontend>recorded|–) \| (?P<real>[^|]+) \|$"
+)
+
+
+def with_recordings(text: str) -> str:
+    """The page with its column *frontend* as the recordings are now; the runs of other servers stay."""
+    marks = {rule.text: "recorded" if rule.recorded else "–" for rule in rules()}
+    return "\n".join(_remarked(line, marks) for line in text.split("\n"))
+
+
+def _remarked(line: str, marks: Mapping[str, str]) -> str:
+    found = _ROW.match(line)
+    if found is None:
+        return line
+    cells = (found["rule"], found["sections"], found["stand_in"], marks.get(found["rule"], "–"), found["real"])
+    return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from integration import conformance
 from tools import errors
 from tools.alerts import RUNBOOK, rules
 from tools.diagrams import DIAGRAMS, svg
@@ -22,6 +23,7 @@ def generate() -> Mapping[str, str]:
     return {
         **pages,
         **{name: svg(diagram) for name, diagram in DIAGRAMS.items()},
+        "docs/inside/conformance.md": conformance.with_recordings(conformance.PAGE.read_text(encoding="utf-8")),
         "docker/grafana/dashboards/starrocks-txn-sink.json": dashboard_json(),
         "docker/prometheus/alerts.yml": rules(),
         "starrocks_txn_sink/metrics/page/operations.html": runbook_page(

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pymysql
 import requests
 
+from tests.support.recorded_cases import Case, case
 from tests.support.waiting import wait_until
 
 PATIENCE = 15.0
@@ -100,6 +101,7 @@ class Client:
 
     server: Server
     session: requests.Session = field(default_factory=requests.Session)
+    seen: list[Case] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.session.auth = (self.server.user, self.server.password)
@@ -140,6 +142,8 @@ class Client:
             document = answer.json()
         except ValueError:
             document = {}
+        if url.startswith(self.server.load_url):
+            self.seen.append(case(method, url, answer.status_code, document or answer.text))
         found = {name.lower(): value for name, value in answer.headers.items()}
         if "location" in found:
             found["location"] = self.server.reachable(found["location"])

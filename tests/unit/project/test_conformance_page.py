@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from integration.conformance import NOT_RUN, PAGE, Rule, page, rehearsal_table, results, rules
+from integration import conformance
+from integration.conformance import NOT_RUN, PAGE, Rule, page, rehearsal_table, results, rules, with_recordings
 from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED
+from tests.support.recorded_cases import case, objection
+from tools.__main__ import generate
 
 JUNIT = """<testsuites><testsuite><testcase classname="tests.contract.test_contract_fate" name="test_a[B]"/>
 <testcase classname="tests.contract.test_contract_fate" name="test_a[C]"><skipped/></testcase>
@@ -35,9 +38,30 @@ def test_what_was_not_run_is_named() -> None:
 def test_what_a_real_frontend_has_answered_is_named() -> None:
     told = {rule.text: rule.recorded for rule in rules()}
     assert told["only loads may be put"]
+    assert told["a repeated commit is ok"]
     assert not told["a load answers bytes and no row counts"]
     made = page({}, {})
     assert f"| only loads may be put | 1.1 | {NOT_RUN} | recorded | {NOT_RUN} |" in made
+
+
+def test_the_column_of_the_frontend_follows_the_recordings() -> None:
+    wrong = PAGE.read_text(encoding="utf-8").replace("| 1.1 | passes | recorded |", "| 1.1 | passes | – |")
+    assert wrong != PAGE.read_text(encoding="utf-8")
+    assert with_recordings(wrong) == PAGE.read_text(encoding="utf-8")
+    assert generate()["docs/inside/conformance.md"] == PAGE.read_text(encoding="utf-8")
+
+
+def test_a_scene_that_is_not_recorded_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conformance, "scenes", dict)
+    with pytest.raises(ValueError, match="names scenes that no recording of a frontend has"):
+        rules()
+
+
+def test_a_named_scene_has_a_request_of_the_rule() -> None:
+    seen = [case("POST", "http://fe/api/transaction/commit", 200, {"Status": "OK", "Message": "x"})]
+    assert objection("Wire contract 3.2 [F: a commit of two tables].", seen) is None
+    assert "has none of" in str(objection("Wire contract 3.2 [F: auth].", seen))
+    assert objection("Wire contract 3.2.", seen) is None
 
 
 def test_reports_of_real_servers_fill_their_column() -> None:
