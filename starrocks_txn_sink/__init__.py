@@ -27,7 +27,7 @@ _HOMES = {
     "starrocks_txn_sink.sink.supervisor": ("RestartPolicy", "run_forever"),
     "starrocks_txn_sink.sink.typed.route": ("TableRoute",),
     "starrocks_txn_sink.spark_version": ("recommended_conf",),
-    "starrocks_txn_sink.sources.txn_lines": ("TxnEventLines",),
+    "starrocks_txn_sink.sources.formats.txn_events": ("TxnEventLines",),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from starrocks_txn_sink.sink.sink import StarRocksSink as StarRocksSink
     from starrocks_txn_sink.sink.supervisor import RestartPolicy as RestartPolicy, run_forever as run_forever
     from starrocks_txn_sink.sink.typed.route import TableRoute as TableRoute
-    from starrocks_txn_sink.sources.txn_lines import TxnEventLines as TxnEventLines
+    from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines as TxnEventLines
     from starrocks_txn_sink.spark_version import recommended_conf as recommended_conf
     from starrocks_txn_sink.sql.audit import Audit as Audit
     from starrocks_txn_sink.telemetry import configure_logging as configure_logging

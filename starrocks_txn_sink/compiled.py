@@ -1,8 +1,8 @@
-"""The compiled loops over raw TxnEvents, JSON rows, Kafka's messages (`compiled.c`), where the installation has them.
+"""The compiled loops over JSON objects, JSON rows, Kafka's messages (`compiled.c`), where the installation has them.
 
 The loops are optional: a wheel for a platform brings them, and a source tree with a C compiler builds them
 (`tools/compile.py`). Without them everything works more slowly, with the same results: the C parser takes only plain
-values, and leaves the judgement of all others to Python (`sources.txn_lines`). ctypes releases the GIL while C runs.
+values, and leaves the judgement of all others to Python (`sources.formats`). ctypes releases the GIL while C runs.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from starrocks_txn_sink.rows.segments import Bools, bounds_of
 LIBRARY: Final = Path(__file__).with_name("_compiled.so")
 PURE: Final = "STARROCKS_TXN_SINK_PURE"
 """The environment variable that turns the compiled loops off, with the value 1."""
-_ABI: Final = 3  # that of compiled.c; a library with another number is not used
+_ABI: Final = 4  # that of compiled.c; a library with another number is not used
 _MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
 _FREE_JUDGEMENTS: Final = 64
 _VALUES_A_JUDGEMENT: Final = 16
@@ -30,6 +30,7 @@ _VALUES_A_JUDGEMENT: Final = 16
 faster without the loop; the first 64 say nothing yet about the share."""
 _SHAPES: Final = 1 << 13  # a power of 2; many more than a micro-batch has, unless rows leave members out at random
 _TEXTS: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
+_TEXT, _WHOLE, _STRING, _OBJECT = range(4)  # the kinds of compiled.c
 
 
 Functions = Mapping[str, tuple[Any, Sequence[Any]]]
@@ -43,6 +44,8 @@ class _Column(ctypes.Structure):
         ("name", ctypes.c_char_p),
         ("name_size", ctypes.c_int64),
         ("kind", ctypes.c_int64),
+        ("first", ctypes.c_int64),
+        ("members", ctypes.c_int64),
         ("ends", ctypes.c_void_p),
         ("data", ctypes.c_void_p),
         ("valid", ctypes.c_void_p),
@@ -72,7 +75,10 @@ _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 _FUNCTIONS: Final[Functions] = {
     "read": (
         _NUMBER,
-        (_POINTER, ctypes.c_int32, *[_POINTER] * 2, _NUMBER, ctypes.POINTER(_Column), _NUMBER, _NUMBER, _POINTER),
+        (
+            *(_POINTER, ctypes.c_int32, *[_POINTER] * 2, _NUMBER, ctypes.POINTER(_Column), _NUMBER, _NUMBER),
+            *(ctypes.c_char_p, _NUMBER, _POINTER),
+        ),
     ),
     "new_shapes": (
         _NUMBER,
@@ -98,20 +104,26 @@ Judge = Callable[[pa.Scalar], Mapping[str, Any] | None]
 """Reads one value by Python: its fields, or None if it is malformed."""
 
 
-def read_events(values: pa.Array, fields: pa.Schema, judge: Judge) -> tuple[pa.Table, Bools] | None:
-    """The `fields`, texts and whole numbers, of the values that are one JSON object each, and which values these are.
+def read_objects(
+    values: pa.Array, fields: pa.Schema, judge: Judge, wrapper: str | None = None
+) -> tuple[pa.Table, Bools] | None:
+    """The members `fields` of the values that are one JSON object each, and which values these are.
+
+    A field is a whole number, or a text: the content of a string, or the JSON of another value. A struct is an object
+    with such members, of which a text is a string. If a value has an object under the name `wrapper`, the fields are
+    this object's members.
 
     Left out are NULL and the values that `judge` refuses. It is asked about each value that is not plain: malformed,
-    with an escape in a name or a lone surrogate, or nested deeper than 64. None without the compiled loop, and if so
-    many values are not plain that another way is faster.
+    with an escape in a name or a lone surrogate, or nested deeper than 64. None without the compiled loop, for a list
+    among the fields, and if so many values are not plain that another way is faster.
     """
-    if not is_available() or not len(values) or values.type not in _TEXTS:
+    if not is_available() or not len(values) or values.type not in _TEXTS or any(map(pa.types.is_list, fields.types)):
         return None
     bounds, data = bounds_of(values), values.buffers()[2]
     size = int(bounds[-1] - bounds[0])
     if data is None or size > _MOST_BYTES:
         return None
-    reading = _Reading(fields, len(values), size + _library().txn_sink_slack())
+    reading = _Reading(fields, len(values), size + _library().txn_sink_slack(), wrapper)
     events: Bools = np.ones(len(values), dtype=bool)
     if values.null_count:
         events = values.is_valid().to_numpy(zero_copy_only=False).copy()
@@ -133,16 +145,20 @@ def read_events(values: pa.Array, fields: pa.Schema, judge: Judge) -> tuple[pa.T
 class _Reading:
     """The columns of `fields` with room for `rows` rows, and for `size` bytes in each column of texts."""
 
-    def __init__(self, fields: pa.Schema, rows: int, size: int) -> None:
-        self._fields, self._rows = fields, 0
-        self._buffers = [_Buffers(kind, rows, size) for kind in fields.types]
-        columns = (buffers.column(name.encode()) for buffers, name in zip(self._buffers, fields.names, strict=True))
-        self._columns = (_Column * len(self._buffers))(*columns)
+    def __init__(self, fields: pa.Schema, rows: int, size: int, wrapper: str | None) -> None:
+        self._fields, self._rows, self._wrapper = fields, 0, wrapper and wrapper.encode()
+        self._tree = _tree_of(fields)
+        self._buffers = [_Buffers(field.type, rows, size) for field, _, _ in self._tree]
+        columns = list[_Column]()
+        for number, ((field, first, members), buffers) in enumerate(zip(self._tree, self._buffers, strict=True)):
+            columns.append(buffers.column(_kind(field.type, number < len(fields)), field.name.encode(), first, members))
+        self._columns = (_Column * len(columns))(*columns)
 
     def read(self, bounds: Any, wide: bool, data: Any, wanted: Any, values: int, at: int) -> int:
         """Add the `wanted` ones of `values` values from number `at` on; returns the first one that is not plain."""
         place = ctypes.c_int64(at)
-        given = bounds, wide, data, wanted, values, self._columns, len(self._columns), self._rows
+        columns = self._columns, len(self._columns), len(self._fields), self._wrapper
+        given = bounds, wide, data, wanted, values, *columns, self._rows
         self._rows = _library().txn_sink_read(*given, ctypes.byref(place))
         return place.value
 
@@ -153,29 +169,56 @@ class _Reading:
             raise AssertionError("The compiled loop refuses the plain form of an event.")
 
     def table(self) -> pa.Table:
-        columns = zip(self._buffers, self._columns, strict=True)
-        arrays = [buffers.array(column.nulls, self._rows) for buffers, column in columns]
+        arrays = [self._array(number) for number in range(len(self._fields))]
         return pa.Table.from_arrays(arrays, schema=self._fields)
+
+    def _array(self, number: int) -> pa.Array:
+        _, first, members = self._tree[number]
+        children = [self._array(first + member) for member in range(members)]
+        return self._buffers[number].array(self._columns[number].nulls, self._rows, children)
+
+
+def _tree_of(fields: pa.Schema) -> list[tuple[pa.Field, int, int]]:
+    """The fields, then their members, then the members of these; each with the place and the number of its members."""
+    tree = [(field, 0, 0) for field in fields]
+    number = 0
+    while number < len(tree):
+        field = tree[number][0]
+        if pa.types.is_struct(field.type):
+            tree[number] = field, len(tree), len(field.type)
+            tree += [(member, 0, 0) for member in field.type]
+        number += 1
+    return tree
+
+
+def _kind(kind: pa.DataType, outermost: bool) -> int:
+    """The kind in compiled.c of a column of this type."""
+    if pa.types.is_struct(kind):
+        return _OBJECT
+    return _WHOLE if kind == pa.int64() else _TEXT if outermost else _STRING
 
 
 class _Buffers:
-    """Buffers for a column of whole numbers, or of texts of `size` bytes; pyarrow.ArrowCapacityError for 2 GiB."""
+    """Buffers of a column of whole numbers, structs or texts of `size` bytes; pyarrow.ArrowCapacityError for 2 GiB."""
 
     def __init__(self, kind: pa.DataType, rows: int, size: int) -> None:
-        self._kind, self._number = kind, kind == pa.int64()
-        if size > _MOST_BYTES:
+        self._kind = kind
+        texts = kind != pa.int64() and not pa.types.is_struct(kind)
+        if texts and size > _MOST_BYTES:
             raise pa.ArrowCapacityError(f"{size} bytes in one column")
         self._valid = pa.py_buffer(bytearray((rows + 7) // 8))
-        self._ends = None if self._number else pa.allocate_buffer(4 * (rows + 1))
-        self._data = pa.allocate_buffer(8 * rows if self._number else size, resizable=True)
+        self._ends = pa.allocate_buffer(4 * (rows + 1)) if texts else None
+        self._data = pa.allocate_buffer(size if texts else 8 * rows, resizable=True)
 
-    def column(self, name: bytes = b"") -> _Column:
+    def column(self, kind: int = _TEXT, name: bytes = b"", first: int = 0, members: int = 0) -> _Column:
         ends = self._ends and self._ends.address
-        return _Column(name, len(name), int(self._number), ends, self._data.address, self._valid.address, 0)
+        return _Column(name, len(name), kind, first, members, ends, self._data.address, self._valid.address, 0)
 
-    def array(self, nulls: int, rows: int) -> pa.Array:
+    def array(self, nulls: int, rows: int, children: Sequence[pa.Array] = ()) -> pa.Array:
         """The column filled with `rows` values, `nulls` of them NULL; frees the unused part of its buffer."""
         valid = self._valid if nulls else None
+        if pa.types.is_struct(self._kind):
+            return pa.Array.from_buffers(self._kind, rows, [valid], nulls, children=list(children))
         if self._ends is None:
             return pa.Array.from_buffers(self._kind, rows, [valid, self._data], nulls)
         used = int.from_bytes(self._ends[4 * rows : 4 * rows + 4], sys.byteorder)

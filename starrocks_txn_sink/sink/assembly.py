@@ -13,8 +13,8 @@ from starrocks_txn_sink.assembler.rules.model import MissingBegin, OnOpenTimeout
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink import projection
-from starrocks_txn_sink.sources.txn_event import named_column
-from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, TxnEventLines
+from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, VALUE, RawFormat
+from starrocks_txn_sink.sources.messages import named_column
 
 
 @suggests_arguments
@@ -44,7 +44,7 @@ class TransactionAssembly:
             event comes.
         on_open_timeout: `fail` the query at a transaction that is open for longer, or `drop` the transaction.
         missing_begin: `fail` the query at events whose BEGIN was never seen, or `drop` or `accept` them.
-        lines: The columns of raw JSON events; None for parsed events.
+        lines: The columns of raw events (`TxnEventLines`); None for parsed events.
         state_dir: The folder in which open source transactions wait: a path or URI that driver and executors share. By
             default they wait in the query's checkpoint, so that a copy of the checkpoint has both.
 
@@ -65,7 +65,7 @@ class TransactionAssembly:
     open_timeout: float | timedelta | str | None = None
     on_open_timeout: OnOpenTimeout = "fail"
     missing_begin: MissingBegin = "fail"
-    lines: TxnEventLines | None = None
+    lines: RawFormat | None = None
     state_dir: str | None = None
 
     def __post_init__(self) -> None:
@@ -92,30 +92,31 @@ def event_columns(frame: DataFrame, by: str) -> list[Column]:
     return [partition.cast("string").alias(SOURCE_PARTITION), *others, *projection.event_time(frame)]
 
 
-def raw_columns(frame: DataFrame, lines: TxnEventLines, *, topic_names: bool = False) -> list[Column]:
+def raw_columns(frame: DataFrame, lines: RawFormat, *, topic_names: bool = False) -> list[Column]:
     """The columns of raw events; with `topic_names` source partitions are named by topic and partition.
 
     Raises InputError for a column that is missing, or has another type.
     """
-    topic = "topic" if topic_names else None
-    wanted = [each for each in (lines.value, lines.source_partition, lines.position, topic) if each]
+    columns, topics = lines.columns, ("topic",) if topic_names else ()
+    wanted = [*columns.values(), *topics]
     missing = [each for each in wanted if each not in frame.columns]
     if missing:
         raise InputError(
             f"The frame lacks the column {', '.join(missing)}.",
             hint=f"It has {', '.join(frame.columns)}; name one of these, or None if the JSON itself has the value."
-            + (" A query over several topics needs their column `topic`." if topic in missing else ""),
+            + (" A query over several topics needs their column `topic`." if {*topics} & {*missing} else ""),
         )
-    if not isinstance(frame.schema[lines.value].dataType, (T.StringType, T.BinaryType)):
+    kind = frame.schema[columns[VALUE]].dataType
+    if not isinstance(kind, (T.StringType, T.BinaryType)):
         raise InputError(
-            f"The column {lines.value} is {frame.schema[lines.value].dataType.simpleString()}, not string or binary.",
+            f"The column {columns[VALUE]} is {kind.simpleString()}, not string or binary.",
             hint="Name the column that holds the JSON, or leave `lines` out for events that are parsed already.",
         )
-    partition = _place(lines.source_partition, "string")
+    partition = _place(columns.get(SOURCE_PARTITION), "string")
     return [
-        (F.concat_ws("-", named_column(topic), partition) if topic else partition).alias(SOURCE_PARTITION),
-        _place(lines.position, "bigint").alias(POSITION),
-        named_column(lines.value).alias(VALUE),
+        (F.concat_ws("-", F.col("topic"), partition) if topic_names else partition).alias(SOURCE_PARTITION),
+        _place(columns.get(POSITION), "bigint").alias(POSITION),
+        named_column(columns[VALUE]).alias(VALUE),
         *projection.event_time(frame),
     ]
 

@@ -35,9 +35,9 @@ from starrocks_txn_sink.sink.lanes import LanePlan, refuse_own_labels, run_share
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.session import Session, run_once
 from starrocks_txn_sink.sink.typed.terms import TableTerms
+from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, VALUE, RawFormat, is_placed
 from starrocks_txn_sink.sources.kafka.spark_reader import KafkaSource, PlannedRanges, needs_topic_names, query_topics
-from starrocks_txn_sink.sources.txn_event import parse_lines
-from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, TxnEventLines
+from starrocks_txn_sink.sources.messages import parse_messages
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
 from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, decode, of_kind, why_to_sort
@@ -128,7 +128,7 @@ class EventsWriter:
 
     def _needs_topic_names(self, frame: DataFrame, task: LaneTask, before: Manifest) -> bool:
         lines = self.assembly.lines
-        if lines is None or lines.source_partition != "partition" or "partition" not in frame.columns:
+        if lines is None or lines.columns.get(SOURCE_PARTITION) != "partition" or "partition" not in frame.columns:
             return False
         if not isinstance(frame.schema["partition"].dataType, T.IntegerType):  # the query's own column
             return False
@@ -191,7 +191,8 @@ class EventsWriter:
         if lines is None or not self.assembly.reads_kafka or self.sort:
             return None
         if self._kafka is None:
-            columns = {lines.value: "value", str(lines.source_partition): "partition", str(lines.position): "offset"}
+            fields = {VALUE: "value", SOURCE_PARTITION: "partition", POSITION: "offset"}
+            columns = {column: fields[name] for name, column in lines.columns.items()}
             columns |= {EVENT_TIME: "timestamp"} if projection.event_time(frame) else {}
             self._kafka = KafkaSource.of(frame, task.checkpoint, columns)
         if self._kafka is None:
@@ -199,7 +200,7 @@ class EventsWriter:
         least = 1 if task.options.lanes is not None else round(_LANE_BYTES / self._row_bytes)
         return self._kafka.plan(frame, plan.lanes, max(1, least), topic_names=self._topic_names)
 
-    def _project(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> tuple[DataFrame, TxnEventLines | None]:
+    def _project(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> tuple[DataFrame, RawFormat | None]:
         """The events of `frame` with one Spark partition for each lane, and how the lanes parse them (None: parsed).
 
         Each call of the JVM's planner costs milliseconds, in a small micro-batch more than the rows. So the writer
@@ -207,9 +208,9 @@ class EventsWriter:
         wrong types.
         """
         lines, lanes, name_task = self.assembly.lines, plan.lanes, task.ownership is not None
-        if lines is not None and self.sort and not lines.placed:  # Spark sorts by what only the JSON has, so it parses
+        if lines is not None and self.sort and not is_placed(lines):  # Spark sorts by what only the values have
             keep = (EVENT_TIME,) if projection.event_time(frame) else ()
-            frame, lines = parse_lines(frame, lines, keep, "parse_txn_events"), None
+            frame, lines = parse_messages(frame, lines, keep, "parse_txn_events"), None
         if self.log is None:  # batch writes may use different Spark sessions
             self._kept.clear()
         kind = self.sort, self._topic_names
@@ -224,7 +225,7 @@ class EventsWriter:
         order = [F.col(SOURCE_PARTITION).asc_nulls_last(), F.col(POSITION)]
         return projection.sorted_lanes(rows, kept.ends, lanes, order, name_task), lines
 
-    def _prepare(self, frame: DataFrame, lines: TxnEventLines | None, lanes: int, name_task: bool) -> _SchemaColumns:
+    def _prepare(self, frame: DataFrame, lines: RawFormat | None, lanes: int, name_task: bool) -> _SchemaColumns:
         """The parts of the projection that frames with the schema of `frame` share."""
         if lines is not None:
             columns = raw_columns(frame, lines, topic_names=self._topic_names)

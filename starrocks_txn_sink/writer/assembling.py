@@ -15,10 +15,11 @@ from __future__ import annotations
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
@@ -34,14 +35,17 @@ from starrocks_txn_sink.errors import RowsAfterEnd, SourceTransactionError, Tran
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.rows.segments import rows_before_sentinel
+from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, VALUE, ParsedMessages, RawFormat
 from starrocks_txn_sink.sources.kafka.options import no_client
-from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, TxnEventLines, map_ahead
 from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, message_batch
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry, place_of_first
 from starrocks_txn_sink.writer.worker import Attempt
 
 if TYPE_CHECKING:
     from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
+
+In = TypeVar("In")
+Out = TypeVar("Out")
 
 _PARSERS: Final = 2  # threads that parse ahead of the rules: pyarrow releases the GIL
 _CHUNK_ROWS: Final = 30_000  # smaller chunks cost more calls of the rules …
@@ -70,7 +74,7 @@ class AssemblySpec:
     stem: str
     carried: Mapping[str, CarriedState] = field(default_factory=dict)
     inline: Mapping[str, bytes] = field(default_factory=dict)
-    lines: TxnEventLines | None = None
+    lines: RawFormat | None = None
     arrival_order: bool = True
     sortable: bool = True
     small_rows: int = SMALL_ROWS
@@ -162,7 +166,7 @@ class LaneAssembler:
 
     @property
     def _content_column(self) -> str:
-        return model.TYPE if self._assembly.lines is None else "value"
+        return model.TYPE if self._assembly.lines is None else VALUE
 
     def _chunk_rows(self) -> int:
         return max(_CHUNK_ROWS, min(_PARTITION_ROWS * self._assembler.source_partitions, SMALL_ROWS))
@@ -172,9 +176,9 @@ class LaneAssembler:
         if lines is None:
             yield from map(_cast_events, batches)
             return
-        for events, piece in map_ahead(partial(_parse, lines), _pieces(batches), _PARSERS):
-            self._malformed += piece.num_rows - events.num_rows
-            yield events
+        for parsed, piece in map_ahead(partial(_parse, lines), _pieces(batches), _PARSERS):
+            self._malformed += parsed.malformed
+            yield parsed.events
             if self._round_end is not None and self._stops_after(piece, self._round_end):
                 return
 
@@ -207,7 +211,22 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch.slice(start, step)
 
 
-def _parse(lines: TxnEventLines, batch: pa.RecordBatch) -> tuple[pa.Table, pa.RecordBatch]:
+def map_ahead(work: Callable[[In], Out], items: Iterable[In], threads: int) -> Iterator[Out]:
+    """Yield `work(item)` for each item, in order; an error of `work` is raised in its item's turn.
+
+    At most `threads` + 1 items are under way, which bounds memory.
+    """
+    with ThreadPoolExecutor(threads, thread_name_prefix="starrocks-parse") as pool:
+        futures: deque[Future[Out]] = deque()
+        for item in items:
+            futures.append(pool.submit(work, item))
+            if len(futures) > threads:
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()
+
+
+def _parse(lines: RawFormat, batch: pa.RecordBatch) -> tuple[ParsedMessages, pa.RecordBatch]:
     """The events in a batch, and the batch itself."""
     return lines.parse(batch, (EVENT_TIME,) if EVENT_TIME in batch.schema.names else ()), batch
 

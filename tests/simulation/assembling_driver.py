@@ -14,7 +14,7 @@ from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
-from starrocks_txn_sink.sources.txn_lines import TxnEventLines
+from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 from starrocks_txn_sink.writer.assembling import AssemblySpec, LaneAssembler
 from starrocks_txn_sink.writer.messages import CarryOver
 from starrocks_txn_sink.writer.task import LaneTask

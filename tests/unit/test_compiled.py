@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import random
 import shutil
@@ -22,8 +23,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from starrocks_txn_sink import compiled
-from starrocks_txn_sink.sources import txn_lines
-from starrocks_txn_sink.sources.txn_lines import TxnEventLines
+from starrocks_txn_sink.sources.formats import txn_events
+from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 from tests.support.depth import scaled
 from tests.support.event_lines import DeepRecursion, judge, random_value, same_event
 
@@ -42,7 +43,7 @@ def read(*values: bytes | str | None, kind: pa.DataType | None = None) -> list[d
 def rows_of(values: pa.Array) -> list[dict[str, Any]] | None:
     """The rows that the loop reads; None if it leaves a value to Python, or is not there."""
     left: list[pa.Scalar] = []
-    found = compiled.read_events(values, FIELDS, left.append)
+    found = compiled.read_objects(values, FIELDS, left.append)
     if found is None or left or not found[1].all():
         return None
     found[0].validate(full=True)
@@ -121,7 +122,7 @@ def test_python_judges_only_the_values_that_are_not_plain(kind: pa.DataType) -> 
         asked.append(text.decode() if isinstance(text, bytes) else text)
         return judgements[asked[-1]]
 
-    found = compiled.read_events(pa.array(["", None, *values, "["]).cast(kind).slice(2, 100), FIELDS, judge)
+    found = compiled.read_objects(pa.array(["", None, *values, "["]).cast(kind).slice(2, 100), FIELDS, judge)
     assert found is not None
     table, events = found
     table.validate(full=True)
@@ -137,7 +138,7 @@ def test_python_judges_only_the_values_that_are_not_plain(kind: pa.DataType) -> 
 def test_many_values_that_are_not_plain_are_read_another_way() -> None:
     asked: list[pa.Scalar] = []
     values = pa.array(['{"t": 1}', "no"] * 10_000)
-    assert compiled.read_events(values, FIELDS, asked.append) is None
+    assert compiled.read_objects(values, FIELDS, asked.append) is None
     assert len(asked) < 100
 
 
@@ -157,6 +158,105 @@ def test_it_agrees_with_the_judge_on_random_values() -> None:
     assert taken > scaled(20_000) // 3
 
 
+NESTED = pa.schema(
+    [
+        ("a", pa.string()),
+        ("o", pa.struct([("t", pa.string()), ("p", pa.struct([("n", pa.int64())])), ("m", pa.int64())])),
+        ("z", pa.int64()),
+    ]
+)
+EMPTY_OBJECT = {"t": None, "p": None, "m": None}
+
+
+def nested(*values: str, wrapper: str | None = "w") -> list[dict[str, Any] | None]:
+    """The members of each value; None for one that is left to Python."""
+    left: list[pa.Scalar] = []
+    found = compiled.read_objects(pa.array([value.encode() for value in values]), NESTED, left.append, wrapper)
+    assert found is not None
+    found[0].validate(full=True)
+    rows = iter(found[0].to_pylist())
+    assert len(left) == len(values) - found[0].num_rows
+    return [next(rows) if is_object else None for is_object in found[1]]
+
+
+@needed
+@pytest.mark.parametrize(
+    ("value", "members"),
+    [
+        ('{"z": 1, "o": {"m": 2, "x": {"t": 3}, "t": "\\n", "p": {"n": 4}}, "a": {"z": 5}}',
+         {"a": '{"z": 5}', "o": {"t": "\n", "p": {"n": 4}, "m": 2}, "z": 1}),
+        ('{"o": {}}', {"a": None, "o": EMPTY_OBJECT, "z": None}),
+        ('{"o": null, "t": "x", "n": 1}', {"a": None, "o": None, "z": None}),
+        ('{"o": {"p": {"n": 1}, "m": 2}, "o": {"p": {}}}',
+         {"a": None, "o": {"t": None, "p": {"n": None}, "m": None}, "z": None}),
+        ('{"o": {"p": {"n": 1}, "p": null}}', {"a": None, "o": EMPTY_OBJECT, "z": None}),
+        ('{"o": {"p": {"n": 1}}, "o": null}', {"a": None, "o": None, "z": None}),
+        ('{"o": {"t": 1}}', None), ('{"o": {"t": []}}', None), ('{"o": 1}', None), ('{"o": []}', None),
+        ('{"o": {"m": "1"}}', None), ('{"o": {"m": 1.5}}', None), ('{"o": {"t": "\\ud800"}}', None),
+        ('{"o": {"m": 1}', None), ('{"o": {"m": 1,}}', None), ('{"o": {"\\u006d": 1}}', None), ('{"o": {', None),
+    ],
+)  # fmt: skip
+def test_members_of_objects_are_read(value: str, members: dict[str, Any] | None) -> None:
+    plain = '{"a": "x", "o": {"t": "y", "p": {"n": 7}, "m": 8}, "z": 9}'
+    around = {"a": "x", "o": {"t": "y", "p": {"n": 7}, "m": 8}, "z": 9}
+    assert nested(plain, value, plain) == [around, members, around]
+    assert nested(value, wrapper=None) == [members]
+    assert nested(f'{{"z": 3, "w": {value}, "a": "late"}}') == [members]
+
+
+@needed
+@pytest.mark.parametrize(
+    ("value", "z"),
+    [
+        ('{"w": {"z": 1}}', 1), ('{"w": null, "z": 2}', 2), ('{"z": 3}', 3), ('{}', None), (' { } ', None),
+        ('{"w": null, "z": 4, "w": {}}', None), ('{"z": 5, "o": {"m": 6}, "w": {"a": 1}}', None),
+        ('{"w": {"z": 7}, "z": "no number"}', 7), ('{"w": {"w": {"z": 8}, "z": 9}}', 9),
+    ],
+)  # fmt: skip
+def test_a_wrapped_object_counts_instead_of_the_value(value: str, z: int | None) -> None:
+    (found,) = nested(value)
+    assert found is not None
+    assert found["z"] == z
+    assert found["o"] is None
+
+
+@needed
+@pytest.mark.parametrize(
+    "value",
+    ['{"w": 1}', '{"w": []}', '{"w": {}, "w": {}}', '{"w": {}, "w": null}', r'{"\u0077": {}}', '{"w": {}', '{"w": {},}',
+     '{"w": {}} {}', '{"w": {}, 1}', '{"z": "no number", "w": {}}'],
+)  # fmt: skip
+def test_an_odd_wrapper_is_left_to_python(value: str) -> None:
+    assert nested('{"w": {}}', value, '{"w": {}}') == [
+        {"a": None, "o": None, "z": None},
+        None,
+        {"a": None, "o": None, "z": None},
+    ]
+
+
+@needed
+def test_a_schema_in_front_of_a_wrapped_object_is_recognised() -> None:
+    """Values of many tables, one behind the other; what differs by a byte is no known schema."""
+    rng = random.Random(3)
+    schemas = [json.dumps({"fields": ["x" * rng.randrange(60), number % 3]}) for number in range(20)]
+    values, expected = [], []
+    for number in range(3_000):
+        schema = schemas[rng.randrange(20) if rng.random() < 0.2 else number // 100 % 20]
+        if rng.random() < 0.05:
+            at = rng.randrange(len(schema))
+            schema = schema[:at] + rng.choice('"x0}') + schema[at + 1 :]
+        tail = rng.choice(("", ', "z": 5', ', "w": {}', ","))
+        values.append(f'{{"schema": {schema}, "w": {{"z": {number}}}{tail}}}')
+        try:
+            json.loads(values[-1])
+            expected.append(None if '"w": {}' in tail else number)
+        except ValueError:
+            expected.append(None)
+    for chunk in range(0, 3_000, 30):  # so that few are judged in one call
+        found = nested(*values[chunk : chunk + 30])
+        assert [row and row["z"] for row in found] == expected[chunk : chunk + 30]
+
+
 @needed
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()])
 def test_slices_of_every_text_type(kind: pa.DataType) -> None:
@@ -170,7 +270,7 @@ def test_slices_of_every_text_type(kind: pa.DataType) -> None:
 @needed
 def test_columns_keep_no_more_memory_than_they_have_content() -> None:
     lines = pa.array([orjson.dumps({"type": "DATA", "row": "x" * 1000})] * 1000)
-    read_by_loop = compiled.read_events(lines, FIELDS, lambda _: None)
+    read_by_loop = compiled.read_objects(lines, FIELDS, lambda _: None)
     assert read_by_loop is not None
     found, _ = read_by_loop
     assert found.get_total_buffer_size() < found.nbytes + 1000
@@ -197,7 +297,7 @@ def test_python_does_without_it(why: str, monkeypatch: pytest.MonkeyPatch, tmp_p
         monkeypatch.setattr(compiled, "LIBRARY", place)
     assert not compiled.is_available()
     assert read(BASE % '"{}"') is None
-    read_by_python = txn_lines._parse_at_once(pa.array([BASE % '"{}"']), FIELDS)
+    read_by_python = txn_events._parse_at_once(pa.array([BASE % '"{}"']), FIELDS)
     assert read_by_python is not None
     assert read_by_python["row"].to_pylist() == ["{}"]
 

@@ -15,8 +15,8 @@ from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged, SourceDamaged
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
+from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, VALUE
 from starrocks_txn_sink.sources.kafka.consumer import Consumer, Problem, Rows, open_consumer, topic_names
-from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE
 
 _NAMED: Final = 8  # partitions in a message, which is one line
 _POLL_MESSAGES: Final = 20_000

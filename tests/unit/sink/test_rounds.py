@@ -19,9 +19,9 @@ from starrocks_txn_sink.coordinator.model import RECYCLE_AT, Receipt
 from starrocks_txn_sink.errors import NotSent
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.events_writer import run_rounds
+from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, spread
 from starrocks_txn_sink.sources.kafka.spark_reader import PlannedRanges
-from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 from starrocks_txn_sink.writer.assembling import AssemblySpec
 from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, decode, encode, of_kind
 from starrocks_txn_sink.writer.task import JobOwnership, LaneTask

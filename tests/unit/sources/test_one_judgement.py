@@ -10,8 +10,9 @@ import pytest
 
 from starrocks_txn_sink import compiled
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.sources import txn_lines
-from starrocks_txn_sink.sources.txn_lines import TxnEventLines, _parse_at_once, _parse_one_by_one
+from starrocks_txn_sink.sources.formats import json_text
+from starrocks_txn_sink.sources.formats.json_text import read_one_by_one
+from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines, _parse_at_once
 from tests.support.depth import scaled
 from tests.support.event_lines import DeepRecursion, judge, random_value, same_event
 
@@ -39,7 +40,7 @@ def batch(values: pa.Array) -> pa.RecordBatch:
 
 def events_of(values: pa.Array) -> dict[int, dict[str, Any]]:
     """The events by the place of their value."""
-    rows = LINES.parse(batch(values), (NUMBERED,)).to_pylist()
+    rows = LINES.parse(batch(values), (NUMBERED,)).events.to_pylist()
     return {row.pop(NUMBERED): row for row in rows}
 
 
@@ -56,7 +57,7 @@ def check_ways(values: list[bytes | None], rng: random.Random) -> None:
             assert judgement is not None
             assert same_event(event, judgement), values[number]
     fields = LINES._fields()
-    alone, valid = _parse_one_by_one(given, fields)
+    alone, valid = read_one_by_one(given, fields)
     assert valid.tolist() == [event is not None for event in judged]
     assert alone.select(list(event_names())).to_pylist() == list(together.values())
     order = rng.sample(range(len(values)), len(values))
@@ -144,13 +145,13 @@ SPELLED_WITH_ESCAPES = PLAIN.replace(b"type", b"t\\u0079pe")
 def test_a_few_odd_values_leave_the_others_to_the_fast_way(odd: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python judges the odd values alone, not their neighbours: one in 500 must not cost the others their speed."""
     judged: list[Any] = []
-    judge_event = txn_lines._event
+    judge_by_python = json_text.judge_object
 
-    def counted(value: Any, fields: pa.Schema) -> dict[str, Any]:
-        judged.append(value)
-        return judge_event(value, fields)
+    def counted(value: pa.Scalar, fields: pa.Schema, wrapper: str | None = None) -> dict[str, Any] | None:
+        judged.append(value.as_py())
+        return judge_by_python(value, fields, wrapper)
 
-    monkeypatch.setattr(txn_lines, "_event", counted)
+    monkeypatch.setattr(json_text, "judge_object", counted)
     values = [odd if number % 500 == 250 else PLAIN for number in range(10_000)]
     lost = 0 if odd == SPELLED_WITH_ESCAPES else 20
     assert len(events_of(pa.array(values, pa.binary()))) == 10_000 - lost

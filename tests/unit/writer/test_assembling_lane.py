@@ -19,9 +19,9 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sink.lanes import judge
+from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 from starrocks_txn_sink.sources.kafka import ranges
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
-from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
 from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, decode, encode, of_kind
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry, UnsortedLaneTask, in_time

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.sources.txn_lines import TxnEventLines, _parse_at_once, _parse_one_by_one
+from starrocks_txn_sink.sources.formats.json_text import read_one_by_one
+from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines, _parse_at_once
 
 IN_JSON = TxnEventLines(source_partition=None, position=None)
 NAMES = ["source_partition", "position", "type", "txn_id", "database", "table", "op", "row"]
@@ -32,7 +33,7 @@ def batch(values: list[Any], partition: list[str] | None = None, position: list[
 
 
 def read(*values: Any, lines: TxnEventLines = IN_JSON) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = lines.parse(batch(list(values))).to_pylist()
+    found: list[dict[str, Any]] = lines.parse(batch(list(values))).events.to_pylist()
     return found
 
 
@@ -47,7 +48,7 @@ def test_both_readers_give_every_character(events: list[dict[str, Any]]) -> None
     whole = _parse_at_once(pa.array(values), IN_JSON._fields())
     assert whole is not None
     assert whole.select(NAMES).to_pylist() == [{name: event[name] for name in NAMES} for event in events]
-    assert read(*values) == _parse_one_by_one(pa.array(values), IN_JSON._fields())[0].select(NAMES).to_pylist()
+    assert read(*values) == read_one_by_one(pa.array(values), IN_JSON._fields())[0].select(NAMES).to_pylist()
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()])
@@ -71,7 +72,7 @@ def test_missing_and_further_fields() -> None:
 def test_columns_give_the_place_and_the_jsons_own_is_not_looked_at() -> None:
     lines = TxnEventLines()
     values = ['{"type": "BEGIN", "position": "no number"}', '{"type": "END"}']
-    table = lines.parse(batch(values, ["7", "8"], [70, 80]))
+    table = lines.parse(batch(values, ["7", "8"], [70, 80])).events
     assert [(e["source_partition"], e["position"], e["type"]) for e in table.to_pylist()] == [
         ("7", 70, "BEGIN"),
         ("8", 80, "END"),
@@ -114,7 +115,7 @@ def test_what_is_no_txn_event_is_refused_with_its_place_and_without_its_content(
             batch(["{}" if isinstance(value, str | None) else b"{}", _unplaced(value)], ["0", "1"], [10, 11])
         )
     dropping = TxnEventLines(source_partition=None, position=None, on_malformed="drop")
-    assert [event["position"] for event in dropping.parse(batch([*values, values[0]])).to_pylist()] == [3, 3]
+    assert [event["position"] for event in dropping.parse(batch([*values, values[0]])).events.to_pylist()] == [3, 3]
 
 
 def _unplaced(value: Any) -> Any:
@@ -143,8 +144,8 @@ def test_the_last_of_two_equal_fields_counts() -> None:
 def test_slices_of_a_larger_batch_are_read_alone() -> None:
     values = [orjson.dumps({"position": number}).decode() for number in range(100)]
     part = batch(values).slice(40, 20)
-    assert [e["position"] for e in IN_JSON.parse(part).to_pylist()] == list(range(40, 60))
-    assert IN_JSON.parse(batch(values).slice(0, 0)).num_rows == 0
+    assert [e["position"] for e in IN_JSON.parse(part).events.to_pylist()] == list(range(40, 60))
+    assert IN_JSON.parse(batch(values).slice(0, 0)).events.num_rows == 0
 
 
 def test_on_malformed_is_checked() -> None:

@@ -1,0 +1,284 @@
+"""Debezium's change events and transaction markers: two raw formats, whose events `assembler.verified` makes whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.verified import intake as v
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.rows.segments import Bools
+from starrocks_txn_sink.sources.formats.debezium_json import CHANGE, MARKER, read_keys, read_values
+from starrocks_txn_sink.sources.formats.placeholders import UnavailableSpellings, columns_with, rows_with
+from starrocks_txn_sink.sources.formats.raw_format import (
+    KEY,
+    MALFORMED_HINT,
+    SOURCE_PARTITION,
+    VALUE,
+    OnMalformed,
+    ParsedMessages,
+    Reader,
+    place_of,
+    place_text,
+)
+from starrocks_txn_sink.sources.formats.tables import TableMapping
+
+PLACE: Final = ("topic", "partition", "offset")
+
+_TYPES: Final = {field.name: field.type for field in v.EVENTS} | {SOURCE_PARTITION: pa.string()}
+_DELETE: Final = "d"
+_OPS: Final = pa.array(["c", "u", v.SNAPSHOT, _DELETE])
+_STATUSES: Final = pa.array([v.BEGIN, v.END])
+_NUMBER_AND_LSN: Final = r"^\d+:\d+$"
+_BINLOG_FILE: Final = 1 << 32  # a binlog file has at most 4 GiB, so file number × this + offset ascends
+_BINLOG_FILES: Final = 1 << 31
+_LARGEST: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebeziumChanges:
+    """The rows of change events (`parse_debezium`); a tombstone is passed over.
+
+    `places` are the columns that name a message in errors; `key` is the column with a deleted row, None for `before`.
+    The column `timestamp` is in milliseconds.
+    """
+
+    value: str = "value"
+    key: str | None = None
+    places: tuple[str, ...] = PLACE
+    tables: TableMapping
+    unavailable: UnavailableSpellings | None = None
+    on_malformed: OnMalformed = "fail"
+    reader: Reader = "spark"
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        key = {} if self.key is None else {KEY: self.key}
+        return {VALUE: self.value, **key, **{name: name for name in (*self.places, v.TIMESTAMP)}}
+
+    @property
+    def events(self) -> pa.Schema:
+        return pa.schema([(name, _TYPES[name]) for name in (SOURCE_PARTITION, *v.ROW_COLUMNS)])
+
+    def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> ParsedMessages:
+        batch = _without_tombstones(batch)
+        read, valid = read_values(batch.column(VALUE), CHANGE)
+        rows, sound = self._rows(read, batch, valid)
+        source = read["source"].combine_chunks()
+        operation = pc.is_in(read["op"].combine_chunks(), value_set=_OPS)
+        good = pc.and_(pc.and_(operation, source.is_valid()), pc.and_(rows.is_valid(), sound))
+        read = read.append_column(model.ROW, rows)
+        read, batch, malformed = _without_malformed(self, "change event", read, batch, valid, good)
+        return ParsedMessages(self._events(read, batch, keep), malformed)
+
+    def _rows(self, read: pa.Table, batch: pa.RecordBatch, valid: Bools) -> tuple[pa.Array, pa.Array]:
+        """The row of each value that was read, and a mask of those whose key is sound."""
+        before, after = (read[name].combine_chunks() for name in ("before", "after"))
+        deletes = pc.fill_null(pc.equal(read["op"].combine_chunks(), _DELETE), False)
+        sound = pa.repeat(pa.scalar(True), len(deletes))
+        if not deletes.true_count:
+            return after, sound
+        if self.key is not None:
+            keys = batch.column(KEY).filter(pa.array(valid))
+            asked = pc.and_(deletes, keys.is_valid())
+            rows, of_keys = read_keys(keys.filter(asked))
+            before = pc.replace_with_mask(pa.nulls(len(keys), pa.string()), asked, rows)
+            sound = pc.replace_with_mask(sound, asked, pa.array(of_keys))
+        return pc.if_else(deletes, before, after), sound
+
+    def _events(self, read: pa.Table, batch: pa.RecordBatch, keep: tuple[str, ...]) -> pa.Table:
+        fields = [field.name for field in CHANGE.field("source").type]
+        source = dict(zip(fields, read["source"].combine_chunks().flatten(), strict=True))
+        txn_id, total_order = read["transaction"].combine_chunks().flatten()
+        owner = pc.coalesce(source["schema"], source["db"])
+        collection = pc.binary_join_element_wise(owner, source["table"], ".", null_handling="skip")
+        known, table = self.tables.tables_of(collection)
+        events = {
+            SOURCE_PARTITION: source["name"],
+            model.TXN_ID: _stable_id(txn_id),
+            v.TOTAL_ORDER: total_order,
+            v.COLLECTION: collection,
+            model.POSITION: _row_position(source["lsn"], source["file"], source["pos"]),
+            model.DATABASE: pa.nulls(len(table), pa.string()),
+            model.TABLE: table,
+            model.OP: read["op"].combine_chunks(),
+            model.ROW: read[model.ROW].combine_chunks(),
+            v.TIMESTAMP: batch.column(v.TIMESTAMP),
+        }
+        if self.unavailable is not None:
+            self._refuse_unavailable(self.unavailable, events, known, batch)
+        if self.tables.dead_letter_table is not None:
+            events |= _with_dead_letters(events, known.is_null())
+        return pa.table(events | {name: batch.column(name) for name in keep}).select([*self.events.names, *keep])
+
+    def _refuse_unavailable(
+        self, spellings: UnavailableSpellings, events: Mapping[str, pa.Array], known: pa.Array, batch: pa.RecordBatch
+    ) -> None:
+        """Raise InputError for a placeholder in a row that is written. A delete counts by its key alone."""
+        written = pc.and_(pc.not_equal(events[model.OP], _DELETE), events[model.TABLE].is_valid())
+        number = pc.index(pc.and_(written, rows_with(spellings, events[model.ROW])), True).as_py()
+        if number < 0:
+            return
+        place = {
+            "table": known[number].as_py() or "NULL",
+            "columns": ",".join(columns_with(spellings, events[model.ROW][number].as_py())) or "?",
+            "position": events[model.POSITION][number].as_py() or "NULL",
+            **place_of(batch, number, self.places),
+        }
+        raise InputError(
+            "Debezium sent a placeholder for a value that did not change, and it would overwrite the true value,"
+            f"{place_text(place)}.",
+            hint=f"PostgreSQL: ALTER TABLE {events[v.COLLECTION][number].as_py()} REPLICA IDENTITY FULL, or leave the "
+            "column out (column.exclude.list). For messages that the topic has already see docs/guides/debezium.md, "
+            '"Values that did not change".',
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebeziumMarkers:
+    """The markers of the transaction topic (`parse_debezium_transactions`).
+
+    `source` is the source partition; None takes the topic without its last part. See DebeziumChanges.
+    """
+
+    value: str = "value"
+    source: str | None = None
+    places: tuple[str, ...] = PLACE
+    on_malformed: OnMalformed = "fail"
+    reader: Reader = "spark"
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        return {VALUE: self.value, **{name: name for name in (*self.places, v.TIMESTAMP)}}
+
+    @property
+    def events(self) -> pa.Schema:
+        return pa.schema([(name, _TYPES[name]) for name in (SOURCE_PARTITION, *v.MARKER_COLUMNS)])
+
+    def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> ParsedMessages:
+        batch = _without_tombstones(batch)
+        read, valid = read_values(batch.column(VALUE), MARKER)
+        status, txn_id = (read[name].combine_chunks() for name in ("status", "id"))
+        good = pc.and_(pc.is_in(status, value_set=_STATUSES), txn_id.is_valid())
+        read, batch, malformed = _without_malformed(self, "transaction marker", read, batch, valid, good)
+        if pc.any(pc.not_equal(batch.column("partition"), 0)).as_py():
+            raise InputError(
+                "The transaction topic has more than one partition and so loses the order of commits.",
+                hint="Create it with one.",
+            )
+        txn_id = read["id"].combine_chunks()
+        events = {
+            SOURCE_PARTITION: self._sources(batch),
+            model.TXN_ID: _stable_id(txn_id),
+            v.STATUS: read["status"],
+            v.EVENT_COUNT: read["event_count"],
+            v.DATA_COLLECTIONS: read["data_collections"],
+            v.SEQUENCE: batch.column("offset"),
+            model.POSITION: _marker_position(txn_id),
+            v.TIMESTAMP: batch.column(v.TIMESTAMP),
+        }
+        return ParsedMessages(pa.table(events | {name: batch.column(name) for name in keep}), malformed)
+
+    def _sources(self, batch: pa.RecordBatch) -> pa.Array:
+        if self.source is not None:
+            return pa.repeat(pa.scalar(self.source), batch.num_rows)
+        return pc.replace_substring_regex(batch.column("topic"), r"\.[^.]*$", "")
+
+
+def _without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
+    values = batch.column(VALUE)
+    return batch.filter(values.is_valid()) if values.null_count else batch
+
+
+def _without_malformed(
+    messages: DebeziumChanges | DebeziumMarkers,
+    what: str,
+    read: pa.Table,
+    batch: pa.RecordBatch,
+    valid: Bools,
+    good: pa.Array,
+) -> tuple[pa.Table, pa.RecordBatch, int]:
+    """What was read of the `good` messages, these messages, and the number of the others; InputError under `fail`.
+
+    `valid` is a mask of the messages of which something was read, `good` a mask of what was read.
+    """
+    chosen = valid.copy()
+    chosen[valid] = pc.fill_null(good, False).to_numpy(zero_copy_only=False)
+    malformed = len(chosen) - int(np.count_nonzero(chosen))
+    if not malformed:
+        return read, batch, 0
+    if messages.on_malformed == "fail":
+        place = place_text(place_of(batch, int(chosen.argmin()), messages.places))
+        raise InputError(
+            f"A value is not a Debezium {what} (not exactly one JSON object, a field of another type, or an "
+            f"unknown operation){place}.",
+            hint=MALFORMED_HINT,
+        )
+    return read.filter(pa.array(chosen[valid])), batch.filter(pa.array(chosen)), malformed
+
+
+def _stable_id(txn_id: pa.Array) -> pa.Array:
+    # PostgreSQL's id is `number:LSN`, and the LSN differs between BEGIN and END: only the number joins them.
+    has_lsn = pc.match_substring_regex(txn_id, _NUMBER_AND_LSN)
+    if not pc.any(has_lsn).as_py():
+        return txn_id
+    return pc.if_else(has_lsn, pc.list_element(pc.split_pattern(txn_id, ":"), 0), txn_id)
+
+
+def _row_position(lsn: pa.Array, file: pa.Array, pos: pa.Array) -> pa.Array:
+    return pc.coalesce(lsn, _binlog(file, pos)) if lsn.null_count else lsn
+
+
+def _marker_position(txn_id: pa.Array) -> pa.Array:
+    """The LSN in PostgreSQL's id, or the place in the binlog that MySQL's id has without GTIDs; NULL otherwise."""
+    file, pos = _found(txn_id, r"file=(?P<found>[^,]+)"), _found(txn_id, r"pos=(?P<found>\d+)")
+    return pc.coalesce(_whole(_found(txn_id, r"^\d+:(?P<found>\d+)$")), _binlog(file, _whole(pos)))
+
+
+def _binlog(file: pa.Array, pos: pa.Array) -> pa.Array:
+    files = file.dictionary_encode()
+    number = _whole(_found(files.dictionary, r"\.(?P<found>\d+)$")).take(files.indices)
+    number = pc.if_else(pc.less(number, _BINLOG_FILES), number, None)
+    return pc.add(pc.multiply(number, _BINLOG_FILE), pos)
+
+
+def _found(texts: pa.Array, pattern: str) -> pa.Array:
+    """The group `found` of a pattern in each text; NULL where the pattern is not."""
+    found: pa.Array = pc.extract_regex(texts, pattern).flatten()[0]
+    return found
+
+
+def _whole(digits: pa.Array) -> pa.Array:
+    """Digits as numbers; NULL for NULL and a number of more than 64 bits."""
+    try:
+        return digits.cast(pa.int64())
+    except pa.ArrowInvalid:
+        numbers = [None if text is None or int(text) > _LARGEST else int(text) for text in digits.to_pylist()]
+        return pa.array(numbers, pa.int64())
+
+
+def _with_dead_letters(events: Mapping[str, pa.Array], unknown: pa.Array) -> dict[str, pa.Array]:
+    """The columns op and row with a dead letter in place of each row of an unknown table."""
+    if not unknown.true_count:
+        return {}
+    names = (model.TXN_ID, v.TOTAL_ORDER, v.COLLECTION, model.POSITION, "reason", model.OP, "content")
+    reason = pa.repeat(pa.scalar("unknown table"), len(unknown))
+    given = {**events, "content": events[model.ROW], "reason": reason}
+    lost = pa.table({name: given[name] for name in names}).filter(unknown).to_pylist()
+    letters = [_letter(fields) for fields in lost]
+    deletes = pc.and_(unknown, pc.equal(events[model.OP], _DELETE))
+    return {
+        model.OP: pc.if_else(deletes, "c", events[model.OP]),  # the dead letter of a delete is itself an insert
+        model.ROW: pc.replace_with_mask(events[model.ROW], unknown, pa.array(letters, pa.string())),
+    }
+
+
+def _letter(fields: Mapping[str, Any]) -> str:
+    return orjson.dumps({name: value for name, value in fields.items() if value is not None}).decode()

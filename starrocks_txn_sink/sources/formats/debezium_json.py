@@ -1,0 +1,170 @@
+"""The JSON of Debezium's messages, read over Arrow: a value is exactly one object, and rows keep their own spelling.
+
+The compiled loop reads a batch, and asks Python about each value that is not plain. Without the loop pyarrow reads all
+values of the batch at once, and Python cuts out the texts of the rows; if either refuses a value, all are read one by
+one. The way changes neither which values are valid nor what they mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink import compiled
+from starrocks_txn_sink.assembler.verified.intake import COLLECTION_COUNTS
+from starrocks_txn_sink.rows.json_objects import checked_text, read_objects
+from starrocks_txn_sink.rows.segments import Bools
+from starrocks_txn_sink.sources.formats.json_text import (
+    members,
+    members_of,
+    read_members,
+    read_one_by_one,
+    strict_text,
+    text_of,
+    value_at,
+)
+
+_ROWS: Final = ("before", "after")
+_TEXT, _WHOLE = pa.string(), pa.int64()
+_SOURCE: Final = pa.struct(
+    [*((name, _TEXT) for name in ("name", "db", "schema", "table", "file")), ("lsn", _WHOLE), ("pos", _WHOLE)]
+)
+
+CHANGE: Final = pa.schema(
+    [
+        *((name, _TEXT) for name in (*_ROWS, "op")),
+        ("source", _SOURCE),
+        ("transaction", pa.struct([("id", _TEXT), ("total_order", _WHOLE)])),
+    ]
+)
+MARKER: Final = pa.schema(
+    [("status", _TEXT), ("id", _TEXT), ("event_count", _WHOLE), ("data_collections", COLLECTION_COUNTS)]
+)
+
+_PAYLOAD: Final = "payload"
+_FIRST, _SECOND, _WRAPPED = '{"before":', ',"after":', ',"payload":'
+_SCHEMAS: Final = 256
+
+
+def read_values(values: pa.Array, fields: pa.Schema) -> tuple[pa.Table, Bools]:
+    """The `fields` (CHANGE or MARKER) of the values, which are not NULL, or of their payloads; and a mask of the values
+    that are sound.
+    """
+    return read_members(values, fields, _PAYLOAD, _read_without_loop)
+
+
+def _read_without_loop(values: pa.Array, fields: pa.Schema, wrapper: str | None) -> tuple[pa.Table, Bools]:
+    read = _read_at_once(values, fields)
+    return read_one_by_one(values, fields, wrapper) if read is None else (read, np.ones(len(values), dtype=bool))
+
+
+def _read_at_once(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
+    """The fields; None if a value is malformed, or only some values have the converter's schema."""
+    by_arrow = [member for member in fields if member.name not in _ROWS]
+    lines = strict_text(values)
+    if lines is None:
+        return None
+    read = read_objects(lines, pa.schema([*by_arrow, pa.field(_PAYLOAD, pa.struct(by_arrow))]))
+    if read is None:
+        return None
+    found = {member.name: read[member.name].combine_chunks() for member in by_arrow}
+    payload = read[_PAYLOAD].combine_chunks()
+    wrapped = payload.null_count == 0
+    if wrapped:
+        found = dict(zip(found, payload.flatten(), strict=True))
+    elif payload.null_count < len(payload):
+        return None
+    if "before" in fields.names:
+        rows = _RowTexts()
+        try:
+            texts = [rows.texts_of(text, wrapped=wrapped) for text in lines.to_pylist()]
+        except (ValueError, IndexError):
+            return None
+        found |= {name: pa.array([pair[at] for pair in texts], _TEXT) for at, name in enumerate(_ROWS)}
+    return pa.table([found[name] for name in fields.names], schema=fields)
+
+
+def read_keys(keys: pa.Array) -> tuple[pa.Array, Bools]:
+    """The rows of messages' keys, which are not NULL, without the converter's schema; and a mask of the sound keys."""
+    plain = compiled.read_objects(keys, pa.schema([(_PAYLOAD, _TEXT)]), lambda _: None)
+    if plain is not None and plain[1].all():
+        texts = checked_text(keys)
+        if not pc.any(pc.match_substring(texts, f'"{_PAYLOAD}"')).as_py():
+            return texts.cast(_TEXT), np.ones(len(keys), dtype=bool)
+    rows = [_row_of_key(key) for key in keys.cast(pa.large_binary()).to_pylist()]
+    return pa.array(rows, _TEXT), np.fromiter((row is not None for row in rows), dtype=bool, count=len(rows))
+
+
+def _row_of_key(key: bytes) -> str | None:
+    """The row of a key; None for a malformed key."""
+    try:
+        text = key.decode()
+        found = members(text)
+        if found.keys() != {"schema", _PAYLOAD}:
+            return text
+        raw = found[_PAYLOAD][1]
+        members(raw)
+    except (ValueError, IndexError):
+        return None
+    return raw
+
+
+@dataclass(slots=True)
+class _RowTexts:
+    """Finds the texts of `before` and `after` in values that are valid JSON.
+
+    The texts are cut out of a value if its members have the order and spacing that Debezium writes; otherwise all
+    members are read. The converter's schema is most of a value, but is the same for all values of a table, so its text
+    is checked once and then recognised.
+    """
+
+    schemas: set[str] = field(default_factory=set)  # texts in front of a payload
+
+    def texts_of(self, text: str, *, wrapped: bool) -> tuple[str | None, str | None]:
+        """The two texts, None for null. Raises ValueError or IndexError for a value that only pyarrow accepts."""
+        start = self._payload_start(text) if wrapped else 0
+        cut = None if start is None else _cut_rows(text, start)
+        if cut is not None:
+            return cut
+        found = members_of(text, _PAYLOAD)
+        before, after = (text_of(*found.get(name, (None, ""))) for name in _ROWS)
+        return before, after
+
+    def _payload_start(self, text: str) -> int | None:
+        """The start of the payload if the text in front of it is known; None otherwise, but learns this text."""
+        at = text.find(_WRAPPED) + len(_WRAPPED)
+        before = text[:at]
+        if before in self.schemas:
+            return None if text.find('"payload"', at) >= 0 else at
+        raw = members(text)[_PAYLOAD][1]
+        if text[at:] == raw + "}":
+            if len(self.schemas) >= _SCHEMAS:
+                self.schemas.clear()
+            self.schemas.add(before)
+        return None
+
+
+def _cut_rows(text: str, at: int) -> tuple[str | None, str | None] | None:
+    """`before` and `after` of the object at `at`; None unless they are its first two members and come only once."""
+    again = text.count('"before"', at) != 1 or text.count('"after"', at) != 1
+    if again or not text.startswith(_FIRST, at) or text.find("\\u", at) >= 0:  # a name may be spelled with escapes
+        return None
+    before, end = _row_at(text, at + len(_FIRST))
+    if not end or not text.startswith(_SECOND, end):
+        return None
+    after, end = _row_at(text, end + len(_SECOND))
+    return (before, after) if end else None
+
+
+def _row_at(text: str, at: int) -> tuple[str | None, int]:
+    """The text of the object at `at`, or None for null, and the end of it; the end is 0 for any other value."""
+    if text.startswith("null", at):
+        return None, at + 4
+    if not text.startswith("{", at):
+        return None, 0
+    _, end = value_at(text, at)
+    return text[at:end], end

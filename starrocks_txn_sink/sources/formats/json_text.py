@@ -1,0 +1,228 @@
+"""Raw values, judged by pure Python: strict JSON (RFC 8259) in UTF-8, of any depth, numbers in their own digits.
+
+The compiled loop (`compiled.read_objects`) reads a subset of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink import compiled
+from starrocks_txn_sink.rows.json_objects import checked_text
+from starrocks_txn_sink.rows.segments import Bools, layout
+
+_LARGEST: Final = 2**63
+_WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
+_SPACES: Final = frozenset(" \t\r\n")
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_PLAIN_NAME: Final = re.compile(r'"([^"\\\x00-\x1f]*)"[ \t\r\n]*:[ \t\r\n]*')
+_CONSTANT: Final = r"[:,\[][ \t\r\n]*-?(?:NaN|Inf)"
+
+
+OtherWay = Callable[[pa.Array, pa.Schema, str | None], tuple[pa.Table, Bools]]
+"""Reads what `read_members` reads without the compiled loop."""
+
+
+def read_members(
+    values: pa.Array, fields: pa.Schema, wrapper: str | None = None, other_way: OtherWay | None = None
+) -> tuple[pa.Table, Bools]:
+    """The members `fields` of the values that are one JSON object each, and a mask of these values.
+
+    The terms are those of `compiled.read_objects`; a field may also be a list. Without the compiled loop `other_way`
+    reads the values, or Python one by one.
+    """
+    read = compiled.read_objects(values, fields, lambda value: judge_object(value, fields, wrapper), wrapper)
+    return (other_way or read_one_by_one)(values, fields, wrapper) if read is None else read
+
+
+def read_one_by_one(values: pa.Array, fields: pa.Schema, wrapper: str | None = None) -> tuple[pa.Table, Bools]:
+    """`read_members` by Python alone."""
+    judged = [judge_object(value, fields, wrapper) for value in values]
+    valid = np.fromiter((event is not None for event in judged), dtype=bool, count=len(judged))
+    return pa.Table.from_pylist([event for event in judged if event is not None], schema=fields), valid
+
+
+def judge_object(value: pa.Scalar, fields: pa.Schema, wrapper: str | None = None) -> dict[str, Any] | None:
+    """The `fields` of one value (`read_members`); None for NULL and a malformed value."""
+    content = value.as_buffer()
+    if content is None:
+        return None
+    try:
+        found = members_of(content.to_pybytes().decode(), wrapper)
+        return {field.name: _field(field.type, *found.get(field.name, (None, ""))) for field in fields}
+    except (ValueError, IndexError):
+        return None
+
+
+def members_of(text: str, wrapper: str | None = None) -> dict[str, tuple[Any, str]]:
+    """`members` of the text, or of the value under the name `wrapper` that is not null."""
+    found = members(text)
+    value, raw = found.get(wrapper, (None, "")) if wrapper else (None, "")
+    return found if value is None else members(raw)
+
+
+def _field(kind: pa.DataType, value: Any, raw: str) -> Any:
+    return text_of(value, raw) if kind == pa.string() else _nested(kind, value)
+
+
+def _nested(kind: pa.DataType, value: Any) -> Any:
+    """A value as `kind`; ValueError for a value of another type."""
+    if value is None:
+        return None
+    if kind == pa.int64():
+        return whole_number(value)
+    if kind == pa.string() and isinstance(value, str):
+        return text_of(value, value)
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        return {member.name: _nested(member.type, value.get(member.name)) for member in kind}
+    if pa.types.is_list(kind) and isinstance(value, list):
+        return [_nested(kind.value_type, element) for element in value]
+    raise ValueError(kind)
+
+
+def strict_text(values: pa.Array) -> pa.Array | None:
+    """Strings or binaries as UTF-8 for `read_objects`; None if they have bytes that are no UTF-8, or perhaps NaN."""
+    try:
+        lines = checked_text(values)
+    except pa.ArrowInvalid:
+        return None
+    return None if _may_have_constants(lines) else lines
+
+
+def _may_have_constants(lines: pa.Array) -> bool:
+    """Whether a value may have NaN or Infinity outside of a string: no JSON, but pyarrow's reader accepts them."""
+    offsets, data = layout(lines)
+    content = np.frombuffer(data, dtype=np.uint8)[offsets[0] : offsets[-1]]
+    if not any(_has_pair(content, *pair) for pair in (b"Na", b"In")):  # numpy finds them 5 times as fast as `re`
+        return False
+    return bool(pc.any(pc.match_substring_regex(lines, _CONSTANT)).as_py())
+
+
+def _has_pair(content: np.ndarray[Any, np.dtype[np.uint8]], first: int, second: int) -> bool:
+    at = np.flatnonzero(content[:-1] == first)
+    return bool((content[at + 1] == second).any())
+
+
+def text_of(value: Any, raw: str) -> str | None:
+    """A member as text: the content of a string, else the `raw` JSON.
+
+    Raises UnicodeEncodeError, which is a ValueError, for a lone surrogate: UTF-8 has none.
+    """
+    content: str | None = value if value is None or isinstance(value, str) else raw
+    if content is not None:
+        content.encode()
+    return content
+
+
+def whole_number(value: Any) -> int | None:
+    """A member as a number of 64 bits; ValueError for anything else but null."""
+    if value is None:
+        return None
+    if (
+        not isinstance(value, Number)
+        or not _WHOLE.fullmatch(value)
+        or not -_LARGEST <= (number := int(value)) < _LARGEST
+    ):
+        raise ValueError(value)
+    return number
+
+
+class Number(str):
+    """A JSON number in its own digits."""
+
+    __slots__ = ()
+
+
+def members(text: str) -> dict[str, tuple[Any, str]]:
+    """The value and the raw JSON of each member of the one JSON object in `text`. The last of equal names counts.
+
+    Numbers are `Number`. Raises ValueError or IndexError for any other text: malformed, or more than one document.
+    """
+    found: dict[str, tuple[Any, str]] = {}
+    at = _skip(text, 0)
+    _expect(text, at, "{")
+    at = _skip(text, at + 1)
+    while text[at] != "}":
+        name, start = _name(text, at)
+        value, end = value_at(text, start)
+        found[name] = value, text[start:end]
+        at = _skip(text, end)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+            _expect(text, at, '"')
+        else:
+            _expect(text, at, "}")
+    if _skip(text, at + 1) != len(text):
+        raise ValueError("more than one object")
+    return found
+
+
+def _name(text: str, at: int) -> tuple[str, int]:
+    """The name of a member and the place of its value."""
+    plain = _PLAIN_NAME.match(text, at)
+    if plain:
+        return plain[1], plain.end()
+    _expect(text, at, '"')
+    name, at = _DECODER.raw_decode(text, at)
+    at = _skip(text, at)
+    _expect(text, at, ":")
+    return name, _skip(text, at + 1)
+
+
+def _skip(text: str, at: int) -> int:
+    if text[at : at + 1] not in _SPACES:
+        return at
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def _expect(text: str, at: int, character: str) -> None:
+    if text[at] != character:
+        raise ValueError(character)
+
+
+def value_at(text: str, at: int) -> tuple[Any, int]:
+    """The value at `at` (numbers as text) and its end; for a value nested too deep for `json` only the end."""
+    try:
+        value, end = _DECODER.raw_decode(text, at)
+    except RecursionError:
+        return (), _end_of_nested(text, at)
+    return value, end
+
+
+def _end_of_nested(text: str, at: int) -> int:
+    """The end of the array or object at `at`, without recursion; ValueError or IndexError if it is malformed."""
+    closers: list[str] = []
+    due = "value"
+    while True:
+        at = _skip(text, at)
+        character = text[at]
+        if closers and character == closers[-1] and due in ("comma", "first", "first key"):
+            closers.pop()
+            at, due = at + 1, "comma"
+            if not closers:
+                return at
+        elif due == "comma":
+            _expect(text, at, ",")
+            at, due = at + 1, "key" if closers[-1] == "}" else "value"
+        elif due in ("key", "first key"):
+            at, due = _name(text, at)[1], "value"
+        elif character in "[{":
+            closers.append("]" if character == "[" else "}")
+            at, due = at + 1, "first" if character == "[" else "first key"
+        else:
+            at, due = _DECODER.raw_decode(text, at)[1], "comma"
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)  # json accepts NaN and Infinity, which are no JSON
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant, parse_float=Number, parse_int=Number)

@@ -1,0 +1,78 @@
+"""Placeholders that Debezium sends for values that it did not get (PostgreSQL's unchanged TOAST values)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.rows.segments import layout
+from starrocks_txn_sink.sources.formats.json_text import members, text_of
+
+
+@dataclass(frozen=True, slots=True)
+class UnavailableSpellings:
+    """How a placeholder is written: `in_row`, texts of a row's JSON that nothing else is; `alone`, as a text itself."""
+
+    in_row: tuple[str, ...]
+    alone: tuple[str, ...]
+
+
+_HEX: Final = "hex:"
+
+
+def spellings_of_unavailable(placeholder: str) -> UnavailableSpellings:
+    """All spellings of `placeholder` (as in the connector's `unavailable.value.placeholder`, also `hex:…`).
+
+    It stands for a text, also as the one element of a list, as key and value of a map, or inside the text of an hstore;
+    for bytes in base64 or hex; for a list of numbers, as the list of its bytes; for a list of UUIDs, as the UUID of its
+    bytes. A quote inside a JSON text is escaped, so no longer text holds such a spelling. Raises OptionError if it is
+    empty or its hex is none.
+    """
+    try:
+        value = bytes.fromhex(placeholder[len(_HEX) :]) if placeholder.startswith(_HEX) else placeholder.encode()
+    except ValueError:
+        value = b""
+    if not value:
+        raise OptionError(
+            f"unavailable_value is {placeholder[:40]!r}, which is no placeholder.",
+            hint="Give it as the connector's unavailable.value.placeholder has it, or None to hand placeholders on.",
+        )
+    text, name = (
+        value.decode(errors="replace"),
+        uuid.UUID(bytes=hashlib.md5(value, usedforsecurity=False).digest(), version=3),
+    )
+    encoded = (base64.b64encode(value).decode(), base64.urlsafe_b64encode(value).decode())
+    alone = dict.fromkeys((text, *encoded, value.hex(), value.hex().upper(), str(name)))
+    quoted = [json.dumps(spelling, ensure_ascii=False) for spelling in alone]
+    escaped = json.dumps(quoted[0], ensure_ascii=False)[1:-1]
+    numbers = json.dumps([byte - 256 if byte > 127 else byte for byte in value], separators=(",", ":"))
+    return UnavailableSpellings((*quoted, f"{escaped}:{escaped}", numbers), tuple(alone))
+
+
+def rows_with(spellings: UnavailableSpellings, rows: pa.Array) -> pa.Array:
+    """A mask of the rows (JSON) that have a placeholder."""
+    offsets, data = layout(rows)
+    content = bytes(memoryview(data)[offsets[0] : offsets[-1]])
+    mask = pa.repeat(pa.scalar(False), len(rows))
+    for spelling in spellings.in_row:
+        if spelling.encode() in content:  # no row, as a rule; a search in each row would cost more than its parsing
+            mask = pc.or_(mask, pc.fill_null(pc.match_substring(rows, spelling), False))
+    return mask
+
+
+def columns_with(spellings: UnavailableSpellings, row: str) -> list[str]:
+    """The columns of a row (JSON) whose values are a placeholder."""
+    texts = {name: text_of(*member) or "" for name, member in members(row).items()}
+    return [
+        name
+        for name, text in texts.items()
+        if text in spellings.alone or any(spelling in text for spelling in spellings.in_row)
+    ]

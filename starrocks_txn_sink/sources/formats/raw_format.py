@@ -1,0 +1,76 @@
+"""The seam between raw messages and events: what a lane or a stage needs of a format, and what a format gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol
+
+import pyarrow as pa
+
+OnMalformed = Literal["fail", "drop"]
+Reader = Literal["spark", "librdkafka"]
+
+VALUE: Final = "value"
+KEY: Final = "key"
+SOURCE_PARTITION: Final = "source_partition"
+POSITION: Final = "position"
+
+MALFORMED_HINT: Final = 'Correct the source, or pass on_malformed="drop" to lose such values.'
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedMessages:
+    """The events of a batch of messages, in order, and the number of malformed messages that were dropped.
+
+    A message that is neither, such as a tombstone, was passed over.
+    """
+
+    events: pa.Table
+    malformed: int
+
+
+class RawFormat(Protocol):
+    """A format of raw messages."""
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """The columns of a frame that `parse` reads, by the name that each has in a batch.
+
+        VALUE is always one of them. SOURCE_PARTITION and POSITION are among them if the message's place gives them; the
+        events have them from the value otherwise.
+        """
+
+    @property
+    def events(self) -> pa.Schema:
+        """The columns of the events, those that their assembler reads. A column of `columns` keeps the frame's type."""
+
+    @property
+    def on_malformed(self) -> OnMalformed:
+        """`fail` at a malformed message, or `drop` it and count it."""
+
+    @property
+    def reader(self) -> Reader:
+        """`spark` reads the messages, or with `librdkafka` the lanes do."""
+
+    def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> ParsedMessages:
+        """The events of a batch, with the columns `keep` of their messages.
+
+        Raises InputError for the first malformed message under `fail`. The error names its place, never its content.
+        """
+
+
+def is_placed(messages: RawFormat) -> bool:
+    """Whether source partition and position are columns, so that messages can be sorted before they are parsed."""
+    return SOURCE_PARTITION in messages.columns and POSITION in messages.columns
+
+
+def place_of(batch: pa.RecordBatch, number: int, names: Iterable[str]) -> dict[str, Any]:
+    """The values of the columns `names` in message `number` of a batch, for errors."""
+    place = {name: batch.column(name)[number].as_py() for name in names}
+    return {name: "NULL" if value is None else value for name, value in place.items()}
+
+
+def place_text(place: Mapping[str, Any]) -> str:
+    """A place at the end of an error's text; empty without a place."""
+    return " at" + "".join(f" {name}={value}" for name, value in place.items()) if place else ""

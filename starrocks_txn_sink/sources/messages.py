@@ -1,0 +1,84 @@
+"""Frames of raw messages, parsed by a `RawFormat` in Spark's tasks."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, functions as F, types as T
+
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.protocol.ledger import quote
+from starrocks_txn_sink.sources.formats.raw_format import RawFormat
+
+_MALFORMED: Final = "_malformed"
+
+
+def parse_messages(df: DataFrame, messages: RawFormat, keep: tuple[str, ...], name: str) -> DataFrame:
+    """The events of `df`, then its columns `keep`.
+
+    If the format drops malformed messages, each progress of the query counts them under
+    `observedMetrics[name]["malformed"]`.
+    """
+    kept = {f"keep_{number}": column for number, column in enumerate(keep)}
+    given = {**messages.columns, **kept}
+    check_input(df, tuple(given.values()), ", or None to take the field from the JSON")
+    raw = df.select(*(named_column(column).alias(batch_name) for batch_name, column in given.items()))
+    fields = [
+        T.StructField(field.name, raw.schema[field.name].dataType if field.name in given else _spark_type(field.type))
+        for field in messages.events
+    ]
+    fields += [T.StructField(column, raw.schema[batch_name].dataType) for batch_name, column in kept.items()]
+    if messages.on_malformed == "fail":
+        return raw.mapInArrow(_Parser(messages, tuple(kept)), T.StructType(fields))
+    parser, counted = _Parser(messages, tuple(kept), counting=True), T.StructField(_MALFORMED, T.LongType())
+    events = raw.mapInArrow(parser, T.StructType([*fields, counted]))
+    observed = events.observe(name, F.coalesce(F.sum(_MALFORMED), F.lit(0)).alias("malformed"))
+    return observed.where(F.col(_MALFORMED).isNull()).drop(_MALFORMED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parser:
+    """Parses Arrow batches in a Spark task. `counting` adds a column for the number of malformed values: NULL in each
+    event, and a last row with the number alone."""
+
+    messages: RawFormat
+    keep: tuple[str, ...]
+    counting: bool = False
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        malformed = 0
+        events: pa.Table | None = None
+        for batch in batches:
+            parsed = self.messages.parse(batch, self.keep)
+            malformed += parsed.malformed
+            events = parsed.events
+            if self.counting:
+                events = events.append_column(_MALFORMED, pa.nulls(events.num_rows, pa.int64()))
+            yield from events.combine_chunks().to_batches()
+        if malformed and events is not None:
+            row = {name: pa.nulls(1, events.schema.field(name).type) for name in events.column_names}
+            yield pa.RecordBatch.from_pydict({**row, _MALFORMED: pa.array([malformed], pa.int64())})
+
+
+def _spark_type(kind: pa.DataType) -> T.DataType:
+    if pa.types.is_struct(kind):
+        return T.StructType([T.StructField(member.name, _spark_type(member.type)) for member in kind])
+    if pa.types.is_list(kind):
+        return T.ArrayType(_spark_type(kind.value_type))
+    return T.LongType() if kind == pa.int64() else T.StringType()
+
+
+def check_input(df: DataFrame, needed: tuple[str, ...], advice: str = "") -> None:
+    """Raise InputError, with `advice`, for a missing column."""
+    missing = [each for each in needed if each not in df.columns]
+    if missing:
+        raise InputError(
+            f"The DataFrame lacks the column {', '.join(missing)}.",
+            hint=f"It has {', '.join(df.columns)}; name other columns{advice}.",
+        )
+
+
+def named_column(name: str) -> Column:
+    """The column of exactly this name, even with dots."""
+    return F.col(quote(name))

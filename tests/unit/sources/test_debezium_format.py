@@ -1,0 +1,195 @@
+"""Debezium's change events and markers as events, without Spark: places, positions, tables, placeholders."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from starrocks_txn_sink import compiled
+from starrocks_txn_sink.assembler.verified import intake
+from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.sources.formats.debezium import DebeziumChanges, DebeziumMarkers
+from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
+from starrocks_txn_sink.sources.formats.tables import TableMapping
+from tests.support.debezium_feed import change, marker, mysql, postgres, with_schema
+
+LAST = TableMapping(r"(?:.+\.)?([^.]+)")
+ORDERS = postgres("orders", 90)
+
+
+@pytest.fixture(autouse=True, params=["compiled", "pure"])
+def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each rule holds with the compiled loop and without it."""
+    if request.param == "pure":
+        monkeypatch.setenv(compiled.PURE, "1")
+    elif not compiled.is_available():
+        pytest.skip("this installation has no compiled loop")
+    return str(request.param)
+
+
+def messages(*values: Any, topic: str = "shop.public.orders", keys: list[bytes | None] | None = None) -> pa.RecordBatch:
+    """Messages from offset 5 on; a value that is text or None travels as it is."""
+    count = len(values)
+    texts = [value if isinstance(value, str | None) else json.dumps(value) for value in values]
+    return pa.RecordBatch.from_pydict(
+        {
+            "value": pa.array([text if text is None else text.encode() for text in texts], pa.binary()),
+            "key": pa.array(keys or [None] * count, pa.binary()),
+            "topic": pa.array([topic] * count),
+            "partition": pa.array([0] * count, pa.int32()),
+            "offset": pa.array(range(5, 5 + count), pa.int64()),
+            "timestamp": pa.array(range(70, 70 + count), pa.int64()),
+        }
+    )
+
+
+def rows(*values: Any, keys: list[bytes | None] | None = None, **options: Any) -> list[dict[str, Any]]:
+    parsed = DebeziumChanges(**({"tables": LAST} | options)).parse(messages(*values, keys=keys))
+    assert parsed.events.schema == DebeziumChanges(tables=LAST).events
+    parsed.events.validate(full=True)
+    return parsed.events.to_pylist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
+def test_changes_become_rows_with_and_without_schema(wrap: Any) -> None:
+    first, deleted, snapshot = rows(
+        wrap(change(ORDERS, "555:90", 2, {"id": 1, "amount": "1.10"})),
+        None,
+        wrap(change(postgres("items", 91), "555:91", 3, None, {"id": 7}, "d")),
+        wrap(change(ORDERS, None, None, {"id": 0}, op="r")),
+    )
+    assert first == {
+        "source_partition": "shop", "txn_id": "555", "total_order": 2, "collection": "public.orders", "position": 90,
+        "database": None, "table": "orders", "op": "c", "row": '{"id": 1, "amount": "1.10"}', "timestamp": 70,
+    }  # fmt: skip
+    assert (deleted["table"], deleted["op"], deleted["row"], deleted["timestamp"]) == ("items", "d", '{"id": 7}', 72)
+    assert (snapshot["txn_id"], snapshot["total_order"], snapshot["op"]) == (None, None, "r")
+
+
+def test_the_binlog_gives_positions() -> None:
+    files = ("mysql-bin.000003", "mysql-bin.000004", "odd", "mysql-bin.4294967296")
+    found = rows(*(change(mysql("orders", file, 154), "24bff:23", 1, {"id": 1}) for file in files))
+    assert [row["position"] for row in found] == [3 * 2**32 + 154, 4 * 2**32 + 154, None, None]
+    assert {row["txn_id"] for row in found} == {"24bff:23"}
+    assert {row["collection"] for row in found} == {"shop.orders"}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "{",
+        change(ORDERS, "5:9", 1, {}, op="t"),
+        change(ORDERS, "5:9", 1, None),
+        {"op": "c", "after": {"id": 1}},
+        change(ORDERS | {"lsn": "secret"}, "5:9", 1, {}),
+    ],
+)
+def test_malformed_messages_have_a_place_or_are_counted(bad: Any) -> None:
+    good = change(ORDERS, "5:9", 1, {"id": 1})
+    with pytest.raises(
+        InputError, match=r"not a Debezium change event.* at topic=\S+ partition=0 offset=7\."
+    ) as caught:
+        rows(good, None, bad, good)
+    assert "secret" not in str(caught.value)
+    dropping = DebeziumChanges(tables=LAST, on_malformed="drop")
+    parsed = dropping.parse(messages(good, None, bad, good, topic="t"), ("offset",))
+    assert (parsed.events["offset"].to_pylist(), parsed.malformed) == ([5, 8], 1)
+    assert parsed.events["timestamp"].to_pylist() == [70, 73]
+
+
+def test_a_deletes_row_may_be_the_messages_key() -> None:
+    gone, kept = change(ORDERS, "5:9", 1, None, {"id": 1, "note": None}, "d"), change(ORDERS, "5:9", 2, {"id": 3})
+    keys = [b'{"id":1}', None, b"no JSON", json.dumps(with_schema({"id": 2})).encode()]
+    found = rows(gone, None, kept, gone, keys=keys, key="key")
+    assert [row["row"] for row in found] == ['{"id":1}', '{"id": 3}', '{"id": 2}']
+    for key in (None, b'{"id":1}{"id":2}'):
+        with pytest.raises(InputError, match="offset=6"):
+            rows(kept, gone, keys=[None, key], key="key")
+
+
+def test_unknown_tables_fail_are_left_out_or_become_dead_letters() -> None:
+    values = change(ORDERS, "5:9", 1, {"id": 1}), change(postgres("audit", 91), "5:9", 4, None, {"id": 1}, "d")
+    with pytest.raises(InputError, match=r"does not know public\.audit\. .*on_unknown_table"):
+        rows(*values, tables=TableMapping({"public.orders": "o"}))
+    skipped = rows(*values, tables=TableMapping({"public.orders": "o"}, "skip"))
+    assert [(row["table"], row["op"]) for row in skipped] == [("o", "c"), (None, "d")]
+    kept, letter = rows(*values, tables=TableMapping({"public.orders": "o"}, "dead_letter", "letters"))
+    assert (kept["table"], kept["row"]) == ("o", '{"id": 1}')
+    assert (letter["table"], letter["op"], json.loads(letter["row"])) == (
+        "letters",
+        "c",
+        {
+            "txn_id": "5", "total_order": 4, "collection": "public.audit", "position": 91, "reason": "unknown table",
+            "op": "d", "content": '{"id": 1}',
+        },
+    )  # fmt: skip
+
+
+def test_a_rule_must_be_a_regular_expression_with_one_group() -> None:
+    for wrong in ("(", "abc", "([a-z&&[^b]])", {}):
+        with pytest.raises(OptionError):
+            TableMapping(wrong)
+
+
+def test_a_placeholder_is_refused_where_it_would_be_written() -> None:
+    spellings = spellings_of_unavailable("gone for now")
+    update = change(ORDERS, "5:9", 1, {"id": 1, "note": "gone for now", "near": "gone for now!"}, op="u")
+    deleted = change(ORDERS, "5:9", 1, None, {"id": 1, "note": "gone for now"}, "d")
+    with pytest.raises(InputError, match=r"table=orders columns=note position=90 topic=\S+ partition=0 offset=6\."):
+        rows(deleted, update, unavailable=spellings)
+    assert len(rows(deleted, unavailable=spellings)) == 1
+    assert len(rows(update)) == 1
+    skipping = TableMapping({"public.other": "o"}, "skip")
+    assert len(rows(update, tables=skipping, unavailable=spellings)) == 1
+    # No placeholder begins in one row and ends in the next.
+    halves = [change(ORDERS, "5:9", 1, text) for text in ('"gone for ', 'now"')]
+    assert len(rows(*halves, unavailable=spellings)) == 2
+
+
+@pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
+def test_markers_have_the_stable_part_of_the_id_and_the_position(wrap: Any) -> None:
+    batch = messages(
+        wrap(marker("BEGIN", "571:53195829")),
+        None,
+        wrap(marker("END", "571:53195832", {"public.orders": 2})),
+        wrap(marker("END", "file=mysql-bin.000003,pos=154", {"shop.orders": 1})),
+        wrap(marker("END", "24bff081-71a4:23", {})),
+        wrap(marker("END", "571:92233720368547758080", {})),
+        topic="shop.transaction",
+    )
+    parsed = DebeziumMarkers().parse(batch)
+    assert parsed.events.schema == DebeziumMarkers().events
+    found = parsed.events.to_pylist()
+    assert [row["txn_id"] for row in found] == [
+        "571",
+        "571",
+        "file=mysql-bin.000003,pos=154",
+        "24bff081-71a4:23",
+        "571",
+    ]
+    assert [row["position"] for row in found] == [53195829, 53195832, 3 * 2**32 + 154, None, None]
+    assert [row["sequence"] for row in found] == [5, 7, 8, 9, 10]
+    assert {row["source_partition"] for row in found} == {"shop"}
+    assert found[1]["data_collections"] == [{"data_collection": "public.orders", "event_count": 2}]
+    assert (found[0]["status"], found[0]["event_count"], found[1]["event_count"]) == ("BEGIN", None, 2)
+    assert {row["source_partition"] for row in DebeziumMarkers(source="x").parse(batch).events.to_pylist()} == {"x"}
+
+
+def test_what_is_no_marker_has_a_place_or_is_counted() -> None:
+    batch = messages(marker("END", "5:9", {}), {"status": "MAYBE", "id": "5:9"}, topic="shop.transaction")
+    with pytest.raises(InputError, match=r"not a Debezium transaction marker.*offset=6"):
+        DebeziumMarkers().parse(batch)
+    assert DebeziumMarkers(on_malformed="drop").parse(batch).malformed == 1
+    second = batch.set_column(3, "partition", pa.array([0, 1], pa.int32())).slice(0, 1)
+    assert DebeziumMarkers().parse(second).events.num_rows == 1
+    with pytest.raises(InputError, match="more than one partition"):
+        DebeziumMarkers(on_malformed="drop").parse(batch.set_column(3, "partition", pa.array([1, 0], pa.int32())))
+
+
+def test_a_batch_without_events_is_empty() -> None:
+    for parsed in (DebeziumChanges(tables=LAST).parse(messages(None)), DebeziumMarkers().parse(messages(None))):
+        assert (parsed.events.num_rows, parsed.malformed) == (0, 0)
+    assert DebeziumChanges(tables=LAST).events.names == ["source_partition", *intake.ROW_COLUMNS]
