@@ -136,8 +136,8 @@ class DebeziumChanges:
             "Debezium sent a placeholder for a value that did not change, and it would overwrite the true value,"
             f"{place_text(place)}.",
             hint=f"PostgreSQL: ALTER TABLE {events[v.COLLECTION][number].as_py()} REPLICA IDENTITY FULL, or leave the "
-            "column out (column.exclude.list). For messages that the topic has already see docs/guides/debezium.md, "
-            '"Values that did not change".',
+            "column out (column.exclude.list). For messages that the topic has already see "
+            'docs/guides/debezium.md, "Values that did not change".',
         )
 
 

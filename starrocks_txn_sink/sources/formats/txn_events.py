@@ -68,12 +68,17 @@ class TxnEventLines:
     def __post_init__(self) -> None:
         check_choice("on_malformed", self.on_malformed, get_args(OnMalformed))
         check_choice("reader", self.reader, get_args(Reader))
-        if self.reader == "librdkafka" and not is_placed(self):
+        if self.reader == "librdkafka" and not self.placed:
             raise OptionError(
                 'With reader="librdkafka" source partition and position are Kafka\'s own.',
                 hint="Leave source_partition and position out, or reader.",
                 option="reader",
             )
+
+    @property
+    def placed(self) -> bool:
+        """Whether source partition and position are columns, so that lines can be sorted before they are parsed."""
+        return is_placed(self)
 
     @property
     def columns(self) -> Mapping[str, str]:

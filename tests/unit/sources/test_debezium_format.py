@@ -129,6 +129,7 @@ def test_unknown_tables_fail_are_left_out_or_become_dead_letters() -> None:
 
 
 def test_a_rule_must_be_a_regular_expression_with_one_group() -> None:
+    wrong: Any
     for wrong in ("(", "abc", "([a-z&&[^b]])", {}):
         with pytest.raises(OptionError):
             TableMapping(wrong)
