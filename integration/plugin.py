@@ -41,7 +41,10 @@ def real_starrocks(request: pytest.FixtureRequest) -> Iterator[StarRocks]:
 def _running_already(load_url: str, query_url: str) -> StarRocks:
     (where,) = parse_query_url(query_url)
     frontends = ask_mysql(where.host, where.port, "SHOW FRONTENDS")
-    return StarRocks(load_url, query_url, next(row["version"] for row in frontends if row["role"] == "LEADER"))
+    version = next((row["version"] for row in frontends if row["role"] == "LEADER"), None)
+    if version is None:
+        pytest.fail(f"SHOW FRONTENDS at {query_url} names no leader: wait until the server has one.", pytrace=False)
+    return StarRocks(load_url, query_url, version)
 
 
 @pytest.fixture(scope="session")
