@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.cdc.postgres import NoPostgres
+from tests.cdc.postgres import NoPostgres, PostgresFailed
 from tests.cdc.run import run
 from tests.kafka.jars import NoMaven
 
@@ -29,7 +29,7 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="cdc-", ignore_cleanup_errors=True) as folder:
             found = run(Path(folder), **vars(args), say=say)
-    except (NoMaven, NoPostgres, TimeoutError) as failed:
+    except (NoMaven, NoPostgres, PostgresFailed, TimeoutError) as failed:
         say(str(failed))
         return 1
     say(f"{found.rows} rows; {found.looks} looks of the reader, {found.torn} of them torn")

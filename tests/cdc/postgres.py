@@ -1,4 +1,4 @@
-"""One PostgreSQL of Debian's package in a folder of its own: logical WAL, a free loopback port."""
+"""One PostgreSQL of Debian's package in a temporary folder: logical WAL, a free loopback port."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pwd
 import shutil
 import socket
 import subprocess
+import tempfile
 from pathlib import Path
 from types import TracebackType
 
@@ -16,25 +17,32 @@ _UP_SECONDS = "120"
 
 
 class NoPostgres(Exception):
-    """PostgreSQL is not installed, or this user may not run it."""
+    """PostgreSQL is not installed."""
+
+
+class PostgresFailed(Exception):
+    """A program of PostgreSQL's failed, with what it said."""
 
 
 class Postgres:
-    """A context manager; `sql` runs statements as the superuser `postgres`, without a password."""
+    """A context manager; `sql` runs statements as the superuser `postgres`, without a password.
 
-    def __init__(self, folder: Path) -> None:
+    Its folder is none of pytest's: root's PostgreSQL runs as another user, and each session of pytest takes the rights
+    of others to enter the folder of all sessions away.
+    """
+
+    def __init__(self) -> None:
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
         if not found:
             raise NoPostgres("PostgreSQL is not installed (Debian: apt install postgresql).")
         self._bin = found[-1].parent
         self._user = _unprivileged_user() if os.getuid() == 0 else None  # it refuses to run as root
-        self.folder = folder
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
 
     def start(self) -> None:
-        self.folder.mkdir(parents=True)
+        self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         if self._user is not None:
             shutil.chown(self.folder, self._user)
         data = str(self.folder / "data")
@@ -47,7 +55,10 @@ class Postgres:
         self._run("pg_ctl", "-D", data, "-l", log, "-w", "-t", _UP_SECONDS, "-o", settings, "start")
 
     def stop(self) -> None:
-        self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "-w", "stop")
+        try:
+            self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "-w", "stop")
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def sql(self, text: str, database: str = "postgres") -> list[list[str]]:
         """Run statements, each in a transaction of its own unless the text has BEGIN; the rows of the answers."""
@@ -68,7 +79,7 @@ class Postgres:
         if done.returncode:
             log = self.folder / "postgres.log"
             said = done.stderr or (log.read_text(errors="replace")[-1500:] if log.exists() else "")
-            raise NoPostgres(f"{program} failed with {done.returncode}: {said}")
+            raise PostgresFailed(f"{program} failed with {done.returncode}: {said}")
         return done.stdout or ""
 
     def __enter__(self) -> Self:

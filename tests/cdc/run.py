@@ -43,13 +43,12 @@ def run(
 ) -> Verdict:
     """Capture, crash, catch up, compare; writers are busy for `seconds` with so many transactions each. Raises NoMaven
     and NoPostgres where something is not there."""
-    home.chmod(0o755)  # PostgreSQL runs as another user
     jars = archives(SPARK)
     with ExitStack() as stack:
-        postgres = stack.enter_context(Postgres(home / "postgres"))
+        postgres = stack.enter_context(Postgres())
         broker = stack.enter_context(Broker(home / "broker"))
         starrocks = stack.enter_context(EmulatorProcess(home / "starrocks"))
-        ask = _asking(starrocks)
+        ask = asking(starrocks)
         postgres.sql(shop.POSTGRES)
         for sql in shop.STARROCKS:
             ask(sql)
@@ -59,7 +58,7 @@ def run(
         )
         _check(connect)
         say("PostgreSQL, Debezium, Kafka and the stand-in for StarRocks are up")
-        task = _task(broker, starrocks, jars, home)
+        task = task_of(broker, starrocks, jars, home)
         query = QueryProcess(task)
         stack.callback(lambda: query.kill())
         witness = stack.enter_context(Witness(ask))
@@ -103,7 +102,7 @@ def _check(one: QueryProcess | Connect) -> None:
 _TOUCH = "UPDATE stock_a SET n = n WHERE id = 1"  # no row comes back; Debezium creates the topic for a transaction
 
 
-def _task(broker: Broker, starrocks: EmulatorProcess, jars: str, home: Path) -> dict[str, Any]:
+def task_of(broker: Broker, starrocks: EmulatorProcess, jars: str, home: Path) -> dict[str, Any]:
     options = {
         "load_url": starrocks.load_url,
         "query_url": starrocks.query_url,
@@ -124,7 +123,7 @@ def _task(broker: Broker, starrocks: EmulatorProcess, jars: str, home: Path) -> 
     }
 
 
-def _asking(starrocks: EmulatorProcess) -> Callable[[str], list[tuple[Any, ...]]]:
+def asking(starrocks: EmulatorProcess) -> Callable[[str], list[tuple[Any, ...]]]:
     settings = starrocks.settings
 
     def ask(sql: str) -> list[tuple[Any, ...]]:

@@ -15,8 +15,6 @@ from tests.kafka.jars import NoMaven
 @pytest.mark.timeout(1200)
 def test_stock_never_appears_or_vanishes_and_the_tables_equal_postgresqls(tmp_path: Path) -> None:
     said: list[str] = []
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
     try:
         found = run(tmp_path, writers=2, transactions=60, seconds=30, huge=20_000, say=said.append)
     except (NoMaven, NoPostgres) as missing:

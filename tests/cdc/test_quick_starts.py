@@ -34,14 +34,6 @@ def fetch(pom: Path) -> str:
         pytest.skip(str(missing))
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A folder that PostgreSQL's user may enter."""
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
-    return tmp_path
-
-
 def connector(printed: str, here: Mapping[str, str]) -> dict[str, str]:
     """The printed connector as properties, with the addresses of this machine."""
     for old, new in {"…": PASSWORD, **here}.items():
@@ -80,36 +72,38 @@ def wait_for_streams(connect: Connect, streams: Callable[[], object]) -> None:
     wait_until(streams, what=connect.messages, alive=lambda: connect.running)
 
 
-def test_postgresql_and_from_flink_sql(home: Path) -> None:
+def test_postgresql_and_from_flink_sql(tmp_path: Path) -> None:
     spark_kafka = fetch(CONNECT)
     with ExitStack() as stack:
         try:
-            postgres = stack.enter_context(Postgres(home / "postgres"))
+            postgres = stack.enter_context(Postgres())
         except NoPostgres as missing:
             pytest.skip(str(missing))
-        broker = stack.enter_context(Broker(home / "broker"))
+        broker = stack.enter_context(Broker(tmp_path / "broker"))
         postgres.sql("CREATE DATABASE shop")
         postgres.sql(POSTGRES_TABLES.replace("…", PASSWORD), "shop")
         here = {'"postgres"': '"127.0.0.1"', '"5432"': f'"{postgres.port}"'}
-        connect = stack.enter_context(Connect(home / "connect", broker.servers, connector(POSTGRES_CONNECTOR, here)))
+        connect = stack.enter_context(
+            Connect(tmp_path / "connect", broker.servers, connector(POSTGRES_CONNECTOR, here))
+        )
         wait_for_streams(connect, lambda: postgres.sql("SELECT 1 FROM pg_replication_slots WHERE active"))
 
         def change() -> None:
             postgres.sql(POSTGRES_CHANGES, "shop")
             wait_for_streams(connect, lambda: "shop.transaction" in broker.topics())
 
-        shows_it(PAGE, home, broker, spark_kafka, change=change)
-        shows_it(FLINK, home, broker, spark_kafka)
+        shows_it(PAGE, tmp_path, broker, spark_kafka, change=change)
+        shows_it(FLINK, tmp_path, broker, spark_kafka)
 
 
-def test_mariadb_with_the_text_for_mysql(home: Path) -> None:
+def test_mariadb_with_the_text_for_mysql(tmp_path: Path) -> None:
     spark_kafka = fetch(CONNECT_MARIADB)
     with ExitStack() as stack:
         try:
-            mariadb = stack.enter_context(MariaDB(home / "mariadb"))
+            mariadb = stack.enter_context(MariaDB(tmp_path / "mariadb"))
         except NoMariaDB as missing:
             pytest.skip(str(missing))
-        broker = stack.enter_context(Broker(home / "broker"))
+        broker = stack.enter_context(Broker(tmp_path / "broker"))
         mariadb.sql(*statements(MYSQL_TABLES.replace("…", PASSWORD)))
         here = {
             "io.debezium.connector.mysql.MySqlConnector": "io.debezium.connector.mariadb.MariaDbConnector",
@@ -118,11 +112,11 @@ def test_mariadb_with_the_text_for_mysql(home: Path) -> None:
             "broker:9092": broker.servers,
         }
         settings = connector(MYSQL_CONNECTOR, here)
-        connect = stack.enter_context(Connect(home / "connect", broker.servers, settings, CONNECT_MARIADB))
+        connect = stack.enter_context(Connect(tmp_path / "connect", broker.servers, settings, CONNECT_MARIADB))
         wait_for_streams(connect, lambda: any("Binlog" in str(row[4]) for row in mariadb.sql("SHOW PROCESSLIST")))
 
         def change() -> None:
             mariadb.sql(*statements(MYSQL_CHANGES))
             wait_for_streams(connect, lambda: "shop.transaction" in broker.topics())
 
-        shows_it(PAGE, home, broker, spark_kafka, {r"shop\.public\..*": r"shop\.shop\..*"}, change)
+        shows_it(PAGE, tmp_path, broker, spark_kafka, {r"shop\.public\..*": r"shop\.shop\..*"}, change)
