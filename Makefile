@@ -172,16 +172,6 @@ api: setup
 news: setup
 	$(BIN)/python .ci/news.py $(VERSION) $$(date -u +%Y-%m-%d)
 
-# The same for lanes that assemble: make prove-assembling SEEDS=10000 FIRST=5000, or SEED=7.
-.PHONY: prove-assembling
-prove-assembling: setup
-	$(BIN)/python -m tests.simulation prove --assembling $(SCHEDULES)
-
-# The same for lanes that load under one label: make prove-shared SEEDS=10000 FIRST=5000, or SEED=7.
-.PHONY: prove-shared
-prove-shared: setup
-	$(BIN)/python -m tests.simulation prove --shared $(SCHEDULES)
-
 # Every benchmark, one after the other; BENCH="raw_lines --rounds 7" runs one. docs/guides/performance.md explains them.
 .PHONY: bench
 bench: setup

@@ -74,8 +74,6 @@ def batches(size: int, row_bytes: int, rare_every: int) -> Iterator[pa.RecordBat
             pa.array([(number, row) == (last, rows - 1) for row in range(rows)]),
             pa.array([start + "x" * (row_bytes - len(start) - 2) + '"}' for start in starts]),
         )
-    nothing = (pa.array([None], kind) for kind in (pa.string(), pa.bool_(), pa.string()))
-    yield _batch(pa.array([None], pa.string()), pa.array([columns.SENTINEL_POSITION], pa.int64()), *nothing)
 
 
 def _batch(*arrays: pa.Array) -> pa.RecordBatch:
@@ -101,7 +99,7 @@ def received_batches(*numbers: int) -> Iterator[pa.RecordBatch]:
 def measure_growth(size: int, row_bytes: int, rare_every: int, options: SinkOptions, *, keyed: bool) -> int:
     """Bytes that a lane adds to this process while it writes such a source transaction; a small one goes before it."""
     keys = {table: [KeyColumn.of("k", "BIGINT", None)] for table in ("orders", "items", "audit")} if keyed else {}
-    task = LaneTask(options, "memory", "e", "c", 0, keys=keys)
+    task = LaneTask(options, "memory", "e", "c", 0, keys=keys, label="memory")
     LaneTry(task, Attempt(0, 0, False), SystemClock()).run(received_batches(row_bytes * 100, row_bytes, rare_every))
     with PeakMemory() as peak:
         LaneTry(task, Attempt(0, 1, False), SystemClock()).run(received_batches(size, row_bytes, rare_every))
@@ -115,7 +113,6 @@ def main() -> None:
     parser.add_argument("--row-bytes", type=int, default=10_000)
     parser.add_argument("--rare-every", type=int, default=200, help="0: no rare table")
     parser.add_argument("--buffer", type=int, default=16, help="buffer_bytes in MiB")
-    parser.add_argument("--retry-buffer", type=int, default=8, help="retry_buffer_bytes in MiB")
     parser.add_argument("--keyed", action="store_true", help="tables with primary keys")
     parser.add_argument("--write", type=int, nargs=3, help=argparse.SUPPRESS)
     given = vars(parser.parse_args())
@@ -128,7 +125,6 @@ def main() -> None:
             database="shop",
             delivery="at-least-once",
             buffer_bytes=given["buffer"] << 20,
-            retry_buffer_bytes=given["retry_buffer"] << 20,
         )
         size = given["megabytes"] * 1_000_000
         grown = measure_growth(size, given["row_bytes"], given["rare_every"], options, keyed=given["keyed"])

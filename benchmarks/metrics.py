@@ -26,12 +26,12 @@ import pyarrow as pa
 from benchmarks.family import Family
 from starrocks_txn_sink import telemetry
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.coordinator.model import Receipt
+from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
-from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME, SENTINEL_POSITION
+from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME
 from starrocks_txn_sink.telemetry import Event, ignore_event
 from starrocks_txn_sink.writer import task, worker
 from starrocks_txn_sink.writer.messages import LaneReport, Message, of_kind
@@ -91,15 +91,12 @@ def made(rows: int) -> list[pa.RecordBatch]:
             pa.array(numbers % 10 == 0),
         ]
         found += pa.table(columns, schema=SCHEMA).to_batches(max_chunksize=BATCH)
-    end = [pa.array([value], field.type) for field, value in zip(SCHEMA, _END, strict=True)]
-    return [*found, pa.RecordBatch.from_arrays(end, schema=SCHEMA)]
-
-
-_END = (None, SENTINEL_POSITION, *(None,) * 5)
+    return found
 
 
 def lane(batches: list[pa.RecordBatch]) -> list[Message]:
-    return task.LaneTry(task.LaneTask(OPTIONS, "job", "e", "c", 0), Attempt(0, 1, False), SystemClock()).run(batches)
+    lane_task = task.LaneTask(OPTIONS, "job", "e", "c", 0, label="job")
+    return task.LaneTry(lane_task, Attempt(0, 1, False), SystemClock()).run(batches)
 
 
 @contextlib.contextmanager
@@ -128,7 +125,8 @@ def turns(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, fl
 
 def lane_events(messages: list[Message]) -> Iterator[Event]:
     """The events of one micro-batch."""
-    receipts, reports = of_kind(messages, Receipt), of_kind(messages, LaneReport)
+    receipts = [receipt for share in of_kind(messages, LaneShare) for receipt in share.loaded]
+    reports = of_kind(messages, LaneReport)
     yield Event("batch.started", {"job": "job", "batch_id": 0, "lanes": 1, "query": "q"})
     yield from (Event("lane.reported", {"report": report}) for report in reports)
     yield from (Event("receipt.collected", {"receipt": receipt}) for receipt in receipts)
@@ -173,7 +171,7 @@ def spark_share(rows: int, rounds: int) -> float:
         family, taken = Family(), []
         for _ in range(rounds + 1):  # the first one warms up
             before = family.look().whole
-            lane_input(frame, terms).rows.mapInArrow(through, "rows long").collect()
+            lane_input(frame, terms, 1).rows.mapInArrow(through, "rows long").collect()
             taken.append(family.look().whole - before)
         spark.stop()
     return min(taken[1:])

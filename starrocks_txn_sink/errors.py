@@ -26,7 +26,7 @@ def printable(text: str) -> str:
 
 
 class Transient:
-    """Mixin: the same transaction batch may succeed in a new attempt under a new label."""
+    """Mixin: the same rows may succeed in a new attempt under a new label."""
 
 
 class Outage(Transient):
@@ -71,7 +71,7 @@ class StarRocksSinkError(Exception):
 
     @property
     def retryable(self) -> bool:
-        """Whether a retry of the same transaction batch may succeed."""
+        """Whether a retry of the same rows may succeed."""
         return isinstance(self, Transient)
 
     def __str__(self) -> str:
@@ -268,7 +268,7 @@ class LoadFailed(StarRocksSinkError, Outage):
 
 
 class KeyRepeated(StarRocksSinkError, Transient):
-    """An earlier load has sent another row of the key; the lane repeats the transaction when it has all rows."""
+    """An earlier load has sent another row of the key; the lanes repeat the transaction when they have all rows."""
 
     code = "key_repeated"
     summary = "A key came again in a later load of a StarRocks transaction, and nothing of it became visible."
@@ -314,7 +314,7 @@ class Fenced(StarRocksSinkError, Terminal):
     """This writer rolls its open transaction back and stops."""
 
     code = "fenced"
-    summary = "A newer writer has taken over the job or the lane."
+    summary = "A newer writer has taken over the job."
     hint = (
         "Run one query per job: set another `job` for a second query, and restart this one after the other has ended."
     )
@@ -375,40 +375,19 @@ class TransactionTimedOut(StarRocksSinkError, Terminal):
     summary = "A micro-batch or a source transaction took longer than the timeout of its StarRocks transaction."
     hint = (
         "Raise `timeout` above its duration. Spark repeats the micro-batch as planned, so maxOffsetsPerTrigger and "
-        "maxFilesPerTrigger help only the following ones. Without shuffle=False this one is committed in pieces, each "
-        "at 80 % of `timeout`. Some releases of StarRocks end a transaction after 300 s, whatever `timeout` says."
+        "maxFilesPerTrigger help only the following ones. Without shuffle=False this one is committed in several "
+        "rounds. Some releases of StarRocks end a transaction after 300 s, whatever `timeout` says."
     )
 
 
 # --- tasks of Spark ---
 
 
-class RowsCutOff(StarRocksSinkError, Transient):
-    """Spark stopped the task, or its JVM died."""
-
-    code = "rows_cut_off"
-    summary = "The rows of a lane ended before their last row, and nothing was committed."
-
-
-class StageRepeated(StarRocksSinkError, Transient):
-    """The sentinel names the task (`writer.worker`): another task may own the lane."""
-
-    code = "stage_repeated"
-    summary = "Spark runs the stage of a lane again, and nothing was committed."
-
-
 class TaskRepeated(StarRocksSinkError, Transient):
-    """Rows of the lane's first try may be under the shared label, so the driver takes a new one, a few times."""
+    """Rows of the lane's first try may be under the label, so the driver takes a new one, a few times."""
 
     code = "task_repeated"
     summary = "Spark runs the task of a lane again, and nothing was committed."
-
-
-class RowsAfterEnd(StarRocksSinkError):
-    """Only a lane whose rows are not sorted raises it."""
-
-    code = "rows_after_end"
-    summary = "Rows came after the last row of a lane, and nothing was committed."
 
 
 # --- open source transactions between micro-batches ---

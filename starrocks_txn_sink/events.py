@@ -64,7 +64,6 @@ _ALL: Final = (
         sink__made="a sink was made: version, Spark's version, `buffer_bytes`, `timeout`",
         batch__started="a micro-batch begins, with the number of lanes",
         batch__traceback="the Python traceback of a failed micro-batch",
-        batch__sorted="Spark sorts the rows of this micro-batch before its lane, and `why`",
         receipt__collected="a StarRocks transaction is visible: label, rows, source transactions, dead-lettered ones, "
         "attempts, retries",
         lane__reported="a lane's counts arrived",
@@ -131,7 +130,7 @@ _ALL: Final = (
         "sink",
         lanes__repeated="the task of a `lane` ended early, so the lanes run again under a new label; the third time in "
         "a row ends the micro-batch ([Error `lane_died`](errors/lane_died.md))",
-        rows__sorted="the lanes cannot load under one label after all: from now on Spark sorts the rows, and `why`",
+        rows__sorted="rows were out of order, or their label got too old: Spark sorts them first from now on, `why`",
         source__slow="once a query: Spark's Kafka source polls 500 records at a time "
         "([sources.md](../guides/sources.md#larger-polls))",
     ),
@@ -145,7 +144,6 @@ _ALL: Final = (
     *_kinds(
         logging.INFO,
         "sink",
-        label__not_shared="the lanes have a label each, and `why`",
         write__progressed="a long `sink.write`, every ten seconds (on a terminal there is a bar instead)",
     ),
     # source transactions that are not written
@@ -171,9 +169,15 @@ _ALL: Final = (
     ),
     *_kinds(
         logging.INFO,
+        "sink",
         "assembler",
-        round__ended="a micro-batch would outlive one StarRocks transaction, so it takes several: rows of this `round` "
-        "are visible, and `offsets_left` are still to be read",
+        round__ended="the label of a micro-batch got old, so its rows so far were committed, and the lanes go on under "
+        "the next label ([rounds](../guides/exactly-once.md#is-my-micro-batch-atomic)); with lanes that read Kafka a "
+        "second line has the `round` and the `offsets_left`",
+    ),
+    *_kinds(
+        logging.INFO,
+        "assembler",
         assembler__planned="`assemble_transactions` or `assemble_debezium` was planned, with the state operator",
     ),
     # a checkpoint

@@ -211,9 +211,6 @@ def class_name(node: Any) -> str:
 
 # --- abilities that Spark 3.5 lacks ---
 
-NAMES_TASKS: Final = SPARK >= (4, 0)
-"""Whether Spark computes a Python task's input in the task's own thread, so that a row can have the thread's name."""
-
 VariantType: Final[Any] = getattr(T, "VariantType", ())
 """For `isinstance`; in Spark 3.5 no value is of this type."""
 

@@ -67,7 +67,7 @@ class Diagram:
 
 
 MICRO_BATCH = Diagram(
-    "The life of a micro-batch whose lanes share one StarRocks transaction",
+    "The life of a micro-batch: one StarRocks transaction over all lanes",
     ("source", "driver", "lanes", "StarRocks", "readers"),
     (
         Message("driver", "source", "which rows are new?"),
@@ -76,11 +76,11 @@ MICRO_BATCH = Diagram(
         Message("source", "lanes", "rows of whole transactions"),
         Message("lanes", "StarRocks", "2  load orders"),
         Message("lanes", "StarRocks", "2  load order_items"),
-        Message("lanes", "driver", "receipts"),
-        Message("driver", "StarRocks", "2  load the ledger's positions"),
-        Message("driver", "StarRocks", "2  check: am I still the owner?"),
-        Message("driver", "StarRocks", "3  commit"),
-        Message("driver", "StarRocks", "4  confirm, until VISIBLE"),
+        Message("lanes", "driver", "all rows are loaded"),
+        Message("driver", "StarRocks", "3  load the ledger's positions"),
+        Message("driver", "StarRocks", "4  check: am I still the owner?"),
+        Message("driver", "StarRocks", "5  commit"),
+        Message("driver", "StarRocks", "5  confirm, until VISIBLE"),
         Message("StarRocks", "readers", "all tables at once"),
         Note("driver", "only now Spark's checkpoint moves on"),
     ),

@@ -24,7 +24,6 @@ from starrocks_txn_sink.metrics.series import bounds
 from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import (
-    ALWAYS_SORTED,
     CONFLICTS,
     NOT_COMPACTED,
     Conflict,
@@ -183,7 +182,6 @@ def _outcome(rule: Rule) -> str:
 # --- docs/reference/combinations.md ---
 
 IMPLIED: Mapping[Feature, tuple[Feature, ...]] = {
-    Feature.SEVERAL_LANES: (Feature.OWN_LABELS,),
     Feature.ASSEMBLE: (Feature.JSON_TEXTS,),
     Feature.KAFKA_READER: (Feature.ASSEMBLE, Feature.JSON_TEXTS),
     Feature.DATA_SOURCE: (Feature.PLAIN_ROWS,),
@@ -195,7 +193,6 @@ ALTERNATIVES = (
     frozenset((Feature.ROUTES, Feature.JSON_TEXTS)),
     frozenset((Feature.SCHEMA_IGNORE, Feature.SCHEMA_APPLY)),
     frozenset((Feature.ASSEMBLE, Feature.PLAIN_ROWS)),
-    frozenset((Feature.OWN_LABELS, Feature.SHARED_LABEL)),
     frozenset((Feature.SHUFFLE, Feature.NO_SHUFFLE)),
     frozenset((Feature.SCHEMA_PREVIEW, Feature.DATA_SOURCE)),
 )
@@ -242,14 +239,9 @@ def conflicts() -> str:
 
 
 def consequences() -> str:
-    """The features that decide how rows reach their lanes and which of them are sent."""
-    sorted_rows = '`shuffle` "auto" always sorts rows before their lanes'
-    all_sent = "all rows of the table are sent, whatever `compact` says"
-    rows = [
-        *((feature.title, sorted_rows, why) for feature, why in ALWAYS_SORTED.items()),
-        *((feature.title, all_sent, why) for feature, why in NOT_COMPACTED.items()),
-    ]
-    return table("feature | what happens | why", iter(rows))
+    """The features with which `compact` does nothing."""
+    rows = ((feature.title, why) for feature, why in NOT_COMPACTED.items())
+    return table("feature | why", rows)
 
 
 # --- docs/guides/types.md ---

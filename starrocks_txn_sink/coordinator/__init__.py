@@ -1,1 +1,1 @@
-"""SharedTransactionCoordinator, with regions, write buffer, transaction batches, ownership and quarantine. Pure."""
+"""SharedTransactionCoordinator of the driver, quarantine, ownership; lanes, write buffer, regions. Pure."""

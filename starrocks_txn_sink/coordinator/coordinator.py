@@ -1,419 +1,426 @@
-"""SharedTransactionCoordinator: when a lane begins, loads, commits, recycles and gives up.
+"""SharedTransactionCoordinator: the driver begins a label, all lanes load under it, and the driver commits it.
 
-The numbered steps are those of docs/inside/architecture.md, "The life of a StarRocks transaction".
+A StarRocks transaction belongs to no connection and to no host, so parallel work needs no parallel transactions: a
+micro-batch over any number of lanes is atomic, and tables get one version each. The steps of one label:
 
-Pure: rows and time go in, actions come out, results of actions go back in. The driver (the lane's threads, a test, the
-simulator) calls `tick` after every change, runs the actions, and reports each result with `complete`.
+    1. begin → 2. the lanes load → 3. ledger and receipts load → 4. owner check → 5. commit, confirm, settle
 
-A lane has one StarRocks transaction at a time; while this commits, the write buffer takes rows for the next one. The
-phases and their moves:
+- Only the driver commits, once, after all lanes have returned; it reads the owner of the job before. A task of an
+  earlier try, or of an older driver, can only load, and its label is never committed.
+- Nothing is committed before the driver has heard from every lane: only then it is known that no source partition was
+  in two lanes, and that no lane was cut off.
+- Any failure ends the label for all: the driver rolls it back and runs the lanes again under a new one. A label whose
+  outcome is unknown is settled by the ledger; without a ledger the unknown outcome is final.
 
-    IDLE ─begin→ BEGINNING ─ok→ OPEN ─all loaded→ CHECKING ─still ours→ COMMITTING ─visible→ IDLE
-                     └──────failed──┴──────────────┴──────────────────────┴→ ABORTING ─rolled back→ IDLE | FAILED
-    COMMITTING ─unknown→ RECOVERING ─visible→ IDLE,  ─not→ ABORTING
+A micro-batch is one *round*, and so one StarRocks transaction, with two exceptions. Lanes that can go on later stop at
+a clean boundary when their label gets old (`LaneShare.stopped`): the driver commits, and the lanes go on under the next
+label. And if the server rejects rows, a quarantine commits parts (`coordinator.quarantine`).
 
-**The commit rule** has two parts: `WriteBuffer.close_if_due` closes a transaction batch at a clean boundary, and the
-coordinator commits a closed batch once all of it is loaded and the lane is still the owner.
-
-Without a ledger there is no CHECKING and no RECOVERING: an unknown outcome ends the lane. With a quarantine a rejected
-batch is bisected instead of given up (`coordinator.quarantine`). Under a shared label (`coordinator.shared_label`) the
-lane only loads: IDLE → OPEN → IDLE, and any failure is final, because other lanes' rows are under the label too.
-
-The rule of all moves: an unknown outcome is not failure. A batch is repeated only when the label has certainly not
-committed, and never after the deadline or an error from outside.
+Pure: actions come out, and their results go in. `perform_all` runs them on the driver, and the simulator on its clock.
 """
 
+import contextlib
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from enum import Enum
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
-from starrocks_txn_sink import errors
+from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.coordinator import model
-from starrocks_txn_sink.coordinator.model import Chunk, Segment
-from starrocks_txn_sink.coordinator.quarantine import Quarantine
-from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder, TransactionBatch, WriteBuffer
-from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
+from starrocks_txn_sink.coordinator.quarantine import EVERYTHING, Part, Quarantine
+from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
+from starrocks_txn_sink.errors import (
+    InputError,
+    KeyRepeated,
+    LoadFailed,
+    RowsRejected,
+    SourceChanged,
+    StarRocksSinkError,
+    TaskRepeated,
+    TransactionTimedOut,
+)
+from starrocks_txn_sink.protocol.label import Aborted, Backoff, Committed, Unknown
+
+Result = TypeVar("Result")
+
+LANE = "all"
+"""Stands in a label for the number of a lane."""
+MOST_REPEATS = 3
+"""Labels in a row that a task which ended early may cost. One or two are an executor that was lost, or taken away; more
+are a row or a limit of memory that the next label meets again."""
 
 
-class Phase(Enum):
-    """Phase of the lane's current StarRocks transaction."""
+@dataclass(frozen=True, slots=True)
+class LaneShare:
+    """What one lane has loaded under the label, and all source partitions that it has met.
 
-    IDLE = "idle"
-    BEGINNING = "beginning"
-    OPEN = "open"
-    CHECKING = "checking"
-    COMMITTING = "committing"
-    RECOVERING = "recovering"
-    ABORTING = "aborting"
-    FAILED = "failed"
+    For rows without positions `rows` is their number, and `sum` the sum of their hashes (`rows.unpositioned`). A lane
+    that has `stopped` has more rows, for the next round. For a quarantine, `cuts` has positions at which source
+    transactions of this share end, by source partition: all of them, or some that are spread evenly, and the last one.
+    """
+
+    loaded: tuple[model.Receipt, ...] = ()
+    partitions: tuple[str, ...] = ()
+    rows: int = 0
+    sum: int = 0
+    stopped: bool = False
+    cuts: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
-MOVES: dict[Phase, frozenset[Phase]] = {
-    Phase.IDLE: frozenset({Phase.BEGINNING, Phase.OPEN, Phase.FAILED}),
-    Phase.BEGINNING: frozenset({Phase.OPEN, Phase.ABORTING}),
-    Phase.OPEN: frozenset({Phase.IDLE, Phase.CHECKING, Phase.COMMITTING, Phase.ABORTING}),
-    Phase.CHECKING: frozenset({Phase.COMMITTING, Phase.ABORTING}),
-    Phase.COMMITTING: frozenset({Phase.IDLE, Phase.RECOVERING, Phase.ABORTING, Phase.FAILED}),
-    Phase.RECOVERING: frozenset({Phase.IDLE, Phase.ABORTING, Phase.FAILED}),
-    Phase.ABORTING: frozenset({Phase.IDLE, Phase.FAILED}),
-    Phase.FAILED: frozenset(),
-}
+@dataclass(frozen=True, slots=True)
+class LaneFailure:
+    """The error that ended a lane, `at` seconds since the Unix epoch on the lane's host."""
+
+    error: StarRocksSinkError
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LanesResult:
+    """What the lanes of one label have sent; `unsorted` says why rows are out of order, one text for each such lane."""
+
+    shares: Sequence[LaneShare] = ()
+    failures: Sequence[LaneFailure] = ()
+    unsorted: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunLanes:
+    """Order to run the lanes: load `part` of the rows under `label`; the result is a LanesResult.
+
+    Lanes that can go on later stop `seconds` after now. With `hold` they load when all of their rows are there.
+    """
+
+    label: str
+    part: Part = EVERYTHING
+    hold: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Order to wait before the next attempt."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class NextRound:
+    """Notice: the lanes that have stopped go on from there, because all rows before are visible."""
+
+
+Order = model.Action | RunLanes | Pause | NextRound
+Orders = Generator[Order, Any, Result]
+"""Orders to carry out one by one: each result is sent back, each error thrown."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelContents:
+    """The rows of all lanes under a label, as `write_buffer.Contents`.
+
+    `unpositioned` replaces the spans of the lanes: all rows without positions are one unpositioned batch.
+    """
+
+    loaded: Sequence[model.Receipt]
+    unpositioned: model.PositionSpan | None = None
+
+    def rows_by_partition(self) -> Counter[str]:
+        """Rows of each source partition, over all tables: without dead letters, with rows that a later one replaced."""
+        rows: Counter[str] = Counter()
+        for region in self.region_counts():
+            rows[region.partition] += region.rows + region.compacted
+        return rows
+
+    def region_counts(self) -> tuple[model.RegionCount, ...]:
+        return _joined(region for receipt in self.loaded for region in receipt.regions)
+
+    def dead_lettered(self) -> tuple[model.RegionCount, ...]:
+        return _joined(region for receipt in self.loaded for region in receipt.dead_lettered)
+
+    def position_spans(self) -> tuple[model.PositionSpan, ...]:
+        if self.unpositioned is not None:
+            return (self.unpositioned,)
+        spans = (span for receipt in self.loaded for span in receipt.positions)
+        return tuple(sorted(spans, key=lambda span: span.partition))
+
+    def receipt(self, outcome: Committed, attempts: int, committed_at: float, *, recycled: bool) -> model.Receipt:
+        """The receipt of the whole StarRocks transaction; raises ValueError without loaded rows."""
+        if not self.loaded:
+            raise ValueError("A StarRocks transaction without rows has no receipt.")
+        first = self.loaded[0]
+        ids = [outcome.txn_id, *(receipt.txn_id for receipt in self.loaded)]
+        return model.Receipt(
+            label=outcome.label,
+            txn_id=next((txn_id for txn_id in ids if txn_id is not None), None),
+            job=first.job,
+            lane=0,
+            batch_id=first.batch_id,
+            regions=self.region_counts(),
+            positions=self.position_spans(),
+            loads=sum(receipt.loads for receipt in self.loaded),
+            attempts=attempts,
+            retries=attempts - 1 + sum(receipt.retries for receipt in self.loaded),
+            recycled=recycled,
+            committed_at=committed_at,
+            dead_lettered=self.dead_lettered(),
+            dead_lettered_positions=tuple(span for receipt in self.loaded for span in receipt.dead_lettered_positions),
+        )
+
+
+def _joined(regions: Iterable[model.RegionCount]) -> tuple[model.RegionCount, ...]:
+    counts: dict[tuple[str, str], list[int]] = {}
+    for region in regions:
+        count = counts.setdefault((region.partition, region.table), [0, 0, 0])
+        for at, more in enumerate((region.rows, region.bytes, region.compacted)):
+            count[at] += more
+    return tuple(model.RegionCount(*place, *count) for place, count in sorted(counts.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class RoundLimits:
+    """Limits of one write. `seconds` is the age of a label at which lanes stop that `can_stop`.
+
+    With `may_sort` the caller can have the rows sorted: then an error about the input may only be their wrong order.
+    """
+
+    seconds: float
+    max_attempts: int
+    can_stop: bool = False
+    may_sort: bool = False
+    backoff: Backoff = field(default_factory=lambda: Backoff(first=0.2, longest=10.0))
 
 
 @dataclass(slots=True)
 class SharedTransactionCoordinator:
-    """One lane's shared StarRocks transaction over all its tables; the module's docstring says how to drive it.
+    """Writes the rows that the lanes read, label by label; the module's docstring says how.
 
-    `entries` builds rows for the ledger, `log` for the receipts' log; `wall` is the time in Unix seconds. With
-    `shared` the first of `labels` is a shared label, and the receipt says what was loaded, not that it is visible.
+    `labels` are all different. `entries` build the rows for the ledger and the receipts' log; `fenced`: there is a
+    ledger. `unpositioned` makes the span of rows without positions of the lanes' shares; None for rows with positions.
+    After `write`, `unsorted` says why Spark has to sort the rows first, "" if it has not.
     """
 
-    job: str
-    lane: int
-    batch_id: int
-    buffer: WriteBuffer
     labels: Iterator[str]
+    limits: RoundLimits
+    deadline: Deadline
     rng: random.Random
-    wall: Callable[[], float]
-    entries: EntriesBuilder | None = None
-    log: EntriesBuilder | None = None
+    entries: Sequence[EntriesBuilder] = ()
+    fenced: bool = True
+    hold: bool = False
     quarantine: Quarantine | None = None
-    shared: bool = False
-    phase: Phase = Phase.IDLE
-    error: errors.StarRocksSinkError | None = None
-    receipts: list[model.Receipt] = field(default_factory=list)
-    _entries_sent: bool = False
-    _requested_phase: Phase = Phase.IDLE
-    _last_failure: str = ""
-    _full: bool = False  # the last request met the server's limit of running transactions
-    _label: str = ""
-    _began_at: float = 0.0
-    _not_before: float = 0.0
-    _loading: dict[str, float] = field(default_factory=dict)  # when the running load of each table began
-    _running_actions: int = 0
-    _stop: errors.StarRocksSinkError | None = None
-    _attempt: int = 1
-    _retries: int = 0
-    _refusal: errors.StarRocksSinkError | None = None  # of a commit whose outcome the ledger settles now
-    _txn_id: int | None = None
-
-    # --- state, for the driver of this object ---
+    unpositioned: Callable[[Sequence[LaneShare]], model.PositionSpan | None] = lambda _: None
+    committed: Callable[[model.Receipt], None] = lambda _: None
+    name_death: Callable[[TaskRepeated, int], StarRocksSinkError] = lambda error, _: error
+    unsorted: str = ""
 
     @property
-    def saturated(self) -> bool:
-        """Whether the buffer is full: the driver waits for loads before it writes more rows."""
-        return self.phase is not Phase.FAILED and self.buffer.saturated
+    def clock(self) -> Clock:
+        return self.deadline.clock
 
-    @property
-    def finished(self) -> bool:
-        """Whether all rows are committed and confirmed, or the lane has failed for good."""
-        return self.phase is Phase.FAILED or (self.phase is Phase.IDLE and self.buffer.finished)
+    def write(self) -> Orders[list[model.Receipt]]:
+        """Write all rows of the lanes, in rounds and parts if needed; raises the error that ends the write.
 
-    @property
-    def waiting_for(self) -> str:
-        """Phrase for DeadlineExceeded: the running step, or, between steps, the last failed action."""
-        if self._loading:
-            return f"loads into {', '.join(sorted(self._loading))} under label {self._label}"
-        over = self.phase in (Phase.IDLE, Phase.ABORTING, Phase.RECOVERING)
-        return f"label {self._label or '(none yet)'} in phase {self.phase.value}{self._last_failure if over else ''}"
-
-    @property
-    def advice(self) -> str | None:
-        """Advice for DeadlineExceeded at this moment; None for the usual one."""
-        return errors.TooManyTransactions.hint if self._full else None
-
-    # --- rows in ---
-
-    def take(self, segment: Segment, now: float) -> None:
-        """Take rows, or the ends of source transactions with the rows that were written last for their partition."""
-        self.buffer.take(segment, now, recycle=self._recycle_due(now))
-
-    def finish(self, now: float) -> None:
-        """End the input; raises InputError if a source transaction is still open."""
-        self.buffer.finish(now)
-
-    def fail(self, error: errors.StarRocksSinkError) -> None:
-        """Give up because of an outside error (bad input, deadline, a stop): roll the open label back, then FAILED.
-
-        A running commit goes on: its rows may be visible already, and the receipt says so.
+        `committed` hears of each receipt before the lanes run again, which then leave its rows out.
         """
-        if self._stop is None and self.phase is not Phase.FAILED:
-            self._stop = error
-            if self.phase not in (Phase.COMMITTING, Phase.RECOVERING):
-                self._abort(error)
+        receipts: list[model.Receipt] = []
+        after: dict[str, int] = {}
+        while True:
+            part = self.quarantine.part if self.quarantine is not None else EVERYTHING
+            try:
+                receipt, stopped = yield from self._write_part(replace(part, after=after) if after else part)
+            except RowsRejected as error:
+                if self.quarantine is None:
+                    raise
+                self.quarantine.reject(error)
+                continue
+            if receipt is not None:
+                receipts.append(receipt)
+                self.committed(receipt)
+                if not self.fenced:  # the ledger would leave them out
+                    after |= {span.partition: span.last for span in receipt.positions}
+            if self.unsorted:
+                return receipts
+            if stopped and part is EVERYTHING:
+                yield NextRound()
+            elif self.quarantine is None or self.quarantine.commit(stopped=stopped):
+                return receipts
 
-    # --- actions out ---
+    def _write_part(self, part: Part) -> Orders[tuple[model.Receipt | None, bool]]:
+        """One round; after a failure that passes, again under another label. Returns its receipt, and if lanes stopped.
 
-    def tick(self, now: float) -> list[model.Action]:
-        """Do what is due and return the actions to run; call again when an action ends or time has passed."""
-        if self.error is None and self.phase is not Phase.FAILED:
-            self.buffer.pass_time(now, recycle=self._recycle_due(now))
-        due = self._next_actions(now)
-        self._running_actions += len(due)
-        return due
-
-    def _next_actions(self, now: float) -> list[model.Action]:
-        match self.phase:
-            case Phase.IDLE:
-                return self._begin(now)
-            case Phase.OPEN:
-                return self._load_or_commit(now)
-            case Phase.CHECKING:
-                return self._once(model.CheckAction(self._label))
-            case Phase.COMMITTING:
-                return self._once(model.CommitAction(self._label))
-            case Phase.RECOVERING:
-                return self._once(model.RecoverAction(self._label, self._batch.position_spans()))
-            case Phase.ABORTING:
-                return [] if self._running_actions else [model.RollbackAction(self._label)]
-            case _:
-                return []
-
-    def _begin(self, now: float) -> list[model.Action]:
-        """Step 1, eagerly, with the first row: every load then has a label to go to."""
-        if now < self._not_before or not self.buffer.has_rows:
-            return []
-        self._label = next(self.labels)
-        self._entries_sent = False
-        self._began_at = now
-        if self.shared:  # the driver has begun it
-            self._move(Phase.OPEN)
-            return self._next_actions(now)
-        self._move(Phase.BEGINNING)
-        return [model.BeginAction(self._label)]
-
-    def _load_or_commit(self, now: float) -> list[model.Action]:
-        if now - self._began_at >= self.buffer.limits.timeout:
-            # The server ends the label at this moment, too (wire contract 4.12).
-            self._abort(self._timeout_error(now))
-            return self._next_actions(now)
-        loads = list(self._loads(now))
-        if loads or self._loading or not self.buffer.all_sent:
-            return loads
-        if self.shared:
-            self._record_commit(Committed(self._label, None), now)
-        elif self.entries is not None:
-            self._move(Phase.CHECKING)
-        else:
-            self._move(Phase.COMMITTING)
-        return self._next_actions(now)
-
-    def _timeout_error(self, now: float) -> errors.StarRocksSinkError:
-        """The error for a label at its timeout: LoadFailed for a slow load, TransactionTimedOut for slow rows.
-
-        A load is slow if it has run for half of the timeout; once the batch is closed, every load is.
+        Raises the error of the last attempt.
         """
-        timeout, closed = self.buffer.limits.timeout, self._batch.closed
-        slow = sorted(table for table in self._loading if closed or now - self._loading[table] >= timeout / 2)
-        if not closed and not slow:
-            if self.buffer.limits.at_end_only:
-                whole = f"The micro-batch took longer than the timeout of its StarRocks transaction, {timeout:g} s."
-                return errors.TransactionTimedOut(whole, label=self._label)
-            partition = self.buffer.open_partition
-            inside = f"; source partition {partition} is still inside one source transaction" if partition else ""
-            return errors.TransactionTimedOut(
-                f"The rows of one StarRocks transaction took longer than its timeout of {timeout:g} s{inside}.",
-                label=self._label,
-            )
-        when = f"during the load into {', '.join(slow)}" if slow else "before all of its rows were loaded"
-        return errors.LoadFailed(
-            f"The StarRocks transaction reached its timeout of {timeout:g} s {when}.",
-            hint="Find out why loads are slow. If they always take so long, raise `timeout`. Smaller micro-batches "
-            "(maxOffsetsPerTrigger, maxFilesPerTrigger) help after this one, which Spark repeats as planned.",
-            label=self._label,
-            table=", ".join(slow) or None,
-        )
+        failures, repeats, attempts = 0, 0, 1
+        while True:
+            # A shorter round has fewer rows to load before its label is too old.
+            order = RunLanes(next(self.labels), part, self.hold, self.limits.seconds / 2**failures)
+            try:
+                return (yield from self._attempt(order, attempts))
+            except KeyRepeated:
+                if self.hold:
+                    raise
+                self.hold = True  # nothing has failed, so it is no failure
+            except TaskRepeated as error:
+                failures, repeats = failures + 1, repeats + 1
+                if repeats == MOST_REPEATS or self.deadline.expired():
+                    raise self.name_death(error, repeats) from None
+                yield Pause(self.limits.backoff.seconds(failures - 1, self.rng))
+            except StarRocksSinkError as error:
+                failures, repeats = failures + 1, 0
+                again = error.retryable or (self.limits.can_stop and isinstance(error, TransactionTimedOut))
+                if not again or failures >= self.limits.max_attempts or self.deadline.expired():
+                    raise
+                yield Pause(self.limits.backoff.seconds(failures - 1, self.rng))
+            attempts += 1
 
-    def _once(self, action: model.Action) -> list[model.Action]:
-        """Return the single action of a phase, once: nothing while it runs."""
-        if self._requested_phase is self.phase:
-            return []
-        self._requested_phase = self.phase
-        return [action]
+    def _attempt(self, order: RunLanes, attempts: int) -> Orders[tuple[model.Receipt | None, bool]]:
+        yield from self.begin(order.label)
+        lanes = yield from _or_roll_back(order.label, _carry_out(order))
+        return (yield from self.finish(order.label, lanes, attempts))
 
-    def _loads(self, now: float) -> Iterator[model.Action]:
-        """Step 2: load inactive chunks, tables in parallel, one load a table at a time (wire contract 4.5).
+    def begin(self, label: str) -> Orders[None]:
+        """Step 1. An error rolls the label back: the server may have begun it although its answer was lost."""
+        yield from _or_roll_back(label, _carry_out(model.BeginAction(label)))
 
-        The ledger's and the log's rows about a closed batch go under the same label: visible with its rows or not at
-        all.
+    def finish(self, label: str, lanes: LanesResult, attempts: int = 1) -> Orders[tuple[model.Receipt | None, bool]]:
+        """Steps 3 to 5, if every lane has loaded; returns the receipt, and whether a lane has stopped.
+
+        The receipt is None if the label was rolled back without an error: there was nothing to load, or rows are
+        `unsorted`. Raises the failure of a lane, or of a step, after the rollback.
         """
-        if self._batch.closed and not self._entries_sent:
-            self._entries_sent = True
-            for build in (self.entries, self.log):
-                if build is not None:
-                    yield self._load((self.buffer.reserve(build(self._label, self._batch)),), now)
-        for chunks, newest_first in self.buffer.take_loads(self._loading):
-            yield self._load(chunks, now, newest_first)
-
-    def _load(self, chunks: tuple[Chunk, ...], now: float, newest_first: bool = False) -> model.LoadAction:
-        action = model.LoadAction(self._label, chunks[0].table, chunks, newest_first)
-        self._loading[action.table] = now
-        return action
-
-    # --- results in ---
-
-    def complete(self, action: model.Action, result: model.Result, now: float) -> None:
-        """Take the result of an action: the value that its steps returned, or the error they raised."""
-        self._running_actions -= 1
-        self._last_failure = failure_phrase(action, result, self._last_failure)
-        if not isinstance(action, model.RollbackAction):
-            self._full = isinstance(getattr(result, "error", result), errors.TooManyTransactions)
-        match action:
-            case model.BeginAction():
-                self._advance(result, Phase.BEGINNING, Phase.OPEN)
-            case model.LoadAction():
-                self._handle_load(action, result)
-            case model.CheckAction():
-                self._advance(result, Phase.CHECKING, Phase.COMMITTING)
-            case model.CommitAction() | model.RecoverAction():
-                self._handle_commit(result, now)
-            case model.RollbackAction():
-                self._handle_rollback(now)
-
-    def _advance(self, result: model.Result, current: Phase, target: Phase) -> None:
-        """Move on to `target` after a success, unless the lane is no longer in the phase of the action."""
-        if isinstance(result, errors.StarRocksSinkError):
-            self._abort(result)
-        elif self.phase is current:
-            self._move(target)
-
-    def _handle_load(self, action: model.LoadAction, result: model.Result) -> None:
-        del self._loading[action.table]
-        self.buffer.release(action.memory)
-        if isinstance(result, Loaded):
-            self._batch.add_replaced(action.table, result.replaced)
-            self._txn_id = result.txn_id if result.txn_id is not None else self._txn_id
-            self._retries += result.retries
-        elif isinstance(result, errors.StarRocksSinkError):
-            if self._stop is None and self.error is not None and self.error.retryable and not result.retryable:
-                self.error = result  # the cause; another load may have failed first because the label had ended
-            self._abort(result)
-
-    def _handle_commit(self, result: model.Result, now: float) -> None:
-        match result:
-            case Committed():
-                self._record_commit(result, now)
-                if self._stop is not None:
-                    self._abort(self._stop)
-            case Aborted():
-                error, self._refusal = self._refusal or result.error, None
-                self._abort(model.name_source(error, self._batch.position_spans()))
-            case Unknown() if self.entries is not None and self.phase is Phase.COMMITTING:
-                self._retries += result.refusal is None  # a refused commit is repeated as a whole, and counted there
-                self._refusal = result.refusal
-                self._move(Phase.RECOVERING)
-            case Unknown():  # nothing may be repeated: the rows may be visible
-                self._fail_for_good(result.error)
-            case errors.StarRocksSinkError():
-                self._fail_for_good(result)
-            case _:
-                raise TypeError(f"A commit cannot end with {type(result).__name__}.")
-
-    def _record_commit(self, outcome: Committed, now: float) -> None:
-        self.receipts.append(self._receipt(self.buffer.remove_committed(), outcome))
-        self._attempt, self._retries, self._txn_id, self._refusal = 1, 0, None, None
-        self._move(Phase.IDLE)
-        self._not_before = now
-
-    def _handle_rollback(self, now: float) -> None:
-        """Try the batch again, if that may help."""
-        pause = None if self.shared or self._stop is not None else self._prepare_attempt()
-        if pause is None:
-            self._move(Phase.FAILED)
-            return
-        self._retries, self.error, self._not_before = self._retries + 1, None, now + pause
-        self._move(Phase.IDLE)
-
-    def _prepare_attempt(self) -> float | None:
-        """Make the batch ready for another attempt; return the seconds until then, None if the lane fails."""
         try:
-            match self.error:
-                case errors.RowsRejected() if self.quarantine is not None:
-                    self.quarantine.replace_rejected(self.buffer, self.error)
-                    self._attempt = 1
-                    return 0.0
-                case errors.KeyRepeated() if self._batch.repeatable and not self._batch.held:
-                    self.buffer.hold_back()  # nothing has failed, so it is no attempt
-                    return 0.0
-        except errors.StarRocksSinkError as refused:
-            self.error = refused
-            return None
-        last = self._attempt >= self.buffer.limits.max_attempts
-        if self.error is None or not self.error.retryable or not self._batch.repeatable or last:
-            return None
-        self.buffer.rewind()
-        full = isinstance(self.error, errors.TooManyTransactions)  # nothing failed, so it is no attempt
-        tries = self._retries if full else self._attempt - 1
-        self._attempt += not full
-        return self.buffer.limits.backoff.seconds(tries, self.rng)
+            contents = self._contents(lanes)
+        except Exception:
+            yield from roll_back(label)
+            raise
+        stopped = any(share.stopped for share in lanes.shares)
+        if self.quarantine is not None:
+            self.quarantine.note(lanes.shares)
+        if self.unsorted or not contents.loaded:
+            yield from roll_back(label)
+            return None, stopped
+        outcome = yield from commit_shared(label, contents, self.entries, fenced=self.fenced)
+        return contents.receipt(outcome, attempts, self.clock.wall(), recycled=stopped), stopped
 
-    # --- inside ---
-
-    @property
-    def _batch(self) -> TransactionBatch:
-        """Contents of the StarRocks transaction that is open, or of the next one."""
-        return self.buffer.first
-
-    def _recycle_due(self, now: float) -> bool:
-        is_open = self.phase in (Phase.BEGINNING, Phase.OPEN)
-        return is_open and now - self._began_at >= self.buffer.limits.timeout * self.buffer.limits.recycle_at
-
-    def _abort(self, error: errors.StarRocksSinkError) -> None:
-        """Step 5: keep the first error; running loads end first, then the label is rolled back."""
-        if self.error is None:
-            self.error = error
-        if isinstance(error, errors.DeadlineExceeded):
-            self._stop = self._stop or error
-        if self.phase is Phase.IDLE:
-            self._move(Phase.FAILED)
-        elif self.phase not in (Phase.ABORTING, Phase.FAILED):
-            self._move(Phase.ABORTING)
-
-    def _fail_for_good(self, error: errors.StarRocksSinkError) -> None:
-        self.error = self.error or error
-        self._move(Phase.FAILED)
-
-    def _move(self, target: Phase) -> None:
-        if target not in MOVES[self.phase]:
-            raise RuntimeError(f"A StarRocks transaction cannot go from {self.phase.value} to {target.value}.")
-        self._requested_phase = Phase.IDLE
-        self.phase = target
-
-    def _receipt(self, batch: TransactionBatch, outcome: Committed) -> model.Receipt:
-        return model.Receipt(
-            label=outcome.label,
-            txn_id=outcome.txn_id if outcome.txn_id is not None else self._txn_id,
-            job=self.job,
-            lane=self.lane,
-            batch_id=self.batch_id,
-            regions=batch.region_counts(),
-            positions=batch.position_spans(),
-            loads=batch.loads,
-            attempts=self._attempt,
-            retries=self._retries,
-            recycled=batch.recycled,
-            committed_at=self.wall(),
-            dead_lettered=batch.dead_lettered(),
-            dead_lettered_positions=batch.dead_lettered_spans(),
-        )
+    def _contents(self, lanes: LanesResult) -> LabelContents:
+        self.unsorted = judge(lanes, may_sort=self.limits.may_sort)
+        loaded = [receipt for share in lanes.shares for receipt in share.loaded]
+        return LabelContents(loaded, None if self.unsorted else self.unpositioned(lanes.shares))
 
 
-# --- texts of errors ---
+def judge(lanes: LanesResult, *, may_sort: bool) -> str:
+    """Why Spark has to sort the rows first; "" if the label can be committed. Raises the failure of a lane.
 
-_SAID_LIMIT = 300
-
-
-def failure_phrase(action: model.Action, result: model.Result, before: str) -> str:
-    """Phrase for the last failed action since the last commit ("" if none), after `action` ended with `result`.
-
-    A deadline often passes a moment later, while the lane rolls back or waits for its next attempt; its error then
-    names the cause. So a success, and a rollback however it ended, leave the phrase `before` as it is.
+    A source transaction that is split over two tasks looks torn in both. So a lane's error about the input is a reason
+    to sort, if the rows may be sorted. Of several failures this raises the one that explains the most: first a
+    KeyRepeated, then one that a retry cannot repair, then any but TaskRepeated, and LoadFailed last: a load may fail
+    only because the label has ended. Among equals the earliest counts, as far as the clocks of the hosts agree.
     """
-    if isinstance(result, Committed):
-        return ""
-    error = getattr(result, "error", result)
-    if isinstance(action, model.RollbackAction) or not isinstance(error, errors.StarRocksSinkError):
-        return before
-    said = "" if isinstance(error, errors.DeadlineExceeded) else f": {error.message[:_SAID_LIMIT].rstrip('.')}"
-    return f", after {action.said} failed ({error.code}{said})"
+    reasons = list(lanes.unsorted)
+    twice = find_shared_partition(lanes.shares)
+    if twice is not None:
+        reasons.append(f"Source partition {twice} came in two tasks.")
+    if may_sort:
+        errors = (failure.error for failure in lanes.failures)
+        reasons += [error.message for error in errors if isinstance(error, (InputError, SourceChanged))]
+    if lanes.failures and not reasons:
+        raise min(lanes.failures, key=_rank).error
+    return reasons[0] if reasons else ""
+
+
+def _rank(failure: LaneFailure) -> tuple[bool, bool, int, float]:
+    """The order of failures: causes before consequences."""
+    error = failure.error
+    vague = 2 if isinstance(error, LoadFailed) else int(isinstance(error, TaskRepeated))
+    return not isinstance(error, KeyRepeated), error.retryable, vague, failure.at
+
+
+def find_shared_partition(shares: Iterable[LaneShare]) -> str | None:
+    """A source partition that two lanes have met; None if there is none.
+
+    Such rows may be under the label in any order, and one lane may have left out rows that the other has written.
+    """
+    met: set[str] = set()
+    for share in shares:
+        twice = met.intersection(share.partitions)
+        if twice:
+            return min(twice)
+        met.update(share.partitions)
+    return None
+
+
+def commit_shared(
+    label: str, contents: LabelContents, entries: Sequence[EntriesBuilder], *, fenced: bool
+) -> Orders[Committed]:
+    """Load the sink's own rows under `label`, check the owner (if `fenced`: there is a ledger), commit, and confirm.
+
+    Every lane has returned before. Raises the error of the step that failed; the label is rolled back then, except
+    after OutcomeUnknown.
+    """
+    yield from _or_roll_back(label, _load_and_check(label, contents, entries, fenced))
+    outcome = yield model.CommitAction(label)
+    if isinstance(outcome, Unknown) and fenced:
+        refusal = outcome.refusal
+        outcome = yield model.RecoverAction(label, contents.position_spans())
+        if isinstance(outcome, Aborted) and refusal is not None:
+            outcome = Aborted(label, refusal)
+    match outcome:
+        case Committed():
+            return outcome
+        case Aborted() | Unknown():
+            raise model.name_source(outcome.error, contents.position_spans())
+        case _:
+            raise TypeError(f"A commit cannot end with {type(outcome).__name__}.")
+
+
+def _load_and_check(
+    label: str, contents: LabelContents, entries: Sequence[EntriesBuilder], fenced: bool
+) -> Orders[None]:
+    for build in entries:
+        chunk = build(label, contents)
+        yield model.LoadAction(label, chunk.table, (chunk,))
+    if fenced:
+        yield model.CheckAction(label)
+
+
+def _carry_out(order: Order) -> Orders[Any]:
+    return (yield order)
+
+
+def _or_roll_back(label: str, orders: Orders[Result]) -> Orders[Result]:
+    """The result of `orders`; rolls the label back before an error leaves them."""
+    try:
+        return (yield from orders)
+    except GeneratorExit:  # nobody carries out orders any more
+        raise
+    except BaseException:
+        yield from roll_back(label)
+        raise
+
+
+def roll_back(label: str) -> Orders[None]:
+    """Roll `label` back. Ignores errors: nobody commits the label, so the server ends it at its timeout."""
+    with contextlib.suppress(StarRocksSinkError):
+        yield model.RollbackAction(label)
+
+
+def perform_all(orders: Orders[Result], perform: Callable[[Any], object]) -> Result:
+    """Carry out `orders` with `perform` and return their result; raises their errors."""
+    try:
+        order = next(orders)
+        while True:
+            try:
+                result = perform(order)
+            except BaseException as error:
+                order = orders.throw(error)
+            else:
+                order = orders.send(result)
+    except StopIteration as done:
+        value: Result = done.value
+        return value
+
+
+def claim_of(label: str, lane: int) -> str:
+    """The label that lane `lane` begins as its claim, so that no second try at it loads under `label`."""
+    job, epoch, _, batch, attempt = label.rsplit("-", 4)
+    return "-".join((job, epoch, str(lane), batch, attempt))

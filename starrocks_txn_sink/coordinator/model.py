@@ -1,4 +1,4 @@
-"""The coordinator's data: segments come in, regions and chunks are inside, actions and receipts go out.
+"""The data of lanes and coordinator: segments come in, regions and chunks are inside, actions and receipts go out.
 
 **In.** A segment is either rows of one region as ready bytes, or ends of source transactions.
 
@@ -10,7 +10,7 @@ it *inactive*, and only inactive chunks are sent. A chunk is frozen
 - by size, also inside a source transaction: memory stays bounded. Loading a part of a source transaction is harmless,
   because only a commit makes rows visible and a commit needs a clean boundary.
 
-**Out.** Actions are orders to the lane's threads; `said` names one in errors. A receipt exists only for a StarRocks
+**Out.** Actions are steps of a label; `said` names one in errors. A receipt exists only for a StarRocks
 transaction that was confirmed VISIBLE. Executors are short-lived, so receipts also carry counts to the driver's
 metrics: each committed row is counted once, however often its task was repeated.
 
@@ -21,7 +21,6 @@ opaque byte buffers and are never copied.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -32,7 +31,7 @@ import numpy.typing as npt
 import orjson
 
 from starrocks_txn_sink.errors import RowsRejected, StarRocksSinkError
-from starrocks_txn_sink.protocol.label import Backoff, Loaded, Outcome
+from starrocks_txn_sink.protocol.label import Loaded, Outcome
 
 Ints = npt.NDArray[np.int64]
 
@@ -42,7 +41,7 @@ SEPARATOR: Final = ","
 
 @dataclass(frozen=True, slots=True)
 class RowIndex:
-    """Where the rows of a piece begin; for the quarantine, which may bisect a batch, and for the rows' keys.
+    """Where the rows of a piece begin; for dead letters, and for the rows' keys.
 
     `positions` has each row's position, ascending; `offsets` has the byte at which each row begins, then the end.
     """
@@ -205,36 +204,21 @@ class OpenRegions:
 
 
 RECYCLE_AT = 0.8
-"""Part of its timeout after which a StarRocks transaction is recycled; the rest is time to reach a clean boundary."""
+"""Part of its timeout after which the driver recycles a StarRocks transaction: lanes stop, the driver commits, and the
+lanes go on under the next label. The rest is time to reach a clean boundary, for the last loads, and for the commit."""
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinatorLimits:
-    """Limits of a lane: sizes in bytes, times in seconds; see SinkOptions for their meaning.
+class LaneLimits:
+    """Limits of a lane: sizes in bytes, times in seconds; see SinkOptions for their meaning."""
 
-    Three of them close a transaction batch before the end of the rows, at a clean boundary: `commit_interval` by its
-    age, `recycle_at` by its label's age as a part of `timeout`, `close_bytes` by its size. None and infinity stand for
-    never. A quarantine sets `close_bytes`, so that every batch fits the retry buffer and can be bisected.
-    """
-
-    commit_interval: float | None
     mini_interval: float
     timeout: float
     buffer_bytes: int
     chunk_bytes: int
     load_bytes: int
-    retry_buffer_bytes: int
     load_parallelism: int
-    max_attempts: int
     body_bytes: int = 64 << 20
-    recycle_at: float = RECYCLE_AT
-    close_bytes: int | None = None
-    backoff: Backoff = field(default_factory=lambda: Backoff(first=0.2, longest=10.0))
-
-    @property
-    def at_end_only(self) -> bool:
-        """Whether all rows of the micro-batch belong to one StarRocks transaction."""
-        return math.isinf(self.recycle_at)
 
 
 # --- out: receipts and actions ---
@@ -281,14 +265,14 @@ class Receipt:
         label: The label of the transaction.
         txn_id: The server's number of the transaction, if it is known.
         job: The job that wrote it.
-        lane: The number of the lane.
+        lane: 0. Lanes load only, and the driver commits.
         batch_id: The number of the micro-batch.
         regions: Rows and bytes for each source partition and table.
         positions: First and last position of each source partition.
         loads: The number of loads.
         attempts: The number of attempts, each under a label of its own.
         retries: The number of retries in all attempts.
-        recycled: Whether the sink committed it early, because most of its timeout had passed.
+        recycled: Whether the sink committed it early, because of the age of its label: more of the micro-batch follows.
         phase_seconds: Seconds of begin, load, check, commit (the request), publish (until VISIBLE) and, after an
             unknown outcome, recover; summed over all attempts.
         committed_at: The time of the commit, in seconds since the Unix epoch.
@@ -418,19 +402,19 @@ class LoadAction(_LabelAction):
 
 
 class CheckAction(_LabelAction):
-    """Read the owner rows of the ledger again: this lane must still be their owner."""
+    """Read the owner of the job again: it must still be this driver."""
 
     said: ClassVar = "the owner check"
 
 
 @dataclass(frozen=True)
 class RecoverAction(_LabelAction):
-    """Settle an unknown outcome: take the lane over from ourselves and read the ledger.
+    """Settle an unknown outcome: end the label for good, and read the ledger.
 
     The rows are visible exactly if the ledger has `label` at the last positions of `spans`.
     """
 
-    said: ClassVar = "the take-over after the commit"
+    said: ClassVar = "the look into the ledger after the commit"
     spans: tuple[PositionSpan, ...]
 
 

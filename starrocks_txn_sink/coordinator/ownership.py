@@ -1,8 +1,6 @@
-"""A lane's ownership, and its rows in the ledger and in the receipts' log.
+"""The driver's ownership of its job, and the rows of a commit in the ledger and in the receipts' log.
 
-The first attempt at a lane owns it without a claim, so that the normal path costs no INSERT: one owner check and one
-state query a StarRocks transaction. A retry, and a lane with an unknown outcome, take the lane over. Every commit comes
-after another reading of the owner (docs/inside/exactly-once.md, "How it works").
+Every commit comes after another reading of the owner (docs/inside/exactly-once.md, "How it works").
 """
 
 import random
@@ -20,12 +18,8 @@ from starrocks_txn_sink.protocol.ledger import Owner, Position, position_rows
 
 
 @dataclass(slots=True)
-class LaneOwnership:
-    """One attempt at a lane, as the ledger knows it. `owner.token` is empty until the lane is taken over.
-
-    For a shared label the owner is the driver, and `owner.lane` is None (`coordinator.shared_label`).
-
-    `known_labels` are the labels of the positions that this attempt has read; its own commits are not among them.
+class Ownership:
+    """A driver's ownership of `job`, as the ledger knows it; `owner` has its token.
 
     With `canary` the first check also asks whether a take-over would find our label, which has loads by then; `listed`
     has the answer. This matters because only the rollback of its label stops a writer that sleeps before its commit.
@@ -33,21 +27,11 @@ class LaneOwnership:
 
     job: str
     database: str
-    driver_token: str
     owner: Owner
     new_token: ledger.NewToken
     now_text: Callable[[], str]  # a DATETIME literal in UTC, for readers of the ledger
-    known_labels: frozenset[str] = frozenset()
     canary: bool = False
     listed: bool | None = None
-
-    def take_over(self, rng: random.Random) -> Steps[fencing.TakenOver]:
-        """Claim the lane, roll open labels in it back, and read the positions; raises Fenced."""
-        scope = fencing.Scope(self.job, self.database, self.owner)
-        taken = yield from fencing.take_over(scope, self.new_token, rng, self.driver_token)
-        self.owner = taken.owner
-        self.known_labels = labels_of(taken.positions)
-        return taken
 
     def check(self, label: str, rng: random.Random) -> Steps[None]:
         """Check the owner, after the last load's reply to `label` and before its commit; raises Fenced.
@@ -55,37 +39,21 @@ class LaneOwnership:
         A claim is visible before its take-over lists labels: a load after that list sees the claim in this check.
         """
         if self.canary:
-            found = yield ledger.ListUnfinished(LabelPrefix(self.job, self.owner.epoch, self.owner.lane))
+            found = yield ledger.ListUnfinished(LabelPrefix(self.job, self.owner.epoch))
             if not isinstance(found, TransportError):  # else the next StarRocks transaction asks
                 self.canary, self.listed = False, label in found
-        yield from ledger.check_owner(self.job, self.owner, self.driver_token, rng)
+        yield from ledger.check_owner(self.job, self.owner, self.owner.token, rng)
 
     def recover(self, label: str, spans: Sequence[PositionSpan], rng: random.Random) -> Steps[Outcome]:
-        """Settle an unknown outcome: end the label for good, take the lane over, and compare the ledger with `spans`.
+        """Settle an unknown outcome: end the label for good, and compare the ledger with `spans`.
 
         The order matters: a commit that still runs could make rows visible after the positions were read. Raises Fenced
         if another writer took over, or has written some of these rows meanwhile.
         """
         yield from fencing.roll_back_until_confirmed(Label(self.database, label), rng)
-        if self.owner.lane is None:  # a shared label: nobody but the driver commits, so there is nobody to exclude
-            scope = fencing.Scope(self.job, self.database, self.owner)
-            positions = yield from fencing.read_positions(scope, self.new_token, rng, self.driver_token)
-            return _outcome_of(label, spans, positions)
-        before = self.known_labels
-        taken = yield from self.take_over(rng)
-        self._refuse_other_writers(label, before, taken.positions)
-        return _outcome_of(label, spans, taken.positions)
-
-    def _refuse_other_writers(self, label: str, before: frozenset[str], positions: Mapping[str, Position]) -> None:
-        """Raise Fenced if another attempt at this lane has committed since `before` was read.
-
-        That attempt took the lane over while the server did not answer us. Whatever the outcome of `label`, it may have
-        written the rows of our next StarRocks transactions too.
-        """
-        lane, ours = LabelPrefix(self.job, self.owner.epoch, self.owner.lane), label.rpartition("_")[0] + "_"
-        for other in labels_of(positions) - before:
-            if lane.matches(other) and not other.startswith(ours):
-                raise _fenced_by(other, label)
+        scope = fencing.Scope(self.job, self.database, self.owner)
+        positions = yield from fencing.read_positions(scope, self.new_token, rng, self.owner.token)
+        return _outcome_of(label, spans, positions)
 
     def ledger_entries(self, label: str, contents: Contents) -> Chunk:
         """The position rows of `contents` as a chunk of the ledger's table; no row counts of the user include them."""
@@ -136,16 +104,6 @@ def _fenced_by(other: str, label: str) -> Fenced:
         text = f"Rows of this lane were written by another try of the same task, under label {other}."
         return Fenced(text, hint=ledger.OTHER_TRY, label=label)
     return Fenced(f"Rows of this lane were written by another writer, under label {other}.", label=label)
-
-
-def labels_of(positions: Mapping[str, Position]) -> frozenset[str]:
-    """Labels of these positions."""
-    return frozenset(position.label for position in positions.values())
-
-
-def first_owner(epoch: str, checkpoint: str, batch: int, lane: int | None) -> Owner:
-    """The owner of an attempt before any claim: without a token."""
-    return Owner("", epoch, checkpoint, batch, lane)
 
 
 _MOST_TABLES = 200

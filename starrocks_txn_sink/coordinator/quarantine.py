@@ -1,165 +1,121 @@
-"""Quarantine: bisect a rejected transaction batch until the rejected part is one source transaction, a dead letter.
+"""Quarantine: find the source transactions that the server rejects, and make dead letters of them.
 
 The server judges at commit, and its reasons name no source transaction: the only way to find the rejected ones is to
-commit parts. A part is a run of whole source transactions in order, with positions of its own: so each committed part
-is progress, and no commit has to be undone. Pure.
+commit parts. A part is a run of whole source transactions in order, up to a position of each source partition. So each
+committed part is progress, the ledger leaves its rows out of the next one, and no commit has to be undone.
+
+The search halves: of the source transactions that were rejected together, the first half is tried; after its commit the
+rejected one is among the others. A part of one source transaction that is rejected becomes a dead letter. So n source
+transactions take about log2(n) labels for each rejected one, and each label runs the lanes again. Pure.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from starrocks_txn_sink.coordinator.model import SEPARATOR, Chunk, Ints, PositionSpan, RowIndex
-from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch, WriteBuffer
 from starrocks_txn_sink.errors import RowsRejected
-from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetterSource, dead_letter_rows
 
-Cut = tuple[int, int]  # index of a source partition in the batch, and its last position that goes to the left
+if TYPE_CHECKING:
+    from starrocks_txn_sink.coordinator.coordinator import LaneShare
 
-
-def positions_of(batch: TransactionBatch) -> dict[str, Ints]:
-    """Positions of the batch's source transactions, by source partition in the lane's order."""
-    found: dict[str, list[Ints]] = {partition: [] for partition in batch.spans}
-    for chunk in batch.chunks():
-        for _, row_index in _indexed_pieces(chunk):
-            found.setdefault(chunk.partition, []).append(row_index.positions)
-    return {name: np.unique(np.concatenate(parts)) for name, parts in found.items() if parts}
+Cut = tuple[str, int]
+"""A source partition, and a position at which a source transaction ends."""
 
 
-def bisect(batch: TransactionBatch) -> tuple[TransactionBatch, TransactionBatch] | None:
-    """Split the batch into the first and the second half of its source transactions, both closed; None if it has one.
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Why the only source transaction of a part becomes a dead letter: the server's reason to reject `label`."""
 
-    Dead letters of the batch go with the first half, because they come before its source transactions.
+    reason: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The rows that lanes load under one label: those up to `upto` of the source partitions named there.
+
+    Without a ledger they are also those behind the positions `after`, which this write has committed. With
+    `dead_letter` the part is one source transaction, whose rows go to the dead-letter table.
     """
-    positions = positions_of(batch)
-    total = sum(len(found) for found in positions.values())
-    if total < 2:
-        return None
-    left, right = batch.successor(), batch.successor()
-    cut = _find_cut(positions, total // 2)
-    names = list(positions)
-    for chunk in batch.chunks():
-        _divide_chunk(chunk, names.index(chunk.partition), cut, left, right)
-    for place, (name, found) in enumerate(positions.items()):
-        _add_span(left, found[: _count_left(found, place, cut)], batch.spans[name])
-        _add_span(right, found[_count_left(found, place, cut) :], batch.spans[name])
-    left.inherit_dead_letters(batch)
-    return left, right
+
+    upto: Mapping[str, int] | None = None
+    dead_letter: DeadLetter | None = None
+    after: Mapping[str, int] = field(default_factory=dict)
 
 
-def _find_cut(positions: dict[str, Ints], count: int) -> Cut:
-    """The end of the first `count` source transactions."""
-    for place, found in enumerate(positions.values()):
-        if count <= len(found):
-            return place, int(found[count - 1])
-        count -= len(found)
-    raise ValueError("There are fewer source transactions than that.")
-
-
-def _count_left(found: Ints, place: int, cut: Cut) -> int:
-    """How many of the ascending positions `found` in a partition go to the left."""
-    if place != cut[0]:
-        return len(found) if place < cut[0] else 0
-    return int(np.searchsorted(found, cut[1], side="right"))
-
-
-def _divide_chunk(chunk: Chunk, place: int, cut: Cut, left: TransactionBatch, right: TransactionBatch) -> None:
-    first, second = Chunk(chunk.partition, chunk.table), Chunk(chunk.partition, chunk.table)
-    for piece, row_index in _indexed_pieces(chunk):
-        rows = len(row_index.positions)
-        low = _count_left(row_index.positions, place, cut)
-        for target, begin, end in ((first, 0, low), (second, low, rows)):
-            if end > begin:
-                part, own = row_index.cut(piece, begin, end)
-                target.append(part, end - begin, own)
-    for batch, half in ((left, first), (right, second)):
-        if half.rows:
-            batch.add(half)
-
-
-def _indexed_pieces(chunk: Chunk) -> Iterator[tuple[memoryview, RowIndex]]:
-    for piece, row_index in zip(chunk.pieces, chunk.row_indexes, strict=True):
-        if row_index is None:
-            raise RuntimeError("A chunk without a row index cannot be bisected.")
-        yield piece, row_index
-
-
-def _add_span(batch: TransactionBatch, found: Ints, whole: PositionSpan) -> None:
-    """Add the span of the positions `found`. It has the digest of `whole` only if it ends there: a replay is compared
-    at the last position alone."""
-    if len(found):
-        last = int(found[-1])
-        digest = whole.digest if last == whole.last else ""
-        batch.spans[whole.partition] = PositionSpan(whole.partition, int(found[0]), last, len(found), digest)
+EVERYTHING = Part()
 
 
 @dataclass(slots=True)
 class Quarantine:
-    """Rules for one lane and micro-batch: at most `most` dead letters; `columns` returns a table's load header."""
+    """The search of one write: at most `most` dead letters.
 
-    job: str
-    batch_id: int
+    `part` is the next part to write. Then `note` gets the lanes' shares, and `reject` or `commit` says what came of it.
+    """
+
     most: int
-    now_text: Callable[[], str]
-    columns: Callable[[str], str]
     count: int = 0
+    part: Part = EVERYTHING
+    _suspects: list[Cut] = field(default_factory=list)  # the first rejected source transaction ends at one, or before
+    _cuts: list[Cut] = field(default_factory=list)  # of the part that is written now
+    _reached: dict[str, int] = field(default_factory=dict)  # the last position loaded of it, by source partition
+    _source_transactions: int = 0  # of that part
 
-    def replace_rejected(self, buffer: WriteBuffer, error: RowsRejected) -> None:
-        """Replace the first batch, rejected with `error`, by its two parts, or by a dead letter if it cannot be split.
+    def note(self, shares: Sequence[LaneShare]) -> None:
+        """Learn which source transactions of the part are loaded; lanes that stop may have read more."""
+        spans = [span for share in shares for receipt in share.loaded for span in receipt.positions]
+        self._reached = {span.partition: span.last for span in spans}
+        self._source_transactions = sum(span.source_transactions for span in spans)
+        cuts = {partition: positions for share in shares for partition, positions in share.cuts.items()}
+        self._cuts = [
+            (partition, position)
+            for partition in sorted(cuts.keys() & self._reached.keys())
+            for last in (self._reached[partition],)
+            for position in (*(position for position in cuts[partition] if position < last), last)
+        ]
 
-        Raises the error that ends the lane if that is not possible.
-        """
-        batch = buffer.first
-        if not batch.repeatable:
-            error.advice = (
-                "Raise retry_buffer_bytes above twice the largest source transaction, so that it can be dead-lettered."
-            )
-            raise error
-        if not batch.spans:
+    def reject(self, error: RowsRejected) -> None:
+        """The server has rejected rows of the part; raises `error` if that ends the write."""
+        if self.part.dead_letter is not None or not self._cuts:
             raise error  # the dead letters themselves were rejected
-        if len(batch.spans) == 1 and batch.source_transactions == 1 and self.count >= self.most:
+        self._suspects = self._cuts
+        if self._source_transactions > 1:
+            self._halve()
+            return
+        if self.count >= self.most:
             error.advice = (
                 f"max_quarantined ({self.most}) is reached: correct the source or the table, or raise max_quarantined."
             )
             raise error
-        buffer.rewind()
-        halves = bisect(batch)
-        if halves is not None:
-            buffer.replace_first(halves)
-        else:
-            self._dead_letter_first(buffer, error)
-
-    def _dead_letter_first(self, buffer: WriteBuffer, error: RowsRejected) -> None:
-        dead = self.dead_letter(buffer.first, error)
-        self.count += 1
-        buffer.replace_first([dead])
-        if buffer.batches[1].closed:  # the next part can take the dead letter along: one commit less
-            buffer.batches.popleft()
-            buffer.first.inherit_dead_letters(dead)
-
-    def dead_letter(self, batch: TransactionBatch, error: RowsRejected) -> TransactionBatch:
-        """A batch with the only source transaction of `batch` as dead letters instead of rows.
-
-        Raises InputError for a row that is too large for the dead-letter table.
-        """
-        ((partition, span),) = batch.spans.items()  # dead-lettered ones are not in `spans`
         label = str(error.context.get("label", ""))
-        place = DeadLetterSource(partition, span.last, error.message, label, self.batch_id, self.now_text())
-        dead_letters = Chunk("", DEAD_LETTER_TABLE)
-        for table in dict.fromkeys(chunk.table for chunk in batch.chunks()):
-            for piece in dead_letter_rows(self.job, place, table, self.columns(table), _table_rows(batch, table)):
-                dead_letters.append(memoryview(piece), 1)
-        replacement = batch.successor()
-        replacement.inherit_dead_letters(batch)
-        replacement.add_dead_letters(dead_letters, batch.spans, batch.counts)
-        return replacement
+        self.part = Part(dict(self._cuts), DeadLetter(error.message, label))
 
+    def commit(self, *, stopped: bool = False) -> bool:
+        """What is loaded of the part is visible; returns whether everything is.
 
-def _table_rows(batch: TransactionBatch, table: str) -> Iterator[bytes]:
-    """Rows of a table, without their separators."""
-    for chunk in batch.chunks():
-        if chunk.table == table:
-            for piece, row_index in _indexed_pieces(chunk):
-                for row in row_index.rows(piece):
-                    yield row[len(SEPARATOR) :]
+        Lanes that have `stopped` may have left out rows of the part. Those that read Kafka would stop at the same place
+        again, so the search goes on with a smaller part, not with the rest of this one.
+        """
+        if self.part.upto is None:
+            return not stopped
+        reached = self._reached if stopped else self.part.upto
+        self._suspects = [
+            (partition, position)
+            for partition, position in self._suspects
+            if position > reached.get(partition, position - 1)
+        ]
+        if self.part.dead_letter is not None:
+            if self._suspects:
+                return False  # not reached yet
+            self.count += 1
+        if self._suspects:
+            self._halve()
+        else:
+            self.part = EVERYTHING
+        return False
+
+    def _halve(self) -> None:
+        """The next part: the first half of the suspects, and all of one; its own cuts are finer."""
+        self.part = Part(dict(self._suspects[: max(1, len(self._suspects) // 2)]))

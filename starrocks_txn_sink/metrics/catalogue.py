@@ -177,13 +177,16 @@ METRICS = (
     _gauge("buffer_limit_bytes", "Bound on buffer_bytes (the option buffer_bytes)."),
     _gauge(
         "open_starrocks_transactions",
-        "StarRocks transactions that the running micro-batches may have open: one per lane.",
+        "StarRocks transactions that the running micro-batches have open: one a job.",
     ),
     _gauge(
         "transaction_age_ratio",
         "Highest age of a StarRocks transaction of the last micro-batch when it was visible, as a share of timeout.",
     ),
-    _counter("recycled_transactions_total", "StarRocks transactions committed early, at 80 % of their timeout."),
+    _counter(
+        "recycled_transactions_total",
+        "StarRocks transactions committed early, because of their age: more of the micro-batch followed.",
+    ),
     # errors
     _counter(
         "errors_total",
@@ -236,7 +239,7 @@ METRICS = (
     ),
     _gauge("source_held_back_rows", "Rows in Kafka that `balanced_kafka` has not read yet."),
     # Spark
-    _counter("spark_input_rows_total", "Rows that Spark read from the sources."),
+    _counter("spark_input_rows_total", "Rows that Spark read from the sources, those of repeated attempts again."),
     _gauge(
         "spark_phase_duration_seconds",
         "Duration of each phase of Spark's last micro-batch.",

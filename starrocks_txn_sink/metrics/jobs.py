@@ -140,7 +140,6 @@ class JobState:
     last_batch_id: int = -1
     idle: bool = False
     running_since: float = 0.0
-    lanes: int = 0
     failed_at: float = 0.0
     failed_code: str = ""
     failures: int = 0

@@ -3,7 +3,7 @@
 Events of the sink on the driver, and their fields:
 
     sink.made           buffer_bytes, timeout, version     session.opened   job, exactly_once
-    batch.started       job, batch_id, lanes, query, database    lane.reported    report (LaneReport)
+    batch.started       job, batch_id, query, database           lane.reported    report (LaneReport)
     receipt.collected   receipt (Receipt)                  batch.completed  job, batch_id, seconds, receipts
     batch.failed        job, batch_id, seconds, code, report or None     batch.stopped    job, batch_id, seconds
     outage.met          the same; the driver waits and writes again    outage.ended   job, batch_id, seconds
@@ -87,7 +87,7 @@ class Model:
 
     def _on_batch_started(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
-        job.running_since, job.lanes, job.idle = now, fields["lanes"], False
+        job.running_since, job.idle = now, False
         job.ended_at, job.ended_code = 0.0, ""
         job.query, job.database = fields["query"] or "", fields.get("database", "")
         job.started_at = job.started_at or now
@@ -95,7 +95,7 @@ class Model:
 
     def _on_batch_completed(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
-        job.running_since, job.lanes, job.last_progress = 0.0, 0, now
+        job.running_since, job.last_progress = 0.0, now
         job.failed_at, job.failures, job.failed_code, job.outage_since = 0.0, 0, "", 0.0
         job.in_doubt, job.doubt_since = 0, 0.0
         self.metrics.histogram("batch_duration_seconds").add(fields["seconds"])
@@ -104,7 +104,7 @@ class Model:
 
     def _on_batch_failed(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
-        job.running_since, job.lanes, job.outage_since = 0.0, 0, 0.0
+        job.running_since, job.outage_since = 0.0, 0.0
         job.failed_at, job.failed_code, job.failures = now, fields["code"], job.failures + 1
         self.history.slot(now).counts["failed"] += 1
         job.failed_batches += 1
@@ -114,7 +114,7 @@ class Model:
 
     def _on_batch_stopped(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
-        job.running_since, job.lanes, job.outage_since = 0.0, 0, 0.0
+        job.running_since, job.outage_since = 0.0, 0.0
 
     def _on_outage_met(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
@@ -337,7 +337,7 @@ class Model:
         job = self.jobs.for_query(fields["query"])
         self._on_source_unknown(fields, now)
         if job is not None:
-            job.ended_at, job.running_since, job.lanes = now, 0.0, 0
+            job.ended_at, job.running_since = now, 0.0
             job.ended_code = (job.failed_code or SPARK) if fields["failed"] else ""
             if not fields["failed"]:
                 job.failed_at = 0.0  # stopping a query fails its running micro-batch; that is no failure of the job
@@ -355,4 +355,4 @@ class Model:
             set_value("query_restarts_total", job.restarts, job.name)
             set_value("query_start_timestamp_seconds", job.started_at, job.name)
             set_value("job_info", 1.0, job.name, job.database)
-        set_value("open_starrocks_transactions", sum(job.lanes for job in self.jobs))
+        set_value("open_starrocks_transactions", sum(job.running_since > 0 for job in self.jobs))

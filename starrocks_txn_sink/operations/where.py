@@ -53,7 +53,6 @@ class LoggedSpan:
     first: int
     last: int
     label: str
-    lane: int
     batch: int
     rows: int
     tables: str
@@ -117,10 +116,8 @@ def _finish_time(reader: LedgerReader, label: str) -> str | None:
 
 
 def _span(row: tuple[Any, ...]) -> LoggedSpan:
-    first, last, label, lane, batch, rows, tables, since = row
-    return LoggedSpan(
-        int(first), int(last), str(label), int(lane), int(batch), int(rows or 0), str(tables or ""), str(since)
-    )
+    first, last, label, _, batch, rows, tables, since = row
+    return LoggedSpan(int(first), int(last), str(label), int(batch), int(rows or 0), str(tables or ""), str(since))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -187,7 +184,7 @@ def text_lines(place: LocatedPosition, partition: str, position: int) -> Iterato
         since = f"visible since {place.finished} (the server's time)" if place.finished else "visible"
         yield f"{what}: contained in label {span.label}, {since}, loaded at {span.since} UTC."
         yield f"  positions {span.first} to {span.last}, {span.rows} rows into {span.tables}"
-        yield f"  micro-batch {span.batch}, lane {span.lane}"
+        yield f"  micro-batch {span.batch}"
     else:
         why = "the log starts later" if place.logged else "no receipts are logged (option receipts_log)"
         yield f"{what}: visible, at or before {place.upper} UTC; {why}; {ledger}."

@@ -70,8 +70,8 @@ def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
 # --- several options ---
 
 
-def check_times(commit_interval: float, timeout: int) -> None:
-    if commit_interval > timeout / 2:
+def check_times(commit_interval: float | None, timeout: int) -> None:
+    if commit_interval is not None and commit_interval > timeout / 2:
         raise OptionError(
             f"commit_interval is {commit_interval:g} s, more than half of timeout ({timeout} s): "
             "the server could roll the StarRocks transaction back before its commit.",

@@ -17,9 +17,6 @@ class Feature(Enum):
 
     NO_QUERY_URL = "no `query_url`", "there is no query_url", "query_url"
     EXACTLY_ONCE = "`delivery` exactly-once", "delivery is exactly-once", "delivery"
-    OWN_LABELS = "`transactions` lane", "transactions is lane", "transactions"
-    SEVERAL_LANES = "`lanes` above 1, `transactions` lane", "there are several lanes", "transactions"
-    SHARED_LABEL = "`lanes` above 1, `transactions` batch", "transactions is batch", "transactions"
     SHUFFLE = "`shuffle` true", "shuffle is true", "shuffle"
     NO_SHUFFLE = "`shuffle` false", "shuffle is false", "shuffle"
     QUARANTINE = "`on_bad_rows` quarantine", "on_bad_rows is quarantine", "on_bad_rows"
@@ -67,7 +64,6 @@ _OVER_SQL: Final[Mapping[Feature, tuple[str, str]]] = {
     Feature.SCHEMA_APPLY: ("the sink alters tables over SQL", "set schema_changes='fail'"),
     Feature.SCHEMA_PREVIEW: ("the sink reads the tables' columns over SQL", "leave the call out"),
 }
-_BISECTS: Final = "a quarantine bisects the transactions of a lane"
 _SPARK_READS: Final = "Leave reader out: Spark then reads the topic."
 _NOT_WITH_DATA_SOURCE: Final[Features] = {
     Feature.METRICS_PORT: "none of its processes outlives a write",
@@ -78,13 +74,6 @@ _PAIRS: Final[Mapping[tuple[Feature, Feature], tuple[str, str]]] = {
         (feature, Feature.NO_QUERY_URL): (why, f"Set query_url='mysql://<frontend>:9030', or {instead}.")
         for feature, (why, instead) in _OVER_SQL.items()
     },
-    (Feature.NO_SHUFFLE, Feature.SEVERAL_LANES): (
-        "rows of one source partition could reach two lanes; a commit of the second lane would then hide rows that the "
-        "first lane has not written yet",
-        'Set lanes=1, or leave shuffle at "auto".',
-    ),
-    (Feature.SHARED_LABEL, Feature.SHUFFLE): ("Spark may run a shuffle's stages again", "Leave one of them out."),
-    (Feature.SHARED_LABEL, Feature.QUARANTINE): (_BISECTS, "Leave transactions and shuffle out, or on_bad_rows."),
     (Feature.QUARANTINE, Feature.CSV): (
         "dead letters keep their rows as JSON",
         "Remove format, or set on_bad_rows='fail'.",
@@ -111,9 +100,7 @@ _PAIRS: Final[Mapping[tuple[Feature, Feature], tuple[str, str]]] = {
         "Leave delivery out: the call itself writes all rows once, or none. Or use StarRocksSink.write(frame, "
         "batch_id=…).",
     ),
-    (Feature.KAFKA_READER, Feature.OWN_LABELS): ("the lanes load under one label", _SPARK_READS),
     (Feature.KAFKA_READER, Feature.SHUFFLE): ("Spark does not see the rows, and cannot sort them", _SPARK_READS),
-    (Feature.KAFKA_READER, Feature.QUARANTINE): (f"the lanes load under one label, and {_BISECTS}", _SPARK_READS),
     (Feature.KAFKA_READER, Feature.BATCH_FRAME): ("the offsets to read are a streaming query's", _SPARK_READS),
     (Feature.PLAIN_ROWS, Feature.QUARANTINE): (
         "there are no source transactions to dead-letter",
@@ -139,13 +126,6 @@ class Conflict:
 
 CONFLICTS: Final = tuple(Conflict(*pair, *texts) for pair, texts in _PAIRS.items())
 """Every refused pair; `find_conflict` returns the first one in this order."""
-
-ALWAYS_SORTED: Final[Mapping[Feature, str]] = {
-    Feature.SEVERAL_LANES: "the rows of a source partition must reach the lane that owns it",
-    Feature.QUARANTINE: "a lane commits unsorted rows only at its end, but a quarantine may have to commit earlier; "
-    "does not apply to assembled events",
-}
-"""Features with which `shuffle` "auto" always sorts rows before their lanes, and the reason."""
 
 NOT_COMPACTED: Final[Features] = {
     Feature.JSONPATHS: "the property may change the place of a row's key",
@@ -174,9 +154,3 @@ def refuse_conflicts(features: Features) -> None:
         error = InputError if found.one is Feature.PLAIN_ROWS else OptionError
         said = f"{features[found.one]}, and {features[found.other]}: {found.why}."
         raise error(said, hint=found.advice, option=found.option)
-
-
-def always_sorted(features: Features, *, assembled: bool = False) -> bool:
-    """Whether `shuffle` "auto" also sorts small micro-batches of rows (with `assembled`: of events)."""
-    not_counted = {Feature.QUARANTINE} if assembled else set()
-    return not (features.keys() - not_counted).isdisjoint(ALWAYS_SORTED)

@@ -135,8 +135,8 @@ _SEPARATORS = WithoutEffect("the sink writes CSV with separators of its own, the
 _ALWAYS = Refused("every load is part of a transaction", ("true",))
 _NO_END = "in Flink and Spark connectors, values of 0 and less mean no timeout; here they select the default"
 _INTERVAL_NOTE = (
-    "for several lanes with a StarRocks transaction each; otherwise a micro-batch is committed at its end, and the "
-    "query's trigger decides"
+    "the age at which the StarRocks transaction of a long micro-batch is committed; a short one is committed at its "
+    "end, as its trigger says"
 )
 
 Rule = MapsTo | Refused | WithoutEffect

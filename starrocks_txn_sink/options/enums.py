@@ -24,14 +24,6 @@ class SchemaChanges(Enum):
     APPLY = "apply"
 
 
-class Transactions(Enum):
-    """Which rows of a micro-batch are one StarRocks transaction, with several lanes."""
-
-    AUTO = "auto"
-    BATCH = "batch"
-    LANE = "lane"
-
-
 class OnBadRows(Enum):
     """The reaction to rows that the server rejects."""
 

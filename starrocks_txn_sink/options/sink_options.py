@@ -17,7 +17,7 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import addresses, checks, declarations as kind, load_properties, redirects
 from starrocks_txn_sink.options.combinations import Feature, Features, default_phrases, refuse_conflicts
 from starrocks_txn_sink.options.connectors import refuse_every_database, translate
-from starrocks_txn_sink.options.enums import Compression, Delivery, OnBadRows, SchemaChanges, TableOptions, Transactions
+from starrocks_txn_sink.options.enums import Compression, Delivery, OnBadRows, SchemaChanges, TableOptions
 from starrocks_txn_sink.options.without_effect import Circumstance, options_without_effect
 from starrocks_txn_sink.public_names import suggests_arguments
 
@@ -93,18 +93,13 @@ class SinkOptions:
     lanes: int | None = kind.COUNT(
         "Number of Spark tasks that write at the same time.",
         default=None,
-        default_text="the cores where the source's own tasks can be the lanes (docs/guides/performance.md), else 1",
+        default_text="the application's cores (docs/guides/performance.md)",
     )
-    transactions: Transactions | str = kind.choice(Transactions)(  # noqa: RUF009 - makes a field
-        "With several lanes: `batch` makes each micro-batch one StarRocks transaction over all lanes, `lane` gives "
-        "each lane its own. `auto`: `batch` where the source's own tasks can be the lanes, else `lane` "
-        "(docs/guides/performance.md).",
-        default=Transactions.AUTO,
-    )
-    commit_interval: float = kind.SECONDS(
-        "The age at which the next clean boundary commits a lane's StarRocks transaction, if several lanes have one "
-        "each; at most half of `timeout`.",
-        default=1.0,
+    commit_interval: float | None = kind.SECONDS(
+        "The age of a label at which the lanes stop at the next clean boundary, so that their rows become visible; at "
+        "most half of `timeout`. Lanes of rows in arrival order stop only if they read Kafka.",
+        default=None,
+        default_text="80 % of `timeout`, so that a micro-batch mostly is one StarRocks transaction",
     )
     timeout: int = kind.whole_seconds(259_200)(
         "Lifetime of a StarRocks transaction, sent at begin; the server rolls older ones back.", default=600
@@ -125,10 +120,6 @@ class SinkOptions:
         "Minimum size of a load before the commit: smaller frozen chunks of a table wait for more.",
         derive=lambda options: min(4 * MIB, options.chunk_bytes),
         default_text="4 MiB, at most `chunk_bytes`",
-    )
-    retry_buffer_bytes: int = kind.SIZE(
-        "Limit on the rows that a lane keeps to repeat a failed attempt from memory; beyond it Spark repeats the task.",
-        default=64 * MIB,
     )
     load_parallelism: int = kind.COUNT("Tables of one lane that are loaded in parallel.", default=4)
     max_attempts: int = kind.COUNT("Attempts per StarRocks transaction, each under a new label.", default=3)
@@ -193,7 +184,7 @@ class SinkOptions:
         default=OnBadRows.FAIL,
     )
     max_quarantined: int = kind.COUNT(
-        "Most source transactions that one lane may dead-letter in a micro-batch; with more the job fails.", default=100
+        "Most source transactions that a micro-batch may dead-letter; with more the job fails.", default=100
     )
     show_rejected_values: bool = kind.SWITCH(
         "Whether errors and dead letters quote the server's lines about rejected rows, which contain values.",
@@ -212,9 +203,9 @@ class SinkOptions:
         default=True,
     )
     shuffle: bool | str = kind.OptionKind("auto, true or false", checks.shuffle)(
-        "Whether Spark shuffles and sorts rows before the lanes. `auto`: assembled rows unless a micro-batch is small "
-        "(docs/guides/performance.md), raw events only if necessary (docs/guides/assembling.md); `true`: always; "
-        "`false` (one lane): never, rows of a source partition must arrive in order.",
+        "Whether Spark shuffles and sorts rows before the lanes. `auto`: where a source partition's rows may be spread "
+        "over tasks (docs/guides/performance.md), raw events only if necessary (docs/guides/assembling.md); `true`: "
+        "always; `false`: never, rows of a source partition must come in one task and in order.",
         default="auto",
     )
     compression: Compression | str = kind.choice(Compression)(  # noqa: RUF009 - makes a field
@@ -329,7 +320,7 @@ class SinkOptions:
 
         See docs/inside/architecture.md, "The life of a StarRocks transaction", step 2.
         """
-        return min(1.0, max(0.1, self.commit_interval / 10))
+        return min(1.0, max(0.1, (self.commit_interval or 1.0) / 10))
 
     def read_password(self) -> str:
         """Read the password from its option, file or environment variable. Raises OptionError if that fails."""
@@ -414,7 +405,6 @@ class SinkOptions:
             Circumstance.NO_RECEIPTS_LOG: not self.receipts_log,
             Circumstance.NO_NEW_TABLES: self.schema_changes is not SchemaChanges.APPLY,
             Circumstance.NO_METRICS_PORT: self.metrics_port is None,
-            Circumstance.LANES_ONE: self.lanes == 1,
         }
         circumstances = {*more, *(each for each, holds in ours.items() if holds)}
         idle = {each.option: each.why for each in options_without_effect(circumstances)}
@@ -422,20 +412,11 @@ class SinkOptions:
         return {name: why for name, why in idle.items() if getattr(self, name) != declared[name]}
 
     @property
-    def lane_count(self) -> int:
-        """Number of lanes if the sink spreads the rows over lanes itself; 1 unless the option is set."""
-        return self.lanes or 1
-
-    @property
     def features(self) -> Features:
         """Features in use, except those of stream-load properties, which may differ per table."""
-        one_label = (Transactions.BATCH, *([Transactions.AUTO] if self.shuffle is False else []))
         on = {
             Feature.NO_QUERY_URL: self.query_url is None,
             Feature.EXACTLY_ONCE: self.delivery is not Delivery.AT_LEAST_ONCE,
-            Feature.SEVERAL_LANES: self.lane_count > 1 and self.transactions is Transactions.LANE,
-            Feature.OWN_LABELS: self.transactions is Transactions.LANE,
-            Feature.SHARED_LABEL: self.lane_count > 1 and self.transactions in one_label,
             Feature.SHUFFLE: self.shuffle is True,
             Feature.NO_SHUFFLE: self.shuffle is False,
             Feature.QUARANTINE: self.quarantines,
@@ -444,11 +425,7 @@ class SinkOptions:
             Feature.RECEIPTS_LOG: self.receipts_log,
             Feature.METRICS_PORT: self.metrics_port is not None,
         }
-        said = {Feature.SEVERAL_LANES: f"there are {self.lanes} lanes"}
-        if self.transactions is Transactions.AUTO:
-            said[Feature.SHARED_LABEL] = "several lanes with shuffle=False share a label"
-        if self.delivery is None:
-            said[Feature.EXACTLY_ONCE] = "delivery is not set"
+        said = {Feature.EXACTLY_ONCE: "delivery is not set"} if self.delivery is None else {}
         return {feature: said.get(feature, feature.phrase) for feature, used in on.items() if used}
 
     def _properties(self) -> Iterator[tuple[str, Mapping[str, str]]]:

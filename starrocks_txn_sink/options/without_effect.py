@@ -24,9 +24,6 @@ class Circumstance(Enum):
     NO_RECEIPTS_LOG = "no `receipts_log`"
     NO_NEW_TABLES = "`schema_changes` not apply"
     NO_METRICS_PORT = "no `metrics_port`"
-    LANES_ONE = "`lanes` 1"
-    ONE_LANE = "one lane"
-    SHARED_LABEL = "lanes that share a label"
     ROWS = "rows (no raw events)"
     JSON_TEXTS = "JSON texts (no `routes`)"
     UNPOSITIONED = "rows without positions"
@@ -62,22 +59,15 @@ _OPTIONS: Final[Mapping[tuple[Circumstance, ...], Mapping[str, str]]] = {
     (Circumstance.NO_QUARANTINE,): {"max_quarantined": "on_bad_rows is not quarantine, so a rejected row ends the job"},
     (Circumstance.NO_RECEIPTS_LOG,): {"receipts_log_days": "receipts_log is off"},
     (Circumstance.NO_METRICS_PORT,): {"metrics_host": "metrics_port is not set"},
-    (Circumstance.LANES_ONE,): {"transactions": "there is one lane, so a micro-batch has one label anyway"},
-    (Circumstance.ONE_LANE,): {
-        "commit_interval": "one lane commits at the end of a micro-batch; the trigger decides how often",
-    },
-    (Circumstance.SHARED_LABEL,): {
-        "commit_interval": "the lanes load under one label, which is committed at the end of a micro-batch; the "
-        "trigger decides how often",
-        "retry_buffer_bytes": "lanes that share a label keep no rows that they have sent: another attempt reads the "
-        "source again",
-    },
     (Circumstance.JSON_TEXTS,): {"timestamp_zone": "JSON texts are sent unchanged"},
-    (Circumstance.UNPOSITIONED,): {"compact": "rows without positions have no order, so all of them are sent anyway"},
+    (Circumstance.UNPOSITIONED,): {
+        "commit_interval": "rows without positions are committed at the end of a micro-batch: nothing says where the "
+        "next StarRocks transaction would go on",
+        "compact": "rows without positions have no order, so all of them are sent anyway",
+    },
     (Circumstance.DATA_SOURCE,): {
         "roll_back_on_sigterm": "the processes of a data source are Spark's own, which end without it",
         "lanes": "the tasks of the frame are the lanes",
-        "transactions": "the frame is written under one label",
         "shuffle": "the frame is written in any order",
         "max_attempts": "the frame is written in one attempt: its rows cannot be read again",
     },

@@ -82,14 +82,18 @@ def create_table(database: str, replication: int | None = None) -> str:
     return ledger.own_table_ddl(_qualified_table(database), COLUMNS, layout, replication)
 
 
-def dead_letter_rows(job: str, place: DeadLetterSource, table: str, columns: str, rows: Iterable[bytes]) -> list[bytes]:
+def dead_letter_rows(
+    job: str, place: DeadLetterSource, table: str, columns: str, rows: Iterable[bytes], first: int = 0
+) -> list[bytes]:
     """Rows of `table` as rows of the dead-letter table: JSON objects, each with the separator in front.
+
+    `first` is the number of the first row among the rows of its source transaction and table.
 
     Raises InputError for a row above MOST_ROW_BYTES, the limit of a VARCHAR.
     """
     made = []
     reason = place.reason.encode()[:_REASON_BYTES].decode(errors="ignore")
-    for number, content in enumerate(rows):
+    for number, content in enumerate(rows, first):
         if len(content) > MOST_ROW_BYTES:
             raise InputError(
                 f"A row of {len(content)} bytes at source partition {place.partition}, position {place.position}, was "

@@ -172,32 +172,3 @@ def refuse_successor(job: str, known: set[str], rng: random.Random) -> Steps[Non
     if known and (owners.driver is None or owners.driver.token not in known):
         raise ledger.fenced("The job", owners.driver)
     known.add(owners.driver.token if owners.driver is not None else "")
-
-
-MAX_DELETED_CLAIMS = 500
-"""Most owner rows that one start of a driver deletes; the next start deletes more."""
-
-
-def delete_dead_claims(job: str, mine: Owner, rng: random.Random) -> Steps[int]:
-    """Delete the owner rows of lanes of earlier runs than that of `mine`, which owns the job; return their number.
-
-    Only retries and lanes with an unknown outcome write such rows, one for each run of the driver, micro-batch and
-    lane. A row must stay while an attempt of that run may check it: no row means that no attempt took the lane over, so
-    a deletion would give a sleeping first attempt its lane back. Rows may go once the run's driver has lost the job: a
-    check reads the owners of job and lane in one statement, and that run never owns the job again, because a token is
-    written by one INSERT that was answered (an unanswered INSERT is repeated under another token).
-
-    The order matters: rows are listed before the owner is read, and deleted by name. So each listed row belongs to a
-    run before ours, however long we sleep and however late the deletion is; a newer driver's rows have other names.
-
-    Best-effort: an unanswered deletion is not repeated. Raises Fenced if `mine` does not own the job any more.
-    """
-    names: tuple[str, ...] = yield from ledger.retry_until_answered(
-        ledger.ListDeadClaims(job, mine.epoch, MAX_DELETED_CLAIMS), rng
-    )
-    if not names:
-        return 0
-    owners: Owners = yield from ledger.retry_until_answered(ReadOwners(job), rng)
-    ledger.refuse_others(owners, mine, mine.token)
-    yield ledger.DeleteClaims(job, names)
-    return len(names)

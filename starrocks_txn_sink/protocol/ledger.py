@@ -277,37 +277,6 @@ class ReadPositions(LedgerRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class ListDeadClaims(LedgerRequest):
-    """List names of lanes' owner rows of runs other than `epoch`. Result: tuple of at most `most` names."""
-
-    job: str
-    epoch: str
-    most: int
-
-    def statement(self, database: str) -> Sql:
-        return (
-            f"SELECT name FROM {_table(database)} WHERE job = %s AND kind = %s AND epoch <> %s "
-            f"ORDER BY name LIMIT {self.most:d}",
-            (self.job, LANE, self.epoch),
-        )
-
-    def result(self, rows: Rows) -> tuple[str, ...]:
-        return tuple(str(row[0]) for row in rows)
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteClaims(LedgerRequest):
-    """Delete the owner rows of lanes with these names. Result: None."""
-
-    job: str
-    names: tuple[str, ...]
-
-    def statement(self, database: str) -> Sql:
-        ids = tuple(row_id(self.job, LANE, name) for name in self.names)
-        return f"DELETE FROM {_table(database)} WHERE id IN ({', '.join(['%s'] * len(ids))})", ids
-
-
-@dataclass(frozen=True, slots=True)
 class ReadTraces(LedgerRequest):
     """Read whether there is a position or a driver of the job, a row of any job with the checkpoint, or an acceptance.
 

@@ -1,8 +1,8 @@
 """Rows as they reach a lane: their order, and the check of their text.
 
-**Order.** Spark sorts rows before they reach their lane, with two exceptions: for a small micro-batch a shuffle would
-be the larger part of its time, and with `shuffle=False` the user says that the order is right. Here `ArrivalOrder`
-sorts such rows if they are few, and checks them if they are many. Its output looks sorted: each batch has whole source
+**Order.** Lanes that are the source's own tasks get rows as they arrive, and so does the one lane of a small
+micro-batch, for which a shuffle would be the larger part of its time. Here `ArrivalOrder` sorts such rows if they are
+few, and checks them if they are many. Its output looks sorted: each batch has whole source
 transactions, one source partition after the other; only the last source transaction may go on in the next batch.
 
 **Text.** A lane puts rows unread into the array of a load's body. A row of two objects would be two rows that are
@@ -43,26 +43,23 @@ Piece = TypeVar("Piece", pa.RecordBatch, pa.Table)
 class ArrivalOrder:
     """Brings the rows of one attempt at a lane into order; the rows have COLUMNS and SEQ.
 
-    With `small_only` more than `small_rows` rows are Unordered, whatever their order. Under a shared label there is no
-    `sentinel`.
+    With `small_only` more than `small_rows` rows are Unordered, whatever their order.
     """
 
     small_rows: int = SMALL_ROWS
     small_only: bool = False
-    sentinel: bool = True
     held_bytes: int = HELD_BYTES
     _latest: dict[str, tuple[int, int]] = field(default_factory=dict)  # position and seq by source partition
     _held: list[pa.RecordBatch] = field(default_factory=list)  # unfinished source transactions, one a batch
     _unfinished: str | None = None  # source partition of the source transaction that the lane has read in part
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, each source partition's by position and seq, without the lane's sentinel row.
+        """Yield the rows, each source partition's by position and seq.
 
         Raises Unordered if many rows are out of order, or if source partitions come so mixed that their unfinished
-        source transactions do not fit `held_bytes`; RowsCutOff, RowsAfterEnd; InputError for NULLs.
+        source transactions do not fit `held_bytes`; InputError for NULLs.
         """
-        # Strict: without a sort the sentinel may come too early, and rows behind it would be lost silently.
-        lane = segments.rows_before_sentinel(batches, POSITION, strict=True) if self.sentinel else filter(len, batches)
+        lane = filter(len, batches)
         first, small = take_first(lane, self.small_rows, SMALL_BYTES)
         if small:
             if first:

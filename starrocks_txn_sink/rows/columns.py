@@ -23,8 +23,6 @@ EVENT_TIME: Final = "event_time"
 """The source's commit time in microseconds since the Unix epoch; NULL if unknown. For metrics."""
 DELETED: Final = "deleted"
 """Whether a row is a delete, in any format; absent if no row can be one. For metrics."""
-TASK: Final = "task"
-"""Name of the task's thread, in the lane's first row: the only trace of a repeated stage (`writer.worker`)."""
 
 # Columns of the input alone; TRANSACTION_COLUMNS make source transactions of rows.
 SEQ: Final = "seq"
@@ -32,9 +30,6 @@ DATABASE: Final = "database"
 ROW: Final = "row"
 OP: Final = "op"
 TRANSACTION_COLUMNS: Final = (PARTITION, POSITION, SEQ, TRANSACTION_END)
-
-SENTINEL_POSITION: Final = -(2**63)
-"""Position of the sentinel, the last row of a lane; its other columns are NULL, or name the task (`writer.worker`)."""
 
 UPSERTS: Final = ("upsert", "insert", "update", "+i", "+u", "c", "r", "u", "i", "0")
 """Values of `op` that write a row, in lower case; a row without `op` is written, too."""

@@ -4,7 +4,8 @@ Rows arrive ordered by (source partition, position, seq). No Python code runs pe
 index arrays, one stable sort and one `take` bring the rows of a table together, and a segment is a slice of the result.
 
 Torn input raises an error before anything is committed: a source transaction without an end row or with rows after it,
-a NULL, or a lane whose sentinel is missing because Spark cut the rows off.
+or a NULL. Rows that Spark cuts off, because a task is stopped or its JVM dies, never get that far: then Spark has no
+result of the task, and the driver commits nothing without one.
 
 **Replay.** Rows at or below the ledger's position of their source partition are visible already, so the Segmenter
 leaves them out, wherever this micro-batch begins and ends (docs/inside/exactly-once.md, "How it works"). A recreated
@@ -18,7 +19,7 @@ rules detect such a source:
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
@@ -29,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.coordinator.model import Ints, PositionSpan, RegionRows, RowIndex, Segment
-from starrocks_txn_sink.errors import InputError, RowsAfterEnd, RowsCutOff, SourceChanged
+from starrocks_txn_sink.errors import InputError, SourceChanged
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol.label import epoch_of
 from starrocks_txn_sink.protocol.ledger import Position
@@ -225,6 +226,7 @@ class Segmenter:
     _partition: str | None = None
     _position: int = -1
     _inside: bool = False
+    _ended: dict[str, list[Ints]] = field(default_factory=dict)  # positions of source transactions, with row indexes
 
     def split(self, batch: pa.RecordBatch) -> Iterator[Segment]:
         """Yield the segments of a batch, in order within each source partition.
@@ -249,7 +251,23 @@ class Segmenter:
         if batch.num_rows:
             if self.check is not None:
                 self.check(batch)
+            for name, low, high in runs if self.with_row_index else ():
+                self._ended.setdefault(name, []).append(rows.positions[low:high][rows.ends[low:high]])
             yield from segments_of(batch, runs, rows, digests, self.with_row_index)
+
+    def cuts(self, most: int) -> dict[str, list[int]]:
+        """Positions at which the source transactions of the segments end, by source partition; needs row indexes.
+
+        At most `most` (and at least two) of each source partition, spread evenly, and the last one.
+        """
+        cuts: dict[str, list[int]] = {}
+        for name, parts in self._ended.items():
+            positions = np.concatenate(parts)
+            if positions.size > most:
+                positions = positions[np.linspace(0, positions.size - 1, most).astype(np.int64)]
+            if positions.size:
+                cuts[name] = positions.tolist()
+        return cuts
 
     def _check_run(self, partition: str, positions: Ints, ends: Bools) -> None:
         if partition != self._partition and self._inside:
@@ -275,6 +293,26 @@ class Segmenter:
                 hint="transaction_end belongs on the last row of a source transaction only, and seq must grow.",
             )
         self._partition, self._position, self._inside = partition, int(positions[-1]), not bool(ends[-1])
+
+
+def rows_of_part(batch: pa.RecordBatch, after: Mapping[str, int], upto: Mapping[str, int] | None) -> pa.RecordBatch:
+    """The rows behind the position that `after` has for their source partition, up to the one that `upto` has.
+
+    With `upto` there are none of source partitions that it does not name.
+    """
+    if after:
+        behind = pc.fill_null(pc.greater(batch.column(columns.POSITION), _limits(batch, after)), True)
+        batch = batch.filter(behind)
+    if upto is not None:
+        within = pc.fill_null(pc.less_equal(batch.column(columns.POSITION), _limits(batch, upto)), False)
+        batch = batch.filter(within)
+    return batch
+
+
+def _limits(batch: pa.RecordBatch, positions: Mapping[str, int]) -> pa.Array:
+    """For each row the position of its source partition in `positions`, or NULL."""
+    names = pa.array(list(positions), pa.string())
+    return pa.array(list(positions.values()), pa.int64()).take(pc.index_in(batch.column(columns.PARTITION), names))
 
 
 def slices_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -429,27 +467,3 @@ def _torn_error(partition: str | None, position: int) -> InputError:
         f"The source transaction at position {position} of source partition {partition} has no row marked as its end.",
         hint="Give the sink whole source transactions: the output of assemble_transactions, unfiltered.",
     )
-
-
-def rows_before_sentinel(
-    batches: Iterable[pa.RecordBatch], column: str, content: str = columns.PAYLOAD, *, strict: bool = False
-) -> Iterator[pa.RecordBatch]:
-    """Yield the batches without the lane's sentinel: a row with SENTINEL_POSITION in `column` and NULL in `content`.
-
-    When a task is stopped or its JVM dies, Spark ends the rows as if they were complete. Only the missing sentinel
-    shows it, or, under a shared label, the missing result of the lane (`coordinator.shared_label`). Raises RowsCutOff
-    without a sentinel and, with `strict`, RowsAfterEnd if the sentinel was not the last row.
-    """
-    ended = False
-    for batch in batches:
-        at_end = pc.equal(batch.column(column), columns.SENTINEL_POSITION)
-        sentinel = pc.and_kleene(at_end, batch.column(content).is_null())
-        here = pc.any(sentinel).as_py()
-        if strict and batch.num_rows and (ended or (here and not sentinel[-1].as_py())):
-            raise RowsAfterEnd("Rows of the lane came after its last row.")
-        ended = ended or bool(here)
-        rows = batch.filter(pc.invert(sentinel.fill_null(False))) if here else batch
-        if rows.num_rows:
-            yield rows
-    if not ended:
-        raise RowsCutOff("The rows of the lane were cut off before their end.")

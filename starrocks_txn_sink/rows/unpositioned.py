@@ -1,9 +1,7 @@
-"""Rows without positions: all rows of a lane in a micro-batch are one unpositioned batch.
+"""Rows without positions: all rows of a micro-batch are one unpositioned batch.
 
-For the ledger each lane is a source partition whose position is the micro-batch's number. The digest is the sum of the
-rows' hashes (made in the JVM), because such rows come in any order. The number of lanes decides which rows a lane has:
-so the partition's name contains this number, and a micro-batch that was written in part must be finished with the same
-number. Under a shared label (`coordinator.shared_label`) the lanes' digests are added up, as if there were one lane.
+For the ledger it is a source partition whose position is the micro-batch's number. The digest is the sum of the rows'
+hashes (made in the JVM), because such rows come in any order; the driver adds up the sums of all lanes.
 """
 
 from __future__ import annotations
@@ -23,33 +21,6 @@ from starrocks_txn_sink.rows.columns import HASH, PAYLOAD, TABLE
 _MASK = (1 << 64) - 1
 
 
-def unpositioned_segmenter(
-    checkpoint: str,
-    lane: int,
-    lanes: int,
-    number: int,
-    positions: Mapping[str, Position],
-    compare: bool,
-    check: segments.CheckRows | None = None,
-) -> UnpositionedSegmenter:
-    """The segmenter for lane `lane` of `lanes` in micro-batch `number` of a query; `positions` is the whole ledger.
-
-    Raises SourceChanged if this micro-batch or a later one was written with another number of lanes.
-    """
-    for name, known in positions.items():
-        query, _, text = name.rpartition("/")
-        ours = text.isdigit() and query.rpartition("/")[0] == checkpoint
-        if ours and text != str(lanes) and known.position >= number:
-            raise SourceChanged(
-                f"Micro-batch {number} comes again with lanes={lanes}, but the ledger has rows of micro-batch "
-                f"{known.position} that were written with lanes={text} (label {known.label}).",
-                hint=f"Rows without positions are identified by their lane: set lanes={text} until a new micro-batch "
-                "is written, and change it then.",
-            )
-    name = f"{checkpoint}/{lane}/{lanes}"
-    return UnpositionedSegmenter(name, number, positions.get(name), compare, check)
-
-
 @dataclass(slots=True)
 class UnpositionedSegmenter:
     """Splits one lane's rows without positions into segments; `end` yields the end of the unpositioned batch.
@@ -66,6 +37,19 @@ class UnpositionedSegmenter:
     check: segments.CheckRows | None = None
     rows: int = 0
     sum: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint: str,
+        number: int,
+        positions: Mapping[str, Position],
+        compare: bool,
+        check: segments.CheckRows | None = None,
+    ) -> UnpositionedSegmenter:
+        """The segmenter for micro-batch `number` of a query; `positions` is the whole ledger."""
+        name = f"{checkpoint}/0/1"
+        return cls(name, number, positions.get(name), compare, check)
 
     @property
     def replayed(self) -> bool:

@@ -1,14 +1,12 @@
 """Raw events in the sink: their projection in the JVM, and `EventsWriter`, which runs the lanes.
 
 Only the open tail of each source partition goes on to the next micro-batch: as files that the sink writes once, and as
-a manifest for each micro-batch (`sink.manifest_log`). For several lanes with labels of their own Spark always sorts
-events first. One lane, or lanes that share a label, take events in arrival order and check the order
-(`writer.assembling`).
+a manifest for each micro-batch (`sink.manifest_log`). Lanes take events in arrival order and check the order
+(`writer.assembling`), unless `sink.lanes.LanePlan` says that Spark sorts them first.
 """
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,22 +14,21 @@ from functools import partial
 from heapq import nsmallest
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, SparkSession, functions as F, types as T
+from pyspark.sql import Column, DataFrame, functions as F, types as T
 
 from starrocks_txn_sink.assembler.rules.incremental import expire
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.combinations import always_sorted
-from starrocks_txn_sink.options.without_effect import Circumstance
+from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.assembly import TransactionAssembly, event_columns, raw_columns
 from starrocks_txn_sink.sink.checkpoint import query_directory
-from starrocks_txn_sink.sink.lanes import LanePlan, refuse_own_labels, run_shared
+from starrocks_txn_sink.sink.lanes import Collect, LanePlan, Reading, Written, write_shared
+from starrocks_txn_sink.sink.lifecycle import driver_clock
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.session import Session, run_once
 from starrocks_txn_sink.sink.typed.terms import TableTerms
@@ -40,7 +37,7 @@ from starrocks_txn_sink.sources.kafka.spark_reader import KafkaSource, PlannedRa
 from starrocks_txn_sink.sources.messages import parse_messages
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
-from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, decode, of_kind, why_to_sort
+from starrocks_txn_sink.writer.messages import CarryOver, Message, decode
 from starrocks_txn_sink.writer.task import LaneTask
 
 STAGE: Final = "lanes"  # in metrics, where a stage of the query has its own name
@@ -56,27 +53,19 @@ _RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"
 _log = get_logger("assembler")
 
 
-RunRound = Callable[[LaneTask, AssemblySpec], list[Message]]
-"""Runs lanes that read Kafka under one label, and returns the messages of `run_shared`."""
-Collect = Callable[[Sequence[Message]], None]
-"""Takes the receipts and reports of lanes whose rows are visible."""
-
-
 @dataclass(frozen=True, slots=True)
 class _SchemaColumns:
-    """The parts of the projection that frames of one schema share: columns, and the last rows of the lanes."""
+    """The part of the projection that frames of one schema share."""
 
     schema: T.StructType
     columns: list[Column]
-    ends: DataFrame
 
 
 @dataclass(slots=True)
 class EventsWriter:
     """Runs the micro-batches of one session; without a `log` each frame is independent (`StarRocksSink.write`).
 
-    The first frame decides the `plan`. `sort` says whether Spark sorts the events of the next micro-batch; each
-    micro-batch may change it.
+    The first frame decides the `plan`.
     """
 
     assembly: TransactionAssembly
@@ -84,12 +73,11 @@ class EventsWriter:
     terms: TableTerms
     log: ManifestLog | None = None
     plan: LanePlan | None = None
-    sort: bool = False
     _kafka: KafkaSource | None = None
     _begun: Manifest | None = None  # from which this run started
     _row_bytes: float = 200.0  # average in the last micro-batch; the first value is a guess
     _topic_names: bool = False  # of source partitions, in this micro-batch
-    _kept: dict[tuple[bool, bool], _SchemaColumns] = field(default_factory=dict)  # by `sort` and `_topic_names`
+    _kept: dict[tuple[bool, bool], _SchemaColumns] = field(default_factory=dict)  # by sorted and `_topic_names`
 
     @classmethod
     def open(
@@ -117,14 +105,12 @@ class EventsWriter:
             before = self.log.before(task.batch_id, may_begin=self.assembly.missing_begin == "fail")
             self._topic_names = self._needs_topic_names(frame, task, before)
             self._begun = self._begun or before
-        messages = self._lanes(frame, task, before, now, collect)
-        collect(messages)
-        receipts = of_kind(messages, Receipt)
-        regions = [region for each in receipts for region in each.regions]
+        written = self._lanes(frame, task, before, now, collect)
+        regions = [region for receipt in written.receipts for region in receipt.regions]
         if rows := sum(region.rows for region in regions):
             self._row_bytes = sum(region.bytes for region in regions) / rows
-        committed = not all(receipt.recycled for receipt in receipts)  # at the end, which checks the owner
-        self._publish(task, before, _join(of_kind(messages, CarryOver)), now, committed, listener)
+        committed = not all(receipt.recycled for receipt in written.receipts)  # at the end, which checks the owner
+        self._publish(task, before, _join(written.carried), now, committed, listener)
 
     def _needs_topic_names(self, frame: DataFrame, task: LaneTask, before: Manifest) -> bool:
         lines = self.assembly.lines
@@ -135,32 +121,31 @@ class EventsWriter:
         known = {*before.partitions, *(task.ownership.positions if task.ownership is not None else ())}
         return needs_topic_names(query_topics(frame, task.checkpoint), known)
 
-    def _lanes(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float, collect: Collect) -> list[Message]:
+    def _lanes(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float, collect: Collect) -> Written:
         plan = self.plan
         if plan is None:
-            plan = self.plan = LanePlan.of(frame, task.options, positioned=True, direct=self.assembly.reads_kafka)
-            plan.warn_of_options(self.session.key, task.options, Circumstance.JSON_TEXTS)
-            self.sort = _sorted_first(task.options, plan)
-        messages = self._run(frame, task, plan, before, now, collect)
-        why = why_to_sort(messages, task.options, "events")
-        if why is None:
-            small = _join(of_kind(messages, CarryOver)).small  # the next one is probably small, too
-            self.sort = _sorted_first(task.options, plan) or (self.sort and not small)
-            return messages
-        if plan.shared:
-            refuse_own_labels(task.options, why)
-            plan = self.plan = LanePlan(task.options.lane_count)
-        _log.warning("events.sorted", why=why)
-        self.sort = True
-        return self._run(frame, task, plan, before, now, collect)
+            direct = self.assembly.reads_kafka
+            plan = self.plan = LanePlan.of(
+                frame, task.options, positioned=True, streaming=task.streaming, direct=direct
+            )
+            warn_of(task.options.without_effect(Circumstance.JSON_TEXTS), self.session.key)
+            if plan.disordered:  # so far one task reads all events, and knows their order
+                plan.lanes, plan.disordered = 1, False
+        written = self._run(frame, task, plan, before, now, collect)
+        while written.unsorted:
+            plan.sort(written.unsorted, "events")
+            written = self._run(frame, task, plan, before, now, collect)
+        plan.small = _join(written.carried).small
+        return written
 
     def _run(
         self, frame: DataFrame, task: LaneTask, plan: LanePlan, before: Manifest, now: float, collect: Collect
-    ) -> list[Message]:
+    ) -> Written:
         planned, log = self._plan_kafka(frame, task, plan), self.log
         if planned is not None and not planned.lanes:
             planned = None  # no offsets: the frame is empty
         relayed = log is not None and log.relays
+        task = replace(plan.task_of(task), keys=self.terms.keys, whole=planned is not None)
         assembly = AssemblySpec(
             policy=self.assembly.policy,
             content=self.terms.encoder,
@@ -171,24 +156,31 @@ class EventsWriter:
             inline=log.relay(before) if log is not None and relayed else before.inline,
             relayed=relayed,
             lines=self.assembly.lines,
-            arrival_order=not self.sort,
+            arrival_order=not task.ordered,
             sortable=task.options.shuffle is not False and planned is None,
             small_rows=SMALL_ROWS,
-            sentinel=not plan.shared,
             marker="" if log is None else log.marker,
             compare=task.options.check_replays,
         )
-        task = replace(task, at_end_only=not self.sort, keys=self.terms.keys, whole=planned is not None)
         if planned is not None:
-            return run_rounds(partial(_run_round, frame.sparkSession), task, assembly, planned, collect)
-        rows, lines = self._project(frame, task, plan)
-        run_lanes = partial(_run_lanes, rows, replace(assembly, lines=lines))
-        return run_shared(task, run_lanes) if plan.shared else run_lanes(task)
+
+            def run_lanes(task: LaneTask, assembly: AssemblySpec) -> list[Message]:
+                lanes = frame.sparkSession.range(0, len(assembly.ranges), 1, len(assembly.ranges))
+                return _run_lanes(lanes, assembly, task)
+
+            rounds = KafkaRounds(run_lanes, assembly, planned)
+            written = write_shared(task, rounds.run, collect, driver_clock(frame), rounds.next_round)
+            rounds.take(written.carried)
+            written.carried = [rounds.carried]
+            return written
+        rows, lines = self._project(frame, plan)
+        run = partial(_run_lanes, rows, replace(assembly, lines=lines))
+        return write_shared(task, run, collect, driver_clock(frame))
 
     def _plan_kafka(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> PlannedRanges | None:
         """The offsets that the lanes read themselves; None if Spark reads the events."""
         lines = self.assembly.lines
-        if lines is None or not self.assembly.reads_kafka or self.sort:
+        if lines is None or plan.reading is not Reading.DIRECT:
             return None
         if self._kafka is None:
             fields = {VALUE: "value", SOURCE_PARTITION: "partition", POSITION: "offset"}
@@ -200,42 +192,33 @@ class EventsWriter:
         least = 1 if task.options.lanes is not None else round(_LANE_BYTES / self._row_bytes)
         return self._kafka.plan(frame, plan.lanes, max(1, least), topic_names=self._topic_names)
 
-    def _project(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> tuple[DataFrame, RawFormat | None]:
+    def _project(self, frame: DataFrame, plan: LanePlan) -> tuple[DataFrame, RawFormat | None]:
         """The events of `frame` with one Spark partition for each lane, and how the lanes parse them (None: parsed).
 
         Each call of the JVM's planner costs milliseconds, in a small micro-batch more than the rows. So the writer
-        keeps the parts of the projection that frames of one schema share. Raises InputError for missing columns or
+        keeps the part of the projection that frames of one schema share. Raises InputError for missing columns or
         wrong types.
         """
-        lines, lanes, name_task = self.assembly.lines, plan.lanes, task.ownership is not None
-        if lines is not None and self.sort and not is_placed(lines):  # Spark sorts by what only the values have
+        lines, sort = self.assembly.lines, plan.reading is Reading.SORTED
+        if lines is not None and sort and not is_placed(lines):  # Spark sorts by what only the values have
             keep = (EVENT_TIME,) if projection.event_time(frame) else ()
             frame, lines = parse_messages(frame, lines, keep, "parse_txn_events"), None
         if self.log is None:  # batch writes may use different Spark sessions
             self._kept.clear()
-        kind = self.sort, self._topic_names
+        kind = sort, self._topic_names
         kept = self._kept.get(kind)
         if kept is None or kept.schema != frame.schema:
-            kept = self._kept[kind] = self._prepare(frame, lines, lanes, name_task)
+            kept = self._kept[kind] = _SchemaColumns(frame.schema, self._columns(frame, lines))
         rows = frame.select(*kept.columns)
-        if plan.shared:
-            return rows.coalesce(lanes), lines
-        if not self.sort:
-            return projection.in_arrival_order(rows, kept.ends), lines
-        order = [F.col(SOURCE_PARTITION).asc_nulls_last(), F.col(POSITION)]
-        return projection.sorted_lanes(rows, kept.ends, lanes, order, name_task), lines
+        if sort:
+            order = [F.col(SOURCE_PARTITION).asc_nulls_last(), F.col(POSITION)]
+            return projection.sorted_lanes(rows, plan.lanes, order), lines
+        return rows.coalesce(1 if plan.reading is Reading.ONE_TASK else plan.lanes), lines
 
-    def _prepare(self, frame: DataFrame, lines: RawFormat | None, lanes: int, name_task: bool) -> _SchemaColumns:
-        """The parts of the projection that frames with the schema of `frame` share."""
+    def _columns(self, frame: DataFrame, lines: RawFormat | None) -> list[Column]:
         if lines is not None:
-            columns = raw_columns(frame, lines, topic_names=self._topic_names)
-        else:
-            columns = event_columns(frame, SOURCE_PARTITION if self.assembly.lines else self.assembly.by)
-        if self.sort:
-            columns.append(projection.lane_of(columns[0], lanes).alias(projection.LANE))
-        session, schema = frame.sparkSession, frame.select(*columns).schema
-        ends = projection.lane_ends(session, schema, lanes, POSITION, name_task=name_task and not self.sort)
-        return _SchemaColumns(frame.schema, columns, ends)
+            return raw_columns(frame, lines, topic_names=self._topic_names)
+        return event_columns(frame, SOURCE_PARTITION if self.assembly.lines else self.assembly.by)
 
     def _publish(
         self,
@@ -274,64 +257,47 @@ class EventsWriter:
         return before is None or bool(notice.fields["position"] > before)
 
 
-def run_rounds(
-    run_round: RunRound, task: LaneTask, assembly: AssemblySpec, planned: PlannedRanges, collect: Collect
-) -> list[Message]:
-    """Run lanes that read Kafka, in rounds until the `planned` offsets are read.
+@dataclass(slots=True)
+class KafkaRounds:
+    """Lanes that read Kafka, in rounds until the `planned` offsets are read; `carried` is one CarryOver of all.
 
-    A round is one label. Its lanes stop reading before the label is too old, and the next round goes on from there with
-    the source transactions that are open. The rows of the rounds before are visible then: a failed label costs its own
-    round only, and after a restart the ledger leaves out what is visible. So `collect` gets the messages of a round as
-    soon as it has ended, and progress gives the next round the whole `batch_deadline`.
-
-    Returns the messages of the last round, with one CarryOver for all rounds.
+    Lanes stop reading before their label is too old, and the next round goes on from there with the source transactions
+    that are open. The rows of the rounds before are visible then: a failed label costs its own round only, and after a
+    restart the ledger leaves out what is visible. `run_lanes` runs lanes as one Spark job.
     """
-    carried = CarryOver(small=True)
-    state = Manifest(-1, "", assembly.carried, assembly.inline)
-    for number in itertools.count(1):
-        spec = replace(assembly, carried=state.partitions, inline=state.inline, ranges=planned.lanes)
-        round_messages = run_round(task, spec)
-        shares = of_kind(round_messages, CarryOver)
-        carried = carried.then(_join(shares))
-        planned.count(carried.flows.events + carried.malformed)
-        planned = planned.after({name: offset for share in shares for name, offset in (share.reached or {}).items()})
-        round_messages = [message for message in round_messages if not isinstance(message, CarryOver)]
-        if not planned.lanes:
-            return [*round_messages, carried]
-        receipts = of_kind(round_messages, Receipt)
-        others = [message for message in round_messages if not isinstance(message, Receipt)]
-        collect([*(replace(receipt, recycled=True) for receipt in receipts), *others])
-        _log.info("round.ended", job=task.job, batch=task.batch_id, round=number, offsets_left=planned.offsets)
-        state = state.with_batch(state.batch, state.query, carried.partitions, carried.inline.items())
-        task = _next_round(replace(task, seconds=None) if receipts else task, of_kind(round_messages, LaneReport))
-    raise AssertionError("A count does not end.")
 
+    run_lanes: Callable[[LaneTask, AssemblySpec], list[Message]]
+    assembly: AssemblySpec
+    planned: PlannedRanges
+    carried: CarryOver = field(default_factory=lambda: CarryOver(small=True))
+    _number: int = 1
 
-def _next_round(task: LaneTask, reports: Sequence[LaneReport]) -> LaneTask:
-    """The task of the next round, which knows what the lanes with `reports` have left out."""
-    ownership = task.ownership
-    if ownership is not None:
-        skips = {name: skip for report in reports for name, skip in report.skips.items()}
-        ownership = replace(ownership, skips={**ownership.skips, **skips}, canary=False)
-    return replace(task, ownership=ownership, hold=any(report.keys_repeated for report in reports))
+    def run(self, task: LaneTask) -> list[Message]:
+        """Run the lanes of this round, for the first time or again."""
+        if not self.planned.lanes:
+            return []
+        return self.run_lanes(task, replace(self.assembly, ranges=self.planned.lanes))
 
+    def take(self, shares: Sequence[CarryOver]) -> None:
+        """The round is visible, and the lanes hand on `shares`."""
+        self.carried = self.carried.then(_join(shares))
+        self.planned.count(self.carried.flows.events + self.carried.malformed)
+        reached = {name: offset for share in shares for name, offset in (share.reached or {}).items()}
+        self.planned = self.planned.after(reached)
 
-def _run_round(session: SparkSession, task: LaneTask, assembly: AssemblySpec) -> list[Message]:
-    """Run lanes that read Kafka under one label."""
-    lanes = session.range(0, len(assembly.ranges), 1, len(assembly.ranges))
-    return run_shared(task, partial(_run_lanes, lanes, assembly))
+    def next_round(self, shares: Sequence[CarryOver]) -> None:
+        """Lanes have stopped: the next round goes on where they did."""
+        self.take(shares)
+        _log.info("round.ended", round=self._number, offsets_left=self.planned.offsets)
+        self._number += 1
+        state = Manifest(-1, "", self.assembly.carried, self.assembly.inline)
+        state = state.with_batch(state.batch, state.query, self.carried.partitions, self.carried.inline.items())
+        self.assembly = replace(self.assembly, carried=state.partitions, inline=state.inline)
 
 
 def _run_lanes(rows: DataFrame, assembly: AssemblySpec, task: LaneTask) -> list[Message]:
     """Run the lanes on the partitions of `rows` as one Spark job."""
     return [decode(row[0]) for row in rows.mapInArrow(AssemblingLaneTask(task, assembly), _MESSAGES).collect()]
-
-
-def _sorted_first(options: SinkOptions, plan: LanePlan) -> bool:
-    """Whether Spark always sorts events before a lane reads them."""
-    if plan.shared:
-        return False
-    return options.shuffle is True or options.lane_count > 1 or always_sorted(options.features, assembled=True)
 
 
 def _join(shares: Sequence[CarryOver]) -> CarryOver:

@@ -316,7 +316,7 @@ def has_begun(error: BaseException) -> bool:
     passed = {name for name, status, _ in report.requests if status == "OK"} if report is not None else set()
     if code == errors.NotSent.code:  # without a connection only a load proves that the backends' addresses are right
         return "load" in passed
-    # `failed_at` is set by a lane under a shared label, which runs only after the driver has begun the label.
+    # `failed_at` is set by a lane, which runs only after the driver has begun the label.
     begun = bool(passed) or (report is not None and report.failed_at > 0)
     return begun or issubclass(errors.class_of(code), _AFTER_BEGIN)
 

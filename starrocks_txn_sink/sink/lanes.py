@@ -1,42 +1,39 @@
-"""The driver's part of a micro-batch whose lanes load under one label (`coordinator.shared_label`).
+"""The driver's part of a micro-batch: how its lanes read, and the coordinator's orders carried out with Spark.
 
-The driver begins the label, has Spark run the lanes, and commits when all lanes have returned. After a failure of the
-server, or after Spark has run a task twice, the driver begins a new label and runs the lanes again. The lanes then read
-their source again, because no lane keeps rows that it has sent.
+`LanePlan` decides for each micro-batch whether the lanes are the source's own tasks or Spark sorts the rows first.
+`RoundRunner` begins labels, has Spark run the lanes, and commits, as `coordinator.coordinator` orders. After a failure
+of the server, or after Spark has run a task twice, the lanes read their source again, because no lane keeps rows that
+it has sent.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import DataFrame
-
-from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
-from starrocks_txn_sink.coordinator import shared_label
-from starrocks_txn_sink.coordinator.model import BeginAction, PositionSpan, Receipt
-from starrocks_txn_sink.coordinator.ownership import log_entries
-from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
-from starrocks_txn_sink.errors import (
-    InputError,
-    KeyRepeated,
-    LaneDied,
-    LoadFailed,
-    OptionError,
-    SourceChanged,
-    StarRocksSinkError,
-    TaskRepeated,
-    TransactionTimedOut,
+from starrocks_txn_sink.clock import Clock, Deadline
+from starrocks_txn_sink.coordinator import coordinator as orders
+from starrocks_txn_sink.coordinator.coordinator import (
+    LaneFailure,
+    LaneShare,
+    LanesResult,
+    RoundLimits,
+    SharedTransactionCoordinator,
+    claim_of,
 )
-from starrocks_txn_sink.options import Compression, SinkOptions, Transactions
-from starrocks_txn_sink.options.combinations import Feature, find_conflict
-from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
-from starrocks_txn_sink.protocol.label import RetryPolicy, labels
+from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt
+from starrocks_txn_sink.coordinator.ownership import Ownership, log_entries
+from starrocks_txn_sink.coordinator.quarantine import Quarantine
+from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
+from starrocks_txn_sink.errors import KeyRepeated, LaneDied, OptionError, StarRocksSinkError, TaskRepeated, Unordered
+from starrocks_txn_sink.options import Compression, SinkOptions
+from starrocks_txn_sink.protocol.label import Label, RetryPolicy, labels, roll_back, run
+from starrocks_txn_sink.protocol.ledger import Owner, fresh_tokens
 from starrocks_txn_sink.sink.failures import reason_of_task
 from starrocks_txn_sink.sink.lifecycle import context_of
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
@@ -53,92 +50,106 @@ from starrocks_txn_sink.writer.messages import (
 )
 from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import Performer
-from starrocks_txn_sink.writer.task import LaneTask, limits, log_steps, now_text
+from starrocks_txn_sink.writer.task import LaneTask, log_steps, now_text
 from starrocks_txn_sink.writer.worker import RESOURCES, WorkerResources
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 RunLanes = Callable[[LaneTask], list[Message]]
 """Runs the lanes of a micro-batch as one Spark job and returns their messages."""
+Collect = Callable[[Sequence[Receipt], Sequence[LaneReport]], None]
+"""Takes a receipt with the reports of its lanes as soon as their rows are visible, and at the end all other reports."""
 
-_log = get_logger("sink")
-_MOST_REPEATS: Final = 3
-"""Labels in a row that a task which ended early may cost. One or two are an executor that was lost, or taken away; more
-are a row or a limit of memory that the next label meets again."""
+_CLAIM_SECONDS: Final = 10.0  # for the rollback of all claims; the server ends the rest at `timeout`
 _NUMBERS: Final = itertools.count()  # in the labels of this process: a repeated micro-batch needs new labels
+_log = get_logger("sink")
+_log_events = get_logger("assembler")
 
 
-@dataclass(frozen=True, slots=True)
+class Reading(Enum):
+    """How the lanes get the rows of a micro-batch."""
+
+    OWN_TASKS = "own tasks"  # of the source, in arrival order
+    ONE_TASK = "one task"  # in arrival order; a few rows in any order
+    SORTED = "sorted"  # a shuffle brings the rows of a source partition together, in order
+    DIRECT = "direct"  # lanes read Kafka themselves
+
+
+@dataclass(slots=True)
 class LanePlan:
-    """How many lanes a query has, and whether they load under one label, as the source's own tasks."""
+    """How the lanes of a session read its micro-batches: `reading` says it for the next one.
+
+    There are at most `lanes` lanes. With `claims` Spark may run the task of a lane twice without the task's knowledge
+    (`writer.task`). `disordered`: rows have come out of order, or probably will. `small`: the last micro-batch was so
+    small that one task takes it in any order.
+    """
 
     lanes: int
-    shared: bool = False
+    claims: bool = False
+    shuffle: bool | str = "auto"
+    direct: bool = False
+    disordered: bool = False
+    small: bool = False
+    follows_a_shuffle: bool = False
 
     @classmethod
-    def of(cls, frame: DataFrame, options: SinkOptions, *, positioned: bool, direct: bool = False) -> LanePlan:
+    def of(
+        cls, frame: DataFrame, options: SinkOptions, *, positioned: bool, streaming: bool = True, direct: bool = False
+    ) -> LanePlan:
         """The plan for frames like `frame`; `positioned` rows belong to source partitions.
 
-        Unless the user sets `lanes`, there is a lane for each core, or one lane if a source partition may be spread
-        over several tasks. Partitions of Kafka never are, and rows without positions have no source partition. Lanes
-        that read the source themselves (`direct`) share a label even if there is only one lane.
+        Unless the user sets `lanes`, there is a lane for each core. If it is unknown that each source partition is in
+        one task, Spark sorts rows first. Partitions of Kafka are, and those of a streaming query's last stage mostly.
 
-        Raises OptionError if the options require a shared label and the frame does not allow it.
+        Raises OptionError if lanes are to read Kafka, and Spark Connect hides the query's plan.
         """
-        if options.lanes == 1 and not direct:
-            return cls(1)
-        why = _why_not_shared(frame, options)
-        if direct:
-            if why is not None:
-                raise OptionError(
-                    f'With reader="librdkafka" the lanes load under one label, which is not possible: {why}.',
-                    hint=SPARK_READS,
-                    option="reader",
-                )
-            return cls(options.lanes or _cores(frame), True)
-        if options.lanes is None:
-            cores = _cores(frame) if why is None and (not positioned or has_whole_partitions(frame)) else 1
-            return cls(cores, cores > 1)
-        if why is not None:
-            refuse_own_labels(options, why)
-            _log.info("label.not_shared", why=why)
-        return cls(options.lanes, why is None)
-
-    def warn_of_options(self, run: str, options: SinkOptions, *more: Circumstance) -> None:
-        """Log a warning for each option that the user has set and that changes nothing, once a `run` of a query."""
-        lanes = Circumstance.SHARED_LABEL if self.shared else Circumstance.ONE_LANE
-        warn_of(options.without_effect(*more, *([lanes] if self.shared or self.lanes == 1 else [])), run)
-
-
-def refuse_own_labels(options: SinkOptions, why: str) -> None:
-    """Raise OptionError if the options require a shared label, which the frame does not allow: `why`."""
-    if Feature.SHARED_LABEL in options.features:
-        option = "shuffle" if options.transactions is Transactions.AUTO else "transactions"
-        raise OptionError(
-            f"The {options.lanes} lanes cannot load under one label, as {option} demands: {why}.",
-            hint='Leave it at "auto": each lane then has its own transactions of sorted rows. Or set lanes=1.',
-            option=option,
+        context = context_of(frame)
+        if direct and context is None:
+            raise OptionError(
+                'With reader="librdkafka" the lanes read the offsets of the query\'s plan, which Spark Connect hides.',
+                hint=SPARK_READS,
+                option="reader",
+            )
+        shuffled = follows_a_shuffle(frame)
+        speculates = context is not None and context.getConf().get("spark.speculation", "false").lower() == "true"
+        whole = not positioned or direct or has_whole_partitions(frame) or (streaming and shuffled)
+        alone = context is None or not (whole or options.shuffle is not False)  # nothing may bring rows together
+        lanes = options.lanes or (1 if alone else int(context.defaultParallelism))
+        return cls(
+            lanes,
+            claims=shuffled or speculates,
+            shuffle=options.shuffle,
+            direct=direct,
+            disordered=not whole and options.lanes is None,
+            follows_a_shuffle=shuffled,
         )
 
+    @property
+    def reading(self) -> Reading:
+        if self.direct:
+            return Reading.DIRECT
+        if self.shuffle is True:
+            return Reading.SORTED
+        if self.shuffle is False or not self.disordered:
+            return Reading.OWN_TASKS
+        return Reading.ONE_TASK if self.small and not self.follows_a_shuffle else Reading.SORTED
 
-def _why_not_shared(frame: DataFrame, options: SinkOptions) -> str | None:
-    """Why the lanes of `frame` cannot load under one label without a shuffle; None if they can."""
-    if options.transactions is Transactions.LANE:
-        return "transactions is lane"
-    conflict = find_conflict({**options.features, Feature.SHARED_LABEL: ""})
-    if conflict is not None:
-        return f"{conflict.other.phrase}, and {conflict.why}"
-    context = context_of(frame)
-    if context is None:
-        return "the plan is hidden (Spark Connect)"
-    if context.getConf().get("spark.speculation", "false").lower() == "true":
-        return "with spark.speculation a lane may have two tasks at a time"
-    if follows_a_shuffle(frame):
-        return "the rows come from a shuffle, whose stages Spark may run again"
-    return None
+    def task_of(self, task: LaneTask) -> LaneTask:
+        """`task` for lanes that read so."""
+        ordered = self.reading is Reading.SORTED
+        return replace(task, claims=self.claims or ordered, ordered=ordered, whole=self.direct)
 
-
-def _cores(frame: DataFrame) -> int:
-    """The cores that the application has now."""
-    return int(context_of(frame).defaultParallelism)
+    def sort(self, why: str, what: str) -> None:
+        """From now on `what` are sorted, because of `why`; raises Unordered if the options forbid it."""
+        if self.shuffle is False:
+            raise Unordered(why, hint=f'Set shuffle to "auto" or true, so that {what} are sorted first.')
+        if not self.disordered:
+            if what == "rows":
+                _log.warning("rows.sorted", why=why)
+            else:
+                _log_events.warning("events.sorted", why=why)
+        self.disordered, self.small = True, False
 
 
 def follows_a_shuffle(frame: DataFrame) -> bool:
@@ -147,42 +158,165 @@ def follows_a_shuffle(frame: DataFrame) -> bool:
     return plan is None or "Shuffled" in plan.queryExecution().toRdd().toDebugString()
 
 
-def run_shared(task: LaneTask, run_lanes: RunLanes) -> list[Message]:
-    """Run the lanes of a micro-batch and commit their loads under one label; each attempt takes a new label.
+@dataclass(slots=True)
+class Written:
+    """What came of a write: `carried` is what the lanes of the last round hand on to the next micro-batch."""
 
-    Returns the receipt, and the reports and CarryOvers of the lanes. If the rows must be sorted first, rolls the label
-    back and returns OrderViolations. Raises the error of the last attempt.
+    receipts: list[Receipt] = field(default_factory=list)
+    reports: list[LaneReport] = field(default_factory=list)
+    carried: list[CarryOver] = field(default_factory=list)
+    unsorted: str = ""
+
+
+def write_shared(
+    task: LaneTask,
+    run_lanes: RunLanes,
+    collect: Collect,
+    clock: Clock,
+    next_round: Callable[[Sequence[CarryOver]], None] = lambda _: None,
+) -> Written:
+    """Write the rows that `run_lanes` reads. `collect` must make the lanes that run next leave out a receipt's rows.
+
+    Each receipt renews the deadline. `next_round` hears what lanes that have stopped hand on. If the rows must be
+    sorted first, the label is rolled back and the result says why. Raises the error of the last attempt.
     """
-    options, clock, rng = task.options, SystemClock(), random.Random()
-    deadline, backoff = Deadline.after(task.time_limit, clock), limits(options).backoff
-    reports, failures, repeats = list[Message](), 0, 0
-    names = labels(task.job, task.epoch, shared_label.LANE, task.batch_id, next(_NUMBERS))
-    with RESOURCES.lease(options) as resources:
-        for tries in itertools.count(1):
-            round_ends = clock.wall() + task.round_seconds / 2**failures
-            named = replace(task, label=next(names), round_ends=round_ends)
-            attempt = LabelAttempt(named, resources, rng, deadline, tries)
-            try:
-                return [*reports, *attempt.run(run_lanes)]
-            except KeyRepeated:
-                if task.hold:
-                    raise
-                task = replace(task, hold=True)
-            except TaskRepeated as error:
-                failures, repeats = failures + 1, repeats + 1
-                if repeats == _MOST_REPEATS or deadline.expired():
-                    raise name_death(error, repeats, clock) from None
-                _log.warning("lanes.repeated", job=task.job, batch=task.batch_id, lane=error.context.get("lane"))
-                clock.sleep(deadline.limit(backoff.seconds(failures - 1, rng), "another attempt"))
-            except StarRocksSinkError as error:
-                failures, repeats = failures + 1, 0
-                # A shorter round has fewer rows to load before its label is too old.
-                again = error.retryable or (task.whole and isinstance(error, TransactionTimedOut))
-                if not again or failures >= options.max_attempts or deadline.expired():
-                    raise
-                clock.sleep(deadline.limit(backoff.seconds(failures - 1, rng), "another attempt"))
-            reports += attempt.reports
-    raise AssertionError("A count does not end.")
+    deadline = Deadline.after(task.time_limit, clock)
+    with RESOURCES.lease(task.options) as resources:
+        return RoundRunner(task, resources, deadline, random.Random(), run_lanes, collect, next_round).write()
+
+
+class RoundRunner:
+    """Carries out the orders of a coordinator for the lanes of `task`, with Spark and the server."""
+
+    def __init__(
+        self,
+        task: LaneTask,
+        resources: WorkerResources,
+        deadline: Deadline,
+        rng: random.Random,
+        run_lanes: RunLanes = lambda _: [],
+        collect: Collect = lambda *_: None,
+        next_round: Callable[[Sequence[CarryOver]], None] = lambda _: None,
+    ) -> None:
+        self.written = Written()
+        self._task, self._resources, self._deadline = task, resources, deadline
+        self._run_lanes, self._collect, self._next_round = run_lanes, collect, next_round
+        self._reports: dict[str, list[LaneReport]] = {}  # by label
+        self._claims: list[str] = []
+        options, clock = task.options, deadline.clock
+        self._metrics = LaneMetrics(task.job, 0, task.batch_id, Compression(options.compression).value, clock)
+        ownership = ownership_of(task, rng, clock)
+        self._metrics.ownership = ownership
+        self.coordinator = coordinator_of(task, ownership, deadline, rng)
+        self.coordinator.committed = self._commit
+        self.coordinator.name_death = partial(name_death, clock=clock)
+        self._performer = Performer(
+            options,
+            resources.transport,
+            clock,
+            deadline,
+            rng,
+            RetryPolicy(commit_again=ownership is None),
+            fan_out((self._metrics, log_steps(EventLogger("sink", job=task.job, batch=task.batch_id)))),
+            ownership=ownership,
+            ledger=resources.ledger,
+            query=resources.connection.query if resources.connection is not None else None,
+        )
+
+    def write(self) -> Written:
+        """Write all rows of the lanes; returns and raises as `write_shared`."""
+        try:
+            self.perform(self.coordinator.write())
+        except StarRocksSinkError as error:
+            self._report_failure(error)
+            raise
+        finally:
+            self._roll_back_claims()
+        return self._result()
+
+    def finish(self, label: str, messages: Sequence[Message]) -> Written:
+        """Commit what the lanes with `messages` have loaded under `label`; raises as `write_shared`."""
+        receipt, _ = self.perform(self.coordinator.finish(label, self.take(label, messages)))
+        if receipt is not None:
+            self._commit(receipt)
+        return self._result()
+
+    def _report_failure(self, error: StarRocksSinkError) -> None:
+        """Send the driver's counts, with `error` unless a lane has sent its own counts with it."""
+        if attached_report(error) is None:
+            attach_report(error, self._metrics.report(self.written.receipts, error))
+        else:
+            self._collect((), [self._metrics.report(self.written.receipts)])
+
+    def _result(self) -> Written:
+        self.written.unsorted = self.coordinator.unsorted
+        reports = [report for reports in self._reports.values() for report in reports]
+        reports.append(self._metrics.report(self.written.receipts))
+        self._collect((), reports)
+        self.written.reports += reports
+        return self.written
+
+    def perform(self, steps: orders.Orders[orders.Result]) -> orders.Result:
+        """Carry out orders and return their result; raises their errors."""
+        return orders.perform_all(steps, self._carry_out)
+
+    def take(self, label: str, messages: Sequence[Message]) -> LanesResult:
+        """What the lanes have sent for `label`."""
+        self._reports[label] = of_kind(messages, LaneReport)
+        self.written.carried = of_kind(messages, CarryOver)
+        result = result_of(messages)
+        for failure in result.failures:
+            if isinstance(failure.error, KeyRepeated):
+                self._metrics.expect_hold()
+            elif isinstance(failure.error, TaskRepeated):
+                place = {"job": self._task.job, "batch": self._task.batch_id}
+                _log.warning("lanes.repeated", **place, lane=failure.error.context.get("lane"))
+        return result
+
+    def _carry_out(self, order: orders.Order) -> object:
+        match order:
+            case orders.RunLanes(label, part, hold, seconds):
+                self._roll_back_claims()
+                ends = self._deadline.clock.wall() + seconds
+                task = replace(self._task, label=label, part=part, hold=hold, round_ends=ends, round_seconds=seconds)
+                messages = self._run_lanes(task)
+                if self._task.claims:
+                    self._claims = [claim_of(label, report.lane) for report in of_kind(messages, LaneReport)]
+                return self.take(label, messages)
+            case orders.NextRound():
+                # A round that has left out everything has no receipt, and its reports are not written yet.
+                waiting = itertools.chain.from_iterable(self._reports.values())
+                self._task = _after_round(self._task, [*self.written.reports, *waiting])
+                self._next_round(self.written.carried)
+                return None
+            case orders.Pause(seconds):
+                self._deadline.clock.sleep(self._deadline.limit(seconds, "another attempt"))
+                return None
+            case _:
+                return self._performer(order)
+
+    def _commit(self, receipt: Receipt) -> None:
+        receipt = replace(receipt, filtered=self._performer.filtered.get(receipt.label, {}))
+        (receipt,) = self._metrics.add_details([receipt])
+        self.written.receipts.append(receipt)
+        reports = [report.commit(receipt.committed_at) for report in self._reports.pop(receipt.label, [])]
+        self.written.reports += reports
+        self._collect([receipt], reports)
+        self._renew_deadline()
+        if receipt.recycled:
+            _log.info("round.ended", job=receipt.job, batch=receipt.batch_id, label=receipt.label, rows=receipt.rows)
+
+    def _renew_deadline(self) -> None:
+        """After progress the rest of the micro-batch has the whole time again."""
+        self._task = replace(self._task, seconds=None)
+        self._deadline = Deadline.after(self._task.time_limit, self._deadline.clock)
+        self.coordinator.deadline = self._deadline
+        self._performer = replace(self._performer, deadline=self._deadline)
+
+    def _roll_back_claims(self) -> None:
+        """Roll back the claims under a label that is settled. Gives up if the server does not answer."""
+        claims, self._claims = self._claims, []
+        roll_back_claims(self._task, self._resources, self._deadline.clock, claims)
 
 
 def name_death(repeated: TaskRepeated, times: int, clock: Clock) -> LaneDied:
@@ -199,137 +333,84 @@ def name_death(repeated: TaskRepeated, times: int, clock: Clock) -> LaneDied:
     return died
 
 
-class LabelAttempt:
-    """One attempt under the label of `task`: begin, run of the lanes, commit. A failure rolls the label back."""
+def _after_round(task: LaneTask, reports: Sequence[LaneReport]) -> LaneTask:
+    """The task of the next round, which knows what the lanes with `reports` have left out."""
+    if task.ownership is None:
+        return task
+    skips = {name: skip for report in reports for name, skip in report.skips.items()}
+    return replace(task, ownership=replace(task.ownership, skips={**task.ownership.skips, **skips}))
 
-    def __init__(
-        self, task: LaneTask, resources: WorkerResources, rng: random.Random, deadline: Deadline, tries: int
-    ) -> None:
-        options, clock = task.options, deadline.clock
-        self.reports: list[LaneReport] = []
-        self._label, self._task, self._tries, self._clock = str(task.label), task, tries, clock
-        encoding = Compression(options.compression).value
-        self._metrics = LaneMetrics(task.job, 0, task.batch_id, encoding, clock)
-        self._ownership = task.owned_by(None, 0, rng, clock)
-        self._metrics.ownership = self._ownership
-        log = EventLogger("sink", job=task.job, batch=task.batch_id)
-        self._perform = Performer(
-            options,
-            resources.transport,
-            clock,
-            deadline,
-            rng,
-            RetryPolicy(commit_again=self._ownership is None),
-            fan_out((self._metrics, log_steps(log))),
-            ownership=self._ownership,
-            ledger=resources.ledger,
-            query=resources.connection.query if resources.connection is not None else None,
-        )
 
-    def run(self, run_lanes: RunLanes) -> list[Message]:
-        """Begin, run the lanes and commit; returns as `run_shared`. Raises the first failure, after the rollback."""
-        self.begin()
-        with self._rolling_back():
-            messages = run_lanes(self._task)
-        return self.finish(messages)
-
-    def begin(self) -> None:
-        with self._rolling_back():  # the server may have begun the label although its answer was lost
-            self._perform(BeginAction(self._label))
-
-    def finish(self, messages: Sequence[Message]) -> list[Message]:
-        """Judge the messages of the lanes and commit their loads; returns and raises as `run`."""
-        with self._rolling_back():
-            self.reports += of_kind(messages, LaneReport)
-            violations = judge(messages, self._task)
-        if violations:
-            self.roll_back()
-            return [*self.reports, *violations]
-        receipts = self._commit_or_roll_back(of_kind(messages, shared_label.LaneShare))
-        reports = [each.commit(receipts[0].committed_at) for each in self.reports] if receipts else self.reports
-        return [*receipts, *reports, *of_kind(messages, CarryOver), self._metrics.report(receipts)]
-
-    def roll_back(self) -> None:
-        shared_label.perform_all(shared_label.roll_back(self._label), self._perform)
-
-    @contextlib.contextmanager
-    def _rolling_back(self) -> Iterator[None]:
-        """Roll the label back before an error leaves the block."""
+def roll_back_claims(task: LaneTask, resources: WorkerResources, clock: Clock, claims: Iterable[str]) -> None:
+    """Roll back labels under which nothing is committed. Gives up if the server does not answer."""
+    deadline = Deadline.after(_CLAIM_SECONDS, clock)
+    for claim in claims:
+        if deadline.expired():
+            return
+        steps = roll_back(Label(task.options.database, claim), RetryPolicy(), random.Random())
         try:
-            yield
-        except BaseException:
-            self.roll_back()
-            raise
-
-    def _commit_or_roll_back(self, shares: Sequence[shared_label.LaneShare]) -> list[Receipt]:
-        """Commit. Without a load, roll back: all rows were in StarRocks already, or their END has not come."""
-        loaded = [one for share in shares for one in share.loaded]
-        with self._rolling_back():
-            unpositioned = self._unpositioned(shares)
-        if loaded:
-            return [self._commit(shared_label.SharedContents(loaded, unpositioned))]
-        self.roll_back()
-        return []
-
-    def _unpositioned(self, shares: Sequence[shared_label.LaneShare]) -> PositionSpan | None:
-        """The unpositioned batch of all lanes; None for rows with positions, and without a ledger."""
-        if self._task.marked or self._task.ownership is None:
-            return None
-        segmenter = self._task.shared_segmenter(
-            self._task.ownership.positions, compare=self._task.options.check_replays
-        )
-        for share in shares:
-            segmenter.add(share.rows, share.sum)
-        segmenter.compare_replay()
-        return PositionSpan(segmenter.name, segmenter.number, segmenter.number, 0, segmenter.digest)
-
-    def _commit(self, contents: shared_label.SharedContents) -> Receipt:
-        entries: list[EntriesBuilder] = []
-        if self._ownership is not None:
-            entries.append(self._ownership.ledger_entries)
-        if self._task.options.receipts_log:
-            text = partial(now_text, self._clock)
-            entries.append(log_entries(self._task.job, None, self._task.batch_id, text))
-        steps = shared_label.commit_shared(self._label, contents, entries, fenced=self._ownership is not None)
-        outcome = shared_label.perform_all(steps, self._perform)
-        receipt = contents.receipt(outcome, 0, self._tries, self._clock.wall())
-        receipt = replace(receipt, filtered=self._perform.filtered.get(self._label, {}))
-        (detailed,) = self._metrics.add_details([receipt])
-        return detailed
+            run(steps, resources.transport, clock, deadline)
+        except StarRocksSinkError:
+            return
 
 
-def judge(messages: Sequence[Message], task: LaneTask) -> list[OrderViolation]:
-    """Why Spark has to sort the rows first; empty if the label can be committed. Raises the failure of a lane.
+def ownership_of(task: LaneTask, rng: random.Random, clock: Clock) -> Ownership | None:
+    """The driver's ownership of the job of `task`; None without a ledger."""
+    if task.ownership is None:
+        return None
+    owner = Owner(task.ownership.driver_token, task.epoch, task.checkpoint, task.batch_id)
+    tokens = fresh_tokens(task.epoch, 0, rng)
+    now = partial(now_text, clock)
+    return Ownership(task.job, task.options.database, owner, tokens, now, task.ownership.canary)
 
-    A source transaction that is split over two tasks looks torn in both. So a lane's error about the input is a reason
-    to sort, unless the options forbid a sort. Of several failures this raises the one that explains the most: first a
-    KeyRepeated, then one that a retry cannot repair, then any but TaskRepeated, and LoadFailed last. The lane that
-    fails first rolls the label back, and the loads of other lanes fail only because of that. Among equals the earliest
-    counts, as far as the clocks of the hosts agree.
-    """
-    failures = [(report, _error_of(report)) for report in of_kind(messages, LaneReport) if report.error]
-    violations = of_kind(messages, OrderViolation)
-    twice = shared_label.find_shared_partition(of_kind(messages, shared_label.LaneShare))
-    if twice is not None:
-        violations.append(OrderViolation(f"Source partition {twice} came in two tasks."))
+
+def coordinator_of(
+    task: LaneTask, ownership: Ownership | None, deadline: Deadline, rng: random.Random
+) -> SharedTransactionCoordinator:
+    """The coordinator of a micro-batch with lanes like `task`."""
     options = task.options
-    may_sort = not task.whole and options.shuffle is not False and options.transactions is not Transactions.BATCH
-    if task.marked and may_sort:
-        torn = (error for _, error in failures if isinstance(error, (InputError, SourceChanged)))
-        violations += [OrderViolation(error.message) for error in torn]
-    if failures and not violations:
-        report, error = min(failures, key=_rank)
-        attach_report(error, report)
-        raise error
-    return violations
+    entries: list[EntriesBuilder] = [] if ownership is None else [ownership.ledger_entries]
+    if options.receipts_log:
+        entries.append(log_entries(task.job, None, task.batch_id, partial(now_text, deadline.clock)))
+    return SharedTransactionCoordinator(
+        labels(task.job, task.epoch, orders.LANE, task.batch_id, next(_NUMBERS)),
+        RoundLimits(
+            task.longest_round,
+            options.max_attempts,
+            can_stop=task.ordered or task.whole,
+            may_sort=task.marked and not task.whole and not task.ordered and options.shuffle is not False,
+        ),
+        deadline,
+        rng,
+        entries,
+        fenced=ownership is not None,
+        hold=task.hold,
+        quarantine=Quarantine(options.max_quarantined) if options.quarantines and task.marked else None,
+        unpositioned=partial(_unpositioned, task),
+    )
 
 
-def _rank(failure: tuple[LaneReport, StarRocksSinkError]) -> tuple[bool, bool, int, float]:
-    """The order of failures: causes before consequences."""
-    report, error = failure
-    vague = 2 if isinstance(error, LoadFailed) else int(isinstance(error, TaskRepeated))
-    return not isinstance(error, KeyRepeated), error.retryable, vague, report.failed_at
+def _unpositioned(task: LaneTask, shares: Sequence[LaneShare]) -> PositionSpan | None:
+    """The unpositioned batch of all lanes; None for rows with positions, and without a ledger."""
+    if task.marked or task.ownership is None:
+        return None
+    segmenter = task.unpositioned(task.ownership.positions, compare=task.options.check_replays)
+    for share in shares:
+        segmenter.add(share.rows, share.sum)
+    segmenter.compare_replay()
+    return PositionSpan(segmenter.name, segmenter.number, segmenter.number, 0, segmenter.digest)
 
 
-def _error_of(report: LaneReport) -> StarRocksSinkError:
-    return report.lane_error() or StarRocksSinkError(f"Lane {report.lane} failed with the code {report.error}.")
+def result_of(messages: Sequence[Message]) -> LanesResult:
+    """What lanes with `messages` have loaded, or why not."""
+    failures = [_failure_of(report) for report in of_kind(messages, LaneReport) if report.error]
+    return LanesResult(
+        of_kind(messages, LaneShare), failures, [violation.why for violation in of_kind(messages, OrderViolation)]
+    )
+
+
+def _failure_of(report: LaneReport) -> LaneFailure:
+    unknown = f"Lane {report.lane} failed with the code {report.error}."
+    error = report.lane_error() or StarRocksSinkError(unknown)
+    attach_report(error, report)
+    return LaneFailure(error, report.failed_at)

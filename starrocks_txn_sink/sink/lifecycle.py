@@ -25,6 +25,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import math
 import os
 import secrets
 import signal
@@ -166,6 +167,25 @@ def is_stopped(frame: DataFrame) -> bool:
     with contextlib.suppress(Exception):  # if the JVM has ended, the next try fails by itself
         return context is not None and bool(context._jvm.java.lang.Thread.currentThread().isInterrupted())
     return False
+
+
+def driver_clock(frame: DataFrame) -> Clock:
+    """The clock of the driver's waits in a micro-batch: a stop of its query ends them."""
+    context = context_of(frame)
+    return SystemClock() if context is None else _JvmClock(context)
+
+
+class _JvmClock(SystemClock):
+    """Sleeps in the JVM's thread that runs the micro-batch, so that Spark can interrupt it.
+
+    Spark knows a stop by the JVM's InterruptedException in the error, and then ends the query without a failure.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._jvm = context._jvm
+
+    def sleep(self, seconds: float) -> None:
+        self._jvm.java.lang.Thread.sleep(math.ceil(seconds * 1000))
 
 
 def is_running(session: SparkSession | None, query: str) -> bool:
@@ -363,7 +383,7 @@ class SinkEvents:
             end_progress_bar(frame)
         self._start_endpoint(frame, query)
         place = {"job": origin.job, "batch_id": origin.batch_id}
-        begun = {**place, "lanes": self._options.lane_count, "query": query, "database": self._options.database}
+        begun = {**place, "query": query, "database": self._options.database}
         self.emit(Event("batch.started", begun))
         try:
             yield receipts

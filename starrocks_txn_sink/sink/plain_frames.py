@@ -1,18 +1,12 @@
 """The data source: batch frames through `.write.format("starrocks_txn")`, without positions, all of it or nothing.
 
-The frame's own tasks load under one label (`coordinator.shared_label`). One process on the driver begins the label
-before the tasks start. Another process commits it when Spark has a message of every task. The write is right, because:
+The frame's own tasks load under one label (`coordinator.coordinator`). A process on the driver begins the label before
+the tasks start. Another process commits it when Spark has a message of every task. The write is right, because:
 
 - Only a task that has read all of its rows sends a message. Spark reads a task's output to its end and there meets a
   failure of the rows' iterator, drops the result of a killed task, and accepts one of several tries at a Spark
   partition. So a write with all messages has all rows.
-- A try loads only after a *claim*: it begins a label that is named after the Spark partition and this write's epoch.
-  The server begins a label once, so a second try (another attempt, a stage that runs again, a speculative copy) loads
-  nothing. Claims stay open until the end of the write: they have the same `timeout` as the shared label and begin
-  later, and a leader that forgets the claims forgets the shared label, too.
-- A second try still reads its rows. If the source fails, Spark shows the source's error; if the second try is a
-  speculative copy, the first try can win. At its end the second try raises TaskRepeated: the write fails and is rolled
-  back.
+- Each task claims its Spark partition (`writer.task`), so a second try loads nothing, and the write fails.
 - There is no ledger, because the rows have no positions. Only this write commits its label, and only once.
 
 Streams are refused. Spark makes a new writer in a new process to end a micro-batch, and that process knows neither the
@@ -21,11 +15,12 @@ label nor the take-over of the first one. `StarRocksSink` writes streams.
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -35,22 +30,14 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
-from starrocks_txn_sink.coordinator.model import Receipt
-from starrocks_txn_sink.coordinator.shared_label import LANE, LaneShare
-from starrocks_txn_sink.errors import (
-    BeginFailed,
-    InputError,
-    OptionError,
-    StarRocksSinkError,
-    TaskRepeated,
-    TooManyTransactions,
-)
+from starrocks_txn_sink.coordinator.coordinator import LANE, LaneShare, claim_of, roll_back
+from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import Delivery, SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, default_phrases, refuse_conflicts
-from starrocks_txn_sink.options.without_effect import Circumstance, circumstances_of_rows
-from starrocks_txn_sink.protocol.label import Label, LabelPrefix, RetryPolicy, begin, labels, roll_back, run
+from starrocks_txn_sink.options.without_effect import Circumstance, circumstances_of_rows, warn_of
+from starrocks_txn_sink.protocol.label import LabelPrefix, labels
 from starrocks_txn_sink.rows import columns as names
-from starrocks_txn_sink.sink.lanes import LabelAttempt, LanePlan
+from starrocks_txn_sink.sink.lanes import RoundRunner, Written, roll_back_claims
 from starrocks_txn_sink.sink.lifecycle import receipt_events
 from starrocks_txn_sink.sink.session import open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
@@ -59,7 +46,7 @@ from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.spark_version import DATA_SOURCE, require
 from starrocks_txn_sink.telemetry import Event, EventLogger, apply_log_settings
-from starrocks_txn_sink.writer.messages import LaneReport, Message, of_kind
+from starrocks_txn_sink.writer.messages import Message, of_kind
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 
@@ -73,7 +60,6 @@ FORMAT = "starrocks_txn"
 _TABLE, _IDENTIFIER = "table", "starrocks.table.identifier"
 _TEXTS = (names.TABLE, names.ROW, names.OP, names.DATABASE)
 ABORT_SECONDS = 6.0  # Spark ends the other tasks of a failed job after up to 4 s; until then they may begin claims
-_CLAIM_SECONDS = 10.0  # for the rollback of all claims; the server ends the rest at `timeout`
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +121,7 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
         _refuse_positions(schema, typed=table is not None)
         options = _options(given, typed=table is not None)
         rows = circumstances_of_rows(routed=table is not None, positioned=False)
-        LanePlan(1, True).warn_of_options("", options, Circumstance.DATA_SOURCE, *rows)
+        warn_of(options.without_effect(Circumstance.DATA_SOURCE, *rows))
         job = f"{options.job or 'write'}_frame"  # a take-over of a job in the ledger must not roll this label back
         session = open_session(options, "", job, "", typed_tables=[table] if table else ())
         columns = [name for name in schema.names if name != names.OP]
@@ -146,17 +132,17 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
         number = microseconds()
         label = next(labels(job, session.epoch, LANE, number, 0))
         task = session.lane_task(
-            terms.options, number, marked=False, streaming=False, at_end_only=True, label=label, logging=None
+            terms.options, number, marked=False, streaming=False, label=label, claims=True, logging=None
         )
         route = ArrowRoute.of(terms, schema) if routes else None
         made = cls(task if route is None else replace(task, compared=None), FrameRows(terms.encoder, route))
-        with RESOURCES.lease(terms.options) as resources:
-            made._attempt(resources).begin()
+        with made._runner() as runner:
+            runner.perform(runner.coordinator.begin(label))
         return made
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LaneMessage:
         """Load the rows of one Spark partition, unless another try at it has begun to."""
-        attempt, clock = replace(Attempt.current(), retry=False), SystemClock()
+        attempt, clock = Attempt.current(), SystemClock()
         run_lane = partial(LaneTry(self.task, attempt, clock).run, self._lane_rows(iterator, attempt.lane))
         return LaneMessage(attempt.lane, tuple(self.task.answer(attempt, clock, run_lane)))
 
@@ -165,67 +151,30 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
         tasks = [message for message in messages if isinstance(message, LaneMessage)]
         if len(tasks) != len(messages):
             raise InputError(f"{len(messages) - len(tasks)} of {len(messages)} tasks sent no message.")
+        sent = [message for task in tasks for message in task.messages]
+        with self._runner() as runner:
+            _log_written(self.task, runner.finish(self.task.label, sent))
+        loaded = (task.lane for task in tasks if any(share.rows for share in of_kind(task.messages, LaneShare)))
         with RESOURCES.lease(self.task.options) as resources:
-            sent = [message for task in tasks for message in task.messages]
-            _log_messages(self.task, self._attempt(resources).finish(sent))
-        loaded = (task.lane for task in tasks if any(each.rows for each in of_kind(task.messages, LaneShare)))
-        self._roll_back_claims(list(loaded))
+            roll_back_claims(self.task, resources, SystemClock(), [claim_of(self.task.label, lane) for lane in loaded])
 
     def abort(self, messages: list[datasource.WriterCommitMessage | None]) -> None:  # noqa: ARG002
-        with RESOURCES.lease(self.task.options) as resources:
-            self._attempt(resources).roll_back()
+        with self._runner() as runner:
+            runner.perform(roll_back(self.task.label))
         roll_back_until(self.task.options, LabelPrefix(self.task.job, self.task.epoch), ABORT_SECONDS)
 
-    def _attempt(self, resources: Any) -> LabelAttempt:
+    @contextlib.contextmanager
+    def _runner(self) -> Iterator[RoundRunner]:
         deadline = Deadline.after(self.task.options.batch_deadline, SystemClock())
-        return LabelAttempt(self.task, resources, random.Random(), deadline, 1)
+        with RESOURCES.lease(self.task.options) as resources:
+            yield RoundRunner(self.task, resources, deadline, random.Random())
 
     def _lane_rows(self, batches: Iterator[pa.RecordBatch], lane: int) -> Iterator[pa.RecordBatch]:
         read = 0
         for batch in batches:
-            if not batch.num_rows:
-                continue
-            if not read and (refused := self._claim(lane)) is not None:
-                for _ in batches:  # read on: an error of the source, or the first try, must win
-                    pass
-                raise refused
-            yield self.rows.lane_rows(batch, lane, read)
-            read += batch.num_rows
-
-    def _claim(self, lane: int) -> StarRocksSinkError | None:
-        """Claim the Spark partition `lane` for this try; returns the error of a refused claim, else None."""
-        options, clock = self.task.options, SystemClock()
-        steps = begin(self._claim_label(lane), options.begin_headers())
-        try:
-            with RESOURCES.lease(options) as resources:
-                run(steps, resources.transport, clock, Deadline.after(options.batch_deadline, clock))
-        except TooManyTransactions as full:
-            return full
-        except BeginFailed as failed:  # the label exists, or no answer came
-            return TaskRepeated(
-                f"Another try of Spark at its partition {lane} may have loaded rows: {failed.message}",
-                hint="The log of the executors has the error of the first try. Write the frame again; where tasks are "
-                "often repeated use StarRocksSink.write(frame, batch_id=…), and leave spark.speculation off.",
-            )
-        return None
-
-    def _claim_label(self, lane: int) -> Label:
-        task = self.task
-        return Label(task.options.database, next(labels(task.job, task.epoch, lane, task.batch_id, 0)))
-
-    def _roll_back_claims(self, lanes: Sequence[int]) -> None:
-        """Roll back the claims of `lanes`, under which nothing is committed. Gives up if the server does not answer."""
-        options, clock, rng = self.task.options, SystemClock(), random.Random()
-        deadline = Deadline.after(_CLAIM_SECONDS, clock)
-        with RESOURCES.lease(options) as resources:
-            for lane in lanes:
-                if deadline.expired():
-                    return
-                steps = roll_back(self._claim_label(lane), RetryPolicy(), rng)
-                try:
-                    run(steps, resources.transport, clock, deadline)
-                except StarRocksSinkError:
-                    return
+            if batch.num_rows:
+                yield self.rows.lane_rows(batch, lane, read)
+                read += batch.num_rows
 
 
 def _refuse_positions(schema: T.StructType, *, typed: bool) -> None:
@@ -247,13 +196,13 @@ def _table_of(given: Mapping[str, str]) -> str | None:
     return given.get(_TABLE) or given.get(_IDENTIFIER, "").partition(".")[2] or None
 
 
-def _log_messages(task: LaneTask, sent: Sequence[Message]) -> None:
+def _log_written(task: LaneTask, written: Written) -> None:
     """Log receipts and warnings of a write."""
     apply_log_settings(task.logging)
     log = EventLogger("sink")
-    for event in receipt_events(of_kind(sent, Receipt)):
+    for event in receipt_events(written.receipts):
         log(event)
-    for event in compare_columns(task.options, named_by_rows(of_kind(sent, LaneReport), {})) or ():
+    for event in compare_columns(task.options, named_by_rows(written.reports, {})) or ():
         log(Event(event.name, {"job": task.job, **event.fields}))
 
 

@@ -2,19 +2,16 @@
 
 Rows with positions (*marked* rows) become the columns of `rows.segments`: source_partition, position, table,
 transaction_end, payload. Other rows become the columns of `rows.unpositioned`: table, payload, hash. Metrics need the
-further columns event_time and, if the input has `op`, deleted. Each lane ends with a last row, which proves that no
-rows were cut off (`rows.segments`).
+further columns event_time and, if the input has `op`, deleted.
 
 The JVM makes the JSON, so no Python runs per row: rows reach Python as Arrow, and the body of a load is a sequence of
 slices of Arrow buffers. A payload starts with its separator, so that the first comma of a body can become the opening
 bracket. The payload of a delete contains `__op` (wire contract 5.6).
 """
 
-import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F, types as T
 
@@ -26,7 +23,6 @@ from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.sink.typed.route import TypedRoute
 from starrocks_txn_sink.sink.typed.terms import TableTerms
-from starrocks_txn_sink.writer.worker import task_name_column
 
 _KINDS: dict[str, tuple[type[T.DataType], ...]] = {
     names.PARTITION: (T.StringType, T.IntegralType),
@@ -46,52 +42,42 @@ class LaneInput:
 
     rows: DataFrame
     marked: bool
-    sorted: bool = True
+    sorted: bool = False
 
 
 def lane_input(
-    frame: DataFrame, terms: TableTerms, *, name_task: bool = False, sort: bool = True, shared: int = 0
+    frame: DataFrame, terms: TableTerms, lanes: int, *, sort: bool = False, digest: bool = True
 ) -> LaneInput:
-    """Project `frame` as `terms` say, and spread the rows over the lanes of the options.
+    """Project `frame` as `terms` say, for at most `lanes` lanes.
 
-    With `name_task` a row of each lane names the Spark attempt that reads the lane (`writer.worker`). Without `sort`
-    the one lane gets its rows in arrival order, without a shuffle. So do the lanes of a shared label: the frame's own
-    tasks, `shared` of them at most.
+    With `sort` Spark brings the rows of a source partition together in one lane, in order. Otherwise the lanes are the
+    frame's own tasks. With `digest` unpositioned rows get a hash each, for the ledger.
 
     Raises InputError for missing columns or columns of a wrong type. A row of another database, a row with an unknown
     `op`, and a delete for a table without a primary key fail the job; the error names source partition and position.
     """
-    marked, lanes = _check_input(frame, terms.routes), shared or terms.options.lane_count
+    marked = _check_input(frame, terms.routes)
     if not marked:
         terms.options.check_features(Feature.PLAIN_ROWS)
     row, table = _row_and_table(frame, terms)
     payload = _refuse_other_databases(frame, _payload(frame, row, table, terms), terms.options.database)
     columns = [table.alias(names.TABLE), payload.alias(names.PAYLOAD), *_deleted_column(frame)]
-    if marked:
-        marks = [
-            F.col(names.PARTITION).cast("string").alias(names.PARTITION),
-            F.col(names.POSITION).cast("long").alias(names.POSITION),
-            F.col(names.SEQ),
-            F.col(names.TRANSACTION_END),
-            *event_time(frame),
-        ]
-        rows, last = frame.select(*marks, *columns), names.POSITION
-        lane = lane_of(F.col(names.PARTITION), lanes)
-        order = [F.col(names.PARTITION).asc_nulls_last(), F.col(names.POSITION), F.col(names.SEQ)]
-    else:
-        rows, last = frame.select(*columns), names.HASH
-        if name_task or not shared:
-            rows = rows.withColumn(names.HASH, F.xxhash64(names.TABLE, names.PAYLOAD))
-        lane = F.lit(0) if lanes == 1 else F.pmod(F.col(names.HASH), F.lit(lanes)).cast("int")
-        order = [(F.col(names.HASH) == names.SENTINEL_POSITION).asc_nulls_first()]  # only puts the last row last
-    if shared:
-        return LaneInput(rows.coalesce(lanes), marked, sorted=False)
+    if not marked:
+        rows = frame.select(*columns)
+        rows = rows.withColumn(names.HASH, F.xxhash64(names.TABLE, names.PAYLOAD)) if digest else rows
+        return LaneInput(rows.coalesce(lanes), marked)
+    marks = [
+        F.col(names.PARTITION).cast("string").alias(names.PARTITION),
+        F.col(names.POSITION).cast("long").alias(names.POSITION),
+        F.col(names.SEQ),
+        F.col(names.TRANSACTION_END),
+        *event_time(frame),
+    ]
+    rows = frame.select(*marks, *columns)
     if not sort:
-        ends = lane_ends(frame.sparkSession, rows.schema, 1, last, name_task=name_task)
-        return LaneInput(in_arrival_order(rows, ends), marked, sorted=False)
-    placed = rows.withColumn(LANE, lane)
-    ends = lane_ends(frame.sparkSession, placed.schema, lanes, last)
-    return LaneInput(sorted_lanes(placed, ends, lanes, order, name_task), marked)
+        return LaneInput(rows.coalesce(lanes), marked)
+    order = [F.col(names.PARTITION).asc_nulls_last(), F.col(names.POSITION), F.col(names.SEQ)]
+    return LaneInput(sorted_lanes(rows, lanes, order).drop(names.SEQ), marked, sorted=True)
 
 
 def event_time(frame: DataFrame) -> list[Column]:
@@ -279,84 +265,36 @@ def _error(*parts: Column, frame: DataFrame) -> Column:
     return F.raise_error(message).cast("string")
 
 
-LANE = "lane"
+def sorted_lanes(rows: DataFrame, lanes: int, order: list[Column]) -> DataFrame:
+    """Bring `rows` of a source partition together in one of `lanes` Spark partitions, sorted by `order`."""
+    keys = F.array(*(F.lit(key) for key in _hash_keys(rows.sparkSession, lanes)))
+    lane = lane_of(F.col(names.PARTITION), lanes)
+    return rows.repartition(lanes, F.element_at(keys, lane + 1)).sortWithinPartitions(*order)
 
 
-def sorted_lanes(rows: DataFrame, ends: DataFrame, lanes: int, order: list[Column], name_task: bool) -> DataFrame:
-    """Move `rows` and `ends` to the lanes in their column LANE, and sort each lane by `order`.
-
-    With `name_task` the first row of each lane names the lane's task (`writer.worker`): the task behind the shuffle.
-    """
-    keys = F.array(*(F.lit(key) for key in hash_keys(lanes)))
-    spread = rows.union(ends).repartition(lanes, F.element_at(keys, F.col(LANE) + 1))
-    spread = spread.sortWithinPartitions(*order).drop(LANE, names.SEQ)
-    return spread.withColumn(names.TASK, task_name()) if name_task else spread
+_KEYS: dict[int, tuple[int, ...]] = {1: (0,)}
 
 
-@cache
-def hash_keys(lanes: int) -> tuple[int, ...]:
+def _hash_keys(session: SparkSession, lanes: int) -> tuple[int, ...]:
     """For each lane a number that Spark's hash partitioning puts into the Spark partition with the lane's number.
 
     `repartitionById` takes the lane itself, but needs Spark 4.1.
     """
-    found: dict[int, int] = {}
-    for key in itertools.count():
-        found.setdefault(_spark_hash(key) % lanes, key)
-        if len(found) == lanes:
-            return tuple(found[lane] for lane in range(lanes))
-    raise AssertionError
-
-
-def _spark_hash(number: int) -> int:
-    """Murmur3 of an int with Spark's seed 42, as `pyspark.sql.functions.hash` returns it."""
-    mask = 0xFFFFFFFF
-    mixed = number * 0xCC9E2D51 & mask
-    mixed = (mixed << 15 | mixed >> 17) * 0x1B873593 & mask
-    state = 42 ^ mixed
-    state = ((state << 13 | state >> 19) & mask) * 5 + 0xE6546B64 & mask
-    state ^= 4  # bytes
-    state = (state ^ state >> 16) * 0x85EBCA6B & mask
-    state = (state ^ state >> 13) * 0xC2B2AE35 & mask
-    state ^= state >> 16
-    return state - (1 << 32) if state >> 31 else state
-
-
-def in_arrival_order(rows: DataFrame, ends: DataFrame) -> DataFrame:
-    """All rows in one task in the order of the source, without a shuffle, and then the row of `ends`."""
-    return rows.union(ends).coalesce(1)
-
-
-_ROW_BITS = 33  # in which `monotonically_increasing_id` counts the rows of a Spark partition
-
-
-def task_name() -> Column:
-    """The name of the task's thread, in the first row of each Spark partition; NULL in other rows."""
-    first = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << _ROW_BITS) - 1)) == 0
-    return F.when(first, F.java_method(F.lit("java.lang.Thread"), F.lit("currentThread")))
+    if lanes not in _KEYS:
+        number = F.col("id").cast("int")
+        numbers = session.range(0, 32 * lanes, 1, 1).groupBy(F.pmod(F.hash(number), F.lit(lanes)).alias("lane"))
+        keys = dict(map(tuple, numbers.agg(F.min(number)).collect()))
+        _KEYS[lanes] = tuple(keys[lane] for lane in range(lanes))
+    return _KEYS[lanes]
 
 
 def lane_of(partition: Column, lanes: int) -> Column:
     """The lane of a source partition: its trailing number, or else its checksum, modulo `lanes`.
 
-    So partitions 0…n spread evenly. Order and recovery need the same lane in every micro-batch.
+    So partitions 0…n spread evenly.
     """
     if lanes == 1:
         return F.lit(0)
     number = F.regexp_extract(partition, r"(\d{1,18})$", 1)
     spread = F.when(number != "", number.cast("long")).otherwise(F.crc32(partition))
     return F.coalesce(F.pmod(spread, F.lit(lanes)), F.lit(0)).cast("int")
-
-
-def lane_ends(
-    session: SparkSession, schema: T.StructType, lanes: int, column: str, *, name_task: bool = False
-) -> DataFrame:
-    """A last row of `schema` for each lane: SENTINEL_POSITION in `column`, the lane in LANE, and NULLs.
-
-    With `name_task` the row also names the task that reads it (`writer.worker`).
-    """
-    values = {LANE: F.col("id").cast("int"), column: F.lit(names.SENTINEL_POSITION)}
-    if name_task:
-        values[task_name_column(schema.names)] = task_name()
-    return session.range(0, lanes, 1, 1).select(
-        *(values.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in schema.fields)
-    )

@@ -102,10 +102,14 @@ class Session:
     def learn(self, receipts: Sequence[Receipt]) -> None:
         """Advance the positions by confirmed receipts, without a query to the ledger."""
         for receipt in receipts:
-            for span in receipt.positions:
-                self.positions[span.partition] = ledger.Position(
-                    span.partition, span.last, self.checkpoint, receipt.batch_id, receipt.label, 0, span.digest
-                )
+            self.learn_receipt(receipt)
+
+    def learn_receipt(self, receipt: Receipt) -> None:
+        """Advance the positions by a confirmed receipt."""
+        for span in receipt.positions:
+            self.positions[span.partition] = ledger.Position(
+                span.partition, span.last, self.checkpoint, receipt.batch_id, receipt.label, 0, span.digest
+            )
 
     def proof(self, batch: int) -> Proof:
         """The proof of this session after micro-batch `batch`, for the query's next start."""
@@ -294,9 +298,6 @@ def _take_over(
         taken, session.accepted = resumed.taken, resumed.accepted
         session.token, session.positions = taken.owner.token, taken.positions
         session.skips = dict(resumed.skips)
-        with contextlib.suppress(StarRocksSinkError):  # dead claims are harmless, so the DELETE privilege is optional
-            dead = fencing.delete_dead_claims(session.job, taken.owner, rng)
-            run(dead, transport, deadline.clock, deadline.earlier(_CLEAN_UP_SECONDS), kept)
 
 
 def _collecting(new_token: ledger.NewToken, tokens: set[str]) -> ledger.NewToken:

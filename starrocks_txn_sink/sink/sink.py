@@ -1,12 +1,12 @@
 """StarRocksSink: give it to `foreachBatch`, or call `write` with a batch frame.
 
-On the driver the sink checks the input and has the JVM project the rows and spread them over the lanes. It returns only
-when every lane has confirmed its StarRocks transactions, so Spark's checkpoint never runs ahead of StarRocks.
+On the driver the sink checks the input, has the JVM project the rows, and runs the lanes. It returns only when all rows
+are VISIBLE, so Spark's checkpoint never runs ahead of StarRocks.
 
-`RowsWriter` runs the lanes of ready rows and decides whether Spark sorts the rows first. A shuffle and a sort cost more
-than all other steps together, and the parallel tasks before a shuffle save time only in large micro-batches. So a
-single lane takes a small micro-batch in arrival order (`rows.arrival`), unless the query has a shuffle of its own right
-before the sink: the tasks of that shuffle would run one after the other.
+`RowsWriter` runs the lanes of ready rows as `sink.lanes.LanePlan` says. Where rows have to be sorted first, a shuffle
+and a sort cost more than all other steps together, and parallel tasks save time only in large micro-batches. So one
+task takes a small micro-batch in arrival order (`rows.arrival`), unless the query has a shuffle of its own right before
+the sink: the tasks of that shuffle would run one after the other.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
-from starrocks_txn_sink.options.combinations import Feature, always_sorted
-from starrocks_txn_sink.options.without_effect import circumstances_of_rows
+from starrocks_txn_sink.options.combinations import Feature
+from starrocks_txn_sink.options.without_effect import circumstances_of_rows, warn_of
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.arrival import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.sink import lifecycle, session as sessions
 from starrocks_txn_sink.sink.assembly import TransactionAssembly
 from starrocks_txn_sink.sink.checkpoint import ProofLog, query_directory
-from starrocks_txn_sink.sink.events_writer import Collect, EventsWriter
+from starrocks_txn_sink.sink.events_writer import EventsWriter
 from starrocks_txn_sink.sink.failures import has_begun, wait_out
-from starrocks_txn_sink.sink.lanes import LanePlan, follows_a_shuffle, refuse_own_labels, run_shared
+from starrocks_txn_sink.sink.lanes import Collect, LanePlan, Reading, Written, write_shared
 from starrocks_txn_sink.sink.lifecycle import BatchOrigin, BatchReceipts, Endpoint, SinkEvents
-from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, LaneInput, has_unfilled_deletes, is_marked, lane_input
+from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, is_marked, lane_input
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
 from starrocks_txn_sink.sink.typed.route import TIME_ZONE, TableRoute
 from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
@@ -44,7 +44,7 @@ from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.kafka.spark_reader import SMALL_POLLS, has_small_polls
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger, ignore_event
-from starrocks_txn_sink.writer.messages import MESSAGES, LaneReport, Message, decode, of_kind, why_to_sort
+from starrocks_txn_sink.writer.messages import MESSAGES, LaneReport, Message, decode
 from starrocks_txn_sink.writer.task import LaneTask, UnsortedLaneTask
 
 _SMALL_MARGIN: Final = 2  # skip the shuffle next time only if this batch was under half of the limits
@@ -58,13 +58,11 @@ _log = get_logger("sink")
 
 @dataclass(slots=True)
 class RowsWriter:
-    """Runs the micro-batches of one session, and remembers how large the last one was."""
+    """Runs the micro-batches of one session."""
 
     options: SinkOptions
     routes: Sequence[TableRoute]
     session: sessions.Session
-    _small: bool = False
-    _always_sorted: bool | None = None  # even small micro-batches; None: not known yet
     _plan: LanePlan | None = None
     _kept: tuple[tuple[object, ...], TableTerms] | None = None  # (schema, time zone, tables), and their terms
 
@@ -74,39 +72,31 @@ class RowsWriter:
         Raises InputError for rows that cannot be written, and Unordered if `shuffle` is off and the rows of a source
         partition arrive out of order.
         """
-        terms = self._fitted(frame)
-        task = replace(task, options=terms.options, keys=terms.keys)
-        make_input = partial(lane_input, frame, terms, name_task=task.ownership is not None)
-        messages = self._run_unsorted(make_input, frame, task)
-        messages = messages if messages is not None else _run_lanes(make_input(), task)
-        collect(messages)
-        self._remember_size(of_kind(messages, Receipt), of_kind(messages, LaneReport))
-
-    def _run_unsorted(self, make_input: partial[LaneInput], frame: DataFrame, task: LaneTask) -> list[Message] | None:
-        """Run the lanes without a sort and return their messages; None if Spark has to sort the rows first."""
+        terms, marked = self._fitted(frame), is_marked(frame)
         if self._plan is None:
-            positioned = is_marked(frame)
-            self._plan = LanePlan.of(frame, self.options, positioned=positioned)
-            rows = circumstances_of_rows(routed=bool(self.routes), positioned=positioned)
-            self._plan.warn_of_options(self.session.key, self.options, *rows)
-        shared = self._plan.shared
-        if shared:
-            lanes = make_input(shared=self._plan.lanes)
-            messages = run_shared(replace(task, marked=lanes.marked), partial(_run_lanes, lanes))
-        elif self._skips_sort(frame, task):
-            messages = _run_lanes(make_input(sort=False), task, small_only=self.options.shuffle == "auto")
-        else:
-            return None
-        why = why_to_sort(messages, self.options, "rows")
-        if why is None:
-            return messages
-        if shared:
-            refuse_own_labels(self.options, why)
-            self._plan = LanePlan(self.options.lane_count)
-            _log.warning("rows.sorted", why=why, batch=task.batch_id)
-        else:
-            _log.debug("batch.sorted", why=why, batch=task.batch_id)
-        return None
+            self._plan = LanePlan.of(frame, self.options, positioned=marked, streaming=task.streaming)
+            rows = circumstances_of_rows(routed=bool(self.routes), positioned=marked)
+            warn_of(self.options.without_effect(*rows), self.session.key)
+        task = replace(task, options=terms.options, keys=terms.keys, marked=marked)
+        written = self._run(frame, terms, task, self._plan, collect)
+        while written.unsorted:
+            self._plan.sort(written.unsorted, "rows")
+            written = self._run(frame, terms, task, self._plan, collect)
+        self._plan.small = task.streaming and _is_small(written)
+
+    def _run(self, frame: DataFrame, terms: TableTerms, task: LaneTask, plan: LanePlan, collect: Collect) -> Written:
+        reading = plan.reading
+        lanes = 1 if reading is Reading.ONE_TASK else plan.lanes
+        sort = reading is Reading.SORTED and task.marked
+        rows = lane_input(frame, terms, lanes, sort=sort, digest=task.ownership is not None).rows
+        task = plan.task_of(task)
+        small_only = reading is Reading.ONE_TASK
+
+        def run_lanes(lane: LaneTask) -> list[Message]:
+            run: Any = lane if sort or not lane.marked else UnsortedLaneTask(lane, small_only, SMALL_ROWS)
+            return [decode(row[0]) for row in rows.mapInArrow(run, MESSAGES).collect()]
+
+        return write_shared(task, run_lanes, collect, lifecycle.driver_clock(frame))
 
     def _fitted(self, frame: DataFrame) -> TableTerms:
         """The terms for frames of this schema.
@@ -121,28 +111,14 @@ class RowsWriter:
             self._kept = made_for, terms
         return self._kept[1]
 
-    def _skips_sort(self, frame: DataFrame, task: LaneTask) -> bool:
-        """Whether the one lane tries this micro-batch in arrival order first."""
-        if self.options.shuffle != "auto":
-            return self.options.shuffle is False
-        if not (self._small and task.streaming) or self.options.lane_count > 1:
-            return False
-        if self._always_sorted is None:
-            self._always_sorted = always_sorted(self.options.features) or follows_a_shuffle(frame)
-        return not self._always_sorted
 
-    def _remember_size(self, receipts: Sequence[Receipt], reports: Sequence[LaneReport]) -> None:
-        rows = sum(one.rows + one.dead_lettered_rows for one in receipts) + sum(one.replayed_rows for one in reports)
-        size = sum(region.bytes for one in receipts for region in one.regions)
-        self._small = rows * _SMALL_MARGIN <= SMALL_ROWS and size * _SMALL_MARGIN <= SMALL_BYTES
-
-
-def _run_lanes(lanes: LaneInput, task: LaneTask, *, small_only: bool = False) -> list[Message]:
-    # A lane commits unsorted rows only at its end: after a commit, a lower position would count as a replay.
-    task = replace(task, marked=lanes.marked, at_end_only=not lanes.sorted)
-    arriving = lanes.marked and not lanes.sorted
-    run: Any = UnsortedLaneTask(task, small_only, SMALL_ROWS) if arriving else task
-    return [decode(row[0]) for row in lanes.rows.mapInArrow(run, MESSAGES).collect()]
+def _is_small(written: Written) -> bool:
+    """Whether the next micro-batch is probably so small that one task takes it in any order."""
+    receipts = written.receipts
+    rows = sum(receipt.rows + receipt.dead_lettered_rows for receipt in receipts)
+    rows += sum(report.replayed_rows for report in written.reports)
+    size = sum(region.bytes for receipt in receipts for region in receipt.regions)
+    return rows * _SMALL_MARGIN <= SMALL_ROWS and size * _SMALL_MARGIN <= SMALL_BYTES
 
 
 @suggests_arguments
@@ -157,8 +133,8 @@ class StarRocksSink:
 
     With `assemble` the sink takes raw events, and its lanes make source transactions of them.
 
-    Each source transaction is atomic. A micro-batch is atomic too with `lanes=1`, and with lanes that share one
-    StarRocks transaction (`SinkOptions.transactions`).
+    A micro-batch is one StarRocks transaction, so it is atomic. If it outlives 80 % of `timeout`, or `commit_interval`,
+    it is several ones, each of whole source transactions.
 
     Args:
         options: The options of the sink.
@@ -408,10 +384,14 @@ class StarRocksSink:
         writer.write(frame, task, self._listener, partial(self._collect, origin, session, tries))
 
     def _collect(
-        self, origin: BatchOrigin, session: sessions.Session, tries: _Tries, messages: Sequence[Message]
+        self,
+        origin: BatchOrigin,
+        session: sessions.Session,
+        tries: _Tries,
+        receipts: Sequence[Receipt],
+        reports: Sequence[LaneReport],
     ) -> None:
         """Learn from lanes whose rows are visible, and emit their events."""
-        reports = of_kind(messages, LaneReport)
         session.learn_keys(reports)
         self._compare_columns(session, reports)
         if session.learn_listed(reports):
@@ -422,7 +402,6 @@ class StarRocksSink:
             _log.warning("replay.skipping", job=origin.job, source_partitions=len(begun), upto=few)
         for report in reports:
             self._listener(Event("lane.reported", {"report": report}))
-        receipts = of_kind(messages, Receipt)
         session.learn(receipts)
         tries.collect(receipts)
 

@@ -4,10 +4,9 @@ Open source transactions go on in the next micro-batch: the lane writes their ro
 task returns, and the CarryOver has the places of the rows (`assembler.rules.spill`). The driver's manifest decides
 which files count, so a failed or repeated attempt leaves only files without a reference.
 
-Without a shuffle there is one lane, or all lanes load under one label. Two lanes may have events of one source
-partition, and the driver notices it only when both have ended: under labels of their own, the later positions might be
-committed by then, and a retry would skip the earlier ones. Such a lane checks the order while it reads, and commits
-nothing before the last event. It sorts a small micro-batch itself: a shuffle would be the larger part of the time.
+Unless Spark has sorted the events, a lane checks their order while it reads. Two lanes may have events of one source
+partition, and the driver notices it when both have ended, before it commits. A lane sorts a small micro-batch itself: a
+shuffle would be the larger part of the time.
 """
 
 from __future__ import annotations
@@ -30,12 +29,11 @@ from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.coordinator.shared_label import LaneShare
-from starrocks_txn_sink.errors import RowsAfterEnd, SourceTransactionError, TransactionTimedOut, Unordered
+from starrocks_txn_sink.coordinator.coordinator import LaneShare
+from starrocks_txn_sink.errors import SourceTransactionError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME
-from starrocks_txn_sink.rows.segments import rows_before_sentinel
-from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, VALUE, ParsedMessages, RawFormat
+from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, ParsedMessages, RawFormat
 from starrocks_txn_sink.sources.kafka.options import no_client
 from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, message_batch
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry, place_of_first
@@ -61,8 +59,8 @@ class AssemblySpec:
     `now` is in seconds since the Unix epoch; `lines` parses raw values, None for parsed events. Without a `directory`
     (a batch frame has none) the lane spills to the executor's temporary directory. With `arrival_order` events are not
     sorted; if they are also `sortable`, the driver may sort them after a wrong order. Up to `small_rows` events may
-    come in any order. Under a shared label there is no `sentinel`. The driver has written the file `marker` into the
-    `directory`: a lane that finds the file shares the directory. A `relayed` lane cannot reach the query's directory:
+    come in any order. The driver has written the file `marker` into the `directory`: a lane that finds the file shares
+    the directory. A `relayed` lane cannot reach the query's directory:
     it has no `directory`, and all its files travel in `inline`. With `ranges` each lane reads its own offsets of Kafka,
     and takes no rows from Spark. `compare`: see TransactionAssembler.
     """
@@ -78,7 +76,6 @@ class AssemblySpec:
     arrival_order: bool = True
     sortable: bool = True
     small_rows: int = SMALL_ROWS
-    sentinel: bool = True
     marker: str = ""
     relayed: bool = False
     ranges: Sequence[OffsetRanges] = ()
@@ -123,11 +120,8 @@ class LaneAssembler:
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of ended source transactions, in the form that the lane reads.
 
-        Raises RowsCutOff, Unordered, and the errors of the rules, the parser and the content.
+        Raises Unordered, and the errors of the rules, the parser and the content.
         """
-        if self._assembly.sentinel:
-            last_row_last = self._assembly.arrival_order
-            batches = rows_before_sentinel(batches, model.POSITION, content=self._content_column, strict=last_row_last)
         events = self._events(batch for batch in batches if batch.num_rows)
         first, self._small = take_first(events, self._assembly.small_rows, _CHUNK_BYTES)
         chunks = [_concatenate(first)] if self._small and first else _chunks(chain(first, events), self._chunk_rows)
@@ -153,20 +147,17 @@ class LaneAssembler:
             reached=self._reached if self._stopped else None,
         )
 
-    def add_partitions(self, message: Message) -> Message:
-        """The message; a LaneShare also gets the source partitions of which the lane has released no row yet."""
+    def complete(self, message: Message) -> Message:
+        """The message; a LaneShare also gets the source partitions without a released row, and says if it stopped."""
         if not isinstance(message, LaneShare):
             return message
-        return replace(message, partitions=tuple(sorted(self._assembler.names.union(message.partitions))))
+        partitions = tuple(sorted(self._assembler.names.union(message.partitions)))
+        return replace(message, partitions=partitions, stopped=message.stopped or self._stopped)
 
     def close(self) -> None:
         self._storage.close()
         if self._scratch is not None:
             self._scratch.cleanup()
-
-    @property
-    def _content_column(self) -> str:
-        return model.TYPE if self._assembly.lines is None else VALUE
 
     def _chunk_rows(self) -> int:
         return max(_CHUNK_ROWS, min(_PARTITION_ROWS * self._assembler.source_partitions, SMALL_ROWS))
@@ -259,7 +250,7 @@ def _concatenate(tables: list[pa.Table]) -> pa.Table:
 class AssemblingLaneTask:
     """`lane`'s task over raw events; yields the messages of a LaneTask, and the CarryOver.
 
-    If the events are out of order, the lane rolls back and the task succeeds with an OrderViolation: the driver sorts
+    If the events are out of order, the task succeeds with an OrderViolation: the driver sorts
     the events and runs the lanes again.
     """
 
@@ -291,8 +282,8 @@ class AssemblingLaneTask:
     def _write(self, batches: Iterator[pa.RecordBatch], lane: LaneTry, assembler: LaneAssembler) -> list[Message]:
         try:
             messages = lane.run(batches, assembler.rows)
-            return [*map(assembler.add_partitions, messages), assembler.carry_over()]
-        except (Unordered, RowsAfterEnd) as unordered:
+            return [*map(assembler.complete, messages), assembler.carry_over()]
+        except Unordered as unordered:
             return [OrderViolation(unordered.message)]
         except (SourceTransactionError, TransactionTimedOut) as refused:
             # In arrival order a BEGIN may only be late, and nothing is committed yet: the driver may sort the events.

@@ -1,16 +1,16 @@
 """The messages from a lane to its driver: one tagged union, one encoder, one decoder.
 
-A lane that succeeds sends its receipts and then its report; an assembling lane also sends its CarryOver. A lane whose
-rows must be sorted first sends only an OrderViolation. Under a shared label a lane sends its LaneShare in place of
-receipts. If it fails there, it sends only the report and its task succeeds: Spark would run a failed task again without
-effect (`coordinator.shared_label`). Each message is a line of JSON with its `kind`.
+A lane that succeeds sends its LaneShare and then its report; an assembling lane also sends its CarryOver. A lane whose
+rows must be sorted first sends only an OrderViolation. A lane that fails with an error of the sink sends only the
+report, and its task succeeds: Spark would run a failed task again without effect (`writer.task`). Each message is a
+line of JSON with its `kind`.
 
-Any other lane that fails has to fail its Spark task, or Spark would not run the task again. Within a process the lane's
-error carries the report as a value. To another process Spark passes only the text of an error: the error object stays
-on the executor, and Spark drops the accumulators of failed tasks. So where an error leaves its process, the report goes
-into the text as an *envelope*: a note on the error, one line with a version and base64 of compressed JSON, whose
-checksum detects a cut. Only this module writes and reads envelopes. Spark shows the line at the end of the task's
-traceback; the package itself shows and logs codes, never this text.
+Any other error fails the Spark task. Within a process the error carries the report as a value. To another process Spark
+passes only the text of an error: the error object stays on the executor, and Spark drops the accumulators of failed
+tasks. So where an error leaves its process, the report goes into the text as an *envelope*: a note on the error, one
+line with a version and base64 of compressed JSON, whose checksum detects a cut. Only this module writes and reads
+envelopes. Spark shows the line at the end of the task's traceback; the package itself shows and logs codes, never this
+text.
 
 Spark drops the result of a task that failed and was run again, so the driver counts only attempts whose messages reach
 it.
@@ -34,8 +34,8 @@ import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules.model import Counters
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
+from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.coordinator.model import Receipt, receipt_of
-from starrocks_txn_sink.coordinator.shared_label import LaneShare
 from starrocks_txn_sink.errors import StarRocksSinkError, Unordered, add_note, class_of
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.segments import Skip
@@ -126,10 +126,9 @@ class LaneReport:
     one load of a StarRocks transaction; `members`, the names in JSON rows by table (`rows.member_names`), none where
     they are those that the driver knows.
 
-    `event_times` has the latest event time of each source partition. Under a shared label a lane does not know when its
-    rows become visible: so `ages` has pairs of an age at `loaded_at` and the number of source transactions of that age,
-    and `commit` makes latencies of them. `failure` has message, advice and place of the error that ended the lane,
-    `failed_at` its time under a shared label.
+    `event_times` has the latest event time of each source partition. A lane does not know when its rows become visible:
+    so `ages` has pairs of an age at `loaded_at` and the number of source transactions of that age, and `commit` makes
+    latencies of them. `failure` has message, advice and place of the error that ended the lane, `failed_at` its time.
     """
 
     job: str

@@ -1,8 +1,8 @@
-"""LaneMetrics: counts the work of one lane's task, for details of its receipts and for one report at its end.
+"""LaneMetrics: counts the work of one lane's task, or of the driver in one micro-batch, for one report at its end.
 
 Executors are short-lived and nothing scrapes them, so a lane observes its own work and sends the report to the driver.
-The coordinator takes no part: performer and transport emit events (`telemetry`), and LaneMetrics listens. It also reads
-the batches of rows, for the number of deletes and for the age of source transactions when they become visible.
+Lane and coordinator take no part: performer and transport emit events (`telemetry`), and LaneMetrics listens. It also
+reads the batches of rows, for the number of deletes and for the age of source transactions when they are loaded.
 """
 
 import threading
@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.clock import Clock
-from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.coordinator import LaneShare
+from starrocks_txn_sink.coordinator.lane import Lane
 from starrocks_txn_sink.coordinator.model import Ints, Receipt
-from starrocks_txn_sink.coordinator.ownership import LaneOwnership
-from starrocks_txn_sink.coordinator.shared_label import LaneShare
+from starrocks_txn_sink.coordinator.ownership import Ownership
 from starrocks_txn_sink.errors import KeyRepeated, StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
 from starrocks_txn_sink.protocol.ledger import Position
@@ -50,7 +50,9 @@ class _LabelTimes:
 
 
 class LaneMetrics:
-    """Counts for one try of a lane; a listener of its performer. `encoding` names the compression of load bodies.
+    """Counts for one try of a lane, or for the driver; a listener of its performer.
+
+    `encoding` names the compression of load bodies.
 
     Thread-safe.
     """
@@ -78,8 +80,8 @@ class LaneMetrics:
         self._replay: Replay | None = None
         # Parts of the lane that the report reads; the lane sets each one when it has made it.
         self.unpositioned: UnpositionedSegmenter | None = None
-        self.core: SharedTransactionCoordinator | None = None
-        self.ownership: LaneOwnership | None = None
+        self.core: Lane | None = None
+        self.ownership: Ownership | None = None
         self.members: MemberNames | None = None
         self.unique: UniqueRows | None = None
 
@@ -89,13 +91,18 @@ class LaneMetrics:
         """Say in the report that Spark runs the task again."""
         self._report = replace(self._report, task_retry=True)
 
+    def expect_hold(self) -> None:
+        """Say that the next rollback is no failure: the lanes send the same rows again in another order."""
+        with self._lock:
+            self._held_back = True
+
     def attach_replay(self, replay: Replay) -> None:
         """For rows with positions: `replay` knows which rows are new, and how many were skipped."""
         self._replay = replay
         self._deletes = Deletes(replay.committed)
 
     def share(self, loaded: Sequence[Receipt]) -> LaneShare:
-        """The lane's share of a shared label."""
+        """The lane's share of its label."""
         if self.unpositioned is not None:
             return LaneShare(tuple(loaded), rows=self.unpositioned.rows, sum=self.unpositioned.sum)
         return LaneShare(tuple(loaded), tuple(sorted(self._replay.partitions)) if self._replay is not None else ())
@@ -161,7 +168,8 @@ class LaneMetrics:
                 label.open_seconds = now - label.begun
                 label.phases, self._phases = self._phases, {}
                 self._unsettled -= step == "recover"
-            case Aborted(_, error):
+            case Aborted(_, error):  # nobody rolls it back
+                self._aborted += 1
                 self._unsettled -= step == "recover"
                 if step != "recover" or not self._refused:
                     self._count_failure(step, error)
@@ -202,14 +210,8 @@ class LaneMetrics:
         return replace(receipt, phase_seconds=phases, open_seconds=known.open_seconds)
 
     def report(self, receipts: Sequence[Receipt], error: BaseException | None = None) -> LaneReport:
-        """All counts until now; `error` is the error that the lane fails with.
-
-        A failing lane delivers no receipts, so its committed transactions come from the coordinator.
-        """
+        """All counts until now; `error` is the error that the lane, or the driver, fails with."""
         core, replay = self.core, self._replay or Replay()
-        committed = core.receipts if core is not None else receipts
-        shared = core is not None and core.shared
-        latency, event_times = self._event_times.latencies(receipts)
         with self._lock:
             code = error.code if isinstance(error, StarRocksSinkError) else "" if error is None else "sink_error"
             errors = Counter(self._errors)
@@ -218,7 +220,7 @@ class LaneMetrics:
             failed = self._report.fail(error) if isinstance(error, StarRocksSinkError) else self._report
             return replace(
                 failed,
-                committed=0 if shared else len(committed),
+                committed=len(receipts) if core is None else 0,  # lanes load only
                 aborted=self._aborted,
                 in_doubt=self._in_doubt,
                 unsettled=self._unsettled,
@@ -241,11 +243,9 @@ class LaneMetrics:
                 keys_repeated=self.unique is not None and self.unique.repeated,
                 buffer_peak=core.buffer.buffered_peak if core is not None else 0,
                 inflight_peak=self._inflight_peak,
-                latency=tuple(latency.counts) if latency.count and not shared else (),
-                latency_seconds=0.0 if shared else latency.total,
-                ages=self._event_times.ages(receipts) if shared else (),
-                loaded_at=max((receipt.committed_at for receipt in receipts), default=0.0) if shared else 0.0,
-                event_times=event_times,
+                ages=self._event_times.ages(receipts),
+                loaded_at=max((receipt.committed_at for receipt in receipts), default=0.0) if core is not None else 0.0,
+                event_times=self._event_times.latest(receipts),
             )
 
     def _sent_deletes(self, receipts: Sequence[Receipt]) -> dict[str, int]:
@@ -309,16 +309,12 @@ class EventTimes:
             mine = codes == code
             self._seen.setdefault(name, []).append((positions[mine], seconds[mine]))
 
-    def latencies(self, receipts: Iterable[Receipt]) -> tuple[Durations, dict[str, float]]:
-        """Durations from event time to commit, and the latest event time by partition, of all in `receipts`."""
-        latencies, latest = Durations(), dict[str, float]()
-        for receipt, partition, mine in self._of_receipts(receipts):
-            latencies.add_all(receipt.committed_at - mine)
-            latest[partition] = float(mine.max())
-        return latencies, latest
+    def latest(self, receipts: Iterable[Receipt]) -> dict[str, float]:
+        """The latest event time by source partition, of all in `receipts`."""
+        return {partition: float(times.max()) for _, partition, times in self._of_receipts(receipts)}
 
     def ages(self, receipts: Iterable[Receipt]) -> tuple[tuple[float, int], ...]:
-        """The latencies to three digits, each with its number of source transactions: so they are few."""
+        """The ages at their load to three digits, each with its number of source transactions: so they are few."""
         found = [receipt.committed_at - mine for receipt, _, mine in self._of_receipts(receipts)]
         if not found:
             return ()

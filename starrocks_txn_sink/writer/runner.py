@@ -21,9 +21,9 @@ from typing import Any
 
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.coordinator import model
-from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.lane import Lane
 from starrocks_txn_sink.coordinator.model import Segment
-from starrocks_txn_sink.coordinator.ownership import LaneOwnership
+from starrocks_txn_sink.coordinator.ownership import Ownership
 from starrocks_txn_sink.errors import CommitFailed, DeadlineExceeded, OutcomeUnknown, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import label as protocol
@@ -36,7 +36,7 @@ from starrocks_txn_sink.telemetry import Listener, Span, ignore_event
 Perform = Callable[[model.Action], model.Result]
 
 _SCAN_SECONDS = 0.05  # the manager's tick when no event wakes it
-_GRACE_SECONDS = 15.0  # for rolling the label back after the lane gave up
+_GRACE_SECONDS = 15.0  # for running loads to end after the lane gave up
 
 
 class DaemonThreadPool:
@@ -67,13 +67,13 @@ class DaemonThreadPool:
 
 @dataclass(slots=True)
 class LaneRunner:
-    """Runs one coordinator to its end: `run` returns the receipts or raises the first error.
+    """Runs one lane to its end: `run` returns the receipt of its loads or raises the first error.
 
-    Each thread that changes the coordinator takes the actions that are due then, and a thread that has finished an
-    action goes on with the next one. So a load costs no switch of threads. The manager only watches the time.
+    Each thread that changes the lane takes the loads that are due then, and a thread that has finished a load goes on
+    with the next one. So a load costs no switch of threads. The manager only watches the time.
     """
 
-    core: SharedTransactionCoordinator
+    core: Lane
     perform: Perform
     threads: DaemonThreadPool
     clock: Clock
@@ -84,11 +84,11 @@ class LaneRunner:
     _bug: BaseException | None = None
     _over: bool = False
 
-    def run(self, segments: Iterable[Segment]) -> list[model.Receipt]:
-        """Feed all segments, commit them, and return one receipt a StarRocks transaction.
+    def run(self, segments: Iterable[Segment]) -> model.Receipt | None:
+        """Feed all segments and load them; returns what was loaded, None without rows.
 
-        Raises the coordinator's error, or the errors of `segments` untouched (a stop of the query above all). In both
-        cases the open label has been rolled back, if the server answered in time.
+        Raises the lane's error, or the errors of `segments` untouched (a stop of the query above all). In both cases no
+        load of the lane runs any more, if the server answered in time.
         """
         manager = threading.Thread(
             target=self._guarded, args=(self._manage,), name="starrocks-lane-manager", daemon=True
@@ -112,7 +112,7 @@ class LaneRunner:
             self._ended.set()
         if self.core.error is not None:
             raise self.core.error
-        return self.core.receipts
+        return self.core.receipt
 
     def _feed(self, segment: Segment) -> None:
         self._await(lambda: not self.core.saturated)
@@ -145,23 +145,23 @@ class LaneRunner:
             else:
                 return
             passed = f"The batch's deadline passed during {self.core.waiting_for}."
-            error = DeadlineExceeded(passed, hint=self.core.advice)
+            error = DeadlineExceeded(passed)
         self._give_up(error)
         raise error
 
-    def _due(self) -> list[model.Action]:
-        """The actions that are due now, with the lock held; wakes the task's thread if it waits for this."""
+    def _due(self) -> list[model.LoadAction]:
+        """The loads that are due now, with the lock held; wakes the task's thread if it waits for this."""
         due = [] if self._over else self.core.tick(self.clock.monotonic())
         if self._awaited is not None and self._awaited():
             self._changed.notify_all()
         return due
 
-    def _submit(self, due: Iterable[model.Action]) -> None:
+    def _submit(self, due: Iterable[model.LoadAction]) -> None:
         for action in due:
             self.threads.submit(partial(self._guarded, partial(self._do, action)))
 
     def _manage(self) -> None:
-        """Submit actions that are due by time alone, until the lane is finished."""
+        """Submit loads that are due by time alone, until the lane is finished."""
         while not self._ended.wait(_SCAN_SECONDS):
             with self._changed:
                 due = self._due()
@@ -176,18 +176,18 @@ class LaneRunner:
                 self._bug = self._bug or bug
                 self._changed.notify_all()
 
-    def _do(self, action: model.Action) -> None:
+    def _do(self, action: model.LoadAction) -> None:
         """Perform `action` and then the first one that is due after it, and so on; other threads get the others."""
-        following: model.Action | None = action
+        following: model.LoadAction | None = action
         while following is not None:
             result = self._result_of(following)
             with self._changed:
-                self.core.complete(following, result, self.clock.monotonic())
+                self.core.complete(following, result)
                 due = self._due()
             following = due.pop(0) if due else None
             self._submit(due)
 
-    def _result_of(self, action: model.Action) -> model.Result:
+    def _result_of(self, action: model.LoadAction) -> model.Result:
         """The result of `action`, or its error."""
         try:
             return self.perform(action)
@@ -289,7 +289,7 @@ class Performer:
     rng: random.Random
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     listener: Listener = ignore_event
-    ownership: LaneOwnership | None = None
+    ownership: Ownership | None = None
     ledger: Ledger | None = None
     unique: UniqueRows = field(default_factory=lambda: UniqueRows({}))
     release: Callable[[], None] | None = None
@@ -370,9 +370,9 @@ class Performer:
         loaded = yield from protocol.load(label, action.table, body, headers, self.retry_policy, self.rng)
         return replace(loaded, replaced=rows.replaced) if rows.replaced else loaded
 
-    def _ownership(self) -> LaneOwnership:
+    def _ownership(self) -> Ownership:
         if self.ownership is None:
-            raise TypeError("A lane without a ledger has no owner to check.")
+            raise TypeError("Without a ledger there is no owner to check.")
         return self.ownership
 
     def _with_reasons(self, action: model.Action, result: model.Result) -> model.Result:

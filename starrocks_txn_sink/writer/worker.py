@@ -1,17 +1,5 @@
 """A task and its Spark worker process: the number of the attempt, resources that last, a heap that is not collected.
 
-**The attempt.** The first try at a lane owns it without a claim, any other try has to take it over. PySpark gives a
-task its own attempt number but not its stage's, and a stage that is run again starts at attempt 0 while tasks of its
-first run may still be alive. The name of the task's thread in the JVM has both numbers ("task 0.0 in stage 2.1"), so
-the JVM puts this name into one row of the lane:
-
-- After a shuffle into the first row, in the column TASK. A name that cannot be read counts as a retry, which is slower
-  but never wrong.
-- Without a shuffle into the last row, in a column that is NULL there otherwise (`task_name_column`): Spark generates no
-  code for the name, which slows down the rows of the same projection and all later ones of the task. The last row is
-  early enough, because these rows are committed at the end only. A name that cannot be read ends the task before that.
-- In Spark 3.5 into no row: another thread computes the rows, so every task counts as a retry.
-
 **Resources.** Connections, and the threads that they belong to, last from task to task (`RESOURCES`).
 
 **The heap.** PySpark's worker runs a full garbage collection before it takes the next task. It visits every object of
@@ -25,38 +13,32 @@ import contextlib
 import gc
 import hashlib
 import io
-import itertools
 import math
 import mmap
 import os
 import pickle
-import re
 import secrets
 import tempfile
 import threading
 import weakref
 from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from pyspark import TaskContext
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.model import Chunk, RowIndex
-from starrocks_txn_sink.errors import QueryRefused, RowsCutOff, StageRepeated
+from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.rows.columns import PARTITION, TABLE, TASK
-from starrocks_txn_sink.spark_version import NAMES_TASKS
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.writer.runner import DaemonThreadPool
 
-_THREAD = re.compile(r"task \d+\.(\d+) in stage \d+\.(\d+) \(TID")
 _MAX_CACHED = 2  # the options change with a table's columns; two queries may take turns in one worker
 
 
@@ -80,54 +62,6 @@ class Attempt:
             return cls(0, 0, False)
         retry = context.attemptNumber() > 0
         return cls(context.partitionId(), context.taskAttemptId(), retry, context.stageId())
-
-
-def task_name_column(columns: Collection[str]) -> str:
-    """The column that names the task in a lane's last row; used if there is no column TASK."""
-    return PARTITION if PARTITION in columns else TABLE
-
-
-def resolve_attempt(attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> tuple[Attempt, Iterator[pa.RecordBatch]]:
-    """The attempt, corrected by the task's name in the first row, and the same batches.
-
-    Without a name in the first row, the end of the batches raises StageRepeated if the last row names a repeated stage.
-    """
-    rest = iter(batches)
-    if not NAMES_TASKS:
-        return replace(attempt, retry=True), rest
-    for first in rest:
-        if not first.num_rows:
-            continue
-        again = itertools.chain([first], rest)
-        if TASK not in first.schema.names:
-            return attempt, again if attempt.retry else _check_first_stage(again)
-        retry = attempt.retry or _is_repeat(first.column(TASK)[0].as_py())
-        return replace(attempt, retry=retry), again
-    return attempt, iter(())
-
-
-def _check_first_stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches; after rows to write, their end raises StageRepeated if the last row names a repeated stage."""
-    rows, thread = 0, None
-    for batch in batches:
-        if batch.num_rows:
-            rows, thread = rows + batch.num_rows, batch.column(task_name_column(batch.schema.names))[-1].as_py()
-        yield batch
-    if rows <= 1:
-        return
-    if not _THREAD.search(thread or ""):
-        raise RowsCutOff("The lane's rows ended without the row that names its task.")
-    if _is_repeat(thread):
-        raise StageRepeated(
-            "Spark runs the lane's stage again, and a task of its first run may be alive.",
-            hint="Spark's next try at the task takes the lane over; allow several tries (spark.task.maxFailures).",
-        )
-
-
-def _is_repeat(thread: str | None) -> bool:
-    """Whether the task or its stage is run again, by the name of its thread; True for a name that cannot be read."""
-    found = _THREAD.search(thread or "")
-    return found is None or (int(found[1]), int(found[2])) != (0, 0)
 
 
 class KnownColumns:

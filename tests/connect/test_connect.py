@@ -180,11 +180,10 @@ def test_one_sentence_asks_for_what_is_hidden(shop: Shop) -> None:
     assert shop.ask("SHOW TABLES FROM shop") == [("items",)]
 
 
-def test_lanes_under_one_label_are_refused(shop: Shop) -> None:
-    frame = shop.frame(rows_of("p-0", [1]))
-    with pytest.raises(ValueError, match=r"cannot load under one label.*the plan is hidden \(Spark Connect\)"):
-        StarRocksSink(shop.options(lanes=2, transactions="batch")).write(frame)
-    assert shop.written() == (0, 0)
+def test_several_lanes_claim_their_rows(shop: Shop) -> None:
+    (receipt,) = StarRocksSink(shop.options(lanes=2)).write(shop.frame(rows_of("p-0", [1]) + rows_of("p-1", [1])))
+    assert receipt.rows == 4
+    assert shop.open_labels() == []
 
 
 def test_a_key_that_only_the_plan_knows_is_asked_for(spark: SparkSession) -> None:

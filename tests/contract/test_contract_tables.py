@@ -212,7 +212,7 @@ def test_different_tables_load_at_the_same_time(client: Client) -> None:
 
 
 def test_a_table_without_rows_fails_the_whole_commit(client: Client) -> None:
-    """Wire contract 4.9 [F: a table without rows beside others]: an empty load opens the table."""
+    """Wire contract 4.9 [F: a table without rows among others]: an empty load opens the table."""
     full, empty, label = client.table(), client.table(), client.begin()
     client.loaded(label, full, ONE_ROW)
     assert client.loaded(label, empty, b"").json["LoadBytes"] == 0

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from starrocks_txn_sink.coordinator.shared_label import LANE
+from starrocks_txn_sink.coordinator.coordinator import LANE
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 
 LATE_SECONDS = 25.0
@@ -65,7 +65,7 @@ class Site:
 
     def label_pattern(self, job: str, batch: int) -> str:
         """A regular expression of the labels of micro-batch `batch`: those of the one lane, or the shared ones."""
-        return f"^{job}-[0-9a-f]+-{0 if self.lanes == 1 else LANE}-{batch}-"
+        return f"^{job}-[0-9a-f]+-{LANE}-{batch}-"
 
     def rules_for(self, job: str) -> list[dict[str, Any]]:
         """The fault plan: only the second micro-batch of `job` meets it, once."""

@@ -340,7 +340,6 @@ def _questions() -> tuple[LedgerRequest, ...]:
         ledger.ReadPositions("job"),
         ledger.ReadOwners("job", 0, "epoch", 1),
         ledger.ReadMarker("job", "scope", "token"),
-        ledger.ListDeadClaims("job", "epoch", 5),
         ledger.ListUnfinished(LabelPrefix("shop", "job-")),
     )
 

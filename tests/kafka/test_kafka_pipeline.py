@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from starrocks_emulator.process import EmulatorProcess
-from starrocks_txn_sink.coordinator.shared_label import LANE
+from starrocks_txn_sink.coordinator.coordinator import LANE
 from tests.crash.workload import TABLES, Verdict, judge
 from tests.kafka import endurance
 from tests.kafka.broker import Broker

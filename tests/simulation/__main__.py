@@ -5,11 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from .assembling_world import run_assembling
 from .prove import prove, replay
-from .sabotage import sabotage
-from .shared_world import run_shared
-from .world import run_schedule
+from .schedules import run_any
 
 
 def _say(line: str) -> None:
@@ -21,8 +18,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     proving = commands.add_parser("prove", help="run seeded schedules and check every history")
-    proving.add_argument("--assembling", action="store_true", help="schedules whose lanes assemble raw events")
-    proving.add_argument("--shared", action="store_true", help="schedules whose lanes load under one label")
     proving.add_argument("--seeds", type=int, default=1000, help="how many schedules")
     proving.add_argument("--first", type=int, default=0, help="the first seed")
     proving.add_argument("--seed", type=int, help="replay this one with its trace")
@@ -31,11 +26,12 @@ def main(arguments: list[str] | None = None) -> int:
     planting.add_argument("--processes", type=int, help="default: one for each core")
     chosen = parser.parse_args(arguments)
     if chosen.command == "sabotage":
+        from .sabotage import sabotage
+
         return sabotage(_say, chosen.processes)
-    run = run_assembling if chosen.assembling else run_shared if chosen.shared else run_schedule
     if chosen.seed is not None:
-        return replay(chosen.seed, _say, run)
-    return prove(chosen.seeds, _say, chosen.first, chosen.processes, run)
+        return replay(chosen.seed, _say, run_any)
+    return prove(chosen.seeds, _say, chosen.first, chosen.processes, run_any)
 
 
 if __name__ == "__main__":

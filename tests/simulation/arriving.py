@@ -8,18 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder
-from starrocks_txn_sink.rows.columns import COLUMNS, SENTINEL_POSITION, SEQ
-from starrocks_txn_sink.writer.task import ReadRows
+from starrocks_txn_sink.rows.columns import COLUMNS, SEQ
 
 from .source import TYPES, SourceTransaction
 
 _FIELDS = [*zip(COLUMNS, TYPES, strict=True), (SEQ, pa.int32())]
-
-
-def arrival_rows(*, few: bool) -> ReadRows:
-    """Reads rows that were not sorted; `few` rows are put in order."""
-    return ArrivalOrder(SMALL_ROWS if few else 0).rows
 
 
 def arriving_batches(transactions: list[SourceTransaction], rng: Random, *, few: bool) -> list[pa.RecordBatch]:
@@ -30,9 +23,8 @@ def arriving_batches(transactions: list[SourceTransaction], rng: Random, *, few:
         for number, (table, content) in enumerate(one.rows)
     ]
     rows = rng.sample(rows, len(rows)) if few else _mixed(rows, rng)
-    last = (None, SENTINEL_POSITION, None, None, None, None)
-    cuts = sorted({0, len(rows) + 1, *(rng.randrange(1, len(rows) + 1) for _ in range(rng.randrange(4)))})
-    return [_batch([*rows, last][low:high]) for low, high in itertools.pairwise(cuts)]
+    cuts = sorted({0, len(rows), *(rng.randrange(1, len(rows) + 1) for _ in range(rng.randrange(4)))})
+    return [_batch(rows[low:high]) for low, high in itertools.pairwise(cuts)]
 
 
 def _mixed(rows: list[tuple[Any, ...]], rng: Random) -> list[tuple[Any, ...]]:

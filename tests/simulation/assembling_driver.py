@@ -5,26 +5,25 @@ It does so as `sink.events_writer` does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
-from starrocks_txn_sink.coordinator.model import Receipt
+from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 from starrocks_txn_sink.writer.assembling import AssemblySpec, LaneAssembler
-from starrocks_txn_sink.writer.messages import CarryOver
+from starrocks_txn_sink.writer.messages import CarryOver, Message, of_kind
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 
-from .driver import DATABASE, JOB, Checkpoint, Driver, Slot
+from .driver import DATABASE, Checkpoint, Driver, Slot
 from .event_log import Event, EventSource, event_batches
 from .lane import LaneAttempt
 from .scheduler import Fiber
-from .source import Cut
 
 if TYPE_CHECKING:
     from .assembling_world import AssemblingWorld
@@ -34,10 +33,9 @@ IN_JSON = TxnEventLines(source_partition=None, position=None)
 
 @dataclass(slots=True)
 class EventSlot(Slot):
-    """A lane of a micro-batch: its events, and what the attempt that counts carries on."""
+    """A lane of a round, and its events."""
 
     events: list[Event] = field(default_factory=list)
-    carry: CarryOver | None = None
 
 
 class AssemblingDriver(Driver):
@@ -58,7 +56,7 @@ class AssemblingDriver(Driver):
             return
         super()._next_batch()
 
-    def _marked_slots(self, begin: Cut) -> dict[int, Slot]:
+    def _plan_batch(self) -> None:
         spark_log = self._world.spark_logs.get(self.checkpoint.name)
         if spark_log is not None and len(spark_log.offsets) <= self._batch:
             spark_log.offsets = list(self._offsets)
@@ -68,79 +66,43 @@ class AssemblingDriver(Driver):
             directory = self._world.directory(self.checkpoint.name)
             self._log = ManifestLog.open(directory, self.epoch, "q", self._world.keep)
         self._before = self._log.before(self._batch, may_begin=False)
-        slots: dict[int, Slot] = {}
+        self._events: dict[int, list[Event]] = {}
         self.told_otherwise = False
-        for number, (low, high) in enumerate(zip(begin, self._cut, strict=True)):
+        for number, (low, high) in enumerate(zip(self._begin, self._cut, strict=True)):
             if high > low:
-                slot = slots.setdefault(number % self.lanes, EventSlot([]))
-                assert isinstance(slot, EventSlot)
                 overlap = self._world.rng.choice((0, 0, 0, 2))
                 changed = bool(low and overlap) and self._world.tells_otherwise()
-                slot.events += source.events(number, low, high, overlap, changed=changed)
+                events = source.events(number, low, high, overlap, changed=changed)
+                self._events.setdefault(number % self.lanes, []).extend(events)
                 self.told_otherwise |= changed
-        return slots
 
-    def try_lane(self, lane: int, first: bool = False) -> None:
-        world, slot = self._world, self.slots.get(lane)
-        if slot is None or self.over or slot.receipts is not None:
-            return
+    def _is_empty(self) -> bool:
+        return not self._events
+
+    def _layout(self) -> dict[int, Slot]:
+        return {lane: EventSlot([], events=events) for lane, events in self._events.items()}
+
+    def _attempt(self, slot: Slot, task: LaneTask, attempt: Attempt) -> LaneAttempt:
+        world = self._world
         assert isinstance(slot, EventSlot)
-        ownership = self.session.ownership
-        assert ownership is not None
         assert self._log is not None
-        number, raw = world.next_attempt(), world.rng.random() < 0.5
-        small = world.rng.random() < 0.5  # then the lane takes them in any order
+        raw = world.rng.random() < 0.5
+        small = not task.ordered and world.rng.random() < 0.5  # then the lane takes them in any order
         events = world.rng.sample(slot.events, len(slot.events)) if small else slot.events
-        attempt = Attempt(lane, number, not first)
         assembling = AssemblySpec(
             Policy(), PayloadEncoder(DATABASE), 0.0, world.directory(self.checkpoint.name), self._log.stem(self._batch),
-            self._before.partitions, self._before.inline, IN_JSON if raw else None,
+            self._before.partitions, self._before.inline, IN_JSON if raw else None, arrival_order=not task.ordered,
             small_rows=SMALL_ROWS if small else 0,
         ).open(attempt)  # fmt: skip
-        task = LaneTask(
-            world.options, JOB, self.epoch, self.checkpoint.name, self._batch, True, True,
-            replace(ownership, positions=dict(ownership.positions), skips=dict(ownership.skips)),
-        )  # fmt: skip
-        made = LaneAttempt(
-            world,
-            f"{self.name}.{lane}.{number}",
-            task,
-            attempt,
-            world.cut_off(event_batches(events, world.rng, raw=raw)),
-            lambda ended, result: self._lane_ended(slot, lane, ended, result, assembling),
-            assembling.rows,
-        )
-        slot.attempts.append(made)
-        world.lanes.append(made)
-        self.soon(world.rng.random() * 0.05, made.start)
-
-    def _lane_ended(
-        self,
-        slot: EventSlot,
-        lane: int,
-        attempt: LaneAttempt,
-        result: list[Receipt] | BaseException,
-        assembling: LaneAssembler,
-    ) -> None:
-        """On the executor: what stays open is put away before the task's result goes to the driver."""
-        carry = assembling.carry_over() if isinstance(result, list) else None
-        self.soon(0.01, self._task_with_carry, slot, lane, attempt, result, carry)
-
-    def _task_with_carry(
-        self,
-        slot: EventSlot,
-        lane: int,
-        attempt: LaneAttempt,
-        result: list[Receipt] | BaseException,
-        carry: CarryOver | None,
-    ) -> None:
-        if self.slots.get(lane) is slot and slot.receipts is None and carry is not None:
-            slot.carry = carry
-        self._task_ended(slot, lane, attempt, result)
+        batches = event_batches(events, world.rng, raw=raw)
+        made = self._made(slot, task, attempt, batches, assembling.rows)
+        ended = made._ended
+        made._ended = lambda lane, result: ended(lane, _with_carry(assembling, result))
+        return made
 
     def _acknowledge(self) -> None:
         """All lanes have returned: publish, then let Spark believe it."""
-        if any(slot.receipts for slot in self.slots.values()):
+        if self._committed_at_end and self._events:
             self.soon(self._world.rng.choice((0.0, 0.01, 0.5)), self._publish, None)
             return
         Fiber(
@@ -162,11 +124,10 @@ class AssemblingDriver(Driver):
         assert self._log is not None
         touched: dict[str, CarriedState] = {}
         inline: dict[str, bytes] = {}
-        for slot in self.slots.values():
-            assert isinstance(slot, EventSlot)
-            assert slot.carry is not None
-            touched |= slot.carry.partitions
-            inline |= slot.carry.inline
+        messages = [message for slot in self.ended_slots.values() for message in slot.messages or ()]
+        for carry in of_kind(messages, CarryOver) if self._events else ():
+            touched |= carry.partitions
+            inline |= carry.inline
         self._log.publish(self._before.with_batch(self._batch, "q", touched, inline.items()))
         if self._excluded:
             self._world.checker.report("other", f"{self.name} published though the job was taken over before")
@@ -177,3 +138,13 @@ class AssemblingDriver(Driver):
         super()._acknowledge()
         if spark_log is not None:
             spark_log.done = self._batch
+
+
+def _with_carry(assembling: LaneAssembler, result: list[Message] | BaseException) -> list[Message] | BaseException:
+    """On the executor: what stays open is put away before the task's result goes to the driver."""
+    if not isinstance(result, list):
+        return result
+    try:
+        return [*map(assembling.complete, result), assembling.carry_over()]
+    except StarRocksSinkError as error:
+        return error

@@ -24,12 +24,12 @@ class AssemblingWorld(World):
     on where that one was. In the other schedules each driver goes on in a copy, and may cut other micro-batches.
     """
 
-    def __init__(self, seed: int, say: Say | None = None, keep: int = KEEP) -> None:
-        super().__init__(8 * seed + 1, say)
+    def __init__(self, seed: int, say: Say | None = None, name: int | None = None, keep: int = KEEP) -> None:
+        super().__init__(8 * seed + 1, say, name)
         self.seed, self.keep = seed, keep
         self.source = event_source(self.source.truth, self.rng)
         self.checker = EventChecker(self.source, self.cluster.server.store, "job", self.trace)
-        self.checker.token_of = self._token_of
+        self.checker.keyed = frozenset(self.keys)
         self.directories: dict[str, MemoryDirectory] = {}
         self.spark_logs: dict[str, Checkpoint] = {}
         self._share_logs = seed % 2 == 0
@@ -83,6 +83,6 @@ class AssemblingWorld(World):
         super()._judge_error(driver, error)
 
 
-def run_assembling(seed: int, say: Say | None = None) -> History:
-    """Run the schedule of `seed`."""
-    return AssemblingWorld(seed, say).run()
+def run_assembling(seed: int, say: Say | None = None, name: int | None = None) -> History:
+    """Run the schedule of `seed`, whose history has the seed `name`."""
+    return AssemblingWorld(seed, say, name).run()

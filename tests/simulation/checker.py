@@ -8,7 +8,6 @@ receipt without its transaction, a commit by a writer that had been superseded, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +44,6 @@ class Checker:
     def __init__(self, source: Source, store: ModelStore, job: str, trace: Trace) -> None:
         self.violations: list[Violation] = []
         self.published: dict[str, Published] = {}
-        self.token_of: Callable[[str], str | None] = lambda _: ""  # of an attempt's claim, maybe a newer one
         self._source = source
         self._store = store
         self._job = job
@@ -90,8 +88,7 @@ class Checker:
 
     def refuse_superseded(self, label: str) -> None:
         """Report a label whose writer was excluded by a take-over that has ended."""
-        run, attempt = label.rsplit("-", 3)[0], label.rsplit("_", 1)[0]
-        if run in self._superseded or self._superseded.get(attempt) == self.token_of(attempt):
+        if label.rsplit("-", 3)[0] in self._superseded:
             self.report("other", f"{label} became visible after its writer had been superseded")
 
     def _row(self, table: str, row: dict[str, Any], counts: Counter[tuple[str, int]]) -> None:
@@ -152,8 +149,7 @@ class Checker:
             self.report("other", f"{label}: the ledger says {says}, the data {positions}")
         for row in rows:
             expected = sum(count for place, count in counts.items() if place[0] == row["name"])
-            told = bool(row["digest"]) or not self._digest_expected()
-            if (row["label"], row["row_count"], told) != (label, expected, True):
+            if (row["label"], row["row_count"], bool(row["digest"])) != (label, expected, True):
                 self.report("other", f"{label}: ledger row {row} for {expected} rows")
         for partition, number in self._next.items():
             kept = self._store.ledger.get((self._job, "position", partition))
@@ -161,10 +157,6 @@ class Checker:
             newest = self._source.truth[int(partition[1:])][number - 1].position if number else None
             if position != newest:
                 self.report("other", f"the ledger has {position} for {partition}, the data {newest}")
-
-    def _digest_expected(self) -> bool:
-        """Whether every position has the fingerprint of its source transaction."""
-        return True
 
     # --- a reader, at a moment of its own ---
 

@@ -1,17 +1,33 @@
-"""A driver: one run of a streaming query that takes its job over and writes micro-batch after micro-batch."""
+"""A driver: one run of a streaming query that takes its job over and writes micro-batch after micro-batch.
+
+The production coordinator orders what is done; here its orders are carried out on the virtual clock, as
+`sink.lanes.RoundRunner` does it with Spark. At times one source partition is in two tasks, and rows come unsorted.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from starrocks_txn_sink.coordinator.model import Receipt
-from starrocks_txn_sink.errors import DeadlineExceeded
-from starrocks_txn_sink.protocol.fencing import Scope, delete_dead_claims, roll_back_until_confirmed, take_over
-from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.coordinator.coordinator import (
+    NextRound,
+    Order,
+    Orders,
+    Pause,
+    RunLanes,
+    SharedTransactionCoordinator,
+    claim_of,
+)
+from starrocks_txn_sink.coordinator.model import CheckAction, Receipt
+from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError, TransactionTimedOut, Unordered
+from starrocks_txn_sink.protocol.fencing import Scope, roll_back_until_confirmed, take_over
+from starrocks_txn_sink.protocol.label import Aborted, Label, LabelPrefix, RetryPolicy, Steps, roll_back
 from starrocks_txn_sink.protocol.ledger import (
     POSITION,
     ListUnfinished,
@@ -22,13 +38,17 @@ from starrocks_txn_sink.protocol.ledger import (
     fresh_tokens,
     retry_until_answered,
 )
+from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder
+from starrocks_txn_sink.sink.lanes import LanePlan, Reading, coordinator_of, ownership_of, result_of
 from starrocks_txn_sink.sink.session import Resumed, Resumption, Session, resume
-from starrocks_txn_sink.writer.messages import LaneReport
+from starrocks_txn_sink.writer.messages import LaneReport, Message, OrderViolation, of_kind
+from starrocks_txn_sink.writer.runner import Performer
 from starrocks_txn_sink.writer.task import LaneTask, ReadRows
 from starrocks_txn_sink.writer.worker import Attempt
 
-from .arriving import arrival_rows, arriving_batches
-from .lane import LaneAttempt
+from .arriving import arriving_batches
+from .bounds import Bounds
+from .lane import NOTHING, LaneAttempt
 from .plain import PlainChecker, Unit, plain_batches, units_of
 from .scheduler import Fiber, Node
 from .source import Cut, SourceTransaction, batches_of
@@ -52,13 +72,13 @@ class Checkpoint:
 
 @dataclass(slots=True)
 class Slot:
-    """A lane of a micro-batch: its rows, and the tries at it."""
+    """A lane of a round: its rows, the tries at it, and what the try that counts has sent."""
 
     transactions: list[SourceTransaction]
     unit: Unit | None = None  # plain rows
     attempts: list[LaneAttempt] = field(default_factory=list)
     failures: int = 0
-    receipts: list[Receipt] | None = None
+    messages: list[Message] | None = None
 
 
 class Driver(Node):
@@ -90,7 +110,21 @@ class Driver(Node):
         self.lanes = lanes
         self._retold = retold  # its source tells a micro-batch that is written already in other words
         self._disputed = -1
+        self._begin: Cut = ()
         self._cut: Cut = ()
+        self._rng = Random(f"{world.seed}/{name}")
+        self._plan = LanePlan(lanes, claims=self._rng.random() < 0.3, disordered=self._rng.random() < 0.5)
+        self._performer: Performer | None = None
+        self._coordinator: SharedTransactionCoordinator | None = None
+        self._bounds = Bounds(world.checker, name)
+        self._round = 0  # counts runs of lanes
+        self.ended_slots: dict[int, Slot] = {}
+        self._committed_at_end = False
+        self._unit = Unit(())
+        self._claims: list[str] = []
+        self._blind = self._rng.random() < 0.1  # the list hides its labels from it
+        self._listed: bool | None = None
+        self._unanswered = False
         self._excluded = False  # whether another driver had taken over before the micro-batch began
 
     @property
@@ -124,18 +158,12 @@ class Driver(Node):
                 self._world.checker.report("lost", f"{self.name} goes on over a {self.oddity} ledger")
             self._world.trace.say(self.name, f"has the job; positions {_shown(self.session)}")
             self._world.driver_taken_over()
-            self._forget_dead_claims(taken.owner)
             self._next_batch()
             return
         assert isinstance(result, BaseException)
         if isinstance(result, DeadlineExceeded) and self._world.undisturbed(self._fiber):
             self._world.checker.report("stuck", f"{self.name} could not take over though nothing disturbed it")
         self._end(result)
-
-    def _forget_dead_claims(self, mine: Owner) -> None:
-        """In production it comes before the first micro-batch; here while it runs, which is harder on the protocol."""
-        steps = delete_dead_claims(JOB, mine, self._world.rng)
-        Fiber(self, steps, self.scheduler.now + 5.0, self._world.network.send, _nothing)
 
     # --- micro-batches ---
 
@@ -154,35 +182,32 @@ class Driver(Node):
         self._cut = self._offsets[self._batch]
         self._excluded = world.checker.is_superseded(self.writer)
         world.trace.say(self.name, f"micro-batch {self._batch}: {begin} to {self._cut}")
-        self.slots = self._plain_slots(begin) if self.plain else self._marked_slots(begin)
-        if not self.slots:
+        self._begin = begin
+        self._plan_batch()
+        if self._is_empty():
             self._acknowledge()
-        for lane in list(self.slots):
-            self.try_lane(lane, first=True)
+        else:
+            self._write()
 
-    def _marked_slots(self, begin: Cut) -> dict[int, Slot]:
-        slots: dict[int, Slot] = {}
-        for number, (low, high) in enumerate(zip(begin, self._cut, strict=True)):
-            if high > low:
-                slot = slots.setdefault(number % self.lanes, Slot([]))
-                slot.transactions += self._source.released[number][low:high]
-        return slots
-
-    def _plain_slots(self, begin: Cut) -> dict[int, Slot]:
-        released = self._world.source.released
-        ends = enumerate(zip(begin, self._cut, strict=True))
-        units = units_of([one for number, (low, high) in ends for one in released[number][low:high]], self.lanes)
-        for lane, unit in units.items():
-            assert isinstance(self._world.checker, PlainChecker)
-            self._world.checker.planned(f"{self.writer}-{lane}-{self._batch}", unit)
-            if self._retold and self._is_written(lane):
-                units[lane], self._disputed = unit.retold(), self._batch
+    def _plan_batch(self) -> None:
+        if not self.plain:
+            return
+        assert isinstance(self._world.checker, PlainChecker)
+        self._unit = units_of(self._transactions(), 1).get(0, Unit(()))
+        self._world.checker.planned(f"{self.writer}-all-{self._batch}", self._unit)
+        if self._retold and self._is_written():
+            self._unit, self._disputed = self._unit.retold(), self._batch
         self._retold = False
-        return {lane: Slot([], unit) for lane, unit in units.items()}
 
-    def _is_written(self, lane: int) -> bool:
-        name = f"{self.checkpoint.name}/{lane}/{self.lanes}"
-        row = self._world.cluster.server.store.ledger.get((JOB, POSITION, name))
+    def _is_empty(self) -> bool:
+        return not self._transactions()
+
+    def _transactions(self) -> list[SourceTransaction]:
+        ends = enumerate(zip(self._begin, self._cut, strict=True))
+        return [one for number, (low, high) in ends for one in self._source.released[number][low:high]]
+
+    def _is_written(self) -> bool:
+        row = self._world.cluster.server.store.ledger.get((JOB, POSITION, f"{self.checkpoint.name}/0/1"))
         return row is not None and row["position"] == self._batch
 
     @property
@@ -190,107 +215,285 @@ class Driver(Node):
         """Whether the micro-batch has other content now than when it was written."""
         return self._disputed == self._batch
 
+    # --- one write: the coordinator's orders ---
+
+    def _write(self) -> None:
+        world = self._world
+        task = self._any_task()
+        deadline = Deadline.after(world.options.batch_deadline, world.clock)
+        ownership = ownership_of(task, world.rng, world.clock)
+        assert ownership is not None
+        self._ownership = ownership
+        self._coordinator = coordinator_of(task, ownership, deadline, world.rng)
+        self._coordinator.labels = map(self._labelled, self._coordinator.labels)
+        self._coordinator.committed = self._committed
+        self._performer = Performer(
+            task.options, NOTHING.transport, world.clock, deadline, world.rng, RetryPolicy(commit_again=False),
+            ownership=ownership,
+        )  # fmt: skip
+        self._run(self._coordinator.write(), self._written)
+
+    def _labelled(self, label: str) -> str:
+        """`label` with a number of this schedule's own: equal seeds have equal labels."""
+        head, _, _ = label.rpartition("-")
+        return f"{head}-{self._world.next_attempt()}_0"
+
+    def _any_task(self) -> LaneTask:
+        task = LaneTask(
+            self._world.options_of(self.lanes), JOB, self.epoch, self.checkpoint.name, self._batch, not self.plain,
+            True, self.session.ownership, keys=self._world.keys, hold=self.session.hold,
+        )  # fmt: skip
+        return self._plan.task_of(task)
+
+    def _written(self, result: object) -> None:
+        assert self._coordinator is not None
+        self._roll_back_claims()
+        if isinstance(result, BaseException):
+            self._end(result)
+        elif self._coordinator.unsorted:
+            self._world.trace.say(self.name, f"sorts from here: {self._coordinator.unsorted}")
+            self._plan.disordered = True
+            self._write()
+        else:
+            receipts: list[Receipt] = result  # type: ignore[assignment]
+            self._committed_at_end = bool(receipts) and not receipts[-1].recycled
+            if self._excluded and receipts:
+                said = f"{self.name} wrote a micro-batch though the job was taken over before"
+                self._world.checker.report("other", said)
+            self._acknowledge()
+
+    def _committed(self, receipt: Receipt) -> None:
+        self._bounds.committed(receipt)
+        self._world.checker.receipt(receipt)
+        self.session.learn_receipt(receipt)
+        listed = LaneReport(JOB, 0, self._batch, listed=self._ownership.listed)
+        if self.session.learn_listed([listed]) != (self._listed is False):
+            self._world.checker.report(
+                "other", f"{self.name} says {listed.listed} of its label, the list {self._listed}"
+            )
+        if self.session.canary and not self._unanswered:
+            self._world.checker.report("other", f"{self.name} commits, and did not ask whether its label is listed")
+        self._ownership.listed = self._listed = None
+
+    def _run(self, orders: Orders[Any], done: Callable[[object], None]) -> None:
+        """As `coordinator.coordinator.perform_all`, one order after the other."""
+
+        def go_on(answer: object) -> None:
+            try:
+                order = orders.throw(answer) if isinstance(answer, BaseException) else orders.send(answer)
+            except StopIteration as ended:
+                done(ended.value)
+            except (StarRocksSinkError, ConnectionError, InterruptedError) as error:
+                done(error)
+            else:
+                self._carry_out(order, go_on)
+
+        go_on(None)
+
+    def _carry_out(self, order: Order, done: Callable[[object], None]) -> None:
+        if self.over:
+            return
+        match order:
+            case RunLanes():
+                self._run_lanes(order, done)
+            case NextRound():
+                self._next_round()
+                done(None)
+            case Pause(seconds):
+                self.soon(seconds, done, None)
+            case _:
+                self._perform(order, done)
+
+    def _perform(self, action: Any, done: Callable[[object], None]) -> None:
+        performer = self._performer
+        assert performer is not None
+        self._bounds.sent(action)
+        steps, deadline = performer.steps(action)
+        if isinstance(action, CheckAction):
+            steps = self._looked_at(action.label, steps)
+
+        def ended(result: object) -> None:
+            if isinstance(result, DeadlineExceeded):
+                try:
+                    result = performer.result_after_deadline(action, result)
+                except DeadlineExceeded as error:
+                    result = error
+            if not self.over:
+                if isinstance(result, Aborted):
+                    self._bounds.ended()
+                done(result)
+
+        Fiber(self, steps, deadline.at, self._world.network.send, ended)
+
+    def _looked_at(self, label: str, steps: Steps[Any]) -> Steps[None]:
+        """`steps` of a check; remember what the list said. For a `blind` driver it has nothing."""
+        answer: object = None
+        while True:
+            try:
+                needed = steps.send(answer)
+            except StopIteration:  # a check returns nothing
+                return
+            answer = yield needed
+            if isinstance(needed, ListUnfinished):
+                self._unanswered = not isinstance(answer, tuple)
+                answer = () if self._blind and not self._unanswered else answer
+                self._listed = label in answer if isinstance(answer, tuple) else None
+
+    def _roll_back_claims(self) -> None:
+        for claim in self._claims:
+            steps = roll_back(Label(DATABASE, claim), RetryPolicy(), self._world.rng)
+            Fiber(self, steps, self.scheduler.now + 5.0, self._world.network.send, _nothing)
+        self._claims = []
+
+    def _next_round(self) -> None:
+        """All rows up to where the lanes have stopped are visible."""
+
+    # --- lanes ---
+
+    def _run_lanes(self, order: RunLanes, done: Callable[[object], None]) -> None:
+        self._roll_back_claims()
+        self._round += 1
+        self._lanes_done, self._order = done, order
+        self.slots = dict(self._layout())
+        if not self.slots:
+            self._all_over()
+        for lane in list(self.slots):
+            self.try_lane(lane, first=True)
+
+    def _layout(self) -> dict[int, Slot]:
+        if self.plain:
+            return {lane: Slot([], Unit(rows.rows)) for lane, rows in self._units().items()}
+        slots: dict[int, Slot] = {}
+        for number, (low, high) in enumerate(zip(self._begin, self._cut, strict=True)):
+            for lane, (first, last) in self._tasks_of(number, low, high):
+                if last > first:
+                    slot = slots.setdefault(lane % self.lanes, Slot([]))
+                    slot.transactions += self._source.released[number][first:last]
+        return slots
+
+    def _tasks_of(self, number: int, low: int, high: int) -> Iterable[tuple[int, tuple[int, int]]]:
+        """The tasks with source partition `number`: at times there are two, where the tasks are the source's own."""
+        middle = high
+        if self._plan.reading is Reading.OWN_TASKS and self._world.profile.recut and self._rng.random() < 0.1:
+            middle = self._rng.randint(low, high)
+        return (number, (low, middle)), (number + 1, (middle, high))
+
+    def _units(self) -> dict[int, Unit]:
+        """The rows of the micro-batch over tasks, in any way."""
+        parts: dict[int, list[Any]] = {}
+        for row in self._unit.rows:
+            parts.setdefault(self._rng.randrange(self.lanes), []).append(row)
+        return {lane: Unit(tuple(rows)) for lane, rows in parts.items()}
+
     def try_lane(self, lane: int, first: bool = False) -> None:
         """Start a task for `lane`: the first one, a retry, or a speculative copy."""
         world, slot = self._world, self.slots.get(lane)
-        if slot is None or self.over or slot.receipts is not None:
-            return  # the driver was paused meanwhile, and the micro-batch is another one now
+        if slot is None or self.over or slot.messages is not None:
+            return  # the driver was paused meanwhile, and the round is another one now
+        number = world.next_attempt()
+        order, task = self._order, self._any_task()
         ownership = self.session.ownership
         assert ownership is not None
-        ownership = replace(ownership, positions=dict(ownership.positions), skips=dict(ownership.skips))
-        options = world.options_of(self.lanes)
-        task = LaneTask(
-            options,
-            JOB,
-            self.epoch,
-            self.checkpoint.name,
-            self._batch,
-            not self.plain,
-            True,
-            ownership,
-            keys=world.keys,
-            hold=self.session.hold,
-        )
-        batches = plain_batches(slot.unit, world.rng) if slot.unit else batches_of(slot.transactions, world.rng)
-        number = world.next_attempt()
-        task, batches, rows = self._perhaps_unsorted(slot, task, batches, Random(f"{world.seed}/{number}"))
-        name = f"{self.name}.{lane}.{number}"
-        attempt = LaneAttempt(
-            world,
-            name,
-            task,
-            Attempt(lane, number, not first),
-            world.cut_off(batches),
-            lambda ended, result: self.soon(0.01, self._task_ended, slot, lane, ended, result),
-            rows,
-        )
-        slot.attempts.append(attempt)
-        world.lanes.append(attempt)
-        self.soon(world.rng.random() * 0.05, attempt.start)
-
-    def _perhaps_unsorted(
-        self, slot: Slot, task: LaneTask, batches: list[pa.RecordBatch], rng: Random
-    ) -> tuple[LaneTask, list[pa.RecordBatch], ReadRows | None]:
-        """With one lane a micro-batch may come as it is, in every fourth schedule: such lanes commit only at their end.
-
-        One that comes again may come in another way.
-        """
-        sort = self._world.seed % 4 != 1 or rng.random() < 0.5
-        if sort or self.lanes > 1 or slot.unit or task.options.quarantines:
-            return task, batches, None
-        few = rng.random() < 0.5
-        batches = arriving_batches(slot.transactions, rng, few=few)
-        return replace(task, at_end_only=True), batches, arrival_rows(few=few)
-
-    def _task_ended(self, slot: Slot, lane: int, attempt: LaneAttempt, result: list[Receipt] | BaseException) -> None:
-        if self.over or self.slots.get(lane) is not slot or slot.receipts is not None:
+        task = replace(
+            task, label=order.label, part=order.part, hold=order.hold,
+            ownership=replace(ownership, positions=dict(ownership.positions), skips=dict(ownership.skips)),
+            round_ends=world.clock.wall() + order.seconds, round_seconds=order.seconds,
+        )  # fmt: skip
+        attempt = Attempt(lane, number, bool(slot.attempts) or not first)
+        said = task.answer(attempt, world.clock, list)
+        if said:  # it must not load
+            self.soon(0.01, self._lane_over, slot, said)
             return
-        if isinstance(result, list):
-            slot.receipts = result
-            self._learn(attempt, attempt.metrics.report(result))
-            self._stop(other for other in slot.attempts if other is not attempt)
-            if all(one.receipts is not None for one in self.slots.values()):
-                self._batch_done()
-            return
-        self.task_failed(lane, result)
+        if task.claims:
+            self._claims.append(claim_of(order.label, lane))
+        made = self._attempt(slot, task, attempt)
+        slot.attempts.append(made)
+        world.lanes.append(made)
+        self.soon(self._rng.random() * 0.05, made.start)
 
-    def _learn(self, attempt: LaneAttempt, report: LaneReport) -> None:
-        """What the lane reports in addition to its receipts; the driver must hear of a label that the list hides."""
-        asks = attempt.task.ownership is not None and attempt.task.ownership.canary and not attempt.unanswered
-        checker = self._world.checker
-        if self.session.learn_listed([report]) != (attempt.listed is False):
-            checker.report("other", f"{attempt.name} says {report.listed} of its label, the list {attempt.listed}")
-        if asks and report.committed and report.listed is None:
-            checker.report("other", f"{attempt.name} is the first to commit, and did not ask whether it is listed")
-        self.session.learn_skips([report])
-        self.session.learn_keys([report])
+    def _attempt(self, slot: Slot, task: LaneTask, attempt: Attempt) -> LaneAttempt:
+        rng = Random(f"{self._world.seed}/{attempt.number}")
+        rows: ReadRows | None = None
+        if slot.unit is not None:
+            batches = plain_batches(slot.unit, rng)
+        elif task.ordered:
+            batches = batches_of(slot.transactions, rng)
+        else:
+            few = rng.random() < 0.5
+            batches, rows = arriving_batches(slot.transactions, rng, few=few), arrival_rows(few=few)
+        return self._made(slot, task, attempt, batches, rows)
+
+    def _made(
+        self, slot: Slot, task: LaneTask, attempt: Attempt, batches: list[pa.RecordBatch], rows: ReadRows | None
+    ) -> LaneAttempt:
+        cut = self._world.cut_off(batches)
+        ended = partial(self._on_executor, slot, self._round, cut is not batches)
+        return LaneAttempt(self._world, f"{self.name}.{attempt.lane}.{attempt.number}", task, attempt, cut, ended, rows)
+
+    def _on_executor(
+        self, slot: Slot, number: int, cut_off: bool, ended: LaneAttempt, result: list[Message] | BaseException
+    ) -> None:
+        self.soon(0.01, self._task_over, slot, number, ended, result, cut_off)
+
+    def _task_over(
+        self, slot: Slot, number: int, ended: LaneAttempt, result: list[Message] | BaseException, cut_off: bool
+    ) -> None:
+        """A task whose JVM died fails, whatever its lane believes; Spark tries it again."""
+        if number != self._round:
+            return
+        lane = ended.attempt.lane
+        if cut_off:
+            self.task_failed(lane, ConnectionError("The JVM died."))
+        elif isinstance(result, list):
+            self._lane_over(slot, result)
+        elif isinstance(result, (Unordered, TransactionTimedOut)) and not ended.task.ordered and not self.plain:
+            self._lane_over(slot, [OrderViolation(result.message)])
+        elif isinstance(result, StarRocksSinkError):
+            self._lane_over(slot, [ended.metrics.report((), result).fail(result, self.scheduler.now)])
+        else:
+            self.task_failed(lane, result)
 
     def task_failed(self, lane: int, error: BaseException) -> None:
-        """Spark counts the failure: another try, or the end of the query."""
+        """Spark counts the failure: another try, or the end of the job."""
         slot = self.slots.get(lane)
-        if slot is None or self.over or slot.receipts is not None:
+        if slot is None or self.over or slot.messages is not None:
             return
         slot.failures += 1
         if slot.failures < self._world.profile.task_failures:
-            self.soon(self._world.rng.uniform(0.01, 1.0), self._again, self._batch, lane)
+            self.soon(self._world.rng.uniform(0.01, 1.0), self._again, self._round, lane)
         else:
-            self._end(error)
+            self._end_lanes(error)
 
-    def _again(self, batch: int, lane: int) -> None:
-        if not self.over and batch == self._batch and self.slots[lane].receipts is None:
+    def _again(self, number: int, lane: int) -> None:
+        if not self.over and number == self._round:
             self.try_lane(lane)
 
-    def _stop(self, attempts: object) -> None:
+    def _lane_over(self, slot: Slot, messages: list[Message]) -> None:
+        if self.over or slot not in self.slots.values() or slot.messages is not None:
+            return
+        slot.messages = messages
+        self._stop(attempt for attempt in slot.attempts if attempt.result is not messages)
+        if all(one.messages is not None for one in self.slots.values()):
+            self._all_over()
+
+    def _all_over(self) -> None:
+        messages = [message for slot in self.slots.values() for message in slot.messages or ()]
+        self.session.learn_skips(of_kind(messages, LaneReport))
+        self.session.learn_keys(of_kind(messages, LaneReport))
+        self._end_lanes(result_of(messages))
+
+    def _end_lanes(self, result: object) -> None:
+        self.ended_slots, self.slots = self.slots, {}
+        self._round += 1
+        self._stop(attempt for slot in self.ended_slots.values() for attempt in slot.attempts)
+        self._lanes_done(result)
+
+    def _stop(self, attempts: Iterable[LaneAttempt]) -> None:
         """Spark cancels what is not needed any more: at once, politely, or too late."""
-        for attempt in attempts:  # type: ignore[attr-defined]
+        for attempt in attempts:
             self._world.end_task(attempt)
 
-    def _batch_done(self) -> None:
-        receipts = [receipt for slot in self.slots.values() for receipt in slot.receipts or []]
-        self.session.learn(receipts)
-        if self._excluded and receipts:
-            self._world.checker.report("other", f"{self.name} wrote a micro-batch though the job was taken over before")
-        self._acknowledge()
+    # --- the end of a micro-batch ---
 
     def _acknowledge(self) -> None:
         self._world.trace.say(self.name, f"micro-batch {self._batch} is done")
@@ -340,6 +543,11 @@ def _over_another_ledger(kind: str, steps: Steps[Resumed]) -> Steps[Resumed]:
             answer = Traces(known=False)
         if isinstance(needed, ReadPositions) and isinstance(answer, dict):
             answer = {}
+
+
+def arrival_rows(*, few: bool) -> ReadRows:
+    """Reads rows that were not sorted; `few` rows are put in order."""
+    return ArrivalOrder(SMALL_ROWS if few else 0).rows
 
 
 def _nothing(result: object) -> None:

@@ -14,7 +14,6 @@ import orjson
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 
 from .checker import Checker
 from .source import Cut, Source, SourceTransaction, _events
@@ -71,9 +70,8 @@ def _sliced(transactions: list[SourceTransaction], rng: Random) -> list[list[Eve
 
 
 def event_batches(events: list[Event], rng: Random, *, raw: bool) -> list[pa.RecordBatch]:
-    """Events as a lane gets them from Spark, in record batches that end anywhere; the last row closes the lane."""
+    """Events as a lane gets them from Spark, in record batches that end anywhere."""
     made = [_raw(event) if raw else event for event in events]
-    made.append({model.POSITION: SENTINEL_POSITION})
     cut = rng.randrange(1, len(made)) if len(made) > 2 and rng.random() < 0.5 else len(made)
     kinds = _RAW if raw else _PARSED
     return [pa.RecordBatch.from_pylist(part, schema=kinds) for part in (made[:cut], made[cut:]) if part]

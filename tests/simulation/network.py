@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from starrocks_txn_sink.errors import BadReply, NotSent, QueryFailed, ReplyLost, TransportError
-from starrocks_txn_sink.protocol.ledger import DeleteClaims, WriteClaim, WriteMarker
+from starrocks_txn_sink.protocol.ledger import WriteClaim, WriteMarker
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
 from tests.support.model_server import Fault
 
@@ -136,7 +136,7 @@ class Network:
         if isinstance(needed, Request):
             kinds = self._kinds[needed.operation]
         else:
-            kinds = self._writes if isinstance(needed, (WriteClaim, WriteMarker, DeleteClaims)) else self._reads
+            kinds = self._writes if isinstance(needed, (WriteClaim, WriteMarker)) else self._reads
         if not kinds:
             return None
         self.faults += 1

@@ -1,7 +1,7 @@
-"""Plain rows in a schedule: no positions, no order; the rows of a lane in a micro-batch are one unit.
+"""Plain rows in a schedule: no positions, no order; the rows of a micro-batch are one unit.
 
 Spark keeps where micro-batches end in the checkpoint's log, which all drivers on that checkpoint share. The checker
-knows which rows each lane of each micro-batch has, and nothing of units, digests or numbers of micro-batches.
+knows which rows each micro-batch has, and nothing of units, digests or numbers of micro-batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import orjson
 import pyarrow as pa
 
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
-from starrocks_txn_sink.rows.columns import HASH, PAYLOAD, SENTINEL_POSITION, TABLE
+from starrocks_txn_sink.rows.columns import HASH, PAYLOAD, TABLE
 from tests.support.model_store import Change
 
 from .checker import Checker, Published
@@ -28,7 +28,7 @@ Rows = tuple[Row, ...]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one lane of a micro-batch is given."""
+    """The rows of a micro-batch, or of one of its lanes."""
 
     rows: Rows
 
@@ -56,10 +56,9 @@ def units_of(transactions: list[SourceTransaction], lanes: int) -> dict[int, Uni
 
 
 def plain_batches(unit: Unit, rng: Random) -> list[pa.RecordBatch]:
-    """The rows of a lane in any order, in record batches that end anywhere, and the lane's last row."""
+    """The rows of a lane in any order, in record batches that end anywhere."""
     rows: list[tuple[Any, ...]] = [(table, b"," + content, hash_of((table, content))) for table, content in unit.rows]
     rng.shuffle(rows)
-    rows.append((None, None, SENTINEL_POSITION))
     cut = rng.randrange(1, len(rows)) if len(rows) > 2 and rng.random() < 0.4 else len(rows)
     return [_batch(part) for part in (rows[:cut], rows[cut:]) if part]
 
@@ -76,7 +75,7 @@ def _key(row: dict[str, Any]) -> Key:
 
 
 class PlainChecker(Checker):
-    """The checker for plain rows: each once, and the rows of a lane in a micro-batch all at once."""
+    """The checker for plain rows: each once, and the rows of a micro-batch all at once."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -118,7 +117,7 @@ class PlainChecker(Checker):
             self.report("other", f"{label}: the ledger's rows are {rows}")
 
     def sample(self) -> None:
-        """Plain rows promise nothing over several lanes; the rows of one are looked at with each version."""
+        """The rows of a micro-batch are looked at with each version."""
 
     def acknowledged(self, who: str, cut: Cut) -> None:
         """A driver's micro-batch is done: Spark will never send its rows again."""

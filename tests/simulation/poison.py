@@ -20,16 +20,10 @@ from tests.support.model_server import Fault, ModelServer, Task
 from tests.support.model_store import Change
 
 from .checker import Checker, Published
-from .profile import Profile
 from .source import Source, SourceTransaction
 
 Place = tuple[str, int]
 _OWN = (DEAD_LETTER_TABLE, LOG_TABLE)
-
-
-def poison_profile(profile: Profile) -> Profile:
-    """A lane must be able to bisect a transaction batch, so it keeps its rows."""
-    return replace(profile, retry_buffer_bytes=100_000)
 
 
 def poisoned(source: Source, rng: Random) -> Source:
@@ -112,10 +106,6 @@ class PoisonChecker(Checker):
         says = {row["source_partition"]: row["last_position"] for row in self._logged if row["label"] == label}
         if says != positions or len(self._logged) != len(positions):
             self.report("other", f"{label}: the receipts' log says {self._logged}, the data {positions}")
-
-    def _digest_expected(self) -> bool:
-        """A part of what was rejected ends at a source transaction of which no fingerprint was made."""
-        return False
 
     def _written_again(self, label: str, deleted: set[str], tables: dict[str, list[Any]]) -> None:
         """A replay has written what was dead-lettered, whole and once, and deleted its dead letters with it."""

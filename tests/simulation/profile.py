@@ -29,7 +29,7 @@ CROWD = frozenset(("speculate", "task_lost", "pause"))
 class Profile:
     """`rate` is the share of requests that meet a fault of `faults`; `events` are the kinds of trouble with processes.
 
-    Sizes and times are the coordinator's limits, small enough that every rule of theirs is met.
+    Sizes and times are limits of lanes and rounds, small enough that every rule of theirs is met.
     """
 
     generation: str
@@ -47,7 +47,6 @@ class Profile:
     chunk_bytes: int
     buffer_bytes: int
     load_bytes: int
-    retry_buffer_bytes: int
     load_parallelism: int
     task_failures: int
     recut: bool
@@ -78,11 +77,10 @@ def draw(rng: Random) -> Profile:
         lanes=lanes,
         partitions=(3, 4) if crowded and lanes > 1 else (1, 2, 2, 3),  # so that a lane has several
         slow_rows=rng.random() < (0.5 if crowded else 0.15),
-        commit_interval=rng.choice((0.0 if crowded else 0.05, 0.5)) if lanes > 1 else None,
+        commit_interval=rng.choice((0.05, 0.5, None)),
         chunk_bytes=rng.choice((60, 300, 4000)),
         buffer_bytes=rng.choice((400, 1000, 50_000)),
         load_bytes=rng.choice((1, 200, 4000)),
-        retry_buffer_bytes=rng.choice((0, 500, 100_000, 100_000)),
         load_parallelism=rng.choice((1, 3)),
         task_failures=8 if crowded else rng.choice((1, 3, 4)),
         recut=rng.random() < 0.5,

@@ -18,7 +18,7 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.assembler import TransactionAssembler
 from starrocks_txn_sink.assembler.rules.intake import one_partition
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Policy
-from starrocks_txn_sink.rows.columns import COLUMNS, SENTINEL_POSITION
+from starrocks_txn_sink.rows.columns import COLUMNS
 
 TABLES = ("accounts", "bookings", "journal")
 Row = tuple[str, bytes]  # table, content
@@ -99,7 +99,6 @@ def batches_of(transactions: list[SourceTransaction], rng: Random) -> list[pa.Re
         for one in transactions
         for number, (table, content) in enumerate(one.rows)
     ]
-    rows.append((None, SENTINEL_POSITION, None, None, None))
     cut = rng.randrange(1, len(rows)) if len(rows) > 2 and rng.random() < 0.4 else len(rows)
     return [_batch(part) for part in (rows[:cut], rows[cut:]) if part]
 

@@ -17,14 +17,14 @@ from starrocks_txn_sink.errors import (
     LedgerBehind,
     LoadFailed,
     OutcomeUnknown,
-    RowsCutOff,
     SourceChanged,
+    TaskRepeated,
     TooManyTransactions,
     TransactionTimedOut,
     TransportError,
 )
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.protocol.ledger import DRIVER, LANE, POSITION, lane_name
+from starrocks_txn_sink.protocol.ledger import DRIVER, POSITION
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.sink.checkpoint import Proof
 from tests.support.model_server import ModelServer
@@ -35,7 +35,7 @@ from .driver import DATABASE, JOB, LEDGERS, Checkpoint, Driver
 from .lane import LaneAttempt
 from .network import LATEST, Network
 from .plain import PlainChecker
-from .poison import JudgingServer, PoisonChecker, poison_profile, poisoned
+from .poison import JudgingServer, PoisonChecker, poisoned
 from .profile import Profile, among_others, draw, plain_profile
 from .replays import Replayer, Replays
 from .scheduler import Fiber, Node, Scheduler, SimulatedClock
@@ -61,14 +61,14 @@ _EXPECTED = (
     TooManyTransactions,
     TransactionTimedOut,
     TransportError,
-    RowsCutOff,
+    TaskRepeated,
     InterruptedError,
     ConnectionError,
 )
 
 
 @cache
-def _options(lanes: int = 1, poison: bool = False) -> SinkOptions:
+def _options(lanes: int = 1, poison: bool = False, commit_interval: float | None = None) -> SinkOptions:
     return SinkOptions(
         load_url="http://fe:8030",
         query_url="mysql://fe:9030",
@@ -76,6 +76,7 @@ def _options(lanes: int = 1, poison: bool = False) -> SinkOptions:
         job=JOB,
         lanes=lanes,
         timeout=TIMEOUT,
+        commit_interval=commit_interval,
         batch_deadline=2.0 * TIMEOUT,
         max_attempts=3,
         on_bad_rows="quarantine" if poison else "fail",
@@ -99,8 +100,8 @@ class History:
 class World:
     """Everything of one schedule, made from its seed alone."""
 
-    def __init__(self, seed: int, say: Say | None = None) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, say: Say | None = None, name: int | None = None) -> None:
+        self.seed, self.name = seed, name
         self.rng = rng = Random(seed)
         self.scheduler = Scheduler()
         self.clock = SimulatedClock(self.scheduler)
@@ -108,7 +109,7 @@ class World:
         self.plain = seed % PLAIN[0] == PLAIN[1]
         self.poison = seed % POISON[0] == POISON[1]
         self.profile = self._shaped(among_others(draw(rng), Random(seed)))
-        self.options = _options(1, self.poison)
+        self.options = self.options_of(1)
         self.source = make_source(rng, seed % 8 == 0, self.profile.partitions)
         if self.poison:
             self.source = poisoned(self.source, Random(seed))
@@ -119,7 +120,6 @@ class World:
         self.network.stall = self._stall
         make_checker = PlainChecker if self.plain else PoisonChecker if self.poison else Checker
         self.checker = make_checker(self.source, self.cluster.server.store, JOB, self.trace)
-        self.checker.token_of = self._token_of
         keyed = seed % KEYED[0] == KEYED[1] and not self.plain and not self.poison
         self.keys: dict[str, TableKey] = dict(KEYS) if keyed else {}
         self.checker.keyed = frozenset(self.keys)
@@ -129,17 +129,14 @@ class World:
         self.proofs: dict[str, list[Proof]] = {}  # by checkpoint
         self.events = 0
         self.done = False
-        self._advised = 0  # the number of lanes that an error asked for
         self._attempts = 0
         self._sends = 0
         self._trouble_at = self._plan_trouble()
 
     def options_of(self, lanes: int) -> SinkOptions:
-        return _options(lanes, self.poison)
+        return _options(lanes, self.poison, self.profile.commit_interval)
 
     def _shaped(self, profile: Profile) -> Profile:
-        if self.poison:
-            return poison_profile(profile)
         return plain_profile(profile) if self.plain else profile
 
     def _plan_trouble(self) -> dict[int, str]:
@@ -169,7 +166,7 @@ class World:
         except Exception as bug:
             self.checker.report("other", f"the core broke down: {type(bug).__name__}: {bug}")
         return History(
-            self.seed,
+            self.seed if self.name is None else self.name,
             tuple(self.checker.violations),
             self.network.faults + self.events,
             self.scheduler.now,
@@ -201,8 +198,10 @@ class World:
 
     def _was_cut_off(self, label: str) -> bool:
         """Its task was killed, so that nobody was left to roll it back; the server's timeout ends it."""
-        writer = label.rsplit("_", 1)[0]
-        return any(lane.writer == writer and not lane.alive for lane in self.lanes) or self.replays.was_killed(label)
+        driver = next((one for one in self.drivers if label.startswith(one.writer + "-")), None)
+        if driver is not None and (not driver.alive or label.rsplit("-", 3)[1] != "all"):
+            return True  # a claim may be begun after its label has ended
+        return self.replays.was_killed(label)
 
     # --- drivers ---
 
@@ -216,8 +215,7 @@ class World:
         return next(driver.checkpoint for driver in reversed(self.drivers) if driver.oddity != "recreated")
 
     def _start_driver(self, checkpoint: Checkpoint, retold: bool = False, oddity: str = "") -> None:
-        lanes = self.profile.lanes if self.rng.random() < 0.7 else self.rng.choice((1, 2))
-        lanes, self._advised = self._advised or lanes, 0
+        lanes = self.profile.lanes if self.rng.random() < 0.7 else self.rng.choice((1, 2, 3))
         driver = Driver(self, f"d{len(self.drivers) + 1}", checkpoint, lanes, retold, oddity)
         self.drivers.append(driver)
         driver.start()
@@ -232,7 +230,7 @@ class World:
             self._restart_later()
 
     def _judge_error(self, driver: Driver, error: BaseException) -> None:
-        if self.plain and isinstance(error, SourceChanged) and self._may_refuse(driver, str(error)):
+        if self.plain and isinstance(error, SourceChanged) and self._may_refuse(driver):
             return
         if driver.oddity == "recreated" and isinstance(error, SourceChanged):
             return
@@ -241,11 +239,8 @@ class World:
         if not isinstance(error, _EXPECTED):
             self.checker.report("other", f"{driver.name} ended with {type(error).__name__}: {error}")
 
-    def _may_refuse(self, driver: Driver, said: str) -> bool:
-        """Plain rows cannot be told apart beyond their micro-batch, nor over another number of lanes: that is said."""
-        if "comes again with lanes=" in said:
-            self._advised = int(said.partition("set lanes=")[2].split()[0])
-            return self._advised != driver.lanes
+    def _may_refuse(self, driver: Driver) -> bool:
+        """Plain rows cannot be told apart beyond their micro-batch: that is said."""
         return driver.stale or driver.disputed
 
     def _restart_later(self) -> None:
@@ -311,26 +306,6 @@ class World:
     def replays_taken_over(self, newest: Replayer) -> None:
         self.replays.taken_over(newest)
 
-    def lane_taken_over(self, lane: LaneAttempt) -> None:
-        name = lane_name(lane.task.epoch, lane.task.batch_id, lane.attempt.lane)
-        row = self.cluster.server.store.ledger.get((JOB, LANE, name))
-        rivals = [
-            one
-            for one in self.lanes
-            if one.holds
-            and not one.shared
-            and (one.task.epoch, one.task.batch_id, one.attempt.lane)
-            == (lane.task.epoch, lane.task.batch_id, lane.attempt.lane)
-        ]
-        holder = next((one for one in rivals if row is not None and one.ownership.owner.token == row["token"]), None)
-        for one in rivals if holder is not None else ():
-            if one is not holder:
-                self.checker.superseded(one.writer, one.ownership.owner.token)
-
-    def _token_of(self, writer: str) -> str:
-        """The claim of an attempt; one that could not settle a commit takes its lane back with a newer one."""
-        return next((lane.ownership.owner.token for lane in self.lanes if lane.writer == writer), "of nobody")
-
     def undisturbed(self, fiber: Fiber) -> bool:
         """Whether nothing went wrong with `fiber`'s requests or its node."""
         return not fiber.faults and not fiber.node.paused_until and not self.cluster.restarts
@@ -347,7 +322,7 @@ class World:
             return batches
         self.events += 1
         last = batches[-1]
-        return [*batches[:-1], last.slice(0, self.rng.randrange(last.num_rows))]
+        return [*batches[:-1], last.slice(0, self.rng.randrange(max(1, last.num_rows)))]
 
     def row_pause(self) -> float:
         """How long the next rows are waited for; mostly not at all."""
@@ -390,15 +365,13 @@ class World:
                 self._restart_regardless()
 
     def _stall(self, node: Node) -> None:
-        """A task hangs right after it sent its commit, and meanwhile Spark starts another one; or a replay hangs."""
+        """A driver hangs right after it sent its commit, and meanwhile another one starts; or a replay hangs."""
         node.paused_until = self.scheduler.now + 0.3 * 100.0 ** self.rng.random()
         self.trace.say(node.name, f"hangs for {node.paused_until - self.scheduler.now:.1f} s")
         if isinstance(node, Replayer):
             self.replays.start_another()
-        for driver in self._active():
-            for lane, slot in driver.slots.items():
-                if node in slot.attempts and slot.receipts is None:
-                    driver.when_awake(driver.try_lane, lane)
+        elif isinstance(node, Driver) and self.rng.random() < 0.5:
+            self._restart_regardless()
 
     def _restart_regardless(self) -> None:
         """A supervisor takes a driver that hangs for dead: another one starts while it still lives."""
@@ -417,7 +390,7 @@ class World:
             self._restart_later()
 
     def _another_try(self, lost: bool) -> None:
-        lanes = [(d, lane, slot) for d in self._active() for lane, slot in d.slots.items() if slot.receipts is None]
+        lanes = [(d, lane, slot) for d in self._active() for lane, slot in d.slots.items() if slot.messages is None]
         if not lanes:
             return
         driver, lane, slot = lanes[self.rng.randrange(len(lanes))]
@@ -443,6 +416,6 @@ class World:
             self.scheduler.after(self.rng.uniform(0.1, 30.0), attempt.when_awake, attempt.stop)
 
 
-def run_schedule(seed: int, say: Say | None = None) -> History:
-    """Run the schedule of `seed`."""
-    return World(seed, say).run()
+def run_schedule(seed: int, say: Say | None = None, name: int | None = None) -> History:
+    """Run the schedule of `seed`, whose history has the seed `name`."""
+    return World(seed, say, name).run()

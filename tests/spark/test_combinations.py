@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from functools import partial
 from itertools import combinations, permutations
 from typing import Any
@@ -13,7 +12,7 @@ from pyspark.sql import SparkSession, types as T
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.options.combinations import CONFLICTS, Conflict, Feature, always_sorted
+from starrocks_txn_sink.options.combinations import CONFLICTS, Conflict, Feature
 from starrocks_txn_sink.sink import plain_frames, sink
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.typed.tables import Tables
@@ -24,9 +23,6 @@ from tools.pages import ALTERNATIVES, IMPLIED, are_alternatives, find_conflict_b
 OPTIONS: dict[Feature, dict[str, Any]] = {
     Feature.NO_QUERY_URL: {"query_url": None, "delivery": "at-least-once"},
     Feature.EXACTLY_ONCE: {"delivery": "exactly-once"},
-    Feature.OWN_LABELS: {"transactions": "lane"},
-    Feature.SEVERAL_LANES: {"lanes": 2, "transactions": "lane"},
-    Feature.SHARED_LABEL: {"lanes": 2, "transactions": "batch"},
     Feature.SHUFFLE: {"shuffle": True},
     Feature.NO_SHUFFLE: {"shuffle": False},
     Feature.QUARANTINE: {"on_bad_rows": "quarantine"},
@@ -163,7 +159,7 @@ def test_rows_without_positions_are_refused_or_projected(pair: Pair, spark: Spar
     terms = TableTerms.of(given, frame.schema, "UTC", asked, Tables())
 
     def project() -> None:
-        lane_input(frame, terms, name_task=asked.exactly_once, sort=asked.shuffle is not False)
+        lane_input(frame, terms, asked.lanes or 1, digest=asked.exactly_once, sort=asked.shuffle is not False)
 
     found = find_conflict_between(*pair)
     if found is None:
@@ -180,27 +176,6 @@ def test_each_conflict_is_one_pair_that_a_user_can_ask_for() -> None:
     assert all(len(pair) == 2 and pair not in ALTERNATIVES for pair in pairs)
 
 
-def test_lanes_without_a_shuffle_have_one_label_unless_the_user_says_otherwise() -> None:
-    said: list[tuple[str, bool]] = []
-    for transactions in ("auto", "batch", "lane"):
-        for lanes in (None, 1, 2):
-            asked = {"lanes": lanes, "transactions": transactions, "shuffle": False}
-            with contextlib.suppress(OptionError):
-                made = SinkOptions(load_url="fe", database="shop", delivery="at-least-once", **asked)  # type: ignore[arg-type]
-                said.append((f"{transactions} {lanes}", Feature.SHARED_LABEL in made.features))
-    assert [each for each, shared in said if shared] == ["auto 2", "batch 2"]
-    assert len(said) == 8  # lanes of their own cannot go without a shuffle
-
-
 def test_properties_of_different_tables_do_not_meet() -> None:
     tables = {"a": {"format": "csv"}, "b": {"jsonpaths": '["$.id"]'}}
     assert SinkOptions(load_url="fe", database="shop", delivery="at-least-once", tables=tables)
-
-
-def test_shuffle_is_decided_alike_for_rows_and_events_but_for_a_quarantine() -> None:
-    lanes, quarantine = (
-        options((Feature.SEVERAL_LANES, Feature.JSON_TEXTS)),
-        options((Feature.QUARANTINE, Feature.WHERE)),
-    )
-    assert [always_sorted(lanes.features, assembled=events) for events in (False, True)] == [True, True]
-    assert [always_sorted(quarantine.features, assembled=events) for events in (False, True)] == [True, False]

@@ -52,13 +52,10 @@ def test_a_stop_during_an_outage_ends_the_query_at_once(shop: Shop) -> None:
     assert not query.isActive
 
 
-@pytest.mark.parametrize("transactions", ["batch", pytest.param("lane", marks=pytest.mark.deep)])
-def test_an_outage_in_its_first_micro_batch_is_waited_out_once_a_transaction_was_begun(
-    shop: Shop, transactions: str
-) -> None:
+def test_an_outage_in_its_first_micro_batch_is_waited_out_once_a_transaction_was_begun(shop: Shop) -> None:
     shop.fault({"operation": "load", **AWAY})
     shop.feed(rows_of("p-0", [1]))
-    query, _ = shop.start(forever=True, max_attempts=1, transactions=transactions)
+    query, _ = shop.start(forever=True, max_attempts=1)
     wait_until(lambda: tries(shop) >= 2)
     shop.fault()
     wait_until(lambda: shop.written() == (2, 2))

@@ -240,7 +240,7 @@ def test_two_tries_without_a_number_are_told_apart_by_the_server(
     again = writer.write(read())
     assert len(rest) == 2  # the source's own failure would show
     assert not any(getattr(message, "loaded", ()) for message in again.messages)
-    with pytest.raises(TaskRepeated, match="Another try of Spark at its partition 0"):
+    with pytest.raises(TaskRepeated, match="Another try of Spark at lane 0"):
         writer.commit([again])
     writer.abort([again])
     assert count(bare_shop) == (0, 0)

@@ -1,4 +1,4 @@
-"""Several lanes under one label: the source's own tasks load, without a shuffle, and the driver commits once."""
+"""Several lanes under one label: the source's own tasks load, or tasks of a shuffle, and the driver commits once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import DataFrame, functions as F
 
 from starrocks_txn_sink import StarRocksSink
-from starrocks_txn_sink.errors import OptionError, SourceChanged, StarRocksSinkError
+from starrocks_txn_sink.errors import SourceChanged, StarRocksSinkError, Unordered
 from tests.support.assembling_shop import AssemblingShop, script
 from tests.support.exactly_once_shop import SCHEMA, Shop
 from tests.support.log_records import records_of
@@ -35,14 +35,12 @@ def test_a_micro_batch_over_several_lanes_is_one_starrocks_transaction(shop: Sho
     assert sink.write(placed(shop, 4, 4, 60))[0].rows == 80
 
 
-def test_options_that_a_shared_label_leaves_without_effect_are_said_once(
-    shop: Shop, caplog: pytest.LogCaptureFixture
-) -> None:
-    sink = StarRocksSink(shop.options(lanes=2, job="says", commit_interval=5.0, max_attempts=2, retry_buffer_bytes=9))
+def test_options_without_effect_are_said_once(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    sink = StarRocksSink(shop.options(lanes=2, job="says", max_quarantined=5, max_attempts=2, receipts_log_days=9))
     for transactions in (1, 2):
         sink.write(placed(shop, 2, 2, transactions))
     names = [str(record.getMessage()).split()[1] for record in records_of(caplog, "option.without_effect")]
-    assert names == ["option=commit_interval", "option=retry_buffer_bytes"]
+    assert names == ["option=max_quarantined", "option=receipts_log_days"]
 
 
 def test_rows_without_positions_are_one_batch_of_all_lanes(shop: Shop) -> None:
@@ -60,17 +58,42 @@ def test_rows_without_positions_are_one_batch_of_all_lanes(shop: Shop) -> None:
 
 def test_a_source_partition_in_two_tasks_is_sorted_first(shop: Shop) -> None:
     frame = placed(shop, 3, 4, 50)
-    receipts = StarRocksSink(shop.options(lanes=3)).write(frame)
-    assert sum(receipt.rows for receipt in receipts) == 400
-    assert len({receipt.lane for receipt in receipts}) > 1
+    (receipt,) = StarRocksSink(shop.options(lanes=3)).write(frame)
+    assert receipt.rows == 400
     assert shop.written() == (400, 400)
 
 
-def test_without_another_way_a_source_partition_in_two_tasks_is_an_error(shop: Shop) -> None:
-    sink = StarRocksSink(shop.options(lanes=2, transactions="batch"))
-    with pytest.raises(OptionError, match="demands: Source partition p-1 came in two tasks"):
+def test_without_a_sort_a_source_partition_in_two_tasks_is_an_error(shop: Shop) -> None:
+    sink = StarRocksSink(shop.options(lanes=2, shuffle=False))
+    with pytest.raises(Unordered, match="Source partition p-1 came in two tasks"):
         sink.write(placed(shop, 2, 3, 50))
     assert shop.written() == (0, 0)
+
+
+def test_lanes_behind_a_shuffle_claim_their_rows_and_leave_no_claim(shop: Shop) -> None:
+    (receipt,) = StarRocksSink(shop.options(lanes=3)).write(placed(shop, 4, 6, 50).repartition(3, "source_partition"))
+    assert receipt.rows == 600
+    assert shop.open_labels() == []
+
+
+def test_a_second_try_at_a_lane_behind_a_shuffle_loads_nothing(shop: Shop) -> None:
+    """The claim of the first one is there: the label is rolled back, and the lanes run under another one."""
+    claim = "^test-[0-9a-f]+-[0-9]+-"
+    shop.fault({"operation": "begin", "label": claim, "action": "drop", "when": "after", "times": 1})
+    (receipt,) = StarRocksSink(shop.options(lanes=3)).write(placed(shop, 4, 6, 50).repartition(3, "source_partition"))
+    assert (receipt.attempts, receipt.rows) == (2, 600)
+    assert shop.written() == (600, 600)
+
+
+def test_sorted_rows_are_committed_in_rounds(shop: Shop) -> None:
+    """Each round is a StarRocks transaction of whole source transactions, and the lanes go on where they stopped."""
+    frame = placed(shop, 3, 4, 400)
+    sink = StarRocksSink(shop.options(lanes=2, shuffle=True, commit_interval=0.001))
+    receipts = sink.write(frame)
+    assert len(receipts) > 1
+    assert [receipt.recycled for receipt in receipts] == [True] * (len(receipts) - 1) + [False]
+    assert shop.written() == (3200, 3200)
+    assert sink.write(frame) == []
 
 
 @pytest.mark.parametrize(("operation", "when"), [("begin", "after"), ("load", "before"), ("commit", "before")])
@@ -97,19 +120,17 @@ def test_a_commit_without_an_answer_is_settled_by_the_ledger(shop: Shop) -> None
     assert [one.rows for one in sink.write(placed(shop, 4, 4, 60))] == [80]
 
 
-@pytest.mark.parametrize("transactions", ["batch", "lane"])
-def test_a_load_without_a_plan_ends_the_label_of_all_lanes_and_names_its_table(shop: Shop, transactions: str) -> None:
+def test_a_load_without_a_plan_ends_the_label_of_all_lanes_and_names_its_table(shop: Shop) -> None:
     """Wire contract 4.7, 4.8: no lane tries again, and no lane blames the table that it was loading."""
     rows = placed(shop, 4, 4, 50)
     frame = rows.withColumn("table", F.expr("if(source_partition = 'p-2', 'gone', table)"))
     shop.fault({"operation": "begin", "action": "delay", "seconds": 0})
     with pytest.raises(StarRocksSinkError, match="Failed to find table gone in db") as failed:
-        StarRocksSink(shop.options(lanes=4, transactions=transactions)).write(frame)
+        StarRocksSink(shop.options(lanes=4)).write(frame)
     assert "into items" not in str(failed.value)
     assert "Create the table in the database" in str(failed.value)
-    assert shop.requests()["begin"] <= 4
-    if transactions == "batch":
-        assert shop.written() == (0, 0)
+    assert shop.requests()["begin"] == 1
+    assert shop.written() == (0, 0)
 
 
 def test_events_are_assembled_by_the_lanes_of_a_shared_label(
@@ -119,7 +140,7 @@ def test_events_are_assembled_by_the_lanes_of_a_shared_label(
     for first, text in ((1, "B D D"), (4, "D E B D"), (8, "E")):
         for part in range(3):
             assembling.put(script(f"p-{part}", text, first))
-    receipts = assembling.go(lanes=3, files=3, commit_interval=5.0)
+    receipts = assembling.go(lanes=3, files=3, max_quarantined=5)
     assert [len(receipt.positions) for receipt in receipts] == [3, 3]
     assert len(records_of(caplog, "option.without_effect")) == 1
     assert assembling.written() == (12, 12)

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 
 from starrocks_txn_sink import Receipt, StarRocksSink
-from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.errors import StageRepeated
-from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sink import projection
-from starrocks_txn_sink.sink.session import open_session
-from starrocks_txn_sink.writer.messages import of_kind
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry
-from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of
 
 pytestmark = pytest.mark.spark
@@ -81,8 +73,7 @@ def test_a_large_micro_batch_after_a_small_one_is_sorted_after_all(shop: Shop, s
     "changes",
     [
         pytest.param({"shuffle": True}, marks=pytest.mark.deep),
-        pytest.param({"lanes": 2}, marks=pytest.mark.deep),
-        {"on_bad_rows": "quarantine"},
+        {"shuffle": True, "on_bad_rows": "quarantine"},
     ],
 )
 def test_rows_are_sorted_where_it_was_asked_for_or_is_needed(
@@ -94,14 +85,14 @@ def test_rows_are_sorted_where_it_was_asked_for_or_is_needed(
     assert shop.written() == (24, 24)
 
 
-def test_tasks_that_read_a_shuffle_are_not_made_one(shop: Shop, sorts: list[int]) -> None:
-    """Those of a stateful stage, for one; they would run one after the other."""
+def test_tasks_that_read_a_shuffle_are_the_lanes(shop: Shop, sorts: list[int]) -> None:
+    """Those of a stateful stage, for one: another shuffle, or one task after the other, would cost more."""
     small_and_mixed(shop)
     rows = shop.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 2).json(str(shop.source))
     writer = rows.repartition(2, "source_partition").writeStream.foreachBatch(StarRocksSink(shop.options()))
     query = writer.option("checkpointLocation", str(shop.checkpoint())).trigger(availableNow=True).start()
     assert query.awaitTermination(60)
-    assert len(sorts) == 2
+    assert sorts == []
     assert shop.written() == (24, 24)
 
 
@@ -146,26 +137,3 @@ def test_a_frame_goes_without_a_shuffle_only_if_asked(shop: Shop, sorts: list[in
     assert write() == []
     assert sorts == [0]
     assert shop.written() == (6, 6)
-
-
-def test_a_task_of_a_repeated_stage_commits_nothing_and_its_retry_everything(shop: Shop) -> None:
-    """Spark tells it with the last row only, so the rows are loaded by then."""
-    options = shop.options()
-    session = open_session(options, "run", "test", "checkpoint")
-    task = LaneTask(options, "test", session.epoch, "checkpoint", 0, ownership=session.ownership, at_end_only=True)
-    thread = "Thread[Executor task launch worker for task 0.0 in stage 3.1 (TID 9),5,main]"
-    rows = {
-        "source_partition": pa.array(["p-0", thread]),
-        "position": pa.array([1, SENTINEL_POSITION], pa.int64()),
-        "table": pa.array(["items", None]),
-        "transaction_end": pa.array([True, None]),
-        "payload": pa.array([',{"part":"p-0","position":1,"seq":0}', None]),
-    }
-    batches = [pa.RecordBatch.from_pydict(rows)]
-    with pytest.raises(StageRepeated):
-        LaneTry(task, Attempt(0, 9, False), SystemClock()).run(batches)
-    assert shop.written() == (0, 0)
-    assert shop.open_labels() == []
-    receipts = of_kind(LaneTry(task, Attempt(0, 10, True), SystemClock()).run(batches), Receipt)
-    assert [receipt.rows for receipt in receipts] == [1]
-    assert shop.written()[1] == 1

@@ -1,4 +1,4 @@
-"""Drives a coordinator synchronously against the model server, on a manual clock, finishing actions in random order."""
+"""Drives a lane synchronously against the model server, on a manual clock, finishing loads in random order."""
 
 from __future__ import annotations
 
@@ -11,43 +11,52 @@ import numpy as np
 import orjson
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.model import Action, CoordinatorLimits, PositionSpan, RegionRows, RowIndex
+from starrocks_txn_sink.coordinator.lane import Lane
+from starrocks_txn_sink.coordinator.model import (
+    BeginAction,
+    CommitAction,
+    LaneLimits,
+    LoadAction,
+    PositionSpan,
+    RegionRows,
+    RowIndex,
+)
 from starrocks_txn_sink.coordinator.write_buffer import Spill, WriteBuffer
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.protocol.label import labels
+from starrocks_txn_sink.protocol.label import Committed
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.writer.runner import Performer
 from tests.support.manual_clock import ManualClock
 from tests.support.model_server import ModelServer
 
+LABEL = "job-e-all-0-1_0"
 
-def small_limits(**changes: Any) -> CoordinatorLimits:
+
+def small_limits(**changes: Any) -> LaneLimits:
     values: dict[str, Any] = {
-        "commit_interval": None,
         "mini_interval": 0.1,
         "timeout": 600.0,
         "buffer_bytes": 10_000,
         "chunk_bytes": 1_000,
         "load_bytes": 500,
-        "retry_buffer_bytes": 100_000,
         "load_parallelism": 4,
-        "max_attempts": 3,
     }
-    return CoordinatorLimits(**{**values, **changes})
+    return LaneLimits(**{**values, **changes})
 
 
 class LaneDriver:
-    """One lane: `write_transaction` and `finish` feed it, `settle` runs what is due until nothing more happens."""
+    """One lane under LABEL: `write_rows`, `end` and `finish` feed it, `settle` runs what is due until nothing happens.
+
+    The label is begun here, and `commit` commits it: both are the work of the driver, not of the lane.
+    """
 
     def __init__(
         self,
         server: ModelServer,
-        limits: CoordinatorLimits,
+        limits: LaneLimits,
         seed: int = 0,
-        deadline: float = 3600.0,
         keys: Mapping[str, TableKey] | None = None,
         spill: Spill | None = None,
         *,
@@ -56,23 +65,17 @@ class LaneDriver:
         self.clock = ManualClock()
         self.server = server
         self.rng = random.Random(seed)
-        self.core = SharedTransactionCoordinator(
-            "job",
-            0,
-            0,
-            WriteBuffer(limits, spill, (keys or {}).keys(), hold=hold),
-            labels("job", "e", 0, 0, 1),
-            self.rng,
-            self.clock.wall,
-        )
+        buffer = WriteBuffer(limits, spill, (keys or {}).keys(), hold=hold)
+        self.core = Lane("job", 0, 0, LABEL, buffer, self.clock.wall)
         options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
         self.unique = UniqueRows(keys or {})
-        limit = Deadline.after(deadline, self.clock)
+        limit = Deadline.after(3600.0, self.clock)
         self.perform = Performer(options, server, self.clock, limit, self.rng, unique=self.unique)
-        self.waiting: list[Action] = []
+        self.perform(BeginAction(LABEL))
+        self.waiting: list[LoadAction] = []
 
     def step(self) -> bool:
-        """Ask for actions and finish one of those under way; False when there is nothing to do."""
+        """Ask for loads and finish one of those under way; False when there is nothing to do."""
         self.server.now = self.clock.monotonic()
         self.waiting += self.core.tick(self.clock.monotonic())
         if not self.waiting:
@@ -82,7 +85,7 @@ class LaneDriver:
             result = self.perform(action)
         except StarRocksSinkError as error:
             result = error
-        self.core.complete(action, result, self.clock.monotonic())
+        self.core.complete(action, result)
         return True
 
     def settle(self) -> None:
@@ -110,3 +113,7 @@ class LaneDriver:
             if not self.step():
                 self.clock.advance(0.5)
         raise AssertionError(f"the lane does not come to an end: {self.core.waiting_for}")
+
+    def commit(self) -> None:
+        """Make visible what was loaded."""
+        assert isinstance(self.perform(CommitAction(LABEL)), Committed)

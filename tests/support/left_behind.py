@@ -23,9 +23,9 @@ def options(server: Emulator, job: str = "shop") -> SinkOptions:
     )
 
 
-def write_a_position(server: Emulator, job: str = "shop", *, retry: bool = False) -> Session:
-    """What a query leaves in the ledger after one micro-batch; a `retry` claims its lane."""
-    return write_micro_batch(options(server, job), {42: '{"id":1}'}, 5, checkpoint="checkpoint-1", retry=retry)
+def write_a_position(server: Emulator, job: str = "shop") -> Session:
+    """What a query leaves in the ledger after one micro-batch."""
+    return write_micro_batch(options(server, job), {42: '{"id":1}'}, 5, checkpoint="checkpoint-1")
 
 
 def leave_open(server: Emulator, name: str) -> None:

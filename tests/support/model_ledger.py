@@ -12,8 +12,6 @@ from starrocks_txn_sink.protocol.ledger import (
     LANE,
     MARKER,
     POSITION,
-    DeleteClaims,
-    ListDeadClaims,
     ListUnfinished,
     ReadMarker,
     ReadOwners,
@@ -38,18 +36,15 @@ class ModelLedger:
     def execute(self, question: LedgerRequest, deadline: Deadline) -> Any:
         """Answer at once; what was inserted is visible when the answer comes."""
         del deadline
-        if isinstance(question, (WriteClaim, WriteMarker, DeleteClaims)):
+        if isinstance(question, (WriteClaim, WriteMarker)):
             self._server.publish(self.insert(question))
             return None
         return self.read(question)
 
-    def insert(self, question: WriteClaim | WriteMarker | DeleteClaims) -> str:
+    def insert(self, question: WriteClaim | WriteMarker) -> str:
         """Commit what `question` changes; returns the name that `publish` of the server makes it visible by."""
         self._inserts += 1
         name = f"insert {self._inserts}"
-        if isinstance(question, DeleteClaims):
-            self._server.store.remove(tuple((question.job, LANE, one) for one in question.names), name)
-            return name
         sql, values = question.statement("model")
         columns = sql[sql.index("(") + 1 : sql.index(")")].split(", ")
         row = dict(zip(columns, (*values, f"{self._server.now:.3f}"), strict=True))  # the last column is now()
@@ -70,9 +65,6 @@ class ModelLedger:
                 name = str(question.statement("model")[1][-1])
                 keys = [(job, DRIVER, ""), (job, LANE, name)]
                 rows = [_columns(ledger[key], _OWNER) for key in keys if key in ledger]
-            case ListDeadClaims(job, epoch, most):
-                claims = [row for key, row in ledger.items() if key[:2] == (job, LANE) and row["epoch"] != epoch]
-                rows += [(name,) for name in sorted(str(row["name"]) for row in claims)[:most]]
             case ReadTraces(job, checkpoint):
                 ours = {POSITION: None, DRIVER: None, MARKER: ACCEPTED}
                 found = [

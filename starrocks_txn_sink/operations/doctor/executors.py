@@ -80,8 +80,8 @@ def judge_speculation(setting: str) -> Iterator[Finding]:
     if setting.lower() == "true":
         yield Topic("executor.speculation").warning(
             "spark.speculation is on.",
-            "A copy of a slow lane reads and loads the lane's rows a second time, and takes the lane over: the first "
-            "try then fails with `fenced`, which counts against spark.task.maxFailures. Rows stay right.",
+            "A copy of a slow lane reads the lane's rows a second time and loads nothing, and each lane costs two more "
+            "requests, so that Spark's copies exclude each other. Rows stay right.",
             "Set spark.speculation to false for this application.",
         )
 

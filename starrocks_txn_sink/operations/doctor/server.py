@@ -110,7 +110,7 @@ def check_limits(target: Target) -> Iterator[Finding]:
     unfinished = "SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = %s AND STATE NOT IN (%s, %s)"
     listed = sql.rows(unfinished, (database, "FINISHED", "CANCELLED"))
     running = _count_running(target, database, [str(row["label"]) for row in listed])
-    yield judge_headroom(running, target.options.lane_count, config)
+    yield judge_headroom(running, config)
 
 
 def _count_running(target: Target, database: str, labels: Sequence[str]) -> int:
@@ -164,17 +164,17 @@ def judge_retention(config: Mapping[str, str], age: float | None, exactly_once: 
         )
 
 
-def judge_headroom(running: int, lanes: int, config: Mapping[str, str]) -> Finding:
-    """Finding for unfinished labels plus the job's lanes, against the server's limit per database; pure."""
+def judge_headroom(running: int, config: Mapping[str, str]) -> Finding:
+    """Finding for unfinished labels plus the job's, against the server's limit per database; pure."""
     check, limit = Topic("transaction.headroom"), _config_number(config, "max_running_txn_num_per_db")
     if limit is None:
         return check.skip(f"{running} transactions are running; the server's limit is unknown")
-    shown = f"{running} of {limit:.0f} running transactions, {lanes} lane(s) to come"
+    shown = f"{running} of {limit:.0f} running transactions, one to come"
     why = "At the limit the server refuses begin and commit (too many running txns)."
-    advice = "Find the writer that leaves transactions open, use fewer lanes, or raise max_running_txn_num_per_db."
-    if running + lanes > limit:
+    advice = "Find the writer that leaves transactions open, or raise max_running_txn_num_per_db."
+    if running + 1 > limit:
         return check.failure(f"No room: {shown}.", why, advice)
-    if running + lanes > 0.8 * limit:
+    if running + 1 > 0.8 * limit:
         return check.warning(f"Little room: {shown}.", why, advice)
     return check.good(shown)
 

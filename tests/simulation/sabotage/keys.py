@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
+from starrocks_txn_sink.coordinator import coordinator as coordinator_module
+from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.rows import body
 from starrocks_txn_sink.rows.body import SentKeys, UniqueRows
 
@@ -46,43 +48,28 @@ def keys_of_an_attempt_are_known_to_the_next(put: Any) -> None:
 
 
 @bug
+def rows_that_were_replaced_are_counted_as_sent(put: Any) -> None:
+    put(WriteBuffer, "add_replaced", lambda self, table, replaced: None)
+
+
+@bug
 def rows_that_are_held_are_sent_oldest_first(put: Any) -> None:
-    def broken(self: Any, table: str, limit: int) -> Any:
-        taken: list[Any] = []
-        while self.pending[table] and (not taken or sum(each.bytes for each in taken) < limit):
-            taken.append(self.pending[table].popleft())
-        self._keep(taken, False)
-        self.loads += 1
+    right = WriteBuffer._take
+
+    def broken(self: Any, table: str) -> Any:
+        kept, self.keyed = self.keyed, ()
+        taken = right(self, table)
+        self.keyed = kept
         return taken
 
-    put(TransactionBatch, "take", broken)
+    put(WriteBuffer, "_take", broken)
 
 
 @bug
-def rows_that_are_held_go_back_in_the_wrong_order(put: Any) -> None:
-    right = TransactionBatch._keep
+def rows_are_not_held_after_a_key_came_again(put: Any) -> None:
+    right = coordinator_module.SharedTransactionCoordinator._attempt
 
-    def broken(self: Any, chunks: Any, newest_first: bool) -> None:
-        right(self, chunks, newest_first)
-        if newest_first and self.sent is not None:
-            self.sent = [*self.sent[len(chunks) :], *chunks]
+    def broken(self: Any, order: Any, attempts: int) -> Any:
+        return (yield from right(self, dataclasses.replace(order, hold=False), attempts))
 
-    put(TransactionBatch, "_keep", broken)
-
-
-@bug
-def rows_that_were_replaced_are_counted_as_sent(put: Any) -> None:
-    put(TransactionBatch, "add_replaced", lambda self, table, replaced: None)
-
-
-@bug
-def rows_replaced_in_a_failed_attempt_stay_counted(put: Any) -> None:
-    right = TransactionBatch.rewind
-
-    def broken(self: Any) -> int:
-        replaced = self.replaced
-        put_back = right(self)
-        self.replaced = replaced
-        return put_back
-
-    put(TransactionBatch, "rewind", broken)
+    put(coordinator_module.SharedTransactionCoordinator, "_attempt", broken)

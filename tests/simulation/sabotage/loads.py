@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from starrocks_txn_sink.coordinator.coordinator import Phase, SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch, WriteBuffer
+from starrocks_txn_sink.coordinator import coordinator
+from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.lane import Lane, Phase
+from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import TransportError
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Loaded
@@ -63,53 +65,48 @@ def a_busy_table_counts_as_loaded(put: Any) -> None:
 
 
 @bug
-def the_commit_does_not_wait_for_loads_under_way(put: Any) -> None:
-    def broken(self: Any, now: float) -> Any:
-        loads = list(self._loads(now))
-        if loads or not self.buffer.all_sent:
-            return loads
-        self._move(Phase.CHECKING)
-        return self._next_actions(now)
-
-    put(SharedTransactionCoordinator, "_load_or_commit", broken)
-
-
-@bug
-def a_full_body_leaves_the_next_chunk_behind(put: Any) -> None:
-    right = TransactionBatch.take
-
-    def broken(self: Any, table: str, limit: int) -> Any:
-        taken = right(self, table, min(limit, 400))
-        if self.pending[table]:
-            self.pending[table].popleft()
-        return taken
-
-    put(TransactionBatch, "take", broken)
-
-
-@bug
-def a_failed_load_does_not_end_the_attempt(put: Any) -> None:
-    right = SharedTransactionCoordinator._handle_load
-    put(SharedTransactionCoordinator, "_handle_load", lambda self, action, result: right(self, action, Loaded(None, 0)))
-
-
-@bug
-def a_label_that_failed_is_not_rolled_back(put: Any) -> None:
-    put(protocol, "roll_back", nothing)
-
-
-@bug
 def a_full_buffer_takes_more_rows(put: Any) -> None:
     put(WriteBuffer, "saturated", property(lambda self: False))
 
 
 @bug
+def a_lane_does_not_wait_for_loads_under_way(put: Any) -> None:
+    def broken(self: Any, now: float) -> Any:
+        loads = list(self._loads(now))
+        if not loads and self.buffer.all_sent:
+            self.receipt = self._receipt()
+            self._move(Phase.DONE)
+        return loads
+
+    put(Lane, "_load", broken)
+
+
+@bug
+def a_full_body_leaves_the_next_chunk_behind(put: Any) -> None:
+    right = WriteBuffer._take
+
+    def broken(self: Any, table: str) -> Any:
+        taken = right(self, table)
+        if self.pending[table]:
+            self.pending[table].popleft()
+        return taken
+
+    put(WriteBuffer, "_take", broken)
+
+
+@bug
+def a_failed_load_does_not_end_the_lane(put: Any) -> None:
+    right = Lane.complete
+    put(Lane, "complete", lambda self, action, result: right(self, action, Loaded(None, 0)))
+
+
+@bug
+def a_label_that_failed_is_not_rolled_back(put: Any) -> None:
+    put(coordinator, "roll_back", nothing)
+    put(protocol, "roll_back", nothing)
+
+
+@bug
 def a_label_that_was_given_up_is_not_counted(put: Any) -> None:
-    right = SharedTransactionCoordinator._handle_rollback
-
-    def broken(self: Any, now: float) -> None:
-        before = self._retries
-        right(self, now)
-        self._retries = before
-
-    put(SharedTransactionCoordinator, "_handle_rollback", broken)
+    right = SharedTransactionCoordinator._attempt
+    put(SharedTransactionCoordinator, "_attempt", lambda self, order, attempts: right(self, order, 0))

@@ -3,21 +3,20 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from starrocks_txn_sink.coordinator import ownership
-from starrocks_txn_sink.coordinator.ownership import LaneOwnership
+from starrocks_txn_sink.coordinator.ownership import Ownership
 from starrocks_txn_sink.errors import CommitFailed
 from starrocks_txn_sink.protocol import label as protocol, ledger
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Unknown
 from starrocks_txn_sink.protocol.ledger import ReadPositions
 from starrocks_txn_sink.protocol.wire import LabelState, Reply, Status
-from starrocks_txn_sink.writer import task
 
-from .registry import bug, shared_bug
+from .. import driver
+from .registry import bug
 
 
 def commit_with(put: Any, change: Callable[[Any], Any]) -> None:
@@ -61,11 +60,6 @@ def a_refused_commit_that_was_rolled_back_is_taken_for_aborted(put: Any) -> None
     _believe_the_rollback(put)
 
 
-@shared_bug
-def a_refused_commit_of_a_shared_label_is_taken_for_aborted(put: Any) -> None:
-    _believe_the_rollback(put)
-
-
 @bug
 def the_ok_to_a_commit_is_believed(put: Any) -> None:
     right = protocol.confirm
@@ -94,7 +88,7 @@ def a_recovery_reads_positions_without_taking_over(put: Any) -> None:
         positions = yield from ledger.retry_until_answered(ReadPositions(self.job), rng)
         return ownership._outcome_of(label, spans, positions)
 
-    put(LaneOwnership, "recover", broken)
+    put(Ownership, "recover", broken)
 
 
 @bug
@@ -103,9 +97,6 @@ def a_recovery_looks_for_its_own_label_only(put: Any) -> None:
         return known is not None and known.label == label and known.position == span.last
 
     put(ownership, "_has_written", broken)
-    put(
-        LaneOwnership, "_refuse_other_writers", lambda self, label, before, positions: None
-    )  # which would notice it too
 
 
 @bug
@@ -123,10 +114,5 @@ def labels_serve_as_locks(put: Any) -> None:
         except StopIteration:
             return
 
-    put(task, "labels", lambda job, epoch, lane, batch, attempt: itertools.repeat(f"{job}-x-{lane}-{batch}-0_0"))
+    put(driver.Driver, "_labelled", lambda self, label: f"job-x-all-{label.rsplit('-', 2)[1]}-0_0")
     put(protocol, "begin", broken)
-
-
-@bug
-def a_lane_goes_on_after_another_try_has_written_in_it(put: Any) -> None:
-    put(LaneOwnership, "_refuse_other_writers", lambda self, label, before, positions: None)

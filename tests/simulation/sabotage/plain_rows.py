@@ -1,16 +1,13 @@
-# ruff: noqa: ARG001, ARG005 - a planted bug has the signature of what it replaces
+# ruff: noqa: ARG005 - a planted bug has the signature of what it replaces
 """Planted bugs of rows without positions."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from starrocks_txn_sink.rows import unpositioned
 from starrocks_txn_sink.rows.columns import HASH
 from starrocks_txn_sink.rows.unpositioned import _MASK, UnpositionedSegmenter
-from starrocks_txn_sink.writer import task
 
 from .registry import bug
 
@@ -27,12 +24,6 @@ def the_unit_that_the_ledger_has_is_written_again(put: Any) -> None:
         "replayed",
         property(lambda self: self.committed is not None and self.committed.position > self.number),
     )
-
-
-@bug
-def the_digest_of_a_replayed_unit_is_not_compared(put: Any) -> None:
-    right = unpositioned.unpositioned_segmenter
-    put(task, "unpositioned_segmenter", lambda *given: dataclasses.replace(right(*given), compare=False))
 
 
 @bug
@@ -59,28 +50,6 @@ def the_digest_of_a_unit_is_that_of_its_last_batch(put: Any) -> None:
 
 
 @bug
-def units_are_named_without_their_number_of_lanes(put: Any) -> None:
-    def broken(
-        checkpoint: str, lane: int, lanes: int, number: int, positions: Any, compare: bool, check: Any = None
-    ) -> Any:
-        name = f"{checkpoint}/{lane}"
-        return UnpositionedSegmenter(name, number, positions.get(name), compare, check)
-
-    put(task, "unpositioned_segmenter", broken)
-
-
-@bug
-def a_micro_batch_written_in_part_goes_on_with_another_number_of_lanes(put: Any) -> None:
-    def broken(
-        checkpoint: str, lane: int, lanes: int, number: int, positions: Any, compare: bool, check: Any = None
-    ) -> Any:
-        name = f"{checkpoint}/{lane}/{lanes}"
-        return UnpositionedSegmenter(name, number, positions.get(name), compare, check)
-
-    put(task, "unpositioned_segmenter", broken)
-
-
-@bug
 def a_unit_ends_with_each_batch_of_its_rows(put: Any) -> None:
     right = UnpositionedSegmenter.split
 
@@ -89,3 +58,17 @@ def a_unit_ends_with_each_batch_of_its_rows(put: Any) -> None:
         yield from self.end()
 
     put(UnpositionedSegmenter, "split", broken)
+
+
+@bug
+def the_digest_of_a_replayed_unit_is_not_compared(put: Any) -> None:
+    put(UnpositionedSegmenter, "compare_replay", lambda self: None)
+
+
+@bug
+def each_lane_is_a_unit_of_its_own(put: Any) -> None:
+    put(UnpositionedSegmenter, "add", lambda self, rows, total: _overwrite(self, rows, total))
+
+
+def _overwrite(segmenter: UnpositionedSegmenter, rows: int, total: int) -> None:
+    segmenter.rows, segmenter.sum = rows, total

@@ -12,9 +12,8 @@ from unittest.mock import patch
 import orjson
 
 from ..assembling_world import run_assembling
-from ..shared_world import run_shared
 from ..world import run_schedule
-from .registry import ASSEMBLING, BUGS, SHARED
+from .registry import ASSEMBLING, BUGS
 
 MOST_SEEDS = 20_000
 UNFIT = re.compile(r"\b(Attribute|Name|Runtime|Type)Error\b")
@@ -24,7 +23,7 @@ UNFIT = re.compile(r"\b(Attribute|Name|Runtime|Type)Error\b")
 def seeds_needed(name: str, most: int = MOST_SEEDS, first: int = 0) -> tuple[str, int | None, str, float]:
     """Plant one bug and run schedules until the checker notices: name, seeds needed, what it said, seconds."""
     started = time.perf_counter()
-    run = run_shared if name in SHARED else run_assembling if name in ASSEMBLING else run_schedule
+    run = run_assembling if name in ASSEMBLING else run_schedule
     for seed in range(first, first + most):
         with ExitStack() as stack:
             BUGS[name](lambda target, attribute, value: stack.enter_context(patch.object(target, attribute, value)))

@@ -2,125 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 from collections.abc import Generator, Iterator
 from typing import Any
 from unittest.mock import patch
 
-from starrocks_txn_sink.coordinator import quarantine
-from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.quarantine import Quarantine
-from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch, WriteBuffer
-from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.coordinator.coordinator import LabelContents, SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.model import RegionRows
+from starrocks_txn_sink.coordinator.quarantine import EVERYTHING, DeadLetter, Part, Quarantine
+from starrocks_txn_sink.errors import OutcomeUnknown, RowsRejected
 from starrocks_txn_sink.operations import dead_letters as replay_command
 from starrocks_txn_sink.protocol import dead_letters as letter_table, fencing as take_over
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
+from starrocks_txn_sink.writer.task import DeadLetters
 
 from .. import replays
 from .registry import bug
-
-
-@bug
-def what_is_dead_lettered_does_not_advance_the_positions(put: Any) -> None:
-    spans = TransactionBatch.position_spans
-
-    def broken(self: TransactionBatch) -> Any:
-        return spans(dataclasses.replace(self, dead_letter_spans={}))
-
-    put(TransactionBatch, "position_spans", broken)
-
-
-@bug
-def dead_letters_are_lost_when_a_batch_is_bisected(put: Any) -> None:
-    right = quarantine.bisect
-
-    def broken(batch: TransactionBatch) -> Any:
-        with patch.object(TransactionBatch, "inherit_dead_letters"):
-            return right(batch)
-
-    put(quarantine, "bisect", broken)
-
-
-@bug
-def a_whole_half_is_dead_lettered(put: Any) -> None:
-    right = Quarantine.replace_rejected
-
-    def broken(self: Quarantine, buffer: WriteBuffer, error: Any) -> None:
-        if buffer.first.repeatable and len(buffer.first.spans) == 1 and buffer.first.source_transactions == 2:
-            buffer.rewind()
-            self._dead_letter_first(buffer, error)
-        else:
-            right(self, buffer, error)
-
-    put(Quarantine, "replace_rejected", broken)
-
-
-@bug
-def rejected_rows_are_dropped(put: Any) -> None:
-    right = Quarantine.dead_letter
-
-    def broken(self: Quarantine, batch: TransactionBatch, error: Any) -> TransactionBatch:
-        made = right(self, batch, error)
-        made.dead_letters = []
-        made.pending = {}
-        return made
-
-    put(Quarantine, "dead_letter", broken)
-
-
-@bug
-def the_rows_that_were_dead_lettered_are_sent_too(put: Any) -> None:
-    right = Quarantine.dead_letter
-
-    def broken(self: Quarantine, batch: TransactionBatch, error: Any) -> TransactionBatch:
-        made = right(self, batch, error)
-        for chunk in list(batch.chunks())[:-1]:  # all but the table of the bad row, so that the server takes them
-            made.add(chunk)
-        return made
-
-    put(Quarantine, "dead_letter", broken)
-
-
-@bug
-def the_second_half_is_written_first(put: Any) -> None:
-    right = quarantine.bisect
-
-    def broken(batch: TransactionBatch) -> Any:
-        divided = right(batch)
-        return None if divided is None else divided[::-1]
-
-    put(quarantine, "bisect", broken)
-
-
-@bug
-def dead_letters_are_written_by_every_part(put: Any) -> None:
-    right = TransactionBatch.inherit_dead_letters
-
-    def broken(self: TransactionBatch, other: TransactionBatch) -> None:
-        right(self, other)
-        kept.extend(other.dead_letters)
-        for dead_letters in kept[:1]:
-            self.add_dead_letters(dead_letters, {}, {})
-
-    kept: list[Any] = []
-    put(TransactionBatch, "inherit_dead_letters", broken)
-
-
-@bug
-def an_unknown_outcome_of_a_part_is_taken_for_rejected(put: Any) -> None:
-    right = SharedTransactionCoordinator._prepare_attempt
-
-    def broken(self: Any) -> float | None:
-        if self.quarantine is not None and self.error is not None and self._batch.repeatable:
-            self.buffer.rewind()
-            with contextlib.suppress(InputError):
-                self.quarantine._dead_letter_first(self.buffer, self.error)
-                return 0.0
-        return right(self)
-
-    put(SharedTransactionCoordinator, "_prepare_attempt", broken)
 
 
 @bug
@@ -182,3 +79,91 @@ def _without(step: str) -> Any:
             answer = yield needed
 
     return broken
+
+
+# --- the search ---
+
+
+@bug
+def what_is_dead_lettered_does_not_advance_the_positions(put: Any) -> None:
+    spans = LabelContents.position_spans
+
+    def broken(self: LabelContents) -> Any:
+        return () if self.dead_lettered() else spans(self)
+
+    put(LabelContents, "position_spans", broken)
+
+
+@bug
+def all_suspects_of_a_source_partition_are_dead_lettered_as_one(put: Any) -> None:
+    right = Quarantine.reject
+
+    def broken(self: Quarantine, error: RowsRejected) -> None:
+        if self._source_transactions == 2 and len({name for name, _ in self._cuts}) == 1:
+            ((partition, position),) = self._cuts[-1:]
+            self.part = Part({partition: position}, DeadLetter(error.message, ""))
+        else:
+            right(self, error)
+
+    put(Quarantine, "reject", broken)
+
+
+@bug
+def rejected_rows_are_dropped(put: Any) -> None:
+    right = DeadLetters.take
+
+    def broken(self: DeadLetters, segment: Any) -> Any:
+        made = right(self, segment)
+        return segment if made is segment else RegionRows(segment.partition, DEAD_LETTER_TABLE, memoryview(b",{}"), 1)
+
+    put(DeadLetters, "take", broken)
+
+
+@bug
+def the_rows_that_were_dead_lettered_are_sent_too(put: Any) -> None:
+    right = Quarantine.commit
+
+    def broken(self: Quarantine) -> bool:
+        if self.part.dead_letter is not None and self.part.upto is not None:
+            letters, self.part = self.part, Part(dict(self.part.upto))
+            del letters
+            self._suspects = []
+            return False
+        return right(self)
+
+    put(Quarantine, "commit", broken)
+
+
+@bug
+def the_second_half_is_written_first(put: Any) -> None:
+    def broken(self: Quarantine) -> None:
+        half = self._suspects[len(self._suspects) // 2 :]
+        self.part = Part(dict(half))
+
+    put(Quarantine, "_halve", broken)
+
+
+@bug
+def what_follows_the_rejected_part_is_left_out(put: Any) -> None:
+    right = Quarantine.commit
+
+    def broken(self: Quarantine) -> bool:
+        done = right(self)
+        return done or self.part is EVERYTHING
+
+    put(Quarantine, "commit", broken)
+
+
+@bug
+def an_unknown_outcome_of_a_part_is_taken_for_rejected(put: Any) -> None:
+    right = SharedTransactionCoordinator._write_part
+
+    def broken(self: Any, part: Any) -> Any:
+        try:
+            return (yield from right(self, part))
+        except OutcomeUnknown as unknown:
+            if self.quarantine is None:
+                raise
+            raise RowsRejected("unknown", label="") from unknown
+
+    put(SharedTransactionCoordinator, "_write_part", broken)

@@ -14,15 +14,6 @@ def bug(plant: Plant) -> Plant:
     return plant
 
 
-SHARED: set[str] = set()
-"""The bugs for schedules in which all lanes load under one label."""
-
-
-def shared_bug(plant: Plant) -> Plant:
-    SHARED.add(plant.__name__.replace("_", " "))
-    return bug(plant)
-
-
 ASSEMBLING: set[str] = set()
 """The bugs for schedules whose lanes assemble."""
 

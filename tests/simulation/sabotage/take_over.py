@@ -3,38 +3,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 from starrocks_txn_sink.coordinator import ownership
-from starrocks_txn_sink.coordinator.coordinator import Phase, SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.ownership import LaneOwnership
-from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
-from starrocks_txn_sink.errors import TransportError
+from starrocks_txn_sink.coordinator.coordinator import LabelContents
+from starrocks_txn_sink.coordinator.ownership import Ownership
+from starrocks_txn_sink.errors import Fenced, TransportError
 from starrocks_txn_sink.protocol import fencing as take_over, ledger, ledger as table
 from starrocks_txn_sink.protocol.fencing import TakenOver
 from starrocks_txn_sink.protocol.label import Label, Wait
-from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, ReadMarker, ReadPositions, WriteMarker
+from starrocks_txn_sink.protocol.ledger import ListUnfinished, ReadMarker, ReadPositions, WriteMarker
 from starrocks_txn_sink.protocol.wire import LabelState, Operation
 from starrocks_txn_sink.sink import session
-from starrocks_txn_sink.writer import task
-from starrocks_txn_sink.writer.worker import Attempt
 
 from .. import driver
 from .registry import bug, nothing
-
-
-@bug
-def the_ledger_entry_is_left_out(put: Any) -> None:
-    begin = SharedTransactionCoordinator._begin
-
-    def broken(self: Any, now: float) -> Any:
-        actions = begin(self, now)
-        self._entries_sent = True
-        return actions
-
-    put(SharedTransactionCoordinator, "_begin", broken)
 
 
 @bug
@@ -48,71 +34,30 @@ def the_ledger_gets_the_position_before(put: Any) -> None:
 
 
 @bug
-def the_ledger_gets_the_first_position_instead_of_the_last(put: Any) -> None:
-    spans = TransactionBatch.position_spans
-    put(
-        TransactionBatch,
-        "position_spans",
-        lambda self: tuple(dataclasses.replace(s, last=s.first) for s in spans(self)),
-    )
-
-
-@bug
 def the_owner_is_not_checked_before_the_commit(put: Any) -> None:
     put(ledger, "check_owner", nothing)
 
 
 @bug
-def the_check_looks_at_the_job_only(put: Any) -> None:
-    refuse = ledger.refuse_others
-    put(
-        ledger,
-        "refuse_others",
-        lambda owners, mine, token: refuse(owners, dataclasses.replace(mine, lane=None), token),
-    )
-
-
-@bug
-def the_check_looks_at_the_lane_only(put: Any) -> None:
-    refuse = ledger.refuse_others
-
-    def broken(owners: Any, mine: Owner, token: str) -> None:
-        refuse(owners, mine, owners.driver.token if mine.lane is not None and owners.driver else token)
-
-    put(ledger, "refuse_others", broken)
-
-
-@bug
 def a_label_that_a_take_over_would_not_find_is_no_news(put: Any) -> None:
-    right = LaneOwnership.check
+    right = Ownership.check
 
     def broken(self: Any, label: str, rng: Any) -> Any:
         yield from right(self, label, rng)
         self.listed = self.listed is not None or None
 
-    put(LaneOwnership, "check", broken)
+    put(Ownership, "check", broken)
 
 
 @bug
 def nobody_asks_whether_a_take_over_would_find_the_label(put: Any) -> None:
-    right = LaneOwnership.check
+    right = Ownership.check
 
     def broken(self: Any, label: str, rng: Any) -> Any:
         self.canary = False
         yield from right(self, label, rng)
 
-    put(LaneOwnership, "check", broken)
-
-
-@bug
-def a_retry_goes_on_from_the_drivers_positions(put: Any) -> None:
-    right = task.LaneTry._known_positions
-
-    def broken(self: Any) -> Any:
-        yield from right(self)
-        return self.task.ownership.positions
-
-    put(task.LaneTry, "_known_positions", broken)
+    put(Ownership, "check", broken)
 
 
 @bug
@@ -137,16 +82,6 @@ def a_label_without_a_state_is_not_rolled_back(put: Any) -> None:
         return (yield from right(label, rng))
 
     put(take_over, "roll_back_until_confirmed", broken)
-
-
-@bug
-def a_refused_check_commits_all_the_same(put: Any) -> None:
-    right = SharedTransactionCoordinator._advance
-
-    def broken(self: Any, result: Any, current: Phase, target: Phase) -> None:
-        right(self, None if current is Phase.CHECKING else result, current, target)
-
-    put(SharedTransactionCoordinator, "_advance", broken)
 
 
 @bug
@@ -197,7 +132,6 @@ def every_claim_of_a_writer_has_the_same_token(put: Any) -> None:
         return lambda: f"{epoch}.{attempt}"
 
     put(driver, "fresh_tokens", broken)
-    put(task, "fresh_tokens", broken)
 
 
 @bug
@@ -240,20 +174,32 @@ def a_marker_that_was_overwritten_is_waited_for(put: Any) -> None:
 
 
 @bug
-def claims_of_all_micro_batches_share_a_row(put: Any) -> None:
-    put(table, "lane_name", lambda epoch, batch, lane: str(lane))
+def the_ledger_entry_is_left_out(put: Any) -> None:
+    def broken(self: Any, label: str, contents: Any) -> Any:
+        chunk = right(self, label, contents)
+        chunk.pieces = [memoryview(bytes(chunk.pieces[0]).replace(b'"position"', b'"nothing"'))]
+        return chunk
+
+    right = Ownership.ledger_entries
+    put(Ownership, "ledger_entries", broken)
 
 
 @bug
-def a_retried_task_does_not_take_its_lane_over(put: Any) -> None:
-    put(driver, "Attempt", lambda lane, number, retry: Attempt(lane, number, False))
+def the_ledger_gets_the_first_position_instead_of_the_last(put: Any) -> None:
+    spans = LabelContents.position_spans
+    put(
+        LabelContents,
+        "position_spans",
+        lambda self: tuple(dataclasses.replace(span, last=span.first) for span in spans(self)),
+    )
 
 
 @bug
-def a_first_task_ignores_claims_of_its_lane(put: Any) -> None:
-    refuse = ledger.refuse_others
+def a_refused_check_commits_all_the_same(put: Any) -> None:
+    right = Ownership.check
 
-    def broken(owners: Any, mine: Owner, token: str) -> None:
-        refuse(dataclasses.replace(owners, lane=owners.lane if mine.token else None), mine, token)
+    def broken(self: Any, label: str, rng: Any) -> Any:
+        with contextlib.suppress(Fenced):
+            yield from right(self, label, rng)
 
-    put(ledger, "refuse_others", broken)
+    put(Ownership, "check", broken)

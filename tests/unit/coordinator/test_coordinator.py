@@ -1,352 +1,541 @@
+"""The coordinator of a label, order by order: what it asks for, and what each result leads to."""
+
 from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
-from starrocks_txn_sink.coordinator.coordinator import MOVES, Phase
-from starrocks_txn_sink.coordinator.model import LoadAction
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.coordinator.coordinator import (
+    LabelContents,
+    LaneFailure,
+    LaneShare,
+    LanesResult,
+    NextRound,
+    Order,
+    Pause,
+    RoundLimits,
+    RunLanes,
+    SharedTransactionCoordinator,
+    claim_of,
+    find_shared_partition,
+    judge,
+    perform_all,
+    roll_back,
+)
+from starrocks_txn_sink.coordinator.model import (
+    BeginAction,
+    CheckAction,
+    Chunk,
+    CommitAction,
+    LoadAction,
+    PositionSpan,
+    Receipt,
+    RecoverAction,
+    RegionCount,
+    RollbackAction,
+)
+from starrocks_txn_sink.coordinator.quarantine import EVERYTHING
+from starrocks_txn_sink.coordinator.write_buffer import Contents
 from starrocks_txn_sink.errors import (
+    BeginFailed,
+    CommitFailed,
     DeadlineExceeded,
+    Fenced,
     InputError,
+    KeyRepeated,
     LoadFailed,
+    NotSent,
     OutcomeUnknown,
-    ServerRefused,
+    RowsRejected,
+    SourceChanged,
+    StarRocksSinkError,
+    TaskRepeated,
     TransactionTimedOut,
 )
-from starrocks_txn_sink.protocol.wire import Operation
-from tests.support.depth import examples
-from tests.support.lane_driver import LaneDriver, small_limits
-from tests.support.model_server import Fault, ModelServer, plan_faults
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Unknown, labels
+from tests.support.manual_clock import ManualClock
+
+LEDGER = "ledger"
+UNKNOWN = OutcomeUnknown("?")
 
 
-def driver(server: ModelServer | None = None, **limits: object) -> LaneDriver:
-    return LaneDriver(server or ModelServer(), small_limits(**limits))
+def receipt(lane: int = 0, partition: str = "p", rows: int = 2, first: int = 1, last: int = 1) -> Receipt:
+    regions = (RegionCount(partition, "t", rows, 10 * rows),)
+    return Receipt("", 7, "job", lane, 9, regions, (PositionSpan(partition, first, last, 1, "d"),), 1, 1, 0, False)
 
 
-def transaction(lane: LaneDriver, partition: str, position: int, *tables: str) -> None:
-    for table in tables:
-        lane.write_rows(partition, table, [[partition, position]])
-    lane.end(partition, position)
+def share(*partitions: str, stopped: bool = False) -> LaneShare:
+    """A lane that has loaded a row of each source partition."""
+    loaded = tuple(receipt(partition=name, rows=1) for name in partitions)
+    return LaneShare(loaded, partitions, stopped=stopped)
 
 
-def operations(server: ModelServer) -> list[Operation]:
-    return [request.operation for request in server.requests]
+def failed(error: StarRocksSinkError, at: float = 0.0) -> LanesResult:
+    return LanesResult(failures=[LaneFailure(error, at)])
 
 
-def test_many_source_transactions_share_one_starrocks_transaction_and_one_load_a_table() -> None:
-    lane = driver()
-    for position in range(1, 11):
-        transaction(lane, "p0", position, "orders", "items")
-        transaction(lane, "p1", position, "orders")
-        lane.settle()
-    lane.finish()
-    (receipt,) = lane.core.receipts
-    assert operations(lane.server).count(Operation.LOAD) == receipt.loads == 2
-    assert receipt.source_transactions == 20
-    assert receipt.tables == {"orders": 20, "items": 10}
-    assert [(s.partition, s.first, s.last) for s in receipt.positions] == [("p0", 1, 10), ("p1", 1, 10)]
-    assert len(lane.server.tables["orders"]) == 20
-    assert lane.core.buffer.buffered_bytes == 0
+LOADED = LanesResult([share("p"), share("q")])
 
 
-def test_begin_is_sent_before_any_chunk_is_ready_and_carries_the_timeout() -> None:
-    lane = driver()
-    lane.write_rows("p0", "orders", [[1]])
-    lane.settle()
-    assert operations(lane.server) == [Operation.BEGIN]
-    assert lane.server.requests[0].headers["timeout"] == "600"
+class Script:
+    """Carries out orders: answers the next of `lanes` to each RunLanes, and those of `answers` to other kinds."""
 
+    def __init__(self, *lanes: LanesResult | BaseException, **answers: list[Any]) -> None:
+        self.lanes = deque(lanes)
+        self.answers = {name: deque(values) for name, values in answers.items()}
+        self.orders: list[Order] = []
 
-def test_no_rows_no_transaction() -> None:
-    lane = driver()
-    lane.finish()
-    assert lane.server.requests == []
-    assert lane.core.receipts == []
-
-
-def test_one_load_per_table_at_a_time() -> None:
-    lane = driver(load_bytes=1)
-    transaction(lane, "p0", 1, "orders")
-    lane.settle()
-    lane.clock.advance(1)
-    transaction(lane, "p0", 2, "orders", "items")
-    first = lane.core.tick(lane.clock.monotonic())
-    assert sorted(action.table for action in first if isinstance(action, LoadAction)) == ["items", "orders"]
-    lane.clock.advance(1)
-    transaction(lane, "p0", 3, "orders", "items")
-    assert lane.core.tick(lane.clock.monotonic()) == []
-
-
-def test_load_parallelism_bounds_the_loads_under_way() -> None:
-    lane = driver(load_bytes=1, load_parallelism=2)
-    lane.write_rows("p0", "a", [[1]])
-    lane.settle()
-    transaction(lane, "p0", 1, "a", "b", "c")
-    assert len(lane.core.tick(lane.clock.monotonic())) == 2
-
-
-def test_a_huge_source_transaction_flows_through_a_small_buffer_and_commits_once() -> None:
-    lane = driver(buffer_bytes=5_000, chunk_bytes=1_000, retry_buffer_bytes=1_000)
-    highest = 0
-    for number in range(2_000):
-        lane.write_rows("p0", f"t{number % 7}", [["x" * 50, number]])
-        highest = max(highest, lane.core.buffer.buffered_bytes)
-        if number % 100 == 0:
-            assert lane.server.tables == {}
-    lane.end("p0", 1)
-    lane.finish()
-    assert sum(map(len, lane.server.tables.values())) == 2_000
-    assert lane.server.commits == [lane.core.receipts[0].label]
-    assert highest <= 5_000 + 100
-
-
-def test_many_small_regions_cannot_fill_the_buffer_for_good() -> None:
-    lane = driver(buffer_bytes=2_000, chunk_bytes=1_999)
-    for number in range(300):
-        lane.write_rows("p0", f"t{number % 100}", [["x" * 40]])
-    lane.end("p0", 1)
-    lane.finish()
-    assert sum(map(len, lane.server.tables.values())) == 300
-
-
-def test_with_a_commit_interval_commits_come_at_clean_boundaries_in_order() -> None:
-    lane = driver(commit_interval=1.0)
-    for position in range(1, 31):
-        transaction(lane, "p0", position, "orders", "items")
-        lane.clock.advance(0.1)
-        lane.settle()
-    lane.finish()
-    assert len(lane.core.receipts) == 3
-    spans = [receipt.positions[0] for receipt in lane.core.receipts]
-    assert [span.first for span in spans] == [1, spans[0].last + 1, spans[1].last + 1]
-    assert lane.server.tables["orders"] == [["p0", n] for n in range(1, 31)]
-
-
-def test_no_commit_inside_a_source_transaction_however_long() -> None:
-    lane = driver(commit_interval=0.1)
-    for _ in range(20):
-        lane.write_rows("p0", "orders", [[1]])
-        lane.clock.advance(10)
-        lane.settle()
-    assert Operation.COMMIT not in operations(lane.server)
-    lane.end("p0", 1)
-    lane.settle()
-    assert operations(lane.server).count(Operation.COMMIT) == 1
-
-
-def test_a_transaction_is_recycled_at_eighty_percent_of_its_timeout() -> None:
-    lane = driver(timeout=100.0)
-    transaction(lane, "p0", 1, "orders")
-    lane.settle()
-    lane.clock.advance(79)
-    lane.settle()
-    assert Operation.COMMIT not in operations(lane.server)
-    lane.clock.advance(1)
-    lane.settle()  # nothing is written: the clock alone decides
-    assert lane.core.receipts[0].recycled
-    transaction(lane, "p0", 2, "orders")
-    lane.finish()
-    assert len(lane.core.receipts) == 2
-    assert not lane.core.receipts[1].recycled
-
-
-def test_a_source_transaction_that_outlives_the_timeout_is_an_error_that_says_so() -> None:
-    lane = driver(timeout=100.0)
-    lane.write_rows("p0", "orders", [[1]])
-    lane.settle()
-    lane.clock.advance(100)
-    lane.settle()
-    assert isinstance(lane.core.error, TransactionTimedOut)
-    assert "source partition p0" in str(lane.core.error)
-    assert lane.server.open_labels() == []
-
-
-def test_input_that_ends_inside_a_source_transaction_is_refused() -> None:
-    lane = driver()
-    lane.write_rows("p7", "orders", [[1]])
-    with pytest.raises(InputError, match="p7"):
-        lane.core.finish(0.0)
-
-
-@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.LOST_BEFORE, Fault.LOST_AFTER, Fault.NOT_SENT])
-@pytest.mark.parametrize("operation", [Operation.BEGIN, Operation.LOAD])
-def test_a_failed_begin_or_load_is_repeated_under_a_new_label(fault: Fault, operation: Operation) -> None:
-    lane = driver(ModelServer(faults=plan_faults({(operation, 0): fault})))
-    transaction(lane, "p0", 1, "orders", "items")
-    lane.finish()
-    (receipt,) = lane.core.receipts
-    assert lane.server.tables == {"orders": [["p0", 1]], "items": [["p0", 1]]}
-    assert receipt.label.endswith("_1")
-    assert receipt.retries == 1
-    assert lane.server.open_labels() == []
-
-
-def test_without_kept_chunks_a_failed_load_fails_the_lane_and_leaves_nothing_open() -> None:
-    lane = driver(ModelServer(faults=plan_faults({(Operation.LOAD, 1): Fault.REFUSED})), retry_buffer_bytes=1)
-    transaction(lane, "p0", 1, "orders", "items")
-    lane.finish()
-    assert isinstance(lane.core.error, LoadFailed)
-    assert lane.core.receipts == []
-    assert lane.server.tables == {}
-    assert lane.server.open_labels() == []
-
-
-def test_attempts_are_bounded() -> None:
-    lane = driver(ModelServer(faults=plan_faults({(Operation.LOAD, n): Fault.REFUSED for n in range(9)})))
-    transaction(lane, "p0", 1, "orders")
-    lane.finish()
-    assert isinstance(lane.core.error, LoadFailed)
-    assert operations(lane.server).count(Operation.BEGIN) == 3
-
-
-def test_too_many_running_transactions_wait_their_turn_without_using_up_attempts() -> None:
-    lane = driver(ModelServer(faults=plan_faults({(Operation.BEGIN, n): Fault.REFUSED for n in range(8)})))
-    transaction(lane, "p0", 1, "orders")
-    lane.finish()
-    (receipt,) = lane.core.receipts
-    assert receipt.retries == 8
-
-
-def test_a_terminal_refusal_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "starrocks_txn_sink.protocol.label.refusals.load_error",
-        lambda reply, label, table: ServerRefused(reply.message, label=label, table=table),
-    )
-    lane = driver(ModelServer(faults=plan_faults({(Operation.LOAD, 0): Fault.REFUSED})))
-    transaction(lane, "p0", 1, "orders")
-    lane.finish()
-    assert isinstance(lane.core.error, ServerRefused)
-    assert operations(lane.server).count(Operation.BEGIN) == 1
-
-
-def test_a_refusal_is_the_cause_though_another_load_says_first_that_the_label_is_gone() -> None:
-    gone, refused = LoadFailed("Transaction not exists"), ServerRefused("Failed to find table")
-    for first, second, cause in ((gone, refused, refused), (refused, gone, refused), (gone, LoadFailed("busy"), gone)):
-        lane = driver()
-        transaction(lane, "p0", 1, "orders", "items")
-        lane.core.finish(0.0)
-        (begin,) = lane.core.tick(0.0)
-        lane.core.complete(begin, None, 0.0)
-        for load, error in zip(lane.core.tick(0.0), (first, second), strict=True):
-            lane.core.complete(load, error, 0.0)
-        assert lane.core.error is cause
-
-
-@pytest.mark.parametrize("fault", [Fault.NOT_SENT, Fault.LOST_BEFORE, Fault.LOST_AFTER])
-def test_a_rollback_that_fails_does_not_hide_the_first_cause(fault: Fault) -> None:
-    plan = {(Operation.LOAD, 0): Fault.REFUSED, **{(Operation.ROLLBACK, n): fault for n in range(9)}}
-    lane = driver(ModelServer(faults=plan_faults(plan)), retry_buffer_bytes=1)
-    transaction(lane, "p0", 1, "orders")
-    lane.finish()
-    assert type(lane.core.error) is LoadFailed
-    assert "rollback" not in str(lane.core.error)
-    assert Operation.ROLLBACK in operations(lane.server)
-
-
-def test_an_unknown_outcome_ends_the_lane_and_is_never_repeated() -> None:
-    lane = driver(ModelServer(faults=plan_faults({(Operation.LOAD_STATE, n): Fault.LOST_BEFORE for n in range(10**4)})))
-    lane.perform = lane.perform.__class__(  # the server never says what became of it
-        lane.perform.options, lane.server, lane.clock, lane.perform.deadline.earlier(30.0), lane.rng
-    )
-    transaction(lane, "p0", 1, "orders")
-    lane.finish()
-    assert isinstance(lane.core.error, OutcomeUnknown)
-    assert operations(lane.server).count(Operation.BEGIN) == 1
-
-
-def test_a_stop_rolls_back_what_is_open() -> None:
-    lane = driver()
-    transaction(lane, "p0", 1, "orders")
-    lane.settle()
-    lane.core.fail(DeadlineExceeded("stop"))
-    lane.settle()
-    assert lane.core.finished
-    assert lane.server.open_labels() == []
-    assert lane.server.tables == {}
-
-
-def commits(lane: LaneDriver) -> bool:
-    return lane.core.phase is Phase.COMMITTING
-
-
-def test_a_stop_during_the_commit_waits_for_its_outcome() -> None:
-    lane = driver()
-    transaction(lane, "p0", 1, "orders")
-    lane.core.finish(0.0)
-    while not commits(lane):
-        lane.waiting += lane.core.tick(0.0)
-        if not commits(lane):
-            lane.step()
-    lane.core.fail(DeadlineExceeded("stop"))
-    assert lane.core.finished is False
-    lane.settle()
-    assert (lane.core.finished, len(lane.core.receipts)) == (True, 1)
-    assert isinstance(lane.core.error, DeadlineExceeded)
-
-
-def test_the_phases_can_only_move_as_the_table_says() -> None:
-    assert set(MOVES) == set(Phase)
-    assert MOVES[Phase.FAILED] == frozenset()
-    lane = driver()
-    with pytest.raises(RuntimeError, match="cannot go from idle to committing"):
-        lane.core._move(Phase.COMMITTING)
-
-
-FAULTY = st.dictionaries(
-    st.tuples(
-        st.sampled_from([Operation.BEGIN, Operation.LOAD, Operation.COMMIT, Operation.ROLLBACK, Operation.LOAD_STATE]),
-        st.integers(0, 8),
-    ),
-    st.sampled_from(list(Fault)),
-    max_size=6,
-)
-
-
-@examples(300)
-@given(
-    faults=FAULTY,
-    generation=st.sampled_from("BC"),
-    seed=st.integers(0, 10**6),
-    interval=st.sampled_from([None, 0.5]),
-    sizes=st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 30)), min_size=1, max_size=12),
-    retry_buffer=st.sampled_from([0, 300, 100_000]),
-)
-def test_whatever_fails_nothing_is_torn_doubled_or_lost_silently(
-    faults: dict[tuple[Operation, int], Fault],
-    generation: str,
-    seed: int,
-    interval: float | None,
-    sizes: list[tuple[str, int]],
-    retry_buffer: int,
-) -> None:
-    server = ModelServer(generation, plan_faults(faults))
-    lane = LaneDriver(server, small_limits(commit_interval=interval, retry_buffer_bytes=retry_buffer), seed)
-    written = []
-    for position, (partition, rows) in enumerate(sorted(sizes), start=1):
-        for number in range(rows):
-            lane.write_rows(partition, ["orders", "items"][number % 2], [[position, number]])
-            lane.clock.advance(0.01)
-            if number % 5 == seed % 5:
-                lane.step()
-            if lane.core.finished:
-                break
+    def __call__(self, order: Order) -> object:
+        self.orders.append(order)
+        name = type(order).__name__
+        if isinstance(order, RunLanes):
+            answer: Any = self.lanes.popleft()
+        elif self.answers.get(name):
+            answer = self.answers[name].popleft()
         else:
-            lane.end(partition, position)
-            written.append((position, rows))
-            continue
-        break
-    if not lane.core.finished:
-        lane.finish()
-    for label, task in server.tasks.items():
-        server.publish(label)
-        assert task.state != "BEGIN" or any(key[0] is Operation.ROLLBACK for key in faults)
-    visible = sorted(tuple(row) for rows in server.tables.values() for row in rows)
-    assert len(visible) == len(set(visible))  # not doubled
-    counts = {position: sum(row[0] == position for row in visible) for position, _ in written}
-    assert all(count in (0, rows) for (_, rows), count in zip(written, counts.values(), strict=True))  # not torn
-    received = {row for receipt in lane.core.receipts for row in [receipt.rows]}
-    if lane.core.error is None:
-        assert len(visible) == sum(rows for _, rows in written)  # not lost
-        assert sum(receipt.rows for receipt in lane.core.receipts) == len(visible)
-    elif not isinstance(lane.core.error, OutcomeUnknown):
-        assert sum(receipt.rows for receipt in lane.core.receipts) == len(visible), received
+            answer = Committed(order.label, 3) if isinstance(order, CommitAction) else None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [order for order in self.orders if isinstance(order, kind)]
+
+    @property
+    def said(self) -> list[str]:
+        """The kinds of the orders, short."""
+        return [type(order).__name__.removesuffix("Action") for order in self.orders]
+
+    def open_labels(self) -> set[str]:
+        ended = {order.label for order in self.orders if isinstance(order, CommitAction | RollbackAction)}
+        return {order.label for order in self.of(BeginAction)} - ended
+
+
+def entries(label: str, contents: Contents) -> Chunk:
+    del contents
+    chunk = Chunk("", LEDGER)
+    chunk.append(memoryview(f",{label}".encode()), 1)
+    return chunk
+
+
+def coordinator(clock: ManualClock | None = None, **changes: Any) -> SharedTransactionCoordinator:
+    limits = {"seconds": 240.0, "max_attempts": 3, **changes.pop("limits", {})}
+    given = {"entries": [entries], **changes}
+    return SharedTransactionCoordinator(
+        (f"L{number}" for number in range(100)),
+        RoundLimits(**limits),
+        Deadline.after(3600.0, clock or ManualClock()),
+        random.Random(1),
+        **given,
+    )
+
+
+def write(script: Callable[[Any], object], **changes: Any) -> tuple[list[Receipt], SharedTransactionCoordinator]:
+    made = coordinator(**changes)
+    return perform_all(made.write(), script), made
+
+
+# --- one label ---
+
+
+def test_begin_lanes_own_rows_owner_check_and_commit_come_in_this_order() -> None:
+    script = Script(LOADED)
+    write(script)
+    begin, run, load, check, commit = script.orders
+    assert (begin, check, commit) == (BeginAction("L0"), CheckAction("L0"), CommitAction("L0"))
+    assert run == RunLanes("L0", EVERYTHING, hold=False, seconds=240.0)
+    assert isinstance(load, LoadAction)
+    assert (load.label, load.table) == ("L0", LEDGER)
+
+
+def test_the_receipt_is_that_of_all_lanes() -> None:
+    clock = ManualClock()
+    clock.advance(5)
+    heard: list[Receipt] = []
+    (only,), _ = write(Script(LOADED), clock=clock, committed=heard.append)
+    assert heard == [only]
+    assert (only.label, only.txn_id, only.job, only.lane, only.batch_id) == ("L0", 3, "job", 0, 9)
+    assert (only.rows, only.loads, only.attempts, only.retries, only.recycled) == (2, 2, 1, 0, False)
+    assert [span.partition for span in only.positions] == ["p", "q"]
+    assert only.committed_at == clock.wall()
+
+
+def test_the_rows_of_a_region_are_counted_together_over_the_lanes() -> None:
+    contents = LabelContents([receipt(0, "p", 2), receipt(1, "p", 3), receipt(1, "q", 1)])
+    assert contents.rows_by_partition() == {"p": 5, "q": 1}
+    assert [(region.partition, region.rows, region.bytes) for region in contents.region_counts()] == [
+        ("p", 5, 50),
+        ("q", 1, 10),
+    ]
+
+
+def test_without_rows_the_label_is_rolled_back_and_nothing_else_happens() -> None:
+    script = Script(LanesResult([LaneShare(partitions=("p",)), LaneShare()]))
+    receipts, made = write(script)
+    assert (receipts, made.unsorted) == ([], "")
+    assert script.said == ["Begin", "RunLanes", "Rollback"]
+
+
+def test_without_a_ledger_there_is_no_owner_to_check() -> None:
+    script = Script(LOADED)
+    write(script, fenced=False, entries=[])
+    assert script.said == ["Begin", "RunLanes", "Commit"]
+
+
+def test_an_unpositioned_batch_takes_the_place_of_the_lanes_spans() -> None:
+    span = PositionSpan("c/0/1", 9, 9, 0, "sum1:2")
+    script = Script(LOADED, CommitAction=[Unknown("L0", UNKNOWN)], RecoverAction=[Committed("L0", 1)])
+    (only,), _ = write(script, unpositioned=lambda _: span)
+    assert only.positions == (span,)
+    assert script.of(RecoverAction) == [RecoverAction("L0", (span,))]
+
+
+def test_a_replay_with_other_rows_rolls_the_label_back() -> None:
+    def refuse(_: object) -> PositionSpan:
+        raise SourceChanged("other rows")
+
+    script = Script(LOADED)
+    with pytest.raises(SourceChanged):
+        write(script, unpositioned=refuse)
+    assert script.said == ["Begin", "RunLanes", "Rollback"]
+
+
+# --- failures ---
+
+
+def test_a_failed_lane_rolls_back_and_a_failure_that_passes_begins_a_shorter_round() -> None:
+    script = Script(failed(LoadFailed("no backend")), failed(LoadFailed("no backend")), LOADED)
+    (only,), _ = write(script)
+    assert (only.label, only.attempts, only.retries) == ("L2", 3, 2)
+    first = ["Begin", "RunLanes", "Rollback", "Pause"]
+    assert script.said == [*first, *first, "Begin", "RunLanes", "Load", "Check", "Commit"]
+    assert [(run.label, run.seconds) for run in script.of(RunLanes)] == [("L0", 240.0), ("L1", 120.0), ("L2", 60.0)]
+    first_wait, second_wait = (pause.seconds for pause in script.of(Pause))
+    assert 0 < first_wait <= 0.2 < second_wait * 2 <= 0.8
+
+
+def test_attempts_are_bounded_and_the_last_error_counts() -> None:
+    script = Script(*(failed(LoadFailed(f"error {number}")) for number in range(9)))
+    with pytest.raises(LoadFailed, match="error 2"):
+        write(script)
+    assert len(script.of(BeginAction)) == 3
+    assert script.open_labels() == set()
+
+
+def test_no_attempt_follows_after_the_deadline() -> None:
+    clock = ManualClock()
+    script = Script(failed(LoadFailed("no backend")), LOADED)
+
+    def perform(order: Order) -> object:
+        clock.advance(2000.0)
+        return script(order)
+
+    with pytest.raises(LoadFailed):
+        write(perform, clock=clock)
+    assert len(script.of(BeginAction)) == 1
+
+
+@pytest.mark.parametrize("error", [Fenced("other"), InputError("torn"), RowsRejected("bad")])
+def test_what_no_repetition_cures_is_not_repeated(error: StarRocksSinkError) -> None:
+    script = Script(failed(error), LOADED)
+    with pytest.raises(type(error)):
+        write(script)
+    assert script.said == ["Begin", "RunLanes", "Rollback"]
+
+
+def test_a_label_that_was_too_slow_is_tried_again_only_if_a_shorter_round_can_help() -> None:
+    slow = failed(TransactionTimedOut("600 s"))
+    with pytest.raises(TransactionTimedOut):
+        write(Script(slow, LOADED))
+    (only,), _ = write(Script(slow, LOADED), limits={"can_stop": True})
+    assert only.label == "L1"
+
+
+def test_repeated_keys_make_the_lanes_hold_their_rows_and_are_no_failure() -> None:
+    again = failed(KeyRepeated("again"))
+    script = Script(again, failed(LoadFailed("no backend")), LOADED)
+    (only,), made = write(script, limits={"max_attempts": 2})
+    assert [(run.hold, run.seconds) for run in script.of(RunLanes)] == [(False, 240.0), (True, 240.0), (True, 120.0)]
+    assert (made.hold, only.attempts) == (True, 3)
+    assert len(script.of(Pause)) == 1
+    script = Script(again, again, LOADED)
+    with pytest.raises(KeyRepeated):
+        write(script)
+    assert len(script.of(RunLanes)) == 2
+
+
+@pytest.mark.parametrize("answers", [{"BeginAction": [BeginFailed("lost")]}, {"LoadAction": [LoadFailed("full")]}])
+def test_a_failed_step_of_the_driver_is_repeated_under_a_new_label(answers: dict[str, list[Any]]) -> None:
+    script = Script(LOADED, LOADED, **answers)
+    (only,), _ = write(script)
+    assert (only.label, only.attempts) == ("L1", 2)
+    assert [order.label for order in script.of(RollbackAction)] == ["L0"]
+    assert script.open_labels() == set()
+
+
+def test_who_is_not_the_owner_any_more_rolls_back_and_does_not_commit() -> None:
+    script = Script(LOADED, CheckAction=[Fenced("other")], RollbackAction=[LoadFailed("and that fails, too")])
+    with pytest.raises(Fenced):
+        write(script)
+    assert script.said == ["Begin", "RunLanes", "Load", "Check", "Rollback"]
+
+
+class Stop(Exception):
+    """Not an error of the sink."""
+
+
+@pytest.mark.parametrize("error", [Stop(), KeyboardInterrupt(), DeadlineExceeded("late"), NotSent("nobody")])
+@pytest.mark.parametrize("step", [BeginAction, RunLanes, LoadAction, CheckAction])
+def test_an_error_of_any_kind_rolls_the_label_back(error: BaseException, step: type) -> None:
+    script = Script(LOADED)
+
+    def perform(order: Order) -> object:
+        if isinstance(order, step):
+            script.orders.append(order)
+            raise error
+        return script(order)
+
+    with pytest.raises(type(error)):
+        write(perform, limits={"max_attempts": 1})
+    assert script.said[-1] == "Rollback"
+    assert script.open_labels() == set()
+
+
+def test_a_generator_that_is_closed_asks_for_nothing_any_more() -> None:
+    """It would raise RuntimeError otherwise: nobody carries out its orders."""
+    for steps in range(1, 5):
+        made, orders = coordinator().write(), list[Order]()
+        answer: Any = None
+        for _ in range(steps):
+            orders.append(made.send(answer))
+            answer = LOADED if isinstance(orders[-1], RunLanes) else None
+        made.close()
+
+
+# --- the outcome of a commit ---
+
+
+@pytest.mark.parametrize("settled", [Committed("L0", None), Committed("L0", 5)])
+def test_an_unknown_outcome_is_settled_by_the_ledger(settled: Committed) -> None:
+    script = Script(LOADED, CommitAction=[Unknown("L0", UNKNOWN)], RecoverAction=[settled])
+    (only,), _ = write(script)
+    assert only.label == "L0"
+    (recover,) = script.of(RecoverAction)
+    assert [span.partition for span in recover.spans] == ["p", "q"]
+    assert only.txn_id == (5 if settled.txn_id else 7)  # else the number that the loads have sent
+
+
+def test_an_unknown_outcome_that_was_no_commit_is_tried_again() -> None:
+    missing = Aborted("L0", CommitFailed("not there"))
+    script = Script(LOADED, LOADED, CommitAction=[Unknown("L0", UNKNOWN)], RecoverAction=[missing])
+    (only,), _ = write(script)
+    assert (only.label, only.attempts) == ("L1", 2)
+    assert script.said[:8] == ["Begin", "RunLanes", "Load", "Check", "Commit", "Recover", "Pause", "Begin"]
+
+
+def test_a_refused_commit_ends_with_its_reason_once_the_ledger_shows_nothing() -> None:
+    refused = Unknown("L0", UNKNOWN, CommitFailed("no quorum"))
+    missing = Aborted("L0", CommitFailed("The ledger does not have it."))
+    script = Script(LOADED, CommitAction=[refused], RecoverAction=[missing])
+    with pytest.raises(CommitFailed, match="no quorum"):
+        write(script, limits={"max_attempts": 1})
+
+
+@pytest.mark.parametrize("result", [Fenced("other"), Unknown("L0", UNKNOWN)])
+def test_a_recovery_that_cannot_tell_ends_the_write_without_a_rollback(result: Any) -> None:
+    script = Script(LOADED, LOADED, CommitAction=[Unknown("L0", UNKNOWN)], RecoverAction=[result])
+    with pytest.raises(Fenced if isinstance(result, Fenced) else OutcomeUnknown):
+        write(script)
+    assert script.said == ["Begin", "RunLanes", "Load", "Check", "Commit", "Recover"]
+
+
+def test_without_a_ledger_an_unknown_outcome_is_final() -> None:
+    script = Script(LOADED, LOADED, CommitAction=[Unknown("L0", UNKNOWN)])
+    with pytest.raises(OutcomeUnknown):
+        write(script, fenced=False, entries=[])
+    assert script.said == ["Begin", "RunLanes", "Commit"]
+
+
+def test_rejected_rows_are_reported_with_their_places_in_the_source() -> None:
+    script = Script(LOADED, CommitAction=[Aborted("L0", RowsRejected("bad rows"))])
+    with pytest.raises(RowsRejected) as caught:
+        write(script)
+    assert caught.value.context["source_positions"] == "p 1 to 1; q 1 to 1"
+
+
+def test_an_impossible_outcome_is_a_bug() -> None:
+    with pytest.raises(TypeError, match="A commit cannot end with str"):
+        write(Script(LOADED, CommitAction=["done"]))
+
+
+# --- rounds ---
+
+
+def test_lanes_that_stop_go_on_under_the_next_label() -> None:
+    stopping = LanesResult([share("p", stopped=True), share("q")])
+    script, heard = Script(stopping, stopping, LOADED), list[Receipt]()
+    receipts, _ = write(script, committed=heard.append)
+    assert [(one.label, one.recycled, one.attempts) for one in receipts] == [
+        ("L0", True, 1),
+        ("L1", True, 1),
+        ("L2", False, 1),
+    ]
+    assert heard == receipts
+    label = ["Begin", "RunLanes", "Load", "Check", "Commit"]
+    assert script.said == [*label, "NextRound", *label, "NextRound", *label]
+
+
+def test_the_receipt_is_known_before_the_lanes_go_on() -> None:
+    script, heard = Script(LanesResult([share("p", stopped=True)]), LOADED), list[str]()
+
+    def perform(order: Order) -> object:
+        if isinstance(order, NextRound):
+            assert heard == ["L0"]
+        return script(order)
+
+    write(perform, committed=lambda one: heard.append(one.label))
+
+
+def test_a_round_that_has_read_only_what_is_visible_goes_on_without_a_commit() -> None:
+    script = Script(LanesResult([LaneShare(partitions=("p",), stopped=True)]), LOADED)
+    (only,), _ = write(script)
+    assert only.label == "L1"
+    assert script.said[:4] == ["Begin", "RunLanes", "Rollback", "NextRound"]
+
+
+def test_a_failure_costs_its_own_round_only() -> None:
+    script = Script(LanesResult([share("p", stopped=True)]), failed(LoadFailed("no")), LOADED)
+    receipts, _ = write(script)
+    assert [(one.label, one.attempts) for one in receipts] == [("L0", 1), ("L2", 2)]
+    assert [run.seconds for run in script.of(RunLanes)] == [240.0, 240.0, 120.0]
+    assert len(script.of(NextRound)) == 1
+
+
+@given(
+    st.lists(
+        st.sampled_from(["stop", "stop without rows", "load fails", "check fails", "unknown, gone", "unknown, there"]),
+        max_size=8,
+    )
+)
+def test_whatever_passes_every_round_is_committed_once(events: list[str]) -> None:
+    """Each round has a row with the round's number; a lane reads the round that comes after the visible ones."""
+    script, plan = list[Order](), deque(events)
+    visible: list[int] = []
+    rounds = 1 + sum(event == "stop" for event in events)
+    loaded: dict[str, int] = {}
+    event = ""
+
+    def perform(order: Order) -> object:
+        nonlocal event
+        script.append(order)
+        match order:
+            case RunLanes(label):
+                event = plan.popleft() if plan else ""
+                if event == "load fails":
+                    return failed(LoadFailed("no"))
+                if event == "stop without rows":
+                    return LanesResult([LaneShare(stopped=True)])
+                loaded[label] = len(visible)
+                return LanesResult([share("p", stopped=len(visible) + 1 < rounds)])
+            case CheckAction() if event == "check fails":
+                raise NotSent("nobody")
+            case CommitAction(label) if event.startswith("unknown"):
+                return Unknown(label, UNKNOWN)
+            case CommitAction(label):
+                visible.append(loaded[label])
+                return Committed(label, 1)
+            case RecoverAction(label):
+                if event == "unknown, gone":
+                    return Aborted(label, CommitFailed("not there"))
+                visible.append(loaded[label])
+                return Committed(label, None)
+        return None
+
+    receipts, _ = write(perform, limits={"max_attempts": 99, "can_stop": True})
+    assert visible == list(range(rounds))
+    assert [one.recycled for one in receipts] == [True] * (rounds - 1) + [False]
+    begun = [order.label for order in script if isinstance(order, BeginAction)]
+    ended = [order.label for order in script if isinstance(order, RollbackAction | CommitAction)]
+    assert sorted(begun) == sorted(ended)
+    assert len(set(begun)) == len(begun)
+
+
+# --- the judgement of lanes ---
+
+
+def test_lanes_with_source_partitions_of_their_own_are_committed() -> None:
+    shares = [LaneShare(partitions=("0", "2")), LaneShare(partitions=("1",)), LaneShare()]
+    assert judge(LanesResult(shares), may_sort=True) == ""
+    assert find_shared_partition(shares) is None
+
+
+@pytest.mark.parametrize("may_sort", [True, False])
+def test_a_source_partition_in_two_lanes_is_sorted_first(may_sort: bool) -> None:
+    result = LanesResult([share("0", "1"), share("1", "2")])
+    assert judge(result, may_sort=may_sort) == "Source partition 1 came in two tasks."
+    script = Script(result)
+    receipts, made = write(script)
+    assert (receipts, made.unsorted) == ([], "Source partition 1 came in two tasks.")
+    assert script.said == ["Begin", "RunLanes", "Rollback"]
+
+
+@pytest.mark.parametrize("error", [InputError("torn"), SourceChanged("torn")])
+def test_an_error_about_the_input_is_no_verdict_as_long_as_rows_may_be_sorted(error: StarRocksSinkError) -> None:
+    result = LanesResult([share("0")], [LaneFailure(error)])
+    assert judge(result, may_sort=True) == "torn"
+    with pytest.raises(type(error), match="torn"):
+        judge(result, may_sort=False)
+
+
+def test_disorder_counts_more_than_a_failure() -> None:
+    result = LanesResult([], [LaneFailure(LoadFailed("rolled back"))], ["back"])
+    assert judge(result, may_sort=False) == "back"
+    script = Script(result)
+    _, made = write(script)
+    assert (made.unsorted, script.said) == ("back", ["Begin", "RunLanes", "Rollback"])
+
+
+def test_the_failure_is_raised_that_no_repetition_cures_and_else_the_first() -> None:
+    later, first = LaneFailure(LoadFailed("the label is gone"), 2.0), LaneFailure(LoadFailed("no backend"), 1.0)
+    with pytest.raises(LoadFailed) as caught:
+        judge(LanesResult([share("0")], [later, first]), may_sort=False)
+    assert caught.value is first.error
+    with pytest.raises(Fenced):
+        judge(LanesResult([], [first, LaneFailure(Fenced("other"), 3.0)]), may_sort=False)
+
+
+@pytest.mark.parametrize("cause", [KeyRepeated("again"), Fenced("other"), TaskRepeated("again"), NotSent("nobody")])
+def test_a_clock_that_is_ahead_does_not_make_a_consequence_the_cause(cause: StarRocksSinkError) -> None:
+    consequence = LaneFailure(LoadFailed("the label has already been cancelled"), 100.0)
+    with pytest.raises(type(cause)):
+        judge(LanesResult([], [LaneFailure(cause, 101.0), consequence]), may_sort=False)
+
+
+def test_repeated_keys_make_the_lanes_hold_rows_whatever_else_failed() -> None:
+    failures = [LaneFailure(InputError("no column"), 1.0), LaneFailure(KeyRepeated("again"), 2.0)]
+    with pytest.raises(KeyRepeated):
+        judge(LanesResult([], failures), may_sort=False)
+
+
+# --- small parts ---
+
+
+def test_a_rollback_that_fails_hides_nothing() -> None:
+    def perform(_: object) -> object:
+        raise NotSent("nobody")
+
+    perform_all(roll_back("L"), perform)
+
+
+def test_the_claim_of_a_lane_is_a_label_of_its_own_in_the_same_family() -> None:
+    label = next(labels("a-job", "e1", "all", 7, 3))
+    claims = [claim_of(label, lane) for lane in (0, 1, 12)]
+    assert len({label, *claims}) == 4
+    assert claims[1] == label.replace("-all-", "-1-")
+    assert claims[1] == next(labels("a-job", "e1", 1, 7, 3))

@@ -1,281 +1,309 @@
-"""Quarantine in the pure core: rejected source transactions are dead-lettered whole, and nothing else changes."""
+"""The quarantine's search: rejected source transactions become dead letters, every other one is committed in order."""
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-import orjson
 import pytest
 from hypothesis import given, strategies as st
 
-from starrocks_txn_sink.coordinator.coordinator import Phase, SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.model import PositionSpan, RegionRows, RowIndex
-from starrocks_txn_sink.coordinator.quarantine import Quarantine
-from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
-from starrocks_txn_sink.errors import InputError, RowsRejected
-from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
-from starrocks_txn_sink.protocol.label import labels
-from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.coordinator import coordinator as orders
+from starrocks_txn_sink.coordinator.coordinator import LaneShare, LanesResult, RoundLimits, SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.model import (
+    BeginAction,
+    CommitAction,
+    PositionSpan,
+    Receipt,
+    RegionCount,
+    RollbackAction,
+)
+from starrocks_txn_sink.coordinator.quarantine import EVERYTHING, Part, Quarantine
+from starrocks_txn_sink.errors import RowsRejected, StarRocksSinkError
+from starrocks_txn_sink.protocol.label import Aborted, Committed
 from tests.support.depth import examples
-from tests.support.lane_driver import LaneDriver, small_limits
-from tests.support.model_server import Fault, ModelServer, Task
+from tests.support.manual_clock import ManualClock
 
-Transactions = list[tuple[str, int, dict[str, list[dict[str, Any]]]]]
-"""(source partition, position, rows by table) in the lane's order."""
-
-
-class Judging(ModelServer):
-    """A server that rejects rows which say that they are bad; `versions` are the rows of each commit."""
-
-    def _refuse_commit(self, task: Task, fault: Fault | None) -> str | None:
-        for table, body in task.loads:
-            if table != DEAD_LETTER_TABLE and any(row.get("bad") for row in orjson.loads(body)):
-                return "abnormal data more than max filter rate, tracking_url: http://be/x"
-        return super()._refuse_commit(task, fault)
+Place = tuple[str, int]
+"""A source transaction, which has one row: its source partition and position."""
 
 
-class QuarantineDriver(LaneDriver):
-    """Feeds runs of source transactions, as the segmenter does: one piece a table, marked."""
+@dataclass
+class Server:
+    """Lanes and server in one: lanes load what a part and the known positions allow; labels with bad rows are rejected.
 
-    def __init__(
-        self,
-        server: ModelServer,
-        most: int = 100,
-        seed: int = 0,
-        keys: Mapping[str, TableKey] | None = None,
-        **limits: Any,
-    ) -> None:
-        super().__init__(server, small_limits(**limits), seed, keys=keys)
-        self.quarantine = Quarantine("job", 3, most, lambda: "2026-01-01 00:00:00", lambda table: f"columns of {table}")
-        self.core = SharedTransactionCoordinator(
-            "job",
-            0,
-            3,
-            WriteBuffer(small_limits(**limits), (lambda _: True) if keys else None, (keys or {}).keys()),
-            labels("job", "e", 0, 3, 1),
-            self.rng,
-            self.clock.wall,
-            quarantine=self.quarantine,
-        )
+    `lanes` has the source transactions of each lane in its order. A lane reports at most `most` cuts of each source
+    partition. It stops after `stops` of them: after so many new ones if it skips quickly (`counts_new`), or after so
+    many that it reads.
+    """
 
-    def feed(self, run: Transactions) -> None:
-        partition = run[0][0]
-        for table in dict.fromkeys(table for _, _, tables in run for table in tables):
-            rows = [(at, b"," + orjson.dumps(row)) for _, at, tables in run for row in tables.get(table, ())]
-            offsets = np.cumsum([7, *(len(text) for _, text in rows)])  # offsets count from anywhere
-            row_index = RowIndex(np.array([at for at, _ in rows]), offsets)
-            while self.core.saturated and self.step():
-                pass
-            piece = memoryview(b"".join(text for _, text in rows))
-            self.core.take(RegionRows(partition, table, piece, len(rows), row_index), self.clock.monotonic())
-        positions = [at for _, at, _ in run]
-        ended = PositionSpan(partition, positions[0], positions[-1], len(run), f"digest {partition} {positions[-1]}")
-        self.core.take(ended, self.clock.monotonic())
+    lanes: list[list[Place]]
+    bad: set[Place]
+    most: int = 100
+    stops: int | None = None
+    counts_new: bool = True
+    rejects_dead_letters: bool = False
+    known: dict[str, int] = field(default_factory=dict)
+    read: list[int] = field(default_factory=list)  # by lane: where its rows begin in this round
+    stopped_at: list[int] = field(default_factory=list)
+    committed: list[Place] = field(default_factory=list)
+    dead: list[Place] = field(default_factory=list)
+    labels: dict[str, tuple[list[Place], Part]] = field(default_factory=dict)
+    open: set[str] = field(default_factory=set)
+    runs: list[Part] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.read = [0] * len(self.lanes)
+
+    def perform(self, order: orders.Order) -> object:
+        match order:
+            case BeginAction(label):
+                assert label not in self.labels
+                self.labels[label] = ([], EVERYTHING)
+                self.open.add(label)
+            case orders.RunLanes(label, part):
+                self.runs.append(part)
+                self.stopped_at = []
+                shares = [self._share(number, label, part) for number in range(len(self.lanes))]
+                self.labels[label] = ([place for places, _ in shares for place in places], part)
+                return LanesResult([share for _, share in shares])
+            case CommitAction(label):
+                return self._commit(label)
+            case RollbackAction(label):
+                self.open.discard(label)
+            case orders.NextRound():
+                self.read = self.stopped_at
+        return None
+
+    def _share(self, number: int, label: str, part: Part) -> tuple[list[Place], LaneShare]:
+        lane, places = self.lanes[number], list[Place]()
+        start = self.read[number] if not self.counts_new else 0
+        stopped, end = False, len(lane)
+        for at in range(start, len(lane)):
+            partition, position = lane[at]
+            upto = math.inf if part.upto is None else part.upto.get(partition, -1)
+            if self.known.get(partition, -1) < position <= upto:
+                places.append((partition, position))
+            taken = len(places) if self.counts_new else at + 1 - start
+            if taken == self.stops and at + 1 < len(lane):
+                stopped, end = True, at + 1
+                break
+        self.stopped_at.append(end)
+        cuts: dict[str, list[int]] = {}
+        for partition, position in [*places, *(lane[end : end + 3] if stopped else ())]:  # the lane has read a bit more
+            cuts.setdefault(partition, []).append(position)
+        for partition, positions in cuts.items():
+            if len(positions) > self.most:
+                cuts[partition] = [positions[at] for at in np.linspace(0, len(positions) - 1, self.most).astype(int)]
+        receipts = (receipt(label, places, part),) if places else ()
+        partitions = tuple({partition for partition, _ in lane[start:end]})
+        return places, LaneShare(receipts, partitions, stopped=stopped, cuts=cuts)
+
+    def _commit(self, label: str) -> Committed | Aborted:
+        places, part = self.labels[label]
+        self.open.discard(label)
+        if part.dead_letter is not None:
+            if self.rejects_dead_letters:
+                return Aborted(label, RowsRejected("a dead letter is too long", label=label))
+            assert len(places) == 1
+            self.dead += places
+        elif self.bad.intersection(places):
+            return Aborted(label, RowsRejected("bad rows", label=label))
+        else:
+            self.committed += places
+        for partition, position in places:
+            assert self.known.get(partition, -1) < position
+            self.known[partition] = position
+        return Committed(label, 1)
 
 
-def visible(server: ModelServer, table: str) -> list[dict[str, Any]]:
-    return list(server.store.tables.get(table, []))
+def receipt(label: str, places: Sequence[Place], part: Part = EVERYTHING) -> Receipt:
+    """The receipt of a lane that has loaded `places`."""
+    positions: dict[str, list[int]] = {}
+    for partition, position in places:
+        positions.setdefault(partition, []).append(position)
+    spans = tuple(PositionSpan(name, at[0], at[-1], len(at)) for name, at in positions.items())
+    regions = tuple(RegionCount(name, "t", len(at), 10 * len(at)) for name, at in positions.items())
+    whole = Receipt(label, 1, "job", 0, 0, regions, spans, 1, 1, 0, recycled=False)
+    if part.dead_letter is None:
+        return whole
+    return replace(whole, regions=(), dead_lettered=regions, dead_lettered_positions=spans)
+
+
+def coordinator(most: int = 10**6, *, quarantine: bool = True) -> SharedTransactionCoordinator:
+    return SharedTransactionCoordinator(
+        (f"L{number}" for number in range(10**6)),
+        RoundLimits(240.0, 3, can_stop=True),
+        Deadline.after(3600.0, ManualClock()),
+        random.Random(1),
+        fenced=False,
+        quarantine=Quarantine(most) if quarantine else None,
+    )
+
+
+def write(server: Server, most: int = 10**6) -> tuple[list[Receipt], SharedTransactionCoordinator]:
+    made = coordinator(most)
+    return orders.perform_all(made.write(), server.perform), made
+
+
+def check(server: Server, receipts: list[Receipt]) -> None:
+    """Every good source transaction is committed once and in order, every bad one is a dead letter once."""
+    everything = [place for lane in server.lanes for place in lane]
+    assert sorted(server.committed) == sorted(set(everything) - server.bad)
+    assert sorted(server.dead) == sorted(server.bad)
+    for partition in {partition for partition, _ in everything}:
+        positions = [position for name, position in server.committed if name == partition]
+        assert positions == sorted(positions)
+    assert server.open == set()
+    assert sum(one.source_transactions for one in receipts) == len(server.committed)
+    assert sum(one.dead_lettered_transactions for one in receipts) == len(server.dead)
+    assert sum(one.rows for one in receipts) == len(server.committed)
+    assert sum(one.dead_lettered_rows for one in receipts) == len(server.dead)
+
+
+def most_labels(server: Server) -> float:
+    count = sum(map(len, server.lanes))
+    return (len(server.bad) + 1) * (2 * math.log2(max(2, count)) + 4)
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> list[Transactions]:
-    made = []
-    for partition in range(draw(st.integers(1, 3))):
-        position = 0
-        for _ in range(draw(st.integers(1, 3))):
-            run: Transactions = []
-            for _ in range(draw(st.integers(1, 6))):
-                position += draw(st.integers(1, 3))
-                shape = draw(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), min_size=1, max_size=4))
-                tables: dict[str, list[dict[str, Any]]] = {}
-                for seq, (table, luck) in enumerate(shape):
-                    row = {"p": f"p{partition}", "x": position, "s": seq} | ({"bad": True} if luck == 0 else {})
-                    tables.setdefault(table, []).append(row)
-                run.append((f"p{partition}", position, tables))
-            made.append(run)
-    return made
+def sources(draw: st.DrawFn) -> tuple[list[list[Place]], set[Place]]:
+    """The source transactions of each lane, partition after partition, and the bad ones."""
+    lanes: list[list[Place]] = []
+    for lane in range(draw(st.integers(1, 3))):
+        places: list[Place] = []
+        for number in range(draw(st.integers(0, 3))):
+            position = draw(st.integers(0, 5))
+            for _ in range(draw(st.integers(0, 12))):
+                position += draw(st.integers(1, 4))
+                places.append((f"p{lane}.{number}", position))
+        lanes.append(places)
+    everything = [place for lane in lanes for place in lane]
+    return lanes, draw(st.sets(st.sampled_from(everything))) if everything else set()
 
 
-@examples(150)
-@given(runs(), st.integers(0, 2**32), st.sampled_from([None, 60, 300]))
-def test_the_bad_are_dead_lettered_whole_and_the_good_are_there_once_in_order(
-    feed: list[Transactions], seed: int, close_bytes: int | None
+@examples(400)
+@given(sources(), st.sampled_from([2, 3, 5, 100]))
+def test_the_bad_ones_are_dead_letters_and_the_good_ones_are_there_once_in_order(
+    source: tuple[list[list[Place]], set[Place]], most: int
 ) -> None:
-    server = Judging(generation="B" if seed % 2 else "C")
-    lane = QuarantineDriver(server, seed=seed, close_bytes=close_bytes)
-    for run in feed:
-        lane.feed(run)
-        if seed % 3 == 0:
-            lane.step()
-    lane.finish()
-    assert lane.core.error is None
-    assert lane.core.buffer.buffered_bytes == 0
-    everything = [one for run in feed for one in run]
-    bad = {(p, x) for p, x, tables in everything if any(row.get("bad") for rows in tables.values() for row in rows)}
-    for table in "abc":
-        good = [row for p, x, tables in everything if (p, x) not in bad for row in tables.get(table, ())]
-        found = visible(server, table)
-        for partition in ("p0", "p1", "p2"):  # source partitions have no order among each other
-            assert [r for r in found if r["p"] == partition] == [r for r in good if r["p"] == partition]
-    dead_letters = visible(server, DEAD_LETTER_TABLE)
-    kept = [(one["table_name"], orjson.loads(one["content"])) for one in dead_letters]
-    expected = [(t, row) for p, x, tables in everything if (p, x) in bad for t, rows in tables.items() for row in rows]
-    assert sorted(map(repr, kept)) == sorted(map(repr, expected))
-    assert len({one["id"] for one in dead_letters}) == len(dead_letters)
-    receipts = lane.core.receipts
-    assert sum(receipt.source_transactions for receipt in receipts) == len(everything) - len(bad)
-    assert sum(receipt.dead_lettered_transactions for receipt in receipts) == len(bad)
-    assert sum(receipt.dead_lettered_rows for receipt in receipts) == len(dead_letters)
-    assert sum(receipt.rows for receipt in receipts) + len(dead_letters) == sum(
-        len(rows) for _, _, tables in everything for rows in tables.values()
-    )
-    reached: dict[str, int] = {}
-    for receipt in receipts:
-        for span in receipt.positions:
-            assert span.first > reached.get(span.partition, 0)
-            reached[span.partition] = span.last
-    assert reached == {p: x for p, x, _ in everything}
-    last = {span.partition: span.digest for receipt in receipts for span in receipt.positions}
-    assert last == {p: f"digest {p} {x}" for p, x, _ in everything}
+    server = Server(*source, most=most)
+    receipts, _ = write(server)
+    check(server, receipts)
+    assert len(server.labels) <= most_labels(server)
 
 
-@examples(150)
-@given(runs(), st.integers(0, 2**32), st.sampled_from([None, 60, 300]), st.sampled_from([1, 100, 500]))
-def test_rows_of_a_key_replace_each_other_among_the_good_and_dead_letters_are_whole(
-    feed: list[Transactions], seed: int, close_bytes: int | None, load_bytes: int
+@examples(400)
+@given(sources(), st.sampled_from([2, 3, 100]), st.integers(1, 9), st.booleans())
+def test_lanes_that_stop_at_the_end_of_a_round_change_nothing(
+    source: tuple[list[list[Place]], set[Place]], most: int, stops: int, counts_new: bool
 ) -> None:
-    for _, _, tables in (one for run in feed for one in run):
-        for rows in tables.values():
-            for row in rows:
-                row["k"] = f"{row['p']}/{row['s'] % 2}"
-    server = Judging()
-    keys = {"a": [KeyColumn.of("k", "VARCHAR", None)]}
-    lane = QuarantineDriver(
-        server, seed=seed, keys=keys, close_bytes=close_bytes, load_bytes=load_bytes, chunk_bytes=100, body_bytes=150
-    )
-    for run in feed:
-        lane.feed(run)
-        if seed % 3:
-            lane.settle()
-    lane.finish()
-    assert lane.core.error is None
-    everything = [one for run in feed for one in run]
-    dead_letters = visible(server, DEAD_LETTER_TABLE)
-    dead = {(one["source_partition"], one["position"]) for one in dead_letters}
-    rows_of = {(p, x): [row for rows in tables.values() for row in rows] for p, x, tables in everything}
-    assert len(dead_letters) == sum(len(rows_of[place]) for place in dead)
-    assert all(any(row.get("bad") for row in rows_of[place]) for place in dead)
-    good = [row for p, x, tables in everything if (p, x) not in dead for row in tables.get("a", ())]
-    found = visible(server, "a")
-    assert {row["k"]: (row["x"], row["s"]) for row in found} == {row["k"]: (row["x"], row["s"]) for row in good}
-    assert not any(row.get("bad") for row in found)
-    for label in server.commits:
-        task = server.tasks.get(label) or server.history[label]
-        sent = [row["k"] for table, body in task.loads if table == "a" for row in orjson.loads(body)]
-        assert len(sent) == len(set(sent))
-    receipts = lane.core.receipts
-    counted = sum(receipt.rows + receipt.compacted + receipt.dead_lettered_rows for receipt in receipts)
-    assert counted == sum(map(len, rows_of.values()))
+    """Lanes of sorted rows skip what is known; lanes that read Kafka stop by the time, and the next round goes on."""
+    server = Server(*source, most=most, stops=stops, counts_new=counts_new)
+    made, steps = coordinator(), 0
+    limit = 10 * (most_labels(server) + sum(map(len, server.lanes)) + 10)
+
+    def perform(order: orders.Order) -> object:
+        nonlocal steps
+        steps += isinstance(order, orders.RunLanes)
+        assert steps <= limit, "the search makes no progress"
+        return server.perform(order)
+
+    check(server, orders.perform_all(made.write(), perform))
 
 
-def one_transaction(position: int, bad: bool = False, filler: str = "") -> Transactions:
-    return [
-        ("p", position, {"a": [{"x": position, "f": filler} | ({"bad": True} if bad else {})], "b": [{"x": position}]})
-    ]
+@pytest.mark.parametrize("bad", [0, 1, 500, 998, 999])
+@pytest.mark.parametrize("most", [100, 10**6])
+def test_one_bad_one_in_a_thousand_costs_few_labels(bad: int, most: int) -> None:
+    server = Server([[("p", position) for position in range(1000)]], {("p", bad)}, most=most)
+    check(server, write(server)[0])
+    assert len(server.labels) <= 22
 
 
-def test_dead_letters_travel_with_the_rows_that_follow() -> None:
-    server = Judging()
-    lane = QuarantineDriver(server)
-    lane.feed([*one_transaction(1), *one_transaction(2, bad=True), *one_transaction(3)])
-    lane.finish()
-    assert [(receipt.rows, receipt.dead_lettered_rows) for receipt in lane.core.receipts] == [(2, 0), (2, 2)]
-    letter = visible(server, DEAD_LETTER_TABLE)[0]
-    assert (letter["source_partition"], letter["position"], letter["table_name"]) == ("p", 2, "a")
-    assert letter["load_columns"] == "columns of a"
-    assert "abnormal data" in letter["reason"]
-    assert letter["label"].startswith("job-e-0-3-")
+def test_without_a_bad_one_it_is_one_label() -> None:
+    server = Server([[("p", 1), ("q", 1)], [("r", 1)]], set())
+    assert len(write(server)[0]) == len(server.labels) == 1
 
 
-def test_a_rejected_row_keeps_every_byte() -> None:
-    server = Judging()
-    lane = QuarantineDriver(server)
-    piece = b',{"n":1.10000000000000000001, "bad" : true}'
-    row_index = RowIndex(np.array([5]), np.array([0, len(piece)]))
-    lane.core.take(RegionRows("p", "a", memoryview(piece), 1, row_index), 0.0)
-    lane.core.take(PositionSpan("p", 5, 5, 1), 0.0)
-    lane.finish()
-    assert visible(server, DEAD_LETTER_TABLE)[0]["content"] == piece[1:].decode()
+def test_a_source_transaction_that_is_alone_becomes_a_dead_letter_with_the_servers_reason() -> None:
+    server = Server([[("p", 7)]], {("p", 7)})
+    (only,), _ = write(server)
+    assert (only.rows, only.dead_lettered_rows) == (0, 1)
+    dead = server.runs[1]
+    assert dead.upto == {"p": 7}
+    assert dead.dead_letter is not None
+    assert (dead.dead_letter.reason, dead.dead_letter.label) == ("bad rows", "L0")
 
 
-def test_too_many_bad_ones_end_the_lane_with_advice() -> None:
-    lane = QuarantineDriver(Judging(), most=2)
-    lane.feed([one for position in range(1, 9) for one in one_transaction(position, bad=True)])
-    lane.finish()
-    assert isinstance(lane.core.error, RowsRejected)
-    assert "max_quarantined (2) is reached" in str(lane.core.error)
+def test_rows_that_are_rejected_in_a_later_round_are_found_there() -> None:
+    server = Server([[("p", position) for position in range(8)]], {("p", 6)}, stops=4, counts_new=False)
+    receipts, _ = write(server)
+    check(server, receipts)
+    assert receipts[0].recycled
 
 
-def test_a_source_transaction_beyond_the_retry_buffer_is_not_dead_lettered_in_silence() -> None:
-    server = Judging()
-    lane = QuarantineDriver(server, retry_buffer_bytes=100)
-    lane.feed(one_transaction(1, bad=True, filler="x" * 200))
-    lane.finish()
-    assert isinstance(lane.core.error, RowsRejected)
-    assert "Raise retry_buffer_bytes" in str(lane.core.error)
-    assert "source_positions=p 1 to 1" in str(lane.core.error)  # the server names no place in the source
-    assert lane.core.phase is Phase.FAILED
-    assert lane.core.receipts == []
-    assert (len(server.tasks), server.open_labels()) == (1, [])  # not tried again
+def test_after_the_most_dead_letters_the_write_ends_with_advice() -> None:
+    places = [("p", position) for position in range(8)]
+    server = Server([places], {("p", 2), ("p", 4), ("p", 6)})
+    with pytest.raises(RowsRejected, match=r"max_quarantined \(2\) is reached"):
+        write(server, most=2)
+    assert server.dead == [("p", 2), ("p", 4)]
+    assert server.committed == [("p", position) for position in (0, 1, 3, 5)]
+    assert server.open == set()
 
 
-def test_a_row_beyond_the_dead_letter_column_ends_the_lane() -> None:
-    lane = QuarantineDriver(Judging(), retry_buffer_bytes=10**7)
-    lane.feed(one_transaction(1, bad=True, filler="x" * 1_100_000))
-    lane.finish()
-    assert isinstance(lane.core.error, InputError)
-    assert "too large for the dead-letter table" in str(lane.core.error)
+def test_exactly_the_most_dead_letters_are_allowed() -> None:
+    server = Server([[("p", position) for position in range(8)]], {("p", 2), ("p", 4)})
+    receipts, made = write(server, most=2)
+    check(server, receipts)
+    assert made.quarantine is not None
+    assert made.quarantine.count == 2
 
 
-def test_a_rejected_dead_letter_table_ends_the_lane() -> None:
-    class Full(Judging):
-        def _refuse_commit(self, task: Task, fault: Fault | None) -> str | None:
-            if any(table == DEAD_LETTER_TABLE for table, _ in task.loads):
-                return "too many filtered rows"
-            return super()._refuse_commit(task, fault)
-
-    lane = QuarantineDriver(Full())
-    lane.feed(one_transaction(1, bad=True))
-    lane.finish()
-    assert isinstance(lane.core.error, RowsRejected)
+def test_dead_letters_that_are_rejected_themselves_end_the_write() -> None:
+    server = Server([[("p", 1), ("p", 2)]], {("p", 1)}, rejects_dead_letters=True)
+    with pytest.raises(RowsRejected, match="too long"):
+        write(server)
+    assert (server.dead, server.committed, server.open) == ([], [], set())
 
 
-def test_one_bad_one_in_a_thousand_costs_few_commits() -> None:
-    server = Judging()
-    lane = QuarantineDriver(server, buffer_bytes=10**6, retry_buffer_bytes=10**6)
-    lane.feed([one for position in range(1, 1001) for one in one_transaction(position, bad=position == 700)])
-    lane.finish()
-    assert lane.core.error is None
-    assert sum(request.operation.value == "commit" for request in server.requests) <= 22
-    assert sum(receipt.rows for receipt in lane.core.receipts) == 1998
+def test_rows_without_positions_cannot_be_told_apart() -> None:
+    """Their lanes report no cuts."""
+    server = Server([[("p", 1), ("p", 2)]], {("p", 1)})
+
+    def perform(order: orders.Order) -> object:
+        result = server.perform(order)
+        return (
+            LanesResult([replace(share, cuts={}) for share in result.shares])
+            if isinstance(result, LanesResult)
+            else result
+        )
+
+    with pytest.raises(RowsRejected, match="bad rows"):
+        orders.perform_all(coordinator().write(), perform)
+    assert len(server.labels) == 1
 
 
-@pytest.mark.parametrize("seed", [random.randrange(10**6)])
-def test_faults_on_the_way_change_nothing(seed: int) -> None:
-    rng = random.Random(seed)
-    plan = {n: rng.choice([Fault.REFUSED, Fault.LOST_AFTER]) for n in rng.sample(range(60), 5)}
-    counter = iter(range(10**6))
+def test_without_a_quarantine_rejected_rows_end_the_write() -> None:
+    server = Server([[("p", 1), ("p", 2)]], {("p", 1)})
+    with pytest.raises(RowsRejected) as caught:
+        orders.perform_all(coordinator(quarantine=False).write(), server.perform)
+    assert "p 1 to 2" in str(caught.value)  # the server names no place in the source
+    assert len(server.labels) == 1
 
-    def faults(request: Any) -> Fault | None:
-        return plan.get(next(counter)) if request.operation.value == "load" else None
 
-    server = Judging(faults=faults)
-    lane = QuarantineDriver(server, seed=seed, max_attempts=20)
-    lane.feed([one for position in range(1, 30) for one in one_transaction(position, bad=position % 11 == 0)])
-    lane.finish()
-    assert lane.core.error is None, lane.core.error
-    assert [row["x"] for row in visible(server, "b")] == [x for x in range(1, 30) if x % 11]
-    assert len(visible(server, DEAD_LETTER_TABLE)) == 4
+def test_another_error_ends_the_search() -> None:
+    server = Server([[("p", position) for position in range(8)]], {("p", 3)})
+
+    def perform(order: orders.Order) -> object:
+        if isinstance(order, orders.RunLanes) and len(server.runs) == 2:
+            raise StarRocksSinkError("no such table")
+        return server.perform(order)
+
+    with pytest.raises(StarRocksSinkError, match="no such table"):
+        orders.perform_all(coordinator().write(), perform)
+    assert server.open == set()

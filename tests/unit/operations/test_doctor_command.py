@@ -359,7 +359,7 @@ def test_a_shared_data_table_whose_changes_this_version_may_swap(server: Emulato
     assert (visit.code, list(visit.bad())) == (1, ["table.order"])
 
 
-@pytest.mark.stand_in(limits=Limits(max_running_txn_num_per_db=4, label_keep_max_num=10, label_keep_max_second=3600))
+@pytest.mark.stand_in(limits=Limits(max_running_txn_num_per_db=0, label_keep_max_num=10, label_keep_max_second=3600))
 def test_too_little_room_and_too_short_a_memory(server: Emulator, tmp_path: Path, capsys: Shown) -> None:
     checkpoint = tmp_path / "checkpoint"
     (checkpoint / "commits").mkdir(parents=True)

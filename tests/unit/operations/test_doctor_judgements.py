@@ -236,14 +236,11 @@ def test_a_time_that_is_none_is_none(said: object) -> None:
     assert server.epoch_seconds(said) is None
 
 
-@pytest.mark.parametrize(
-    ("running", "lanes", "severity"),
-    [(0, 1, GOOD), (79, 1, GOOD), (80, 1, WARNING), (99, 1, WARNING), (100, 1, FAILURE), (0, 101, FAILURE)],
-)
-def test_head_room_for_running_transactions(running: int, lanes: int, severity: Severity) -> None:
-    found = server.judge_headroom(running, lanes, {"max_running_txn_num_per_db": "100"})
+@pytest.mark.parametrize(("running", "severity"), [(0, GOOD), (79, GOOD), (80, WARNING), (99, WARNING), (100, FAILURE)])
+def test_head_room_for_running_transactions(running: int, severity: Severity) -> None:
+    found = server.judge_headroom(running, {"max_running_txn_num_per_db": "100"})
     assert complete(found).severity is severity
-    assert server.judge_headroom(running, lanes, {}).severity is SKIPPED
+    assert server.judge_headroom(running, {}).severity is SKIPPED
 
 
 def test_retention_matters_to_an_old_checkpoint_without_a_ledger() -> None:

@@ -9,6 +9,8 @@ import pytest
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import cli
 from starrocks_txn_sink.errors import LedgerBehind
+from starrocks_txn_sink.protocol.dead_letters import REPLAY
+from starrocks_txn_sink.protocol.ledger import Owner, WriteClaim
 from starrocks_txn_sink.sink.session import Resumption, open_session
 from tests.support.left_behind import PASSWORD, leave_open, options, write_a_position
 from tests.support.query_port import query
@@ -60,12 +62,15 @@ def test_accepts_the_ledger_on_request_and_claims_nothing(server: Emulator, caps
 
 
 @pytest.mark.usefixtures("environment")
-def test_a_lane_that_was_taken_over_is_shown(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
-    session = write_a_position(server, retry=True)
+def test_a_claim_of_a_dead_letter_replay_is_shown(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+    write_a_position(server)
+    claim = WriteClaim("shop", Owner("t", REPLAY, "dead-letter replay", 0, 0))
+    sql, values = claim.statement("shop")
+    query(server, sql, *values)
     assert recover(server, "--json") == 0
-    driver, lane = json.loads(capsys.readouterr().out)["owners"]
+    driver, replay = json.loads(capsys.readouterr().out)["owners"]
     assert (driver["lane"], driver["batch"]) == (None, None)
-    assert (lane["lane"], lane["batch"], lane["epoch"]) == (0, 5, session.epoch)
+    assert (replay["lane"], replay["batch"], replay["epoch"]) == (0, 0, REPLAY)
 
 
 @pytest.mark.usefixtures("environment")

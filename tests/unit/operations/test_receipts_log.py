@@ -26,7 +26,7 @@ pytestmark = pytest.mark.stand_in(
 
 
 def span(first: int, last: int) -> LoggedSpan:
-    return LoggedSpan(first, last, f"label-{last}", 0, 1, 1, "items", f"t{last}")
+    return LoggedSpan(first, last, f"label-{last}", 1, 1, "items", f"t{last}")
 
 
 def around(position: int, log: list[LoggedSpan]) -> list[LoggedSpan]:
@@ -165,7 +165,7 @@ def test_where_a_source_transaction_is(server: Emulator, capsys: pytest.CaptureF
     assert where(server, 9) == 0
     said = capsys.readouterr().out
     assert f"p-0, position 9: contained in label {label}, visible since 20" in said
-    assert "positions 8 to 9, 2 rows into items\n  micro-batch 2, lane 0" in said
+    assert "positions 8 to 9, 2 rows into items\n  micro-batch 2\n" in said
     assert where(server, 2) == 0
     assert "visible, at or before 20" in capsys.readouterr().out
 

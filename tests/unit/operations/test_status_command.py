@@ -38,7 +38,7 @@ def command(server: Emulator, *words: str) -> int:
 def jobs(server: Emulator) -> Emulator:
     """Two jobs; one has an open label and a dead letter, and a second source partition."""
     session = write_a_position(server, "first")
-    write_a_position(server, "second", retry=True)
+    write_a_position(server, "second")
     leave_open(server, f"first-{session.epoch}-0-6-1_0")
     leave_open(server, "foreign-label-of-another")
     query(

@@ -30,7 +30,7 @@ def refused(**changes: Any) -> str:
 
 def test_the_defaults_are_those_of_the_documentation() -> None:
     made = options(delivery=None, query_url="mysql://fe1:9030")
-    assert (made.username, made.lanes, made.commit_interval, made.timeout) == ("root", None, 1.0, 600)
+    assert (made.username, made.lanes, made.commit_interval, made.timeout) == ("root", None, None, 600)
     assert (made.buffer_bytes, made.chunk_bytes, made.load_bytes) == (128 << 20, 16 << 20, 4 << 20)
     assert made.batch_deadline == 1200.0
     assert made.exactly_once
@@ -104,15 +104,6 @@ def test_query_url_takes_mysql_and_jdbc_forms(written: Any) -> None:
         ({"job": "x" * 65}, "1 to 64"),
         ({"job": "zähler"}, "letters, digits"),
         ({"shuffle": "sometimes"}, "auto, true or false"),
-        ({"shuffle": "false", "lanes": 2, "transactions": "lane"}, "shuffle is false, and there are 2 lanes"),
-        (
-            {"lanes": 2, "transactions": "batch", "shuffle": "true"},
-            "transactions is batch, and shuffle is true: Spark may run",
-        ),
-        (
-            {"lanes": 2, "shuffle": False, "on_bad_rows": "quarantine", "query_url": "fe"},
-            "several lanes with shuffle=False share a label, and on_bad_rows is quarantine.*transactions and shuffle",
-        ),
         ({"lanes": 0}, "lanes is 0"),
         ({"lanes": True}, "lanes is True"),
         ({"lanes": 1.5}, "lanes is 1.5"),
@@ -122,7 +113,7 @@ def test_query_url_takes_mysql_and_jdbc_forms(written: Any) -> None:
         ({"commit_interval": 0}, "above 0"),
         ({"commit_interval": float("nan")}, "above 0"),
         ({"buffer_bytes": 0}, "buffer_bytes is 0"),
-        ({"retry_buffer_bytes": -1}, "retry_buffer_bytes is -1"),
+        ({"buffer_bytes": -1}, "buffer_bytes is -1"),
         ({"chunk_bytes": 200 << 20}, "more than buffer_bytes"),
         ({"delivery": "exactly-once"}, "delivery is exactly-once, and there is no query_url"),
         ({"delivery": None}, "delivery is not set, and there is no query_url.*at-least-once"),

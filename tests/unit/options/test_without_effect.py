@@ -9,16 +9,13 @@ import pytest
 
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.declarations import declarations
-from starrocks_txn_sink.options.without_effect import WITHOUT_EFFECT, Circumstance, circumstances_of_rows
-from starrocks_txn_sink.sink.lanes import LanePlan
+from starrocks_txn_sink.options.without_effect import WITHOUT_EFFECT, Circumstance, circumstances_of_rows, warn_of
 from tests.support.log_records import records_of
 
 ROWS = circumstances_of_rows(routed=False, positioned=True)
 CHANGED: dict[str, Any] = {
     "lanes": 3,
-    "transactions": "lane",
     "commit_interval": 5.0,
-    "retry_buffer_bytes": 1 << 20,
     "max_attempts": 9,
     "ledger_create": False,
     "ledger_replication": 2,
@@ -48,8 +45,7 @@ def test_each_option_is_one_of_the_sinks_and_each_circumstance_is_used() -> None
 
 @pytest.mark.parametrize("entry", WITHOUT_EFFECT, ids=lambda entry: f"{entry.option}-{entry.when[-1].name}")
 def test_an_option_is_named_where_all_its_circumstances_hold(entry: Any) -> None:
-    lanes = {"lanes": 1} if Circumstance.LANES_ONE in entry.when else {}
-    made = options(**{entry.option: CHANGED[entry.option], **lanes})
+    made = options(**{entry.option: CHANGED[entry.option]})
     assert entry.option in made.without_effect(*entry.when)
 
 
@@ -80,22 +76,12 @@ def test_an_option_with_effect_is_not_named() -> None:
         assert made.without_effect(*ROWS) == {}, table
 
 
-@pytest.mark.parametrize(
-    ("plan", "named"),
-    [
-        (LanePlan(1), {"commit_interval"}),
-        (LanePlan(2), set()),
-        (LanePlan(2, shared=True), {"commit_interval", "retry_buffer_bytes"}),
-        (LanePlan(1, shared=True), {"commit_interval", "retry_buffer_bytes"}),
-    ],
-)
-def test_the_plan_of_the_lanes_decides_and_a_run_says_it_once(
-    plan: LanePlan, named: set[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    set_ = options(lanes=2, commit_interval=5.0, retry_buffer_bytes=1 << 20)
-    for run in ("first", "first", "second"):
-        plan.warn_of_options(f"{plan} {run}", set_, *ROWS)
+def test_a_run_says_it_once(caplog: pytest.LogCaptureFixture) -> None:
+    idle = options(timestamp_zone="Europe/Berlin").without_effect(*ROWS)
+    assert set(idle) == {"timestamp_zone"}
+    for run in ("first", "first", "second", "", ""):
+        warn_of(idle, run and f"run-of-this-test {run}")
     records = records_of(caplog, "option.without_effect")
-    assert len(records) == 2 * len(named)
-    assert {record.levelname for record in records} <= {"WARNING"}
-    assert {name for name in CHANGED for record in records if f"option={name} " in record.getMessage()} == named
+    assert len(records) == 4
+    assert {record.levelname for record in records} == {"WARNING"}
+    assert all("option=timestamp_zone " in record.getMessage() for record in records)

@@ -73,4 +73,4 @@ def test_the_cost_of_metrics_is_measured() -> None:
 def test_a_rare_table_keeps_no_batches_of_the_busy_ones_in_memory(tables: tuple[str, ...]) -> None:
     """25 MB of it are the buffers; with each row of the rare table as a slice of its batch it is 100 MB more."""
     size = ("--megabytes", "150", "--row-bytes", "1000", "--rare-every", "2000")
-    assert run("-m", "benchmarks.memory", *size, "--buffer", "16", "--retry-buffer", "8", *tables)["growth"] < 124
+    assert run("-m", "benchmarks.memory", *size, "--buffer", "16", *tables)["growth"] < 124

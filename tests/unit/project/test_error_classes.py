@@ -55,7 +55,7 @@ def test_a_report_knows_every_code_whatever_is_imported() -> None:
 
 def test_the_classes_are_found() -> None:
     assert len(ERRORS) >= 30
-    assert {"OptionError", "RowsCutOff", "JobLedgerMissing", "StateNotWritten"} <= ERRORS.keys()
+    assert {"OptionError", "RowsRejected", "JobLedgerMissing", "StateNotWritten"} <= ERRORS.keys()
 
 
 @pytest.mark.parametrize("name", ERRORS)

@@ -61,8 +61,8 @@ def test_the_script_runs_what_the_workflow_runs() -> None:
         target: workflow[target] for target in workflow if target.startswith("prove")
     }
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert {"prove", "prove-shared", "prove-assembling"} == set(re.findall(r"^(prove[\w-]*):", makefile, re.M))
-    assert {"prove", "prove-shared", "prove-assembling"} <= script.keys()
+    assert {"prove"} == set(re.findall(r"^(prove[\w-]*):", makefile, re.M))
+    assert "prove" in script
 
 
 def test_the_address_of_the_repository_stands_in_two_files() -> None:

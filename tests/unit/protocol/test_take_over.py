@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.model import Chunk, PositionSpan
-from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner
-from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
+from starrocks_txn_sink.coordinator.coordinator import LabelContents
+from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount
+from starrocks_txn_sink.coordinator.ownership import Ownership, log_entries
 from starrocks_txn_sink.errors import Fenced, QueryFailed, ReplyLost, TransportError
 from starrocks_txn_sink.protocol.fencing import Scope, TakenOver, take_over
 from starrocks_txn_sink.protocol.label import (
@@ -31,6 +32,7 @@ from starrocks_txn_sink.protocol.label import (
 )
 from starrocks_txn_sink.protocol.ledger import (
     LEDGER_TABLE,
+    LOG_TABLE,
     ListUnfinished,
     Owner,
     Owners,
@@ -260,9 +262,11 @@ def test_unanswered_claims_and_markers_are_repeated_with_other_tokens() -> None:
     assert len(set(marks)) == 2
 
 
-def ownership(ledger: Ledger, token: str = "") -> LaneOwnership:
-    play(taking_over(DRIVER, "d"), ledger)
-    return LaneOwnership("job", "shop", "d0", lane(token), tokens("mine"), lambda: "2026-01-01 00:00:00")
+def ownership(ledger: Ledger) -> Ownership:
+    """The ownership of a driver that has taken the job over."""
+    taken = play(taking_over(DRIVER, "d"), ledger)
+    owner = replace(taken.owner, batch=7)
+    return Ownership("job", "shop", owner, tokens("mine"), lambda: "2026-01-01 00:00:00")
 
 
 def known(label: str, position: int, partition: str = "p") -> Position:
@@ -298,47 +302,15 @@ def test_an_unknown_outcome_is_settled_by_positions(positions: list[Position], e
         assert type(play(steps, ledger)) is expected
 
 
-OURS, THEIRS = "job-e1-0-7-3_0", "job-e1-0-7-4_0"
-
-
-@pytest.mark.parametrize(
-    ("other", "seen", "fenced"),
-    [
-        (THEIRS, frozenset(), True),
-        ("job-e1-0-8-4_0", frozenset(), True),  # the driver has gone on to the next micro-batch
-        (THEIRS, frozenset({THEIRS}), False),  # known from the take-over before
-        ("job-e1-0-7-3_7", frozenset(), False),  # our own commit
-        ("job-e1-1-7-4_0", frozenset(), False),  # another lane
-        ("job-e0-0-6-4_0", frozenset(), False),  # another run, long ago
-        ("job-x-e1-0-7-4_0", frozenset(), False),  # another job
-    ],
-)
-def test_a_lane_that_was_taken_over_while_nobody_answered_does_not_go_on(
-    other: str, seen: frozenset[str], fenced: bool
-) -> None:
-    """Its commit took effect; but what it still holds for the next one may have been written by the other try."""
-    ledger = Ledger()
-    ledger.positions = {"p": known(OURS, 20), "q": known(other, 90, "q")}
-    mine = ownership(ledger)
-    mine.known_labels = seen
-    steps = mine.recover(OURS, SPANS[:1], random.Random(1))
-    if fenced:
-        with pytest.raises(Fenced, match=other) as caught:
-            play(steps, ledger)
-        assert caught.value.context["label"] == OURS
-    else:
-        assert isinstance(play(steps, ledger), Committed)
-        assert mine.known_labels == {OURS, other}
-
-
 def test_recovery_ends_its_own_label_first_and_insists_on_it() -> None:
     ledger = Ledger()
     mine = ownership(ledger)
     ledger.log.clear()
     during = Reply(Status.FAILED, "Can not abort transaction 1 during committing, label is L")
     play(mine.recover("L", SPANS, random.Random(1)), ledger, Server(ledger, during, ReplyLost("lost")))
-    assert ledger.log[:4] == ["rollback L", "rollback L", "rollback L", "WriteClaim"]
-    assert mine.owner.token.startswith("mine")
+    barrier = ["WriteMarker", "ReadMarker", "ReadOwners", "ReadPositions"]
+    assert ledger.log == ["rollback L", "rollback L", "rollback L", *barrier]
+    assert mine.owner.token == "d0"
 
 
 def owner(token: str, *, at: int | None = None, epoch: str = "e1", batch: int = 7) -> Owner:
@@ -427,15 +399,16 @@ def test_a_lane_lists_its_own_labels_and_a_driver_all_of_the_job() -> None:
     assert families == [LabelPrefix("job"), LabelPrefix("job", "e1", 0)]
 
 
-def test_the_entries_of_a_batch_are_the_last_positions_of_its_partitions() -> None:
-    work = TransactionBatch(1000)
-    for partition, table_name, rows in (("p", "orders", 2), ("p", "items", 3), ("q", "orders", 1)):
-        chunk = Chunk(partition, table_name)
-        chunk.append(memoryview(b",{}" * rows), rows)
-        work.add(chunk)
-    work.extend_span(PositionSpan("p", 11, 20, 2, "crc1:x"))
-    work.extend_span(PositionSpan("q", 31, 31, 1, "crc1:y"))
-    entries = ownership(Ledger()).ledger_entries("L", work)
+def contents() -> LabelContents:
+    """The rows of two lanes under a label."""
+    regions = [RegionCount("p", "orders", 2, 20), RegionCount("p", "items", 2, 20, 1)]
+    spans = PositionSpan("p", 11, 20, 2, "crc1:x"), PositionSpan("q", 31, 31, 1, "crc1:y")
+    first = Receipt("L", 1, "job", 0, 7, tuple(regions), spans[:1], 2, 1, 0, recycled=False)
+    return LabelContents([first, replace(first, regions=(RegionCount("q", "orders", 1, 10),), positions=spans[1:])])
+
+
+def test_the_ledgers_rows_of_a_label_are_the_last_positions_of_its_source_partitions() -> None:
+    entries = ownership(Ledger()).ledger_entries("L", contents())
     assert (entries.table, entries.partition, entries.rows) == (LEDGER_TABLE, "", 2)
     rows = orjson.loads(b"[" + b"".join(entries.pieces).lstrip(b",") + b"]")
     assert [(row["name"], row["position"], row["row_count"], row["digest"]) for row in rows] == [
@@ -448,13 +421,23 @@ def test_the_entries_of_a_batch_are_the_last_positions_of_its_partitions() -> No
     assert {row["updated_at"] for row in rows} == {"2026-01-01 00:00:00"}
 
 
+def test_the_receipts_log_has_a_row_for_each_source_partition_of_a_label() -> None:
+    chunk = log_entries("job", None, 7, lambda: "2026-01-01 00:00:00")("L", contents())
+    rows = orjson.loads(b"[" + b"".join(chunk.pieces).lstrip(b",") + b"]")
+    wanted = ("source_partition", "first_position", "last_position", "source_transactions", "row_count", "tables")
+    assert (chunk.table, chunk.rows) == (LOG_TABLE, 2)
+    assert [tuple(row[name] for name in wanted) for row in rows] == [
+        ("p", 11, 20, 2, 5, "items,orders"),
+        ("q", 31, 31, 1, 1, "orders"),
+    ]
+
+
 @pytest.mark.parametrize(("unfinished", "listed"), [(("job-e1-0-7-1_0",), True), (("job-e1-0-7-2_0",), False)])
 def test_the_canary_asks_once_whether_a_take_over_would_find_the_label(
     unfinished: tuple[str, ...], listed: bool
 ) -> None:
     ledger = Ledger(unfinished=unfinished)
     mine = ownership(ledger)
-    mine.owner = first_owner("e1", "cp", 7, 0)
     play(mine.check("job-e1-0-7-1_0", LongestWaits()), ledger)
     assert mine.listed is None
     mine.canary = True
@@ -464,23 +447,19 @@ def test_the_canary_asks_once_whether_a_take_over_would_find_the_label(
     assert not mine.canary
 
 
-def test_a_lane_checks_recovers_and_rolls_back_in_its_own_name() -> None:
-    ledger = Ledger(unfinished=("job-e1-0-7-1_0",))
+def test_a_driver_checks_and_recovers_in_its_own_name() -> None:
+    ledger = Ledger()
     mine = ownership(ledger)
-    mine.owner = first_owner("e1", "cp", 7, 0)
-    assert (mine.owner.token, mine.owner.lane, mine.owner.batch) == ("", 0, 7)
     play(mine.check("l", LongestWaits()), ledger)
-    server = Server(ledger, ReplyLost("lost"), Reply(Status.OK), ReplyLost("lost"))
+    server = Server(ledger, ReplyLost("lost"), Reply(Status.OK))
     play(mine.recover("L", SPANS, LongestWaits()), ledger, server)
-    assert {(request.database, request.label) for request in server.requests} == {
-        ("shop", "L"),
-        ("shop", "job-e1-0-7-1_0"),
-    }
+    assert {(request.database, request.label) for request in server.requests} == {("shop", "L")}
     play(mine.check("l", LongestWaits()), ledger)
-    other = ownership(ledger)
-    play(other.take_over(LongestWaits()), ledger)
-    with pytest.raises(Fenced, match="Lane 0"):
-        play(ownership(ledger).check("l", LongestWaits()), ledger)
+    play(taking_over(Owner("", "e2", "cp"), "u"), ledger)
+    with pytest.raises(Fenced, match="The job was taken over"):
+        play(mine.check("l", LongestWaits()), ledger)
+    with pytest.raises(Fenced, match="The job was taken over"):
+        play(mine.recover("L", SPANS, LongestWaits()), ledger)
 
 
 def test_a_lane_waits_for_its_own_claim_no_matter_which_driver_owns_the_job() -> None:

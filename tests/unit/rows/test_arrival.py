@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.coordinator.model import PositionSpan, RegionRows
-from starrocks_txn_sink.errors import InputError, RowsAfterEnd, RowsCutOff, Unordered
+from starrocks_txn_sink.errors import InputError, Unordered
 from starrocks_txn_sink.rows.arrival import ArrivalOrder
-from starrocks_txn_sink.rows.columns import SENTINEL_POSITION, SEQ
+from starrocks_txn_sink.rows.columns import SEQ
 from starrocks_txn_sink.rows.segments import Segmenter
 from tests.support.lane_rows import Row, lanes
 
@@ -26,7 +26,6 @@ FIELDS = [
     ("transaction_end", pa.bool_()),
     ("payload", pa.string()),
 ]
-END = (None, SENTINEL_POSITION, None, None, None, None)
 
 
 def batch(rows: Iterable[Any]) -> pa.RecordBatch:
@@ -77,10 +76,10 @@ def test_mixed_source_partitions_are_read_as_if_they_had_been_sorted(
     case: tuple[list[Row], list[list[Arriving]]], held_bytes: int
 ) -> None:
     rows, batches = case
-    wanted = told(ArrivalOrder(), [batch(with_seq(rows)), batch([END])])
+    wanted = told(ArrivalOrder(), [batch(with_seq(rows))])
     order = ArrivalOrder(small_rows=0, held_bytes=held_bytes)
     try:
-        regions, ends = told(order, [*map(batch, batches), batch([END])])
+        regions, ends = told(order, [*map(batch, batches)])
     except Unordered as refused:
         assert "came mixed" in refused.message  # noqa: PT017 - the only reason there may be
         assert held_bytes < 1 << 20
@@ -98,8 +97,8 @@ def test_mixed_source_partitions_are_read_as_if_they_had_been_sorted(
 def test_few_rows_may_come_in_any_order(rows: list[Row], random: Any) -> None:
     shuffled = with_seq(rows)
     random.shuffle(shuffled)
-    assert told(ArrivalOrder(), [batch(shuffled[:3]), batch(shuffled[3:]), batch([END])]) == told(
-        ArrivalOrder(), [batch(with_seq(rows)), batch([END])]
+    assert told(ArrivalOrder(), [batch(shuffled[:3]), batch(shuffled[3:])]) == told(
+        ArrivalOrder(), [batch(with_seq(rows))]
     )
 
 
@@ -116,20 +115,18 @@ ORDERED = [("a", 1, 0, "t", False, ",1"), ("a", 1, 1, "t", True, ",2"), ("a", 2,
 def test_many_rows_out_of_order_are_noticed_also_over_batches(order: tuple[int, ...], text: str) -> None:
     rows = [ORDERED[at] for at in order]
     with pytest.raises(Unordered, match=text):
-        told(ArrivalOrder(small_rows=0), [batch([*rows, END])])
+        told(ArrivalOrder(small_rows=0), [batch(rows)])
     with pytest.raises(Unordered, match=text):
-        told(ArrivalOrder(small_rows=0), [*(batch([row]) for row in rows), batch([END])])
+        told(ArrivalOrder(small_rows=0), [*(batch([row]) for row in rows)])
     between = ("b", 1, 0, "t", False, ",4")
     with pytest.raises(Unordered, match=text):
-        told(ArrivalOrder(small_rows=0), [*(batch([row, between]) for row in rows), batch([END])])
+        told(ArrivalOrder(small_rows=0), [*(batch([row, between]) for row in rows)])
 
 
 def test_many_rows_are_refused_when_only_few_may_come() -> None:
     with pytest.raises(Unordered, match="more than 2 rows"):
-        told(ArrivalOrder(small_rows=2, small_only=True), [batch(ORDERED), batch([END])])
-    assert told(ArrivalOrder(small_rows=3, small_only=True), [batch(ORDERED), batch([END])])[0] == {
-        ("a", "t"): ",1,2,3"
-    }
+        told(ArrivalOrder(small_rows=2, small_only=True), [batch(ORDERED)])
+    assert told(ArrivalOrder(small_rows=3, small_only=True), [batch(ORDERED)])[0] == {("a", "t"): ",1,2,3"}
 
 
 def test_a_huge_source_transaction_goes_on_while_others_wait() -> None:
@@ -139,7 +136,7 @@ def test_a_huge_source_transaction_goes_on_while_others_wait() -> None:
     order = ArrivalOrder(small_rows=0, held_bytes=5000)
     seen: list[list[str]] = []
     batches = [*(batch([*huge[at : at + 10], *small[:1]][: 11 - bool(at)]) for at in range(0, 40, 10))]
-    last = batch([*small[1:], ("a", 9, 40, "t", True, ",end"), ("b", 2, 1, "t", True, ",b"), END])
+    last = batch([*small[1:], ("a", 9, 40, "t", True, ",end"), ("b", 2, 1, "t", True, ",b")])
     for rows in order.rows([*batches, last]):
         seen.append(rows.column(0).to_pylist())
         assert len(set(seen[-1])) == 1
@@ -150,21 +147,13 @@ def test_a_huge_source_transaction_goes_on_while_others_wait() -> None:
 def test_two_huge_source_transactions_that_come_mixed_are_sorted_instead() -> None:
     mixed = [(name, 9, seq, "t", False, "," + "x" * 1000) for seq in range(40) for name in "ab"]
     with pytest.raises(Unordered, match="came mixed"):
-        told(ArrivalOrder(small_rows=0, held_bytes=5000), [batch(mixed[:40]), batch(mixed[40:]), batch([END])])
+        told(ArrivalOrder(small_rows=0, held_bytes=5000), [batch(mixed[:40]), batch(mixed[40:])])
 
 
 def test_a_source_transaction_without_an_end_is_refused_as_ever() -> None:
     torn = [("a", 1, 0, "t", False, ",1"), ("b", 1, 0, "t", False, ",2")]
     with pytest.raises(InputError, match="position 1 of source partition a has no row marked as its end"):
-        told(ArrivalOrder(small_rows=0), [batch(torn), batch([END])])
-
-
-@pytest.mark.parametrize("small_rows", [0, 100])
-def test_rows_that_are_cut_off_or_come_after_the_end_are_never_written(small_rows: int) -> None:
-    with pytest.raises(RowsCutOff):
-        told(ArrivalOrder(small_rows), [batch(ORDERED)])
-    with pytest.raises(RowsAfterEnd):
-        told(ArrivalOrder(small_rows), [batch([END]), batch(ORDERED)])
+        told(ArrivalOrder(small_rows=0), [batch(torn)])
 
 
 @pytest.mark.parametrize("small_rows", [0, 100])
@@ -173,7 +162,5 @@ def test_a_null_is_refused_with_its_place(small_rows: int, column: int) -> None:
     row: list[Any] = list(ORDERED[1])
     row[column] = None
     with pytest.raises(InputError, match=f"Column {FIELDS[column][0]} is NULL"):
-        told(ArrivalOrder(small_rows), [batch([ORDERED[0], row]), batch([END])])
-    assert told(ArrivalOrder(small_rows), [batch([(*ORDERED[2][:2], None, *ORDERED[2][3:]), END])])[1] == {
-        "a": [(2, 2, 1)]
-    }
+        told(ArrivalOrder(small_rows), [batch([ORDERED[0], row])])
+    assert told(ArrivalOrder(small_rows), [batch([(*ORDERED[2][:2], None, *ORDERED[2][3:])])])[1] == {"a": [(2, 2, 1)]}

@@ -15,7 +15,7 @@ from starrocks_txn_sink.errors import InputError, SourceChanged
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.columns import COLUMNS
 from starrocks_txn_sink.rows.segments import Replay, Segmenter, Skip
-from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter, unpositioned_segmenter
+from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 
 Row = tuple[str, int, str, bool, str]
 TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())
@@ -210,29 +210,27 @@ def test_a_unit_that_is_written_is_left_out_and_compared() -> None:
         unit([1, 2], done, number=6)
 
 
-def units(*known: tuple[str, int]) -> dict[str, Position]:
-    return {name: Position(name, number, "c", number, "label", 0, "") for name, number in known}
+def test_a_micro_batch_is_one_source_partition_of_the_ledger_whatever_the_number_of_lanes() -> None:
+    known = {
+        name: Position(name, number, "c", number, "label", 0, "")
+        for name, number in (("c/0/1", 5), ("c/1/2", 9), ("another/0/1", 9), ("d/c/0/1", 9))
+    }
+    written, new = (UnpositionedSegmenter.of("c", number, known, compare=True) for number in (5, 6))
+    assert (written.name, written.replayed, new.replayed) == ("c/0/1", True, False)
+    assert not UnpositionedSegmenter.of("e", 5, known, compare=True).replayed
 
 
-@pytest.mark.parametrize(
-    ("known", "lanes", "refused"),
-    [
-        ([], 2, None),
-        ([("c/0/2", 5), ("c/1/2", 4)], 2, None),  # the lane of the replay that was not written goes on
-        ([("c/0/2", 4), ("c/1/2", 4)], 1, None),  # all of it is over: the number may change
-        ([("c/0/2", 5)], 1, "lanes=2"),
-        ([("c/1/2", 5)], 3, "lanes=2"),
-        ([("c/0/1", 6)], 2, "lanes=1"),
-        ([("another/0/2", 9), ("c", 9), ("c/0", 9), ("p-0", 9), ("d/c/0/2", 9), ("c/0/x", 9)], 1, None),
-    ],
-)
-def test_a_micro_batch_that_was_written_in_part_is_finished_with_the_same_number_of_lanes(
-    known: list[tuple[str, int]], lanes: int, refused: str | None
-) -> None:
-    for lane in range(lanes):
-        if refused is None:
-            made = unpositioned_segmenter("c", lane, lanes, 5, units(*known), True)
-            assert made.replayed is (dict(known).get(f"c/{lane}/{lanes}", 0) >= 5)
-        else:
-            with pytest.raises(SourceChanged, match=f"set {refused} until"):
-                unpositioned_segmenter("c", lane, lanes, 5, units(*known), True)
+def test_the_shares_of_several_lanes_make_the_digest_of_one() -> None:
+    whole = UnpositionedSegmenter("c/0/1", 7)
+    list(whole.split(plain([1, 2, 3, 4])))
+    joined = UnpositionedSegmenter("c/0/1", 7)
+    for values in ([4, 1], [], [3, 2]):
+        lane = UnpositionedSegmenter("c/0/1", 7)
+        list(lane.split(plain(values)))
+        joined.add(lane.rows, lane.sum)
+    assert joined.digest == whole.digest
+    joined.committed = Position("c/0/1", 7, "c", 7, "label", 4, whole.digest)
+    joined.compare_replay()
+    joined.add(1, 5)
+    with pytest.raises(SourceChanged, match="micro-batch 7"):
+        joined.compare_replay()

@@ -9,9 +9,10 @@ from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.coordinator.model import PositionSpan, RegionRows
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows import segments
 from starrocks_txn_sink.rows.columns import COLUMNS, PARTITION
-from starrocks_txn_sink.rows.segments import Segmenter, list_runs, runs_of
+from starrocks_txn_sink.rows.segments import Replay, Segmenter, list_runs, rows_of_part, runs_of
 from tests.support.lane_rows import Row, batch, lanes
 
 
@@ -155,3 +156,49 @@ def test_a_large_batch_is_split_as_its_slices_would_be(rows: list[Row], size: in
     assert pa.Table.from_batches(slices, whole.schema).equals(pa.Table.from_batches([whole]))
     segmenter = Segmenter()
     assert got == [segment for part in slices for segment in segmenter.split(part)]
+
+
+# --- a part of the rows, for the quarantine ---
+
+
+@given(lanes(), st.lists(st.integers(0, 60), max_size=4), st.dictionaries(st.sampled_from("abcde"), st.integers(0, 60)))
+def test_the_rows_up_to_positions_are_those_and_no_others(
+    rows: list[Row], cuts: list[int], upto: dict[str, int]
+) -> None:
+    bounds = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
+    kept = [rows_of_part(batch(rows[low:high]), {}, upto) for low, high in itertools.pairwise(bounds)]
+    found = [tuple(row.values()) for part in kept for row in part.to_pylist()]
+    assert found == [row for row in rows if row[0] in upto and row[1] <= upto[row[0]]]
+
+
+def ends_of(rows: list[Row]) -> dict[str, list[int]]:
+    ends: dict[str, list[int]] = {}
+    for partition, position, _, ended, _ in rows:
+        if ended:
+            ends.setdefault(partition, []).append(position)
+    return ends
+
+
+@given(lanes(), st.lists(st.integers(0, 60), max_size=4), st.integers(2, 7))
+def test_cuts_are_ends_of_source_transactions_spread_evenly_and_the_last_one(
+    rows: list[Row], cuts: list[int], most: int
+) -> None:
+    segmenter = Segmenter(with_row_index=True)
+    bounds = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
+    for low, high in itertools.pairwise(bounds):
+        list(segmenter.split(batch(rows[low:high])))
+    assert segmenter.cuts(1000) == ends_of(rows)
+    few = segmenter.cuts(most)
+    assert few.keys() == ends_of(rows).keys()
+    for partition, ends in ends_of(rows).items():
+        found = few[partition]
+        assert found == sorted(set(found).intersection(ends))
+        assert len(found) == min(most, len(ends))
+        assert found[-1] == ends[-1]
+
+
+def test_cuts_are_those_of_new_rows() -> None:
+    replay = Replay({"p": Position("p", 2, "c", 1, "l", 1, "")})
+    segmenter = Segmenter(replay, with_row_index=True)
+    list(segmenter.split(batch([("p", position, "t", True, ",1") for position in (1, 2, 3, 4)])))
+    assert segmenter.cuts(100) == {"p": [3, 4]}

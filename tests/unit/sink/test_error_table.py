@@ -15,16 +15,14 @@ import pytest
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Settings
 from starrocks_txn_sink import SinkOptions
-from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import StarRocksSinkError
-from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sink.failures import Failure, refused_row
 from starrocks_txn_sink.sink.session import open_session
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry
-from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
+from starrocks_txn_sink.writer.worker import RESOURCES
 from tests.support.assembler_model import Ev, table
 from tests.support.http_peer import unused_port
 from tests.support.incremental_bench import IncrementalBench, named
+from tests.support.micro_batch import lane_rows, write_lane_rows
 from tests.support.query_port import query
 
 Call = Callable[[Emulator], object]
@@ -71,20 +69,10 @@ def load(row: str, table: str = "items", **changes: Any) -> Call:
         given = options(server, query_url=None, delivery="at-least-once", **changes)
         if "load_url" not in changes and "redirect_hosts" not in changes:
             given = options(server, **changes)
-        session = open_session(given, "run", "shop", "checkpoint")
-        values: dict[str, list[Any]] = {
-            "source_partition": ["p-0", None],
-            "position": [1, SENTINEL_POSITION],
-            "table": [table, None],
-            "transaction_end": [True, None],
-            "payload": [f",{row}", None],
-        }
-        if given.exactly_once:
-            values["task"] = ["Executor task launch worker for task 0.0 in stage 0.0 (TID 0)", None]
-        kinds = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}
-        schema = pa.schema([(name, kinds[type(column[0])]) for name, column in values.items()])
-        task = LaneTask(given, "shop", session.epoch, "checkpoint", 7, ownership=session.ownership)
-        return LaneTry(task, Attempt(0, 1, False), SystemClock()).run([pa.RecordBatch.from_pydict(values, schema)])
+        row_of_lane = lane_rows({1: row})
+        if table != "items":
+            row_of_lane = row_of_lane.set_column(2, "table", pa.array([table]))
+        return write_lane_rows(given, row_of_lane, 7)
 
     return run
 

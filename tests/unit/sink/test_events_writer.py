@@ -13,6 +13,7 @@ from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import Fenced
 from starrocks_txn_sink.sink import events_writer
 from starrocks_txn_sink.sink.events_writer import EventsWriter
+from starrocks_txn_sink.sink.lanes import Written
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.telemetry import ignore_event
@@ -32,7 +33,7 @@ def writer(directory: MemoryDirectory, monkeypatch: pytest.MonkeyPatch, receipts
     session = Session("run", "job", "epoch", "checkpoint", token="mine")
     terms: Any = None
     monkeypatch.setattr(events_writer, "run_once", run_once)
-    monkeypatch.setattr(EventsWriter, "_lanes", lambda *_: [*receipts, CarryOver()])
+    monkeypatch.setattr(EventsWriter, "_lanes", lambda *_: Written(receipts, [], [CarryOver()]))
     return EventsWriter(TransactionAssembly(), session, terms, ManifestLog.open(directory, "epoch", "q", 3))
 
 
@@ -42,7 +43,7 @@ def test_a_run_that_lost_its_job_publishes_nothing(monkeypatch: pytest.MonkeyPat
     events = writer(directory, monkeypatch, [])
     task = events.session.lane_task(OPTIONS, 0)
     with pytest.raises(Fenced):
-        events.write(FRAME, task, ignore_event, lambda _: None)
+        events.write(FRAME, task, ignore_event, lambda *_: None)
     assert directory.names("batches") == []
 
 
@@ -50,5 +51,5 @@ def test_a_commit_has_checked_the_owner_already(monkeypatch: pytest.MonkeyPatch)
     directory = MemoryDirectory()
     receipt = Receipt("l", None, "job", 0, 0, (), (), 1, 1, 0, recycled=False)
     events = writer(directory, monkeypatch, [receipt])
-    events.write(FRAME, replace(events.session.lane_task(OPTIONS, 0)), ignore_event, lambda _: None)
+    events.write(FRAME, replace(events.session.lane_task(OPTIONS, 0)), ignore_event, lambda *_: None)
     assert directory.names("batches") == ["000000000000-000001-epoch.json"]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import orjson
 import pyarrow as pa
@@ -14,17 +13,16 @@ from hypothesis import given, strategies as st
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
+from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.model import RECYCLE_AT, Receipt
-from starrocks_txn_sink.errors import NotSent
-from starrocks_txn_sink.rows.segments import Skip
-from starrocks_txn_sink.sink.events_writer import run_rounds
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.sink.events_writer import KafkaRounds
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, spread
 from starrocks_txn_sink.sources.kafka.spark_reader import PlannedRanges
 from starrocks_txn_sink.writer.assembling import AssemblySpec
 from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, decode, encode, of_kind
-from starrocks_txn_sink.writer.task import JobOwnership, LaneTask
+from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.depth import examples
 from tests.support.manual_clock import ManualClock
@@ -110,11 +108,13 @@ def written(topic: Topic, lanes: int, seconds: float) -> tuple[list[list[Row]], 
     spec = AssemblySpec(
         Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-7", lines=TxnEventLines(), small_rows=0
     )
-    collected: list[Message] = []
-    messages = run_rounds(run_round, TASK, replace(spec, sentinel=False), PlannedRanges(parts, count), collected.extend)
-    (carried,) = of_kind(messages, CarryOver)
-    assert len(of_kind([*collected, *messages], LaneReport)) >= len(rounds)
-    return rounds, carried, count.rows
+    kafka = KafkaRounds(run_round, spec, PlannedRanges(parts, count))
+    shares = of_kind(kafka.run(TASK), CarryOver)
+    while any(share.reached is not None for share in shares):
+        kafka.next_round(shares)
+        shares = of_kind(kafka.run(TASK), CarryOver)
+    kafka.take(shares)
+    return rounds, kafka.carried, count.rows
 
 
 def by_partition(rounds: list[list[Row]]) -> Mapping[str, list[Row]]:
@@ -159,47 +159,40 @@ def test_a_round_takes_at_least_one_piece_of_each_lane() -> None:
     assert [len(rows) for rows in rounds] == [1, 1, 1]
 
 
-def test_the_next_round_knows_what_was_left_out_before() -> None:
-    skip, tasks = Skip(9, False), list[LaneTask]()
+def test_a_round_that_is_run_again_reads_the_same_offsets_from_the_same_state() -> None:
+    """After a failed label, and for each part of a quarantine."""
+    seen: list[AssemblySpec] = []
 
-    def run_round(task: LaneTask, _: AssemblySpec) -> list[Message]:
-        tasks.append(task)
-        reached = {"0": 5} if len(tasks) == 1 else None
-        return [CarryOver(reached=reached), LaneReport("job", 0, 7, skips={"0": skip}, keys_repeated=True)]
+    def run_round(_: LaneTask, spec: AssemblySpec) -> list[Message]:
+        seen.append(spec)
+        return [CarryOver(reached={"0": 3 * len(seen)}, small=True)]
 
-    task = replace(TASK, ownership=JobOwnership("token", canary=True))
-    spec = AssemblySpec(Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=TxnEventLines())
-    parts = [OffsetRanges({("topic", 0): (0, 10), ("topic", 1): (0, 3)}, 1.0, {})]
-    run_rounds(run_round, task, spec, PlannedRanges(parts, Counter()), lambda _: None)
-    first, second = (made.ownership for made in tasks)
-    assert first is not None
-    assert second is not None
-    assert (first.canary, second.canary, second.skips, tasks[1].hold) == (True, False, {"0": skip}, True)
-
-
-def test_a_round_is_known_as_soon_as_it_has_ended_and_progress_renews_the_time() -> None:
-    """A later round that fails takes nothing away from it."""
-    limits, collected = list[float](), list[Message]()
-
-    def run_round(task: LaneTask, _: AssemblySpec) -> list[Message]:
-        limits.append(task.time_limit)
-        if len(limits) == 4:
-            raise NotSent("nobody")
-        receipts = [] if len(limits) == 1 else [receipt(len(limits))]  # the first round replays what is visible
-        return [*receipts, LaneReport("job", 0, 7), CarryOver(reached={"0": len(limits)})]
-
-    spec = AssemblySpec(Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=TxnEventLines())
     parts = [OffsetRanges({("topic", 0): (0, 10)}, 1.0, {})]
-    task = replace(TASK, seconds=40.0)
-    with pytest.raises(NotSent):
-        run_rounds(run_round, task, spec, PlannedRanges(parts, Counter()), collected.extend)
-    assert [(made.label, made.recycled) for made in of_kind(collected, Receipt)] == [("l2", True), ("l3", True)]
-    assert len(of_kind(collected, LaneReport)) == 3
-    assert limits == [40.0, 40.0, OPTIONS.batch_deadline, OPTIONS.batch_deadline]
+    spec = AssemblySpec(Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=TxnEventLines())
+    kafka = KafkaRounds(run_round, spec, PlannedRanges(parts, Counter()))
+    kafka.run(TASK)
+    last = of_kind(kafka.run(TASK), CarryOver)
+    assert seen[0] == seen[1]
+    kafka.next_round(last)
+    kafka.run(TASK)
+    assert [dict(lane.ranges) for lane in seen[2].ranges] == [{("topic", 0): (6, 10)}]
 
 
-def receipt(number: int) -> Receipt:
-    return Receipt(f"l{number}", None, "job", 0, 7, (), (), 1, 1, 0, recycled=False)
+def test_when_all_offsets_are_read_no_lane_runs() -> None:
+    """The last lane may stop at its last offset."""
+    spec = AssemblySpec(Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=TxnEventLines())
+    planned = PlannedRanges([OffsetRanges({("topic", 0): (0, 10)}, 1.0, {})], Counter())
+    kafka = KafkaRounds(lambda *_: [LaneReport("job", 0, 7)], spec, planned)
+    kafka.next_round([CarryOver(reached={"0": 10})])
+    assert kafka.run(TASK) == []
+
+
+def test_two_lanes_with_one_source_partition_are_a_bug_with_an_error() -> None:
+    spec = AssemblySpec(Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=TxnEventLines())
+    kafka = KafkaRounds(lambda *_: [], spec, PlannedRanges([], Counter()))
+    share = CarryOver({"0": CarriedState()})
+    with pytest.raises(InputError, match="Two lanes had events of source partition 0"):
+        kafka.take([share, share])
 
 
 def test_a_lane_that_has_read_its_offsets_is_not_in_the_next_round() -> None:
@@ -216,21 +209,3 @@ def test_partitions_of_several_topics_are_told_apart() -> None:
     lane = OffsetRanges({("a", 0): (1, 10), ("b", 0): (2, 10)}, 1.0, {}, topic_names=True)
     assert lane.starts() == {"a-0": 1, "b-0": 2}
     assert lane.after({"b-0": 7}).ranges == {("b", 0): (7, 10)}
-
-
-def test_a_round_ends_before_any_limit_of_its_label() -> None:
-    def seconds(**changes: Any) -> float:
-        return replace(TASK, options=replace(OPTIONS, **changes)).round_seconds
-
-    assert seconds() == RECYCLE_AT * 300.0  # released servers end a transaction then, whatever `timeout` says
-    assert seconds(timeout=100) == RECYCLE_AT * 100.0
-    assert seconds(batch_deadline=60.0) == RECYCLE_AT * 60.0
-
-
-def test_a_lane_on_a_host_with_another_clock_reads_no_longer_than_a_round() -> None:
-    clock = ManualClock()
-    task = replace(TASK, round_ends=clock.wall() + 1e6)
-    late = replace(TASK, round_ends=clock.wall() - 1e6)
-    assert TASK.end_of_round(clock) is None
-    assert task.end_of_round(clock) == Deadline.after(task.round_seconds, clock)
-    assert late.end_of_round(clock) == Deadline.after(0.0, clock)

@@ -15,7 +15,7 @@ from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, Transacti
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import Fenced, LoadFailed, NotSent, OptionError, StarRocksSinkError
 from starrocks_txn_sink.sink import failures, lifecycle, session as sessions, sink as sink_module
-from starrocks_txn_sink.sink.events_writer import Collect
+from starrocks_txn_sink.sink.lanes import Collect, LanePlan, Written
 from starrocks_txn_sink.sink.lifecycle import BatchOrigin, BatchReceipts
 from starrocks_txn_sink.sink.session import Session, job_of_frame
 from starrocks_txn_sink.sink.typed.terms import TableTerms
@@ -134,13 +134,13 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
         opened.append(seconds)
         return Session("key", "job", "epoch", "checkpoint")
 
-    def run_unsorted(_: object, _make: object, _frame: object, task: LaneTask) -> list[object]:
+    def run(_: object, _frame: object, _terms: object, task: LaneTask, *_others: object) -> Written:
         assert task.options == options
         given.append((opened[-1], task.time_limit))
         clock.sleep(100.0)
         if len(given) < 4:
             raise NotSent("nobody")
-        return []
+        return Written()
 
     monkeypatch.setattr(sessions, "open_session", open_session)
     monkeypatch.setattr(sessions, "clean_up", lambda *_, **__: None)
@@ -149,7 +149,9 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(lifecycle, "is_stopped", lambda _: False)
     monkeypatch.setattr(StarRocksSink, "_advise", lambda *_: None)
     monkeypatch.setattr(sink_module.RowsWriter, "_fitted", lambda *_: TableTerms(options, {}))
-    monkeypatch.setattr(sink_module.RowsWriter, "_run_unsorted", run_unsorted)
+    monkeypatch.setattr(sink_module.RowsWriter, "_run", run)
+    monkeypatch.setattr(sink_module, "is_marked", lambda _: True)
+    monkeypatch.setattr(LanePlan, "of", lambda *_, **__: LanePlan(1))
     monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
     sink._served.add("job")
     sink._commit_or_wait(frame, BatchOrigin(7, "job", "checkpoint", "key", True), BatchReceipts(ignore_event))
@@ -171,7 +173,8 @@ def test_what_a_failed_micro_batch_has_written_is_counted_and_renews_its_time(mo
         tries.append(clock.monotonic())
         clock.sleep(500.0)
         if len(tries) < 4:
-            collect([Receipt(f"l{len(tries)}", None, "job", 0, 7, (), (), 1, 1, 0, True), LaneReport("job", 0, 7)])
+            receipt = Receipt(f"l{len(tries)}", None, "job", 0, 7, (), (), 1, 1, 0, True)
+            collect([receipt], [LaneReport("job", 0, 7)])
         clock.sleep(500.0)
         raise NotSent("nobody")
 

@@ -86,7 +86,7 @@ def step(kind: str, data: Any = None, transaction: str = "t1") -> dict[str, Any]
 
 def payloads(messages: RawFormat, *batches: pa.RecordBatch) -> tuple[list[str], int]:
     """The rows that go on from a lane, and how many messages were malformed."""
-    spec = AssemblySpec(Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=messages, sentinel=False)
+    spec = AssemblySpec(Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=messages)
     lane = spec.open(Attempt(0, 0, False))
     rows = [row for batch in lane.rows(iter(batches)) for row in batch.column("payload").to_pylist()]
     malformed = lane.carry_over().malformed

@@ -193,7 +193,8 @@ def test_each_step_of_a_commit_is_one_line_with_its_place(server: Emulator) -> N
         ("load", "_starrocks_txn_sink_ledger"),
         ("load", "items"),
     ]
-    assert {(line["job"], line["batch"], line["lane"]) for line in lines} == {("shop", 7, 0)}
+    assert {(line["job"], line["batch"]) for line in lines} == {("shop", 7)}
+    assert [line["lane"] for line in lines if "lane" in line] == [0]  # the rows' load; the driver does the rest
     (label,) = {line["label"] for line in lines}
     assert label.startswith("shop-")
     assert all(line["seconds"] >= 0 for line in lines)
@@ -237,7 +238,6 @@ def test_a_failed_step_says_which_code(server: Emulator) -> None:
         ("commit", "unknown", "rows_rejected"),
         ("recover", "aborted", "commit_failed"),
     ]
-    assert [line["step"] for line in written(stream)][-1] == "rollback"
 
 
 def test_a_micro_batch_that_succeeds_is_one_line_at_info(server: Emulator) -> None:

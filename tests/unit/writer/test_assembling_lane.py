@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import orjson
@@ -13,17 +12,15 @@ import pytest
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.shared_label import LaneShare
+from starrocks_txn_sink.coordinator.coordinator import LaneShare, LanesResult, judge
 from starrocks_txn_sink.errors import DeadlineExceeded, TransactionTimedOut, Unordered
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
-from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
-from starrocks_txn_sink.sink.lanes import judge
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 from starrocks_txn_sink.sources.kafka import ranges
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
-from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, decode, encode, of_kind
+from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, OrderViolation, decode, encode, of_kind
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry, UnsortedLaneTask, in_time
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.manual_clock import ManualClock
@@ -44,14 +41,14 @@ def whole(partition: str, first: int = 1, row: str = "{}") -> list[dict[str, Any
     return [event(partition, position, kind, row) for position, kind in enumerate(kinds, first)]
 
 
-def values(events: Sequence[dict[str, Any] | None]) -> pa.RecordBatch:
-    """A lane's input; None is its last row."""
+def values(events: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+    """A lane's input."""
     count = len(events)
     return pa.RecordBatch.from_pydict(
         {
             "source_partition": pa.nulls(count, pa.string()),
-            "position": pa.array([SENTINEL_POSITION if each is None else None for each in events], pa.int64()),
-            "value": pa.array([each and orjson.dumps(each).decode() for each in events]),
+            "position": pa.nulls(count, pa.int64()),
+            "value": pa.array([orjson.dumps(each).decode() for each in events]),
         }
     )
 
@@ -66,7 +63,7 @@ def run(
     lane = assembly.open(Attempt(0, 0, False))
     rows = [
         row
-        for batch in lane.rows([*batches, values([None])])
+        for batch in lane.rows(batches)
         for row in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
     ]
     try:
@@ -81,7 +78,7 @@ def test_no_two_attempts_at_a_lane_write_files_of_one_name() -> None:
     names: list[str] = []
     for lane, number in ((0, 1), (0, 2), (1, 1)):
         attempt = assembly.open(Attempt(lane, number, False))
-        assert list(attempt.rows([values([*whole("p")[:3]]), values([None])])) == []
+        assert list(attempt.rows([values(whole("p")[:3])])) == []
         carried = attempt.carry_over()
         attempt.close()
         files = {place.file for each in carried.partitions.values() for place in each.places.values()}
@@ -92,19 +89,17 @@ def test_no_two_attempts_at_a_lane_write_files_of_one_name() -> None:
 
 def test_a_lane_names_every_source_partition_that_it_has_met() -> None:
     """Also those of which no row is released: two tasks with events of one partition must not be committed."""
-    assembly = AssemblySpec(
-        Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=IN_JSON, sentinel=False
-    )
+    assembly = AssemblySpec(Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=IN_JSON)
     lane = assembly.open(Attempt(0, 0, False))
     open_only = whole("open")[:3]
     rows = [row for batch in lane.rows([values([*whole("a"), *open_only])]) for row in batch.column(0).to_pylist()]
-    shares = [lane.add_partitions(LaneShare(partitions=partitions)) for partitions in ((), ("a",), ("b",))]
+    shares = [lane.complete(LaneShare(partitions=partitions)) for partitions in ((), ("a",), ("b",))]
     lane.close()
     assert rows == ["a", "a"]
     assert [share.partitions for share in of_kind(shares, LaneShare)] == [("a", "open")] * 2 + [("a", "b", "open")]
     other = LaneShare(partitions=("open",))
-    (violation,) = judge([*shares[:1], other], LaneTask(OPTIONS, "job", "e", "c", 0, label="L"))
-    assert violation == OrderViolation("Source partition open came in two tasks.")
+    (first,) = of_kind(shares[:1], LaneShare)
+    assert judge(LanesResult([first, other]), may_sort=True) == "Source partition open came in two tasks."
 
 
 def test_few_events_may_come_in_any_order() -> None:
@@ -147,7 +142,7 @@ def test_nothing_at_all_is_nothing() -> None:
 def test_a_micro_batch_that_outlives_the_timeout_is_sorted_where_that_is_allowed(
     sortable: bool, assembles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sorted, it is committed in pieces; in arrival order it would meet the timeout again after each restart."""
+    """Sorted, it is committed in rounds; in arrival order it would meet the timeout again after each restart."""
 
     def outlive(*_: object) -> list[Message]:
         raise TransactionTimedOut("too long")
@@ -162,9 +157,13 @@ def test_a_micro_batch_that_outlives_the_timeout_is_sorted_where_that_is_allowed
         if assembles
         else UnsortedLaneTask(lane, small_only=sortable)
     )
-    with nullcontext() if sortable else pytest.raises(TransactionTimedOut):
-        (batch,) = task(iter(()))
-        assert [decode(text) for text in batch.column(0).to_pylist()] == [OrderViolation("too long")]
+    (batch,) = task(iter(()))
+    (message,) = (decode(text) for text in batch.column(0).to_pylist())
+    if sortable:
+        assert message == OrderViolation("too long")
+    else:
+        assert isinstance(message, LaneReport)
+        assert isinstance(message.lane_error(), TransactionTimedOut)
 
 
 def test_a_lane_that_reads_kafka_reads_until_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,37 +1,50 @@
-"""The coordinator's limits from the options: when a lane may commit before its last row."""
+"""The limits of a lane and of a round, from the options."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.coordinator.model import RECYCLE_AT
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.coordinator.model import RECYCLE_AT, LaneLimits
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.writer.task import limits
+from starrocks_txn_sink.writer.task import LaneTask, limits
+from tests.support.manual_clock import ManualClock
+
+OPTIONS = SinkOptions(load_url="fe", database="shop", delivery="at-least-once")
+TASK = LaneTask(OPTIONS, "job", "e1", "c1", 7, label="L")
 
 
-def early(lanes: int, on_bad_rows: str = "fail", *, at_end_only: bool = False) -> tuple[float | None, float, bool]:
-    """Commit interval, recycle point, and whether size closes a batch."""
-    options = SinkOptions(
-        load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop", lanes=lanes, on_bad_rows=on_bad_rows
-    )
-    made = limits(options, at_end_only=at_end_only)
-    return made.commit_interval, made.recycle_at, made.close_bytes is not None
+def test_the_limits_of_a_lane_are_those_of_the_options() -> None:
+    options = replace(OPTIONS, timeout=90, buffer_bytes=1 << 26, load_parallelism=3)
+    made = limits(options)
+    assert {name: getattr(options, name) for name in LaneLimits.__slots__ if name != "body_bytes"} == {
+        name: getattr(made, name) for name in LaneLimits.__slots__ if name != "body_bytes"
+    }
+    assert (made.timeout, made.buffer_bytes, made.load_parallelism) == (90, 1 << 26, 3)
 
 
-def test_one_lane_of_sorted_rows_commits_early_only_to_recycle_its_label() -> None:
-    assert early(1) == (None, RECYCLE_AT, False)
+def seconds(**changes: Any) -> float:
+    return replace(TASK, options=replace(OPTIONS, **changes)).longest_round
 
 
-def test_several_lanes_commit_after_the_commit_interval_too() -> None:
-    assert early(2) == (1.0, RECYCLE_AT, False)
+def test_a_round_ends_before_any_limit_of_its_label() -> None:
+    assert seconds() == RECYCLE_AT * 300.0  # released servers end a transaction then, whatever `timeout` says
+    assert seconds(timeout=100) == RECYCLE_AT * 100.0
+    assert seconds(batch_deadline=60.0) == RECYCLE_AT * 60.0
+    assert replace(TASK, seconds=50.0).longest_round == RECYCLE_AT * 50.0
 
 
-def test_a_quarantine_closes_batches_that_it_could_not_bisect() -> None:
-    assert early(1, "quarantine") == (None, RECYCLE_AT, True)
+@pytest.mark.parametrize(("interval", "expected"), [(5.0, 5.0), (50.0, 48.0)])
+def test_a_commit_interval_ends_a_round_earlier(interval: float, expected: float) -> None:
+    assert seconds(timeout=100, batch_deadline=60.0, commit_interval=interval) == expected
 
 
-@pytest.mark.parametrize("on_bad_rows", ["fail", "quarantine"])
-def test_unsorted_rows_are_never_committed_early(on_bad_rows: str) -> None:
-    assert early(2, on_bad_rows, at_end_only=True) == (None, math.inf, False)
+def test_a_lane_on_a_host_with_another_clock_reads_no_longer_than_a_round() -> None:
+    clock = ManualClock()
+    assert TASK.end_of_round(clock) is None
+    for ends, rest in ((clock.wall() + 1e6, 240.0), (clock.wall() + 100.0, 100.0), (clock.wall() - 1e6, 0.0)):
+        task = replace(TASK, round_ends=ends, round_seconds=240.0)
+        assert task.end_of_round(clock) == Deadline.after(rest, clock)

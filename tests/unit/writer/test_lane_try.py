@@ -1,0 +1,317 @@
+"""One try at a lane: its claim, its share of the label, the rows of a part, and rows that become dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.coordinator.coordinator import LaneShare, claim_of
+from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount, RegionRows
+from starrocks_txn_sink.coordinator.quarantine import DeadLetter, Part
+from starrocks_txn_sink.errors import (
+    InputError,
+    LoadFailed,
+    StarRocksSinkError,
+    TaskRepeated,
+    TooManyTransactions,
+    notes_of,
+)
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
+from starrocks_txn_sink.protocol.label import Label, begin, run
+from starrocks_txn_sink.protocol.ledger import Position
+from starrocks_txn_sink.protocol.wire import Operation
+from starrocks_txn_sink.rows.segments import Segmenter
+from starrocks_txn_sink.writer import worker
+from starrocks_txn_sink.writer.messages import LaneReport, Message, attach_report, decode, encode, envelope, of_kind
+from starrocks_txn_sink.writer.task import DeadLetters, JobOwnership, LaneTask, LaneTry
+from starrocks_txn_sink.writer.worker import Attempt
+from tests.support.lane_rows import Row, batch
+from tests.support.manual_clock import ManualClock
+from tests.support.model_server import Fault, ModelServer, plan_faults
+
+LABEL = "job-e-all-7-1_0"
+OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
+TASK = LaneTask(OPTIONS, "job", "e", "c", 7, label=LABEL)
+ROWS: list[Row] = [("p", position, "items", True, f',{{"id":{position}}}') for position in (1, 2, 3)]
+FIRST, SECOND = Attempt(2, 9, False), Attempt(2, 10, False)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
+    """A server that has begun the label."""
+    server = ModelServer()
+    monkeypatch.setattr(worker, "HttpTransport", lambda _: server)
+    clock = SystemClock()
+    run(begin(Label("shop", LABEL), OPTIONS.begin_headers()), server, clock, Deadline.after(10, clock))
+    yield server
+    worker.RESOURCES.close()
+
+
+def run_lane(
+    task: LaneTask = TASK, batches: Iterable[pa.RecordBatch] | None = None, attempt: Attempt = FIRST
+) -> tuple[LaneShare, LaneReport]:
+    batches = [batch(ROWS)] if batches is None else batches
+    messages = [decode(encode(message)) for message in LaneTry(task, attempt, SystemClock()).run(iter(batches))]
+    (share,), (report,) = of_kind(messages, LaneShare), of_kind(messages, LaneReport)
+    return share, report
+
+
+def loaded_rows(server: ModelServer) -> list[Any]:
+    return [row for _, body in server.tasks[LABEL].loads for row in orjson.loads(body)]
+
+
+def begun(server: ModelServer) -> list[str]:
+    return [request.label for request in server.requests if request.operation is Operation.BEGIN]
+
+
+def test_a_lane_tells_what_it_has_loaded_and_commits_nothing(server: ModelServer) -> None:
+    share, _ = run_lane()
+    assert (share.partitions, share.stopped, share.cuts) == (("p",), False, {})
+    (receipt,) = share.loaded
+    assert (receipt.label, receipt.lane, receipt.rows) == (LABEL, 2, 3)
+    assert [(span.first, span.last) for span in receipt.positions] == [(1, 3)]
+    assert server.tasks[LABEL].state == "BEGIN"
+
+
+def test_rows_that_are_visible_are_left_out_and_their_source_partition_is_named(server: ModelServer) -> None:
+    positions = {"p": Position("p", 3, "c", 6, "job-d-all-6-1_0", 1, "")}
+    share, report = run_lane(replace(TASK, ownership=JobOwnership("t", positions)))
+    assert (share.loaded, share.partitions, report.replayed_rows) == ((), ("p",), 3)
+    assert server.tasks[LABEL].loads == []
+
+
+def test_plain_rows_are_reported_by_number_and_sum(server: ModelServer) -> None:
+    names, hashes = pa.array(["items", "items"]), pa.array([1, 2], pa.int64())
+    rows = pa.RecordBatch.from_pydict({"table": names, "payload": pa.array([',{"id":1}', ',{"id":2}']), "hash": hashes})
+    share, _ = run_lane(replace(TASK, marked=False), [rows])
+    assert (share.rows, share.sum, share.partitions, share.cuts) == (2, 3, (), {})
+    assert len(loaded_rows(server)) == 2
+
+
+# --- claims ---
+
+
+def test_a_lane_claims_before_it_loads(server: ModelServer) -> None:
+    run_lane(replace(TASK, claims=True))
+    assert begun(server) == [LABEL, claim_of(LABEL, 2)]
+    assert server.requests[1].operation is Operation.BEGIN
+    assert len(loaded_rows(server)) == 3
+    assert server.tasks[claim_of(LABEL, 2)].loads == []
+
+
+def test_lanes_of_one_label_have_claims_of_their_own(server: ModelServer) -> None:
+    task = replace(TASK, claims=True)
+    for lane in (0, 1):
+        run_lane(task, attempt=Attempt(lane, lane, False))
+    assert begun(server)[1:] == [claim_of(LABEL, 0), claim_of(LABEL, 1)]
+
+
+def test_a_second_try_loads_nothing_and_fails_after_it_has_read_its_rows(server: ModelServer) -> None:
+    task, read = replace(TASK, claims=True), list[int]()
+    run_lane(task)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for number in range(3):
+            read.append(number)
+            yield batch(ROWS)
+
+    with pytest.raises(TaskRepeated, match=r"Another try of Spark at the lane.*lane=2") as caught:
+        run_lane(task, rows(), SECOND)
+    assert caught.value.retryable
+    assert read == [0, 1, 2]  # a speculative copy must not be the first to end
+    assert len(loaded_rows(server)) == 3
+
+
+@pytest.mark.parametrize("batches", [[], [batch([])]])
+def test_nothing_is_claimed_without_rows(server: ModelServer, batches: list[pa.RecordBatch]) -> None:
+    for attempt in (FIRST, SECOND):
+        share, _ = run_lane(replace(TASK, claims=True), batches, attempt)
+        assert share.loaded == ()
+    assert begun(server) == [LABEL]
+
+
+def test_a_claim_without_an_answer_may_be_anybodys(server: ModelServer) -> None:
+    server.faults = plan_faults({(Operation.BEGIN, 0): Fault.LOST_AFTER})
+    with pytest.raises(TaskRepeated):
+        run_lane(replace(TASK, claims=True))
+    assert loaded_rows(server) == []
+
+
+def test_a_full_database_is_no_second_try(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> StarRocksSinkError:
+        return TooManyTransactions("current running txns on db 7 is 1000")
+
+    monkeypatch.setattr("starrocks_txn_sink.protocol.label.refusals.begin_error", full)
+    server.faults = plan_faults({(Operation.BEGIN, 0): Fault.REFUSED})
+    with pytest.raises(TooManyTransactions):
+        run_lane(replace(TASK, claims=True))
+
+
+# --- tries, errors and messages ---
+
+
+def answer(task: LaneTask, attempt: Attempt, error: BaseException | None = None) -> list[Message]:
+    def load() -> list[Message]:
+        raise error or AssertionError("It loads.")
+
+    return task.answer(attempt, SystemClock(), load)
+
+
+def test_a_task_that_spark_runs_again_does_not_load_without_a_claim() -> None:
+    (message,) = answer(TASK, Attempt(1, 7, True))
+    assert isinstance(message, LaneReport)
+    error = message.lane_error()
+    assert isinstance(error, TaskRepeated)
+    assert error.retryable
+    with pytest.raises(AssertionError, match="It loads"):  # here the claim decides
+        answer(replace(TASK, claims=True), Attempt(1, 7, True))
+
+
+def test_errors_are_messages_and_bugs_are_not() -> None:
+    (message,) = answer(TASK, FIRST, LoadFailed("no backend", label="L"))
+    assert isinstance(message, LaneReport)
+    assert (message.error, message.failure["place"]) == ("load_failed", {"label": "L"})
+    with pytest.raises(ZeroDivisionError):
+        answer(TASK, FIRST, ZeroDivisionError())
+
+
+def test_a_report_goes_into_the_text_of_an_error_only_where_it_leaves_the_task() -> None:
+    report = LaneReport("job", 1, 0, requests=(("load", "OK", 3),))
+    within, leaving = LoadFailed("no backend"), ZeroDivisionError()
+    for error in (within, leaving):
+        attach_report(error, report)
+    (message,) = answer(TASK, FIRST, within)
+    assert isinstance(message, LaneReport)
+    assert (message.error, message.requests, notes_of(within)) == ("load_failed", report.requests, [])
+    with pytest.raises(ZeroDivisionError):
+        answer(TASK, FIRST, leaving)
+    assert notes_of(leaving) == [envelope(report)]
+
+
+# --- the end of a round ---
+
+
+def test_a_lane_of_sorted_rows_stops_between_two_source_transactions(server: ModelServer) -> None:
+    ended = replace(TASK, ordered=True, round_ends=0.0, round_seconds=240.0)
+    batches = [batch([ROWS[0]]), batch([("p", 2, "items", False, ',{"id":2}'), ("p", 2, "items", True, ',{"id":3}')])]
+    share, _ = run_lane(ended, batches)
+    assert share.stopped
+    (receipt,) = share.loaded
+    assert [(span.first, span.last) for span in receipt.positions] == [(1, 1)]
+    positions = {"p": Position("p", 1, "c", 7, LABEL, 1, "")}
+    share, _ = run_lane(replace(ended, ownership=JobOwnership("t", positions)), batches)
+    assert (share.stopped, [span.last for span in share.loaded[0].positions]) == (False, [2])
+    assert [row["id"] for row in loaded_rows(server)] == [1, 2, 3]
+
+
+def test_a_lane_in_arrival_order_reads_to_its_end(server: ModelServer) -> None:
+    share, _ = run_lane(replace(TASK, round_ends=0.0, round_seconds=240.0))
+    assert not share.stopped
+    assert len(loaded_rows(server)) == 3
+
+
+# --- parts and dead letters ---
+
+QUARANTINE = replace(OPTIONS, query_url="mysql://fe:9030", delivery="exactly-once", on_bad_rows="quarantine")
+
+
+def test_a_lane_loads_its_part_and_names_its_cuts(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "LeaderConnection", lambda _: None)
+    task = replace(TASK, options=replace(QUARANTINE, schema_changes="ignore"), part=Part({"p": 2}))
+    rows = [*ROWS, ("q", 1, "items", True, ',{"id":9}')]
+    share, _ = run_lane(task, [batch(rows)])
+    assert [row["id"] for row in loaded_rows(server)] == [1, 2]
+    assert share.cuts == {"p": [1, 2]}
+    share, _ = run_lane(replace(task, part=Part()), [batch(rows)])
+    assert share.cuts == {"p": [1, 2, 3], "q": [1]}
+
+
+def dead_letters() -> DeadLetters:
+    task = replace(TASK, part=Part({"p": 5}, DeadLetter("a value is too long", "job-e-all-7-1_3")))
+    return DeadLetters(task, lambda: "2026-01-01 00:00:00")
+
+
+def segments(*rows: Row) -> list[Any]:
+    return list(Segmenter(with_row_index=True).split(batch(list(rows))))
+
+
+def content(rows: RegionRows) -> list[dict[str, Any]]:
+    return list(orjson.loads(b"[" + bytes(rows.piece).lstrip(b",") + b"]"))
+
+
+def test_rows_of_a_source_transaction_become_rows_of_the_dead_letter_table() -> None:
+    letters = dead_letters()
+    row, end = (letters.take(segment) for segment in segments(("p", 5, "items", True, ',{"id":1.10, "t" : "é"}')))
+    assert isinstance(row, RegionRows)
+    assert isinstance(end, PositionSpan)
+    assert (row.partition, row.table, row.rows) == ("p", DEAD_LETTER_TABLE, 1)
+    (letter,) = content(row)
+    assert letter["content"] == '{"id":1.10, "t" : "é"}'  # every byte
+    place = ("source_partition", "position", "table_name", "row_number", "reason", "label", "batch", "set_aside_at")
+    assert [letter[name] for name in place] == [
+        *("p", 5, "items", 0, "a value is too long", "job-e-all-7-1_3", 7, "2026-01-01 00:00:00"),
+    ]
+
+
+def test_row_numbers_go_on_over_pieces_by_table() -> None:
+    letters, numbers = dead_letters(), list[tuple[str, int]]()
+    segmenter, ids = Segmenter(with_row_index=True), set[str]()
+    pieces = [("items", "orders"), ("items", "items"), ("orders", "items")]
+    for number, tables in enumerate(pieces):
+        rows = [("p", 5, table, (number, at) == (2, 1), f',{{"n":{at}}}') for at, table in enumerate(tables)]
+        for segment in segmenter.split(batch(rows)):
+            taken = letters.take(segment)
+            if isinstance(taken, RegionRows):
+                numbers += [(row["table_name"], row["row_number"]) for row in content(taken)]
+                ids.update(row["id"] for row in content(taken))
+    assert sorted(numbers) == [*(("items", number) for number in range(4)), ("orders", 0), ("orders", 1)]
+    assert len(ids) == 6
+
+
+def test_the_receipt_counts_dead_letters_by_their_own_tables() -> None:
+    letters = dead_letters()
+    for segment in segments(
+        ("p", 5, "orders", False, ",[1]"), ("p", 5, "items", False, ",[22]"), ("p", 5, "orders", True, ",[333]")
+    ):
+        letters.take(segment)
+    span = PositionSpan("p", 5, 5, 1, "d")
+    region = RegionCount("p", DEAD_LETTER_TABLE, 3, 999)
+    receipt = letters.receipt(Receipt(LABEL, 1, "job", 0, 7, (region,), (span,), 1, 1, 0, recycled=False))
+    assert (receipt.regions, receipt.rows) == ((), 0)
+    assert receipt.dead_lettered == (RegionCount("p", "items", 1, 5), RegionCount("p", "orders", 2, 10))
+    assert (receipt.positions, receipt.dead_lettered_positions) == ((span,), (span,))
+    assert (receipt.source_transactions, receipt.dead_lettered_transactions, receipt.dead_lettered_rows) == (0, 1, 3)
+
+
+def test_a_row_that_does_not_fit_the_dead_letter_table_ends_the_lane() -> None:
+    letters = dead_letters()
+    with pytest.raises(InputError, match="too large for the dead-letter table"):
+        list(map(letters.take, segments(("p", 5, "items", True, f',"{"x" * 1_100_000}"'))))
+
+
+def test_a_lane_of_dead_letters_loads_them_and_nothing_else(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "LeaderConnection", lambda _: None)
+    part = Part({"p": 2}, DeadLetter("bad", "L"))
+    positions = {"p": Position("p", 1, "c", 7, LABEL, 1, "")}
+    options = replace(QUARANTINE, schema_changes="ignore")
+    share, _ = run_lane(replace(TASK, options=options, part=part, ownership=JobOwnership("t", positions)))
+    (receipt,) = share.loaded
+    assert {table for table, _ in server.tasks[LABEL].loads} == {DEAD_LETTER_TABLE}
+    assert [(row["position"], row["content"]) for row in loaded_rows(server)] == [(2, '{"id":2}')]
+    assert receipt.dead_lettered == (RegionCount("p", "items", 1, len(',{"id":2}')),)
+
+
+def test_the_time_of_a_dead_letter_is_that_of_the_lanes_clock() -> None:
+    part = Part({"p": 2}, DeadLetter("bad", "L"))
+    lane = LaneTry(replace(TASK, part=part), FIRST, ManualClock(epoch=0.0))
+    assert lane._dead_letters is not None
+    assert lane._dead_letters._place.at == "1970-01-01 00:00:00"
