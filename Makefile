@@ -82,7 +82,7 @@ matrix-%:
 	.venvs/spark-$*/bin/pip install --quiet --disable-pip-version-check "pyspark==$(SPARK)" $(FLOORS) --editable ".[matrix]"
 	.venvs/spark-$*/bin/python -m pytest -W default -n 2 -m matrix $(ARGS) tests/spark/test_spark_versions.py tests/spark/test_changelog_state.py tests/spark/test_checkpoint_by_hadoop.py
 
-# Kill and pause a real PySpark driver and the stand-in at every numbered step; ARGS="words" chooses sites, --list lists.
+# Kill and pause a real PySpark driver and the emulator at every numbered step; ARGS="words" chooses sites, --list lists.
 .PHONY: crash
 crash: setup
 	$(BIN)/python -m tests.crash $(ARGS)
@@ -133,7 +133,7 @@ docs-check: setup
 browser:
 	apt-get install -y --no-install-recommends chromium prometheus
 
-# The contract suite and the end-to-end tests, against the stand-in and a real StarRocks in a container; without a Docker
+# The contract suite and the end-to-end tests, against the emulator and a real StarRocks in a container; without a Docker
 # engine the real part is skipped. ARGS="--starrocks real --starrocks-tag 4.0.13" chooses.
 .PHONY: integration conformance
 integration: setup
@@ -156,8 +156,8 @@ record: setup
 # reports of `starrocks-txn-sink rehearse --json`.
 conformance: setup
 	mkdir -p artifacts
-	$(BIN)/python -m pytest -q -p integration.plugin --starrocks stand-in --junitxml artifacts/contract.xml tests/contract
-	$(BIN)/python -m integration.conformance --stand-in artifacts/contract.xml $(if $(REAL),--real $(REAL)) $(if $(REHEARSALS),--rehearsals $(REHEARSALS))
+	$(BIN)/python -m pytest -q -p integration.plugin --starrocks emulator --junitxml artifacts/contract.xml tests/contract
+	$(BIN)/python -m integration.conformance --emulator artifacts/contract.xml $(if $(REAL),--real $(REAL)) $(if $(REHEARSALS),--rehearsals $(REHEARSALS))
 
 # Wheel and sdist, built and installed into an empty environment.
 .PHONY: package api news
@@ -208,7 +208,7 @@ endurance: setup
 soak: setup
 	$(BIN)/python -m tests.kafka.soak $(ARGS)
 
-# PostgreSQL -> Debezium -> Kafka -> the sink -> the stand-in, to watch.
+# PostgreSQL -> Debezium -> Kafka -> the sink -> the emulator, to watch.
 demo-cdc: setup
 	$(BIN)/python -m tests.cdc $(ARGS)
 

@@ -19,7 +19,7 @@ RUNS = (
     "memory --megabytes 300",
     "scale --rows 200000 --rounds 5",
     "freshness --seconds 15 --only lanes",
-    "stand_in",
+    "emulator",
 )
 
 

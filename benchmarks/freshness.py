@@ -1,9 +1,9 @@
-"""From a source event's file to a reader who sees it, at a steady rate, with the stand-in as the server.
+"""From a source event's file to a reader who sees it, at a steady rate, with the emulator as the server.
 
     python -m benchmarks.freshness [--seconds 20] [--rate 10000] [--rounds 1] [--warm-up 25]
 
 Runs the demo with one source partition and with sixty, assembling in the lanes and in a stage, and prints p50 and p99
-and the median of each phase of a micro-batch; of several rounds the median. The stand-in publishes at once, so these
+and the median of each phase of a micro-batch; of several rounds the median. The emulator publishes at once, so these
 are the sink's and Spark's shares, not a cluster's. Its reader asks every 50 ms, which is in the figures. The JVM
 compiles for minutes: what a query does that has run for a while shows with `--warm-up 400`.
 """

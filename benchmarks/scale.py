@@ -3,7 +3,7 @@
     python -m benchmarks.scale [--rows 400000] [--rounds 5] [--only lanes,partitions,tables,low,ledger]
 
 Events are parsed already and assembled in the lanes, one micro-batch a run, into a null server. The ledger's part needs
-the stand-in's SQL port; loads go to the null server all the same.
+the emulator's SQL port; loads go to the null server all the same.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def low(bench: Bench) -> None:
 
 def ledger(bench: Bench) -> None:
     """The ledger's rows and the owner check of a micro-batch, against none; each query's first one is left out."""
-    with Emulator(bench.home / "stand-in") as server:
+    with Emulator(bench.home / "emulator") as server:
         connection = {"query_url": server.query_url, "delivery": "exactly-once"}
         _create(server.query_url)
         ways = {"without a ledger": bench.options(), "with a ledger": bench.options(**connection)}

@@ -1,8 +1,8 @@
 """docs/inside/conformance.md: every rule of the wire contract that the contract suite checks, and where it holds.
 
-    python -m integration.conformance --stand-in stand-in.xml [--real real.xml] [--rehearsals report.json …]
+    python -m integration.conformance --emulator emulator.xml [--real real.xml] [--rehearsals report.json …]
 
-reads pytest's JUnit files, rehearses the stand-in, and reads reports of rehearsals (docs/operations/rehearsal.md). The
+reads pytest's JUnit files, rehearses the emulator, and reads reports of rehearsals (docs/operations/rehearsal.md). The
 page says which servers were not run.
 """
 
@@ -37,16 +37,16 @@ _SECTIONS = re.compile(r"wire contract (\d+(?:\.\d+)*(?:, \d+(?:\.\d+)*)*)", re.
 
 _HEAD = """# Conformance
 
-What the sink relies on, what other clients of the stand-in do (the rules of 11 and of single mode), and where it was
+What the sink relies on, what other clients of the emulator do (the rules of 11 and of single mode), and where it was
 seen to hold. Each line is a test of `tests/contract`; sections are those of
 [the wire contract](../reference/wire-contract.md), which was read from StarRocks' sources, documentation and recorded
-replies. *stand-in* is the emulator of this package, in its generations B (4.0.7 and later, 4.1) and C (newer patches);
+replies. *emulator* is the one of this package, in its generations B (4.0.7 and later, 4.1) and C (newer patches);
 *frontend* is a real frontend of StarRocks 4.1.1, whose answers are recorded (`tests/contract/recordings`); *real* is
 StarRocks in a container, or a user's cluster by a rehearsal's report ([rehearsal.md](../operations/rehearsal.md)).
 
 The frontend's backends were doubles, which count rows and keep none, so it says nothing of bodies, formats, what is
 filtered and what is shown. The real columns are filled by `make integration` where a Docker engine is, and by reports;
-**so far no row has been loaded into a real StarRocks**. So a "passes" without "recorded" says that the stand-in follows
+**so far no row has been loaded into a real StarRocks**. So a "passes" without "recorded" says that the emulator follows
 the contract as we read it, not that StarRocks does.
 
 Made by `make conformance`; a test keeps the lists up to date, and `make docs` the column *frontend*.
@@ -59,7 +59,7 @@ What `starrocks-txn-sink rehearse` found.
 
 ## Contract suite
 
-| rule | sections | stand-in | frontend | real |
+| rule | sections | emulator | frontend | real |
 |---|---|---|---|---|
 """
 
@@ -124,8 +124,8 @@ def _outcome(case: ET.Element) -> str:
     return "skipped" if "skipped" in kinds else "passes"
 
 
-def rehearse_stand_in() -> Iterator[dict[str, Any]]:
-    """The reports of the stand-in, one a generation."""
+def rehearse_emulator() -> Iterator[dict[str, Any]]:
+    """The reports of the emulator, one a generation."""
     for generation in Generation:
         with tempfile.TemporaryDirectory() as folder, Emulator(Path(folder), Settings(generation)) as emulator:
             options = SinkOptions(load_url=emulator.load_url, query_url=emulator.query_url, database="scratch")
@@ -141,14 +141,14 @@ def rehearsal_report(options: SinkOptions, terms: Terms) -> dict[str, Any]:
 
 
 def rehearsal_table(reports: Iterable[Mapping[str, Any]]) -> str:
-    """Verdicts by check: those of the stand-in, and those of real servers."""
+    """Verdicts by check: those of the emulator, and those of real servers."""
     verdicts: dict[tuple[str, bool], list[str]] = {}
     for report in reports:
         version = str(report["version"])
         for one in report["checks"]:
             real = not version.endswith("-emulator")
             verdicts.setdefault((str(one["check"]), real), []).append(f"{one['verdict']} ({version})")
-    lines = ["| check | sections | stand-in | real |", "|---|---|---|---|"]
+    lines = ["| check | sections | emulator | real |", "|---|---|---|---|"]
     for check in (*CHECKS, CLEARED):
         cells = (_joined(verdicts.get((check.name, real), ())) for real in (False, True))
         lines.append(f"| {check.name} | {', '.join(check.sections)} | {' | '.join(cells)} |")
@@ -156,7 +156,7 @@ def rehearsal_table(reports: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _joined(verdicts: Sequence[str]) -> str:
-    """One word for equal verdicts of the stand-in, else each with its version."""
+    """One word for equal verdicts of the emulator, else each with its version."""
     words = {verdict.partition(" (")[0] for verdict in verdicts}
     if len(words) == 1 and all(verdict.endswith("-emulator)") for verdict in verdicts):
         return words.pop()
@@ -164,7 +164,7 @@ def _joined(verdicts: Sequence[str]) -> str:
 
 
 def page(
-    stand_in: dict[tuple[str, str], str],
+    emulator: dict[tuple[str, str], str],
     real: dict[tuple[str, str], str],
     rehearsals: Iterable[Mapping[str, Any]] = (),
 ) -> str:
@@ -173,13 +173,13 @@ def page(
     for rule in rules():
         key = (rule.module, rule.name)
         frontend = "recorded" if rule.recorded else "–"
-        cells = (rule.text, ", ".join(rule.sections), stand_in.get(key, NOT_RUN), frontend, real.get(key, NOT_RUN))
+        cells = (rule.text, ", ".join(rule.sections), emulator.get(key, NOT_RUN), frontend, real.get(key, NOT_RUN))
         lines.append("| " + " | ".join(cells) + " |")
     return _HEAD.replace("{rehearsal}", rehearsal_table(rehearsals)) + "\n".join(lines) + "\n"
 
 
 _ROW = re.compile(
-    r"^\| (?P<rule>[^|]+) \| (?P<sections>[\d., ]+) \| (?P<stand_in>[^|]+)"
+    r"^\| (?P<rule>[^|]+) \| (?P<sections>[\d., ]+) \| (?P<emulator>[^|]+)"
     r" \| (?P<frontend>recorded|–) \| (?P<real>[^|]+) \|$"
 )
 
@@ -194,18 +194,18 @@ def _remarked(line: str, marks: Mapping[str, str]) -> str:
     found = _ROW.match(line)
     if found is None:
         return line
-    cells = (found["rule"], found["sections"], found["stand_in"], marks.get(found["rule"], "–"), found["real"])
+    cells = (found["rule"], found["sections"], found["emulator"], marks.get(found["rule"], "–"), found["real"])
     return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write docs/inside/conformance.md from JUnit files.")
-    parser.add_argument("--stand-in", type=Path, nargs="*", default=[])
+    parser.add_argument("--emulator", type=Path, nargs="*", default=[])
     parser.add_argument("--real", type=Path, nargs="*", default=[])
     parser.add_argument("--rehearsals", type=Path, nargs="*", default=[], help="reports of `rehearse --json`")
     args = parser.parse_args()
-    reports = [*rehearse_stand_in(), *(json.loads(file.read_text(encoding="utf-8")) for file in args.rehearsals)]
-    PAGE.write_text(page(results(args.stand_in), results(args.real), reports), encoding="utf-8")
+    reports = [*rehearse_emulator(), *(json.loads(file.read_text(encoding="utf-8")) for file in args.rehearsals)]
+    PAGE.write_text(page(results(args.emulator), results(args.real), reports), encoding="utf-8")
 
 
 if __name__ == "__main__":

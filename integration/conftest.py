@@ -1,4 +1,4 @@
-"""The targets of the end-to-end tests: the stand-in, and a real StarRocks where Docker is."""
+"""The targets of the end-to-end tests: the emulator, and a real StarRocks where Docker is."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Target:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "target" in metafunc.fixturenames:
-        asked = str(metafunc.config.getoption("starrocks", default="stand-in"))
-        names = {"stand-in": ["stand-in"], "real": ["real"], "both": ["stand-in", "real"]}[asked]
+        asked = str(metafunc.config.getoption("starrocks", default="emulator"))
+        names = {"emulator": ["emulator"], "real": ["real"], "both": ["emulator", "real"]}[asked]
         metafunc.parametrize("target", names, indirect=True)
 
 
@@ -69,7 +69,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
             real = request.getfixturevalue("real_starrocks")
             found = Target(real.load_url, real.query_url, database, dict(real.rewrites))
         else:
-            emulator = stack.enter_context(Emulator(tmp_path / "stand-in"))
+            emulator = stack.enter_context(Emulator(tmp_path / "emulator"))
             found = Target(emulator.load_url, emulator.query_url, database, {})
         found.sql(f"CREATE DATABASE {database}")
         yield found

@@ -1,4 +1,4 @@
-"""pytest plugin: `--starrocks stand-in|real|both`, which real server that is, `--record`, and the server's fixtures.
+"""pytest plugin: `--starrocks emulator|real|both`, which real server that is, `--record`, and the server's fixtures.
 
 `make integration` and `make record` load it. Without a Docker engine everything that needs a real server is skipped
 with one sentence.
@@ -19,7 +19,7 @@ from starrocks_txn_sink.options.addresses import parse_query_url
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("starrocks")
-    group.addoption("--starrocks", choices=("stand-in", "real", "both"), default="both", help="what to run against")
+    group.addoption("--starrocks", choices=("emulator", "real", "both"), default="both", help="what to run against")
     group.addoption("--starrocks-tag", default=TAG, help=f"tag of the image (default {TAG})")
 
     group.addoption("--starrocks-server", metavar="'LOAD QUERY'", help="two URLs: a server for tests that runs already")

@@ -61,7 +61,7 @@ class Clock:
 
 @pytest.fixture
 def emulator(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path / "stand-in") as emulator:
+    with Emulator(tmp_path / "emulator") as emulator:
         yield emulator
 
 

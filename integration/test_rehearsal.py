@@ -1,4 +1,4 @@
-"""The rehearsal against the stand-in and a real server; docs/inside/conformance.md is made of its report."""
+"""The rehearsal against the emulator and a real server; docs/inside/conformance.md is made of its report."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The main job on the embedded stand-in: seeded source transactions in, a concurrent reader, a final comparison."""
+"""The main job on the embedded emulator: seeded source transactions in, a concurrent reader, a final comparison."""

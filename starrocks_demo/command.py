@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--lanes", type=count, metavar="N", help="StarRocks transactions written side by side")
     where = "where source transactions are made whole: in the sink's lanes, or in a stateful stage of the query"
     add("--assemble", choices=("lanes", "stage"), help=where)
-    add("--generation", choices=("B", "C"), help="behaviour of the stand-in: B (4.0.7 and later) or C (newer)")
+    add("--generation", choices=("B", "C"), help="behaviour of the emulator: B (4.0.7 and later) or C (newer)")
     pause = "seconds between two micro-batches; 0: as fast as it goes"
     add("--interval", type=_number(float, 0), metavar="S", help=pause)
     add("--patience", type=positive, metavar="S", help="how long to wait for the last rows to become visible")

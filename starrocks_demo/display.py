@@ -155,7 +155,7 @@ def picture(status: Status) -> RenderableType:
     return Panel(
         Group(head, body),
         title="starrocks-txn-sink demo",
-        subtitle="on the embedded stand-in, not on StarRocks",
+        subtitle="on the embedded emulator, not on StarRocks",
         box=box.ROUNDED,
         width=_WIDTH,
     )
@@ -177,7 +177,7 @@ def save_picture(status: Status, path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Figures of one run, measured on the stand-in. Freshness is None when no transaction was seen.
+    """Figures of one run, measured on the emulator. Freshness is None when no transaction was seen.
 
     `phases` are median seconds of the parts of a micro-batch.
     """

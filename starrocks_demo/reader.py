@@ -23,7 +23,7 @@ _LONGEST = 2.0  # seconds of rest at most: a reader that is told to stop ends it
 
 
 class SqlClient:
-    """A client of the stand-in's query port: connects at the first query, and again after an error. For one thread."""
+    """A client of the emulator's query port: connects at the first query, and again after an error. For one thread."""
 
     def __init__(self, port: int) -> None:
         self._port = port

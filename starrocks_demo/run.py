@@ -45,9 +45,9 @@ class _Watched:
     reader: Reader
 
     def problem(self) -> str | None:
-        """A sentence if the stand-in or the query has ended."""
+        """A sentence if the emulator or the query has ended."""
         if not self.server.running:
-            return "The stand-in ended."
+            return "The emulator ended."
         if self.query.isActive:
             return None
         return f"The query ended before everything was visible: {reason(self.query.exception())}"
@@ -78,9 +78,9 @@ class DemoRun:
     def play(self, interruption: Interruption) -> Summary:
         """Run from start to end. Whatever was started is gone when this returns or raises."""
         with contextlib.ExitStack() as stack:
-            self._display.say("Starting the stand-in for StarRocks (an emulator; all figures are measured on it).")
+            self._display.say("Starting the emulator of StarRocks (an emulator; all figures are measured on it).")
             with interruption.held_back():
-                server = self._stand_in(stack)
+                server = self._emulator(stack)
             client, eyes, glances = (
                 stack.enter_context(contextlib.closing(SqlClient(server.query_port))) for _ in range(3)
             )
@@ -102,10 +102,10 @@ class DemoRun:
                 if each.errors:
                     self._display.say(f"The {name} failed {each.errors} times, at last with: {each.last_error}")
             if not server.running:
-                raise DemoFailed("The stand-in for StarRocks ended in the middle of the run.")
+                raise DemoFailed("The emulator of StarRocks ended in the middle of the run.")
             return self._compare(client, reader, phases)
 
-    def _stand_in(self, stack: contextlib.ExitStack) -> EmulatorProcess:
+    def _emulator(self, stack: contextlib.ExitStack) -> EmulatorProcess:
         settings = Settings(generation=Generation(self._options.generation))
         try:
             return stack.enter_context(EmulatorProcess(self._space.starrocks, settings))

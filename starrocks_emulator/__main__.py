@@ -1,4 +1,4 @@
-"""`python -m starrocks_emulator`: the stand-in by itself."""
+"""`python -m starrocks_emulator`: the emulator by itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starrocks_emulator.command import add_arguments, run
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser("starrocks_emulator", description="A stand-in for StarRocks; not StarRocks.")
+    parser = argparse.ArgumentParser("starrocks_emulator", description="A emulator of StarRocks; not StarRocks.")
     add_arguments(parser)
     return run(parser.parse_args())
 

@@ -1,4 +1,4 @@
-"""`starrocks-txn-sink emulator`: run the stand-in until a signal ends it."""
+"""`starrocks-txn-sink emulator`: run the emulator until a signal ends it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _serve(args: argparse.Namespace) -> int:
         try:
             stack.enter_context(emulator)
         except OSError as error:
-            sys.stderr.write(f"The stand-in cannot start: {error}. Ports: --fe-port, --be-port, --query-port.\n")
+            sys.stderr.write(f"The emulator cannot start: {error}. Ports: --fe-port, --be-port, --query-port.\n")
             return 1
         _announce(emulator, args.json, sys.stdout)
         if args.stop_at_eof:
@@ -155,7 +155,7 @@ def _announce(emulator: Emulator, as_json: bool, out: TextIO) -> None:
         text = json.dumps(where)
     else:
         text = (
-            "This is a stand-in for StarRocks, not StarRocks: for tests and demonstrations only.\n"
+            "This is a emulator of StarRocks, not StarRocks: for tests and demonstrations only.\n"
             f"frontend  {emulator.load_url}\n"
             f"backends  {', '.join(f'http://{emulator.settings.host}:{port}' for port in emulator.be_ports)}\n"
             f"queries   {emulator.query_url}\n"

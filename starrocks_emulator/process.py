@@ -1,4 +1,4 @@
-"""The stand-in as a child process, so that it can be killed and started again on the same data and ports."""
+"""The emulator as a child process, so that it can be killed and started again on the same data and ports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import requests
 
-from starrocks_emulator.server import StandIn
+from starrocks_emulator.server import RunningEmulator
 from starrocks_emulator.settings import EmulatorError, Settings
 
 _START_SECONDS = 60.0
@@ -26,11 +26,11 @@ _CALL_SECONDS = 10.0
 
 
 class EmulatorProcessFailed(EmulatorError):
-    """The stand-in's process did not come up, or did not end; its own messages are part of this one."""
+    """The emulator's process did not come up, or did not end; its own messages are part of this one."""
 
 
-class EmulatorProcess(StandIn):
-    """Start, stop, kill and restart one stand-in. It ends with this process, because its standard input ends then.
+class EmulatorProcess(RunningEmulator):
+    """Start, stop, kill and restart one emulator. It ends with this process, because its standard input ends then.
 
     After the first start the ports stay the same. A context manager: entering starts, leaving stops.
     """
@@ -94,7 +94,7 @@ class EmulatorProcess(StandIn):
                 line = process.stdout.readline()
                 if line:
                     return line
-        raise EmulatorProcessFailed(f"The stand-in did not come up: {self._messages()}")
+        raise EmulatorProcessFailed(f"The emulator did not come up: {self._messages()}")
 
     def _messages(self) -> str:
         if self._errors is None:
@@ -135,7 +135,7 @@ class EmulatorProcess(StandIn):
         except subprocess.TimeoutExpired as error:
             process.kill()
             process.wait(_STOP_SECONDS)
-            raise EmulatorProcessFailed(f"The stand-in did not end: {self._messages()}") from error
+            raise EmulatorProcessFailed(f"The emulator did not end: {self._messages()}") from error
         finally:
             for stream in (process.stdin, process.stdout, self._errors):
                 if stream is not None:
@@ -145,7 +145,7 @@ class EmulatorProcess(StandIn):
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise EmulatorProcessFailed("The stand-in has not been started. Call start() first.")
+            raise EmulatorProcessFailed("The emulator has not been started. Call start() first.")
         return self._process
 
     @property
@@ -210,6 +210,6 @@ class EmulatorProcess(StandIn):
         found: Mapping[str, Any] = answer.json()
         if answer.status_code != 200:
             raise EmulatorProcessFailed(
-                f"The stand-in refused the fault plan: {found.get('error', answer.status_code)}"
+                f"The emulator refused the fault plan: {found.get('error', answer.status_code)}"
             )
         return found

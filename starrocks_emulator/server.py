@@ -1,4 +1,4 @@
-"""The stand-in as an object: frontends, backends, query port over one store, in this process."""
+"""The emulator as an object: frontends, backends, query port over one store, in this process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Part = TypeVar("Part")
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-class StandIn(ABC):
+class RunningEmulator(ABC):
     """What starts and stops; as a context manager it starts at the entry and stops at the exit."""
 
     @abstractmethod
@@ -56,8 +56,8 @@ class StandIn(ABC):
         self.stop()
 
 
-class Emulator(StandIn):
-    """A stand-in for StarRocks on loopback; a stand-in, not StarRocks.
+class Emulator(RunningEmulator):
+    """A emulator of StarRocks on loopback; an emulator, not StarRocks.
 
     `start` binds every port (0 asks for a free one) and `stop` leaves no thread, socket or file lock behind. Committed
     data stays in `data_dir`; live transactions do not survive. Also a context manager.
@@ -73,7 +73,7 @@ class Emulator(StandIn):
     ) -> None:
         self.settings = settings or Settings()
         if self.settings.host not in _LOOPBACK:
-            raise SettingError(f"The stand-in listens on loopback only, not on {self.settings.host}. Use 127.0.0.1.")
+            raise SettingError(f"The emulator listens on loopback only, not on {self.settings.host}. Use 127.0.0.1.")
         self.faults = FaultPlan(fault_plan)
         self._data_dir = data_dir
         self._clock = clock or SystemClock()
@@ -263,5 +263,5 @@ class Emulator(StandIn):
 
 def _started(part: Part | None) -> Part:
     if part is None:
-        raise RuntimeError("The stand-in has not been started; call start() first.")
+        raise RuntimeError("The emulator has not been started; call start() first.")
     return part

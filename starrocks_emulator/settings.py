@@ -1,4 +1,4 @@
-"""Settings of a stand-in at its start: generation, credentials, limits; names and defaults are the server's own."""
+"""Settings of an emulator at its start: generation, credentials, limits; names and defaults are the server's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class EmulatorError(Exception):
-    """Root of the stand-in's own errors; the message ends in what you can do."""
+    """Root of the emulator's own errors; the message ends in what you can do."""
 
 
 class SettingError(EmulatorError, ValueError):
@@ -23,7 +23,7 @@ FRONTEND_BODY_LIMIT = 6_553_600
 
 
 class Generation(Enum):
-    """Server generations of multi mode that the stand-in can play (wire contract 10.1)."""
+    """Server generations of multi mode that the emulator can play (wire contract 10.1)."""
 
     B = "B"
     C = "C"
@@ -69,7 +69,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One stand-in. Ports of 0 are chosen by the system; `backends` and `followers` count listeners;
+    """One emulator. Ports of 0 are chosen by the system; `backends` and `followers` count listeners;
     a follower's query port shows an older state until `catch_up`.
 
     `row_order` says how rows of one key inside one transaction follow each other; the server promises nothing.

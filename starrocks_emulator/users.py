@@ -87,7 +87,7 @@ class Users:
             elif (found := _GRANT.fullmatch(text)) is not None:
                 self._change(found)
             else:
-                raise UserError("This statement about users cannot be served by the stand-in.")
+                raise UserError("This statement about users cannot be served by the emulator.")
 
     def _known(self, name: str, *, missing_is_fine: bool = False) -> _Account:
         account = self._accounts.get(name)

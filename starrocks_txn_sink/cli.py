@@ -34,13 +34,13 @@ COMMANDS = (
     Command(
         "demo",
         "starrocks_demo.command",
-        "run an atomic stream into several tables on the embedded stand-in, and check it",
+        "run an atomic stream into several tables on the embedded emulator, and check it",
         "demo",
     ),
     Command(
         "emulator",
         "starrocks_emulator.command",
-        "run the embedded stand-in for StarRocks (an emulator for tests, not a database)",
+        "run the embedded emulator of StarRocks (for tests, not a database)",
         "emulator",
     ),
     Command(

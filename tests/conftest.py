@@ -50,9 +50,9 @@ def _without_failures_of_other_tests() -> None:
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Emulator]:
-    """A stand-in with a database `shop`; the nearest marker `stand_in` has more DDL, and its settings by name."""
-    mark = request.node.get_closest_marker("stand_in") or pytest.mark.stand_in.mark
-    with Emulator(tmp_path / "stand-in", Settings(**mark.kwargs)) as running:
+    """An emulator with a database `shop`; the nearest marker `emulator` has more DDL, and its settings by name."""
+    mark = request.node.get_closest_marker("emulator") or pytest.mark.emulator.mark
+    with Emulator(tmp_path / "emulator", Settings(**mark.kwargs)) as running:
         for sql in ("CREATE DATABASE shop", *mark.args):
             query(running, sql)
         yield running

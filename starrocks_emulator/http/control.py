@@ -1,4 +1,4 @@
-"""Faults over HTTP: a plan carried out around each request, and the stand-in's own calls (`/_emulator/…`)."""
+"""Faults over HTTP: a plan carried out around each request, and the emulator's own calls (`/_emulator/…`)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class InCourse:
 
 @dataclass(frozen=True, slots=True)
 class Levers:
-    """What faults can do to the stand-in. `wait` sleeps, or returns early when the stand-in stops."""
+    """What faults can do to the emulator. `wait` sleeps, or returns early when the emulator stops."""
 
     wait: Callable[[float], object]
     forget_labels: Callable[[str], None]

@@ -36,7 +36,7 @@ _OPERATIONS = frozenset({"begin", "load", "prepare", "commit", "rollback"})
 
 
 class LeaderFrontend(Service):
-    """Serves the transaction interface, Stream Load's redirect, and the stand-in's own `/_emulator` calls."""
+    """Serves the transaction interface, Stream Load's redirect, and the emulator's own `/_emulator` calls."""
 
     body_limit = FRONTEND_BODY_LIMIT
 
@@ -139,7 +139,7 @@ class LeaderFrontend(Service):
         if operation != "load":
             _check_tablets(request, body, parameters.label)
         if request.header("channel_id") or request.header("channel_num"):
-            raise Thrown("This stand-in does not serve parallel stream load; leave channel_id and channel_num out")
+            raise Thrown("This emulator does not serve parallel stream load; leave channel_id and channel_num out")
         if not parameters.multi:
             target = self._single.route(operation, parameters, faults.commit)
             return _on_to(target, request) if isinstance(target, Backend) else messages.frontend_json(target)

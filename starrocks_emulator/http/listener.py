@@ -151,7 +151,7 @@ class Listener:
         self.host = host
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name=f"stand-in-{name}", daemon=True
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name=f"emulator-{name}", daemon=True
         )
 
     @property
@@ -199,7 +199,7 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         thread = threading.Thread(
-            target=self.process_request_thread, args=(request, client_address), name="stand-in-connection", daemon=True
+            target=self.process_request_thread, args=(request, client_address), name="emulator-connection", daemon=True
         )
         with self._guard:
             self._open[request] = thread

@@ -38,7 +38,7 @@ def changing(store: Store, tables: Sequence[tuple[str, str]], patience: float = 
 def insert(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnection, tree: exp.Insert) -> int:
     """INSERT … VALUES or … SELECT; the number of rows. PRIMARY KEY tables take it as upsert."""
     if tree.args.get("overwrite"):
-        raise SqlError("INSERT OVERWRITE cannot be served by the stand-in.")
+        raise SqlError("INSERT OVERWRITE cannot be served by the emulator.")
     target = tree.this
     named = target.expressions if isinstance(target, exp.Schema) else []
     table = target_of(store, session, target.this if named else target, "INSERT")

@@ -1,4 +1,4 @@
-"""StarRocks DDL, parsed by sqlglot, as table definitions; what the stand-in cannot serve is refused by name."""
+"""StarRocks DDL, parsed by sqlglot, as table definitions; what the emulator cannot serve is refused by name."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ class Dialect(StarRocks):
 def table_definition(create: exp.Create, database: str) -> Table:
     """The table that a parsed CREATE TABLE defines, in `database` unless the statement names another.
 
-    Raises CatalogError for what StarRocks or the stand-in refuses.
+    Raises CatalogError for what StarRocks or the emulator refuses.
     """
     schema = create.this
     if not isinstance(schema, exp.Schema):
-        raise CatalogError("Only CREATE TABLE with a list of columns can be served by the stand-in.")
+        raise CatalogError("Only CREATE TABLE with a list of columns can be served by the emulator.")
     properties = create.args.get("properties")
     clauses = list(properties.expressions) if properties else []
     parts = [*schema.expressions, *clauses]
     for part in parts:
         if isinstance(part, exp.ExternalProperty):
-            raise CatalogError("External tables cannot be served by the stand-in.")
+            raise CatalogError("External tables cannot be served by the emulator.")
     columns = tuple(column_definition(part) for part in parts if isinstance(part, exp.ColumnDef))
     model, keys = _keys(parts, columns)
     return Table(
@@ -127,7 +127,7 @@ def check_aggregate(column: Column, model: Model, *, key: bool) -> None:
         raise CatalogError(f"Column {column.name} of type {column.type.text} needs {column.type.name}_UNION.")
     allowed = (Model.AGGREGATE_KEY,) if column.type.name == "HLL" else (Model.AGGREGATE_KEY, Model.PRIMARY_KEY)
     if column.type.is_set and model not in allowed:
-        raise CatalogError(f"Type {column.type.text} in a {model.clause} table cannot be served by the stand-in.")
+        raise CatalogError(f"Type {column.type.text} in a {model.clause} table cannot be served by the emulator.")
 
 
 def _as_key(column: Column) -> Column:
@@ -161,7 +161,7 @@ def column_definition(part: exp.ColumnDef) -> Column:
             comment = rule.this.name
         elif not isinstance(rule, _IGNORED_CONSTRAINTS):
             clause = rule.sql("starrocks") if isinstance(rule, exp.Expr) else str(rule)
-            raise CatalogError(f"Column {part.name}: {clause} cannot be served by the stand-in.")
+            raise CatalogError(f"Column {part.name}: {clause} cannot be served by the emulator.")
     return Column(part.name, column_type, nullable, default, comment, aggregate)
 
 
@@ -180,4 +180,4 @@ def _default(value: exp.Expr, column: str) -> Default | None:
         return Default("CURRENT_TIMESTAMP", function=True)
     if isinstance(value, exp.Uuid):
         return Default("uuid()", function=True)
-    raise CatalogError(f"Column {column}: this DEFAULT cannot be served by the stand-in.")
+    raise CatalogError(f"Column {column}: this DEFAULT cannot be served by the emulator.")

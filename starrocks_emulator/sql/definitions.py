@@ -48,7 +48,7 @@ def _create(store: Store, session: QuerySession, tree: exp.Create) -> None:
             _check_replication(session, table)
             _define(store, [], lambda cursor: store.registry.create_table(cursor, table))
     else:
-        raise SqlError(f"CREATE {tree.kind} cannot be served by the stand-in.")
+        raise SqlError(f"CREATE {tree.kind} cannot be served by the emulator.")
 
 
 def _with_properties(session: QuerySession, table: Table) -> Table:
@@ -87,7 +87,7 @@ def drop(store: Store, session: QuerySession, tree: exp.Drop) -> None:
             if not (missing_is_fine and not store.registry.find(database_of(session, named), named.name)):
                 _drop_table(store, _to_drop(store, session, named))
         else:
-            raise SqlError(f"DROP {tree.args['kind']} cannot be served by the stand-in.")
+            raise SqlError(f"DROP {tree.args['kind']} cannot be served by the emulator.")
 
 
 def _drop_database(store: Store, name: str) -> None:
@@ -148,14 +148,14 @@ class _Altered:
         elif isinstance(action, exp.RenameColumn):
             self._rename(action)
         else:
-            raise CatalogError(f"ALTER TABLE {action.sql('starrocks')} cannot be served by the stand-in.")
+            raise CatalogError(f"ALTER TABLE {action.sql('starrocks')} cannot be served by the emulator.")
 
     def _changeable(self, name: str) -> Column:
         column = next((column for column in self.columns if column.name.lower() == name.lower()), None)
         if column is None:
             raise CatalogError(f"Column does not exist: {name}", 1054)
         if self.table.is_key(column):
-            raise CatalogError(f"Key column {name} cannot be changed by the stand-in.")
+            raise CatalogError(f"Key column {name} cannot be changed by the emulator.")
         return column
 
     def _add(self, action: exp.ColumnDef) -> None:

@@ -60,7 +60,7 @@ _LOGGER.propagate = False
 
 
 class QueryGate:
-    """Asks the plan about each statement. `wait` sleeps, or returns early when the stand-in stops."""
+    """Asks the plan about each statement. `wait` sleeps, or returns early when the emulator stops."""
 
     def __init__(self, plan: FaultPlan, wait: Callable[[float], object]) -> None:
         self._plan = plan

@@ -76,7 +76,7 @@ class ScanListener:
         self._server = socketserver.ThreadingTCPServer((host, 0), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="stand-in-scan", daemon=True
+            target=self._server.serve_forever, args=(0.1,), name="emulator-scan", daemon=True
         )
         self.address = f"{host}:{self._server.server_address[1]}"
 

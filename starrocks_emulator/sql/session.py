@@ -51,7 +51,7 @@ _VARIABLES = {
     "tx_isolation": "READ-COMMITTED",
     "tx_read_only": "0",
     "version": "8.0.33",
-    "version_comment": "StarRocks stand-in (emulator)",
+    "version_comment": "StarRocks emulator",
     "wait_timeout": "28800",
 }
 
@@ -72,7 +72,7 @@ class SqlError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FrontendInfo:
-    """What SHOW FRONTENDS, SHOW BACKENDS and ADMIN SHOW FRONTEND CONFIG say of this stand-in; `peers` are the other
+    """What SHOW FRONTENDS, SHOW BACKENDS and ADMIN SHOW FRONTEND CONFIG say of this emulator; `peers` are the other
     frontends."""
 
     host: str = "127.0.0.1"

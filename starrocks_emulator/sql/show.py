@@ -44,7 +44,7 @@ def show(store: Store, session: QuerySession, sql: str) -> Answer:
         match = pattern.fullmatch(text)
         if match:
             return handler(store, session, match)
-    raise SqlError("Getting syntax error: this SHOW statement cannot be served by the stand-in.")
+    raise SqlError("Getting syntax error: this SHOW statement cannot be served by the emulator.")
 
 
 def _bare(name: str) -> str:

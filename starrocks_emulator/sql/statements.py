@@ -185,7 +185,7 @@ def _run_one(store: Store, session: QuerySession, tree: exp.Expr) -> Answer:
         return Answer()
     if isinstance(tree, (exp.Transaction, exp.Commit, exp.Rollback)):
         return Answer()
-    raise SqlError(analyzing_error("this statement cannot be served by the stand-in."))
+    raise SqlError(analyzing_error("this statement cannot be served by the emulator."))
 
 
 def _select(store: Store, session: QuerySession, tree: exp.Query) -> Answer:

@@ -2,7 +2,7 @@
 
 The last row per key is found first, what it replaces is deleted by a join, and it is inserted unless it is a delete:
 far cheaper than a primary key index at a million rows. Arrival order decides between rows of one key, or an arbitrary
-order: the server promises none inside one transaction, and a stand-in that shuffles the rows shows who relies on one.
+order: the server promises none inside one transaction, and an emulator that shuffles the rows shows who relies on one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the stand-in knows of its tables: immutable definitions, kept as JSON text in DuckDB and mirrored in memory."""
+"""What the emulator knows of its tables: immutable definitions, kept as JSON text in DuckDB and mirrored in memory."""
 
 from __future__ import annotations
 

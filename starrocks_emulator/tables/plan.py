@@ -238,7 +238,7 @@ def _check_columns(plan: Plan) -> None:
 
 
 def _check_sets(plan: Plan) -> None:
-    """Refuse a set that no function makes: of HLL with the server's words, of BITMAP with the stand-in's own."""
+    """Refuse a set that no function makes: of HLL with the server's words, of BITMAP with the emulator's own."""
     for column in plan.table.columns:
         if not column.type.is_set or not plan.mapping.fills(column.name):
             continue

@@ -33,7 +33,7 @@ SMALL: Final = 4 << 20
 _WORKERS: Final = 2
 
 _KEY_BYTES = 128
-# Anything else that DuckDB raises would be the stand-in's own fault and is not to be taken for the rows'.
+# Anything else that DuckDB raises would be the emulator's own fault and is not to be taken for the rows'.
 _BODY_FAULTS = (duckdb.InvalidInputException, duckdb.ConversionException, duckdb.OutOfRangeException)
 
 
@@ -105,7 +105,7 @@ def _cause(error: Exception) -> str:
     if "Malformed JSON" in text:
         return f"JSON parse error: malformed JSON {place.group() if place else ''}".rstrip()
     if "maximum_object_size" in text:
-        return "JSON parse error: one row is larger than the stand-in reads"
+        return "JSON parse error: one row is larger than the emulator reads"
     if "UTF-8" in text or "utf-8" in text or "unicode" in text.lower():
         return "the body is not valid UTF-8"
     return f"the body cannot be read: {type(error).__name__}"

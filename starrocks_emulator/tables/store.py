@@ -1,4 +1,4 @@
-"""The stand-in's store: StarRocks tables in one DuckDB file, written by whole transactions, read by snapshots.
+"""The emulator's store: StarRocks tables in one DuckDB file, written by whole transactions, read by snapshots.
 
 One StarRocks transaction is one DuckDB transaction over all its tables: readers see all of it or nothing, and what a
 `commit` returned from survives the death of the process. Every method may be called from any thread.

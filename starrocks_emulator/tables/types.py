@@ -33,7 +33,7 @@ _TIME_TEXT = r"\s*[0-9]{4}[-/][0-9]{1,2}[-/][0-9]{1,2}([ T][0-9]{1,2}:[0-9]{1,2}
 
 
 class UnsupportedType(ValueError):
-    """A type of StarRocks that the stand-in cannot serve; the message names it."""
+    """A type of StarRocks that the emulator cannot serve; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def parse_type(kind: exp.DataType) -> ColumnType:
         return ColumnType(name, "varbinary", length=numbers[0] if numbers else VARBINARY_BYTES)
     if name in _NESTED:
         return ColumnType(name, _nested(name.lower(), kind.expressions))
-    raise UnsupportedType(f"Type {kind.sql(dialect='starrocks')} cannot be served by the stand-in.")
+    raise UnsupportedType(f"Type {kind.sql(dialect='starrocks')} cannot be served by the emulator.")
 
 
 def _nested(name: str, parts: list[exp.Expr]) -> str:

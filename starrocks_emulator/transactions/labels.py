@@ -65,12 +65,12 @@ MOVES: Mapping[TaskState, frozenset[TaskState]] = MappingProxyType(
 
 
 class IllegalMove(Exception):
-    """A defect of the stand-in itself: a state change that the table of moves does not know."""
+    """A defect of the emulator itself: a state change that the table of moves does not know."""
 
 
 @dataclass(slots=True)
 class Task:
-    """One label on the leader frontend. Times are seconds of the stand-in's clock; `deadline` counts from begin."""
+    """One label on the leader frontend. Times are seconds of the emulator's clock; `deadline` counts from begin."""
 
     task_id: int
     label: str
@@ -206,7 +206,7 @@ _FINAL = frozenset({LabelState.VISIBLE, LabelState.ABORTED})
 
 @dataclass(slots=True)
 class Registered:
-    """One transaction of the history. `begun_at` and `finished_at` are in seconds of the stand-in's clock, timeouts in
+    """One transaction of the history. `begun_at` and `finished_at` are in seconds of the emulator's clock, timeouts in
     seconds; `source` is the server's word for the kind of load."""
 
     txn_id: int

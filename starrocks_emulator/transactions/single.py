@@ -70,7 +70,7 @@ def not_streamed(label: str, txn_id: int, refused: Refused, figures: tuple[int, 
 
 @dataclass(slots=True)
 class Single:
-    """A live transaction. `deadline`, in seconds of the stand-in's clock, is another one once it is prepared."""
+    """A live transaction. `deadline`, in seconds of the emulator's clock, is another one once it is prepared."""
 
     entry: Registered
     context: LoadContext

@@ -41,13 +41,13 @@ def demo(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def plan_faults(demo: subprocess.Popen[bytes]) -> None:
-    """Tell the demo's stand-in, a child of it, to let every commit fail; one of its ports is the frontend's."""
+    """Tell the demo's emulator, a child of it, to let every commit fail; one of its ports is the frontend's."""
     for child in psutil.Process(demo.pid).children():
         if any("emulator" in word for word in child.cmdline()):
             ports = [place.laddr.port for place in child.net_connections("tcp4") if place.status == psutil.CONN_LISTEN]
             assert any(_planned(port) for port in ports)
             return
-    raise AssertionError("The demo has no stand-in.")
+    raise AssertionError("The demo has no emulator.")
 
 
 def _planned(port: int) -> bool:

@@ -1,1 +1,1 @@
-"""PostgreSQL → Debezium → Kafka → sink → stand-in, all of them real but the last: tests and `make demo-cdc`."""
+"""PostgreSQL → Debezium → Kafka → sink → emulator, all of them real but the last: tests and `make demo-cdc`."""

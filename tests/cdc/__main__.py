@@ -1,4 +1,4 @@
-"""`make demo-cdc`: PostgreSQL → Debezium → Kafka → PySpark → the stand-in for StarRocks, for a person to watch."""
+"""`make demo-cdc`: PostgreSQL → Debezium → Kafka → PySpark → the emulator of StarRocks, for a person to watch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole way once: writers on PostgreSQL, Debezium, Kafka, the query and the stand-in, with crashes in between."""
+"""The whole way once: writers on PostgreSQL, Debezium, Kafka, the query and the emulator, with crashes in between."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(
             lambda: not connect.running or MARKERS in broker.topics() or bool(postgres.sql(_TOUCH)), _WAIT, "Debezium"
         )
         _check(connect)
-        say("PostgreSQL, Debezium, Kafka and the stand-in for StarRocks are up")
+        say("PostgreSQL, Debezium, Kafka and the emulator of StarRocks are up")
         task = task_of(broker, starrocks, jars, home)
         query = QueryProcess(task)
         stack.callback(lambda: query.kill())

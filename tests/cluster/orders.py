@@ -1,4 +1,4 @@
-"""The demo's shop on a cluster: files of events, a stand-in, drivers as processes, and the verdict over all tables."""
+"""The demo's shop on a cluster: files of events, an emulator, drivers as processes, and the verdict over all tables."""
 
 from __future__ import annotations
 

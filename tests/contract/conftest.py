@@ -1,6 +1,6 @@
-"""The servers that the contract suite runs against: the stand-in in both generations, and a real one on request.
+"""The servers that the contract suite runs against: the emulator in both generations, and a real one on request.
 
-`make integration` adds the real one (`integration/plugin.py`); without it there is only the stand-in.
+`make integration` adds the real one (`integration/plugin.py`); without it there is only the emulator.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tests.support.contract_client import Client, Server
 from tests.support.recorded_cases import objection
 
 USER, PASSWORD, DATABASE = "writer", "a:b secret", "contract_db"
-STAND_IN = {"stand-in": ("B", "C"), "real": (), "both": ("B", "C")}
+EMULATED = {"emulator": ("B", "C"), "real": (), "both": ("B", "C")}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One run a server: B and C are the stand-in's generations, `real` what the plugin provides."""
+    """One run a server: B and C are the emulator's generations, `real` what the plugin provides."""
     if "server" in metafunc.fixturenames:
-        asked = str(metafunc.config.getoption("starrocks", default="stand-in"))
-        names = [*STAND_IN[asked], *([] if asked == "stand-in" else ["real"])]
+        asked = str(metafunc.config.getoption("starrocks", default="emulator"))
+        names = [*EMULATED[asked], *([] if asked == "emulator" else ["real"])]
         metafunc.parametrize("server", names, indirect=True, scope="package")
 
 
@@ -34,7 +34,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield _with_databases(start(Server, DATABASE))
         return
     settings = Settings(Generation(request.param), user=USER, password=PASSWORD)
-    with Emulator(tmp_path_factory.mktemp("stand-in"), settings) as emulator:
+    with Emulator(tmp_path_factory.mktemp("emulator"), settings) as emulator:
         yield _with_databases(Server(emulator.load_url, emulator.query_url, USER, PASSWORD, DATABASE, request.param))
 
 

@@ -1,6 +1,6 @@
 """Recorded answers of real servers, played in both directions (wire contract 1, 2, 3, 4, 6, 7).
 
-The stand-in gives the same answers, but for the exceptions here; the sink judges each answer as the recording says.
+The emulator gives the same answers, but for the exceptions here; the sink judges each answer as the recording says.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tests.support.recordings import FOLDER, Place, play, read, recordings, reco
 RECORDED_BACKENDS = 3
 
 EXCEPTIONS = {
-    "the tools: doctor: names of tables": "No order was asked for, and the stand-in has another one.",
+    "the tools: doctor: names of tables": "No order was asked for, and the emulator has another one.",
     "tables of users: its DDL": "On the server the change of a column's type was still under way.",
-    "query port, tables: a NOT NULL column without a default": "The stand-in's text has no place in the statement.",
-    "query port, errors: unknown variable": "The stand-in takes every variable, because drivers set many.",
+    "query port, tables: a NOT NULL column without a default": "The emulator's text has no place in the statement.",
+    "query port, errors: unknown variable": "The emulator takes every variable, because drivers set many.",
 }
-"""Answers that the stand-in does not give, and why. This list may only shrink: one that is not needed fails."""
+"""Answers that the emulator does not give, and why. This list may only shrink: one that is not needed fails."""
 
 
 def _names(path: Path) -> str:
@@ -30,7 +30,7 @@ def _names(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", recordings(), ids=_names)
-def test_the_stand_in_gives_the_recorded_answers(path: Path, tmp_path: Path) -> None:
+def test_the_emulator_gives_the_recorded_answers(path: Path, tmp_path: Path) -> None:
     """Wire contract 1, 2, 3, 4, 6, 7: status, content type and body; ids, labels and times as variables."""
     with Emulator(tmp_path, Settings(backends=RECORDED_BACKENDS)) as emulator:
         played = list(play(read(path), Place(emulator.load_url, emulator.query_url)))

@@ -36,7 +36,7 @@ def main() -> int:
             _say(f"NOT REACHED {case.site.name}\n" + "\n".join(case.said)[-6000:])
         elif not case.recovered or not case.seen.good:
             _say(f"FAILED {case.site.name}: {case.seen}, recovered={case.recovered}\n" + "\n".join(case.said)[-6000:])
-    _say(f"{len(cases)} sites on the stand-in in {time.monotonic() - began:.0f} s")
+    _say(f"{len(cases)} sites on the emulator in {time.monotonic() - began:.0f} s")
     figures, code = summary(cases)
     _say(json.dumps(figures))
     return code

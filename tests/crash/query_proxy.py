@@ -1,4 +1,4 @@
-"""A way to the stand-in's query port that sees every statement and can hold one: before its effect, or its reply."""
+"""A way to the emulator's query port that sees every statement and can hold one: before its effect, or its reply."""
 
 from __future__ import annotations
 

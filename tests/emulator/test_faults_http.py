@@ -24,7 +24,7 @@ BODY = b'{"id": 1}{"id": 2}'
 
 
 class Faulty:
-    """A stand-in with one table and short words for one label's operations."""
+    """An emulator with one table and short words for one label's operations."""
 
     def __init__(self, emulator: Emulator) -> None:
         self.emulator = emulator
@@ -110,7 +110,7 @@ def test_a_delay_keeps_the_reply_back(faulty: Faulty) -> None:
     assert time.monotonic() - started >= 0.3
 
 
-def test_hanging_never_answers_and_ends_with_the_stand_in(faulty: Faulty) -> None:
+def test_hanging_never_answers_and_ends_with_the_emulator(faulty: Faulty) -> None:
     faulty.plan({"operation": "begin", "action": "hang", "seconds": 600, "when": "after"})
     with pytest.raises(requests.Timeout):
         faulty.op("begin", timeout=1.0)

@@ -1,4 +1,4 @@
-"""The stand-in's listeners: followers, large bodies, keep-alive, clean stop, what it refuses to do."""
+"""The emulator's listeners: followers, large bodies, keep-alive, clean stop, what it refuses to do."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_stop_leaves_no_thread_and_no_open_port(tmp_path: Path) -> None:
         with contextlib.suppress(ConnectionResetError):  # how a close arrives depends on its moment
             assert idle.recv(1) == b""
     gc.collect()
-    assert {thread for thread in threading.enumerate() if thread.name.startswith("stand-in")} <= before
+    assert {thread for thread in threading.enumerate() if thread.name.startswith("emulator")} <= before
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=20)
 

@@ -58,7 +58,7 @@ def test_no_statement_reads_a_file_of_this_machine(listener: QueryListener, tmp_
     assert modes["spool"] == 0o700
 
 
-def test_an_embedded_stand_ins_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_an_embedded_emulators_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
     """DuckDB makes its log with the modes that the process allows."""
     with Emulator(tmp_path / "data"):
         assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
@@ -104,7 +104,7 @@ def test_columns_are_named_as_they_were_written(listener: QueryListener) -> None
 
 def test_who_answers(listener: QueryListener) -> None:
     ((version, comment),) = ask_listener(listener, "SELECT current_version(), @@version_comment")
-    assert (version, comment) == ("4.1.5-emulator", "StarRocks stand-in (emulator)")
+    assert (version, comment) == ("4.1.5-emulator", "StarRocks emulator")
     (frontend,) = ask_listener(listener, "SHOW FRONTENDS")
     assert "FOLLOWER" in frontend
     assert ask_listener(listener, "SELECT database()", database="test") == (("test",),)
@@ -166,7 +166,7 @@ def test_show_statements(listener: QueryListener) -> None:
     full = ask_listener(listener, "SHOW FULL COLUMNS FROM `orders` FROM `test`")
     assert full[2][:6] == ("total_amount", "decimal(10, 2)", None, "YES", "", "0")
     assert ask_listener(listener, "SHOW VARIABLES LIKE 'version_comment'") == (
-        ("version_comment", "StarRocks stand-in (emulator)"),
+        ("version_comment", "StarRocks emulator"),
     )
     assert len(ask_listener(listener, "SHOW BACKENDS")) == 2
     assert ask_listener(listener, "SHOW VARIABLES LIKE 'cbo%'") == ()

@@ -1,4 +1,4 @@
-"""The stand-in as a process: what survives kill -9, what does not, and that nothing is left behind."""
+"""The emulator as a process: what survives kill -9, what does not, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     wait_until(
         lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE,
         20,
-        "the stand-in outlived its parent",
+        "the emulator outlived its parent",
     )
 
 
@@ -130,13 +130,13 @@ def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
         EmulatorProcess(tmp_path, Settings(host="10.0.0.1")).start()
 
 
-def test_the_command_says_that_it_is_a_stand_in(tmp_path: Path) -> None:
+def test_the_command_says_that_it_is_an_emulator(tmp_path: Path) -> None:
     words = ["--data-dir", str(tmp_path), "--fe-port", "0", "--be-port", "0", "--query-port", "0", "--stop-at-eof"]
     ended = subprocess.run(
         [sys.executable, "-m", "starrocks_emulator", *words], input=b"", stdout=subprocess.PIPE, timeout=60
     )
     assert ended.returncode == 0
-    assert ended.stdout.startswith(b"This is a stand-in for StarRocks, not StarRocks")
+    assert ended.stdout.startswith(b"This is a emulator of StarRocks, not StarRocks")
     assert b"mysql://127.0.0.1:" in ended.stdout
 
 
@@ -166,7 +166,7 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
             [sys.executable, "-m", "starrocks_emulator", *words], capture_output=True, text=True, timeout=60
         )
     assert ended.returncode == 1
-    assert ended.stderr.startswith("The stand-in cannot start: ")
+    assert ended.stderr.startswith("The emulator cannot start: ")
     assert f"127.0.0.1:{port}" in ended.stderr
     assert "Traceback" not in ended.stderr
 

@@ -13,7 +13,7 @@ from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Limits
 from tests.support.query_port import query
 
-pytestmark = pytest.mark.stand_in(limits=Limits(label_keep_max_num=77))
+pytestmark = pytest.mark.emulator(limits=Limits(label_keep_max_num=77))
 
 
 def query_rule(label: str, **fault: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The stand-in's transactions of one table, Stream Load, merge commit and scans: deadlines, faults, lost backends."""
+"""The emulator's transactions of one table, Stream Load, merge commit and scans: deadlines, faults, lost backends."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_backend_asked_for_a_transaction_wants_credentials(emulator: Emulator,
     assert state(emulator, "l")[0] == "UNKNOWN"
 
 
-def test_a_merged_load_ends_with_the_stand_in(emulator: Emulator) -> None:
+def test_a_merged_load_ends_with_the_emulator(emulator: Emulator) -> None:
     replies: list[dict[str, Any]] = []
     window = {"enable_merge_commit": "true", "merge_commit_interval_ms": "60000", "merge_commit_parallel": "1"}
     waiting = threading.Thread(target=lambda: replies.append(stream(emulator, ROW, **window)))

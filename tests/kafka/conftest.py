@@ -1,4 +1,4 @@
-"""One broker and one stand-in for all tests of this folder; without Maven the tests skip with a sentence."""
+"""One broker and one emulator for all tests of this folder; without Maven the tests skip with a sentence."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def clocked() -> Callable[[str], None]:
 
 @contextmanager
 def servers(prefix: str) -> Iterator[tuple[Broker, EmulatorProcess, str, Path]]:
-    """A broker, a stand-in, Spark's JARs for Kafka, and a folder. Raises NoMaven and BrokerFailed."""
+    """A broker, an emulator, Spark's JARs for Kafka, and a folder. Raises NoMaven and BrokerFailed."""
     with tempfile.TemporaryDirectory(prefix=prefix) as folder:
         home, jars = Path(folder), archives(SPARK)
         with Broker(home / "broker") as broker, EmulatorProcess(home / "starrocks") as starrocks:

@@ -1,4 +1,4 @@
-"""The stand-in with the two tables of tests.crash.workload: how to reach it, and what its tables show."""
+"""The emulator with the two tables of tests.crash.workload: how to reach it, and what its tables show."""
 
 from __future__ import annotations
 

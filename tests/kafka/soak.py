@@ -3,7 +3,7 @@ threads, files and the ledger stay where they are.
 
     python -m tests.kafka.soak [--minutes 60] [--rate 2000] [--out samples.jsonl]
 
-The faults and their lengths keep their shares of `--minutes`; with 60 the stand-in is away for five minutes. One query,
+The faults and their lengths keep their shares of `--minutes`; with 60 the emulator is away for five minutes. One query,
 without a supervisor, writes all the while. Each line of `--out` is a sample; the table at the end compares the second
 and the last eighth of the time.
 """
@@ -56,7 +56,7 @@ class Sample:
     files: int
     checkpoint_files: int
     checkpoint_mb: float
-    ledger_rows: int | None  # None while the stand-in is away
+    ledger_rows: int | None  # None while the emulator is away
     lag_rows: float | None
     page: str
 
@@ -88,7 +88,7 @@ def _megabytes(processes: Sequence[psutil.Process]) -> float:
 
 def _ledger_rows(shop: Shop) -> int | None:
     sql = f"SELECT COUNT(*) FROM {DATABASE}._starrocks_txn_sink_ledger"
-    with suppress(pymysql.MySQLError, OSError):  # a stand-in that hangs must not stop the watch
+    with suppress(pymysql.MySQLError, OSError):  # an emulator that hangs must not stop the watch
         return int(shop.ask(sql, connect_timeout=5, read_timeout=5)[0][0])
     return None
 
@@ -118,12 +118,12 @@ def faults(broker: Broker, starrocks: EmulatorProcess) -> list[Fault]:
         Fault("the backends refuse loads", 0.12, 0.153, rules(_away("load")), over),
         Fault("every third reply is lost", 0.22, 0.24, lost, over),
         Fault("the broker is killed", 0.28, 0.285, broker.kill, broker.start),
-        Fault("the stand-in is killed", 0.34, 0.424, starrocks.kill, starrocks.start),
+        Fault("the emulator is killed", 0.34, 0.424, starrocks.kill, starrocks.start),
         Fault("the leader moves in the middle of a commit", 0.50, 0.51, rules(_leader_moves("commit")), over),
         Fault("commits stay unpublished", 0.56, 0.57, rules({"operation": "commit", "action": "hold_commit"}), over),
         Fault("the backends have no memory", 0.62, 0.64, rules(full), over),
         Fault("the backends die and come back", 0.69, 0.70, rules(_backends_die()), over),
-        Fault("the stand-in hangs", 0.75, 0.76, starrocks.pause, starrocks.resume),
+        Fault("the emulator hangs", 0.75, 0.76, starrocks.pause, starrocks.resume),
         Fault("every third reply is lost again", 0.82, 0.84, lost, over),
     ]
 
@@ -230,7 +230,7 @@ def run(broker: Broker, starrocks: EmulatorProcess, jars: str, home: Path, minut
 
 
 def _hits(starrocks: EmulatorProcess) -> str:
-    """How many requests the rules in force have hit; a killed or paused stand-in does not say."""
+    """How many requests the rules in force have hit; a killed or paused emulator does not say."""
     with suppress(requests.RequestException):
         return f"requests hit by a rule: {starrocks.fault_report()['applied']}"
     return "no rule in force"

@@ -35,7 +35,7 @@ LETTERS = (
 
 
 class Flow:
-    """Topics of its own → balanced reading → assembler → sink → stand-in."""
+    """Topics of its own → balanced reading → assembler → sink → emulator."""
 
     def __init__(self, spark: SparkSession, broker: Broker, starrocks: EmulatorProcess, home: Path) -> None:
         spark.dataSource.register(BalancedKafka)

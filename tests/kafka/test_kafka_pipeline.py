@@ -1,4 +1,4 @@
-"""Real Kafka → parse → assemble → sink → stand-in, with the broker restarted and the driver killed on the way."""
+"""Real Kafka → parse → assemble → sink → emulator, with the broker restarted and the driver killed on the way."""
 
 from __future__ import annotations
 

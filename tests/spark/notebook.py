@@ -87,7 +87,7 @@ class Notebook:
 
 def main(folder: Path) -> None:
     spark = session(folder)
-    with Emulator(folder / "stand-in") as server, MetricsServer(0) as metrics:
+    with Emulator(folder / "emulator") as server, MetricsServer(0) as metrics:
         shop = Shop(spark, server, folder)
         notebook = Notebook(shop, metrics)
         notebook.interrupt(lambda: notebook.write(spark, 2))

@@ -16,7 +16,7 @@ from tests.support.assembling_shop import AssemblingShop
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.stand_in(
+    pytest.mark.emulator(
         *(f"CREATE DATABASE {database}" for database in ("stage", "lanes")),
         *(
             f"CREATE TABLE {table} (id BIGINT NOT NULL, note VARCHAR(99)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"

@@ -19,7 +19,7 @@ BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.deep
-@pytest.mark.stand_in(
+@pytest.mark.emulator(
     "CREATE TABLE shop.customers (id BIGINT NOT NULL, name VARCHAR(64)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
 )
 def test_the_guides_snippets(spark: SparkSession, server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ def _ddl(table: str) -> str:
     return f"CREATE TABLE shop.{table} ({', '.join(made)}) PRIMARY KEY({keys}) DISTRIBUTED BY HASH({keys})"
 
 
-in_any_order = pytest.mark.stand_in(*map(_ddl, TABLES), row_order=RowOrder.ARBITRARY, row_order_seed=5)
+in_any_order = pytest.mark.emulator(*map(_ddl, TABLES), row_order=RowOrder.ARBITRARY, row_order_seed=5)
 
 
 class Source:

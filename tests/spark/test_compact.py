@@ -1,4 +1,4 @@
-"""`compact` on real Spark, into a stand-in that applies the rows of a transaction in an arbitrary order."""
+"""`compact` on real Spark, into an emulator that applies the rows of a transaction in an arbitrary order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.exactly_once_shop import SCHEMA, Shop
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.stand_in(
+    pytest.mark.emulator(
         "CREATE TABLE shop.accounts (id BIGINT NOT NULL, balance BIGINT, moved BIGINT) PRIMARY KEY(id)"
         " DISTRIBUTED BY HASH(id)",
         row_order=RowOrder.ARBITRARY,

@@ -1,4 +1,4 @@
-"""Rows as CSV on real Spark, through the stand-in: what was written is what is read, deletes, and what has no form."""
+"""Rows as CSV on real Spark, through the emulator: what was written is what is read, deletes, and what has no form."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_every_source_transaction_is_visible_once_and_none_is_torn(
     assert 0 < found["freshness_seconds"]["p50"] <= found["freshness_seconds"]["p99"]
     phases = found["micro_batch_seconds"]
     assert 0 < phases["lane: commit"] < phases["sink"] < phases["micro-batch"]
-    assert "stand-in" in running.stderr
+    assert "emulator" in running.stderr
     assert running.left() == []
     assert list(running.scratch.iterdir()) == []
 
@@ -192,12 +192,12 @@ def test_sigterm_while_things_start_leaves_nothing(demo: Callable[..., Demo]) ->
 
 
 @pytest.mark.deep
-def test_a_stand_in_that_dies_is_a_failure_that_leaves_no_process(demo: Callable[..., Demo]) -> None:
+def test_an_emulator_that_dies_is_a_failure_that_leaves_no_process(demo: Callable[..., Demo]) -> None:
     running = demo("--json --seconds 300 --rate 500")
     running.until(running.delivers)
-    (stand_in,) = [process for process in running.family() if "starrocks_emulator" in process.cmdline()]
-    stand_in.kill()
+    (emulator,) = [process for process in running.family() if "starrocks_emulator" in process.cmdline()]
+    emulator.kill()
     code, _ = running.wait()
     assert code == 1
-    assert "stand-in" in running.stderr
+    assert "emulator" in running.stderr
     assert running.left() == []

@@ -1,4 +1,4 @@
-"""Exactly once on real Spark, over HTTP, into a DUPLICATE KEY table of the stand-in: a second copy would be seen."""
+"""Exactly once on real Spark, over HTTP, into a DUPLICATE KEY table of the emulator: a second copy would be seen."""
 
 from __future__ import annotations
 

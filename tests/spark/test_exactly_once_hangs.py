@@ -87,7 +87,7 @@ class Left:
 
 
 def hits(shop: Shop) -> int:
-    """How many requests the faults of the stand-in have met."""
+    """How many requests the faults of the emulator have met."""
     return sum(int(rule["matched"]) for rule in shop.server.faults.report()["rules"])
 
 

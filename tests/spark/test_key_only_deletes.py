@@ -25,7 +25,7 @@ from tests.support.query_port import query
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.stand_in(
+    pytest.mark.emulator(
         "CREATE TABLE shop.people (id BIGINT NOT NULL, name VARCHAR(32) NOT NULL, amount DECIMAL(10,2) NOT NULL"
         " DEFAULT '7', day DATE NOT NULL, at DATETIME NOT NULL, good BOOLEAN NOT NULL, doc JSON NOT NULL,"
         " tags ARRAY<STRING> NOT NULL, `größe` INT NOT NULL, note VARCHAR(9)) PRIMARY KEY(id)"

@@ -1,4 +1,4 @@
-"""Stream-load properties of tables, on real Spark, through the stand-in: what each does to the rows."""
+"""Stream-load properties of tables, on real Spark, through the emulator: what each does to the rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.query_port import query
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.stand_in(
+    pytest.mark.emulator(
         "CREATE TABLE shop.t (id BIGINT NOT NULL, a INT, b VARCHAR(9) DEFAULT 'new') PRIMARY KEY(id)"
         " DISTRIBUTED BY HASH(id)",
         "INSERT INTO shop.t VALUES (1, 10, 'old'), (2, 20, 'old')",

@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "guides" / "migration.md"
 BLOCK = re.compile(r"^```(python|sql|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.stand_in("CREATE DATABASE test")
+@pytest.mark.emulator("CREATE DATABASE test")
 def test_the_pages_snippets(spark: SparkSession, server: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STARROCKS_PASSWORD", "x")
     addresses = {"fe_http_url": server.load_url, "fe_jdbc_url": f"jdbc:{server.query_url}"}

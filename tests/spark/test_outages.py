@@ -1,4 +1,4 @@
-"""Outages of the stand-in under a running query: it pauses, goes on by itself, and can be stopped meanwhile."""
+"""Outages of the emulator under a running query: it pauses, goes on by itself, and can be stopped meanwhile."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tests.support.plain_frame_driver import ROWS
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.usefixtures("data_source"),
-    pytest.mark.stand_in("CREATE TABLE shop.plain (id BIGINT NOT NULL, name VARCHAR(9)) DUPLICATE KEY(id)"),
+    pytest.mark.emulator("CREATE TABLE shop.plain (id BIGINT NOT NULL, name VARCHAR(9)) DUPLICATE KEY(id)"),
 ]
 
 ROOT = Path(__file__).parents[2]

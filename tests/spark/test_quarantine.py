@@ -1,4 +1,4 @@
-"""Bad rows on real Spark, through the stand-in: the error's text, the quarantine, and that counts add up."""
+"""Bad rows on real Spark, through the emulator: the error's text, the quarantine, and that counts add up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.query_port import query
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.stand_in(
+    pytest.mark.emulator(
         "CREATE TABLE shop.orders (id BIGINT NOT NULL, amount INT NOT NULL, note VARCHAR(4)) PRIMARY KEY(id)"
         " DISTRIBUTED BY HASH(id)",
         "CREATE TABLE shop.items (id BIGINT NOT NULL, place INT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)",

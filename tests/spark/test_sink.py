@@ -1,4 +1,4 @@
-"""The sink on real Spark, over HTTP, into the stand-in."""
+"""The sink on real Spark, over HTTP, into the emulator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.query_port import query
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.stand_in(
+    pytest.mark.emulator(
         "CREATE TABLE shop.orders (id BIGINT NOT NULL, part VARCHAR(32), amount DECIMAL(10,2) DEFAULT '0')"
         " PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
         "CREATE TABLE shop.items (id BIGINT NOT NULL, part VARCHAR(32), position BIGINT) DUPLICATE KEY(id)"

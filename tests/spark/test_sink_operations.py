@@ -23,7 +23,7 @@ from tests.support.query_port import query
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.stand_in(
+    pytest.mark.emulator(
         "CREATE DATABASE bank",
         *(
             f"CREATE TABLE bank.{table} (id BIGINT NOT NULL, cents BIGINT, note VARCHAR(99)) PRIMARY KEY(id)"

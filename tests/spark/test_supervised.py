@@ -1,4 +1,4 @@
-"""`run_forever` with Spark and the stand-in: restarts in one process, one block for each failure."""
+"""`run_forever` with Spark and the emulator: restarts in one process, one block for each failure."""
 
 from __future__ import annotations
 

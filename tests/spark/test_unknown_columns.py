@@ -18,7 +18,7 @@ from tests.support.query_port import query
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.stand_in(
+    pytest.mark.emulator(
         *(
             f"CREATE TABLE shop.{table} (id BIGINT NOT NULL, name VARCHAR(9), note VARCHAR(9),"
             " place INT DEFAULT '7') PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"

@@ -1,6 +1,6 @@
 """What the contract suite speaks: plain HTTP with redirects in sight, raw sockets where `requests` is too polite, SQL.
 
-Nothing here knows the stand-in, so that the same suite can run against a real StarRocks.
+Nothing here knows the emulator, so that the same suite can run against a real StarRocks.
 """
 
 from __future__ import annotations

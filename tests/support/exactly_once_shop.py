@@ -1,4 +1,4 @@
-"""A stand-in with one DUPLICATE KEY table, a folder of events, and queries over it that can be run again and again."""
+"""An emulator with one DUPLICATE KEY table, a folder of events, and queries over it that can be run again and again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rows_of(partition: str, positions: Sequence[int], note: str = "", size: int 
 
 
 class Shop:
-    """One stand-in and one source folder; every file of it is a micro-batch, in the order they were added."""
+    """One emulator and one source folder; every file of it is a micro-batch, in the order they were added."""
 
     def __init__(self, spark: SparkSession | None, server: Emulator, folder: Path) -> None:
         self._spark, self.server, self.folder = spark, server, folder

@@ -1,4 +1,4 @@
-"""What writers of a job have left on a stand-in with a password: a position in the ledger, an open label."""
+"""What writers of a job have left on an emulator with a password: a position in the ledger, an open label."""
 
 from __future__ import annotations
 

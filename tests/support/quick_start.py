@@ -48,7 +48,7 @@ def rows_of(block: str) -> list[list[str]]:
 
 
 class Warehouse:
-    """A stand-in whose one user is the one of the pages' grants; it may do everything, so grants are not run."""
+    """An emulator whose one user is the one of the pages' grants; it may do everything, so grants are not run."""
 
     def __init__(self, folder: Path, user: str = USER, password: str = PASSWORD) -> None:
         self.server = EmulatorProcess(folder, Settings(user=user, password=password))

@@ -7,7 +7,7 @@ A file holds scenes, a scene holds records, and a record is one request with its
   number and text of an error).
 
 `judged` is what the sink makes of the answer (`tests.support.judgement`). The scenes of a file are one play: its
-records are sent in their order to one server. `unplayed` of a scene or a record says why the stand-in need not give the
+records are sent in their order to one server. `unplayed` of a scene or a record says why the emulator need not give the
 same answer, `needs` of a scene what a person has to do to the server meanwhile, so that a run leaves it out;
 `unrecorded` names the parts of an answer that are nobody else's business. `pause` is a wait in seconds before the
 request, and `repeat` a number of requests that are answered alike, with `${n}` counting them.

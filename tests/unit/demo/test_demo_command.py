@@ -238,7 +238,7 @@ def test_a_terminal_gets_the_panel_and_sentences_above_it(monkeypatch: pytest.Mo
     text = stream.getvalue()
     assert "Starting [something]." in text
     assert "2,511 transactions" in text
-    assert "stand-in, not on StarRocks" in text
+    assert "emulator, not on StarRocks" in text
 
 
 def test_a_panel_is_drawn_over_the_last_one_and_never_empties_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ def test_only_settings_of_a_client_go_to_the_client() -> None:
     }
 
 
-# --- the thread: Spark and Kafka are stand-ins ---
+# --- the thread: Spark and Kafka are emulators ---
 
 
 class Scala:

@@ -1,4 +1,4 @@
-"""The password of a stand-in, where the commands look for it."""
+"""The password of an emulator, where the commands look for it."""
 
 from __future__ import annotations
 

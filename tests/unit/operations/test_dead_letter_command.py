@@ -1,4 +1,4 @@
-"""`starrocks-txn-sink dead-letter` against the stand-in: what it lists, what a replay writes and deletes."""
+"""`starrocks-txn-sink dead-letter` against the emulator: what it lists, what a replay writes and deletes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from starrocks_txn_sink.protocol.dead_letters import (
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 from tests.support.query_port import query
 
-pytestmark = pytest.mark.stand_in(
+pytestmark = pytest.mark.emulator(
     "CREATE TABLE shop.orders (id BIGINT NOT NULL, n INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
     "CREATE TABLE shop.items (id BIGINT, b VARBINARY) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)",
     create_table("shop"),
@@ -101,7 +101,7 @@ def test_what_is_rejected_again_stays_and_stops_the_replay(
     assert query(server, "SELECT id, n FROM shop.orders ORDER BY id") == [(1, 5), (2, 8)]
 
 
-@pytest.mark.stand_in(
+@pytest.mark.emulator(
     *(f"CREATE TABLE shop.{table} (id BIGINT NOT NULL, n INT) PRIMARY KEY(id)" for table in ("orders", "renamed")),
     "CREATE TABLE shop.items (id BIGINT, n INT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)",
     create_table("shop"),

@@ -1,4 +1,4 @@
-"""`starrocks-txn-sink doctor` against the stand-in: well, and with each fault planted."""
+"""`starrocks-txn-sink doctor` against the emulator: well, and with each fault planted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TABLES = (
     "CREATE TABLE shop.events (id BIGINT, day DATE) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)",
 )
 pytestmark = [
-    pytest.mark.stand_in(*TABLES, password=PASSWORD, followers=1, backends=2),
+    pytest.mark.emulator(*TABLES, password=PASSWORD, followers=1, backends=2),
     pytest.mark.usefixtures("environment"),
 ]
 
@@ -160,7 +160,7 @@ USERS = (
 )
 
 
-@pytest.mark.stand_in(*TABLES, *USERS, password=PASSWORD, backends=3)
+@pytest.mark.emulator(*TABLES, *USERS, password=PASSWORD, backends=3)
 def test_the_grants_of_the_security_page_suffice(server: Emulator, capsys: Shown) -> None:
     page = (Path(__file__).parents[3] / "docs" / "guides" / "security.md").read_text()
     assert all(grant in page for grant in USERS[2:])
@@ -168,7 +168,7 @@ def test_the_grants_of_the_security_page_suffice(server: Emulator, capsys: Shown
     assert (visit.code, visit.bad(), visit.skipped()) == (0, {}, {"executor"})
 
 
-@pytest.mark.stand_in(*TABLES, *USERS, password=PASSWORD, backends=3)
+@pytest.mark.emulator(*TABLES, *USERS, password=PASSWORD, backends=3)
 def test_a_user_without_grants_reads_the_servers_words_and_what_to_grant(server: Emulator, capsys: Shown) -> None:
     """Wire contract 7.8."""
     visit = Visit(server, capsys, "--username", "poor")
@@ -241,7 +241,7 @@ def test_a_ledger_with_more_replicas_than_live_backends(server: Emulator, capsys
     assert "ledger.replicas" not in Visit(server, capsys, "--option", "ledger_replication=2").bad()
 
 
-@pytest.mark.stand_in(
+@pytest.mark.emulator(
     *TABLES, password=PASSWORD, loads_stay_preparing=True, limits=Limits(max_running_txn_num_per_db=4)
 )
 def test_committed_labels_that_are_listed_as_open_are_no_running_transactions(server: Emulator, capsys: Shown) -> None:
@@ -359,7 +359,7 @@ def test_a_shared_data_table_whose_changes_this_version_may_swap(server: Emulato
     assert (visit.code, list(visit.bad())) == (1, ["table.order"])
 
 
-@pytest.mark.stand_in(limits=Limits(max_running_txn_num_per_db=0, label_keep_max_num=10, label_keep_max_second=3600))
+@pytest.mark.emulator(limits=Limits(max_running_txn_num_per_db=0, label_keep_max_num=10, label_keep_max_second=3600))
 def test_too_little_room_and_too_short_a_memory(server: Emulator, tmp_path: Path, capsys: Shown) -> None:
     checkpoint = tmp_path / "checkpoint"
     (checkpoint / "commits").mkdir(parents=True)

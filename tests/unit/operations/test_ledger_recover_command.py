@@ -1,4 +1,4 @@
-"""`starrocks-txn-sink recover` against the stand-in: what it shows, what it rolls back, what it refuses."""
+"""`starrocks-txn-sink recover` against the emulator: what it shows, what it rolls back, what it refuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starrocks_txn_sink.sink.session import Resumption, open_session
 from tests.support.left_behind import PASSWORD, leave_open, options, write_a_position
 from tests.support.query_port import query
 
-pytestmark = pytest.mark.stand_in(
+pytestmark = pytest.mark.emulator(
     "CREATE TABLE shop.items (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)", password=PASSWORD
 )
 

@@ -18,7 +18,7 @@ from starrocks_txn_sink.protocol.ledger import LOG_TABLE
 from tests.support.micro_batch import write_micro_batch
 from tests.support.query_port import query
 
-pytestmark = pytest.mark.stand_in(
+pytestmark = pytest.mark.emulator(
     "CREATE TABLE shop.items (id BIGINT NOT NULL) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)"
 )
 

@@ -1,4 +1,4 @@
-"""`starrocks-txn-sink rehearse` against the stand-in: as expected, and with each difference planted."""
+"""`starrocks-txn-sink rehearse` against the emulator: as expected, and with each difference planted."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def looked_at(server: Emulator, *names: str, **changes: Any) -> dict[str, Eviden
 
 
 @pytest.mark.parametrize("generation", Generation)
-def test_the_stand_in_does_what_the_contract_says(
+def test_the_emulator_does_what_the_contract_says(
     start: Start, capsys: pytest.CaptureFixture[str], generation: Generation
 ) -> None:
     followers = 1 if generation is Generation.B else 0

@@ -23,7 +23,7 @@ PASSWORD = "secret-of-the-recording"
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("stand-in")
+    folder = tmp_path_factory.mktemp("emulator")
     file = folder / "recording.json"
     with pytest.MonkeyPatch.context() as patch, Emulator(folder, Settings(user="jane", password=PASSWORD)) as server:
         patch.setenv("SECRET", PASSWORD)
@@ -104,7 +104,7 @@ def test_a_scene_is_bounded() -> None:
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "nowhere" / "recording.json"
-    with Emulator(tmp_path / "stand-in", Settings()) as server:
+    with Emulator(tmp_path / "emulator", Settings()) as server:
         place = ["--load-url", server.load_url, "--query-url", server.query_url, "--database", "scratch"]
         code = cli.main(["rehearse", *place, "--seconds", "0.1", "--megabytes", "0.1", "--record", str(file)])
     assert code == 2

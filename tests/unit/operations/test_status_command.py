@@ -1,4 +1,4 @@
-"""`starrocks-txn-sink status` against the stand-in: each job as the server sees it."""
+"""`starrocks-txn-sink status` against the emulator: each job as the server sees it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.left_behind import PASSWORD, leave_open, write_a_position
 from tests.support.query_port import query
 
 pytestmark = [
-    pytest.mark.stand_in(
+    pytest.mark.emulator(
         "CREATE TABLE shop.items (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)", password=PASSWORD
     ),
     pytest.mark.usefixtures("environment"),

@@ -68,9 +68,9 @@ def test_reports_of_real_servers_fill_their_column() -> None:
     def report(version: str, verdict: str) -> dict[str, object]:
         return {"version": version, "checks": [{"check": "load.order", "verdict": verdict}]}
 
-    stand_in = [report(f"{version}-emulator", "as expected") for version in ("4.0.7", "4.1.5")]
+    emulator = [report(f"{version}-emulator", "as expected") for version in ("4.0.7", "4.1.5")]
     real = [report("4.0.13", "as expected"), report("4.1.1", "differs, harmless")]
-    made = rehearsal_table([*stand_in, *real])
+    made = rehearsal_table([*emulator, *real])
     line = "| load.order | 4.10, 8.8 | as expected | as expected (4.0.13); differs, harmless (4.1.1) |"
     assert line in made.splitlines()
     assert f"| load.lz4 | 5.2 | {NOT_RUN} | {NOT_RUN} |" in made.splitlines()

@@ -60,7 +60,7 @@ PACKAGES = (starrocks_txn_sink, sources, changelog, starrocks_emulator)
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_imports_only_public_names(page: Path) -> None:
-    """From the documented modules, never from an inner one; the stand-in only on its own page."""
+    """From the documented modules, never from an inner one; the emulator only on its own page."""
     public = {package.__name__: package.__all__ for package in PACKAGES}
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
         for node in ast.walk(ast.parse(block)):

@@ -1,4 +1,4 @@
-"""Labels that end before their commit: by a load that cannot be planned, or by another user; against the stand-in."""
+"""Labels that end before their commit: by a load that cannot be planned, or by another user; against the emulator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROW, HEADERS = [b'{"id": 1}'], {"format": "json"}
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    with Emulator(tmp_path_factory.mktemp("stand-in"), Settings(request.param)) as running:
+    with Emulator(tmp_path_factory.mktemp("emulator"), Settings(request.param)) as running:
         for sql in ("CREATE DATABASE shop", *TABLES):
             query(running, sql)
         yield running

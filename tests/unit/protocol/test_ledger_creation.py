@@ -16,8 +16,8 @@ from starrocks_txn_sink.protocol.ledger import create_table
 from starrocks_txn_sink.sink.session import open_session
 from tests.support.query_port import query
 
-pytestmark = pytest.mark.stand_in(backends=3)
-few_backends = pytest.mark.stand_in(limits=Limits(default_replication_num=3))
+pytestmark = pytest.mark.emulator(backends=3)
+few_backends = pytest.mark.emulator(limits=Limits(default_replication_num=3))
 
 DOCS = Path(__file__).parents[3] / "docs" / "guides" / "exactly-once.md"
 
@@ -60,7 +60,7 @@ def replicas(server: Emulator) -> str:
 @pytest.mark.parametrize(
     "backends",
     [
-        pytest.param(n, marks=pytest.mark.stand_in(backends=n, limits=Limits(default_replication_num=3)))
+        pytest.param(n, marks=pytest.mark.emulator(backends=n, limits=Limits(default_replication_num=3)))
         for n in (1, 2, 3)
     ],
 )

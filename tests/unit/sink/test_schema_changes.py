@@ -170,7 +170,7 @@ def test_the_policy_needs_sql_access() -> None:
         SinkOptions(load_url="fe:1", database="d", delivery="at-least-once", schema_changes="apply")
 
 
-# --- over SQL, on the stand-in ---
+# --- over SQL, on the emulator ---
 
 
 class Frame:
@@ -211,7 +211,7 @@ def test_a_hostile_column_drops_no_other_one(server: Emulator) -> None:
         connection.query(made, (), deadline)
         plan = plan_changes(options.database, [TableRoute("t", [hostile])], frame, columns(id="bigint"))
         for change in plan:
-            with suppress(QueryRefused):  # the stand-in may not know such a name
+            with suppress(QueryRefused):  # the emulator may not know such a name
                 connection.query(change.sql, (), deadline)
         asked = "SELECT COLUMN_NAME FROM information_schema.columns WHERE TABLE_NAME = %s"
         assert ("secret",) in connection.query(asked, ("t",), deadline)

@@ -30,7 +30,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.query_port import connect
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.stand_in(
+pytestmark = pytest.mark.emulator(
     "CREATE DATABASE bank",
     "CREATE TABLE bank.a (id BIGINT, cents BIGINT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
     "CREATE TABLE bank.b (id BIGINT, cents BIGINT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
@@ -148,7 +148,7 @@ def test_evidence_is_written_to_the_file_that_was_named_and_is_its_owners(tmp_pa
     assert [event.name for event in told] == ["audit.failed", "integrity.violated"]
 
 
-# --- against the stand-in ---
+# --- against the emulator ---
 
 
 def test_a_torn_sum_is_seen_and_a_restarted_server_asked_again(server: Emulator) -> None:

@@ -1,4 +1,4 @@
-"""The ledger is read on the leader: a follower of the stand-in lags, and its answer would be wrong."""
+"""The ledger is read on the leader: a follower of the emulator lags, and its answer would be wrong."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from starrocks_txn_sink.sink.session import Session, open_session, run_once
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlConnection, SqlLedger
 from tests.support.query_port import connect
 
-pytestmark = pytest.mark.stand_in(followers=2)
+pytestmark = pytest.mark.emulator(followers=2)
 
 OWNERS = "SELECT count(*) FROM shop._starrocks_txn_sink_ledger WHERE kind = 'driver'"
 
@@ -179,7 +179,7 @@ def test_a_follower_forwards_what_changes_something(server: Emulator) -> None:
     assert count(ask_port(server.query_port, "SELECT count(*) FROM shop.t")) == 1
 
 
-def test_the_stand_in_as_a_process_has_followers_too(tmp_path: Path) -> None:
+def test_the_emulator_as_a_process_has_followers_too(tmp_path: Path) -> None:
     with EmulatorProcess(tmp_path / "data", Settings(followers=1)) as process:
         (port,) = process.follower_query_ports
         ask_port(process.query_port, "CREATE DATABASE shop")

@@ -38,7 +38,7 @@ from tests.support.micro_batch import lane_rows, write_rows
 
 PRODUCT = Path(starrocks_txn_sink.__file__).parent
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-pytestmark = pytest.mark.stand_in(
+pytestmark = pytest.mark.emulator(
     "CREATE TABLE shop.items (id BIGINT NOT NULL, note VARCHAR(9)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
 )
 
@@ -145,7 +145,7 @@ def rows_of(notes: Mapping[int, str | None]) -> pa.RecordBatch:
 
 
 def write_lane(options: SinkOptions, rows: pa.RecordBatch) -> tuple[list[Receipt], list[LaneReport]]:
-    """A micro-batch of one lane on the stand-in, without Spark."""
+    """A micro-batch of one lane on the emulator, without Spark."""
     written = write_rows(options, rows, 1)
     return written.receipts, written.reports
 

@@ -27,7 +27,7 @@ from tests.support.micro_batch import write_micro_batch
 from tests.support.terminal import Terminal
 
 PASSWORD = "canary-of-the-password"
-pytestmark = pytest.mark.stand_in(
+pytestmark = pytest.mark.emulator(
     "CREATE TABLE shop.items (id BIGINT NOT NULL, note VARCHAR(99)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
     password=PASSWORD,
 )

@@ -1,6 +1,6 @@
-"""How fast the stand-in commits: megabytes per second of JSON through load and commit, so that no test measures it.
+"""How fast the emulator commits: megabytes per second of JSON through load and commit, so that no test measures it.
 
-    python -m benchmarks.stand_in [--rows 200000] [--rounds 5]
+    python -m benchmarks.emulator [--rows 200000] [--rounds 5]
 
 One StarRocks transaction of 150-byte rows into one PRIMARY KEY table a round.
 """
@@ -22,7 +22,7 @@ from starrocks_emulator.settings import Settings
 
 def main() -> None:
     given = choices.arguments(__doc__, rows=200_000).parse_args()
-    with choices.home(given.home) as home, EmulatorProcess(home / "stand-in", Settings()) as server:
+    with choices.home(given.home) as home, EmulatorProcess(home / "emulator", Settings()) as server:
         port = int(server.query_url.rpartition(":")[2])
         with pymysql.connect(host="127.0.0.1", port=port, user="root", autocommit=True) as connection:
             cursor = connection.cursor()
@@ -43,10 +43,10 @@ def main() -> None:
         "megabytes_per_second": round(statistics.median(speeds[1:]), 1),  # the first one warms up
         "megabytes_per_cpu_second": round(statistics.median(costs[1:]), 1),
     }
-    say(f"\nstand-in ({where()})")
+    say(f"\nemulator ({where()})")
     for name, figure in figures.items():
         say(f"{name.replace('_', ' '):30}{figure:8.0f}")
-    line("stand-in", figures)
+    line("emulator", figures)
 
 
 def _round(url: str, number: int, rows: int) -> tuple[float, float]:
