@@ -164,6 +164,11 @@ conformance: setup
 package: setup
 	PYTHON=$(BIN)/python .ci/package
 
+# The wheels, the sdist and the documentation of a release, built from the last commit and checked, in dist/.
+.PHONY: release
+release: setup
+	PYTHON=$(BIN)/python .ci/release
+
 # The snapshot of the public names, after a change that is meant.
 api: setup
 	$(BIN)/python -m tests.unit.project.public_api

@@ -1,7 +1,8 @@
 """Compiles `starrocks_txn_sink/compiled.c` when a wheel or an editable installation is built: hatchling's build hook.
 
 Without a C compiler, or with STARROCKS_TXN_SINK_PURE=1, the wheel is for every platform and has no compiled part. With
-it the wheel is for one platform and every Python: ctypes needs no header of Python's.
+it the wheel is for one platform and every Python: ctypes needs no header of Python's. CC names another compiler, and
+STARROCKS_TXN_SINK_PLATFORM the platform that it compiles for: `.ci/release` does so.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def _compile(source: Path, library: Path) -> str:
 
 
 def _platform() -> str:
-    """The platform's tag; `auditwheel repair` makes it a manylinux one."""
-    name = sysconfig.get_platform().replace("universal2", platform.machine())
+    """The platform's tag; who compiles for another platform than this one names it."""
+    here = sysconfig.get_platform().replace("universal2", platform.machine())
+    name = os.environ.get("STARROCKS_TXN_SINK_PLATFORM") or here
     return name.replace("-", "_").replace(".", "_")
