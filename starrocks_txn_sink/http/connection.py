@@ -292,8 +292,8 @@ def transport_error(error: Exception, waiting: RequestTimer, address: Address, s
         return BadReply(f"The answer to {step} is not HTTP.", **place)
     return ReplyLost(
         f"{step} was sent at least in part, but its reply did not arrive ({name}).",
-        hint="The sink asks for the label's state to find out whether it took effect; check the network and the "
-        "server's log.",
+        hint="After a commit the sink asks for the label's state; after another request it rolls the label back. "
+        "Check the network and the server's log.",
         **place,
     )
 

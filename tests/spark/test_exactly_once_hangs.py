@@ -22,7 +22,14 @@ import pytest
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksSink
 from starrocks_txn_sink.coordinator.model import Receipt
-from starrocks_txn_sink.errors import BeginFailed, DeadlineExceeded, HttpRefused, OutcomeUnknown, StarRocksSinkError
+from starrocks_txn_sink.errors import (
+    BeginFailed,
+    DeadlineExceeded,
+    HttpRefused,
+    LoadFailed,
+    OutcomeUnknown,
+    StarRocksSinkError,
+)
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.session import Session, open_session
 from tests.crash.query_proxy import QueryProxy
@@ -129,6 +136,7 @@ def test_a_lane_ends_by_its_deadline_wherever_the_server_hangs(
         lambda seconds: write(quick(hanging_shop, seconds), session),
         lambda: hits(hanging_shop),
         BeginFailed,  # its cause is the answer that did not come before the deadline
+        LoadFailed,  # likewise
         DeadlineExceeded,
         OutcomeUnknown,
     )

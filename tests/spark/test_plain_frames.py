@@ -203,7 +203,7 @@ def test_a_task_that_failed_after_rows_fails_the_write(bare_shop: Shop) -> None:
     done = run_driver(bare_shop, "late")
     assert done.returncode
     assert "TaskRepeated" in done.stderr
-    assert "Another try of Spark at its partition 0 may have loaded rows" in done.stderr
+    assert "Another try of Spark at lane 0 may have loaded rows" in done.stderr
     assert count(bare_shop) == (0, 0)
 
 

@@ -122,7 +122,7 @@ def test_a_second_try_loads_nothing_and_fails_after_it_has_read_its_rows(server:
             read.append(number)
             yield batch(ROWS)
 
-    with pytest.raises(TaskRepeated, match=r"Another try of Spark at the lane.*lane=2") as caught:
+    with pytest.raises(TaskRepeated, match=r"Another try of Spark at lane 2 .*lane=2") as caught:
         run_lane(task, rows(), SECOND)
     assert caught.value.retryable
     assert read == [0, 1, 2]  # a speculative copy must not be the first to end
