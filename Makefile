@@ -147,10 +147,9 @@ RECORD := artifacts/recordings
 record: setup
 	rm -rf $(RECORD) $(RECORD).zip
 	mkdir -p $(RECORD)
-	-$(BIN)/python -m pytest -p integration.plugin --starrocks real --starrocks-tag $(TAG) $(if $(SERVER),--starrocks-server "$(SERVER)") \
-	  --record $(RECORD) --junitxml $(RECORD)/real.xml $(ARGS) tests/contract integration
-	-cp artifacts/rehearsal-*.json $(RECORD)
-	$(BIN)/python -m zipfile -c $(RECORD).zip $(RECORD)
+	$(BIN)/python -m pytest -p integration.plugin --tb=short --starrocks real --starrocks-tag $(TAG) $(if $(SERVER),--starrocks-server "$(SERVER)") \
+	  --record $(RECORD) --junitxml $(RECORD)/real.xml $(ARGS) tests/contract integration || test $$? = 1 # a failed test is a result too
+	$(BIN)/python -m integration.parcel $(RECORD)
 
 # docs/inside/conformance.md, from a run of the contract suite; REAL=junit.xml adds a run against a real server, REHEARSALS="a.json b.json"
 # reports of `starrocks-txn-sink rehearse --json`.

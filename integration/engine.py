@@ -14,6 +14,10 @@ from typing import Any, Protocol
 NO_ENGINE = "No Docker engine answers here, so nothing runs against a real StarRocks."
 
 
+class NotStarted(Exception):
+    """The engine did not start a container; the text is its reason."""
+
+
 class Running(Protocol):
     """A container that was started."""
 
@@ -35,7 +39,7 @@ class Engine(Protocol):
     """Starts containers."""
 
     def start(self, image: str, ports: Sequence[int], environment: Mapping[str, str]) -> Running:
-        """Start `image` with `ports` published on free ports of the loopback."""
+        """Start `image` with `ports` published on free ports of the loopback; raises NotStarted."""
 
 
 class DockerEngine:
@@ -46,19 +50,24 @@ class DockerEngine:
         """Whether an engine is there."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # its client forgets a socket that cannot connect
-            found = _pinged()
+            answers = _pinged()
             gc.collect()
-        return found
+        return answers
 
     def start(self, image: str, ports: Sequence[int], environment: Mapping[str, str]) -> Running:
+        from docker.errors import DockerException
+        from requests.exceptions import RequestException
         from testcontainers.core.container import DockerContainer
 
-        container = DockerContainer(image)
         free: dict[str, Any] = {f"{inner}/tcp": ("127.0.0.1", None) for inner in ports}  # Docker chooses the outer ones
-        container.ports.update(free)
-        for name, value in environment.items():
-            container.with_env(name, value)
-        container.start()
+        try:
+            container = DockerContainer(image)
+            container.ports.update(free)
+            for name, value in environment.items():
+                container.with_env(name, value)
+            container.start()
+        except (DockerException, RequestException, OSError) as error:
+            raise NotStarted(f"The Docker engine did not start {image}: {error}") from error
         return DockerRunning(container)
 
 

@@ -1,19 +1,21 @@
 """pytest plugin: `--starrocks emulator|real|both`, which real server that is, `--record`, and the server's fixtures.
 
 `make integration` and `make record` load it. Without a Docker engine everything that needs a real server is skipped
-with one sentence.
+with one sentence; a run that is to be recorded ends with it.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 
-from integration.engine import NO_ENGINE, DockerEngine
-from integration.starrocks import TAG, StarRocks, ask_mysql, running
+from integration.engine import NO_ENGINE, DockerEngine, NotStarted
+from integration.starrocks import TAG, NotReady, StarRocks, ask_mysql, running
 from starrocks_txn_sink.options.addresses import parse_query_url
 
 
@@ -26,6 +28,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--record", type=Path, metavar="FOLDER", help="write the real server's answers into FOLDER")
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    option = session.config.getoption
+    if option("record") is not None and option("starrocks_server") is None and not DockerEngine.answers():
+        raise pytest.UsageError(
+            f"{NO_ENGINE} Start Docker (`docker version` must name a server), or name a StarRocks for tests that runs"
+            ' already: make record SERVER="http://127.0.0.1:8030 mysql://127.0.0.1:9030".'
+        )
+
+
 @pytest.fixture(scope="session")
 def real_starrocks(request: pytest.FixtureRequest) -> Iterator[StarRocks]:
     """A real StarRocks, one for the whole run; skips where no Docker engine answers."""
@@ -34,13 +45,20 @@ def real_starrocks(request: pytest.FixtureRequest) -> Iterator[StarRocks]:
         return
     if not DockerEngine.answers():
         pytest.skip(NO_ENGINE)
-    with running(DockerEngine(), str(request.config.getoption("starrocks_tag"))) as server:
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(running(DockerEngine(), str(request.config.getoption("starrocks_tag"))))
+        except (NotStarted, NotReady) as error:
+            pytest.fail(str(error), pytrace=False)
         yield server
 
 
 def _running_already(load_url: str, query_url: str) -> StarRocks:
     (where,) = parse_query_url(query_url)
-    frontends = ask_mysql(where.host, where.port, "SHOW FRONTENDS")
+    try:
+        frontends = ask_mysql(where.host, where.port, "SHOW FRONTENDS")
+    except (pymysql.MySQLError, OSError) as error:
+        pytest.fail(f"{query_url} does not answer root without a password: {error}", pytrace=False)
     version = next((row["version"] for row in frontends if row["role"] == "LEADER"), None)
     if version is None:
         pytest.fail(f"SHOW FRONTENDS at {query_url} names no leader: wait until the server has one.", pytrace=False)
@@ -55,9 +73,9 @@ def real_contract_server(real_starrocks: StarRocks) -> Callable[[type[Any], str]
         from tests.support.contract_client import Client
 
         fields = (real_starrocks.load_url, real_starrocks.query_url, real_starrocks.user, real_starrocks.password)
-        found = server(*fields, database, "B", real_starrocks.rewrites)
-        found.sql(f"CREATE DATABASE IF NOT EXISTS {database}")
-        client = Client(found)
+        asked = server(*fields, database, "B", real_starrocks.rewrites)
+        asked.sql(f"CREATE DATABASE IF NOT EXISTS {database}")
+        client = Client(asked)
         with client.session:
             label = client.begin()
             client.loaded(label, client.table(), b'{"id": 1}')

@@ -6,6 +6,8 @@ import json
 import secrets
 from pathlib import Path
 
+import pytest
+
 from integration.conformance import rehearsal_report
 from integration.conftest import Target
 from starrocks_txn_sink.operations.rehearsal.stage import Terms
@@ -13,11 +15,12 @@ from starrocks_txn_sink.operations.rehearsal.stage import Terms
 ARTIFACTS = Path(__file__).parents[1] / "artifacts"
 
 
-def test_the_server_does_what_the_sink_relies_on(target: Target) -> None:
+def test_the_server_does_what_the_sink_relies_on(target: Target, request: pytest.FixtureRequest) -> None:
     options = target.options(database=f"scratch_{secrets.token_hex(4)}", job=None)
     report = rehearsal_report(options, Terms(seconds=10.0, megabytes=8.0))
-    ARTIFACTS.mkdir(exist_ok=True)
-    file = ARTIFACTS / f"rehearsal-{report['version'] or 'unknown'}.json"
+    folder: Path = request.config.getoption("record", default=None) or ARTIFACTS
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"rehearsal-{report['version'] or 'unknown'}.json"
     file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    odd = [one for one in report["checks"] if one["verdict"] in ("differs", "not seen")]
-    assert not odd, odd
+    surprises = [check for check in report["checks"] if check["verdict"] in ("differs", "not seen")]
+    assert not surprises, surprises
