@@ -220,6 +220,7 @@ _ALL: Final = (
         logging.INFO,
         "changelog",
         retractions__swallowed="`count` retractions met no row of their key and had no effect",
+        retractions__waiting="a micro-batch ended with `count` -U of one key that wait for their +U",
     ),
     # the process
     *_kinds(

@@ -7,13 +7,20 @@ row from state: the before image of an update, and a full delete from a delete b
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame, functions as F, types as T
 
 from starrocks_txn_sink.changelog import keyed_step, rows
 from starrocks_txn_sink.changelog.keyed_step import KeyedInput, StateSettings, run_rule
-from starrocks_txn_sink.changelog.plan import FULL_DELETES, KEY, POSSIBLE_KINDS, is_hidden, is_unchanged_since
+from starrocks_txn_sink.changelog.plan import (
+    FULL_DELETES,
+    KEY,
+    deletes_are_by_key,
+    is_hidden,
+    is_unchanged_since,
+    known_key,
+)
 from starrocks_txn_sink.changelog.rules import conversions
 from starrocks_txn_sink.changelog.rules.conversions import DELETE, UPDATE_AFTER, UPDATE_BEFORE, OpMapping
 from starrocks_txn_sink.changelog.rules.keyed import DecodeKey, Duration, EncodeKey, NormalizeKey, Retention
@@ -33,7 +40,7 @@ def to_changelog(
     after: str | None = None,
     partition_by: str | Sequence[str] | None = None,
     state_ttl: Duration | None = None,
-    produces_full_deletes: bool = True,
+    produces_full_deletes: bool | None = None,
     passthrough: str | Sequence[str] = (),
     uid: str | None = None,
     row_kind: str = "row_kind",
@@ -66,8 +73,10 @@ def to_changelog(
         state_ttl: The life of state since its last access: "10 minutes", a timedelta or seconds; 0 or None: forever.
             With `partition_by` and full deletes, a `state_ttl` also completes deletes by key from state, drops repeated
             rows, and makes the first change of a key an INSERT.
-        produces_full_deletes: False keeps only the key (`partition_by`) and the `sequence` in deletes. True leaves
-            deletes as they are, or completes them (`state_ttl`).
+        produces_full_deletes: False keeps only the key (`partition_by`) and the `sequence` in deletes. True promises
+            whole rows: from state (`state_ttl`, or two images of a known key), else as the source has them; a source
+            that says otherwise (`consume_full_deletes`) is refused. None completes them in the same way, and promises
+            nothing.
         passthrough: Columns to keep in addition to the images.
         uid: The name of the counts in `observedMetrics`; by default a generated one.
         row_kind: The column with the row kind.
@@ -92,25 +101,30 @@ def to_changelog(
         events = to_changelog(changes, before="before", after="after", op_mapping=mapping, partition_by="id")
     """
     rows.check_names({"op": op}, {"before": before, "after": after, "uid": uid})
-    rows.check_flags(produces_full_deletes=produces_full_deletes, compact=compact)
+    rows.check_flags(compact=compact)
+    if produces_full_deletes is not None:
+        rows.check_flags(produces_full_deletes=produces_full_deletes)
     rows.require_row_kind(df, row_kind)
     flags = conversions.codes_are_flags(op_mapping)
     codes, paired = conversions.kinds_to_code(op_mapping), conversions.pairs_updates(op_mapping)
     keys, order = rows.require_columns(partition_by, "partition_by", df), rows.require_columns(sequence, "sequence", df)
     if partition_by is None:
         keys = _known_key(df, row_kind, needed=state_ttl is not None or None not in (before, after))
+    name = keyed_step.metrics_name("to_changelog", uid)
     settings = StateSettings(Retention.of(state_ttl), clock or SystemClock())
     passed = rows.require_columns(passthrough, "passthrough", df)
     beside = passed if rows.Images(before, after).nested else ()
     fields = [field for field in df.schema.fields if field.name not in (row_kind, *beside)]
     encoder = conversions.ImageEncoder(codes, paired, bool(keys))
-    partial = () if produces_full_deletes else (*keys, *order)
-    normalizes = state_ttl is not None and produces_full_deletes
+    partial = (*keys, *order) if produces_full_deletes is False else ()
+    normalizes = state_ttl is not None and produces_full_deletes is not False
     encoding = _Encoding(
-        before, after, fields, row_kind, op, beside, keys, order, encoder, settings, partial, normalizes
+        before, after, fields, row_kind, op, beside, keys, order, encoder, settings, partial, normalizes, name
     )
     encoding.check()
-    if not produces_full_deletes and not keys:
+    if produces_full_deletes and DELETE in codes and not encoding.completes_deletes:
+        _refuse_key_only_deletes(df, row_kind, (*keys, *order))
+    if produces_full_deletes is False and not keys:
         raise OptionError(
             "produces_full_deletes is False, but partition_by is not given.",
             hint="Name the key's columns with partition_by: deletes keep only them and the sequence.",
@@ -121,28 +135,36 @@ def to_changelog(
         )
     frame = rows.refuse_bad_changes(df, row_kind, keys, order, "to_changelog")
     if compact:
-        frame = _compact(frame, row_kind, keys, order, settings, keyed_step.metrics_name("to_changelog", uid))
+        frame = _compact(frame, row_kind, keys, order, settings, name)
     events = encoding.events(frame)
     events = events.withColumn(op, rows.column(op) == "true") if flags else events
     return events.withMetadata(op, {KEY_DELETES: True}) if partial and DELETE in codes else events
 
 
+def _refuse_key_only_deletes(frame: DataFrame, row_kind: str, known_columns: Sequence[str]) -> None:
+    if deletes_are_by_key(frame, row_kind, known_columns):
+        raise OptionError(
+            f"produces_full_deletes is True, but the column {row_kind} comes from a from_changelog whose deletes carry "
+            "only the key (consume_full_deletes is False), and no state completes them: they would have NULLs.",
+            hint="Complete them from state: give partition_by and state_ttl (0 keeps state forever). If the deletes "
+            "carry whole rows, say consume_full_deletes=True in from_changelog. If consumers need only the key, leave "
+            "produces_full_deletes out.",
+        )
+
+
 def _known_key(frame: DataFrame, row_kind: str, *, needed: bool) -> tuple[str, ...]:
-    """The key of an upsert stream, if the frame knows it; a -U in the stream may be of another key than its +U.
+    """The key of an upsert stream, if the frame knows it.
 
     Raises OptionError if the key is `needed`, and only the plan could say whether it still holds, which is hidden.
     """
-    known = frame.schema[row_kind].metadata
-    keys = known.get(KEY, ())
-    if not keys or str(UPDATE_BEFORE) in known.get(POSSIBLE_KINDS, (str(UPDATE_BEFORE),)):
-        return ()
-    if needed and is_hidden(frame):
+    keys = known_key(frame, row_kind)
+    if keys and needed and is_hidden(frame):
         raise OptionError(
             "partition_by is not given, and Spark Connect hides the plan, which says whether the frame still has the "
             f"key of from_changelog ({', '.join(keys)}).",
             hint="Name the key's columns with partition_by.",
         )
-    return tuple(keys) if is_unchanged_since(frame, row_kind, KEY, keys) else ()
+    return keys if keys and is_unchanged_since(frame, row_kind, KEY, keys) else ()
 
 
 def _compact(
@@ -180,6 +202,7 @@ class _Encoding(rows.Images):
     settings: StateSettings
     partial: Sequence[str]  # the columns that deletes keep; empty: all
     normalizes: bool  # flat events of a key are completed from state
+    name: str  # of the counts
 
     def check(self) -> None:
         """OptionError for two columns of one name, and for a kind with a code whose image is not given."""
@@ -196,13 +219,24 @@ class _Encoding(rows.Images):
                 hint=f"Give {side}=; one column may hold both images.",
             )
 
-    def events(self, frame: DataFrame) -> DataFrame:
+    @property
+    def _pairs_images(self) -> bool:
+        """Whether events with images need the key's previous row."""
         codes = self.encoder.codes
         # An update must show its previous row although -U has no code.
         shows_previous = self.both and UPDATE_AFTER in codes and UPDATE_BEFORE not in codes
-        if self.nested and (self.encoder.paired or shows_previous):
+        return self.nested and (self.encoder.paired or shows_previous)
+
+    @property
+    def completes_deletes(self) -> bool:
+        """Whether a delete gets its row from state."""
+        return bool(self.keys) and (self._pairs_images if self.nested else self.normalizes)
+
+    def events(self, frame: DataFrame) -> DataFrame:
+        codes = self.encoder.codes
+        if self._pairs_images:
             return self._with_images(frame)
-        if not self.nested and self.keys and self.normalizes:
+        if not self.nested and self.completes_deletes:
             # The sequence travels next to the row: two rows that differ only in it are the same row.
             given = KeyedInput.of_changes(frame, self.row_kind, self.keys, self.order, beside=self.order)
             done = run_rule(frame, given, NormalizeKey(codes), self.settings)
@@ -243,7 +277,10 @@ class _Encoding(rows.Images):
                 hint="Name the key's columns with partition_by, or give UPDATE_BEFORE and UPDATE_AFTER one code.",
             )
         given = KeyedInput.of_changes(frame, self.row_kind, self.keys, self.order, beside=self.passthrough)
-        done = run_rule(frame, given, EncodeKey(self.encoder), self.settings)
+        settings = (
+            replace(self.settings, observation=self.name, counts=("waiting",)) if self.encoder.paired else self.settings
+        )
+        done = run_rule(frame, given, EncodeKey(self.encoder), settings)
         before = F.col("before")
         if self.partial:
             is_delete = F.col("kind") == self.encoder.codes.get(DELETE, "")

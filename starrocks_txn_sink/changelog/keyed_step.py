@@ -70,11 +70,12 @@ class KeyedInput:
 
 @dataclass(frozen=True, slots=True)
 class StateSettings:
-    """Retention of state, its clock, and the `observedMetrics` name for swallowed retractions (None: not counted)."""
+    """Retention of state, its clock, and `counts` of steps, under a name in `observedMetrics` (None: not counted)."""
 
     retention: Retention
     clock: Clock
     observation: str | None = None
+    counts: Sequence[str] = ("swallowed",)
 
 
 def metrics_name(function: str, uid: str | None) -> str:
@@ -114,7 +115,7 @@ def run_rule(frame: DataFrame, given: KeyedInput, rule: KeyRule, settings: State
         ordered = wire.repartition(state.KEY).sortWithinPartitions(state.KEY, *places, state.TIE, state.ARRIVAL)
         done = ordered.mapInArrow(state.BatchKeyProcessor(rule), state.OUTPUT_SCHEMA)
     if settings.observation is not None:
-        done = done.observe(settings.observation, *summed_counts(["swallowed"]))
+        done = done.observe(settings.observation, *summed_counts(settings.counts))
     structs = [from_text(F.col(name), given.fields).alias(name) for name in ("row", "before")]
     if given.beside:
         structs.append(from_text(F.col("extra"), given.beside).alias("beside"))

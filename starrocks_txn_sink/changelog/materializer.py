@@ -10,7 +10,14 @@ from pyspark.sql import DataFrame, functions as F
 
 from starrocks_txn_sink.changelog import rows
 from starrocks_txn_sink.changelog.keyed_step import KeyedInput, StateSettings, metrics_name, run_rule
-from starrocks_txn_sink.changelog.plan import FULL_DELETES, KEY, POSSIBLE_KINDS, non_deterministic_functions
+from starrocks_txn_sink.changelog.plan import (
+    KEY,
+    POSSIBLE_KINDS,
+    deletes_are_by_key,
+    is_unchanged_since,
+    known_key,
+    non_deterministic_functions,
+)
 from starrocks_txn_sink.changelog.rules.conversions import UPDATE_BEFORE, RowKind, needs_materializer
 from starrocks_txn_sink.changelog.rules.keyed import Duration, MaterializeKey, Retention
 from starrocks_txn_sink.clock import Clock, SystemClock
@@ -52,7 +59,8 @@ def upsert_materializer(
         sink_key: The columns of the table's primary key.
         upsert_key: The columns that identify a source row, whose changes come in order. Without it rows are compared as
             a whole, except for the `sequence` columns.
-        mode: `auto` returns `df` unchanged if `upsert_key` is the sink key, `none` always does, `force` never does.
+        mode: `auto` returns `df` unchanged if `upsert_key` is the sink key, or, without `upsert_key`, if rows of
+            from_changelog know that their key is (as in to_changelog); `none` always does, `force` never does.
         sequence: The columns that order the changes of a key inside a micro-batch; without them the order of arrival
             counts.
         state_ttl: The life of state since the last change of a sink key's rows: "10 minutes", a timedelta or seconds; 0
@@ -84,10 +92,10 @@ def upsert_materializer(
     _check_keys(keys, identity)
     rows.sort_columns(df, order)
     settings = StateSettings(Retention.of(state_ttl), clock or SystemClock(), metrics_name("upsert_materializer", uid))
-    if not needs_materializer(mode, keys, identity):
+    if not needs_materializer(mode, keys, identity or _own_key(df, row_kind)):
         return df
     if identity is None:
-        _refuse_key_only_deletes(df, row_kind, {*keys, *order, row_kind})
+        _refuse_key_only_deletes(df, row_kind, (*keys, *order))
         _warn_about_whole_rows(df, row_kind)
     frame = rows.refuse_bad_changes(df, row_kind, keys, order, "upsert_materializer")
     given = KeyedInput.of_changes(frame, row_kind, keys, order, beside=order, upsert_key=identity or ())
@@ -106,14 +114,18 @@ def _check_keys(keys: tuple[str, ...], identity: tuple[str, ...] | None) -> None
         raise OptionError("upsert_key is empty.", hint="Leave it out when no columns identify a source row.")
 
 
-def _refuse_key_only_deletes(frame: DataFrame, row_kind: str, known_columns: set[str]) -> None:
+def _own_key(frame: DataFrame, row_kind: str) -> tuple[str, ...] | None:
+    """The key of an upsert stream that the frame knows, and still has; None on Spark Connect, which hides the plan."""
+    key = known_key(frame, row_kind)
+    return key if key and is_unchanged_since(frame, row_kind, KEY, key) else None
+
+
+def _refuse_key_only_deletes(frame: DataFrame, row_kind: str, known_columns: Sequence[str]) -> None:
     """OptionError for deletes that carry only the key: as whole rows they match nothing, and their rows stay forever.
 
     `known_columns` are those that every delete has; where there are no others, a key is a whole row.
     """
-    known = frame.schema[row_kind].metadata
-    deletes = str(RowKind.DELETE) in known.get(POSSIBLE_KINDS, ())
-    if deletes and known.get(FULL_DELETES) is False and set(frame.columns) - known_columns:
+    if deletes_are_by_key(frame, row_kind, known_columns):
         raise OptionError(
             "upsert_materializer has no upsert_key, so a delete must carry its whole row, and the column "
             f"{row_kind} comes from a from_changelog whose deletes carry only the key (consume_full_deletes is False).",

@@ -3,11 +3,12 @@
 Does a mark still hold? Which functions are non-deterministic?
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
+from starrocks_txn_sink.changelog.rules.conversions import DELETE, UPDATE_BEFORE
 from starrocks_txn_sink.spark_version import analyzed_plan, class_name, items
 
 # Keys of the column's metadata, for the functions downstream.
@@ -19,6 +20,27 @@ KEY: Final = "starrocks_txn_sink.key"
 _TIMES: Final = frozenset(
     ("CurrentTimestamp", "CurrentDate", "CurrentTime", "CurrentBatchTimestamp", "LocalTimestamp", "Now")
 )
+
+
+def deletes_are_by_key(frame: DataFrame, row_kind: str, known_columns: Collection[str]) -> bool:
+    """Whether a from_changelog has said that deletes carry only their key, and the frame has other columns.
+
+    `known_columns` are those that every delete has.
+    """
+    known = frame.schema[row_kind].metadata
+    possible = str(DELETE) in known.get(POSSIBLE_KINDS, ())
+    return possible and known.get(FULL_DELETES) is False and not {*frame.columns} <= {row_kind, *known_columns}
+
+
+def known_key(frame: DataFrame, row_kind: str) -> tuple[str, ...]:
+    """The key of an upsert stream, if the frame knows it; a -U in the stream may be of another key than its +U.
+
+    Only the plan says whether it still holds: `is_hidden`.
+    """
+    known = frame.schema[row_kind].metadata
+    if str(UPDATE_BEFORE) in known.get(POSSIBLE_KINDS, (str(UPDATE_BEFORE),)):
+        return ()
+    return tuple(known.get(KEY, ()))
 
 
 def is_hidden(frame: DataFrame) -> bool:

@@ -94,11 +94,15 @@ def changes_by_key(sorted_entries: Iterable[Entry]) -> Iterator[tuple[str, list[
 
 
 def output_rows(step: KeyStep) -> list[OutputRow]:
-    """The rows of a step, then a row with only its counts. Logs swallowed retractions, without the key."""
+    """The rows of a step, then a row with only its counts. Logs swallowed and waiting retractions, without the key."""
     rows: list[OutputRow] = [(*change, None) for change in step.output]
     if step.swallowed:
         _log.info("retractions.swallowed", count=step.swallowed, hint=_SWALLOWED)
-        rows.append((None, None, None, None, orjson.dumps({"swallowed": step.swallowed}).decode()))
+    if step.waiting > 0:
+        _log.info("retractions.waiting", count=step.waiting)
+    counts = {name: count for name, count in (("swallowed", step.swallowed), ("waiting", step.waiting)) if count}
+    if counts:
+        rows.append((None, None, None, None, orjson.dumps(counts).decode()))
     return rows
 
 

@@ -287,6 +287,35 @@ def test_key_only_deletes_are_no_loss_where_nothing_is_missing(spark: SparkSessi
     upsert_materializer(from_changelog(events), sink_key="id", sequence="lsn", mode="none")
 
 
+def test_full_deletes_are_promised_only_where_they_are_full(spark: SparkSession) -> None:
+    events = spark.createDataFrame([("INSERT", 1, "Ann", 1), ("DELETE", 1, None, 2)], PEOPLE)
+    by_key, full = from_changelog(events), from_changelog(events, consume_full_deletes=True)
+    images = {"before": "before", "after": "after"}
+    single = {"before": "row", "after": "row"}
+    changed = {"INSERT": "c", "UPDATE_BEFORE, UPDATE_AFTER": "u", "DELETE": "d"}
+    useless: list[tuple[DataFrame, dict[str, Any]]] = [
+        (by_key, {}),
+        (by_key, {"partition_by": "id"}),
+        (by_key, {**single, "partition_by": "id"}),
+        (by_key.filter("id > 0"), {}),
+    ]
+    for frame, parameters in useless:
+        with pytest.raises(OptionError, match=r"produces_full_deletes is True.*they would have NULLs.*state_ttl"):
+            to_changelog(frame, produces_full_deletes=True, **parameters)
+        assert "DELETE" in [row["op"] for row in to_changelog(frame, **parameters).collect()]
+    kept: list[tuple[DataFrame, dict[str, Any], str | None]] = [
+        (full, {}, None),  # its word counts
+        (by_key, {"partition_by": "id", "sequence": "lsn", "state_ttl": 0}, "Ann"),
+        (by_key, {"partition_by": "id", "sequence": "lsn", "op_mapping": changed, **images}, "Ann"),
+    ]
+    for frame, parameters, name in kept:
+        *_, last = to_changelog(frame, produces_full_deletes=True, **parameters).collect()
+        assert (last["before"] if "before" in parameters else last)["name"] == name
+    to_changelog(by_key, produces_full_deletes=True, op_mapping={"INSERT": "c"})
+    to_changelog(by_key.select("row_kind", "id", "lsn"), partition_by="id", sequence="lsn", produces_full_deletes=True)
+    to_changelog(spark.createDataFrame([], "row_kind string, id int, name string"), produces_full_deletes=True)
+
+
 @pytest.mark.parametrize("images", [{}, {"before": "before", "after": "after"}], ids=["flat", "images"])
 def test_a_delete_by_key_keeps_its_sequence(spark: SparkSession, images: dict[str, Any]) -> None:
     """The consumer has to order the delete after the changes of its key."""
@@ -366,3 +395,19 @@ def test_the_key_of_an_upsert_stream_is_known_until_something_may_change_it(spar
     ):
         with pytest.raises(OptionError, match="partition_by is not given"):
             exported(changed)
+
+
+def test_a_stream_that_knows_its_key_needs_no_materializer(spark: SparkSession) -> None:
+    events = spark.createDataFrame([], "op string, id int, v string, lsn int")
+    codes = {"c": "INSERT", "u": "UPDATE_AFTER", "d": "DELETE"}
+    upserts = from_changelog(events, op_mapping=codes, partition_by="id")
+    kept = upserts.filter("id > 0").select("row_kind", "id", "v")
+    for frame in (upserts, kept):
+        assert upsert_materializer(frame, sink_key="id") is frame
+        assert upsert_materializer(frame, sink_key="id", upsert_key="id", mode="force") is not frame
+    for frame in (upserts.withColumn("id", F.lit(2)), upserts.union(upserts)):
+        assert upsert_materializer(frame, sink_key="id", upsert_key="v") is not frame
+        with pytest.raises(OptionError, match="has no upsert_key"):
+            upsert_materializer(frame, sink_key="id")
+    with pytest.raises(OptionError, match="has no upsert_key"):
+        upsert_materializer(upserts, sink_key="v")

@@ -116,14 +116,18 @@ def test_a_before_image_waits_over_a_restart(spark: SparkSession, tmp_path: Path
     feed = Feed(spark, tmp_path, "row_kind string, id int, val int")
 
     def exported() -> DataFrame:
-        return to_changelog(feed.frame, before="before", after="after", partition_by="id", op_mapping=PAIRS)
+        return to_changelog(
+            feed.frame, before="before", after="after", partition_by="id", op_mapping=PAIRS, uid="export"
+        )
 
     with running(exported(), tmp_path) as query:
         feed.add({"row_kind": "-U", "id": 1, "val": 10}, {"row_kind": "+I", "id": 2, "val": 5})
         assert query.new() == [("c", None, (2, 5))]
+        assert query.observed("export", "waiting") == 1
     with running(exported(), tmp_path) as query:
         feed.add({"row_kind": "+U", "id": 1, "val": 20}, {"row_kind": "-D", "id": 2, "val": 5})
         assert sorted(query.new()) == [("d", (2, 5), None), ("u", (1, 10), (1, 20))]
+        assert query.observed("export", "waiting") == -1
 
 
 @pytest.mark.deep

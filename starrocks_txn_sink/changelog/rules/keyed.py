@@ -81,12 +81,14 @@ class KeyStep:
 
     `touched`    the state counts as accessed and is written, which renews its `state_ttl`
     `swallowed`  retractions that found no row
+    `waiting`    growth of the number of -U that have no +U
     """
 
     output: list[OutputChange]
     state: State | None
     touched: bool = True
     swallowed: int = 0
+    waiting: int = 0
 
 
 class KeyRule(Protocol):
@@ -136,17 +138,28 @@ class DecodeKey:
 
 @dataclass(frozen=True, slots=True)
 class EncodeKey:
-    """Row kinds → change events with images."""
+    """Row kinds → change events with images. The state has the key's row, and True if it is a -U that waits."""
 
     encoder: ImageEncoder
 
     def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
         previous, output = _previous(state), []
+        waits, growth = state is not None and len(state) > 1, 0
         for each in changes:
-            event, previous = self.encoder.encode(RowChange(RowKind(each.kinds), each.row), previous)
+            kind = RowKind(each.kinds)
+            event, previous = self.encoder.encode(RowChange(kind, each.row), previous)
             if event is not None:
                 output.append(OutputChange(event.code, event.after, event.before, each.extra))
-        return KeyStep(output, _as_state(previous))
+            if kind is RowKind.UPDATE_BEFORE:
+                waits = self.encoder.paired
+                growth += waits
+            elif kind is RowKind.UPDATE_AFTER or self.encoder.keyed:
+                growth -= waits and kind is not RowKind.INSERT  # an INSERT in its place: it got none
+                waits = False
+        after = _as_state(previous)
+        if after is not None and waits:
+            after.append(True)
+        return KeyStep(output, after, waiting=growth)
 
 
 @dataclass(frozen=True, slots=True)

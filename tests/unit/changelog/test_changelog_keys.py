@@ -90,6 +90,38 @@ def test_a_waiting_before_image_lives_for_its_ttl() -> None:
     assert key(("+U", "30")) == [("c", "30")]
 
 
+PAIRED = kinds_to_code({"INSERT": "c", "DELETE": "d", "UPDATE_BEFORE, UPDATE_AFTER": "u"})
+
+
+@pytest.mark.parametrize(
+    ("batches", "waiting"),
+    [
+        (["-U +U"], [0]),
+        (["-U", "+U"], [1, -1]),
+        (["+I -U", "-D"], [1, -1]),  # the delete has the row of the -U
+        (["-U", "-U", "+U"], [1, 1, -1]),  # the first one was lost
+        (["-U", "+I"], [1, 0]),  # without effect
+        (["+I", "+U -U"], [0, 1]),
+    ],
+)
+def test_a_before_image_that_waits_is_counted_until_its_update_comes(batches: list[str], waiting: list[int]) -> None:
+    rule, state = EncodeKey(ImageEncoder(PAIRED, paired=True)), None
+    counted: list[int] = []
+    for batch in batches:
+        step = rule.step(state, [InputChange(kind, "row") for kind in batch.split()])
+        state, counted = step.state, [*counted, step.waiting]
+    assert counted == waiting
+
+
+def test_a_before_image_without_a_key_waits_for_the_change_after_it() -> None:
+    rule = EncodeKey(ImageEncoder(PAIRED, paired=True, keyed=False))
+    step = rule.step(None, [InputChange("-U", "a"), InputChange("-D", "b")])
+    assert (step.waiting, step.state) == (1, ["a", True])
+    assert rule.step(step.state, [InputChange("+U", "c")]).waiting == -1
+    former = rule.step(["a"], [InputChange("+U", "c")])  # a checkpoint that did not say that it waits
+    assert (former.waiting, [change.kind for change in former.output]) == (0, ["u"])
+
+
 def test_normalizing_expires_too() -> None:
     key = OneKey(NormalizeKey(kinds_to_code(None)), "1 h")
     assert key(("+U", "a"), ("+U", "a"), ("+U", "b")) == [("INSERT", "a"), ("UPDATE_AFTER", "b")]
