@@ -559,6 +559,8 @@ int64_t txn_sink_read(const void *bounds, int32_t wide, const uint8_t *data, con
 /* The names in JSON rows. */
 
 #define SEPARATOR ',' /* in front of each row that is JSON */
+#define PATTERNS 64 /* of so many tables at a time */
+#define PIECES 32 /* a row of more than 31 members has no pattern */
 
 static inline uint64_t mix(uint64_t shape, Place p, int64_t size) {
     uint64_t word;
@@ -569,13 +571,90 @@ static inline uint64_t mix(uint64_t shape, Place p, int64_t size) {
         shape ^= shape >> 32;
     }
     word = 0;
-    for (int64_t i = 0; i < size; i++) word = word << 8 | p[i];
+    if (size >= 4) { /* all bytes, some of them twice */
+        uint32_t first, last;
+        memcpy(&first, p, 4);
+        memcpy(&last, p + size - 4, 4);
+        word = (uint64_t)first << 32 | last;
+    } else if (size) {
+        word = (uint64_t)p[0] << 16 | (uint64_t)p[size / 2] << 8 | p[size - 1];
+    }
     shape = (shape ^ word) * 0xD6E8FEB86659FD93u;
     return shape ^ shape >> 32;
 }
 
-/* The hash of a row's names in their order, continued from `shape`; 0 for a row that is not one plain object. */
-static uint64_t shape_of(Place p, const Bounds *b, uint64_t shape) {
+/* The texts of one row in front of its first value, between its values and behind the last one: `count` of them, 0 for too
+   many. A row with the same texts has the same names, and this is quicker to find out than its shape. */
+typedef struct {
+    uint64_t table;
+    int64_t count;
+    Place starts[PIECES];
+    int64_t sizes[PIECES];
+} Pattern;
+
+static inline void add_piece(Pattern *pattern, int64_t number, Place start, Place end) {
+    if (number >= PIECES) return;
+    pattern->starts[number] = start;
+    pattern->sizes[number] = end - start;
+}
+
+static inline int is_same(Place p, Place other, int64_t size, Place last) {
+#if defined(__SSE2__)
+    if (size <= 16 && p <= last && other <= last) {
+        __m128i block = _mm_loadu_si128((const __m128i *)p), others = _mm_loadu_si128((const __m128i *)other);
+        unsigned differ = ~(unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(block, others));
+        return !(differ & ((1u << size) - 1));
+    }
+#else
+    (void)last;
+#endif
+    return !memcmp(p, other, (size_t)size);
+}
+
+/* The place behind a value of a row with a pattern, NULL if that is not quickly seen. It does not judge the value: a text ends
+   at a quote, a number or word at what is neither. If the value is malformed, so is the row, and the server rejects it. */
+static inline Place skip_known(Place p, const Bounds *b) {
+    if (p >= b->end) return NULL;
+#if defined(__SSE2__)
+    if (*p == '"') {
+        const __m128i quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\');
+        for (Place q = p + 1; q <= b->last && q < b->end; q += 16) {
+            __m128i block = _mm_loadu_si128((const __m128i *)q);
+            int mask = _mm_movemask_epi8(_mm_or_si128(_mm_cmpeq_epi8(block, quote), _mm_cmpeq_epi8(block, backslash)));
+            if (!mask) continue;
+            q += __builtin_ctz((unsigned)mask);
+            if (*q == '"') return q + 1;
+            break;
+        }
+    } else if (p <= b->last) {
+        __m128i block = _mm_loadu_si128((const __m128i *)p);
+        __m128i stop = _mm_or_si128(_mm_or_si128(_mm_cmplt_epi8(block, _mm_set1_epi8('+')), _mm_cmpgt_epi8(block, _mm_set1_epi8('z'))),
+                                    _mm_cmpeq_epi8(block, _mm_set1_epi8(','))); /* signed: from 0x80 on bytes are negative */
+        int mask = _mm_movemask_epi8(stop);
+        if (mask) return p + __builtin_ctz((unsigned)mask);
+    }
+#endif
+    return skip_value(p, b);
+}
+
+static int has_pattern(Place p, const Bounds *b, const Pattern *pattern) {
+    for (int64_t i = 0; i < pattern->count; i++) {
+        int64_t size = pattern->sizes[i];
+        if (b->end - p < size || !is_same(p, pattern->starts[i], size, b->last)) return 0;
+        p += size;
+        if (i + 1 == pattern->count) return p == b->end;
+        p = skip_known(p, b);
+        if (!p) return 0;
+    }
+    return 0;
+}
+
+/* The hash of a row's names in their order, continued from `shape`; 0 for a row that is not one plain object. `*pattern`
+   becomes the row's. */
+static uint64_t shape_of(Place p, const Bounds *b, uint64_t shape, Pattern *pattern) {
+    int64_t pieces = 0;
+    Place piece = p;
+    pattern->count = 0;
     p = skip_spaces(p, b);
     if (at(p, b) != '{') return 0;
     p = skip_spaces(p + 1, b);
@@ -586,7 +665,8 @@ static uint64_t shape_of(Place p, const Bounds *b, uint64_t shape) {
             p = skip_name(p, b, &name, &name_end, &escaped);
             if (!p || p >= b->end) return 0;
             shape = mix(shape, name, name_end - name);
-            p = skip_value(p, b);
+            add_piece(pattern, pieces++, piece, p);
+            piece = p = skip_value(p, b);
             if (!p) return 0;
             p = skip_spaces(p, b);
             if (at(p, b) == '}') break;
@@ -594,7 +674,10 @@ static uint64_t shape_of(Place p, const Bounds *b, uint64_t shape) {
             p = skip_spaces(p + 1, b);
         }
     }
-    return skip_spaces(p + 1, b) == b->end ? shape | 1 : 0;
+    if (skip_spaces(p + 1, b) != b->end) return 0;
+    add_piece(pattern, pieces++, piece, b->end);
+    if (pieces <= PIECES) pattern->count = pieces;
+    return shape | 1;
 }
 
 /* Whether `shape` is new; a new one goes into `seen`, a hash table of `mask` + 1 places that is filled to one half. */
@@ -620,11 +703,17 @@ int64_t txn_sink_new_shapes(const void *bounds, int32_t wide, const uint8_t *dat
 #define BOUND(n) (wide ? wide_bounds[n] : (int64_t)narrow_bounds[n])
 #define TABLE(n) (table_wide ? wide_tables[n] : (int64_t)narrow_tables[n])
     Place last = data + BOUND(rows) - 16;
+    Pattern patterns[PATTERNS];
+    for (int64_t n = 0; n < PATTERNS; n++) patterns[n].table = (uint64_t)(patterns[n].count = 0);
     for (int64_t row = 0; row < rows; row++) {
         Place start = data + BOUND(row);
         Bounds b = {data + BOUND(row + 1), last};
         if (at(start, &b) != SEPARATOR) continue;
-        uint64_t shape = shape_of(start + 1, &b, mix(0, tables + TABLE(row), TABLE(row + 1) - TABLE(row)));
+        uint64_t table = mix(0, tables + TABLE(row), TABLE(row + 1) - TABLE(row));
+        Pattern *pattern = &patterns[table % PATTERNS];
+        if (pattern->table == table && has_pattern(start + 1, &b, pattern)) continue;
+        uint64_t shape = shape_of(start + 1, &b, table, pattern);
+        pattern->table = table;
         if (!shape || is_new(shape, seen, mask, used)) found[count++] = row;
     }
 #undef TABLE

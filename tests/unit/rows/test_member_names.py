@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -122,3 +123,78 @@ def test_all_names_are_found(rows: list[dict[str, str | int]]) -> None:
     names(batch(*(("t", json.dumps(row)) for row in rows)))
     names(batch(*(("t", json.dumps(row, ensure_ascii=False, separators=(",", ":"))) for row in rows)))
     assert set(names.news().get("t", ())) == expected
+
+
+NAMES = [
+    "id",
+    "ID",
+    "i",
+    "name",
+    "names",
+    "größe",
+    'a"',
+    "a\\",
+    "a name that is longer than one block of 16 bytes",
+    "x,y",
+]
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.floats(allow_nan=False)
+    | st.integers()
+    | st.text(max_size=40)
+    | st.sampled_from(NAMES),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
+    max_leaves=6,
+)
+
+LAST = ("z", '{"id":"so that the rows before it are read in blocks"}')
+
+SHAPES = st.lists(st.lists(st.sampled_from(NAMES), max_size=3, unique=True), min_size=1, max_size=3)
+ROWS = SHAPES.flatmap(
+    lambda shapes: st.lists(
+        st.tuples(
+            st.sampled_from(["t", "b"]),
+            st.sampled_from(shapes).flatmap(lambda names: st.fixed_dictionaries(dict.fromkeys(names, VALUES))),
+            st.sampled_from([(",", ":"), (" ,", " :\n")]),
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ROWS)
+def test_a_row_that_resembles_the_one_before_hides_no_name(rows: list[tuple[str, dict[str, Any], Any]]) -> None:
+    """The loop passes rows of the same text between their values quickly."""
+    expected: dict[str, set[str]] = {}
+    for table, members, _ in rows:
+        expected.setdefault(table, set()).update(members)
+    names = check(refuse=False)
+    texts = [(table, json.dumps(row, ensure_ascii=False, separators=gaps)) for table, row, gaps in rows]
+    names(batch(*texts, LAST))
+    assert names.by_table == expected | {"z": {"id"}}
+
+
+@pytest.mark.parametrize(
+    ("former", "text"),
+    [
+        ('{"a":"x","id":1}', '{"a":"\\",\\"id\\":1,","b":1}'),
+        ('{"a":{"id":1},"id":1}', '{"a":{"id":1,"b":2},"c":1}'),
+        ('{"a":1,"id":1}', '{"a":[1,"id",1],"b":1}'),
+        ('{"a name of many letters: first":1}', '{"a name of many letters: other":1}'),
+        ('{"a":1}', '{"a":1 ,"b":2}'),
+        ('{"a":"1","id":"x"}', '{"a":"1","b":"x"}'),
+    ],
+)
+def test_rows_that_begin_alike_are_told_apart(former: str, text: str) -> None:
+    names = check(refuse=False)
+    names(batch(("t", former), ("t", text), LAST))
+    assert names.by_table["t"] == {*json.loads(former), *json.loads(text)}
+
+
+def test_each_of_many_tables_is_looked_at() -> None:
+    names = check(refuse=False)
+    names(batch(*((f"t{number}", '{"id":1}') for number in range(500))))
+    assert len(names.by_table) == 500
