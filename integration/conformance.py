@@ -47,7 +47,8 @@ StarRocks in a container, or a user's cluster by a rehearsal's report ([rehearsa
 The frontend's backends were doubles, which count rows and keep none, so it says nothing of bodies, formats, what is
 filtered and what is shown. The real columns are filled by `make integration` where a Docker engine is, and by reports;
 **so far no row has been loaded into a real StarRocks**. So a "passes" without "recorded" says that the emulator follows
-the contract as we read it, not that StarRocks does.
+the contract as we read it, not that StarRocks does. 4.1.1 is of generation B: no real frontend was asked what only C
+does.
 
 Made by `make conformance`; a test keeps the lists up to date, and `make docs` the column *frontend*.
 

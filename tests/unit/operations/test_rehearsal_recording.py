@@ -39,9 +39,7 @@ def test_each_check_is_a_scene_with_requests_and_answers(recording: str) -> None
     assert document["server"] == "StarRocks 4.0.7-emulator"
     scenes = [scene["scene"] for scene in document["scenes"]]
     assert {"load.two_tables", "commit.repeated", "reject.bad_row"} <= set(scenes)
-    found = dict(records(document))
-    assert len(found) > 100
-    begun = next(record for name, record in found.items() if name.endswith(" begin") and "two_tables" in name)
+    begun = next(record for name, record in records(document) if name.endswith(" begin") and "two_tables" in name)
     assert begun["request"]["method"] == "POST"
     assert begun["request"]["headers"]["label"].startswith("${job}-")
     assert begun["answer"]["body"] == {"Status": "OK", "Message": ""}

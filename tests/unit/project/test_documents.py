@@ -81,8 +81,8 @@ def test_every_page_that_code_names_is_there() -> None:
         if "__pycache__" not in file.parts and file.name not in ("CHANGELOG.md", Path(__file__).name)
         for page in re.findall(r"\bdocs/[\w/-]+\.md\b", file.read_text(encoding="utf-8", errors="replace"))
     }
-    assert len(named) > 60
-    assert sorted(one for one in named if not (ROOT / one[1]).is_file()) == []
+    assert named
+    assert sorted((file, page) for file, page in named if not (ROOT / page).is_file()) == []
 
 
 def test_every_page_is_on_the_map() -> None:

