@@ -1,5 +1,5 @@
-/* Loops over rows: members of JSON objects and messages of Kafka into Arrow columns, and the names in JSON rows;
-   compiled.py calls them.
+/* Loops over rows: members of JSON objects and messages of Kafka into Arrow columns, the names in JSON rows, and values of
+   JSON rows rewritten; compiled.py calls them.
 
    The parser takes a strict subset of what sources/formats/json_text.py accepts, so that it never has to decide: a value
    outside of the subset (malformed, an escape in a name, a lone surrogate, nested deeper than 64) ends the call, Python judges
@@ -17,7 +17,7 @@
 #define DEEPEST 64
 
 /* TEXT is the content of a string, or the JSON of another value; a STRING is nothing else. */
-enum { ABI = 4, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3 };
+enum { ABI = 5, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3 };
 
 int32_t txn_sink_abi(void) { return ABI; }
 int32_t txn_sink_slack(void) { return SLACK; }
@@ -331,13 +331,17 @@ typedef struct {
     int there, escaped;
 } Field;
 
-/* The name under which a value may have the object that counts; and texts in front of such objects that were read. */
+/* The name under which a value may have the object that counts; and texts in front of such objects that were read, each with
+   the number of the value that had it first. */
 typedef struct {
     const char *name;
     int64_t name_size;
     Place starts[PREFIXES];
     int64_t sizes[PREFIXES];
+    int64_t origins[PREFIXES];
     int known, newest;
+    int64_t value;  /* the number of the value that is read */
+    int64_t origin; /* the first value with the same text around the object that counts; -1 if the value itself counts */
 } Wrapper;
 
 static inline int find_column(const Column *columns, int64_t count, int expected, Place name, int64_t size) {
@@ -416,11 +420,14 @@ static Place read_members(Place p, const Bounds *b, const Column *columns, int64
 }
 
 /* The length of the known text with which the value at `p` begins; 0 if it is new. What follows is the object that counts. */
-static int64_t known_prefix(Place p, const Bounds *b, const Wrapper *wrapper) {
+static int64_t known_prefix(Place p, const Bounds *b, Wrapper *wrapper) {
     for (int i = 0; i < wrapper->known; i++) {
         int n = (wrapper->newest + PREFIXES - i) % PREFIXES;
         int64_t size = wrapper->sizes[n];
-        if (b->end - p > size && p[size] == '{' && !memcmp(p, wrapper->starts[n], (size_t)size)) return size;
+        if (b->end - p > size && p[size] == '{' && !memcmp(p, wrapper->starts[n], (size_t)size)) {
+            wrapper->origin = wrapper->origins[n];
+            return size;
+        }
     }
     return 0;
 }
@@ -428,6 +435,7 @@ static int64_t known_prefix(Place p, const Bounds *b, const Wrapper *wrapper) {
 static void remember_prefix(Wrapper *wrapper, Place start, int64_t size) {
     wrapper->newest = (wrapper->newest + 1) % PREFIXES;
     wrapper->starts[wrapper->newest] = start;
+    wrapper->origins[wrapper->newest] = wrapper->origin = wrapper->value;
     wrapper->sizes[wrapper->newest] = size;
     if (wrapper->known < PREFIXES) wrapper->known++;
 }
@@ -458,6 +466,7 @@ static Place read_outer(Place p, Place start, const Bounds *b, const Column *col
 
 /* Read a value whose members, or those of an object under the wrapper's name, are the fields; 0 outside of the subset. */
 static int read_wrapped(Place start, const Bounds *b, const Column *columns, int64_t roots, Field *fields, Wrapper *wrapper) {
+    wrapper->origin = -1;
     int64_t prefix = known_prefix(start, b, wrapper);
     int wrapped = prefix > 0, first = !wrapped;
     Place p;
@@ -475,6 +484,7 @@ static int read_wrapped(Place start, const Bounds *b, const Column *columns, int
         if (!first) {
             if (at(p, b) != ',') return 0;
             p = skip_spaces(p + 1, b);
+            if (wrapped) wrapper->origin = wrapper->value; /* what follows the object may be its schema */
         }
         p = read_outer(p, start, b, columns, roots, fields, wrapper, &wrapped);
         if (!p) return 0;
@@ -525,9 +535,11 @@ static void take_back(Column *columns, int64_t row, const Field *fields, int64_t
 /* Read the `wanted` ones of the values from `*next` to `values`, each between two of the `bounds` (int64 if `wide`, else
    int32), into the rows from `row` on; returns the number of rows then. `*next` becomes the first value outside of the
    subset, or `values`. The data has less than 2 GiB. The first `roots` of the `count` columns are members of the value, or of
-   the object under the name `wrapper`, unless this is NULL or the value has no such object. */
+   the object under the name `wrapper`, unless this is NULL or the value has no such object. With a wrapper `origins` has
+   each row's number of the first value with the same text around its object, -1 for a row without one. */
 int64_t txn_sink_read(const void *bounds, int32_t wide, const uint8_t *data, const uint8_t *wanted, int64_t values,
-                      Column *columns, int64_t count, int64_t roots, const char *wrapper, int64_t row, int64_t *next) {
+                      Column *columns, int64_t count, int64_t roots, const char *wrapper, int64_t *origins, int64_t row,
+                      int64_t *next) {
     const int32_t *narrow_bounds = bounds;
     const int64_t *wide_bounds = bounds;
     Field fields[FIELDS];
@@ -542,6 +554,7 @@ int64_t txn_sink_read(const void *bounds, int32_t wide, const uint8_t *data, con
         Bounds b = {data + BOUND(value + 1), last};
         int64_t filled = 0;
         if (!wanted[value]) continue;
+        wrapped.value = value;
         for (int64_t n = 0; n < count; n++) fields[n].there = 0;
         if (!read_object(data + BOUND(value), &b, columns, roots, fields, &wrapped)) break;
         while (filled < count && append(&columns[filled], row, &fields[filled], last)) filled++;
@@ -549,6 +562,7 @@ int64_t txn_sink_read(const void *bounds, int32_t wide, const uint8_t *data, con
             take_back(columns, row, fields, filled);
             break;
         }
+        if (wrapper) origins[row] = wrapped.origin;
         row++;
     }
 #undef BOUND
@@ -719,6 +733,439 @@ int64_t txn_sink_new_shapes(const void *bounds, int32_t wide, const uint8_t *dat
 #undef TABLE
 #undef BOUND
     return count;
+}
+
+/* Values of JSON rows, rewritten. */
+
+#define MOST_DIGITS 160  /* of a decimal number that is written here, and of zeros around it */
+#define MOST_BYTES 64    /* of its two's complement */
+#define ROOM_A_VALUE 384 /* that a value may need beyond its own size */
+
+/* What a value is: KEEP leaves it as it is, ODD leaves the row to Python. The number is that of the decimals of a second, or
+   the scale. */
+enum { KEEP = 0, ODD = 1, DATE = 2, TIME = 3, TIMESTAMP = 4, ISO_DATE = 5, ISO_TIME = 6, ISO_TIMESTAMP = 7, DECIMAL = 8,
+       VARIABLE_DECIMAL = 9, BITS = 10 };
+
+typedef struct {
+    const char *name;
+    int64_t name_size;
+    int64_t kind;
+    int64_t number;
+    int64_t array; /* 1 for an array of such values */
+} Conversion;
+
+typedef struct {
+    const Conversion *members;
+    int64_t count;
+} Plan;
+
+/* The least and the greatest value of PostgreSQL's infinity as Debezium writes it: days, and microseconds of a timestamp. */
+#define DATE_INFINITY (-2147472692)
+#define DATE_MINUS_INFINITY (-2147472691)
+#define MICROS_INFINITY 9223372036825200000
+#define MICROS_MINUS_INFINITY (-9223372036832400000)
+
+static uint8_t *put_text(uint8_t *to, const char *text) {
+    while (*text) *to++ = (uint8_t)*text++;
+    return to;
+}
+
+/* Write at least `digits` digits. */
+static uint8_t *put_number(uint8_t *to, uint64_t number, int digits) {
+    uint8_t reversed[20];
+    int size = 0;
+    for (; number || size < digits; number /= 10) reversed[size++] = (uint8_t)('0' + number % 10);
+    while (size) *to++ = reversed[--size];
+    return to;
+}
+
+/* The day, counted from 1970-01-01, of a date of the Gregorian calendar; years begin in March, 400 of them are an era. */
+static int64_t day_of(int64_t year, int month, int day) {
+    year -= month <= 2;
+    int64_t era = (year >= 0 ? year : year - 399) / 400, year_of_era = year - era * 400;
+    int64_t day_of_year = (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day - 1;
+    return era * 146097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719468;
+}
+
+static uint8_t *put_date(uint8_t *to, int64_t days) {
+    days += 719468;
+    int64_t era = (days >= 0 ? days : days - 146096) / 146097, day_of_era = days - era * 146097;
+    int64_t year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146096) / 365;
+    int64_t day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    int64_t shifted = (5 * day_of_year + 2) / 153, month = shifted < 10 ? shifted + 3 : shifted - 9;
+    int64_t year = year_of_era + era * 400 + (month <= 2);
+    if (year > 9999) *to++ = '+';
+    if (year < 0) *to++ = '-';
+    to = put_number(to, (uint64_t)(year < 0 ? -year : year), 4);
+    *to++ = '-';
+    to = put_number(to, (uint64_t)month, 2);
+    *to++ = '-';
+    return put_number(to, (uint64_t)(day_of_year - (153 * shifted + 2) / 5 + 1), 2);
+}
+
+/* Hours, minutes, seconds, and 6 or 9 decimals where there are any. */
+static uint8_t *put_clock(uint8_t *to, uint64_t seconds, int64_t nanos) {
+    to = put_number(to, seconds / 3600, 2);
+    *to++ = ':';
+    to = put_number(to, seconds / 60 % 60, 2);
+    *to++ = ':';
+    to = put_number(to, seconds % 60, 2);
+    if (!nanos) return to;
+    *to++ = '.';
+    return nanos % 1000 ? put_number(to, (uint64_t)nanos, 9) : put_number(to, (uint64_t)nanos / 1000, 6);
+}
+
+static int64_t power_of_10(int64_t exponent) {
+    int64_t power = 1;
+    while (exponent-- > 0) power *= 10;
+    return power;
+}
+
+static uint8_t *put_time(uint8_t *to, int64_t value, int64_t decimals) {
+    uint64_t unit = (uint64_t)power_of_10(decimals), size = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    if (value < 0) *to++ = '-';
+    return put_clock(to, size / unit, (int64_t)(size % unit) * power_of_10(9 - decimals));
+}
+
+static uint8_t *put_timestamp(uint8_t *to, int64_t seconds, int64_t nanos) {
+    int64_t days = seconds / 86400 - (seconds % 86400 < 0);
+    to = put_date(to, days);
+    *to++ = ' ';
+    return put_clock(to, (uint64_t)(seconds - days * 86400), nanos);
+}
+
+static uint8_t *put_infinity(uint8_t *to, int negative) { return put_text(to, negative ? "-infinity" : "infinity"); }
+
+static uint8_t *put_unix_time(uint8_t *to, int64_t value, int64_t decimals) {
+    int64_t unit = power_of_10(decimals), micros = power_of_10(6 - decimals); /* of nanoseconds infinity is none: too large */
+    if (decimals <= 6 && (value == MICROS_INFINITY / micros || value == MICROS_MINUS_INFINITY / micros))
+        return put_infinity(to, value < 0);
+    int64_t rest = value % unit, earlier = rest < 0;
+    return put_timestamp(to, value / unit - earlier, (rest + earlier * unit) * power_of_10(9 - decimals));
+}
+
+/* The number of `digits` digits at `*p`, which moves behind them; -1 if there are none. */
+static int64_t take_digits(Place *p, Place end, int digits) {
+    int64_t number = 0;
+    if (end - *p < digits) return -1;
+    for (; digits; digits--, ++*p) {
+        if (!is_digit(**p)) return -1;
+        number = number * 10 + (**p - '0');
+    }
+    return number;
+}
+
+static int take(Place *p, Place end, char character) {
+    if (*p >= end || **p != (uint8_t)character) return 0;
+    ++*p;
+    return 1;
+}
+
+/* Read `YYYY-MM-DD`, with a sign and more digits beyond the year 9999 or before 0; 0 for any other text. */
+static int take_date(Place *p, Place end, int64_t *days) {
+    int negative = take(p, end, '-'), signs = negative || take(p, end, '+'), digits = 0;
+    while (*p + digits < end && digits < 10 && is_digit((*p)[digits])) digits++;
+    if (digits < 4 || digits > 9 || (digits > 4 && !signs)) return 0;
+    int64_t year = take_digits(p, end, digits), month, day;
+    if (!take(p, end, '-') || (month = take_digits(p, end, 2)) < 1 || month > 12) return 0;
+    if (!take(p, end, '-') || (day = take_digits(p, end, 2)) < 1 || day > 31) return 0;
+    *days = day_of(negative ? -year : year, (int)month, (int)day);
+    return 1;
+}
+
+/* Read `HH:MM:SS`, perhaps with decimals, up to 9; 0 for any other text. */
+static int take_clock(Place *p, Place end, int64_t *seconds, int64_t *nanos) {
+    int64_t hour = take_digits(p, end, 2), minute, second;
+    if (hour < 0 || hour > 23 || !take(p, end, ':') || (minute = take_digits(p, end, 2)) < 0 || minute > 59) return 0;
+    if (!take(p, end, ':') || (second = take_digits(p, end, 2)) < 0 || second > 59) return 0;
+    *seconds = hour * 3600 + minute * 60 + second;
+    *nanos = 0;
+    if (!take(p, end, '.')) return 1;
+    int digits = 0;
+    while (*p + digits < end && digits < 10 && is_digit((*p)[digits])) digits++;
+    if (!digits || digits > 9) return 0;
+    *nanos = take_digits(p, end, digits) * power_of_10(9 - digits);
+    return 1;
+}
+
+/* Read `Z` or `+HH:MM` at the end of a text; 0 for any other text. */
+static int take_offset(Place *p, Place end, int64_t *seconds) {
+    int64_t hour, minute;
+    *seconds = 0;
+    if (take(p, end, 'Z')) return *p == end;
+    int negative = take(p, end, '-');
+    if (!negative && !take(p, end, '+')) return 0;
+    if ((hour = take_digits(p, end, 2)) < 0 || hour > 18) return 0;
+    if (!take(p, end, ':') || (minute = take_digits(p, end, 2)) < 0 || minute > 59) return 0;
+    *seconds = (hour * 3600 + minute * 60) * (negative ? -1 : 1);
+    return *p == end;
+}
+
+/* Write the text between two quotes, of kind ISO_DATE, ISO_TIME or ISO_TIMESTAMP; NULL for any other text. */
+static uint8_t *put_iso(uint8_t *to, Place p, Place end, int64_t kind) {
+    int64_t days = 0, seconds = 0, nanos = 0, offset;
+    if (kind != ISO_TIME && !take_date(&p, end, &days)) return NULL;
+    if (kind == ISO_TIMESTAMP && !take(&p, end, 'T')) return NULL;
+    if (kind != ISO_DATE && !take_clock(&p, end, &seconds, &nanos)) return NULL;
+    if (!take_offset(&p, end, &offset) || (kind != ISO_TIMESTAMP && offset)) return NULL;
+    if (kind == ISO_TIME) return put_clock(to, (uint64_t)seconds, nanos);
+    if (kind == ISO_DATE) {
+        if (days == DATE_INFINITY || days == DATE_MINUS_INFINITY) return put_infinity(to, days == DATE_MINUS_INFINITY);
+        return put_date(to, days);
+    }
+    seconds += days * 86400 - offset;
+    if (seconds == MICROS_INFINITY / 1000000 && nanos == 200000000) return put_infinity(to, 0);
+    if (seconds == MICROS_MINUS_INFINITY / 1000000 - 1 && nanos == 600000000) return put_infinity(to, 1);
+    return put_timestamp(to, seconds, nanos);
+}
+
+static inline int base64_digit(uint8_t c) {
+    if (c >= 'A' && c <= 'Z') return c - 'A';
+    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+    if (is_digit(c)) return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+/* The number of bytes that the base64 between two quotes has; -1 for another text, for no byte and for more than MOST_BYTES. */
+static int from_base64(Place p, Place end, uint8_t *bytes) {
+    int64_t size = end - p;
+    int count = 0;
+    if (!size || size % 4 || size / 4 * 3 > MOST_BYTES + 2) return -1;
+    int padding = (end[-1] == '=') + (end[-1] == '=' && end[-2] == '=');
+    for (; p < end; p += 4) {
+        uint32_t group = 0;
+        int last = p + 4 == end ? padding : 0;
+        for (int i = 0; i < 4; i++) {
+            int digit = i >= 4 - last ? 0 : base64_digit(p[i]);
+            if (digit < 0) return -1;
+            group = group << 6 | (uint32_t)digit;
+        }
+        if (last && group & (last == 1 ? 0xFFu : 0xFFFFu)) return -1; /* bits that no byte has */
+        for (int i = 0; i < 3 - last; i++) bytes[count++] = (uint8_t)(group >> (16 - 8 * i));
+    }
+    return count <= MOST_BYTES ? count : -1;
+}
+
+/* Write an unsigned number, whose most significant byte is the first, with so many decimals; the number is used up. */
+static uint8_t *put_bytes_as_number(uint8_t *to, uint8_t *bytes, int count, int64_t scale) {
+    uint8_t digits[MOST_DIGITS + 9];
+    int size = 0, first = 0;
+    while (first < count) { /* divide by 1000 again and again: the remainders are the digits */
+        uint32_t rest = 0;
+        for (int i = first; i < count; i++) {
+            rest = rest << 8 | bytes[i];
+            bytes[i] = (uint8_t)(rest / 1000);
+            rest %= 1000;
+        }
+        for (int i = 0; i < 3; i++, rest /= 10) digits[size++] = (uint8_t)('0' + rest % 10);
+        while (first < count && !bytes[first]) first++;
+    }
+    while (size && digits[size - 1] == '0') size--;
+    int zero = !size;
+    if (zero) digits[size++] = '0';
+    for (int64_t place = scale < 0 || size > scale ? size : scale + 1; place > 0; place--) {
+        *to++ = place > size ? '0' : digits[place - 1];
+        if (place - 1 == scale && scale > 0) *to++ = '.';
+    }
+    for (; scale < 0 && !zero; scale++) *to++ = '0';
+    return to;
+}
+
+static uint8_t *put_decimal(uint8_t *to, Place p, Place end, int64_t scale) {
+    uint8_t bytes[MOST_BYTES + 2];
+    int count = from_base64(p, end, bytes), negative;
+    if (count < 0 || scale > MOST_DIGITS || scale < -MOST_DIGITS) return NULL;
+    negative = bytes[0] >= 0x80;
+    if (negative) { /* the two's complement of it */
+        int carry = 1;
+        for (int i = count - 1; i >= 0; i--) {
+            int byte = (uint8_t)~bytes[i] + carry;
+            bytes[i] = (uint8_t)byte;
+            carry = byte >> 8;
+        }
+        *to++ = '-';
+    }
+    return put_bytes_as_number(to, bytes, count, scale);
+}
+
+/* Write bits, of which the first byte has the least significant ones, as a whole number. */
+static uint8_t *put_bits(uint8_t *to, Place p, Place end) {
+    uint8_t bytes[MOST_BYTES + 2];
+    int count = from_base64(p, end, bytes);
+    if (count < 0) return NULL;
+    for (int i = 0; i < count / 2; i++) {
+        uint8_t byte = bytes[i];
+        bytes[i] = bytes[count - 1 - i];
+        bytes[count - 1 - i] = byte;
+    }
+    return put_bytes_as_number(to, bytes, count, 0);
+}
+
+/* Write an object with the members `scale` and `value`; NULL outside of the subset. `*p` moves behind it. */
+static uint8_t *put_variable_decimal(uint8_t *to, Place *p, const Bounds *b) {
+    Place name, name_end, start = NULL, end = NULL;
+    int64_t scale = 0;
+    int scales = 0, escaped = 0;
+    if (at(*p, b) != '{') return NULL;
+    *p = skip_spaces(*p + 1, b);
+    for (;;) {
+        *p = skip_name(*p, b, &name, &name_end, &escaped);
+        if (!*p || escaped) return NULL;
+        if (name_end - name != 5) return NULL;
+        if (!memcmp(name, "scale", 5)) {
+            Place number = *p;
+            *p = skip_number(*p, b);
+            if (!*p || scales++ || !whole_number(number, *p, &scale)) return NULL;
+        } else {
+            if (memcmp(name, "value", 5) || start || at(*p, b) != '"') return NULL;
+            start = *p + 1;
+            end = end_of_string(start, b, &escaped);
+            if (!end || escaped) return NULL;
+            *p = end + 1;
+        }
+        *p = skip_spaces(*p, b);
+        if (at(*p, b) == '}') break;
+        if (at(*p, b) != ',') return NULL;
+        *p = skip_spaces(*p + 1, b);
+    }
+    ++*p;
+    return start && scales ? put_decimal(to, start, end, scale) : NULL;
+}
+
+/* Rewrite one value; NULL outside of the subset. `*p` moves behind it. */
+static uint8_t *put_value(uint8_t *to, Place *p, const Bounds *b, const Conversion *as) {
+    Place start = *p;
+    int64_t number;
+    int escaped = 0;
+    if (at(start, b) == 'n') {
+        *p = skip_word(start, b, "null", 4);
+        return *p ? put_text(to, "null") : NULL;
+    }
+    if (as->kind == DECIMAL && at(start, b) != '"') { /* the converter's decimal.format is NUMERIC */
+        *p = skip_number(start, b);
+        return *p && *p - start <= MOST_DIGITS ? copy(to, start, *p - start, b->last) : NULL;
+    }
+    if (as->kind != BITS) *to++ = '"';
+    switch (as->kind) {
+    case DATE: case TIME: case TIMESTAMP:
+        *p = skip_number(start, b);
+        if (!*p || !whole_number(start, *p, &number)) return NULL;
+        if (as->kind == TIME)
+            to = put_time(to, number, as->number);
+        else if (as->kind == TIMESTAMP)
+            to = put_unix_time(to, number, as->number);
+        else if (number == DATE_INFINITY || number == DATE_MINUS_INFINITY)
+            to = put_infinity(to, number == DATE_MINUS_INFINITY);
+        else if (number < INT32_MIN || number > INT32_MAX)
+            return NULL;
+        else
+            to = put_date(to, number);
+        break;
+    case VARIABLE_DECIMAL:
+        to = put_variable_decimal(to, p, b);
+        break;
+    default:
+        if (at(start, b) != '"') return NULL;
+        *p = end_of_string(start + 1, b, &escaped);
+        if (!*p || escaped) return NULL;
+        to = as->kind == DECIMAL ? put_decimal(to, start + 1, *p, as->number)
+             : as->kind == BITS  ? put_bits(to, start + 1, *p)
+                                 : put_iso(to, start + 1, *p, as->kind);
+        ++*p;
+    }
+    if (to && as->kind != BITS) *to++ = '"';
+    return to;
+}
+
+/* Rewrite the row at `p`, up to `most`; NULL outside of the subset. `*full` says that there was no room. */
+static uint8_t *put_row(uint8_t *to, const uint8_t *most, Place p, const Bounds *b, const Plan *plan, int *full) {
+    Place copied = p;
+    int64_t expected = 0;
+    p = skip_spaces(p, b);
+    if (at(p, b) != '{') return NULL;
+    p = skip_spaces(p + 1, b);
+    for (int first = 1; at(p, b) != '}'; first = 0) {
+        int escaped = 0, array;
+        Place name, name_end;
+        if (!first) {
+            if (at(p, b) != ',') return NULL;
+            p = skip_spaces(p + 1, b);
+        }
+        p = skip_name(p, b, &name, &name_end, &escaped);
+        if (!p || escaped) return NULL;
+        const Conversion *as = NULL;
+        for (int64_t i = 0; i < plan->count && !as; i++) {
+            const Conversion *member = &plan->members[(expected + i) % plan->count];
+            if (member->name_size == name_end - name && !memcmp(member->name, name, (size_t)member->name_size)) {
+                as = member;
+                expected = (expected + i + 1) % plan->count;
+            }
+        }
+        if (!as || as->kind == KEEP) {
+            p = skip_value(p, b);
+            if (!p) return NULL;
+            p = skip_spaces(p, b);
+            continue;
+        }
+        if (as->kind == ODD) return NULL;
+        array = as->array && at(p, b) == '[';
+        if (as->array && !array && at(p, b) != 'n') return NULL;
+        if (array) p = skip_spaces(p + 1, b);
+        for (int empty = array && at(p, b) == ']';;) {
+            if (most - to < p - copied + ROOM_A_VALUE) {
+                *full = 1;
+                return NULL;
+            }
+            to = copy(to, copied, p - copied, b->last);
+            if (!empty) to = put_value(to, &p, b, as);
+            if (!to) return NULL;
+            copied = p;
+            if (!array) break;
+            p = skip_spaces(p, b);
+            if (at(p, b) == ']') {
+                p++;
+                break;
+            }
+            if (at(p, b) != ',' || empty) return NULL;
+            p = skip_spaces(p + 1, b);
+        }
+        p = skip_spaces(p, b);
+    }
+    if (skip_spaces(p + 1, b) != b->end) return NULL;
+    if (most - to < b->end - copied + SLACK) {
+        *full = 1;
+        return NULL;
+    }
+    return copy(to, copied, b->end - copied, b->last);
+}
+
+/* Write the rows from `row` on, of `rows` in all, behind `*used` bytes of `to`, which has room for `room`: each as its plan
+   (`chosen`) says, and as it is with plan -1. `ends` gets the end of each row. Returns the first row that is outside of the
+   subset, and -1 - row for one without room; `rows` if there is none. Texts lie between `bounds` as in txn_sink_read. */
+int64_t txn_sink_convert(const void *bounds, int32_t wide, const uint8_t *data, const Plan *plans, const int32_t *chosen,
+                         int64_t rows, uint8_t *to, int64_t room, int64_t *used, int32_t *ends, int64_t row) {
+    const int32_t *narrow_bounds = bounds;
+    const int64_t *wide_bounds = bounds;
+#define BOUND(n) (wide ? wide_bounds[n] : (int64_t)narrow_bounds[n])
+    Place last = data + BOUND(rows) - 16;
+    for (; row < rows; row++) {
+        Place start = data + BOUND(row);
+        Bounds b = {data + BOUND(row + 1), last};
+        uint8_t *begin = to + *used, *end = NULL;
+        int full = 0;
+        if (chosen[row] < 0) {
+            full = room - *used < b.end - start + SLACK;
+            if (!full) end = copy(begin, start, b.end - start, last);
+        } else {
+            end = put_row(begin, to + room, start, &b, &plans[chosen[row]], &full);
+        }
+        if (full) return -1 - row;
+        if (!end) return row;
+        *used = end - to;
+        ends[row + 1] = (int32_t)*used;
+    }
+#undef BOUND
+    return rows;
 }
 
 /* Messages of Kafka. */

@@ -22,13 +22,14 @@ from starrocks_txn_sink.rows.segments import Bools, bounds_of
 LIBRARY: Final = Path(__file__).with_name("_compiled.so")
 PURE: Final = "STARROCKS_TXN_SINK_PURE"
 """The environment variable that turns the compiled loops off, with the value 1."""
-_ABI: Final = 4  # that of compiled.c; a library with another number is not used
+_ABI: Final = 5  # that of compiled.c; a library with another number is not used
 _MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
 _FREE_JUDGEMENTS: Final = 64
 _VALUES_A_JUDGEMENT: Final = 16
 """Python judges a value at 50 times the cost of the loop. Where it would judge more than one in 16, a batch is read
 faster without the loop; the first 64 say nothing yet about the share."""
 _SHAPES: Final = 1 << 13  # a power of 2; many more than a micro-batch has, unless rows leave members out at random
+ORIGIN: Final = "origin"
 _TEXTS: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 _TEXT, _WHOLE, _STRING, _OBJECT = range(4)  # the kinds of compiled.c
 
@@ -77,7 +78,14 @@ _FUNCTIONS: Final[Functions] = {
         _NUMBER,
         (
             *(_POINTER, ctypes.c_int32, *[_POINTER] * 2, _NUMBER, ctypes.POINTER(_Column), _NUMBER, _NUMBER),
-            *(ctypes.c_char_p, _NUMBER, _POINTER),
+            *(ctypes.c_char_p, _POINTER, _NUMBER, _POINTER),
+        ),
+    ),
+    "convert": (
+        _NUMBER,
+        (
+            *(_POINTER, ctypes.c_int32, *[_POINTER] * 3, _NUMBER),
+            *(_POINTER, _NUMBER, ctypes.POINTER(_NUMBER), _POINTER, _NUMBER),
         ),
     ),
     "new_shapes": (
@@ -111,7 +119,8 @@ def read_objects(
 
     A field is a whole number, or a text: the content of a string, or the JSON of another value. A struct is an object
     with such members, of which a text is a string. If a value has an object under the name `wrapper`, the fields are
-    this object's members.
+    this object's members. With a wrapper the table has a further column ORIGIN: the number of a value that has the same
+    text around its object, -1 for a value without such an object.
 
     Left out are NULL and the values that `judge` refuses. It is asked about each value that is not plain: malformed,
     with an escape in a name or a lone surrogate, or nested deeper than 64. None without the compiled loop, for a list
@@ -137,7 +146,7 @@ def read_objects(
         if event is None:
             events[at] = False
         else:
-            reading.add(event)
+            reading.add(event, at)
         at += 1
     return reading.table(), events
 
@@ -153,24 +162,28 @@ class _Reading:
         for number, ((field, first, members), buffers) in enumerate(zip(self._tree, self._buffers, strict=True)):
             columns.append(buffers.column(_kind(field.type, number < len(fields)), field.name.encode(), first, members))
         self._columns = (_Column * len(columns))(*columns)
+        self._origins = np.empty(rows if wrapper else 0, dtype=np.int64)
 
     def read(self, bounds: Any, wide: bool, data: Any, wanted: Any, values: int, at: int) -> int:
         """Add the `wanted` ones of `values` values from number `at` on; returns the first one that is not plain."""
         place = ctypes.c_int64(at)
-        columns = self._columns, len(self._columns), len(self._fields), self._wrapper
+        columns = self._columns, len(self._columns), len(self._fields), self._wrapper, self._origins.ctypes.data
         given = bounds, wide, data, wanted, values, *columns, self._rows
         self._rows = _library().txn_sink_read(*given, ctypes.byref(place))
         return place.value
 
-    def add(self, event: Mapping[str, Any]) -> None:
-        """Add the fields of a value of the batch; their texts are never longer than the value."""
+    def add(self, event: Mapping[str, Any], number: int) -> None:
+        """Add the fields of value `number` of the batch; their texts are never longer than the value."""
         plain = orjson.dumps(event)
         if self.read((ctypes.c_int64 * 2)(0, len(plain)), True, plain, b"\1", 1, 0) != 1:
             raise AssertionError("The compiled loop refuses the plain form of an event.")
+        if self._wrapper:
+            self._origins[self._rows - 1] = number
 
     def table(self) -> pa.Table:
         arrays = [self._array(number) for number in range(len(self._fields))]
-        return pa.Table.from_arrays(arrays, schema=self._fields)
+        table = pa.Table.from_arrays(arrays, schema=self._fields)
+        return table.append_column(ORIGIN, pa.array(self._origins[: self._rows])) if self._wrapper else table
 
     def _array(self, number: int) -> pa.Array:
         _, first, members = self._tree[number]
@@ -225,6 +238,94 @@ class _Buffers:
         if used < self._data.size:
             self._data.resize(used, shrink_to_fit=True)
         return pa.Array.from_buffers(self._kind, rows, [valid, self._ends, self._data], nulls)
+
+
+class _Conversion(ctypes.Structure):
+    """The struct `Conversion` of compiled.c."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("name_size", ctypes.c_int64),
+        ("kind", ctypes.c_int64),
+        ("number", ctypes.c_int64),
+        ("array", ctypes.c_int64),
+    )
+
+
+class _Plan(ctypes.Structure):
+    """The struct `Plan` of compiled.c."""
+
+    _fields_ = (("members", ctypes.POINTER(_Conversion)), ("count", ctypes.c_int64))
+
+
+def _conversion(member: tuple[bytes, int, int, bool]) -> _Conversion:
+    name, *rest = member
+    return _Conversion(name, len(name), *rest)
+
+
+Conversions = Sequence[tuple[bytes, int, int, bool]]
+"""The members of rows: the name, the kind in compiled.c, its number, and whether it is an array of such values."""
+
+
+def convert_rows(
+    rows: pa.Array,
+    plans: Sequence[Conversions],
+    chosen: np.ndarray[Any, np.dtype[np.int32]],
+    judge: Callable[[int], bytes | None],
+) -> tuple[pa.Array, Bools] | None:
+    """JSON rows with their values rewritten, and which rows fit their plans; the others are empty.
+
+    `chosen` has the number of each row's plan, -1 for a row that stays as it is, also for NULL. `judge` is asked about
+    each row that is not plain, by its number: the row rewritten, None if it does not fit. None as in `read_objects`.
+    """
+    if not is_available() or not len(rows) or rows.type not in _TEXTS:
+        return None
+    bounds, data = bounds_of(rows), rows.buffers()[2]
+    size = int(bounds[-1] - bounds[0])
+    if data is None or size > _MOST_BYTES:
+        return None
+    members = [(_Conversion * len(plan))(*map(_conversion, plan)) for plan in plans]
+    given = (_Plan * len(plans))(*(_Plan(plan, len(plan)) for plan in members))
+    chosen = np.ascontiguousarray(chosen, dtype=np.int32)
+    room, used = min(size + size // 4 + _LEAST_ROOM, _MOST_BYTES), ctypes.c_int64()
+    written, ends = pa.allocate_buffer(room, resizable=True), np.zeros(len(rows) + 1, dtype=np.int32)
+    fits: Bools = np.ones(len(rows), dtype=bool)
+    text = bounds.ctypes.data, bounds.itemsize == 8, data.address, given, chosen.ctypes.data, len(rows)
+    at = judged = 0
+    while True:
+        at = _library().txn_sink_convert(*text, written.address, room, ctypes.byref(used), ends.ctypes.data, at)
+        if at == len(rows):
+            break
+        if at < 0:
+            at, room = -1 - at, _more_room(written, room + 1)
+            continue
+        judged += 1
+        if judged > _FREE_JUDGEMENTS + at // _VALUES_A_JUDGEMENT:
+            return None
+        row = judge(at)
+        fits[at] = row is not None
+        if row:
+            room = _more_room(written, used.value + len(row))
+            ctypes.memmove(written.address + used.value, row, len(row))
+            used.value += len(row)
+        at += 1
+        ends[at] = used.value
+    written.resize(used.value, shrink_to_fit=True)
+    valid = pa.array(rows.is_valid()).buffers()[1] if rows.null_count else None
+    buffers = [valid, pa.py_buffer(ends), written]
+    return pa.Array.from_buffers(pa.string(), len(rows), buffers, rows.null_count), fits
+
+
+_LEAST_ROOM: Final = 1 << 12  # more than compiled.c needs for one value
+
+
+def _more_room(buffer: pa.ResizableBuffer, least: int) -> int:
+    """Make the buffer large enough for `least` bytes and keep what it has; returns its size. It doubles at least."""
+    if least > _MOST_BYTES:
+        raise pa.ArrowCapacityError(f"{least} bytes in one column")
+    if least > buffer.size:
+        buffer.resize(min(max(2 * buffer.size, least), _MOST_BYTES))
+    return int(buffer.size)
 
 
 class Shapes:

@@ -64,7 +64,8 @@ def parse_debezium(
         - source_partition (the connector's topic.prefix);
         - txn_id (NULL for a snapshot's row), total_order, collection, position;
         - database (NULL), and table (NULL: counted, then left out);
-        - op (c, u, d, r), and row (JSON, in Debezium's own spelling);
+        - op (c, u, d, r), and row (JSON, in Debezium's own spelling; dates, times, decimals and bits that the
+          converter's schema explains as texts and numbers that StarRocks reads);
         - timestamp (Kafka's, in milliseconds; NULL if `df` has no such column).
 
     Raises:

@@ -174,7 +174,7 @@ def nested(*values: str, wrapper: str | None = "w") -> list[dict[str, Any] | Non
     found = compiled.read_objects(pa.array([value.encode() for value in values]), NESTED, left.append, wrapper)
     assert found is not None
     found[0].validate(full=True)
-    rows = iter(found[0].to_pylist())
+    rows = iter(found[0].select(NESTED.names).to_pylist())
     assert len(left) == len(values) - found[0].num_rows
     return [next(rows) if is_object else None for is_object in found[1]]
 
@@ -255,6 +255,15 @@ def test_a_schema_in_front_of_a_wrapped_object_is_recognised() -> None:
     for chunk in range(0, 3_000, 30):  # so that few are judged in one call
         found = nested(*values[chunk : chunk + 30])
         assert [row and row["z"] for row in found] == expected[chunk : chunk + 30]
+
+
+@needed
+def test_each_wrapped_object_has_a_value_with_the_same_text_around_it() -> None:
+    values = ['{"s":1,"w":{}}', '{"s":2,"w":{"z":1}}', '{"s":1,"w":{"z":2}}', '{"w":{},"s":1}', '{"w":{},"s":2}',
+              '{"z":1}', '{"s":2,"w":{}}', r'{"\u0073":1,"w":{}}']  # fmt: skip
+    found = compiled.read_objects(pa.array(values), NESTED, lambda _: {}, "w")
+    assert found is not None
+    assert found[0][compiled.ORIGIN].to_pylist() == [0, 1, 0, 3, 4, -1, 1, 7]
 
 
 @needed

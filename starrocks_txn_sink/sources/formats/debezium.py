@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,8 +13,10 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.verified import intake as v
+from starrocks_txn_sink.compiled import ORIGIN
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.segments import Bools
+from starrocks_txn_sink.sources.formats.connect_values import MALFORMED, PlansOfValues, convert_rows
 from starrocks_txn_sink.sources.formats.debezium_json import CHANGE, MARKER, read_keys, read_values
 from starrocks_txn_sink.sources.formats.placeholders import UnavailableSpellings, columns_with, rows_with
 from starrocks_txn_sink.sources.formats.raw_format import (
@@ -34,6 +36,8 @@ PLACE: Final = ("topic", "partition", "offset")
 
 _TYPES: Final = {field.name: field.type for field in v.EVENTS} | {SOURCE_PARTITION: pa.string()}
 _DELETE: Final = "d"
+_UNAVAILABLE: Final = "unavailable"  # a mask of rows with a placeholder
+_Numbers = np.ndarray[Any, np.dtype[np.int32]]
 _OPS: Final = pa.array(["c", "u", v.SNAPSHOT, _DELETE])
 _STATUSES: Final = pa.array([v.BEGIN, v.END])
 _NUMBER_AND_LSN: Final = r"^\d+:\d+$"
@@ -70,28 +74,42 @@ class DebeziumChanges:
     def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> ParsedMessages:
         batch = _without_tombstones(batch)
         read, valid = read_values(batch.column(VALUE), CHANGE)
-        rows, sound = self._rows(read, batch, valid)
+        rows = self._rows(read, batch, valid)
         source = read["source"].combine_chunks()
         operation = pc.is_in(read["op"].combine_chunks(), value_set=_OPS)
-        good = pc.and_(pc.and_(operation, source.is_valid()), pc.and_(rows.is_valid(), sound))
-        read = read.append_column(model.ROW, rows)
+        good = pc.and_(pc.and_(operation, source.is_valid()), pc.and_(rows.text.is_valid(), pa.array(rows.sound)))
+        read = read.append_column(model.ROW, rows.text).append_column(_UNAVAILABLE, rows.unavailable)
         read, batch, malformed = _without_malformed(self, "change event", read, batch, valid, good)
         return ParsedMessages(self._events(read, batch, keep), malformed)
 
-    def _rows(self, read: pa.Table, batch: pa.RecordBatch, valid: Bools) -> tuple[pa.Array, pa.Array]:
-        """The row of each value that was read, and a mask of those whose key is sound."""
+    def _rows(self, read: pa.Table, batch: pa.RecordBatch, valid: Bools) -> _Rows:
+        """The rows of the values that were read."""
         before, after = (read[name].combine_chunks() for name in ("before", "after"))
         deletes = pc.fill_null(pc.equal(read["op"].combine_chunks(), _DELETE), False)
-        sound = pa.repeat(pa.scalar(True), len(deletes))
-        if not deletes.true_count:
-            return after, sound
-        if self.key is not None:
+        deleted: Bools = deletes.to_numpy(zero_copy_only=False)
+        sound: Bools = np.ones(len(deletes), dtype=bool)
+        plans = PlansOfValues()
+        of_before, of_after = _plan_numbers(plans, batch.column(VALUE), read[ORIGIN].to_numpy())
+        if self.key is not None and deletes.true_count:
             keys = batch.column(KEY).filter(pa.array(valid))
             asked = pc.and_(deletes, keys.is_valid())
-            rows, of_keys = read_keys(keys.filter(asked))
-            before = pc.replace_with_mask(pa.nulls(len(keys), pa.string()), asked, rows)
-            sound = pc.replace_with_mask(sound, asked, pa.array(of_keys))
-        return pc.if_else(deletes, before, after), sound
+            keys = keys.filter(asked)
+            rows, of_keys = read_keys(keys)
+            before = pc.replace_with_mask(pa.nulls(len(deletes), pa.string()), asked, rows)
+            place: Bools = asked.to_numpy(zero_copy_only=False)
+            sound[place] = of_keys
+            of_before[place] = [plans.numbers(key, ("",))[0] for key in _texts(keys, of_keys)]
+        text = pc.if_else(deletes, before, after) if deletes.true_count else after
+        unavailable: Bools = np.zeros(len(text), dtype=bool)
+        if self.unavailable is not None:
+            unavailable = rows_with(self.unavailable, text).to_numpy(zero_copy_only=False) & ~deleted
+        chosen = np.where(deleted, of_before, of_after)
+        sound &= chosen != MALFORMED
+        chosen[unavailable | ~sound] = -1
+        if (chosen >= 0).any():
+            text, fits = convert_rows(text, plans.plans, chosen)
+            sound &= fits
+        return _Rows(text, sound, pa.array(unavailable))
 
     def _events(self, read: pa.Table, batch: pa.RecordBatch, keep: tuple[str, ...]) -> pa.Table:
         fields = [field.name for field in CHANGE.field("source").type]
@@ -113,17 +131,21 @@ class DebeziumChanges:
             v.TIMESTAMP: batch.column(v.TIMESTAMP),
         }
         if self.unavailable is not None:
-            self._refuse_unavailable(self.unavailable, events, known, batch)
+            self._refuse_unavailable(self.unavailable, read[_UNAVAILABLE].combine_chunks(), events, known, batch)
         if self.tables.dead_letter_table is not None:
             events |= _with_dead_letters(events, known.is_null())
         return pa.table(events | {name: batch.column(name) for name in keep}).select([*self.events.names, *keep])
 
     def _refuse_unavailable(
-        self, spellings: UnavailableSpellings, events: Mapping[str, pa.Array], known: pa.Array, batch: pa.RecordBatch
+        self,
+        spellings: UnavailableSpellings,
+        unavailable: pa.Array,
+        events: Mapping[str, pa.Array],
+        known: pa.Array,
+        batch: pa.RecordBatch,
     ) -> None:
         """Raise InputError for a placeholder in a row that is written. A delete counts by its key alone."""
-        written = pc.and_(pc.not_equal(events[model.OP], _DELETE), events[model.TABLE].is_valid())
-        number = pc.index(pc.and_(written, rows_with(spellings, events[model.ROW])), True).as_py()
+        number = pc.index(pc.and_(events[model.TABLE].is_valid(), unavailable), True).as_py()
         if number < 0:
             return
         place = {
@@ -139,6 +161,33 @@ class DebeziumChanges:
             "column out (column.exclude.list). For messages that the topic has already see "
             'docs/guides/debezium.md, "Values that did not change".',
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of values, masks of those that are sound, and of those with a placeholder, which stay as they came."""
+
+    text: pa.Array
+    sound: Bools
+    unavailable: pa.Array
+
+
+def _plan_numbers(plans: PlansOfValues, values: pa.Array, origins: np.ndarray[Any, np.dtype[np.int64]]) -> _Numbers:
+    """The numbers of the plans of `before`, and of `after`, for each row; its schema is that of value `origins`."""
+    if not (origins >= 0).any():
+        return np.full((2, len(origins)), -1, dtype=np.int32)
+    distinct, places = np.unique(origins, return_inverse=True)
+    texts = _texts(values.take(pa.array(distinct, mask=distinct < 0)), distinct >= 0)
+    numbers = [plans.numbers(text, ("before", "after")) for text in texts]
+    chosen: _Numbers = np.array(numbers, dtype=np.int32).T[:, places]
+    return chosen
+
+
+def _texts(values: pa.Array, sound: Bools) -> Iterator[str]:
+    """The texts of values; an empty one where they are not sound."""
+    for value, is_sound in zip(values, sound.tolist(), strict=True):
+        content = value.as_buffer() if is_sound else None
+        yield "" if content is None else content.to_pybytes().decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

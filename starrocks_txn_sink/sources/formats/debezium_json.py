@@ -26,6 +26,7 @@ from starrocks_txn_sink.sources.formats.json_text import (
     strict_text,
     text_of,
     value_at,
+    with_origins,
 )
 
 _ROWS: Final = ("before", "after")
@@ -51,15 +52,16 @@ _SCHEMAS: Final = 256
 
 
 def read_values(values: pa.Array, fields: pa.Schema) -> tuple[pa.Table, Bools]:
-    """The `fields` (CHANGE or MARKER) of the values, which are not NULL, or of their payloads; and a mask of the values
-    that are sound.
+    """The `fields` (CHANGE or MARKER) of values that are not NULL, or of their payloads; a mask of the sound values.
+
+    The column ORIGIN has the number of a value with the same schema.
     """
     return read_members(values, fields, _PAYLOAD, _read_without_loop)
 
 
 def _read_without_loop(values: pa.Array, fields: pa.Schema, wrapper: str | None) -> tuple[pa.Table, Bools]:
-    read = _read_at_once(values, fields)
-    return read_one_by_one(values, fields, wrapper) if read is None else (read, np.ones(len(values), dtype=bool))
+    read, valid = _read_at_once(values, fields), np.ones(len(values), dtype=bool)
+    return read_one_by_one(values, fields, wrapper) if read is None else (with_origins(read, valid), valid)
 
 
 def _read_at_once(values: pa.Array, fields: pa.Schema) -> pa.Table | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -35,8 +35,8 @@ def read_members(
 ) -> tuple[pa.Table, Bools]:
     """The members `fields` of the values that are one JSON object each, and a mask of these values.
 
-    The terms are those of `compiled.read_objects`; a field may also be a list. Without the compiled loop `other_way`
-    reads the values, or Python one by one.
+    The terms are those of `compiled.read_objects`, also the column ORIGIN; a field may also be a list. Without the
+    compiled loop `other_way` reads the values, or Python one by one.
     """
     read = compiled.read_objects(values, fields, lambda value: judge_object(value, fields, wrapper), wrapper)
     return (other_way or read_one_by_one)(values, fields, wrapper) if read is None else read
@@ -46,7 +46,13 @@ def read_one_by_one(values: pa.Array, fields: pa.Schema, wrapper: str | None = N
     """`read_members` by Python alone."""
     judged = [judge_object(value, fields, wrapper) for value in values]
     valid = np.fromiter((event is not None for event in judged), dtype=bool, count=len(judged))
-    return pa.Table.from_pylist([event for event in judged if event is not None], schema=fields), valid
+    table = pa.Table.from_pylist([event for event in judged if event is not None], schema=fields)
+    return with_origins(table, valid) if wrapper else table, valid
+
+
+def with_origins(table: pa.Table, valid: Bools) -> pa.Table:
+    """The table of the `valid` values with the column ORIGIN: the number of each value itself."""
+    return table.append_column(compiled.ORIGIN, pa.array(np.flatnonzero(valid)))
 
 
 def judge_object(value: pa.Scalar, fields: pa.Schema, wrapper: str | None = None) -> dict[str, Any] | None:
@@ -145,14 +151,18 @@ def members(text: str) -> dict[str, tuple[Any, str]]:
 
     Numbers are `Number`. Raises ValueError or IndexError for any other text: malformed, or more than one document.
     """
-    found: dict[str, tuple[Any, str]] = {}
+    return {name: (value, text[start:end]) for name, value, start, end in spans_of(text)}
+
+
+def spans_of(text: str) -> Iterator[tuple[str, Any, int, int]]:
+    """The name and the value of each member of the one JSON object in `text`, and where the value is (`members`)."""
     at = _skip(text, 0)
     _expect(text, at, "{")
     at = _skip(text, at + 1)
     while text[at] != "}":
         name, start = _name(text, at)
         value, end = value_at(text, start)
-        found[name] = value, text[start:end]
+        yield name, value, start, end
         at = _skip(text, end)
         if text[at] == ",":
             at = _skip(text, at + 1)
@@ -161,7 +171,17 @@ def members(text: str) -> dict[str, tuple[Any, str]]:
             _expect(text, at, "}")
     if _skip(text, at + 1) != len(text):
         raise ValueError("more than one object")
-    return found
+
+
+def elements_of(text: str) -> Iterator[tuple[Any, int, int]]:
+    """The elements of the JSON array in `text`, which is well-formed, and where each one stands."""
+    at = _skip(text, 1)
+    while text[at] != "]":
+        value, end = value_at(text, at)
+        yield value, at, end
+        at = _skip(text, end)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
 
 
 def _name(text: str, at: int) -> tuple[str, int]:

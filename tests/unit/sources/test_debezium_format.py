@@ -150,6 +150,64 @@ def test_a_placeholder_is_refused_where_it_would_be_written() -> None:
     assert len(rows(*halves, unavailable=spellings)) == 2
 
 
+DAY = {"type": "int32", "name": "io.debezium.time.Date", "field": "day"}
+PRICE = {
+    "type": "bytes",
+    "name": "org.apache.kafka.connect.data.Decimal",
+    "parameters": {"scale": "2"},
+    "field": "price",
+}
+NOTE = {"type": "string", "field": "note"}
+
+
+def described(value: dict[str, Any], *fields: dict[str, Any]) -> dict[str, Any]:
+    """A change event with the schema of its rows."""
+    row = {"type": "struct", "fields": [{"type": "int64", "field": "id"}, *fields]}
+    envelope = [row | {"field": "before"}, row | {"field": "after"}, {"type": "string", "field": "op"}]
+    return {"schema": {"type": "struct", "fields": envelope}, "payload": value}
+
+
+def test_values_are_written_as_their_schemas_say() -> None:
+    first, other, deleted, as_it_came, late = rows(
+        described(change(ORDERS, "5:9", 1, {"id": 1, "day": 1, "price": "AQ=="}), DAY, PRICE),
+        described(change(ORDERS, "5:9", 2, {"id": 2, "day": 1, "note": "x"}), DAY, NOTE),
+        described(change(ORDERS, "5:9", 3, None, {"id": 1, "day": 2, "price": None}, "d"), DAY, PRICE),
+        change(ORDERS, "5:9", 4, {"id": 4, "day": 1}),
+        dict(reversed(described(change(ORDERS, "5:9", 5, {"id": 5, "day": 1}), DAY).items())),
+    )
+    assert json.loads(first["row"]) == {"id": 1, "day": "1970-01-02", "price": "0.01"}
+    assert json.loads(other["row"]) == {"id": 2, "day": "1970-01-02", "note": "x"}
+    assert json.loads(deleted["row"]) == {"id": 1, "day": "1970-01-03", "price": None}
+    assert json.loads(as_it_came["row"]) == {"id": 4, "day": 1}
+    assert json.loads(late["row"]) == {"id": 5, "day": "1970-01-02"}
+
+
+def test_a_deletes_key_is_written_as_its_schema_says() -> None:
+    gone = change(ORDERS, "5:9", 1, None, {"id": 1}, "d")
+    key = {"schema": {"type": "struct", "fields": [DAY]}, "payload": {"day": 1}}
+    keys: list[bytes | None] = [json.dumps(key).encode(), b'{"day":1}', json.dumps(key).encode()]
+    found = rows(gone, gone, described(gone, DAY), keys=keys, key="key")
+    assert [json.loads(row["row"]) for row in found] == [{"day": "1970-01-02"}, {"day": 1}, {"day": "1970-01-02"}]
+
+
+@pytest.mark.parametrize("bad", [{"id": 7, "day": "soon"}, {"id": 7, "day": 1.5}])
+def test_a_value_that_does_not_fit_its_schema_is_malformed(bad: dict[str, Any]) -> None:
+    good = described(change(ORDERS, "5:9", 1, {"id": 1, "day": 1}), DAY)
+    with pytest.raises(InputError, match="offset=6"):
+        rows(good, described(change(ORDERS, "5:9", 1, bad), DAY), good)
+    no_schema = {"schema": [], "payload": good["payload"]}
+    with pytest.raises(InputError, match="offset=6"):
+        rows(good, no_schema)
+    assert DebeziumChanges(tables=LAST, on_malformed="drop").parse(messages(good, no_schema)).malformed == 1
+
+
+def test_a_placeholder_is_found_before_values_are_rewritten() -> None:
+    spellings = spellings_of_unavailable("gone")
+    update = change(ORDERS, "5:9", 1, {"id": 1, "day": 1, "price": "Z29uZQ=="}, op="u")
+    with pytest.raises(InputError, match="columns=price"):
+        rows(described(update, DAY, PRICE), unavailable=spellings)
+
+
 @pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
 def test_markers_have_the_stable_part_of_the_id_and_the_position(wrap: Any) -> None:
     batch = messages(

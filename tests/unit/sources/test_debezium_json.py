@@ -46,6 +46,7 @@ def read(*values: str | bytes, fields: pa.Schema = CHANGE) -> list[Any]:
     given = pa.array([value.encode() if isinstance(value, str) else value for value in values], pa.binary())
     table, valid = read_values(given, fields)
     table.validate(full=True)
+    table = table.select(fields.names)
     sound = iter(table.to_pylist())
     return [next(sound) if is_sound else None for is_sound in valid]
 

@@ -1,0 +1,298 @@
+"""Values of Kafka Connect's JSON with a schema: what a connector's modes make of a value is one text for StarRocks.
+
+Each rule holds with the compiled loop and without it.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import random
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from starrocks_txn_sink import compiled
+from starrocks_txn_sink.sources.formats import connect_values
+from starrocks_txn_sink.sources.formats.connect_values import (
+    MALFORMED,
+    Conversion,
+    Kind,
+    PlansOfValues,
+    convert_row,
+    convert_rows,
+    plans_of,
+)
+from tests.support.depth import scaled
+
+DEBEZIUM, CONNECT = "io.debezium.time.", "org.apache.kafka.connect.data."
+
+
+@pytest.fixture(autouse=True, params=["compiled", "pure"])
+def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "pure":
+        monkeypatch.setenv(compiled.PURE, "1")
+    elif not compiled.is_available():
+        pytest.skip("this installation has no compiled loop")
+    return str(request.param)
+
+
+def field(kind: str, name: str | None = None, **others: Any) -> dict[str, Any]:
+    return {"type": kind, "optional": True, "field": "x", **({"name": name} if name else {}), **others}
+
+
+def decimal(scale: int) -> dict[str, Any]:
+    return field("bytes", CONNECT + "Decimal", parameters={"scale": str(scale)})
+
+
+def schema_of(*fields: Mapping[str, Any]) -> str:
+    return json.dumps({"type": "struct", "fields": list(fields), "optional": False})
+
+
+def encoded(number: int) -> str:
+    return base64.b64encode(number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)).decode()
+
+
+def written(of: Mapping[str, Any], *values: str) -> list[str | None]:
+    """The value `x`, as it stands in a row, after the conversion for a field; None for a row that does not fit."""
+    plan = plans_of(schema_of(of)).get("", {})
+    rows = pa.array([f'{{"id":1,"x":{value},"n":{{"x":1}}}}' for value in values])
+    found, fits = convert_rows(rows, [plan], np.zeros(len(rows), dtype=np.int32))
+    found.validate(full=True)
+    texts = [text[len('{"id":1,"x":') : -len(',"n":{"x":1}}')] for text in found.to_pylist()]
+    return [text if is_sound else None for text, is_sound in zip(texts, fits.tolist(), strict=True)]
+
+
+TIMES = [
+    (field("int32", DEBEZIUM + "Date"), "19782", "2024-02-29"),
+    (field("int32", CONNECT + "Date"), "-719162", "0001-01-01"),
+    (field("int32", DEBEZIUM + "Date"), "2932897", "+10000-01-01"),
+    (field("int32", DEBEZIUM + "Date"), "-719528", "0000-01-01"),
+    (field("int32", DEBEZIUM + "Date"), "-735160", "-0043-03-15"),
+    (field("int32", DEBEZIUM + "Date"), "-2147472692", "infinity"),
+    (field("int32", DEBEZIUM + "Date"), "-2147472691", "-infinity"),
+    (field("int32", DEBEZIUM + "Time"), "45296123", "12:34:56.123000"),
+    (field("int32", CONNECT + "Time"), "0", "00:00:00"),
+    (field("int64", DEBEZIUM + "MicroTime"), "86400000000", "24:00:00"),
+    (field("int64", DEBEZIUM + "MicroTime"), "-3020399000001", "-838:59:59.000001"),
+    (field("int64", DEBEZIUM + "NanoTime"), "45296123456789", "12:34:56.123456789"),
+    (field("int64", DEBEZIUM + "Timestamp"), "-1", "1969-12-31 23:59:59.999000"),
+    (field("int64", CONNECT + "Timestamp"), "1709210096000", "2024-02-29 12:34:56"),
+    (field("int64", DEBEZIUM + "MicroTimestamp"), "1709210096123456", "2024-02-29 12:34:56.123456"),
+    (field("int64", DEBEZIUM + "NanoTimestamp"), "1709210096123456700", "2024-02-29 12:34:56.123456700"),
+    (field("int64", DEBEZIUM + "NanoTimestamp"), "-9223372036854775808", "1677-09-21 00:12:43.145224192"),
+    (field("int64", DEBEZIUM + "MicroTimestamp"), "-9223372036854775808", "-290308-12-21 19:59:05.224192"),
+    (field("int64", DEBEZIUM + "MicroTimestamp"), "9223372036825200000", "infinity"),
+    (field("int64", DEBEZIUM + "Timestamp"), "-9223372036832400", "-infinity"),
+    (field("string", DEBEZIUM + "IsoDate"), '"2024-02-29Z"', "2024-02-29"),
+    (field("string", DEBEZIUM + "IsoDate"), '"-5877611-06-21Z"', "infinity"),
+    (field("string", DEBEZIUM + "IsoDate"), '"2024-02-29+01:00"', "2024-02-29+01:00"),
+    (field("string", DEBEZIUM + "IsoTime"), '"12:34:56.1Z"', "12:34:56.100000"),
+    (field("string", DEBEZIUM + "IsoTime"), '"PT-1H"', "PT-1H"),
+    (field("string", DEBEZIUM + "IsoTimestamp"), '"2024-02-29T12:34:56.123456Z"', "2024-02-29 12:34:56.123456"),
+    (field("string", DEBEZIUM + "IsoTimestamp"), '"+12024-02-29T12:34:56Z"', "+12024-02-29 12:34:56"),
+    (field("string", DEBEZIUM + "IsoTimestamp"), '"+294247-01-10T04:00:25.2Z"', "infinity"),
+    (field("string", DEBEZIUM + "IsoTimestamp"), '"-290308-12-21T19:59:27.6Z"', "-infinity"),
+    (field("string", DEBEZIUM + "ZonedTimestamp"), '"2024-03-01T00:30:00.5+01:00"', "2024-02-29 23:30:00.500000"),
+    (field("string", DEBEZIUM + "ZonedTimestamp"), '"2023-12-31T23:30:00-05:30"', "2024-01-01 05:00:00"),
+    (field("string", DEBEZIUM + "ZonedTimestamp"), '"infinity"', "infinity"),
+    (field("string", DEBEZIUM + "ZonedTimestamp"), r'"2024-02-29T12:34:56\u005a"', "2024-02-29 12:34:56"),
+]
+
+
+@pytest.mark.parametrize(("of", "value", "text"), TIMES)
+def test_dates_and_times_are_texts(of: dict[str, Any], value: str, text: str) -> None:
+    assert written(of, value, "null", value) == [f'"{text}"', "null", f'"{text}"']
+
+
+@pytest.mark.parametrize(
+    ("of", "value", "text"),
+    [
+        (decimal(2), json.dumps(encoded(123456789012)), '"1234567890.12"'),
+        (decimal(2), '"/w=="', '"-0.01"'),
+        (decimal(0), '"gA=="', '"-128"'),
+        (decimal(3), '"AA=="', '"0.000"'),
+        (decimal(-2), json.dumps(encoded(-5)), '"-500"'),
+        (decimal(-2), '"AA=="', '"0"'),
+        (decimal(2), "1.50", "1.50"),  # decimal.format=NUMERIC of the converter
+        (decimal(2), "1E+3", "1E+3"),
+        (decimal(1), json.dumps(encoded(-(10**600))), f'"-1{"0" * 599}.0"'),
+        (field("struct", "io.debezium.data.VariableScaleDecimal"), '{ "scale": 1, "value": "+w==" }', '"-0.5"'),
+        (field("struct", "io.debezium.data.VariableScaleDecimal"), '{"value":"AYag","scale":0}', '"100000"'),
+        (field("bytes", "io.debezium.data.Bits", parameters={"length": "12"}), '"qgo="', "2730"),
+        (field("bytes", "io.debezium.data.Bits", parameters={"length": "9"}), '""', "0"),
+        (field("array", items=decimal(3)), '["BNI=", null ,"7Hg="]', '["1.234", null ,"-5.000"]'),
+        (field("array", items=decimal(3)), "[ ]", "[ ]"),
+        (field("array", items=field("array", items=field("int32", DEBEZIUM + "Date"))), "[[0],[1,null]]",
+         '[["1970-01-01"],["1970-01-02",null]]'),
+        (field("map", keys=field("string"), values=field("int32", DEBEZIUM + "Date")), '{"a": 0, "b": null}',
+         '{"a":"1970-01-01","b":null}'),
+        (field("struct", fields=[field("int32", DEBEZIUM + "Date"), field("string") | {"field": "é"}]),
+         '{"x":0,"é":"ü\\n"}', '{"x":"1970-01-01","é":"ü\\n"}'),
+    ],
+)  # fmt: skip
+def test_decimals_bits_and_what_holds_them_are_exact(of: dict[str, Any], value: str, text: str) -> None:
+    assert written(of, value, "null", value) == [text, "null", text]
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        field("int64"), field("double"), field("string"), field("bytes"), field("boolean"),
+        field("string", "io.debezium.data.Json"), field("string", DEBEZIUM + "ZonedTime"),
+        field("int64", DEBEZIUM + "MicroDuration"), field("int32", DEBEZIUM + "Year"),
+        field("struct", "io.debezium.data.geometry.Point", fields=[field("double"), field("bytes")]),
+        field("array", items=field("int32")), field("map", keys=field("string"), values=field("string")),
+    ],
+)  # fmt: skip
+def test_other_values_stay_as_they_came(of: dict[str, Any]) -> None:
+    assert plans_of(schema_of(of)) == {}
+
+
+@pytest.mark.parametrize(
+    ("of", "value"),
+    [
+        (field("int32", DEBEZIUM + "Date"), '"2024-02-29"'),
+        (field("int32", DEBEZIUM + "Date"), "2147483648"),
+        (field("int64", DEBEZIUM + "Timestamp"), "1.5"),
+        (field("int64", DEBEZIUM + "Timestamp"), "9223372036854775808"),
+        (field("string", DEBEZIUM + "IsoDate"), "1"),
+        (decimal(2), '"not base64"'), (decimal(2), '"AB=="'), (decimal(2), '""'), (decimal(2), "[]"),
+        (field("struct", "io.debezium.data.VariableScaleDecimal"), '{"scale":1}'),
+        (field("struct", "io.debezium.data.VariableScaleDecimal"), '{"scale":99999999,"value":"AA=="}'),
+        (field("array", items=decimal(3)), '"BNI="'),
+        (field("map", keys=field("string"), values=decimal(3)), "[1]"),
+    ],
+)  # fmt: skip
+def test_a_value_that_does_not_fit_its_schema_is_refused(of: dict[str, Any], value: str) -> None:
+    assert written(of, "null", value, "null") == ["null", None, "null"]
+
+
+def test_dates_agree_with_the_calendar() -> None:
+    rng, day = random.Random(5), datetime.date(1970, 1, 1)
+    days = [rng.randrange(-719162, 2932897) for _ in range(scaled(2_000))]
+    expected = [f'"{(day + datetime.timedelta(number)).isoformat()}"' for number in days]
+    assert written(field("int32", DEBEZIUM + "Date"), *map(str, days)) == expected
+
+
+def test_decimals_agree_with_pythons() -> None:
+    rng = random.Random(6)
+    for _ in range(scaled(200)):
+        scale, number = rng.randrange(0, 60), rng.randrange(-(1 << rng.randrange(1, 520)), 1 << rng.randrange(1, 520))
+        (text,) = written(decimal(scale), json.dumps(encoded(number)))
+        assert text is not None
+        sign, digits, exponent = Decimal(json.loads(text)).as_tuple()
+        assert int("".join(map(str, digits))) * (-1 if sign else 1) == number
+        assert exponent == -scale
+
+
+# --- rows ---
+
+PLAN = {
+    "d": Conversion(Kind.DATE), "t": Conversion(Kind.TIMESTAMP, 6), "m": Conversion(Kind.DECIMAL, 2),
+    "a": Conversion(Kind.DATE, array=True), "v": Conversion(Kind.VARIABLE_DECIMAL), "k": Conversion(),
+    "o": Conversion(Kind.ODD, inner=Conversion(Kind.DATE)), "z": Conversion(Kind.ISO_TIMESTAMP),
+    "b": Conversion(Kind.BITS),
+}  # fmt: skip
+_VALUES = {
+    "d": ("1", "-1", "null", "1e2", '"x"'), "t": ("0", "-1", "9223372036825200000", "-0", "00"),
+    "m": ('"AQ=="', "1.5", "null", r'"\u0041Q=="', '"="', '"AQ="'),
+    "a": ("[1, 2]", "[]", "[ 1,]", "null", "{}", "[[1]]"),
+    "v": ('{"scale":2,"value":"AQ=="}', '{"value":"AQ==","scale":2}', "{}", '{"scale":2,"scale":1,"value":"AQ=="}',
+          "7"),
+    "k": ('{"d":1}', '"é\\n"', "[" * 70 + "]" * 70, "tru"), "o": ("[1,2]", '{"a":1}', "null"),
+    "z": ('"2024-01-01T00:00:00Z"', '"2024-01-01T00:00:00.0000000001Z"', '"2024-02-31T00:00:00Z"', '"2024-1-1"'),
+    "b": ('"AQA="', '"AQB="', '""'), r"\u0064": ("1",), "other": ("1", "{}"),
+}  # fmt: skip
+
+
+def _random_row(rng: random.Random) -> str:
+    names = rng.sample(list(_VALUES), rng.randrange(6)) * rng.choice((1, 1, 1, 2))
+    blank = rng.choice(("", "", " ", "\n"))
+    members = [
+        f'{blank}"{name}"{blank}:{blank}{rng.choice(_VALUES[name][: rng.choice((2, 9))])}{blank}' for name in names
+    ]
+    row = f"{{{','.join(members)}}}"
+    if rng.random() < 0.1:
+        at = rng.randrange(len(row))
+        row = row[:at] + rng.choice('"{}[],: 1\\') + row[at + rng.randrange(2) :]
+    return row
+
+
+def test_random_rows_are_written_as_python_writes_each_of_them() -> None:
+    rng = random.Random(11)
+    for _ in range(scaled(300)):
+        rows = [_random_row(rng) if rng.random() < 0.95 else None for _ in range(rng.choice((1, 3, 30)))]
+        chosen = np.array([rng.choice((-1, 0, 0, 0, 1)) for _ in rows], dtype=np.int32)
+        expected: list[str | None] = []
+        for row, plan in zip(rows, chosen.tolist(), strict=True):
+            try:
+                expected.append(row if plan < 0 or row is None else convert_row(row, (PLAN, {"d": PLAN["d"]})[plan]))
+            except (ValueError, IndexError):
+                expected.append("malformed")
+        found, fits = convert_rows(pa.array(rows, pa.string()), [PLAN, {"d": PLAN["d"]}], chosen)
+        found.validate(full=True)
+        outcomes = [
+            row if is_sound else "malformed" for row, is_sound in zip(found.to_pylist(), fits.tolist(), strict=True)
+        ]
+        assert outcomes == expected
+
+
+def test_rows_that_grow_find_room() -> None:
+    days = [f'{{"a":[{",".join(["1"] * 3_000)}]}}'] * 40
+    found, fits = convert_rows(pa.array(days), [PLAN], np.zeros(40, dtype=np.int32))
+    assert fits.all()
+    assert {len(row) for row in found.to_pylist()} == {len('{"a":[]}') + 3_000 * len('"1970-01-02",') - 1}
+
+
+def test_a_slice_of_rows() -> None:
+    rows = pa.array(['{"d":0}', None, '{"d":1}', '{"d":2}']).slice(1, 2)
+    found, _ = convert_rows(rows, [PLAN], np.zeros(2, dtype=np.int32))
+    assert found.to_pylist() == [None, '{"d":"1970-01-02"}']
+
+
+def test_python_converts_no_plain_value(monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
+    if loop == "pure":
+        pytest.skip("without the loop Python converts all")
+    monkeypatch.setattr(connect_values, "convert_row", None)
+    row = '{"d":1,"t":2,"m":"AQ==","a":[3],"v":{"scale":1,"value":"AQ=="},"z":"2024-01-01T00:00:00Z","b":"AQ=="}'
+    found, fits = convert_rows(pa.array([row] * 100), [PLAN], np.zeros(100, dtype=np.int32))
+    assert fits.all()
+    assert len(set(found.to_pylist())) == 1
+
+
+# --- the schemas of values ---
+
+
+def test_a_schema_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans, schema = PlansOfValues(), schema_of(field("int32", DEBEZIUM + "Date") | {"field": "d"})
+    text = f'{{"schema":{schema},"payload":{{"d":1}}}}'
+    assert plans.numbers(text, ("", "before")) == [0, -1]
+    monkeypatch.setattr(connect_values, "members", None)
+    assert plans.numbers(text, ("",)) == [0]
+    assert plans.numbers('{"d":1}', ("",)) == [-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ('{"payload":{},"schema":SCHEMA}', 0),
+        (r'{"\u0073chema":SCHEMA,"payload":{}}', 0),
+        ('{"schema":null,"payload":{"schema":SCHEMA}}', -1),
+        ('{"schema":SCHEMA,"payload":null}', -1),
+        ('{"schema":SCHEMA}', -1),
+        ('{"schema":{"payload":1},"payload":{},"schema":SCHEMA}', 0),
+        ('{"schema":[],"payload":{}}', MALFORMED),
+        ('{"schema":{"type":"struct","fields":[{"type":"int32"}]},"payload":{}}', MALFORMED),
+    ],
+)
+def test_the_schema_of_an_odd_value(text: str, number: int) -> None:
+    plans, schema = PlansOfValues(), schema_of(field("int32", DEBEZIUM + "Date"))
+    usual = f'{{"schema":{schema},"payload":{{}}}}'
+    for value in (usual, text.replace("SCHEMA", schema), usual):
+        assert plans.numbers(value, ("",)) == [number if value is not usual else 0]
