@@ -26,6 +26,7 @@ class Circumstance(Enum):
     NO_METRICS_PORT = "no `metrics_port`"
     ROWS = "rows (no raw events)"
     JSON_TEXTS = "JSON texts (no `routes`)"
+    ARRIVAL_ORDER = "lanes that take rows in arrival order, and do not read Kafka"
     UNPOSITIONED = "rows without positions"
     DATA_SOURCE = "the data source"
 
@@ -60,6 +61,10 @@ _OPTIONS: Final[Mapping[tuple[Circumstance, ...], Mapping[str, str]]] = {
     (Circumstance.NO_RECEIPTS_LOG,): {"receipts_log_days": "receipts_log is off"},
     (Circumstance.NO_METRICS_PORT,): {"metrics_host": "metrics_port is not set"},
     (Circumstance.JSON_TEXTS,): {"timestamp_zone": "JSON texts are sent unchanged"},
+    (Circumstance.ARRIVAL_ORDER,): {
+        "commit_interval": "lanes that take rows in arrival order read a micro-batch to its end, and the trigger "
+        "decides how often one ends; lanes of sorted rows (shuffle=True) and lanes that read Kafka stop in between",
+    },
     (Circumstance.UNPOSITIONED,): {
         "commit_interval": "rows without positions are committed at the end of a micro-batch: nothing says where the "
         "next StarRocks transaction would go on",

@@ -128,9 +128,10 @@ class EventsWriter:
             plan = self.plan = LanePlan.of(
                 frame, task.options, positioned=True, streaming=task.streaming, direct=direct
             )
-            warn_of(task.options.without_effect(Circumstance.JSON_TEXTS), self.session.key)
             if plan.disordered:  # so far one task reads all events, and knows their order
                 plan.lanes, plan.disordered = 1, False
+            idle = task.options.without_effect(Circumstance.JSON_TEXTS, *plan.circumstances)
+            warn_of(idle, self.session.key)
         written = self._run(frame, task, plan, before, now, collect)
         while written.unsorted:
             plan.sort(written.unsorted, "events")

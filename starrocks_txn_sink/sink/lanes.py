@@ -32,6 +32,7 @@ from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
 from starrocks_txn_sink.errors import KeyRepeated, LaneDied, OptionError, StarRocksSinkError, TaskRepeated, Unordered
 from starrocks_txn_sink.options import Compression, SinkOptions
+from starrocks_txn_sink.options.without_effect import Circumstance
 from starrocks_txn_sink.protocol.label import Label, RetryPolicy, labels, roll_back, run
 from starrocks_txn_sink.protocol.ledger import Owner, fresh_tokens
 from starrocks_txn_sink.sink.failures import reason_of_task
@@ -134,6 +135,11 @@ class LanePlan:
         if self.shuffle is False or not self.disordered:
             return Reading.OWN_TASKS
         return Reading.ONE_TASK if self.small and not self.follows_a_shuffle else Reading.SORTED
+
+    @property
+    def circumstances(self) -> tuple[Circumstance, ...]:
+        """The circumstances of the next micro-batch in which options may have no effect."""
+        return (Circumstance.ARRIVAL_ORDER,) if self.reading is Reading.OWN_TASKS else ()
 
     def task_of(self, task: LaneTask) -> LaneTask:
         """`task` for lanes that read so."""

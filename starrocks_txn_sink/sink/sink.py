@@ -76,7 +76,7 @@ class RowsWriter:
         if self._plan is None:
             self._plan = LanePlan.of(frame, self.options, positioned=marked, streaming=task.streaming)
             rows = circumstances_of_rows(routed=bool(self.routes), positioned=marked)
-            warn_of(self.options.without_effect(*rows), self.session.key)
+            warn_of(self.options.without_effect(*rows, *self._plan.circumstances), self.session.key)
         task = replace(task, options=terms.options, keys=terms.keys, marked=marked)
         written = self._run(frame, terms, task, self._plan, collect)
         while written.unsorted:

@@ -36,11 +36,12 @@ def test_a_micro_batch_over_several_lanes_is_one_starrocks_transaction(shop: Sho
 
 
 def test_options_without_effect_are_said_once(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
-    sink = StarRocksSink(shop.options(lanes=2, job="says", max_quarantined=5, max_attempts=2, receipts_log_days=9))
+    idle = {"max_quarantined": 5, "receipts_log_days": 9, "commit_interval": 5.0}
+    sink = StarRocksSink(shop.options(lanes=2, job="says", max_attempts=2, **idle))
     for transactions in (1, 2):
         sink.write(placed(shop, 2, 2, transactions))
     names = [str(record.getMessage()).split()[1] for record in records_of(caplog, "option.without_effect")]
-    assert names == ["option=max_quarantined", "option=receipts_log_days"]
+    assert names == [f"option={name}" for name in idle]
 
 
 def test_rows_without_positions_are_one_batch_of_all_lanes(shop: Shop) -> None:
@@ -140,9 +141,9 @@ def test_events_are_assembled_by_the_lanes_of_a_shared_label(
     for first, text in ((1, "B D D"), (4, "D E B D"), (8, "E")):
         for part in range(3):
             assembling.put(script(f"p-{part}", text, first))
-    receipts = assembling.go(lanes=3, files=3, max_quarantined=5)
+    receipts = assembling.go(lanes=3, files=3, max_quarantined=5, commit_interval=5.0)
     assert [len(receipt.positions) for receipt in receipts] == [3, 3]
-    assert len(records_of(caplog, "option.without_effect")) == 1
+    assert len(records_of(caplog, "option.without_effect")) == 2
     assert assembling.written() == (12, 12)
     assert assembling.go(lanes=1) == []
 

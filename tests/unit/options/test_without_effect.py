@@ -10,6 +10,7 @@ import pytest
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.options.without_effect import WITHOUT_EFFECT, Circumstance, circumstances_of_rows, warn_of
+from starrocks_txn_sink.sink.lanes import LanePlan
 from tests.support.log_records import records_of
 
 ROWS = circumstances_of_rows(routed=False, positioned=True)
@@ -74,6 +75,27 @@ def test_an_option_with_effect_is_not_named() -> None:
     for table in ({"on_bad_rows": "quarantine"}, {"receipts_log": True}, {"schema_changes": "apply"}):
         made = options(query_url="mysql://fe1:9030", ledger_replication=2, **table)
         assert made.without_effect(*ROWS) == {}, table
+
+
+@pytest.mark.parametrize(
+    ("plan", "named"),
+    [
+        (LanePlan(2), {"commit_interval"}),
+        (LanePlan(2, shuffle=False, disordered=True), {"commit_interval"}),
+        (LanePlan(2, shuffle=True), set()),
+        (LanePlan(2, disordered=True), set()),
+        (LanePlan(2, direct=True), set()),
+    ],
+)
+def test_a_commit_interval_needs_lanes_that_stop_in_between(plan: LanePlan, named: set[str]) -> None:
+    assert set(options(commit_interval=5.0).without_effect(*ROWS, *plan.circumstances)) == named
+
+
+def test_the_nearer_reason_is_said() -> None:
+    """Rows without positions are taken as they come, too."""
+    rows = circumstances_of_rows(routed=True, positioned=False)
+    idle = options(commit_interval=5.0).without_effect(*rows, *LanePlan(2).circumstances)
+    assert "without positions" in idle["commit_interval"]
 
 
 def test_a_run_says_it_once(caplog: pytest.LogCaptureFixture) -> None:
