@@ -1,6 +1,6 @@
 """The driver that is killed: reads queries to run from standard input, a line of JSON each, and answers with a line.
 
-`python -m tests.crash.driver FOLDER [MASTER]`; FOLDER takes Spark's scratch files. The first line says it is ready.
+`python -m tests.crash.driver FOLDER`; FOLDER takes Spark's scratch files. The first line says it is ready.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ appender.console.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n
 """
 
 
-def main(folder: Path, master: str) -> int:
-    spark = _spark(folder, master)
+def main(folder: Path) -> int:
+    spark = _spark(folder, "local[2,3]")  # Spark tries a failed task again
     _say({"ready": True, "pid": os.getpid()})
     for line in sys.stdin:
         _say(run_query(spark, json.loads(line)))
@@ -92,4 +92,4 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "local[2]"))
+    sys.exit(main(Path(sys.argv[1])))

@@ -25,12 +25,11 @@ class DriverEnded(Exception):
 class DriverProcess:
     """Starts at once; `ready` waits for its Spark. `run` starts a query, `answer` waits for what became of it."""
 
-    def __init__(self, folder: Path, master: str = "local[2]") -> None:
-        self.master = master
+    def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.driver", str(folder), master],
+            [sys.executable, "-m", "tests.crash.driver", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -23,7 +23,7 @@ from starrocks_emulator.process import EmulatorProcess
 from tests.crash import workload
 from tests.crash.driver_process import DriverEnded, DriverProcess
 from tests.crash.query_proxy import Hold, QueryProxy
-from tests.crash.sites import LATE_SECONDS, Site
+from tests.crash.sites import LATE_SECONDS, TIMEOUT, Site
 from tests.crash.workload import Verdict
 from tests.support.query_port import query
 
@@ -138,10 +138,10 @@ class Matrix:
     # --- one site ---
 
     def _run(self, case: Case) -> None:
-        workload.write_source(case.folder / "source", files=case.site.lanes)
+        workload.write_source(case.folder / "source", files=case.site.files)
         for sql in workload.ddl(case.database):
             self._ask(sql)
-        driver = self._ready(case.site)
+        driver = self._ready()
         with Reader(case, self._ask):
             hold = self._arm(case)
             driver.run(self._task(case))
@@ -188,7 +188,7 @@ class Matrix:
         sleeper.pause()
         self._driver = None
         try:
-            time.sleep(case.site.timeout)
+            time.sleep(TIMEOUT)
             self._recover(case)
             self._server.faults(
                 [
@@ -210,7 +210,7 @@ class Matrix:
     def _recover(self, case: Case) -> None:
         """A new driver on the same checkpoint runs the query to its end; commits that are held stay held."""
         self._server.faults([])
-        self._ready(case.site).run(self._task(case))
+        self._ready().run(self._task(case))
         self._finish(case)
 
     def _finish(self, case: Case) -> None:
@@ -263,25 +263,21 @@ class Matrix:
             "query_url": self._proxy.url,
             "database": case.database,
             "job": case.job,
-            "timeout": case.site.timeout,
+            "timeout": TIMEOUT,
             "batch_deadline": 60.0,
+            **case.site.options,
         }
-        if case.site.lanes > 1:
-            options |= {"lanes": case.site.lanes, "transactions": "batch"}
         return {
             "source": str(case.folder / "source"),
             "checkpoint": str(case.folder / "checkpoint"),
             "options": options,
-            "files": case.site.lanes,
+            "files": case.site.files,
         }
 
-    def _ready(self, site: Site) -> DriverProcess:
-        if self._driver is not None and self._driver.master != site.master:
-            self._driver.stop()
-            self._driver = None
+    def _ready(self) -> DriverProcess:
         if self._driver is None:
             self._drivers += 1
-            self._driver = DriverProcess(self._folder / f"driver{self._drivers}", site.master)
+            self._driver = DriverProcess(self._folder / f"driver{self._drivers}")
             self._driver.ready()
         return self._driver
 

@@ -3,8 +3,8 @@
 A site is reached in the second micro-batch, so that there is something before it and something after it. The fault
 plan stops the request there (or the query proxy a statement), and the matrix then kills or pauses a process.
 
-With several lanes all load under one label, which the driver begins, checks and commits. The take-over is the same as
-with one lane, so only the steps of the StarRocks transaction have sites of their own there (`_shared_label`).
+Two lanes load under the label, each from a file with a source partition of its own. In the sites of a second round one
+lane has both source partitions, in order, and stops after the first one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from typing import Any
 from starrocks_txn_sink.coordinator.coordinator import LANE
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 
+TIMEOUT = 15
+"""Seconds that a StarRocks transaction lives, from before Spark starts the workers; a paused driver sleeps as long."""
 LATE_SECONDS = 25.0
 """How long a request may lie on the server before it is carried out: long after the next driver's take-over."""
 _HELD_SECONDS = 60.0
 _INVISIBLE_SECONDS = 12.0
 _ARM_SECONDS = 2.0  # between a request and the statement that is held after it
 
-_CHECK = r"SELECT kind, name, token.*name = '[0-9a-f]+/1/0'"  # in the second micro-batch
-_CHECK_BY_DRIVER = r"SELECT kind, name, token.*name = ''"  # in any micro-batch, and in the take-over
+_CHECK = r"SELECT kind, name, token"  # in any micro-batch, and in the take-over
 _CLAIM = r"INSERT INTO .*'driver', ''"
 _MARKER = r"INSERT INTO .*'marker'"
 _LIST = r"SELECT DISTINCT LABEL"
@@ -44,27 +45,24 @@ class Site:
     rules: tuple[dict[str, Any], ...] = ()
     statement: str = ""
     at_start: bool = False  # the statement belongs to the take-over, not to the second micro-batch
-    lanes: int = 1  # several load under a shared label
+    rounds: bool = False  # the micro-batch has two rounds
 
     @property
     def name(self) -> str:
-        return f"{self.deed} {self.victim}, {self.phase} {self.step}" + (", shared label" if self.lanes > 1 else "")
+        return f"{self.deed} {self.victim}, {self.phase} {self.step}" + (" of the second round" if self.rounds else "")
 
     @property
-    def master(self) -> str:
-        """Spark's master: a lane's failed task ends the query, or Spark tries it again under a shared label."""
-        return "local[2]" if self.lanes == 1 else f"local[{self.lanes},3]"
+    def files(self) -> int:
+        """Files of a micro-batch: one for each lane."""
+        return 1 if self.rounds else 2
 
     @property
-    def timeout(self) -> int:
-        """Seconds that a StarRocks transaction lives; a paused driver sleeps as long.
-
-        A shared label is begun before Spark starts the workers, which takes long on a busy machine.
-        """
-        return 8 if self.lanes == 1 else 15
+    def options(self) -> dict[str, Any]:
+        """How the lanes read. Only those of sorted rows go on in a second round."""
+        return {"lanes": 1, "shuffle": True, "commit_interval": 0.01} if self.rounds else {"lanes": 2}
 
     def label_pattern(self, job: str, batch: int) -> str:
-        """A regular expression of the labels of micro-batch `batch`: those of the one lane, or the shared ones."""
+        """A regular expression of the labels of micro-batch `batch`."""
         return f"^{job}-[0-9a-f]+-{LANE}-{batch}-"
 
     def rules_for(self, job: str) -> list[dict[str, Any]]:
@@ -130,17 +128,16 @@ def _requests(victim: str) -> Iterator[Site]:
 
 def _statements(victim: str) -> Iterator[Site]:
     for phase in ("before", "after"):
-        yield Site("check", phase, victim, statement=_CHECK)
+        yield _check(phase, victim)
     for step, pattern in (("claim", _CLAIM), ("list", _LIST), ("barrier", _MARKER), ("read", _READ)):
         for phase in ("before", "after"):
             yield Site(step, phase, victim, statement=pattern, at_start=True)
 
 
-def _pauses() -> Iterator[Site]:
-    """A driver that sleeps past its transaction's timeout, its labels forgotten, while another takes over."""
-    yield Site("check", "after", "driver", "pause", statement=_CHECK)
-    for operation, phase in (("begin", "after"), ("load", "after"), ("commit", "before"), ("commit", "after")):
-        yield _pause(_request(operation, phase, "driver"))
+def _check(phase: str, victim: str) -> Site:
+    """The check that follows the ledger rows; their load is answered late, so that the statement can be held."""
+    load = {"operation": "load", "table": LEDGER_TABLE, "action": "delay", "when": "after", "seconds": _ARM_SECONDS}
+    return Site("check", phase, victim, rules=(load,), statement=_CHECK)
 
 
 def _second_load(phase: str, victim: str) -> Site:
@@ -149,10 +146,11 @@ def _second_load(phase: str, victim: str) -> Site:
     return replace(loads[-1], step="second lane's load", rules=tuple(load.rules[0] for load in loads))
 
 
-def _check_by_driver(phase: str) -> Site:
-    """The check that follows the ledger rows; their load is answered late, so that the statement can be held."""
-    load = {"operation": "load", "table": LEDGER_TABLE, "action": "delay", "when": "after", "seconds": _ARM_SECONDS}
-    return Site("check", phase, "driver", rules=(load,), statement=_CHECK_BY_DRIVER)
+def _second_loads() -> Iterator[Site]:
+    for phase in ("late", "after"):
+        yield _second_load(phase, "driver")
+        yield _second_load(phase, "workers")
+    yield _second_load("after", "server")
 
 
 def _recovery(phase: str) -> Site:
@@ -163,13 +161,6 @@ def _recovery(phase: str) -> Site:
     return Site("recover", phase, "driver", rules=(forget, lose, wait), statement=_READ)
 
 
-def _second_rollback(phase: str, victim: str) -> Site:
-    """A lane has failed and has rolled its label back; the driver, or the other lane, does so again."""
-    site = _rollback(victim, phase)
-    failing, wait = site.rules
-    return replace(site, step="second roll back", rules=(failing, {**wait, "nth": 2}))
-
-
 def _pause(site: Site) -> Site:
     """The same place for a driver that sleeps; its request is answered as soon as it can wake up."""
     *first, last = site.rules
@@ -177,38 +168,39 @@ def _pause(site: Site) -> Site:
     return replace(site, deed="pause", rules=(*first, last))
 
 
-def _shared_label() -> Iterator[Site]:
-    """The steps at which a shared label differs from a lane's own one."""
-    for phase in ("late", "after"):
-        yield _request("begin", phase, "driver")
-        yield _second_load(phase, "driver")
-    yield _request("load", "after", "driver", table=LEDGER_TABLE)
-    for phase in ("before", "after"):
-        yield _check_by_driver(phase)
-    for phase in ("before", "late", "after"):
-        yield _request("commit", phase, "driver")
-    yield _held_commit("driver")
-    yield _request("get_load_state", "after", "driver")
-    yield _rollback("driver", "after")
-    yield _second_rollback("before", "driver")
-    yield _recovery("before")
-    for phase in ("late", "after"):
-        yield _second_load(phase, "workers")
-    yield _pause(_request("begin", "after", "driver"))
+def _pauses() -> Iterator[Site]:
+    """A driver that sleeps past its transaction's timeout, its labels forgotten, while another takes over."""
+    yield _pause(_check("after", "driver"))
     yield _pause(_second_load("after", "driver"))
-    yield _pause(_check_by_driver("after"))
-    for phase in ("before", "after"):
-        yield _pause(_request("commit", phase, "driver"))
-    yield _request("begin", "after", "server")
-    yield _second_load("after", "server")
-    yield _request("load", "after", "server", table=LEDGER_TABLE)
-    for phase in ("before", "after"):
-        yield _request("commit", phase, "server")
-    yield _rollback("server", "after")
+    for operation, phase in (("begin", "after"), ("load", "after"), ("commit", "before"), ("commit", "after")):
+        yield _pause(_request(operation, phase, "driver"))
+
+
+def _second_round() -> Iterator[Site]:
+    """The rows of the first round are visible, and the micro-batch is not done."""
+    debits = {"table": "debits"}
+    for operation, phases, more in (
+        ("begin", ("before", "late", "after"), {}),
+        ("load", ("late", "after"), debits),
+        ("load", ("after",), {"table": LEDGER_TABLE}),
+        ("commit", ("before", "late", "after"), {}),
+    ):
+        for phase in phases:
+            yield _request(operation, phase, "driver", **more)
+    yield _check("after", "driver")
+    for operation, phase in (("begin", "after"), ("commit", "before"), ("commit", "after")):
+        yield _pause(_request(operation, phase, "driver"))
+    for victim, operation in (("workers", "load"), ("server", "begin"), ("server", "load"), ("server", "commit")):
+        yield _request(operation, "after", victim, **debits if operation == "load" else {})
+
+
+def _in_second_round(site: Site) -> Site:
+    """Each round has one request of each kind; the interval has passed when the first rows are read."""
+    return replace(site, rounds=True, rules=tuple({**rule, "nth": 2} for rule in site.rules))
 
 
 def all_sites() -> list[Site]:
-    """Kills of the driver, then its pauses, then kills of the server; then those under a shared label."""
-    of_driver = [*_requests("driver"), *_statements("driver"), *_pauses()]
+    """Kills of the driver, then its pauses, then kills of the server and of workers, then those of a second round."""
+    of_driver = [*_requests("driver"), *_statements("driver"), _recovery("before"), _recovery("after"), *_pauses()]
     of_server = [*_requests("server"), *_statements("server")]
-    return [*of_driver, *of_server, *(replace(site, lanes=2) for site in _shared_label())]
+    return [*of_driver, *of_server, *_second_loads(), *map(_in_second_round, _second_round())]

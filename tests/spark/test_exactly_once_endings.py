@@ -37,7 +37,7 @@ class Drivers:
     def living(self) -> DriverProcess:
         if self._driver is None:
             self._number += 1
-            self._driver = DriverProcess(self._folder / str(self._number), "local[2,3]")
+            self._driver = DriverProcess(self._folder / str(self._number))
         self._driver.ready()
         return self._driver
 
