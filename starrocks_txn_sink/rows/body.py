@@ -130,13 +130,12 @@ def without_replaced(pieces: Sequence[memoryview], key: TableKey) -> Sequence[me
 
 @dataclass(slots=True)
 class SentKeys:
-    """The keys that `label` has sent to one table, by chunk.
+    """The keys that a lane has sent to one table, by chunk.
 
     Integer keys mostly grow from chunk to chunk, or stay in a range of their source partition. So a search skips each
     chunk whose range does not meet the range of the new keys.
     """
 
-    label: str
     _chunks: list[pa.Array] = field(default_factory=list)
     _ranges: list[tuple[int, int]] = field(default_factory=list)
 
@@ -193,7 +192,7 @@ class Selection:
 
 
 class UniqueRows:
-    """Leaves rows out of the loads of a lane, so that a StarRocks transaction has one row of each key.
+    """Leaves rows out of the loads of one try at a lane, so that its StarRocks transaction has one row of each key.
 
     `keys` has the primary keys by table; rows of other tables are sent as they are. Several threads may call it, if a
     table has one load at a time. `repeated` says whether a key has come in two loads of a label; `replaced_deletes`
@@ -214,9 +213,7 @@ class UniqueRows:
         key = self._keys.get(action.table)
         if key is None:
             return Selection(action.pieces)
-        sent = self._sent.get(action.table)
-        if sent is None or sent.label != action.label:  # by table: other tables' loads may run in other threads
-            sent = self._sent[action.table] = SentKeys(action.label)
+        sent = self._sent.setdefault(action.table, SentKeys())  # by table: other loads may run in other threads
         groups = list(_groups(action.chunks))
         by_chunk = _keys_by_chunk(groups, key)
         again, kept = sent.contain(by_chunk), last_of_each(_concat(by_chunk))

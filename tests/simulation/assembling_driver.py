@@ -1,27 +1,34 @@
 """A driver whose lanes assemble: it reads and publishes the manifest log around each micro-batch.
 
-It does so as `sink.events_writer` does.
+It does so as `sink.events_writer` does. The lanes of some drivers read the events from Kafka themselves, in rounds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from random import Random
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
-from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
+from starrocks_txn_sink.assembler.rules.spill import Manifest
+from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
+from starrocks_txn_sink.sink.events_writer import KafkaRounds
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
+from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, spread
+from starrocks_txn_sink.sources.kafka.spark_reader import PlannedRanges
 from starrocks_txn_sink.writer.assembling import AssemblySpec, LaneAssembler
 from starrocks_txn_sink.writer.messages import CarryOver, Message, of_kind
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 
 from .driver import DATABASE, Checkpoint, Driver, Slot
-from .event_log import Event, EventSource, event_batches
+from .event_log import Event, EventSource, event_batches, kafka_batches
 from .lane import LaneAttempt
 from .scheduler import Fiber
 
@@ -29,13 +36,36 @@ if TYPE_CHECKING:
     from .assembling_world import AssemblingWorld
 
 IN_JSON = TxnEventLines(source_partition=None, position=None)
+TOPIC = "p"  # before the number in the names of source partitions
 
 
-@dataclass(slots=True)
-class EventSlot(Slot):
-    """A lane of a round, and its events."""
+@dataclass
+class _Counter:
+    """Spark's counter of the source's rows."""
 
-    events: list[Event] = field(default_factory=list)
+    rows: int = 0
+
+    def set(self, rows: int) -> None:
+        self.rows = rows
+
+
+@dataclass
+class _ReadingClock:
+    """`clock` of a lane that reads: each look at it comes after a piece, which takes its time."""
+
+    clock: Clock
+    rng: Random
+    read: float = 0.0
+
+    def monotonic(self) -> float:
+        self.read += self.rng.choice((0.0, 0.0, 0.02, 0.2, 20.0))
+        return self.clock.monotonic() + self.read
+
+    def wall(self) -> float:
+        return self.clock.wall()
+
+    def sleep(self, seconds: float) -> None:
+        self.clock.sleep(seconds)
 
 
 class AssemblingDriver(Driver):
@@ -47,7 +77,17 @@ class AssemblingDriver(Driver):
         super().__init__(world, name, checkpoint, lanes, oddity=oddity)
         self._log: ManifestLog | None = None
         self._before = Manifest()
+        self._plan.direct = self._rng.random() < 0.3
+        self._events: dict[int, list[Event]] = {}  # by lane
+        self._rounds: KafkaRounds | None = None
+        self._reading: list[OffsetRanges] = []  # of each lane in this round
         self.told_otherwise = False  # whether events of this micro-batch come again with other content
+
+    @property
+    def _source_log(self) -> EventSource:
+        source = self._world.source
+        assert isinstance(source, EventSource)
+        return source
 
     def _next_batch(self) -> None:
         spark_log = self._world.spark_logs.get(self.checkpoint.name)
@@ -60,49 +100,97 @@ class AssemblingDriver(Driver):
         spark_log = self._world.spark_logs.get(self.checkpoint.name)
         if spark_log is not None and len(spark_log.offsets) <= self._batch:
             spark_log.offsets = list(self._offsets)
-        source = self._world.source
-        assert isinstance(source, EventSource)
         if self._log is None:
             directory = self._world.directory(self.checkpoint.name)
             self._log = ManifestLog.open(directory, self.epoch, "q", self._world.keep)
         self._before = self._log.before(self._batch, may_begin=False)
-        self._events: dict[int, list[Event]] = {}
-        self.told_otherwise = False
-        for number, (low, high) in enumerate(zip(self._begin, self._cut, strict=True)):
-            if high > low:
-                overlap = self._world.rng.choice((0, 0, 0, 2))
-                changed = bool(low and overlap) and self._world.tells_otherwise()
-                events = source.events(number, low, high, overlap, changed=changed)
-                self._events.setdefault(number % self.lanes, []).extend(events)
-                self.told_otherwise |= changed
+        self._events, self._rounds, self.told_otherwise = {}, None, False
+        cuts = enumerate(zip(self._begin, self._cut, strict=True))
+        slices = {number: (low, high) for number, (low, high) in cuts if high > low}
+        if self._plan.direct:
+            self._plan_offsets(slices)
+        else:
+            self._plan_events(slices)
+
+    def _plan_events(self, slices: dict[int, tuple[int, int]]) -> None:
+        for number, (low, high) in slices.items():
+            overlap = self._world.rng.choice((0, 0, 0, 2))
+            changed = bool(low and overlap) and self._world.tells_otherwise()
+            events = self._source_log.events(number, low, high, overlap, changed=changed)
+            self._events.setdefault(number % self.lanes, []).extend(events)
+            self.told_otherwise |= changed
+
+    def _plan_offsets(self, slices: dict[int, tuple[int, int]]) -> None:
+        """As `sink.events_writer` plans what lanes read themselves."""
+        if slices:
+            ranges = {(TOPIC, number): self._source_log.offsets(number, *bounds) for number, bounds in slices.items()}
+            lanes = [OffsetRanges(group, 0.0, {}, topic_names=True) for group in spread(ranges, self.lanes)]
+            assembly = replace(self._assembly(TxnEventLines()), sortable=False)
+            self._rounds = KafkaRounds(self._begin_round, assembly, PlannedRanges(lanes, _Counter()))
+
+    def _begin_round(self, task: LaneTask, assembly: AssemblySpec) -> list[Message]:
+        del task
+        self._reading = list(assembly.ranges)
+        return []
+
+    def _assembly(self, lines: TxnEventLines | None) -> AssemblySpec:
+        assert self._log is not None
+        return AssemblySpec(
+            Policy(), PayloadEncoder(DATABASE), 0.0, self._world.directory(self.checkpoint.name),
+            self._log.stem(self._batch), self._before.partitions, self._before.inline, lines,
+        )  # fmt: skip
 
     def _is_empty(self) -> bool:
-        return not self._events
+        return not self._events and self._rounds is None
 
     def _layout(self) -> dict[int, Slot]:
-        return {lane: EventSlot([], events=events) for lane, events in self._events.items()}
+        if self._rounds is None:
+            return {lane: Slot([]) for lane in self._events}
+        self._reading = []
+        self._rounds.run(self._any_task())
+        return {lane: Slot([]) for lane in range(len(self._reading))}
 
     def _attempt(self, slot: Slot, task: LaneTask, attempt: Attempt) -> LaneAttempt:
-        world = self._world
-        assert isinstance(slot, EventSlot)
-        assert self._log is not None
-        raw = world.rng.random() < 0.5
-        small = not task.ordered and world.rng.random() < 0.5  # then the lane takes them in any order
-        events = world.rng.sample(slot.events, len(slot.events)) if small else slot.events
-        assembling = AssemblySpec(
-            Policy(), PayloadEncoder(DATABASE), 0.0, world.directory(self.checkpoint.name), self._log.stem(self._batch),
-            self._before.partitions, self._before.inline, IN_JSON if raw else None, arrival_order=not task.ordered,
-            small_rows=SMALL_ROWS if small else 0,
-        ).open(attempt)  # fmt: skip
-        batches = event_batches(events, world.rng, raw=raw)
+        assembling, batches = self._reading_lane(task, attempt) if self._rounds else self._fed_lane(task, attempt)
         made = self._made(slot, task, attempt, batches, assembling.rows)
         ended = made._ended
         made._ended = lambda lane, result: ended(lane, _with_carry(assembling, result))
         return made
 
+    def _fed_lane(self, task: LaneTask, attempt: Attempt) -> tuple[LaneAssembler, list[pa.RecordBatch]]:
+        """A lane that gets its events from Spark."""
+        rng, events = self._world.rng, self._events[attempt.lane]
+        raw = rng.random() < 0.5
+        small = not task.ordered and rng.random() < 0.5  # then the lane takes them in any order
+        events = rng.sample(events, len(events)) if small else events
+        assembly = replace(
+            self._assembly(IN_JSON if raw else None), arrival_order=not task.ordered,
+            small_rows=SMALL_ROWS if small else 0,
+        )  # fmt: skip
+        return assembly.open(attempt), event_batches(events, rng, raw=raw)
+
+    def _reading_lane(self, task: LaneTask, attempt: Attempt) -> tuple[LaneAssembler, list[pa.RecordBatch]]:
+        """A lane that reads its offsets of this round."""
+        assert self._rounds is not None
+        world = self._world
+        assembly = replace(self._rounds.assembly, ranges=self._reading, small_rows=world.rng.choice((0, SMALL_ROWS)))
+        assembling = assembly.open(attempt, task.end_of_round(_ReadingClock(world.clock, world.rng)))
+        return assembling, kafka_batches(self._source_log, self._reading[attempt.lane], world.rng)
+
+    def _next_round(self) -> None:
+        if self._rounds is not None:
+            self._rounds.next_round(self._shares())
+
+    def _shares(self) -> list[CarryOver]:
+        """What the lanes that ran last hand on."""
+        return of_kind([message for slot in self.ended_slots.values() for message in slot.messages or ()], CarryOver)
+
+    def _may_sort(self, task: LaneTask) -> bool:
+        return self._rounds is None and super()._may_sort(task)
+
     def _acknowledge(self) -> None:
         """All lanes have returned: publish, then let Spark believe it."""
-        if self._committed_at_end and self._events:
+        if self._committed_at_end and not self._is_empty():
             self.soon(self._world.rng.choice((0.0, 0.01, 0.5)), self._publish, None)
             return
         Fiber(
@@ -122,12 +210,11 @@ class AssemblingDriver(Driver):
         if self.told_otherwise:
             self._world.checker.report("lost", f"{self.name} drops events with other content as repeats")
         assert self._log is not None
-        touched: dict[str, CarriedState] = {}
-        inline: dict[str, bytes] = {}
-        messages = [message for slot in self.ended_slots.values() for message in slot.messages or ()]
-        for carry in of_kind(messages, CarryOver) if self._events else ():
-            touched |= carry.partitions
-            inline |= carry.inline
+        if self._rounds is not None:
+            self._rounds.take(self._shares())
+        carried = [self._rounds.carried] if self._rounds is not None else self._shares() if self._events else []
+        touched = {name: state for share in carried for name, state in share.partitions.items()}
+        inline = {name: content for share in carried for name, content in share.inline.items()}
         self._log.publish(self._before.with_batch(self._batch, "q", touched, inline.items()))
         if self._excluded:
             self._world.checker.report("other", f"{self.name} published though the job was taken over before")

@@ -110,7 +110,7 @@ class Checker:
         for row in ledger:
             if row["kind"] != "position" or row["name"] not in self._next:
                 continue
-            new = self._source.truth[int(row["name"][1:])][self._next[row["name"]] :]
+            new = self._source.truth[int(row["name"].removeprefix("p-"))][self._next[row["name"]] :]
             places = [(one.partition, one.position, seq) for one in new for seq in range(len(one.rows))]
             last: dict[tuple[str, str], tuple[str, int, int]] = {}
             for place in places:
@@ -154,7 +154,7 @@ class Checker:
         for partition, number in self._next.items():
             kept = self._store.ledger.get((self._job, "position", partition))
             position = kept["position"] if kept else None
-            newest = self._source.truth[int(partition[1:])][number - 1].position if number else None
+            newest = self._source.truth[int(partition.removeprefix("p-"))][number - 1].position if number else None
             if position != newest:
                 self.report("other", f"the ledger has {position} for {partition}, the data {newest}")
 

@@ -25,7 +25,7 @@ from starrocks_txn_sink.coordinator.coordinator import (
     claim_of,
 )
 from starrocks_txn_sink.coordinator.model import CheckAction, Receipt
-from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError, TransactionTimedOut, Unordered
+from starrocks_txn_sink.errors import DeadlineExceeded, InputError, StarRocksSinkError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.protocol.fencing import Scope, roll_back_until_confirmed, take_over
 from starrocks_txn_sink.protocol.label import Aborted, Label, LabelPrefix, RetryPolicy, Steps, roll_back
 from starrocks_txn_sink.protocol.ledger import (
@@ -118,6 +118,7 @@ class Driver(Node):
         self._coordinator: SharedTransactionCoordinator | None = None
         self._bounds = Bounds(world.checker, name)
         self._round = 0  # counts runs of lanes
+        self._in_order = False  # whether the rows of each source partition are in one task, in order
         self.ended_slots: dict[int, Slot] = {}
         self._committed_at_end = False
         self._unit = Unit(())
@@ -346,7 +347,7 @@ class Driver(Node):
         self._claims = []
 
     def _next_round(self) -> None:
-        """All rows up to where the lanes have stopped are visible."""
+        """All rows up to where the lanes have stopped are visible; those that are read again are left out."""
 
     # --- lanes ---
 
@@ -364,9 +365,11 @@ class Driver(Node):
         if self.plain:
             return {lane: Slot([], Unit(rows.rows)) for lane, rows in self._units().items()}
         slots: dict[int, Slot] = {}
+        self._in_order = True
         for number, (low, high) in enumerate(zip(self._begin, self._cut, strict=True)):
             for lane, (first, last) in self._tasks_of(number, low, high):
                 if last > first:
+                    self._in_order &= (first, last) == (low, high) or self.lanes == 1
                     slot = slots.setdefault(lane % self.lanes, Slot([]))
                     slot.transactions += self._source.released[number][first:last]
         return slots
@@ -442,16 +445,21 @@ class Driver(Node):
         if number != self._round:
             return
         lane = ended.attempt.lane
+        if self._in_order and not cut_off and isinstance(result, (InputError, Unordered)):
+            self._world.checker.report("other", f"{ended.name} refuses rows that are in order: {result}")
         if cut_off:
             self.task_failed(lane, ConnectionError("The JVM died."))
         elif isinstance(result, list):
             self._lane_over(slot, result)
-        elif isinstance(result, (Unordered, TransactionTimedOut)) and not ended.task.ordered and not self.plain:
+        elif isinstance(result, (Unordered, TransactionTimedOut)) and self._may_sort(ended.task):
             self._lane_over(slot, [OrderViolation(result.message)])
         elif isinstance(result, StarRocksSinkError):
             self._lane_over(slot, [ended.metrics.report((), result).fail(result, self.scheduler.now)])
         else:
             self.task_failed(lane, result)
+
+    def _may_sort(self, task: LaneTask) -> bool:
+        return not (task.ordered or task.whole or self.plain)
 
     def task_failed(self, lane: int, error: BaseException) -> None:
         """Spark counts the failure: another try, or the end of the job."""

@@ -14,6 +14,7 @@ import orjson
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
 
 from .checker import Checker
 from .source import Cut, Source, SourceTransaction, _events
@@ -38,6 +39,11 @@ class EventSource(Source):
         if changed:
             told = [{**event, **({"row": "{}"} if event.get("row") else {"txn_id": "another"})} for event in told]
         return told + [event for one in self.slices[partition][low:high] for event in one]
+
+    def offsets(self, partition: int, low: int, high: int) -> tuple[int, int]:
+        """The positions of slices `low` to `high` as a range of Kafka's offsets, which may have gaps."""
+        slices = self.slices[partition][low:high]
+        return slices[0][0]["position"], slices[-1][-1]["position"] + 1
 
     def ended(self, partition: int, slices: int) -> int:
         """How many source transactions have ended in the first `slices` slices."""
@@ -75,6 +81,21 @@ def event_batches(events: list[Event], rng: Random, *, raw: bool) -> list[pa.Rec
     cut = rng.randrange(1, len(made)) if len(made) > 2 and rng.random() < 0.5 else len(made)
     kinds = _RAW if raw else _PARSED
     return [pa.RecordBatch.from_pylist(part, schema=kinds) for part in (made[:cut], made[cut:]) if part]
+
+
+def kafka_batches(source: EventSource, ranges: OffsetRanges, rng: Random) -> list[pa.RecordBatch]:
+    """The events of `ranges` as a lane reads them from Kafka: in small pieces, source partitions by turns."""
+    queues = [_between(source.slices[number], *bounds) for (_, number), bounds in ranges.ranges.items()]
+    made = []
+    while queues := [queue for queue in queues if queue]:
+        queue, count = rng.choice(queues), rng.randint(1, 6)
+        made.append(pa.RecordBatch.from_pylist([{**event, **_raw(event)} for event in queue[:count]], schema=_RAW))
+        del queue[:count]
+    return made
+
+
+def _between(slices: list[list[Event]], start: int, end: int) -> list[Event]:
+    return [event for events in slices for event in events if start <= event["position"] < end]
 
 
 def _raw(event: Event) -> dict[str, Any]:

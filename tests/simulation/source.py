@@ -65,7 +65,7 @@ def _recreated(one: SourceTransaction) -> SourceTransaction:
 
 def make_source(rng: Random, assembled: bool, partitions: tuple[int, ...] = (1, 2, 2, 3)) -> Source:
     """As many source partitions as one of `partitions` says; with `assembled` the sink gets what the rules made."""
-    truth = [_partition(f"p{number}", rng) for number in range(rng.choice(partitions))]
+    truth = [_partition(f"p-{number}", rng) for number in range(rng.choice(partitions))]
     return Source(truth, [_assembled(transactions, rng) for transactions in truth] if assembled else [])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from starrocks_txn_sink.coordinator import coordinator as coordinator_module
 from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.rows import body
-from starrocks_txn_sink.rows.body import SentKeys, UniqueRows
+from starrocks_txn_sink.rows.body import SentKeys
 
 from .registry import bug
 
@@ -33,18 +33,6 @@ def each_row_of_a_key_is_sent(put: Any) -> None:
 @bug
 def a_key_that_was_sent_is_sent_again(put: Any) -> None:
     put(SentKeys, "contain", lambda self, values: None)
-
-
-@bug
-def keys_of_an_attempt_are_known_to_the_next(put: Any) -> None:
-    right = UniqueRows.select
-
-    def broken(self: Any, action: Any) -> Any:
-        for sent in self._sent.values():
-            sent.label = action.label
-        return right(self, action)
-
-    put(UniqueRows, "select", broken)
 
 
 @bug

@@ -50,17 +50,6 @@ def the_digest_of_a_unit_is_that_of_its_last_batch(put: Any) -> None:
 
 
 @bug
-def a_unit_ends_with_each_batch_of_its_rows(put: Any) -> None:
-    right = UnpositionedSegmenter.split
-
-    def broken(self: Any, batch: Any) -> Iterator[Any]:
-        yield from right(self, batch)
-        yield from self.end()
-
-    put(UnpositionedSegmenter, "split", broken)
-
-
-@bug
 def the_digest_of_a_replayed_unit_is_not_compared(put: Any) -> None:
     put(UnpositionedSegmenter, "compare_replay", lambda self: None)
 

@@ -120,21 +120,6 @@ def rejected_rows_are_dropped(put: Any) -> None:
 
 
 @bug
-def the_rows_that_were_dead_lettered_are_sent_too(put: Any) -> None:
-    right = Quarantine.commit
-
-    def broken(self: Quarantine) -> bool:
-        if self.part.dead_letter is not None and self.part.upto is not None:
-            letters, self.part = self.part, Part(dict(self.part.upto))
-            del letters
-            self._suspects = []
-            return False
-        return right(self)
-
-    put(Quarantine, "commit", broken)
-
-
-@bug
 def the_second_half_is_written_first(put: Any) -> None:
     def broken(self: Quarantine) -> None:
         half = self._suspects[len(self._suspects) // 2 :]
@@ -147,9 +132,8 @@ def the_second_half_is_written_first(put: Any) -> None:
 def what_follows_the_rejected_part_is_left_out(put: Any) -> None:
     right = Quarantine.commit
 
-    def broken(self: Quarantine) -> bool:
-        done = right(self)
-        return done or self.part is EVERYTHING
+    def broken(self: Quarantine, *, stopped: bool = False) -> bool:
+        return right(self, stopped=stopped) or self.part is EVERYTHING
 
     put(Quarantine, "commit", broken)
 

@@ -101,7 +101,6 @@ def test_in_order_a_key_that_comes_again_is_refused_and_else_nothing_is_missing(
         sent = list(send(unique, "label", chunks, newest_first=False))
         assert {row["id"] for row in sent if "id" in row} == set().union(*keys)
     assert unique.repeated is again
-    list(send(unique, "another label", chunks[:1], newest_first=False))  # knows nothing of the first
 
 
 def test_loads_whose_keys_are_spelled_differently_know_each_other() -> None:
@@ -114,18 +113,15 @@ def test_loads_whose_keys_are_spelled_differently_know_each_other() -> None:
         unique.select(LoadAction("l", "t", (other,)))
 
 
-def test_a_label_that_one_table_has_begun_takes_no_keys_from_another() -> None:
-    """Tables are loaded in threads of their own: none of them may reset what another has just noted."""
+def test_each_table_has_keys_of_its_own() -> None:
     unique = UniqueRows({"t": [INTEGER], "u": [INTEGER]})
     chunks = {}
     for table in "tu":
         chunks[table] = Chunk("p", table)
         add_piece(chunks[table], [(1, 0)])
-    unique.select(LoadAction("first", "t", (chunks["t"],)))
-    unique.select(LoadAction("second", "u", (chunks["u"],)))
+        unique.select(LoadAction("label", table, (chunks[table],)))
     with pytest.raises(KeyRepeated):
-        unique.select(LoadAction("first", "t", (chunks["t"],)))
-    unique.select(LoadAction("second", "t", (chunks["t"],)))
+        unique.select(LoadAction("label", "t", (chunks["t"],)))
 
 
 def test_rows_of_other_tables_are_sent_as_they_are() -> None:
