@@ -92,14 +92,6 @@ def a_recovery_reads_positions_without_taking_over(put: Any) -> None:
 
 
 @bug
-def a_recovery_looks_for_its_own_label_only(put: Any) -> None:
-    def broken(label: str, span: Any, known: Any) -> bool:
-        return known is not None and known.label == label and known.position == span.last
-
-    put(ownership, "_has_written", broken)
-
-
-@bug
 def labels_serve_as_locks(put: Any) -> None:
     """Labels are made from the micro-batch alone, and one that exists already is taken for one's own."""
     right = protocol.begin
