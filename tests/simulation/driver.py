@@ -118,6 +118,7 @@ class Driver(Node):
         self._coordinator: SharedTransactionCoordinator | None = None
         self._bounds = Bounds(world.checker, name)
         self._round = 0  # counts runs of lanes
+        self._runs = 0  # of the micro-batch
         self._in_order = False  # whether the rows of each source partition are in one task, in order
         self.ended_slots: dict[int, Slot] = {}
         self._committed_at_end = False
@@ -191,6 +192,7 @@ class Driver(Node):
             self._write()
 
     def _plan_batch(self) -> None:
+        self._runs = 0
         if not self.plain:
             return
         assert isinstance(self._world.checker, PlainChecker)
@@ -354,12 +356,20 @@ class Driver(Node):
     def _run_lanes(self, order: RunLanes, done: Callable[[object], None]) -> None:
         self._roll_back_claims()
         self._round += 1
+        self._runs += 1
+        if self._world.poison and self._runs == self._most_runs():
+            self._world.checker.report("stuck", f"{self.name} searches for rejected rows, and finds no end")
         self._lanes_done, self._order = done, order
         self.slots = dict(self._layout())
         if not self.slots:
             self._all_over()
         for lane in list(self.slots):
             self.try_lane(lane, first=True)
+
+    def _most_runs(self) -> int:
+        """More runs than a quarantine may need, each of whose labels fails `max_attempts` times."""
+        count = len(self._transactions())
+        return self._world.options.max_attempts * count * (count.bit_length() + 2) + 1
 
     def _layout(self) -> dict[int, Slot]:
         if self.plain:

@@ -97,10 +97,10 @@ def an_error_while_committing_starts_over(put: Any) -> None:
                     raise
 
     put(SharedTransactionCoordinator, "_write_part", broken)
-    put(Ownership, "recover", lambda self, label, spans, rng: _unknown(label))
+    put(Ownership, "recover", lambda self, label, spans, rng: unknown(label))
 
 
-def _unknown(label: str) -> Any:
+def unknown(label: str) -> Any:
     yield from ()
     return Unknown(label, OutcomeUnknown("unknown"))
 

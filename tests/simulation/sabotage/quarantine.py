@@ -1,3 +1,4 @@
+# ruff: noqa: ARG005 - a planted bug has the signature of what it replaces
 """Planted bugs of the quarantine and of replays."""
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from unittest.mock import patch
 
 from starrocks_txn_sink.coordinator.coordinator import LabelContents, SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.model import RegionRows
+from starrocks_txn_sink.coordinator.ownership import Ownership
 from starrocks_txn_sink.coordinator.quarantine import EVERYTHING, DeadLetter, Part, Quarantine
 from starrocks_txn_sink.errors import OutcomeUnknown, RowsRejected
 from starrocks_txn_sink.operations import dead_letters as replay_command
@@ -17,6 +19,7 @@ from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 from starrocks_txn_sink.writer.task import DeadLetters
 
 from .. import replays
+from .one_label import unknown
 from .registry import bug
 
 
@@ -145,9 +148,10 @@ def an_unknown_outcome_of_a_part_is_taken_for_rejected(put: Any) -> None:
     def broken(self: Any, part: Any) -> Any:
         try:
             return (yield from right(self, part))
-        except OutcomeUnknown as unknown:
+        except OutcomeUnknown as error:
             if self.quarantine is None:
                 raise
-            raise RowsRejected("unknown", label="") from unknown
+            raise RowsRejected("unknown", label="") from error
 
     put(SharedTransactionCoordinator, "_write_part", broken)
+    put(Ownership, "recover", lambda self, label, spans, rng: unknown(label))
