@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import ExitStack
+from unittest.mock import patch
 
 import orjson
 import pytest
@@ -40,6 +42,12 @@ def test_equal_seeds_give_equal_histories() -> None:
 
 def test_enough_bugs_are_planted() -> None:
     assert len(BUGS) >= 25
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_what_a_planted_bug_replaces_is_there(name: str) -> None:
+    with ExitStack() as planted:
+        BUGS[name](lambda target, attribute, value: planted.enter_context(patch.object(target, attribute, value)))
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,8 @@ def positions_are_read_before_the_claim(put: Any) -> None:
 
 @bug
 def a_label_that_is_committing_counts_as_ended(put: Any) -> None:
-    put(take_over, "_has_ended", lambda reply: True)
+    right = take_over._end_of
+    put(take_over, "_end_of", lambda reply: right(reply) or LabelState.UNKNOWN)
 
 
 @bug
