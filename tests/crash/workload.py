@@ -52,30 +52,28 @@ def ddl(database: str) -> Iterator[str]:
         )
 
 
-def transactions(batch: int) -> list[tuple[str, int]]:
+def transactions(batch: int, partitions: Sequence[str] = PARTITIONS) -> list[tuple[str, int]]:
     """The (source partition, position) pairs of one micro-batch."""
-    return [(part, batch * 10 + n) for part in PARTITIONS for n in range(1, TRANSACTIONS + 1)]
+    return [(part, batch * 10 + n) for part in partitions for n in range(1, TRANSACTIONS + 1)]
 
 
-def expected(batches: int = BATCHES) -> set[tuple[str, int]]:
-    return {pair for batch in range(batches) for pair in transactions(batch)}
+def expected(batches: int = BATCHES, partitions: Sequence[str] = PARTITIONS) -> set[tuple[str, int]]:
+    return {pair for batch in range(batches) for pair in transactions(batch, partitions)}
 
 
-def write_source(folder: Path, batches: int = BATCHES, files: int = 1) -> None:
+def write_source(folder: Path, batches: int = BATCHES, files: int = 1, partitions: Sequence[str] = PARTITIONS) -> None:
     """Write `files` files a micro-batch, each with whole source partitions; Spark takes the oldest first."""
     folder.mkdir(parents=True)
     for batch in range(batches):
         for number in range(files):
-            rows = _rows(batch, PARTITIONS[number::files])
+            rows = _rows(batch, partitions[number::files])
             file = folder / f"{batch}-{number}.json"
             file.write_bytes(b"\n".join(orjson.dumps(dict(zip(NAMES, row, strict=True))) for row in rows))
             os.utime(file, (batch + 1, batch + 1))
 
 
 def _rows(batch: int, partitions: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    for part, position in transactions(batch):
-        if part not in partitions:
-            continue
+    for part, position in transactions(batch, partitions):
         for seq in range(SIZE):
             row = {"part": part, "position": position, "seq": seq, "size": SIZE}
             yield part, position, seq, TABLES[seq % 2], orjson.dumps(row).decode(), seq == SIZE - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,11 @@ class Drivers:
     def stop(self) -> None:
         if self._driver is not None:
             self._driver.stop()
+            self._driver = None
+
+    def kill(self) -> None:
+        if self._driver is not None:
+            self._driver.kill()
             self._driver = None
 
 
@@ -124,11 +129,49 @@ def test_a_driver_that_gets_sigterm_rolls_back_what_is_open_and_ends_by_the_sign
     assert shop.ask("SELECT count(*) FROM site.debits") == [(0,)]
 
 
-def site(shop: Shop, **options: Any) -> dict[str, Any]:
+@pytest.mark.deep
+@pytest.mark.timeout(900)
+def test_a_backlog_of_many_rounds_is_written_once_whatever_kills_its_drivers(drivers: Drivers, bare_shop: Shop) -> None:
+    """One micro-batch of sixteen rounds; each driver is killed at its third one, at another step each time."""
+    shop, partitions = bare_shop, [f"p-{number:02}" for number in range(16)]
+    task = site(shop, 1, partitions, job="backlog", lanes=1, shuffle=True, commit_interval=0.01, timeout=60)
+    kills: tuple[dict[str, Any], ...] = (
+        {"operation": "commit", "action": "delay", "when": "after"},
+        {"operation": "load", "table": "debits", "action": "delay", "when": "after"},
+        {"operation": "commit", "action": "hang", "when": "before"},
+        {"operation": "begin", "action": "delay", "when": "after"},
+    )
+    judgement = workload.JUDGEMENT.format("site")
+    try:
+        for kill in kills:
+            shop.fault({**kill, "nth": 3, "seconds": 120})
+            driver = drivers.living()
+            driver.run(task)
+            wait_until(lambda: shop.server.faults.report()["applied"], 120)
+            drivers.kill()
+            assert workload.judge(shop.ask(judgement)) == Verdict()
+        shop.fault()
+        driver = drivers.living()
+        driver.run(task)
+        answer = driver.answer(120)
+    finally:
+        drivers.stop()
+    assert answer["error"] is None, answer["error"]
+    assert {receipt["batch"] for receipt in answer["receipts"]} == {0}
+    assert workload.judge(shop.ask(judgement), workload.expected(1, partitions)) == Verdict()
+    assert shop.ask(_ROUNDS) == [(len(partitions), len(partitions))]
+
+
+_ROUNDS = "SELECT count(DISTINCT label), count(*) FROM site._starrocks_txn_sink_ledger WHERE kind = 'position'"
+
+
+def site(
+    shop: Shop, batches: int = workload.BATCHES, partitions: Sequence[str] = workload.PARTITIONS, **options: Any
+) -> dict[str, Any]:
     """Tables and events of the crash tests, and what a driver is to do with them."""
     for sql in workload.ddl("site"):
         shop.ask(sql)
-    workload.write_source(shop.folder / "events")
+    workload.write_source(shop.folder / "events", batches, partitions=partitions)
     place = {"load_url": shop.server.load_url, "query_url": shop.server.query_url, "database": "site"}
     return {
         "source": str(shop.folder / "events"),
