@@ -17,13 +17,7 @@ from starrocks_txn_sink.rows.member_names import MemberNames
 COLUMNS = {"t": {"id", "name"}, "b": {"größe"}}
 
 
-@pytest.fixture(autouse=True, params=["compiled", "pure"])
-def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "pure":
-        monkeypatch.setenv(compiled.PURE, "1")
-    elif not compiled.is_available():
-        pytest.skip("this installation has no compiled loop")
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("loop")
 
 
 def batch(*rows: tuple[str, str], wide: bool = False) -> pa.RecordBatch:

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink import compiled
 from starrocks_txn_sink.sources.formats import connect_values
 from starrocks_txn_sink.sources.formats.connect_values import (
     MALFORMED,
@@ -33,13 +32,7 @@ from tests.support.depth import scaled
 DEBEZIUM, CONNECT = "io.debezium.time.", "org.apache.kafka.connect.data."
 
 
-@pytest.fixture(autouse=True, params=["compiled", "pure"])
-def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "pure":
-        monkeypatch.setenv(compiled.PURE, "1")
-    elif not compiled.is_available():
-        pytest.skip("this installation has no compiled loop")
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("loop")
 
 
 def field(kind: str, name: str | None = None, **others: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink import compiled
 from starrocks_txn_sink.assembler.verified import intake
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.sources.formats.debezium import DebeziumChanges, DebeziumMarkers
@@ -20,14 +19,7 @@ LAST = TableMapping(r"(?:.+\.)?([^.]+)")
 ORDERS = postgres("orders", 90)
 
 
-@pytest.fixture(autouse=True, params=["compiled", "pure"])
-def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each rule holds with the compiled loop and without it."""
-    if request.param == "pure":
-        monkeypatch.setenv(compiled.PURE, "1")
-    elif not compiled.is_available():
-        pytest.skip("this installation has no compiled loop")
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("loop")
 
 
 def messages(*values: Any, topic: str = "shop.public.orders", keys: list[bytes | None] | None = None) -> pa.RecordBatch:

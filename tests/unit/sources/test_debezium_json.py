@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink import compiled
 from starrocks_txn_sink.sources.formats import debezium_json, json_text
 from starrocks_txn_sink.sources.formats.debezium_json import CHANGE, MARKER, read_keys, read_values
 from starrocks_txn_sink.sources.formats.json_text import judge_object, members
@@ -31,14 +30,7 @@ def wrapped(text: str) -> str:
     return compact(with_schema("PAYLOAD")).replace('"PAYLOAD"', text)
 
 
-@pytest.fixture(autouse=True, params=["compiled", "pure"])
-def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each rule holds with the compiled loop and without it."""
-    if request.param == "pure":
-        monkeypatch.setenv(compiled.PURE, "1")
-    elif not compiled.is_available():
-        pytest.skip("this installation has no compiled loop")
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("loop")
 
 
 def read(*values: str | bytes, fields: pa.Schema = CHANGE) -> list[Any]:

@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink import compiled
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.sources.formats import json_text
 from starrocks_txn_sink.sources.formats.json_text import read_one_by_one
@@ -22,14 +21,7 @@ PLAIN = b'{"source_partition": "p", "position": 3, "type": "DATA", "txn_id": "t"
 WITH_OBJECT = b'{"source_partition": "p", "position": 4, "type": "DATA", "txn_id": "t", "table": "items", "row": {}}'
 
 
-@pytest.fixture(autouse=True, params=["compiled", "pure"])
-def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each rule holds with the compiled loop and without it."""
-    if request.param == "pure":
-        monkeypatch.setenv(compiled.PURE, "1")
-    elif not compiled.is_available():
-        pytest.skip("this installation has no compiled loop")
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("loop")
 
 
 def batch(values: pa.Array) -> pa.RecordBatch:
