@@ -95,9 +95,9 @@ def window(frame: DataFrame, delay: str, home: Path) -> dict[str, float]:
     """What a window of ten seconds by partition makes of it, in seconds and rows; late rows are counted by window."""
     counts = frame.withWatermark("timestamp", delay).groupBy(F.window("timestamp", _WINDOW), "partition").count()
     query = run(counts.writeStream.format("noop").outputMode("append"), home)
-    progresses = [each for each in query.recentProgress if "min" in each.eventTime]
-    lows = [_seconds(each.eventTime["min"]) for each in progresses]
-    highs = [_seconds(each.eventTime["max"]) for each in progresses]
+    progresses = [progress for progress in query.recentProgress if "min" in progress.eventTime]
+    lows = [_seconds(progress.eventTime["min"]) for progress in progresses]
+    highs = [_seconds(progress.eventTime["max"]) for progress in progresses]
     states = [state for progress in query.recentProgress for state in progress.stateOperators]
     backs = [max(highs[:n]) - low for n, low in enumerate(lows) if n]
     return {

@@ -54,8 +54,10 @@ def plain_images(frame: DataFrame) -> DataFrame:
     parts = {"c": [("+I", "after")], "u": [("-U", "before"), ("+U", "after")], "d": [("-D", "before")]}
     rows = F.lit(None)
     for code, kinds in parts.items():
-        made = F.array(*(F.struct(F.lit(kind).alias("kind"), F.col(image).alias("row")) for kind, image in kinds))
-        rows = F.when(F.col("op") == code, made).otherwise(rows)
+        images_of_code = F.array(
+            *(F.struct(F.lit(kind).alias("kind"), F.col(image).alias("row")) for kind, image in kinds)
+        )
+        rows = F.when(F.col("op") == code, images_of_code).otherwise(rows)
     return events.select(F.explode(rows).alias("change"), "lsn").select("change.kind", "change.row.*", "lsn")
 
 
@@ -158,8 +160,8 @@ def keyed_costs(spark: SparkSession, keys: int, rounds: int, limit: float, home:
     ends_at = time.monotonic() + limit
     for batch in range(rounds + 2):
         name = F.concat(F.lit(f"name {batch} "), number.cast("string")).alias("name")
-        made = spark.range(keys).select(code, "id", name, amount, F.lit(batch).cast("bigint").alias("lsn"))
-        made.coalesce(1).write.parquet(str(home / f"made-{batch}"))
+        changes = spark.range(keys).select(code, "id", name, amount, F.lit(batch).cast("bigint").alias("lsn"))
+        changes.coalesce(1).write.parquet(str(home / f"made-{batch}"))
         (file,) = (home / f"made-{batch}").glob("*.parquet")
         before = CpuTime.so_far(spark)
         file.rename(folder / file.name)

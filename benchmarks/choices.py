@@ -28,8 +28,8 @@ def home(given: Path | None) -> Iterator[Path]:
         given.mkdir(parents=True, exist_ok=True)
         yield given
         return
-    made = Path(tempfile.mkdtemp(prefix="benchmark-"))
+    folder = Path(tempfile.mkdtemp(prefix="benchmark-"))
     try:
-        yield made
+        yield folder
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -66,13 +66,13 @@ def marked_rows(spark: SparkSession, rows: int, partition: int) -> DataFrame:
 
 def write_lines(spark: SparkSession, home: Path, rows: int, batches: int) -> Path:
     """`batches` times one file of raw lines for each source partition, in the order of their modification times."""
-    folder, each = home / "lines", rows // PARTITIONS // batches
+    folder, rows_of_file = home / "lines", rows // PARTITIONS // batches
     if not folder.exists():
         for batch in range(batches):
             for partition in range(PARTITIONS):
-                made = home / f"part-{batch}-{partition}"
-                lines(events(spark, each, partition, batch * each // ROWS)).write.text(str(made))
-                _keep(made, folder, f"{batch:03d}-{partition}.txt")
+                output = home / f"part-{batch}-{partition}"
+                lines(events(spark, rows_of_file, partition, batch * rows_of_file // ROWS)).write.text(str(output))
+                _keep(output, folder, f"{batch:03d}-{partition}.txt")
     return folder
 
 
@@ -81,18 +81,18 @@ def write_parquet(spark: SparkSession, home: Path, rows: int, *, whole: bool) ->
     folder = home / ("marked" if whole else "events")
     if not folder.exists():
         for partition in range(PARTITIONS):
-            made = home / f"part-{partition}"
+            output = home / f"part-{partition}"
             frame = (marked_rows if whole else events)(spark, rows // PARTITIONS, partition)
-            frame.write.parquet(str(made))
-            _keep(made, folder, f"{partition}.parquet")
+            frame.write.parquet(str(output))
+            _keep(output, folder, f"{partition}.parquet")
     return folder
 
 
-def _keep(made: Path, folder: Path, name: str) -> None:
+def _keep(output: Path, folder: Path, name: str) -> None:
     """The one file that Spark wrote, under a name of its own."""
     folder.mkdir(exist_ok=True)
-    (file,) = made.glob("part-*")
+    (file,) = output.glob("part-*")
     file.rename(folder / name)
-    for rest in made.iterdir():
+    for rest in output.iterdir():
         rest.unlink()
-    made.rmdir()
+    output.rmdir()

@@ -37,11 +37,11 @@ def main() -> None:
                 runs.setdefault(f"{partitions} partitions, {way}", []).append(_demo(partitions, way, given))
     figures = {name: _medians(samples) for name, samples in runs.items()}
     say(f"\nfreshness at {given.rate:g} rows/s ({where()}), seconds")
-    for name, found in figures.items():
-        say(f"{name:24}p50 {found['p50']:.2f}, p99 {found['p99']:.2f}")
+    for name, medians in figures.items():
+        say(f"{name:24}p50 {medians['p50']:.2f}, p99 {medians['p99']:.2f}")
         say(
             "    "
-            + ", ".join(f"{phase} {seconds:.3f}" for phase, seconds in found.items() if phase not in ("p50", "p99"))
+            + ", ".join(f"{phase} {seconds:.3f}" for phase, seconds in medians.items() if phase not in ("p50", "p99"))
         )
     line("freshness", {"rate": given.rate, **figures})
 

@@ -61,7 +61,7 @@ def main() -> None:
 def _report(variants: list[Variant]) -> None:
     table("events in Kafka", variants)
     in_lanes = variants[-1]
-    ratios = {f"{in_lanes.name} / {each.name}": round(in_lanes.rate / each.rate, 3) for each in variants[:-1]}
+    ratios = {f"{in_lanes.name} / {variant.name}": round(in_lanes.rate / variant.rate, 3) for variant in variants[:-1]}
     for name, ratio in ratios.items():
         say(f"{name:52}{ratio:10.3f}")
     line("events in Kafka", figures(variants) | {"ratios": ratios})
@@ -69,9 +69,12 @@ def _report(variants: list[Variant]) -> None:
 
 def _fill(spark: SparkSession, servers: str, rows: int) -> None:
     for number in range(feeds.PARTITIONS):
-        each = rows // feeds.PARTITIONS
-        for topic, made in (EVENTS, feeds.events(spark, each, number)), (READY, feeds.marked_rows(spark, each, number)):
-            placed = feeds.lines(made).withColumn("partition", F.lit(number)).write.format("kafka")
+        share = rows // feeds.PARTITIONS
+        for topic, frame in (
+            (EVENTS, feeds.events(spark, share, number)),
+            (READY, feeds.marked_rows(spark, share, number)),
+        ):
+            placed = feeds.lines(frame).withColumn("partition", F.lit(number)).write.format("kafka")
             placed.option("kafka.bootstrap.servers", servers).option("topic", topic).save()
 
 
@@ -89,8 +92,8 @@ def _variants(
 
     def run(frame: DataFrame, written: StarRocksSink | None) -> None:
         writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-        made = writer.format("noop") if written is None else writer.foreachBatch(written)
-        made.start().awaitTermination()
+        query = writer.format("noop") if written is None else writer.foreachBatch(written)
+        query.start().awaitTermination()
 
     def clean() -> None:
         shutil.rmtree(checkpoint, ignore_errors=True)

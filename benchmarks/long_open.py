@@ -36,10 +36,10 @@ def main() -> None:
     given = parser.parse_args()
     spark = session()
     with choices.home(None) as home, NullServer() as server:
-        found = _long_open(spark, server, home, given.batches, given.rows)
+        results = _long_open(spark, server, home, given.batches, given.rows)
         if given.huge:
-            found["huge"] = _huge(spark, server, home, given.huge)
-        line("long open", found)
+            results["huge"] = _huge(spark, server, home, given.huge)
+        line("long open", results)
     spark.stop()
 
 

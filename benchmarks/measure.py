@@ -97,26 +97,26 @@ def table(title: str, variants: list[Variant]) -> None:
     first = variants[0]
     say(f"\n{title} ({where()})")
     say(f"{'':44}{'k rows/s':>10}{'ratio':>8}{'k rows/CPU s':>14}{'Python CPU s/M':>16}{'Python RSS +MB':>16}")
-    for each in variants:
-        python = each.median("python_cpu_seconds") / each.rows * 1e6
-        grown = each.median("python_rss_growth") / 1e6
+    for variant in variants:
+        python = variant.median("python_cpu_seconds") / variant.rows * 1e6
+        grown = variant.median("python_rss_growth") / 1e6
         say(
-            f"{each.name:44}{each.rate / 1000:10.0f}{each.rate / first.rate:8.2f}{each.per_cpu / 1000:14.0f}"
-            f"{python:16.2f}{grown:16.0f}"
+            f"{variant.name:44}{variant.rate / 1000:10.0f}{variant.rate / first.rate:8.2f}"
+            f"{variant.per_cpu / 1000:14.0f}{python:16.2f}{grown:16.0f}"
         )
 
 
 def figures(variants: list[Variant]) -> dict[str, Any]:
     """What the table shows, for programs."""
     return {
-        each.name: {
-            "rows_per_second": round(each.rate),
-            "rows_per_cpu_second": round(each.per_cpu),
-            "ratio": round(each.rate / variants[0].rate, 3),
-            "cpu_ratio": round(each.per_cpu / variants[0].per_cpu, 3),
-            "python_cpu_seconds_per_million": round(each.median("python_cpu_seconds") / each.rows * 1e6, 3),
+        variant.name: {
+            "rows_per_second": round(variant.rate),
+            "rows_per_cpu_second": round(variant.per_cpu),
+            "ratio": round(variant.rate / variants[0].rate, 3),
+            "cpu_ratio": round(variant.per_cpu / variants[0].per_cpu, 3),
+            "python_cpu_seconds_per_million": round(variant.median("python_cpu_seconds") / variant.rows * 1e6, 3),
         }
-        for each in variants
+        for variant in variants
     }
 
 

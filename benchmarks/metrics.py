@@ -70,28 +70,28 @@ class Agreeing:
         """Nothing is open."""
 
 
-def made(rows: int) -> list[pa.RecordBatch]:
+def sample_batches(rows: int) -> list[pa.RecordBatch]:
     """Rows of 150 bytes in three tables, a tenth of them deletes, as the sink's projection gives them."""
-    each = rows // PARTITIONS
-    numbers = np.arange(each)
+    share = rows // PARTITIONS
+    numbers = np.arange(share)
     tables = np.array(["order_events", "order_items", "orders"])[numbers % 3]
     filler = "x" * 120
     contents = [
-        f',{{{"" if n % 10 else chr(34) + "__op" + chr(34) + ":1,"}"id":{n},"note":"{filler}"}}' for n in range(each)
+        f',{{{"" if n % 10 else chr(34) + "__op" + chr(34) + ":1,"}"id":{n},"note":"{filler}"}}' for n in range(share)
     ]
-    found: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     for partition in range(PARTITIONS):
         columns = [
-            pa.array([str(partition)] * each),
+            pa.array([str(partition)] * share),
             pa.array(numbers // PER_TRANSACTION),
             pa.array(tables),
             pa.array(numbers % PER_TRANSACTION == PER_TRANSACTION - 1),
             pa.array(contents),
-            pa.array(np.full(each, time.time_ns() // 1000)),
+            pa.array(np.full(share, time.time_ns() // 1000)),
             pa.array(numbers % 10 == 0),
         ]
-        found += pa.table(columns, schema=SCHEMA).to_batches(max_chunksize=BATCH)
-    return found
+        batches += pa.table(columns, schema=SCHEMA).to_batches(max_chunksize=BATCH)
+    return batches
 
 
 def lane(batches: list[pa.RecordBatch]) -> list[Message]:
@@ -152,11 +152,11 @@ def spark_share(rows: int, rounds: int) -> float:
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    each = rows // PARTITIONS
-    number = F.col("id") % each
+    share = rows // PARTITIONS
+    number = F.col("id") % share
     with tempfile.TemporaryDirectory() as home:
         spark.range(rows).select(
-            (F.col("id") / each).cast("int").alias("source_partition"),
+            (F.col("id") / share).cast("int").alias("source_partition"),
             F.floor(number / PER_TRANSACTION).alias("position"),
             (number % PER_TRANSACTION).alias("seq"),
             F.element_at(
@@ -178,7 +178,7 @@ def spark_share(rows: int, rounds: int) -> float:
 
 
 def main(rows: int, rounds: int, with_spark: bool) -> None:
-    batches = made(rows)
+    batches = sample_batches(rows)
     with mock.patch.object(worker, "HttpTransport", return_value=Agreeing()):
         messages = lane(batches)
 

@@ -101,7 +101,7 @@ def _talk(connection: socket.socket, redirect: str) -> None:
 
 def _parsed(head: bytes) -> tuple[bytes, dict[bytes, bytes]]:
     line, *rest = head.split(b"\r\n")
-    pairs = (one.partition(b":") for one in rest)
+    pairs = (header.partition(b":") for header in rest)
     return line, {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 

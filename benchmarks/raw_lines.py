@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="comma-separated: jvm, parse, lanes, stage")
     parser.add_argument("--conf", action="append", default=[], help="a Spark setting to try, as name=value")
     arguments = parser.parse_args()
-    spark = session(**dict(one.split("=", 1) for one in arguments.conf))
+    spark = session(**dict(setting.split("=", 1) for setting in arguments.conf))
     home = arguments.home or Path(tempfile.mkdtemp(prefix="raw-lines-"))
     home.mkdir(exist_ok=True)
     rows = arguments.rows // (feeds.ROWS * feeds.PARTITIONS * arguments.batches)
@@ -41,7 +41,11 @@ def main() -> None:
     with NullServer() as server:
         folder = feeds.write_lines(spark, home, rows, arguments.batches)
         variants = _variants(spark, server, folder, home, rows)
-        chosen = [each for each in variants if not arguments.only or each.name.split()[0] in arguments.only.split(",")]
+        chosen = [
+            variant
+            for variant in variants
+            if not arguments.only or variant.name.split()[0] in arguments.only.split(",")
+        ]
         take_turns(chosen, arguments.rounds)
     report("raw lines", chosen)
     spark.stop()
@@ -56,8 +60,8 @@ def _variants(spark: SparkSession, server: NullServer, folder: Path, home: Path,
 
     def run(frame: DataFrame, sink: StarRocksSink | None) -> None:
         writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-        made = writer.format("noop") if sink is None else writer.foreachBatch(sink)
-        made.start().awaitTermination()
+        query = writer.format("noop") if sink is None else writer.foreachBatch(sink)
+        query.start().awaitTermination()
 
     def clean() -> None:
         shutil.rmtree(checkpoint, ignore_errors=True)

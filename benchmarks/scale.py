@@ -39,7 +39,7 @@ class Bench:
     home: Path
     rows: int
     rounds: int
-    found: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
 
     def events(self, partitions: int = 4, tables: int = 2) -> DataFrame:
         """`rows` rows in transactions of ten, spread over source partitions and tables, as one Parquet file."""
@@ -62,8 +62,8 @@ class Bench:
         """`count` files of `rows` rows, each a micro-batch."""
         folder = self.home / "micro-batches"
         for number in range(0 if folder.exists() else count):
-            each = feeds.events(self.spark, self.rows, 0, number * self.rows // feeds.ROWS)
-            each.write.mode("append").parquet(str(folder))
+            batch = feeds.events(self.spark, self.rows, 0, number * self.rows // feeds.ROWS)
+            batch.write.mode("append").parquet(str(folder))
         reader = self.spark.readStream.schema(self.spark.read.parquet(str(folder)).schema)
         return reader.option("maxFilesPerTrigger", 1).parquet(str(folder))
 
@@ -109,8 +109,8 @@ def lanes(bench: Bench) -> None:
 
 def partitions(bench: Bench) -> None:
     """Source partitions 1 to 1000."""
-    made = [bench.variant(f"{n} source partitions", partitions=n) for n in (1, 10, 100, 1000)]
-    _compare(bench, "source partitions", made)
+    variants = [bench.variant(f"{n} source partitions", partitions=n) for n in (1, 10, 100, 1000)]
+    _compare(bench, "source partitions", variants)
 
 
 def tables(bench: Bench) -> None:
@@ -126,7 +126,7 @@ def low(bench: Bench) -> None:
     small.run(small.events(60), small.options(), receipts)
     loads = [receipt.loads for receipt in receipts]
     say(f"low rate: {len(receipts)} StarRocks transactions, loads of each: {loads}, for 2 tables")
-    bench.found["low rate"] = {"transactions": len(receipts), "loads": loads, "tables": 2}
+    bench.results["low rate"] = {"transactions": len(receipts), "loads": loads, "tables": 2}
 
 
 def ledger(bench: Bench) -> None:
@@ -140,13 +140,13 @@ def ledger(bench: Bench) -> None:
         for number in range(bench.rounds):
             for name in list(ways) if number % 2 else reversed(ways):
                 seconds[name] += bench.time_batches(frame, ways[name])[1:]
-    medians = {name: statistics.median(found) for name, found in seconds.items()}
+    medians = {name: statistics.median(samples) for name, samples in seconds.items()}
     share = medians["without a ledger"] / medians["with a ledger"]
     say(f"\nscale: ledger ({where()}), seconds of a micro-batch of {bench.rows} rows")
-    for name, found in medians.items():
-        say(f"{name:44}{found:10.3f}")
+    for name, median in medians.items():
+        say(f"{name:44}{median:10.3f}")
     say(f"{'with a ledger / without, rows a second':44}{share:10.3f}")
-    bench.found["ledger"] = {**medians, "ratio": round(share, 3)}
+    bench.results["ledger"] = {**medians, "ratio": round(share, 3)}
 
 
 def _create(query_url: str) -> None:
@@ -160,7 +160,7 @@ def _create(query_url: str) -> None:
 def _compare(bench: Bench, title: str, variants: list[Variant]) -> None:
     take_turns(variants, bench.rounds)
     table(f"scale: {title}", variants)
-    bench.found[title] = figures(variants)
+    bench.results[title] = figures(variants)
 
 
 def main() -> None:
@@ -175,7 +175,7 @@ def main() -> None:
         bench = Bench(spark, server, home, given.rows, given.rounds)
         for name in given.only.split(","):
             parts[name](bench)
-        line("scale", bench.found)
+        line("scale", bench.results)
     spark.stop()
 
 

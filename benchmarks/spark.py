@@ -33,6 +33,6 @@ def session(**conf: str) -> SparkSession:
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
-    made = builder.getOrCreate()
-    made.sparkContext.setLogLevel("ERROR")
-    return made
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark

@@ -37,10 +37,12 @@ def main() -> None:
     with choices.home(given.home) as home, NullServer() as server:
         variants = _variants(spark, server, home, rows)
         chosen = [
-            each for each in variants if not given.only or each.name.split()[0].strip(",") in given.only.split(",")
+            variant
+            for variant in variants
+            if not given.only or variant.name.split()[0].strip(",") in given.only.split(",")
         ]
         take_turns(chosen, given.rounds)
-        rates = {each.name: each.rate for each in chosen}
+        rates = {variant.name: variant.rate for variant in chosen}
         ratios = {
             f"{name} / {base}": round(rates[name] / rates[base], 3) for name, base in _GOALS if {name, base} <= {*rates}
         }
@@ -77,8 +79,8 @@ def _variants(spark: SparkSession, server: NullServer, home: Path, rows: int) ->
 
     def run(frame: DataFrame, sink: Callable[[DataFrame, int], None] | None) -> None:
         writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-        made = writer.format("noop") if sink is None else writer.foreachBatch(sink)
-        made.start().awaitTermination()
+        query = writer.format("noop") if sink is None else writer.foreachBatch(sink)
+        query.start().awaitTermination()
 
     def clean() -> None:
         shutil.rmtree(checkpoint, ignore_errors=True)

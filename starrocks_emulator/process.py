@@ -207,9 +207,9 @@ class EmulatorProcess(RunningEmulator):
             auth=(self.settings.user, self.settings.password),
             timeout=_CALL_SECONDS,
         )
-        found: Mapping[str, Any] = answer.json()
+        reply: Mapping[str, Any] = answer.json()
         if answer.status_code != 200:
             raise EmulatorProcessFailed(
-                f"The emulator refused the fault plan: {found.get('error', answer.status_code)}"
+                f"The emulator refused the fault plan: {reply.get('error', answer.status_code)}"
             )
-        return found
+        return reply

@@ -76,16 +76,16 @@ class Users:
         """CREATE USER, DROP USER, GRANT or REVOKE; raises UserError."""
         text = sql.strip().rstrip(";").strip()
         with self._guard:
-            if (found := _CREATE.fullmatch(text)) is not None:
-                if found["name"] not in self._accounts:
-                    self._accounts[found["name"]] = _Account(found["password"] or "")
-                elif not found["exists"]:
-                    raise UserError(f"Operation CREATE USER failed for '{found['name']}'@'%' : user already exists.")
-            elif (found := _DROP.fullmatch(text)) is not None:
-                self._known(found["name"], missing_is_fine=bool(found["exists"]))
-                self._accounts.pop(found["name"], None)
-            elif (found := _GRANT.fullmatch(text)) is not None:
-                self._change(found)
+            if (parts := _CREATE.fullmatch(text)) is not None:
+                if parts["name"] not in self._accounts:
+                    self._accounts[parts["name"]] = _Account(parts["password"] or "")
+                elif not parts["exists"]:
+                    raise UserError(f"Operation CREATE USER failed for '{parts['name']}'@'%' : user already exists.")
+            elif (parts := _DROP.fullmatch(text)) is not None:
+                self._known(parts["name"], missing_is_fine=bool(parts["exists"]))
+                self._accounts.pop(parts["name"], None)
+            elif (parts := _GRANT.fullmatch(text)) is not None:
+                self._change(parts)
             else:
                 raise UserError("This statement about users cannot be served by the emulator.")
 
@@ -95,11 +95,11 @@ class Users:
             raise UserError(f"cannot find user '{name}'@'%'")
         return account or _Account("")
 
-    def _change(self, found: re.Match[str]) -> None:
-        privileges = {" ".join(part.split()).upper() for part in found["what"].split(",")}
-        grants = self._known(found["name"]).grants
-        where = _object(found["where"])
-        if found["verb"].upper() == "GRANT":
+    def _change(self, parts: re.Match[str]) -> None:
+        privileges = {" ".join(part.split()).upper() for part in parts["what"].split(",")}
+        grants = self._known(parts["name"]).grants
+        where = _object(parts["where"])
+        if parts["verb"].upper() == "GRANT":
             grants.setdefault(where, set()).update(privileges)
         else:
             grants.get(where, set()).difference_update(privileges)

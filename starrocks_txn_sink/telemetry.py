@@ -293,7 +293,7 @@ def configure_logging(
     target = sys.stderr if stream is None else stream
     human = form == "human" or (form == "auto" and target.isatty())
     logger = logging.getLogger(ROOT)
-    for handler in [one for one in logger.handlers if isinstance(one, _OwnHandler)]:
+    for handler in [own_handler for own_handler in logger.handlers if isinstance(own_handler, _OwnHandler)]:
         logger.removeHandler(handler)
     own = _OwnHandler(target)
     own.setFormatter(_HumanLines(target.isatty()) if human else _JsonLines())
@@ -306,8 +306,8 @@ def configure_logging(
 
 def shares_stderr() -> bool:
     """Whether JSON lines go to standard error, where Spark's progress bar would tear them."""
-    handlers = [one for one in logging.getLogger(ROOT).handlers if isinstance(one, _OwnHandler)]
-    return any(isinstance(one.formatter, _JsonLines) and one.stream is sys.stderr for one in handlers)
+    handlers = [handler for handler in logging.getLogger(ROOT).handlers if isinstance(handler, _OwnHandler)]
+    return any(isinstance(handler.formatter, _JsonLines) and handler.stream is sys.stderr for handler in handlers)
 
 
 def executor_log_settings() -> LogSettings | None:

@@ -34,12 +34,12 @@ def generate() -> Mapping[str, str]:
 
 def main(words: Sequence[str]) -> int:
     """Exit code 1 if a file was stale and is not to be written."""
-    made = generate()
-    stale = [name for name, content in made.items() if not _holds(ROOT / name, content)]
+    contents = generate()
+    stale = [name for name, content in contents.items() if not _holds(ROOT / name, content)]
     check = "--check" in words
     for name in stale:
         if not check:
-            (ROOT / name).write_text(made[name], encoding="utf-8")
+            (ROOT / name).write_text(contents[name], encoding="utf-8")
         sys.stdout.write(f"{name} {'is stale: make docs' if check else 'rewritten'}\n")
     return int(check and bool(stale))
 

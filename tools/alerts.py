@@ -73,8 +73,8 @@ def metric(name: str, suffix: str = "", **labels: str) -> str:
 
 def _since(name: str, window: str, **labels: str) -> str:
     """How much a counter has grown per driver, also when its series is new in the window."""
-    by, found = "sum by (instance, job)", metric(name, **labels)
-    return f"{by} ({found}) - ({by} ({found} offset {window}) or {by} ({found}) * 0)"
+    by, counter = "sum by (instance, job)", metric(name, **labels)
+    return f"{by} ({counter}) - ({by} ({counter} offset {window}) or {by} ({counter}) * 0)"
 
 
 def _p99(name: str, window: str, **labels: str) -> str:

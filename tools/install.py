@@ -33,15 +33,15 @@ class Progress:
         """Take a line of pip's."""
         if line.startswith("Ignoring "):  # a package for other platforms
             self._packages -= 1
-        elif found := _FETCHING.match(line):
+        elif match := _FETCHING.match(line):
             self._fetched += 1
-            self._begin(f"fetching {found[1]}", f" ({self._fetched} of {self._packages})")
-        elif found := _SIZE.match(line):
-            self._step += f", {found[1]}"
-        elif found := _BUILDING.match(line):
-            self._begin(f"building {found[1]}")
-        elif found := _UNPACKING.match(line):
-            self._unpacking = found[1].count(",") + 1
+            self._begin(f"fetching {match[1]}", f" ({self._fetched} of {self._packages})")
+        elif match := _SIZE.match(line):
+            self._step += f", {match[1]}"
+        elif match := _BUILDING.match(line):
+            self._begin(f"building {match[1]}")
+        elif match := _UNPACKING.match(line):
+            self._unpacking = match[1].count(",") + 1
             self._begin(f"unpacking {self._unpacking} packages")
 
     def close(self) -> None:

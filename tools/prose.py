@@ -78,14 +78,14 @@ class Finding(NamedTuple):
 def findings(place: str, text: str, line: int = 1) -> Iterator[Finding]:
     """The words of `text`, whose first line is the line `line` of the file; code in backticks is left out."""
     bare = _CODE.sub(_blank, text)
-    for found in _WORD.finditer(bare):
-        number = int(str(found.lastgroup)[1:])
-        word = " ".join(found[0].split())
-        yield Finding(place, line + bare.count("\n", 0, found.start()), word, list(WORDS.values())[number])
+    for match in _WORD.finditer(bare):
+        number = int(str(match.lastgroup)[1:])
+        word = " ".join(match[0].split())
+        yield Finding(place, line + bare.count("\n", 0, match.start()), word, list(WORDS.values())[number])
 
 
-def _blank(found: re.Match[str]) -> str:
-    return re.sub(r"[^\n]", " ", found[0])
+def _blank(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match[0])
 
 
 def in_page(place: str, text: str) -> Iterator[Finding]:
@@ -128,10 +128,10 @@ def all_findings(root: Path = ROOT) -> Iterator[Finding]:
 
 def main() -> int:
     """Exit code 1 if a text has one of the words."""
-    found = list(all_findings())
-    for each in found:
-        sys.stdout.write(f"{each}\n")
-    return int(bool(found))
+    words = list(all_findings())
+    for finding in words:
+        sys.stdout.write(f"{finding}\n")
+    return int(bool(words))
 
 
 if __name__ == "__main__":

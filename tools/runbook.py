@@ -48,7 +48,7 @@ def runbook_page(text: str, errors: Mapping[str, str]) -> str:
 def _in_one_page(text: str, errors: Mapping[str, str]) -> str:
     """Without marks for tools, and with links between the pages as links to anchors."""
     text = _MARK.sub("", text).replace("](../runbook.md#", "](#")
-    return _ERROR.sub(lambda found: f"](#error-{found[1]})" if found[1] in errors else found[0], text)
+    return _ERROR.sub(lambda match: f"](#error-{match[1]})" if match[1] in errors else match[0], text)
 
 
 def to_html(text: str) -> str:

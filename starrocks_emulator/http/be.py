@@ -45,9 +45,9 @@ class BackendService(Service):
             return self._error_log(request.query.get("file", ""))
         if request.path == "/api/transaction/list":
             return messages.backend_json({"Status": "OK", "Transactions": []})
-        found = STREAM_LOAD_PATH.fullmatch(request.path)
-        if found is not None and request.method == "PUT":
-            names = found[1], found[2]
+        target = STREAM_LOAD_PATH.fullmatch(request.path)
+        if target is not None and request.method == "PUT":
+            names = target[1], target[2]
             call = Call("stream_load", "be", request.header("label"), names[1])
             return self._gate.run(call, lambda faults: self._stream_load(request, body, names, faults))
         operation = request.transaction_operation

@@ -69,32 +69,32 @@ class LeaderFrontend(Service):
             name = "load_probe" if operation == "load" else operation
             call = Call(name, "fe", request.header("label"), request.header("table"))
             return self._gate.run(call, lambda faults: self._transaction(operation, request, body, faults))
-        found = _PLAN_PATH.fullmatch(request.path)
-        if found is not None and request.method == "POST":
-            plan = self._plan_scan(found[1], found[2], body.read(FRONTEND_BODY_LIMIT) or b"")
+        target = _PLAN_PATH.fullmatch(request.path)
+        if target is not None and request.method == "POST":
+            plan = self._plan_scan(target[1], target[2], body.read(FRONTEND_BODY_LIMIT) or b"")
             return messages.single_line(plan, status=int(str(plan["status"])))
         return self._other(request)
 
     def _other(self, request: Request) -> Response:
-        found = _LOAD_STATE_PATH.fullmatch(request.path)
-        if found is not None and request.method == "GET":
-            database, label = found[1], request.query.get("label", "")
+        target = _LOAD_STATE_PATH.fullmatch(request.path)
+        if target is not None and request.method == "GET":
+            database, label = target[1], request.query.get("label", "")
             return self._gate.run(
                 Call("get_load_state", "fe", label),
                 lambda _: messages.single_line(self._frontend.load_state(database, label)),
             )
-        found = _CANCEL_PATH.fullmatch(request.path)
-        if found is not None and request.method == "POST":
-            database, label = found[1], request.query.get("label", "")
+        target = _CANCEL_PATH.fullmatch(request.path)
+        if target is not None and request.method == "POST":
+            database, label = target[1], request.query.get("label", "")
             return self._gate.run(
                 Call("cancel", "fe", label), lambda _: messages.single_line(self._frontend.cancel(database, label))
             )
-        found = STREAM_LOAD_PATH.fullmatch(request.path)
-        if found is not None and request.method == "PUT":
-            call = Call("stream_load", "fe", request.header("label"), found[2])
+        target = STREAM_LOAD_PATH.fullmatch(request.path)
+        if target is not None and request.method == "PUT":
+            call = Call("stream_load", "fe", request.header("label"), target[2])
             return self._gate.run(call, lambda _: self._stream_load(request))
-        found = _META_PATH.fullmatch(request.path)
-        if found is not None and request.method == "GET":
+        target = _META_PATH.fullmatch(request.path)
+        if target is not None and request.method == "GET":
             return messages.single_line(self._stream_load_meta(request))
         if request.path.startswith("/api/") and request.method == "POST":
             return messages.not_implemented()
@@ -105,8 +105,8 @@ class LeaderFrontend(Service):
     def _stream_load(self, request: Request) -> Response:
         """On to a backend; the connection ends, whatever the answer (wire contract 11.1)."""
         if request.header("expect").lower() != "100-continue":
-            told = Thrown("There is no 100-continue header", messages.DDL_EXCEPTION)
-            return replace(messages.frontend_json(messages.failed_answer(told.text)), close=True)
+            refusal = Thrown("There is no 100-continue header", messages.DDL_EXCEPTION)
+            return replace(messages.frontend_json(messages.failed_answer(refusal.text)), close=True)
         if is_merged(request):
             try:
                 check_window(request.headers)

@@ -124,8 +124,8 @@ def _inserted_fields(
         ]
         return _as_source(duckdb_sql(store, session, cursor, exp.Values(expressions=lists)))
     sql = duckdb_sql(store, session, cursor, query)
-    found = cursor.execute(f"SELECT * FROM ({sql}) LIMIT 0").description or []
-    _check_width(len(found), width)
+    description = cursor.execute(f"SELECT * FROM ({sql}) LIMIT 0").description or []
+    _check_width(len(description), width)
     names = ", ".join(f"c{place}" for place in range(width))
     casts = ", ".join(f"CAST(c{place} AS VARCHAR)" for place in range(width))
     return _as_source(f"SELECT [{casts}] FROM ({sql}) AS inserted({names})")

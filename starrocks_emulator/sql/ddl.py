@@ -79,7 +79,7 @@ def table_definition(create: exp.Create, database: str) -> Table:
 
 def _partition_by(clauses: list[exp.Expr]) -> str:
     text = _first(part.sql("starrocks") for part in clauses if type(part).__name__.startswith("Partition"))
-    return re.sub(r"(?i)\bdate_trunc\('\w+'", lambda found: found[0].lower(), text)
+    return re.sub(r"(?i)\bdate_trunc\('\w+'", lambda match: match[0].lower(), text)
 
 
 def _first(texts: Iterable[str]) -> str:
@@ -146,9 +146,9 @@ def column_definition(part: exp.ColumnDef) -> Column:
     except UnsupportedType as error:
         raise CatalogError(str(error)) from error
     nullable, default, comment = True, None, ""
-    found = [constraint.args.get("kind") for constraint in part.args.get("constraints") or []]
-    aggregate = _first(rule.name for rule in found if isinstance(rule, exp.Var))
-    for rule in found:
+    kinds = [constraint.args.get("kind") for constraint in part.args.get("constraints") or []]
+    aggregate = _first(rule.name for rule in kinds if isinstance(rule, exp.Var))
+    for rule in kinds:
         if isinstance(rule, exp.NotNullColumnConstraint):
             nullable = bool(rule.args.get("allow_null"))
         elif isinstance(rule, exp.DefaultColumnConstraint):

@@ -294,10 +294,10 @@ class _Session(BaseSession):  # type: ignore[misc]  # the library has no types
                 connection.stream.writer.transport.abort()  # the server hangs up without a word
             return bytes(plain_ok(**figures))
 
-        def error(**told: Any) -> bytes:
-            if told.get("code") == ErrorCode.ACCESS_DENIED_ERROR:
-                told["msg"] = f"Access denied for user '{self.variables.get('external_user')}' (using password: YES)"
-            return bytes(plain_error(**told))
+        def error(**fields: Any) -> bytes:
+            if fields.get("code") == ErrorCode.ACCESS_DENIED_ERROR:
+                fields["msg"] = f"Access denied for user '{self.variables.get('external_user')}' (using password: YES)"
+            return bytes(plain_error(**fields))
 
         connection.ok, connection.error = ok, error
         self._plain = plain_ok, plain_error

@@ -144,10 +144,10 @@ class ScanListener:
         return _status(_OK) + _field(_TEXT, 2, _text(context.encode())) + b"\0"
 
     def _next(self, asked: Fields) -> bytes:
-        found = self._answers.get(asked.get(1, b"").decode())
-        if found is None:
+        answer = self._answers.get(asked.get(1, b"").decode())
+        if answer is None:
             return _status(_NOT_FOUND, "no such context") + b"\0"
-        size, table = found
+        size, table = answer
         batch = table.slice(asked.get(2, 0), size)
         if not batch.num_rows:
             return _status(_OK) + _field(_BOOL, 2, b"\1") + b"\0"

@@ -73,13 +73,13 @@ def duckdb_sql(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConne
 
 def _counting(store: Store, session: QuerySession, tree: exp.Expr) -> dict[str, str]:
     """Names of BITMAP and HLL columns in the tables of `tree` → the function that counts their values."""
-    found = {}
+    functions = {}
     for node in tree.find_all(exp.Table):
         table = store.registry.find(node.db or session.database, node.name)
         for column in table.columns if table else ():
             if column.type.is_set:
-                found[column.name.lower()] = COUNTED_BY[column.type.name]
-    return found
+                functions[column.name.lower()] = COUNTED_BY[column.type.name]
+    return functions
 
 
 def _with_escapes(tree: exp.Expr) -> exp.Expr:

@@ -121,9 +121,9 @@ def _csv_sql(layout: CsvLayout, width: int, file: Path) -> str:
 def _escaped(layout: CsvLayout) -> tuple[str, str]:
     """(text with escaped separators put aside, expression that brings them back in the lambda's `part`)."""
     text, back = "content", "part"
-    for mark, kept in enumerate((layout.escape, layout.column_separator, layout.row_delimiter), start=1):
-        text = f"replace({text}, {_sql_text(layout.escape + kept)}, chr({mark}))"
-        back = f"replace({back}, chr({mark}), {_sql_text(kept)})"
+    for mark, separator in enumerate((layout.escape, layout.column_separator, layout.row_delimiter), start=1):
+        text = f"replace({text}, {_sql_text(layout.escape + separator)}, chr({mark}))"
+        back = f"replace({back}, chr({mark}), {_sql_text(separator)})"
     return text, back
 
 

@@ -178,10 +178,10 @@ def publish_rows(
     cursor: duckdb.DuckDBPyConnection, registry: Registry, txn_id: int, only: TableName | None = None
 ) -> None:
     """Apply the rows that were put aside for `txn_id`, or those of one table, inside the caller's transaction."""
-    kept: Sequence[tuple[int, str, str, str, str]] = cursor.execute(
+    waiting: Sequence[tuple[int, str, str, str, str]] = cursor.execute(
         "SELECT place, database, name, manner, relation FROM meta.waiting WHERE txn_id = ? ORDER BY place", [txn_id]
     ).fetchall()
-    for place, database, name, manner, relation in kept:
+    for place, database, name, manner, relation in waiting:
         if only not in (None, (database, name)):
             continue
         table = registry.find(database, name)

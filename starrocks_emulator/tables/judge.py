@@ -222,9 +222,9 @@ def _reason_sql(plan: Plan, columns: Sequence[Column]) -> str:
     ]
     for column in columns:
         misfit = f"{_text(column)} IS NOT NULL AND {_value(column)} IS NULL"
-        told = literal(f"value does not fit type {column.type.text}, column: {column.name}")
+        message = literal(f"value does not fit type {column.type.text}, column: {column.name}")
         if plan.strict or not column.nullable:
-            rules.append(f"WHEN {misfit} THEN {told}")
+            rules.append(f"WHEN {misfit} THEN {message}")
         if not column.nullable:
             null = literal(f"NULL value in non-nullable column '{column.name}'")
             rules.append(f"WHEN {_value(column)} IS NULL THEN {null}")

@@ -52,7 +52,7 @@ class ColumnType:
         if self.name == "VARBINARY":
             return f"varbinary({self.length})"
         if self.name in _NESTED:
-            return _WHOLE.sub(lambda found: f"{found[0]}({_WIDTHS[found[0]]})", self.text)
+            return _WHOLE.sub(lambda match: f"{match[0]}({_WIDTHS[match[0]]})", self.text)
         return f"{self.text}({_WIDTHS[self.text]})" if self.text in _WIDTHS else self.text
 
     @property
@@ -138,8 +138,8 @@ class ColumnType:
         """JSON in the server's own form, an empty text as an empty string; nested types as they come."""
         if self.name != "JSON":
             return f"CASE WHEN json_valid({text}) THEN CAST({text} AS JSON) END"
-        kept = f"CAST(sorted_json({text}) AS JSON)"
-        return f"CASE WHEN {text} = '' THEN CAST('\"\"' AS JSON) WHEN json_valid({text}) THEN {kept} END"
+        normalized = f"CAST(sorted_json({text}) AS JSON)"
+        return f"CASE WHEN {text} = '' THEN CAST('\"\"' AS JSON) WHEN json_valid({text}) THEN {normalized} END"
 
     def _integer(self, text: str) -> str:
         kind = self.duckdb

@@ -310,21 +310,21 @@ class Backend:
 
     def _ingest(self, context: LoadContext, body: BodySource, cut_after: int | None) -> int:
         path = self._storage.spool_dir / self._names()
-        size, kept = 0, False
+        size, is_stored = 0, False
         try:
             size = self._spool(context, body, path, cut_after)
-            kept = self._keep(context, path)
+            is_stored = self._keep(context, path)
         except BodyBroken:
             # What a broken CSV body had sent is in the pipe; half a JSON waits for the next body (wire contract 4.8).
-            kept = self._keep(context, path) if context.streams_pieces else self._buffer(context, path)
+            is_stored = self._keep(context, path) if context.streams_pieces else self._buffer(context, path)
             raise
         except LoadRefused:
             context.failed = True
             raise
         finally:
-            if not kept:
+            if not is_stored:
                 path.unlink(missing_ok=True)
-        if not kept:
+        if not is_stored:
             raise LoadRefused("ABORTED", "transaction is aborted")
         return size
 

@@ -51,8 +51,8 @@ class Frontend:
     def begin(self, parameters: TransactionParameters) -> Body:
         memory, label, database = self._memory, parameters.label, parameters.database
         if parameters.warehouse not in ("", DEFAULT_WAREHOUSE):
-            told = f"Warehouse name: {parameters.warehouse} not exist."
-            raise Thrown(told, "com.starrocks.common.ErrorReportException")
+            message = f"Warehouse name: {parameters.warehouse} not exist."
+            raise Thrown(message, "com.starrocks.common.ErrorReportException")
         if not memory.storage.has_database(database):
             raise Thrown(f"Database[{database}] does not exist")
         txn_id = memory.storage.next_txn_id()
@@ -110,8 +110,8 @@ class Frontend:
         if table in task.tables:
             return _backend_of(task, table)
         if not memory.storage.has_table(task.database, table):
-            told = f"Failed to find table {table} in db {task.database}"
-            raise Thrown(told, "com.starrocks.common.MetaNotFoundException")
+            message = f"Failed to find table {table} in db {task.database}"
+            raise Thrown(message, "com.starrocks.common.MetaNotFoundException")
         plan = memory.storage.plan(task.database, table, request.headers)
         with memory.lock:
             refused = refusal(task, task.label, Operation.LOAD)
@@ -213,8 +213,10 @@ def register(memory: FrontendMemory, task: Task, running_limit: bool = False) ->
     if running_limit:
         running = max(running, limit)
     if running >= limit:
-        told = f"current running txns on db {memory.number_of(task.database)} is {running}, larger than limit {limit}"
-        raise Thrown(told, "com.starrocks.transaction.RunningTxnExceedException")
+        message = (
+            f"current running txns on db {memory.number_of(task.database)} is {running}, larger than limit {limit}"
+        )
+        raise Thrown(message, "com.starrocks.transaction.RunningTxnExceedException")
     return memory.history.register(task.txn_id, task.label, task.database)
 
 

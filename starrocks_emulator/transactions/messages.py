@@ -56,10 +56,10 @@ class Request:
     @property
     def transaction_operation(self) -> str | None:
         """The lower-case op of `/api/transaction/{op}`, for POST and PUT; None for every other request."""
-        found = _TRANSACTION_PATH.fullmatch(self.path)
-        if found is None or self.method not in ("POST", "PUT"):
+        target = _TRANSACTION_PATH.fullmatch(self.path)
+        if target is None or self.method not in ("POST", "PUT"):
             return None
-        return found[1].lower()
+        return target[1].lower()
 
     def load_properties(self) -> dict[str, str]:
         return {name: value for name, value in self.headers.items() if name in LOAD_PROPERTIES}

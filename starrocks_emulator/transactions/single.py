@@ -307,8 +307,8 @@ class SingleTable:
             if context.failed:
                 raise Refused("ABORTED", "transaction is aborted")
             if context.plan is None:
-                told = f"txn_id: {entry.txn_id}, label={entry.label}, db={entry.database}"
-                raise Refused("INTERNAL_ERROR", f"transaction {told} hasn't send any data yet")
+                place = f"txn_id: {entry.txn_id}, label={entry.label}, db={entry.database}"
+                raise Refused("INTERNAL_ERROR", f"transaction {place} hasn't send any data yet")
             if commit is not None:
                 return self._store(live, commit)
             counts = storage.judge(entry.txn_id, entry.label, context.plan, context.files)
@@ -372,12 +372,12 @@ class SingleTable:
 
 def _end_again(operation: str, entry: Registered) -> Body:
     """The reply to a commit or rollback of what is committed or aborted; raises `Thrown` where they contradict."""
-    told = f"transaction {entry.txn_id}, label is {entry.label}"
+    place = f"transaction {entry.txn_id}, label is {entry.label}"
     done = "aborted" if entry.state is LabelState.ABORTED else "committed"
     if operation == "commit" and done == "aborted":
-        raise Thrown(f"Can not commit {entry.state.value} {told}")
+        raise Thrown(f"Can not commit {entry.state.value} {place}")
     if operation == "rollback" and done == "committed":
-        raise Thrown(f"Can not abort {entry.state.value} {told}")
+        raise Thrown(f"Can not abort {entry.state.value} {place}")
     message = f"Transaction {entry.txn_id} has already {done}, label is {entry.label}"
     return ok(message, TxnId=entry.txn_id, Label=entry.label)
 

@@ -29,12 +29,12 @@ def read_offsets(session: Any, execution: Any) -> dict[int, Offsets]:
     checkpoint. `balanced_kafka` gives its initial offsets to the query's thread only, and has no metrics until then.
     """
     committed = execution.committedOffsets()
-    found: dict[int, Offsets] = {}
+    positions: dict[int, Offsets] = {}
     for place, source in enumerate(elements(execution.sources().iterator())):
         offset = committed.get(source)
         known = str(offset.get().json()) if offset.isDefined() else _initial_offsets(session._jvm, execution, place)
-        found[place] = offsets_of(known)
-    return found
+        positions[place] = offsets_of(known)
+    return positions
 
 
 def _initial_offsets(jvm: Any, execution: Any, place: int) -> str:
@@ -94,8 +94,8 @@ class JvmEnds:
             for topic, number in offsets:
                 self._request.put(self._jvm.org.apache.kafka.common.TopicPartition(topic, number), self._latest)
         answer = self._admin.listOffsets(self._request, self._options).all()
-        found = answer.get(_ANSWER_SECONDS + 1, self._jvm.java.util.concurrent.TimeUnit.SECONDS)
-        return parse_ends(str(found.toString()))
+        ends = answer.get(_ANSWER_SECONDS + 1, self._jvm.java.util.concurrent.TimeUnit.SECONDS)
+        return parse_ends(str(ends.toString()))
 
     def close(self) -> None:
         self._admin.close(self._jvm.java.time.Duration.ofSeconds(1))

@@ -94,8 +94,8 @@ class ProgressWatch(spark.StreamingQueryListener):
         with contextlib.suppress(Exception):
             progress = event.progress
             counts = {name: row.asDict() for name, row in progress.observedMetrics.items()}
-            for one in progress_events(json.loads(progress.json), counts):
-                self._emit(one)
+            for metric_event in progress_events(json.loads(progress.json), counts):
+                self._emit(metric_event)
 
     def onQueryIdle(self, event: spark.QueryIdleEvent) -> None:
         self._emit(Event("query.idle", {"query": str(event.id)}))

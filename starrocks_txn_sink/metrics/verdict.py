@@ -112,7 +112,7 @@ def _lag_status(model: Model, now: float) -> HealthStatus | None:
     ]
     if not late:
         return None
-    job, source, lag = max(late, key=lambda each: each[2].seconds)
+    job, source, lag = max(late, key=lambda late_job: late_job[2].seconds)
     rows = f"{_plural(lag.rows, 'row')} of {source} wait{'s' if lag.rows == 1 else ''}"
     text = f"{rows}, the oldest one for {ago(lag.seconds, 0.0)}; {_last_commit(job, now)}."
     return _of_job(model, job, Light.WARN, text)
@@ -167,7 +167,7 @@ def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
     full = metrics.value("buffer_bytes") / limit_bytes if limit_bytes else 0.0
     failing = any(job.failed_at for job in model.jobs)
     waiting = any(job.outage_since for job in model.jobs)
-    found = {
+    lights = {
         "right": Light.BAD if wrong else _warn(metrics.total("dead_letter_rows_total")),
         "fresh": Light.OK if delay is None else delay.light,
         "flow": Light.OK,
@@ -178,8 +178,8 @@ def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
         "partitions": Light.OK,
     }
     if any(job.last_progress or job.failed_at for job in model.jobs):
-        return found
-    return {name: light if light is Light.BAD else Light.NONE for name, light in found.items()}
+        return lights
+    return {name: light if light is Light.BAD else Light.NONE for name, light in lights.items()}
 
 
 def _warn(condition: object) -> Light:

@@ -157,19 +157,19 @@ def require_supported(version: str, *, unreleased: bool = False) -> None:
 
     With `unreleased` a version without a number (`main-d0b920c`, a build of one's own) is accepted.
     """
-    found = _VERSION.search(version)
-    if found is None and unreleased and version.strip():
+    match = _VERSION.search(version)
+    if match is None and unreleased and version.strip():
         return
-    if found is None:
+    if match is None:
         raise OptionError(
             f"The server reports the version {version[:80]!r}, which does not have the form 4.0.7.",
             hint=f"Point load_url and query_url at StarRocks {MIN_SERVER_VERSION} or later. For a build that is at "
             "least as new, set allow_unreleased_server=True.",
         )
-    number = (int(found[1]), int(found[2]), int(found[3]))
+    number = (int(match[1]), int(match[2]), int(match[3]))
     minimum = tuple(int(part) for part in MIN_SERVER_VERSION.split("."))
     if number < minimum or number in WITHDRAWN:
         raise OptionError(
-            f"The server is StarRocks {found[0]}; its multi-table transactions are not safe to use.",
+            f"The server is StarRocks {match[0]}; its multi-table transactions are not safe to use.",
             hint=f"Upgrade the server to StarRocks {MIN_SERVER_VERSION} or later (4.1.1 or later in the 4.1 line).",
         )

@@ -109,17 +109,17 @@ _SIZES = {unit: 1 << 10 * power for power, unit in enumerate("bkmgtp")}
 
 def _spark_size(name: str, written: str) -> int:
     """Spark's spelling of sizes: `100m` and `100mb` are 100 MiB, a number alone is bytes."""
-    found = re.fullmatch(r"(\d{1,18})\s*(?:([kmgtp])b?|b)?", written.strip().lower())
-    if found is None:
+    parts = re.fullmatch(r"(\d{1,18})\s*(?:([kmgtp])b?|b)?", written.strip().lower())
+    if parts is None:
         raise refusal(name, written, "a size as in 104857600 or 100m")
-    return int(found[1]) * _SIZES[found[2] or "b"]
+    return int(parts[1]) * _SIZES[parts[2] or "b"]
 
 
 def _database_of_table(name: str, written: str) -> str:
-    found = re.fullmatch(r"([^.]+)\.([^.]+)", written.strip())
-    if found is None:
+    parts = re.fullmatch(r"([^.]+)\.([^.]+)", written.strip())
+    if parts is None:
         raise refusal(name, written, "<database>.<table>")
-    return found[1]
+    return parts[1]
 
 
 _EXACTLY_ONCE = "it tunes that connector's own exactly-once mode"
@@ -284,16 +284,16 @@ def translate(
 
 def _read_property(name: str, value: Any, values: dict[str, Any]) -> bool:
     """Put the value of a stream-load property into `values`; False if `name` is no connector's name of a property."""
-    found = re.fullmatch(r"table\.(.+)\.properties\.([^.]+)", name)
-    if found is not None:
-        values.setdefault("tables", {}).setdefault(found[1], {})[found[2]] = value
+    parts = re.fullmatch(r"table\.(.+)\.properties\.([^.]+)", name)
+    if parts is not None:
+        values.setdefault("tables", {}).setdefault(parts[1], {})[parts[2]] = value
         return True
     lower = name.strip().lower()
-    found = re.fullmatch(r"(?:sink|starrocks\.write)\.properties\.(.+)", lower)
-    if found is None or lower in _NAMES:
+    parts = re.fullmatch(r"(?:sink|starrocks\.write)\.properties\.(.+)", lower)
+    if parts is None or lower in _NAMES:
         return False
     # both connectors accept CSV and csv
-    values.setdefault("properties", {})[found[1]] = _as_text(value).lower() if found[1] == "format" else value
+    values.setdefault("properties", {})[parts[1]] = _as_text(value).lower() if parts[1] == "format" else value
     return True
 
 

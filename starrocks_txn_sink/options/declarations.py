@@ -77,10 +77,10 @@ def _number(convert: Callable[[str], float], digits: str, units: Mapping[str, fl
     """A reader of numbers: text that matches `digits`, and then one of `units`."""
 
     def read(written: str) -> object:
-        found = re.fullmatch(rf"\s*({digits})\s*([a-z]*)\s*", written.lower())
-        if found is None or found[2] not in units:
+        parts = re.fullmatch(rf"\s*({digits})\s*([a-z]*)\s*", written.lower())
+        if parts is None or parts[2] not in units:
             return written
-        return convert(found[1]) * units[found[2]]
+        return convert(parts[1]) * units[parts[2]]
 
     return read
 
@@ -147,7 +147,7 @@ def choice(values: type[Enum]) -> OptionKind:
         try:
             return values(value)
         except ValueError:
-            raise refusal(option, value, " or ".join(str(one.value) for one in values)) from None
+            raise refusal(option, value, " or ".join(str(member.value) for member in values)) from None
 
     return OptionKind("choice", check, lambda written: written.strip().lower())
 
@@ -156,10 +156,10 @@ def names(check_one: Check) -> OptionKind:
     def check(option: str, value: Any) -> tuple[str, ...]:
         if isinstance(value, str):
             value = split_list(value)
-        if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, Sequence) or not all(isinstance(item, str) for item in value):
             raise refusal(option, value, "a list of texts")
-        for one in value:
-            check_one(option, one)
+        for item in value:
+            check_one(option, item)
         return tuple(value)
 
     return OptionKind("list", check)
@@ -183,8 +183,8 @@ def _pairs(written: str) -> dict[str, str] | str:
 
 def declarations(options: Any) -> Iterator[tuple[str, Declaration]]:
     """Name and declaration of each option of a dataclass, in field order."""
-    for one in fields(options):
-        yield one.name, one.metadata["option"]
+    for option_field in fields(options):
+        yield option_field.name, option_field.metadata["option"]
 
 
 def apply_declarations(options: Any) -> None:

@@ -106,16 +106,16 @@ _FEATURES: Mapping[str, Feature] = {
 
 def features(properties: Mapping[str, str], option: str) -> Features:
     """Features that the merged properties of one table use; errors say that `option` sets the properties."""
-    found = {}
+    used = {}
     if properties.get("format") == "csv":
-        found[Feature.CSV] = f"{option} sets format to csv"
+        used[Feature.CSV] = f"{option} sets format to csv"
     for name, feature in _FEATURES.items():
         value = properties.get(name, "")
         if value not in ("", "false") and not (name == "max_filter_ratio" and float(value) == 0):
-            found[feature] = f"{option} sets {name}"
-    if Feature.PARTIAL_UPDATE in found and "columns" not in properties:
-        found[Feature.PARTIAL_UPDATE_UNNAMED] = f"{option} sets partial_update without columns"
-    return found
+            used[feature] = f"{option} sets {name}"
+    if Feature.PARTIAL_UPDATE in used and "columns" not in properties:
+        used[Feature.PARTIAL_UPDATE_UNNAMED] = f"{option} sets partial_update without columns"
+    return used
 
 
 _COMPUTED = re.compile(r"(?:^|,)\s*(`[^`]+`|\w+)\s*=(?!=)")

@@ -57,15 +57,15 @@ def _pattern(host: str) -> re.Pattern[str]:
 
 def parse_host_rule(text: str, option: str = "redirect_hosts") -> HostRule:
     """Parse one rule; raises OptionError for a malformed rule or address range."""
-    found = _RULE.fullmatch(text.strip().lower())
-    if found is None or (found["port"] and not 0 < int(found["port"]) <= 65535):
+    parts = _RULE.fullmatch(text.strip().lower())
+    if parts is None or (parts["port"] and not 0 < int(parts["port"]) <= 65535):
         raise OptionError(
             f"{option} contains an item that is not a host rule.",
             hint="Write a host, host:port, a pattern such as *.svc.cluster.local, a range such as 10.0.0.0/8, or *. "
             "An IPv6 address stands in brackets, as in [::1].",
             option=option,
         )
-    host = found["host"].replace("[", "").replace("]", "")
+    host = parts["host"].replace("[", "").replace("]", "")
     try:
         if "/" in host:
             host = str(ipaddress.ip_network(host))
@@ -77,7 +77,7 @@ def parse_host_rule(text: str, option: str = "redirect_hosts") -> HostRule:
             hint="Write a range such as 10.0.0.0/8 (no bits set behind the prefix), or an address such as [::1].",
             option=option,
         ) from None
-    return HostRule(found["scheme"], host, int(found["port"]) if found["port"] else None)
+    return HostRule(parts["scheme"], host, int(parts["port"]) if parts["port"] else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,11 +43,13 @@ def summary_line(findings: Sequence[Finding]) -> str:
     return f"{meanings[exit_code(findings)]} {numbers}."
 
 
-def json_document(found: Sequence[tuple[str, Finding]]) -> dict[str, Any]:
-    findings = [{"section": section, **asdict(one), "severity": one.severity.value} for section, one in found]
-    count = Counter(one.severity.value for _, one in found)
+def json_document(examined: Sequence[tuple[str, Finding]]) -> dict[str, Any]:
+    findings = [
+        {"section": section, **asdict(finding), "severity": finding.severity.value} for section, finding in examined
+    ]
+    count = Counter(finding.severity.value for _, finding in examined)
     return {
-        "exit_code": exit_code(one for _, one in found),
+        "exit_code": exit_code(finding for _, finding in examined),
         "counts": {severity.value: count[severity.value] for severity in Severity},
         "findings": findings,
     }
@@ -77,17 +79,17 @@ def check_rehearsal(target: Target) -> Iterator[Finding]:
     """Run the checks of `rehearse` in `target.scratch`. A difference that needs an action becomes a failure."""
     options = replace(target.options, database=str(target.scratch))
     with closing(Stage(options, Terms())) as stage, rehearsal.interrupted_once():
-        for check, found in [(one.check, one.evidence) for one in rehearsal.collect(stage, lambda _: None)]:
-            if found.verdict in (Verdict.AS_EXPECTED, Verdict.HARMLESS):
-                why = f"; harmless, because {found.why}" if found.why else ""
-                yield Topic(check.name).good(found.what + why)
-            elif found.verdict is Verdict.DIFFERS:
-                yield Topic(check.name).failure(found.what, f"Expected: {check.expects}", found.advice)
-            elif found.verdict is Verdict.NOT_SEEN:
+        for check, evidence in [(result.check, result.evidence) for result in rehearsal.collect(stage, lambda _: None)]:
+            if evidence.verdict in (Verdict.AS_EXPECTED, Verdict.HARMLESS):
+                why = f"; harmless, because {evidence.why}" if evidence.why else ""
+                yield Topic(check.name).good(evidence.what + why)
+            elif evidence.verdict is Verdict.DIFFERS:
+                yield Topic(check.name).failure(evidence.what, f"Expected: {check.expects}", evidence.advice)
+            elif evidence.verdict is Verdict.NOT_SEEN:
                 advice = "Solve what the line says, and run `starrocks-txn-sink rehearse`."
-                yield Topic(check.name).warning(found.what, found.why or f"Expected: {check.expects}", advice)
+                yield Topic(check.name).warning(evidence.what, evidence.why or f"Expected: {check.expects}", advice)
             else:
-                yield Topic(check.name).skip(found.what)
+                yield Topic(check.name).skip(evidence.what)
 
 
 def examine(target: Target, name: str, section: Section) -> Iterator[Finding]:
@@ -136,24 +138,24 @@ def run(args: argparse.Namespace) -> int:
         scratch=args.rehearse,
     )
     sections = (*SECTIONS, ("rehearsal", check_rehearsal)) if args.rehearse else SECTIONS
-    found: list[tuple[str, Finding]] = []
+    examined: list[tuple[str, Finding]] = []
     with closing(target):
         for name, section in sections:
             _show_progress(name)
             for finding in examine(target, name, section):
                 _show_progress("")
                 if not args.json:
-                    first = not found or found[-1][0] != name
-                    command_line.print_lines(text_lines(name, _refer_to_first(finding, found), first))
-                found.append((name, finding))
-    findings = [finding for _, finding in found]
-    command_line.print_lines([json.dumps(json_document(found)) if args.json else f"\n{summary_line(findings)}"])
+                    first = not examined or examined[-1][0] != name
+                    command_line.print_lines(text_lines(name, _refer_to_first(finding, examined), first))
+                examined.append((name, finding))
+    findings = [finding for _, finding in examined]
+    command_line.print_lines([json.dumps(json_document(examined)) if args.json else f"\n{summary_line(findings)}"])
     return exit_code(findings)
 
 
-def _refer_to_first(finding: Finding, found: Sequence[tuple[str, Finding]]) -> Finding:
+def _refer_to_first(finding: Finding, earlier_findings: Sequence[tuple[str, Finding]]) -> Finding:
     """`finding`, but a skipped check refers to an earlier section with the same reason."""
-    earlier = next((section for section, each in found if each.what == finding.what), None)
+    earlier = next((section for section, candidate in earlier_findings if candidate.what == finding.what), None)
     if earlier is None or finding.severity is not Severity.SKIPPED:
         return finding
     return replace(finding, what=f"not checked: see {earlier} above")

@@ -61,9 +61,9 @@ LEAST_JAVA_OF_SPARK_3 = 8
 
 def installed_versions() -> dict[str, str | None]:
     """Versions in this process by name: `python`, every library of REQUIREMENTS, the compiled loops. None: missing."""
-    found: dict[str, str | None] = {"python": ".".join(str(part) for part in sys.version_info[:3])}
-    found[_COMPILED] = "yes" if compiled.is_available() else None
-    return found | {need.name: _installed_version(need) for need in REQUIREMENTS}
+    versions: dict[str, str | None] = {"python": ".".join(str(part) for part in sys.version_info[:3])}
+    versions[_COMPILED] = "yes" if compiled.is_available() else None
+    return versions | {need.name: _installed_version(need) for need in REQUIREMENTS}
 
 
 def _installed_version(need: Requirement) -> str | None:
@@ -113,18 +113,18 @@ def check_libraries(target: Target) -> Iterator[Finding]:
 # --- pure judgements ---
 
 
-def judge_libraries(found: Mapping[str, str | None], place: str) -> Iterator[Finding]:
+def judge_libraries(versions: Mapping[str, str | None], place: str) -> Iterator[Finding]:
     """One finding for Python and one for each library; the version of Spark decides what is old."""
-    spark = version_numbers(found.get("pyspark") or "") or OF_SPARK[0][0]
+    spark = version_numbers(versions.get("pyspark") or "") or OF_SPARK[0][0]
     least = next((own for version, own in OF_SPARK if spark >= version), {})
     for need in (PYTHON, *REQUIREMENTS):
-        version = found.get(need.name)
+        version = versions.get(need.name)
         if need.name == "protobuf" and version is None and spark < (4,):
             yield Topic("library.protobuf", place).skip("protobuf is not installed; Spark 3 has no state that needs it")
         else:
             yield _judge_library(replace(need, least=least.get(need.name, need.least)), version, place)
     topic = Topic("library.compiled", place)
-    if found.get(_COMPILED):
+    if versions.get(_COMPILED):
         yield topic.good("This installation has the compiled loops (docs/guides/performance.md)")
     else:
         yield topic.warning(_NO_LOOPS, "Raw events cost more than twice as much.", _COMPILE)
@@ -162,8 +162,8 @@ def judge_same_versions(
 
 def version_numbers(version: str) -> Version:
     """Leading numbers of a version: (4, 1, 0) for `4.1.0.dev1`, () without any."""
-    found = re.match(r"v?(\d+(?:\.\d+)*)", version)
-    return tuple(int(part) for part in found[1].split(".")) if found else ()
+    match = re.match(r"v?(\d+(?:\.\d+)*)", version)
+    return tuple(int(part) for part in match[1].split(".")) if match else ()
 
 
 def _judge_library(need: Requirement, version: str | None, place: str) -> Finding:

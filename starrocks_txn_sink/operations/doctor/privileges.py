@@ -145,11 +145,11 @@ def is_granted(privilege: str, database: str, table: str | None, grants: Sequenc
     for grant in grants:
         if set(roles_granted_by(grant)) & set(_ADMIN_ROLES):
             return True
-        found = re.match(r"GRANT (?P<what>.+?) ON (?P<where>.+?) TO ", grant, re.IGNORECASE)
-        if found is None:
+        parts = re.match(r"GRANT (?P<what>.+?) ON (?P<where>.+?) TO ", grant, re.IGNORECASE)
+        if parts is None:
             continue
-        listed = [name.strip().upper() for name in found["what"].split(",")]
-        where = re.sub("[`']", "", found["where"])
+        listed = [name.strip().upper() for name in parts["what"].split(",")]
+        where = re.sub("[`']", "", parts["where"])
         if {privilege, "ALL", "ALL PRIVILEGES"} & set(listed) and _covers(where, database, table):
             return True
     return False

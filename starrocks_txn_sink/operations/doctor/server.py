@@ -28,24 +28,24 @@ def check_version(target: Target) -> Iterator[Finding]:
     yield judge_version(target.version, unreleased=target.options.allow_unreleased_server)
 
 
-def judge_version(found: str, *, unreleased: bool = False) -> Finding:
+def judge_version(version: str, *, unreleased: bool = False) -> Finding:
     """Finding for the release: whether its multi-table transactions are reliable; pure."""
     try:
-        require_supported(found, unreleased=unreleased)
+        require_supported(version, unreleased=unreleased)
     except OptionError as error:
         return Topic("server.version").failure(
             error.message, "Older servers answer OK to failed loads and commits, and ignore rollbacks.", error.advice
         )
-    return Topic("server.version").good(f"StarRocks {found}")
+    return Topic("server.version").good(f"StarRocks {version}")
 
 
 def judge_versions(rows: Sequence[Row], kind: str, *, unreleased: bool = False) -> Iterator[Finding]:
     """Failures for frontends or backends with an unsupported release, as in the middle of an upgrade; pure."""
     for row in rows:
-        found = str(row.get("version") or "")
-        if found and judge_version(found, unreleased=unreleased).severity is not Severity.GOOD:
+        version = str(row.get("version") or "")
+        if version and judge_version(version, unreleased=unreleased).severity is not Severity.GOOD:
             yield Topic("server.version", str(row.get("ip"))).failure(
-                f"The {kind} {row.get('ip')} runs StarRocks {found}.",
+                f"The {kind} {row.get('ip')} runs StarRocks {version}.",
                 "Every server must handle multi-table transactions correctly: any frontend may become leader.",
                 f"Upgrade it to StarRocks {MIN_SERVER_VERSION} or later (4.1.1 or later in the 4.1 line).",
             )
@@ -140,7 +140,7 @@ def checkpoint_age(path: str, now: float) -> float | None:
 
 def judge_retention(config: Mapping[str, str], age: float | None, exactly_once: bool) -> Iterator[Finding]:
     """Findings for label retention, compared with the checkpoint's `age` in seconds (None: unknown); pure."""
-    kept = _config_number(config, "label_keep_max_second")
+    seconds = _config_number(config, "label_keep_max_second")
     number = _config_number(config, "label_keep_max_num")
     if number is not None and number < LEAST_LABELS:
         yield Topic("label.retention").warning(
@@ -150,11 +150,11 @@ def judge_retention(config: Mapping[str, str], age: float | None, exactly_once: 
         )
     elif number is not None:
         yield Topic("label.retention").good(f"the last {number:.0f} labels of a database are remembered")
-    if age is None or kept is None:
+    if age is None or seconds is None:
         return
-    shown = f"the last commit is {_days(age)} old, labels are kept for {_days(kept)}"
-    if age <= kept or exactly_once:
-        tail = "" if age <= kept else "; the ledger, not the label, decides what is visible"
+    shown = f"the last commit is {_days(age)} old, labels are kept for {_days(seconds)}"
+    if age <= seconds or exactly_once:
+        tail = "" if age <= seconds else "; the ledger, not the label, decides what is visible"
         yield Topic("checkpoint.age").good(shown + tail)
     else:
         yield Topic("checkpoint.age").warning(

@@ -79,10 +79,10 @@ class TableDefinition:
 def check_tables(target: Target) -> Iterator[Finding]:
     """Check the named tables, or all tables; sets `target.tables` for the checks of loads and privileges."""
     database, sql = target.require_database(), target.sql()
-    found = {str(row["table_name"]): row for row in sql.rows(_CONFIG, (database,))}
+    configs = {str(row["table_name"]): row for row in sql.rows(_CONFIG, (database,))}
     names = {str(row["table_name"]) for row in sql.rows(_NAMES, (database,))}
-    yield from judge_names(target.tables, names, set(found), database)
-    chosen = [name for name in target.tables or sorted(found) if name in found and not is_own_table(name)]
+    yield from judge_names(target.tables, names, set(configs), database)
+    chosen = [name for name in target.tables or sorted(configs) if name in configs and not is_own_table(name)]
     if not chosen and not target.tables:
         yield Topic("table.missing").failure(
             f"{database} has no table that a job could write.",
@@ -97,7 +97,7 @@ def check_tables(target: Target) -> Iterator[Finding]:
             create = str(answer[0].get("create table", "")) if answer else ""
         except QueryRefused as error:
             yield Topic("table.partitions", name).skip(f"SHOW CREATE TABLE was refused: {error.message}")
-        seen = TableDefinition.of(found[name], create)
+        seen = TableDefinition.of(configs[name], create)
         yield judge_model(seen)
         yield from judge_partitions(seen, target.version)
         yield from judge_order(seen, target.version, target.options)

@@ -88,8 +88,8 @@ class ServerPort:
         begun, failed = time.monotonic(), ""
         addresses: tuple[str, ...] = ()
         try:
-            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-            addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
+            entries = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
             socket.create_connection((self.host, self.port), timeout).close()
         except OSError as error:
             failed = error.strerror or type(error).__name__
