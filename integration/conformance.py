@@ -92,8 +92,10 @@ def _rules_of(path: Path) -> Iterator[Rule]:
     whole = _sections((ast.get_docstring(tree) or "").split("\n", 1)[0])
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            told = ast.get_docstring(node) or ""
-            yield Rule(path.stem, node.name, _sections(told) or whole, _is_recorded(node.name, named_scenes(told)))
+            docstring = ast.get_docstring(node) or ""
+            yield Rule(
+                path.stem, node.name, _sections(docstring) or whole, _is_recorded(node.name, named_scenes(docstring))
+            )
 
 
 def _is_recorded(rule: str, named: Sequence[str]) -> bool:
@@ -104,18 +106,20 @@ def _is_recorded(rule: str, named: Sequence[str]) -> bool:
 
 
 def _sections(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(number for found in _SECTIONS.findall(text) for number in found.split(", ")))
+    return tuple(dict.fromkeys(number for listed in _SECTIONS.findall(text) for number in listed.split(", ")))
 
 
 def results(files: Iterable[Path]) -> dict[tuple[str, str], str]:
     """`passes`, `fails` or `skipped` for each (module, test), over all its parameters."""
-    found: dict[tuple[str, str], set[str]] = {}
+    outcomes: dict[tuple[str, str], set[str]] = {}
     for file in files:
         for case in ET.parse(file).getroot().iter("testcase"):
             module = case.get("classname", "").rsplit(".", 1)[-1]
             name = case.get("name", "").split("[", 1)[0]
-            found.setdefault((module, name), set()).add(_outcome(case))
-    return {key: next(word for word in ("fails", "passes", "skipped") if word in words) for key, words in found.items()}
+            outcomes.setdefault((module, name), set()).add(_outcome(case))
+    return {
+        key: next(word for word in ("fails", "passes", "skipped") if word in words) for key, words in outcomes.items()
+    }
 
 
 def _outcome(case: ET.Element) -> str:
@@ -137,8 +141,8 @@ def rehearsal_report(options: SinkOptions, terms: Terms) -> dict[str, Any]:
     """The report of a rehearsal in the options' database."""
     began, start = time.time(), time.monotonic()
     with contextlib.closing(Stage(options, terms)) as stage:
-        found = collect(stage, lambda _: None)
-        return json_document(stage, found, began, time.monotonic() - start)
+        results = collect(stage, lambda _: None)
+        return json_document(stage, results, began, time.monotonic() - start)
 
 
 def rehearsal_table(reports: Iterable[Mapping[str, Any]]) -> str:
@@ -146,9 +150,9 @@ def rehearsal_table(reports: Iterable[Mapping[str, Any]]) -> str:
     verdicts: dict[tuple[str, bool], list[str]] = {}
     for report in reports:
         version = str(report["version"])
-        for one in report["checks"]:
+        for check in report["checks"]:
             real = not version.endswith("-emulator")
-            verdicts.setdefault((str(one["check"]), real), []).append(f"{one['verdict']} ({version})")
+            verdicts.setdefault((str(check["check"]), real), []).append(f"{check['verdict']} ({version})")
     lines = ["| check | sections | emulator | real |", "|---|---|---|---|"]
     for check in (*CHECKS, CLEARED):
         cells = (_joined(verdicts.get((check.name, real), ())) for real in (False, True))
@@ -192,10 +196,10 @@ def with_recordings(text: str) -> str:
 
 
 def _remarked(line: str, marks: Mapping[str, str]) -> str:
-    found = _ROW.match(line)
-    if found is None:
+    match = _ROW.match(line)
+    if match is None:
         return line
-    cells = (found["rule"], found["sections"], found["emulator"], marks.get(found["rule"], "–"), found["real"])
+    cells = (match["rule"], match["sections"], match["emulator"], marks.get(match["rule"], "–"), match["real"])
     return "| " + " | ".join(cells) + " |"
 
 

@@ -67,10 +67,10 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
     with contextlib.ExitStack() as stack:
         if request.param == "real":
             real = request.getfixturevalue("real_starrocks")
-            found = Target(real.load_url, real.query_url, database, dict(real.rewrites))
+            server = Target(real.load_url, real.query_url, database, dict(real.rewrites))
         else:
             emulator = stack.enter_context(Emulator(tmp_path / "emulator"))
-            found = Target(emulator.load_url, emulator.query_url, database, {})
-        found.sql(f"CREATE DATABASE {database}")
-        yield found
-        found.sql(f"DROP DATABASE {database}")
+            server = Target(emulator.load_url, emulator.query_url, database, {})
+        server.sql(f"CREATE DATABASE {database}")
+        yield server
+        server.sql(f"DROP DATABASE {database}")

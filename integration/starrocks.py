@@ -63,8 +63,8 @@ def _ready(container: Running, ask: Ask, now: Callable[[], float], sleep: Callab
     while now() < limit:
         try:
             backends = ask(host, port, "SHOW BACKENDS")
-            seen = f"backends: {[one.get('alive') for one in backends]}"
-            if any(one.get("alive") == "true" for one in backends):
+            seen = f"backends: {[backend.get('alive') for backend in backends]}"
+            if any(backend.get("alive") == "true" for backend in backends):
                 _make_a_table(ask, host, port)
                 return _found(container, ask, backends)
         except (pymysql.MySQLError, OSError) as error:
@@ -87,10 +87,10 @@ def _make_a_table(ask: Ask, host: str, port: int) -> None:
 
 def _found(container: Running, ask: Ask, backends: list[Row]) -> StarRocks:
     host, port = container.host, container.port(QUERY)
-    rewrites = {f"{one['ip']}:{one['httpport']}": f"{host}:{container.port(BE_HTTP)}" for one in backends}
-    for one in ask(host, port, "SHOW FRONTENDS"):
-        rewrites[f"{one['ip']}:{one['httpport']}"] = f"{host}:{container.port(FE_HTTP)}"
-        rewrites[f"{one['ip']}:{one['queryport']}"] = f"{host}:{port}"
+    rewrites = {f"{backend['ip']}:{backend['httpport']}": f"{host}:{container.port(BE_HTTP)}" for backend in backends}
+    for frontend in ask(host, port, "SHOW FRONTENDS"):
+        rewrites[f"{frontend['ip']}:{frontend['httpport']}"] = f"{host}:{container.port(FE_HTTP)}"
+        rewrites[f"{frontend['ip']}:{frontend['queryport']}"] = f"{host}:{port}"
     (version,) = ask(host, port, "SELECT current_version() AS version")
     return StarRocks(f"http://{host}:{container.port(FE_HTTP)}", f"mysql://{host}:{port}", version["version"], rewrites)
 

@@ -129,9 +129,9 @@ def test_the_inner_addresses_lead_to_the_published_ports(container: FakeContaine
     """The 307 of a load names the backend by its own address, which nobody outside of the container can reach."""
 
     def ask(host: str, port: int, sql: str) -> list[Row]:
-        found = ask_mysql(host, port, sql)
+        answer = ask_mysql(host, port, sql)
         inner = {"ip": "172.17.0.9", "httpport": "8040" if sql == "SHOW BACKENDS" else "8030", "queryport": "9030"}
-        return [{**row, **inner} for row in found] if sql.startswith("SHOW") else found
+        return [{**row, **inner} for row in answer] if sql.startswith("SHOW") else answer
 
     with running(FakeEngine(container), ask=ask) as server:
         assert server.rewrites == {

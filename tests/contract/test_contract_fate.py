@@ -13,9 +13,9 @@ ONE_ROW = b'{"id": 1, "v": "a"}'
 def test_a_committed_label_is_visible(client: Client) -> None:
     """Wire contract 6.1 [F: a commit of two tables]."""
     label = client.committed((client.table(), ONE_ROW))
-    found = client.load_state(label).json
-    assert found["state"] == "VISIBLE"
-    assert (found["status"], found["code"], found["msg"], found["message"]) == ("OK", "0", "Success", "OK")
+    answer = client.load_state(label).json
+    assert answer["state"] == "VISIBLE"
+    assert (answer["status"], answer["code"], answer["msg"], answer["message"]) == ("OK", "0", "Success", "OK")
 
 
 def test_an_unknown_label_is_unknown(client: Client) -> None:
@@ -117,17 +117,17 @@ def test_loads_lists_unfinished_tables_of_a_label(client: Client) -> None:
     first, second, label = client.table(), client.table(), client.begin()
     client.loaded(label, first, ONE_ROW)
     client.loaded(label, second, ONE_ROW)
-    found = client.loads(label)
-    assert found.keys() == {first, second}
-    assert {row["STATE"] for row in found.values()} <= {"BEGIN", "BEFORE_LOAD", "LOADING", "PREPARING", "PREPARED"}
+    loads = client.loads(label)
+    assert loads.keys() == {first, second}
+    assert {row["STATE"] for row in loads.values()} <= {"BEGIN", "BEFORE_LOAD", "LOADING", "PREPARING", "PREPARED"}
 
 
 def test_loads_counts_rows_per_table(client: Client) -> None:
     """Wire contract 6.5."""
     first, second = client.table(), client.table()
-    found = client.loads(client.committed((first, ONE_ROW), (second, b'{"id": 1}{"id": 2}')))
-    assert {table: int(row["SINK_ROWS"]) for table, row in found.items()} == {first: 1, second: 2}
-    assert {row["STATE"] for row in found.values()} <= {"FINISHED", "PREPARING"}
+    loads = client.loads(client.committed((first, ONE_ROW), (second, b'{"id": 1}{"id": 2}')))
+    assert {table: int(row["SINK_ROWS"]) for table, row in loads.items()} == {first: 1, second: 2}
+    assert {row["STATE"] for row in loads.values()} <= {"FINISHED", "PREPARING"}
 
 
 def test_loads_has_no_column_for_the_transaction(client: Client) -> None:
@@ -148,11 +148,11 @@ def test_the_take_overs_query_lists_an_open_label(client: Client) -> None:
     for label in (open_label, other):
         client.loaded(label, client.table(), ONE_ROW)
     pattern = run.replace("_", "\\\\_")
-    found = client.server.sql(
+    rows = client.server.sql(
         f"SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = '{client.server.database}' "
         f"AND LABEL LIKE '{pattern}-%' AND STATE NOT IN ('FINISHED', 'CANCELLED')"
     )
-    assert found == [(open_label,)]
+    assert rows == [(open_label,)]
     for label in (open_label, other, empty):
         assert client.rollback(label).ok
 
@@ -160,8 +160,8 @@ def test_the_take_overs_query_lists_an_open_label(client: Client) -> None:
 def test_finished_transactions_can_be_shown(client: Client) -> None:
     """Wire contract 6.5."""
     label = client.committed((client.table(), ONE_ROW))
-    found = client.server.sql(f"SHOW PROC '/transactions/{client.server.database}/finished'")
-    assert label in [row[1] for row in found]
+    rows = client.server.sql(f"SHOW PROC '/transactions/{client.server.database}/finished'")
+    assert label in [row[1] for row in rows]
 
 
 def test_loads_counts_the_filtered_rows_of_a_failed_commit(client: Client) -> None:

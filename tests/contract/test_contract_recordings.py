@@ -44,8 +44,8 @@ def test_the_emulator_gives_the_recorded_answers(path: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("path", recordings(), ids=_names)
 def test_the_sink_judges_the_recorded_answers(path: Path) -> None:
     """Wire contract 2.4, 2.5, 3.2, 4, 6.1, 7.2: `judged` of each record is what the sink does next."""
-    found = {name: (record.get("judged"), judged(record)) for name, record in records(read(path))}
-    different = {name: f"{is_} instead of {said}" for name, (said, is_) in found.items() if said != is_}
+    judgements = {name: (record.get("judged"), judged(record)) for name, record in records(read(path))}
+    different = {name: f"{is_} instead of {said}" for name, (said, is_) in judgements.items() if said != is_}
     assert not different, different
 
 

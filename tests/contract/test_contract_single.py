@@ -242,8 +242,8 @@ def test_finished_transactions_show_their_prepared_timeout(client: Client, table
     assert op(client, "prepare", label, prepared_timeout="300").ok
     assert op(client, "commit", label).ok
     client.wait_for_state(label, "VISIBLE")
-    found = client.server.sql(f"SHOW PROC '/transactions/{client.server.database}/finished'")
-    (row,) = [row for row in found if row[1] == label]
+    rows = client.server.sql(f"SHOW PROC '/transactions/{client.server.database}/finished'")
+    (row,) = [row for row in rows if row[1] == label]
     assert (row[3], row[4], row[14]) == ("VISIBLE", "BACKEND_STREAMING", "300000")
 
 

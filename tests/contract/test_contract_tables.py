@@ -90,18 +90,18 @@ def test_a_load_without_a_plan_cancels_the_transaction_and_says_why(
     label, known, table = client.begin(), client.table(), client.table("id INT NOT NULL, n INT NOT NULL")
     client.loaded(label, known, ONE_ROW)
     refused = client.probe(label, table, **{"format": "json", **headers})
-    told = f"label{{{label}}}, error_msg{{cancel stream task for exception: {reason}}}"
+    text = f"label{{{label}}}, error_msg{{cancel stream task for exception: {reason}}}"
     assert refused.status == "FAILED"
-    assert refused.message.partition(", ")[2] == told
+    assert refused.message.partition(", ")[2] == text
     assert int(refused.json["Cancelled time"]) < 0
     assert client.probe(label, known).message == (
         f"stream load task {label} has already been cancelled: {refused.message}"
     )
     assert client.commit(label).message.startswith("Can not commit CANCELLED transaction ")
     assert "has already aborted" in client.rollback(label).message
-    found = client.loads(label)
-    assert {name: row["STATE"] for name, row in found.items()} == {known: "CANCELLED", table: "CANCELLED"}
-    assert found[table]["ERROR_MSG"] == f"LOAD exception: {refused.message}"
+    loads = client.loads(label)
+    assert {name: row["STATE"] for name, row in loads.items()} == {known: "CANCELLED", table: "CANCELLED"}
+    assert loads[table]["ERROR_MSG"] == f"LOAD exception: {refused.message}"
     assert client.rows(known) == []
 
 

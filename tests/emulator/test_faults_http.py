@@ -32,8 +32,10 @@ class Faulty:
         self.session.auth = AUTH
 
     def plan(self, *rules: dict[str, Any]) -> None:
-        found = self.session.post(f"{self.emulator.load_url}/_emulator/faults", json={"rules": list(rules)}, timeout=20)
-        assert found.status_code == 200, found.text
+        answer = self.session.post(
+            f"{self.emulator.load_url}/_emulator/faults", json={"rules": list(rules)}, timeout=20
+        )
+        assert answer.status_code == 200, answer.text
 
     def report(self) -> dict[str, Any]:
         return dict(self.session.get(f"{self.emulator.load_url}/_emulator/faults", timeout=20).json())
@@ -49,8 +51,8 @@ class Faulty:
 
     def load(self, body: bytes = BODY, table: str = "t") -> str:
         url = self.op("load", table=table).headers["Location"]
-        found = self.session.put(url, headers={**HEADERS, "timeout": "600", "table": table}, data=body, timeout=20)
-        return str(found.json()["Status"])
+        answer = self.session.put(url, headers={**HEADERS, "timeout": "600", "table": table}, data=body, timeout=20)
+        return str(answer.json()["Status"])
 
     def begun_and_loaded(self) -> None:
         assert self.status("begin") == "OK"
@@ -135,9 +137,9 @@ def test_any_answer_can_be_given(faulty: Faulty, status: int, headers: dict[str,
     faulty.plan(
         {"operation": "begin", "action": "answer", "status": status, "headers": headers, "body": body, "times": 1}
     )
-    found = faulty.op("begin")
-    assert (found.status_code, found.text) == (status, body)
-    assert headers.items() <= dict(found.headers).items()
+    answer = faulty.op("begin")
+    assert (answer.status_code, answer.text) == (status, body)
+    assert headers.items() <= dict(answer.headers).items()
     assert faulty.status("begin") == "OK"
 
 
@@ -281,9 +283,9 @@ def test_the_running_limit_in_b_fails_the_commit(faulty: Faulty) -> None:
 
 def test_a_wrong_plan_is_answered_400_with_the_reason(faulty: Faulty) -> None:
     url = f"{faulty.emulator.load_url}/_emulator/faults"
-    found = faulty.session.post(url, json=[{"action": "explode"}], timeout=20)
-    assert found.status_code == 400
-    assert "hold_commit" in found.json()["error"]
+    answer = faulty.session.post(url, json=[{"action": "explode"}], timeout=20)
+    assert answer.status_code == 400
+    assert "hold_commit" in answer.json()["error"]
     assert faulty.session.post(url, data=b"{", timeout=20).status_code == 400
     assert faulty.session.put(url, timeout=20).status_code == 404
 

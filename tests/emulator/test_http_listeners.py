@@ -35,15 +35,15 @@ def call(method: str, url: str, **more: object) -> requests.Response:
 
 def begin(emulator: Emulator, label: str) -> dict[str, str]:
     headers = {**MULTI, "label": label}
-    found = call("POST", f"{emulator.load_url}/api/transaction/begin", headers={**headers, "timeout": "600"})
-    assert found.json()["Status"] == "OK"
+    answer = call("POST", f"{emulator.load_url}/api/transaction/begin", headers={**headers, "timeout": "600"})
+    assert answer.json()["Status"] == "OK"
     return headers
 
 
 def target(emulator: Emulator, headers: dict[str, str]) -> str:
-    found = call("PUT", f"{emulator.load_url}/api/transaction/load", headers=headers)
-    assert found.status_code == 307
-    return found.headers["Location"]
+    answer = call("PUT", f"{emulator.load_url}/api/transaction/load", headers=headers)
+    assert answer.status_code == 307
+    return answer.headers["Location"]
 
 
 def test_a_follower_redirects_every_call_to_the_leader(emulator: Emulator) -> None:
@@ -55,9 +55,9 @@ def test_a_follower_redirects_every_call_to_the_leader(emulator: Emulator) -> No
         ("POST", "/api/transaction/commit?source_type=12"),
         ("GET", "/api/shop/get_load_state?label=l"),
     ):
-        found = call(method, follower + path, headers={**MULTI, "label": "l"})
-        assert found.status_code == 307
-        assert found.headers["Location"] == emulator.load_url + path
+        answer = call(method, follower + path, headers={**MULTI, "label": "l"})
+        assert answer.status_code == 307
+        assert answer.headers["Location"] == emulator.load_url + path
 
 
 def test_a_follower_wants_credentials(emulator: Emulator) -> None:
@@ -93,18 +93,18 @@ def test_the_body_limit_counts_over_the_loads_of_a_table(emulator: Emulator) -> 
         url = target(emulator, headers)
         half = b" " * (700 * 1024)
         for wanted in ("OK", "INTERNAL_ERROR", "ABORTED"):
-            found = call("PUT", url, headers=headers, data=iter([half]) if chunked else half)
-            assert found.json()["Status"] == wanted
+            answer = call("PUT", url, headers=headers, data=iter([half]) if chunked else half)
+            assert answer.json()["Status"] == wanted
             if wanted == "INTERNAL_ERROR":
-                assert "exceed limit: 1048576, " in found.json()["Message"]
-                assert found.json()["Message"].endswith("by setting streaming_load_max_mb in be.conf.")
+                assert "exceed limit: 1048576, " in answer.json()["Message"]
+                assert answer.json()["Message"].endswith("by setting streaming_load_max_mb in be.conf.")
 
 
 def test_parallel_stream_load_is_refused_in_plain_words(emulator: Emulator) -> None:
     headers = {"db": "shop", "label": "l", "table": "t", "channel_id": "0", "channel_num": "1"}
-    found = call("POST", f"{emulator.load_url}/api/transaction/begin", headers=headers).json()
-    assert found["Status"] == "FAILED"
-    assert "does not serve parallel stream load" in found["Message"]
+    answer = call("POST", f"{emulator.load_url}/api/transaction/begin", headers=headers).json()
+    assert answer["Status"] == "FAILED"
+    assert "does not serve parallel stream load" in answer["Message"]
 
 
 def test_the_backend_lists_and_knows_no_other_path(emulator: Emulator) -> None:

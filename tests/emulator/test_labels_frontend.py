@@ -152,9 +152,9 @@ def test_tables_are_spread_over_backends_and_stay_there(tmp_path: Path) -> None:
     targets: dict[str, Any] = {}
     for table in ("t", "u", "t", "u"):
         request = stage.request("l", table=table)
-        found = stage.frontend.load(transaction_parameters(request), request)
-        assert isinstance(found, Backend)
-        assert targets.setdefault(table, found) is found
+        place = stage.frontend.load(transaction_parameters(request), request)
+        assert isinstance(place, Backend)
+        assert targets.setdefault(table, place) is place
     assert targets["t"] is not targets["u"]
 
 

@@ -201,8 +201,8 @@ def test_a_stop_leaves_no_socket_behind_of_a_client_that_has_just_come(listener:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             gc.collect()
-        found = [str(each.message) for each in caught if issubclass(each.category, ResourceWarning)]
-        unclosed += [each for each in found if "transport" in each or str(listener.port) in each]  # no other thread's
+        texts = [str(warning.message) for warning in caught if issubclass(warning.category, ResourceWarning)]
+        unclosed += [text for text in texts if "transport" in text or str(listener.port) in text]  # no other thread's
         for client in clients:
             client.close()
         listener.start()

@@ -44,10 +44,10 @@ def send(emulator: Emulator, operation: str, label: str, body: bytes | None = No
     """One operation, redirect and all."""
     headers = {"db": "shop", "label": label, "table": "t", "format": "json", **more}
     method, url = ("PUT" if operation == "load" else "POST"), f"{emulator.load_url}/api/transaction/{operation}"
-    found = requests.request(method, url, headers=headers, auth=AUTH, allow_redirects=False, timeout=20)
-    if found.status_code == 307:
-        found = requests.request(method, found.headers["Location"], headers=headers, data=body, auth=AUTH, timeout=20)
-    return dict(found.json())
+    answer = requests.request(method, url, headers=headers, auth=AUTH, allow_redirects=False, timeout=20)
+    if answer.status_code == 307:
+        answer = requests.request(method, answer.headers["Location"], headers=headers, data=body, auth=AUTH, timeout=20)
+    return dict(answer.json())
 
 
 def load(emulator: Emulator, label: str) -> None:
@@ -62,8 +62,8 @@ def stream(emulator: Emulator, body: bytes = ROW, **headers: str) -> dict[str, A
 
 def state(emulator: Emulator, label: str) -> tuple[str, str]:
     url = f"{emulator.load_url}/api/shop/get_load_state?label={label}"
-    found = requests.get(url, auth=AUTH, timeout=20).json()
-    return found["state"], found.get("reason", "")
+    answer = requests.get(url, auth=AUTH, timeout=20).json()
+    return answer["state"], answer.get("reason", "")
 
 
 def count(emulator: Emulator) -> int:
@@ -177,11 +177,11 @@ def test_a_backend_asked_for_a_transaction_wants_credentials(emulator: Emulator,
     """Wire contract 11.1."""
     url = f"http://127.0.0.1:{emulator.be_port}/api"
     headers = {"db": "shop", "label": "l", "table": "t"}
-    for found in (
+    for answer in (
         requests.post(f"{url}/transaction/begin", headers=headers, auth=auth, timeout=20),
         requests.put(f"{url}/shop/t/_stream_load", headers=headers, data=ROW, auth=auth, timeout=20),
     ):
-        assert found.json()["Message"].startswith(said)
+        assert answer.json()["Message"].startswith(said)
     assert state(emulator, "l")[0] == "UNKNOWN"
 
 

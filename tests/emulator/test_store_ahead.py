@@ -44,8 +44,8 @@ def plan(store: Store, headers: dict[str, str] = JSON_ARRAY) -> Plan:
 
 def aside(store: Store) -> int:
     with store.engine.cursor() as cursor:
-        found = cursor.execute(f"SELECT count(*) FROM duckdb_tables() WHERE database_name = '{ASIDE}'").fetchone()
-    return found[0] if found else 0
+        count = cursor.execute(f"SELECT count(*) FROM duckdb_tables() WHERE database_name = '{ASIDE}'").fetchone()
+    return count[0] if count else 0
 
 
 def emptied(store: Store) -> bool:
@@ -146,8 +146,8 @@ def test_closing_waits_only_for_what_is_being_judged(store: Store, monkeypatch: 
         judging.begin(asked, body(store, [order(key)]))
     closing = threading.Thread(target=judging.close)
     closing.start()
-    one = body(store, [order(1)])
-    while taken(judging, asked, one):  # once none is taken, none waits any more
+    first = body(store, [order(1)])
+    while taken(judging, asked, first):  # once none is taken, none waits any more
         pass
     go_on.set()
     closing.join()

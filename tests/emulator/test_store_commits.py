@@ -213,10 +213,10 @@ def test_a_reader_never_sees_half_of_a_commit_over_two_tables(store: Store) -> N
     orders, items = store.plan("test", "orders", JSON_ARRAY), store.plan("test", "order_items", JSON_ARRAY)
     for turn in range(30):
         amount = turn % 7 + 1
-        kept = [{"item_id": number, "order_id": 1} for number in range(amount)]
+        present = [{"item_id": number, "order_id": 1} for number in range(amount)]
         gone = [{"item_id": number, "order_id": 1, "__op": 1} for number in range(amount, 10)]
         order_body = body(store, [order(1, total_amount=amount)])
-        store.commit("test", turn, f"t{turn}", [(orders, [order_body]), (items, [body(store, kept + gone)])])
+        store.commit("test", turn, f"t{turn}", [(orders, [order_body]), (items, [body(store, present + gone)])])
     stop.set()
     reader.join(30)
     assert torn == []

@@ -34,21 +34,21 @@ def test_commits_survive_kill_9_and_held_ones_become_visible(tmp_path: Path) -> 
     )
     assert child.stdout is not None
     with child.stdout:
-        told = 0
-        while told < 5:
-            told = int(child.stdout.readline())
+        commits = 0
+        while commits < 5:
+            commits = int(child.stdout.readline())
         os.kill(child.pid, signal.SIGKILL)
         rest = child.stdout.read().split()
-        told = int(rest[-1]) if rest else told
+        commits = int(rest[-1]) if rest else commits
     child.wait(30)
     store = Store(tmp_path)
     try:
         ((lowest, highest, count),) = rows(store, "SELECT min(customer_id), max(customer_id), count(*) FROM orders")
         assert lowest == highest
-        assert highest in (told, told + 1)
+        assert highest in (commits, commits + 1)
         assert count == 100
         ((events,),) = rows(store, "SELECT count(*) FROM order_events")
-        assert events in (told, told + 1)
+        assert events in (commits, commits + 1)
         assert {record.state for record in store.transactions()} == {"VISIBLE"}
         assert store.next_txn_id() > max(record.txn_id for record in store.transactions())
     finally:

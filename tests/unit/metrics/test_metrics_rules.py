@@ -120,9 +120,9 @@ def expressions() -> list[str]:
 def test_every_expression_names_metrics_that_exist() -> None:
     assert len(expressions()) > 40
     for expression in expressions():
-        found = re.findall(rf"{PREFIX}\w+", expression)
-        assert found, expression
-        assert set(found) <= NAMES, expression
+        names = re.findall(rf"{PREFIX}\w+", expression)
+        assert names, expression
+        assert set(names) <= NAMES, expression
 
 
 def test_the_dashboard_shows_every_metric() -> None:
@@ -149,14 +149,14 @@ def test_every_panel_reads_the_prometheus_that_is_chosen_on_the_dashboard() -> N
     assert [other["datasource"]["uid"] for other in others] == [f"${{{chosen['name']}}}"] * 3
     assert (chosen["type"], chosen["query"]) == ("datasource", "prometheus")
     panels = [panel for panel in document["panels"] if panel["type"] != "row"]
-    sources = [one["datasource"] for panel in panels for one in (panel, *panel["targets"])]
+    sources = [part["datasource"] for panel in panels for part in (panel, *panel["targets"])]
     assert {source["uid"] for source in sources} == {f"${{{chosen['name']}}}"}
     assert "__inputs" not in document  # a dashboard that is found in a folder is not asked for its inputs
 
 
 def test_the_dashboard_can_be_narrowed_to_databases_jobs_and_instances() -> None:
     document = dashboard()
-    variables = {one["name"]: one for one in document["templating"]["list"][1:]}
+    variables = {variable["name"]: variable for variable in document["templating"]["list"][1:]}
     assert list(variables) == ["database", "sink_job", "instance"]
     jobs = variables["sink_job"]["definition"]
     assert jobs == 'label_values(starrocks_txn_sink_job_info{database=~"$database"}, sink_job)'

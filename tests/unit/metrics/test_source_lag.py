@@ -38,8 +38,8 @@ def test_the_oldest_unread_row_has_waited_since_the_source_first_ended_behind_it
 def test_a_long_wait_is_remembered_with_few_samples() -> None:
     waiting = WaitingTime()
     for second in range(5000):
-        found = waiting.seconds(float(second), P0, 10, 11 + second)
-    assert found == 4999.0
+        lag = waiting.seconds(float(second), P0, 10, 11 + second)
+    assert lag == 4999.0
     assert len(waiting._seen[P0]) <= 65
 
 
@@ -56,11 +56,11 @@ def measured(read: Mapping[int, Offsets], ends: Offsets) -> Mapping[str, Any]:
 
 
 def test_rows_add_up_by_topic_and_are_known_by_partition() -> None:
-    found = measured({0: {P0: 5, P1: 7}}, {P0: 10, P1: 7})
-    assert found == {"lags": {"orders": SourceLag(5, 0.0)}, "partitions": {"0": 5, "1": 0}}
-    found = measured({0: {P0: 5, ITEMS: 7}}, {P0: 10, ITEMS: 9})
-    assert found["lags"] == {"orders": SourceLag(5, 0.0), "items": SourceLag(2, 0.0)}
-    assert found["partitions"] == {"orders/0": 5, "items/0": 2}
+    lags = measured({0: {P0: 5, P1: 7}}, {P0: 10, P1: 7})
+    assert lags == {"lags": {"orders": SourceLag(5, 0.0)}, "partitions": {"0": 5, "1": 0}}
+    lags = measured({0: {P0: 5, ITEMS: 7}}, {P0: 10, ITEMS: 9})
+    assert lags["lags"] == {"orders": SourceLag(5, 0.0), "items": SourceLag(2, 0.0)}
+    assert lags["partitions"] == {"orders/0": 5, "items/0": 2}
 
 
 def test_a_source_that_the_plan_has_twice_counts_once() -> None:
@@ -115,9 +115,9 @@ class Sequence:
 
     def iterator(self) -> Any:
         left = list(self._items)
-        made: Any = Scala()
-        made.hasNext, made.next = lambda: bool(left), lambda: left.pop(0)
-        return made
+        scala: Any = Scala()
+        scala.hasNext, scala.next = lambda: bool(left), lambda: left.pop(0)
+        return scala
 
 
 def query(committed: str | None, kind: str = "kafka") -> Any:
@@ -136,9 +136,9 @@ def query(committed: str | None, kind: str = "kafka") -> Any:
         sources=Sequence(Scala()),
         analyzedPlan=Scala(collectLeaves=Sequence(leaf)),
     )
-    found: Any = Scala()
-    found.id, found.runId, found._jsq = "q", "r", Scala(streamingQuery=execution)
-    return found
+    scala: Any = Scala()
+    scala.id, scala.runId, scala._jsq = "q", "r", Scala(streamingQuery=execution)
+    return scala
 
 
 @pytest.fixture
@@ -149,10 +149,10 @@ def emitted(monkeypatch: pytest.MonkeyPatch) -> tuple[LagWatch, list[Event], lis
 
     def answer(self: JvmEnds, offsets: Offsets) -> Any:
         del self, offsets
-        found = answers.pop(0)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     monkeypatch.setattr(JvmEnds, "__init__", lambda *_: None)
     monkeypatch.setattr(JvmEnds, "__call__", answer)
@@ -209,9 +209,9 @@ def test_a_source_that_is_not_kafkas_has_no_metrics(emitted: tuple[LagWatch, lis
 
 @pytest.fixture
 def model() -> Model:
-    found = Model(ManualClock())
-    found.record(Event("batch.started", {"job": "j", "batch_id": 0, "lanes": 1, "query": "q"}))
-    return found
+    model = Model(ManualClock())
+    model.record(Event("batch.started", {"job": "j", "batch_id": 0, "lanes": 1, "query": "q"}))
+    return model
 
 
 def lagged(rows: int, seconds: float, query: str = "q", topic: str = "orders") -> Event:

@@ -46,18 +46,18 @@ class Visit:
         assert PASSWORD not in said.out + said.err
         self.document = json.loads(said.out)
         self.findings = self.document["findings"]
-        sections = {one["section"] for one in self.findings}
-        for check in {one["check"] for one in self.findings} - sections:
+        sections = {finding["section"] for finding in self.findings}
+        for check in {finding["check"] for finding in self.findings} - sections:
             assert f"`{check}`" in PAGE, "every check is in docs/operations/checklist.md"
 
     def bad(self, severity: str | None = None) -> dict[str, dict[str, Any]]:
         wanted = (severity,) if severity else ("warning", "failure")
-        found = {one["check"]: one for one in self.findings if one["severity"] in wanted}
-        assert all(one["why"] and one["advice"] for one in found.values())
-        return found
+        findings = {finding["check"]: finding for finding in self.findings if finding["severity"] in wanted}
+        assert all(finding["why"] and finding["advice"] for finding in findings.values())
+        return findings
 
     def skipped(self) -> set[str]:
-        return {one["check"] for one in self.findings if one["severity"] == "skipped"}
+        return {finding["check"] for finding in self.findings if finding["severity"] == "skipped"}
 
 
 Shown = pytest.CaptureFixture[str]
@@ -76,7 +76,7 @@ def query_fault(
 def test_a_healthy_server_has_nothing_in_the_way(server: Emulator, capsys: Shown) -> None:
     visit = Visit(server, capsys, **{"--load-url": f"http://127.0.0.1:{server.follower_ports[0]},{server.load_url}"})
     assert (visit.code, visit.bad()) == (0, {})
-    checks = {one["check"] for one in visit.findings}
+    checks = {finding["check"] for finding in visit.findings}
     assert {
         "port",
         "sql.login",
@@ -293,7 +293,9 @@ def test_a_load_that_the_frontend_refuses_ends_its_label_and_the_next_table_gets
     visit = Visit(server, capsys)
     refused = visit.bad("failure")["table.load"]
     assert (refused["place"], list(visit.bad())) == ("events", ["table.load"])
-    assert any("table orders" in one["what"] for one in visit.findings if one["check"] == "backend.redirect")
+    assert any(
+        "table orders" in finding["what"] for finding in visit.findings if finding["check"] == "backend.redirect"
+    )
 
 
 @pytest.mark.parametrize(
@@ -344,7 +346,7 @@ def test_tables_that_loads_cannot_extend_on_this_version(server: Emulator, capsy
     )
     query(server, "CREATE TABLE shop.log (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY RANDOM")
     visit = Visit(server, capsys)
-    places = {one["place"] for one in visit.findings if one["severity"] == "warning"}
+    places = {finding["place"] for finding in visit.findings if finding["severity"] == "warning"}
     assert (visit.code, list(visit.bad()), places) == (1, ["table.partitions"], {"days", "log"})
     named = Visit(server, capsys, "--tables", "orders,gone")
     assert list(named.bad()) == ["table.missing"]
@@ -372,9 +374,12 @@ def test_too_little_room_and_too_short_a_memory(server: Emulator, tmp_path: Path
     with_ledger = json.loads(capsys.readouterr().out)["findings"]
     cli.main(["doctor", *place, "--no-spark", "--json", *words, "--option", "delivery=at-least-once"])
     without = json.loads(capsys.readouterr().out)["findings"]
-    found = {one["check"]: one["severity"] for one in with_ledger}
-    assert (found["transaction.headroom"], found["label.retention"]) == ("failure", "warning")
-    assert (found["checkpoint.age"], {one["check"]: one["severity"] for one in without}["checkpoint.age"]) == (
+    severities = {finding["check"]: finding["severity"] for finding in with_ledger}
+    assert (severities["transaction.headroom"], severities["label.retention"]) == ("failure", "warning")
+    assert (
+        severities["checkpoint.age"],
+        {finding["check"]: finding["severity"] for finding in without}["checkpoint.age"],
+    ) == (
         "good",
         "warning",
     )

@@ -48,8 +48,8 @@ def complete(finding: Finding) -> Finding:
     return finding
 
 
-def severities(found: Any) -> dict[str, Severity]:
-    return {complete(one).check: one.severity for one in found}
+def severities(findings: Any) -> dict[str, Severity]:
+    return {complete(finding).check: finding.severity for finding in findings}
 
 
 # --- libraries ---
@@ -74,8 +74,8 @@ def test_the_libraries_of_this_environment_are_right() -> None:
     ],
 )
 def test_each_wrong_library_is_a_failure_of_its_own(name: str, version: str | None) -> None:
-    found = severities(libraries.judge_libraries({**RIGHT, name: version}, "driver"))
-    assert {check for check, severity in found.items() if severity is FAILURE} == {f"library.{name}"}
+    by_check = severities(libraries.judge_libraries({**RIGHT, name: version}, "driver"))
+    assert {check for check, severity in by_check.items() if severity is FAILURE} == {f"library.{name}"}
 
 
 # Of Databricks 15.4 and 16.4: `make matrix` runs on the older ones.
@@ -87,9 +87,9 @@ def test_the_libraries_of_a_platform_with_spark_3_are_right() -> None:
 
 
 def test_spark_3_has_no_state_that_needs_protobuf() -> None:
-    found = severities(libraries.judge_libraries({**PLATFORM, "protobuf": None}, "driver"))
-    assert {check for check, severity in found.items() if severity is not GOOD} == {"library.protobuf"}
-    assert found["library.protobuf"] is SKIPPED
+    by_check = severities(libraries.judge_libraries({**PLATFORM, "protobuf": None}, "driver"))
+    assert {check for check, severity in by_check.items() if severity is not GOOD} == {"library.protobuf"}
+    assert by_check["library.protobuf"] is SKIPPED
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,10 @@ def test_spark_3_has_no_state_that_needs_protobuf() -> None:
     [("3.5.9", set()), ("4.0.1", {"pandas", "protobuf"}), ("4.1.0", {"pandas", "protobuf", "pyarrow"})],
 )
 def test_a_newer_spark_needs_newer_libraries(spark: str, wrong: set[str]) -> None:
-    found = severities(libraries.judge_libraries({**PLATFORM, "pyspark": spark}, "driver"))
-    assert {check for check, severity in found.items() if severity is FAILURE} == {f"library.{name}" for name in wrong}
+    by_check = severities(libraries.judge_libraries({**PLATFORM, "pyspark": spark}, "driver"))
+    assert {check for check, severity in by_check.items() if severity is FAILURE} == {
+        f"library.{name}" for name in wrong
+    }
 
 
 def test_the_doctor_asks_for_no_more_than_the_package() -> None:
@@ -123,10 +125,10 @@ def test_spark_3_takes_an_older_jdk() -> None:
 
 
 def test_every_feature_says_whether_this_spark_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {one.severity for one in libraries.check_spark_features()} == {GOOD}
+    assert {finding.severity for finding in libraries.check_spark_features()} == {GOOD}
     monkeypatch.setattr(spark_version, "SPARK", (4, 0))
-    said = [complete(one) for one in libraries.check_spark_features() if one.severity is Severity.SKIPPED]
-    assert [one.what for one in said] == [
+    said = [complete(finding) for finding in libraries.check_spark_features() if finding.severity is Severity.SKIPPED]
+    assert [finding.what for finding in said] == [
         f"{feature.name}: needs Spark {least}. {feature.instead}"
         for feature, least in ((spark_version.BALANCED_READING, "4.2"),)
     ]
@@ -155,8 +157,8 @@ def test_a_name_that_does_not_resolve_and_a_closed_port_are_different_findings()
     unresolved = endpoint.judge((), "Name or service not known", 0.1, "driver")
     closed = endpoint.judge(("10.0.0.1",), "Connection refused", 0.1, "driver")
     opened = endpoint.judge(("10.0.0.1",), "", 0.1, "driver")
-    assert [complete(one).check for one in (unresolved, closed, opened)] == ["name.resolution", "port", "port"]
-    assert [one.severity for one in (unresolved, closed, opened)] == [FAILURE, FAILURE, GOOD]
+    assert [complete(finding).check for finding in (unresolved, closed, opened)] == ["name.resolution", "port", "port"]
+    assert [finding.severity for finding in (unresolved, closed, opened)] == [FAILURE, FAILURE, GOOD]
     assert "redirect_map={'be1:8040'" in closed.advice
 
 
@@ -173,10 +175,10 @@ RULES = RedirectRules.of((Address("http", "fe1", 8030),), {"be2:8040": "proxy:18
     ],
 )
 def test_a_redirect_is_judged_as_the_sink_will(host: str, severity: Severity, said: str) -> None:
-    found = complete(judge_redirect("backend.redirect", Address("http", host, 8040), RULES, "the backend", "t"))
-    assert found.severity is severity
-    assert said in found.what
-    assert severity is GOOD or "redirect_hosts=['be3']" in found.advice
+    finding = complete(judge_redirect("backend.redirect", Address("http", host, 8040), RULES, "the backend", "t"))
+    assert finding.severity is severity
+    assert said in finding.what
+    assert severity is GOOD or "redirect_hosts=['be3']" in finding.advice
 
 
 def test_show_frontends_refused_matters_only_when_require_leader_is_looked_up() -> None:
@@ -195,14 +197,14 @@ def test_the_leaders_query_port_is_judged_as_the_sink_will() -> None:
     rules = RedirectRules.of((Address("http", "fe1", 8030),), {"fe3:9030": "proxy:19030"}, ("be1",))
     assert rules.query_target("FE3", 9030) == Address("mysql", "proxy", 19030)
     for host, allowed in {"fe1": True, "fe3": True, "be1": True, "evil": False}.items():
-        found = complete(judge_query_leader(rules.query_target(host, 9030), rules))
-        assert found.severity is (GOOD if allowed else FAILURE)
-        assert allowed or "redirect_hosts=['evil']" in found.advice
+        finding = complete(judge_query_leader(rules.query_target(host, 9030), rules))
+        assert finding.severity is (GOOD if allowed else FAILURE)
+        assert allowed or "redirect_hosts=['evil']" in finding.advice
 
 
 def test_a_server_of_an_old_release_among_new_ones_is_reported() -> None:
     rows = [{"ip": "be1", "version": "4.1.2-a"}, {"ip": "be2", "version": "3.5.1-b"}, {"ip": "be3", "version": ""}]
-    assert [complete(one).place for one in server.judge_versions(rows, "backend")] == ["be2"]
+    assert [complete(finding).place for finding in server.judge_versions(rows, "backend")] == ["be2"]
 
 
 # --- the server ---
@@ -238,8 +240,8 @@ def test_a_time_that_is_none_is_none(said: object) -> None:
 
 @pytest.mark.parametrize(("running", "severity"), [(0, GOOD), (79, GOOD), (80, WARNING), (99, WARNING), (100, FAILURE)])
 def test_head_room_for_running_transactions(running: int, severity: Severity) -> None:
-    found = server.judge_headroom(running, {"max_running_txn_num_per_db": "100"})
-    assert complete(found).severity is severity
+    finding = server.judge_headroom(running, {"max_running_txn_num_per_db": "100"})
+    assert complete(finding).severity is severity
     assert server.judge_headroom(running, {}).severity is SKIPPED
 
 
@@ -274,9 +276,9 @@ def test_a_transaction_that_is_refused_says_what_the_server_said() -> None:
 
 def test_a_label_that_a_take_over_would_not_find_is_a_warning() -> None:
     assert frontends.judge_listed(True).severity is GOOD
-    found = complete(frontends.judge_listed(False))
-    assert found.severity is WARNING
-    assert "see its own loads" in found.advice
+    finding = complete(frontends.judge_listed(False))
+    assert finding.severity is WARNING
+    assert "see its own loads" in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -297,9 +299,9 @@ def test_a_label_that_a_take_over_would_not_find_is_a_warning() -> None:
     ],
 )
 def test_a_load_that_is_not_redirected_is_a_failure(answer: HttpResponse, said: str) -> None:
-    found = complete(frontends.judge_refused_load("orders", answer))
-    assert (found.severity, found.place) == (FAILURE, "orders")
-    assert said in found.what
+    finding = complete(frontends.judge_refused_load("orders", answer))
+    assert (finding.severity, finding.place) == (FAILURE, "orders")
+    assert said in finding.what
 
 
 # --- tables ---
@@ -358,8 +360,8 @@ def options_with(**given: Any) -> SinkOptions:
     [("4.0.7", True), ("4.0.20", True), ("4.1.3-ee", True), ("4.1.4", False), ("4.2.0", False), ("main", True)],
 )
 def test_versions_that_swap_changes_of_a_key_in_shared_data_tables(version: str, swaps: bool) -> None:
-    found = severities(tables.judge_order(LAKE, version, options_with(compact=False)))
-    assert found == ({"table.order": WARNING} if swaps else {})
+    by_check = severities(tables.judge_order(LAKE, version, options_with(compact=False)))
+    assert by_check == ({"table.order": WARNING} if swaps else {})
 
 
 @pytest.mark.parametrize(
@@ -376,9 +378,9 @@ def test_versions_that_swap_changes_of_a_key_in_shared_data_tables(version: str,
 def test_a_table_whose_changes_can_be_swapped_matters_only_if_all_rows_are_sent(
     given: dict[str, Any], severity: Severity, said: str
 ) -> None:
-    (found,) = tables.judge_order(LAKE, "4.1.3", options_with(**given))
-    assert (complete(found).severity, found.place) == (severity, "t")
-    assert said in found.what
+    (finding,) = tables.judge_order(LAKE, "4.1.3", options_with(**given))
+    assert (complete(finding).severity, finding.place) == (severity, "t")
+    assert said in finding.what
 
 
 @pytest.mark.parametrize(
@@ -408,8 +410,11 @@ def test_models(model: str, severity: Severity) -> None:
 
 
 def test_tables_that_are_missing_or_no_tables() -> None:
-    found = tables.judge_names(["a", "v", "gone"], {"a", "v"}, {"a"}, "shop")
-    assert {complete(one).place: one.check for one in found} == {"v": "table.model", "gone": "table.missing"}
+    findings = tables.judge_names(["a", "v", "gone"], {"a", "v"}, {"a"}, "shop")
+    assert {complete(finding).place: finding.check for finding in findings} == {
+        "v": "table.model",
+        "gone": "table.missing",
+    }
 
 
 # --- privileges ---
@@ -484,21 +489,28 @@ def report(host: str, clock: float = 100.0, **libraries: str) -> dict[str, Any]:
 
 
 def test_each_executors_host_is_reported_once_with_its_place() -> None:
-    found = [complete(one) for one in judge_reports([report("a"), report("a"), report("b")], 99.0, 101.0)]
-    assert [one.place for one in found if one.check == "name.resolution"] == ["executor on a", "executor on b"]
-    assert found[-1] == Topic("executor.spark").good("3 task(s) ran on 2 host(s)")
+    findings = [complete(finding) for finding in judge_reports([report("a"), report("a"), report("b")], 99.0, 101.0)]
+    assert [finding.place for finding in findings if finding.check == "name.resolution"] == [
+        "executor on a",
+        "executor on b",
+    ]
+    assert findings[-1] == Topic("executor.spark").good("3 task(s) ran on 2 host(s)")
 
 
 def test_an_executors_clock_and_libraries_are_judged() -> None:
-    found = severities(judge_reports([report("a", 160.0, pandas="3.0.1", python="3.12.0")], 99.0, 101.0))
-    assert (found["executor.clock"], found["library.pandas"], found["library.python"]) == (WARNING, FAILURE, FAILURE)
+    by_check = severities(judge_reports([report("a", 160.0, pandas="3.0.1", python="3.12.0")], 99.0, 101.0))
+    assert (by_check["executor.clock"], by_check["library.pandas"], by_check["library.python"]) == (
+        WARNING,
+        FAILURE,
+        FAILURE,
+    )
     assert severities(judge_reports([], 0.0, 1.0)) == {"executor.spark": FAILURE}
 
 
 def test_another_versions_report_is_named_before_what_cannot_be_read_in_it() -> None:
     foreign = {**report("a", 100.0, **{"starrocks-txn-sink": "0.0.1"}), "probes": [{"endpoint": {}, "seconds": 0.1}]}
-    found = judge_reports([foreign], 99.0, 101.0)
-    named = next(one for one in found if one.severity is FAILURE)
+    findings = judge_reports([foreign], 99.0, 101.0)
+    named = next(finding for finding in findings if finding.severity is FAILURE)
     assert (named.check, named.place) == ("library.starrocks-txn-sink", "executor on a")
 
 
@@ -515,11 +527,11 @@ SOME = [
 @pytest.mark.parametrize(("count", "code"), [(1, 0), (2, 0), (3, 1), (4, 3)])
 def test_the_exit_code_is_that_of_the_worst(count: int, code: int) -> None:
     assert exit_code(SOME[:count]) == code
-    assert json_document([("s", one) for one in SOME[:count]])["exit_code"] == code
+    assert json_document([("s", finding) for finding in SOME[:count]])["exit_code"] == code
 
 
 def test_a_person_reads_what_why_and_what_to_do() -> None:
-    text = "\n".join(line for one in SOME for line in text_lines("section", one, one is SOME[0]))
+    text = "\n".join(line for finding in SOME for line in text_lines("section", finding, finding is SOME[0]))
     assert text.startswith("section\n  ok   a: fine")
     assert "  WARN c: Hm.  [be1]\n       Why: Because.\n       Do:  Do this." in text
     assert summary_line(SOME) == "A job would fail. 1 failed, 1 warned, 1 good, 1 not checked."
@@ -527,5 +539,5 @@ def test_a_person_reads_what_why_and_what_to_do() -> None:
 
 @pytest.mark.parametrize(("setting", "warned"), [("true", True), ("TRUE", True), ("false", False)])
 def test_copies_of_slow_tasks_are_warned_of(setting: str, warned: bool) -> None:
-    found = [complete(one) for one in judge_speculation(setting)]
-    assert [one.severity for one in found] == ([Severity.WARNING] if warned else [])
+    findings = [complete(finding) for finding in judge_speculation(setting)]
+    assert [finding.severity for finding in findings] == ([Severity.WARNING] if warned else [])

@@ -29,24 +29,24 @@ def refused(**changes: Any) -> str:
 
 
 def test_the_defaults_are_those_of_the_documentation() -> None:
-    made = options(delivery=None, query_url="mysql://fe1:9030")
-    assert (made.username, made.lanes, made.commit_interval, made.timeout) == ("root", None, None, 600)
-    assert (made.buffer_bytes, made.chunk_bytes, made.load_bytes) == (128 << 20, 16 << 20, 4 << 20)
-    assert made.batch_deadline == 1200.0
-    assert made.exactly_once
-    assert made.ledger_create
-    assert made.compression is Compression.NONE
+    config = options(delivery=None, query_url="mysql://fe1:9030")
+    assert (config.username, config.lanes, config.commit_interval, config.timeout) == ("root", None, None, 600)
+    assert (config.buffer_bytes, config.chunk_bytes, config.load_bytes) == (128 << 20, 16 << 20, 4 << 20)
+    assert config.batch_deadline == 1200.0
+    assert config.exactly_once
+    assert config.ledger_create
+    assert config.compression is Compression.NONE
 
 
 def test_at_least_once_keeps_no_ledger_even_with_sql() -> None:
-    made = options(query_url="mysql://fe1:9030", delivery="at-least-once")
-    assert made.delivery is Delivery.AT_LEAST_ONCE
-    assert not made.exactly_once
+    config = options(query_url="mysql://fe1:9030", delivery="at-least-once")
+    assert config.delivery is Delivery.AT_LEAST_ONCE
+    assert not config.exactly_once
 
 
 def test_derived_defaults_follow_the_options_they_come_from() -> None:
-    made = options(timeout=60, buffer_bytes=8 << 20)
-    assert (made.batch_deadline, made.chunk_bytes, made.load_bytes) == (120.0, 1 << 20, 1 << 20)
+    config = options(timeout=60, buffer_bytes=8 << 20)
+    assert (config.batch_deadline, config.chunk_bytes, config.load_bytes) == (120.0, 1 << 20, 1 << 20)
     assert options(buffer_bytes=1).chunk_bytes == 1
 
 
@@ -155,10 +155,10 @@ def test_a_password_in_a_url_is_refused_and_not_repeated(option: str) -> None:
 
 
 def test_the_password_is_never_shown() -> None:
-    made = options(password="geheim-1")
-    assert "geheim-1" not in repr(made) + str(made)
+    config = options(password="geheim-1")
+    assert "geheim-1" not in repr(config) + str(config)
     assert "geheim" not in refused(password="geheim\n")
-    assert made.read_password() == "geheim-1"
+    assert config.read_password() == "geheim-1"
 
 
 def test_the_password_is_read_from_a_file_or_the_environment_at_use(
@@ -179,11 +179,11 @@ def test_the_password_is_read_from_a_file_or_the_environment_at_use(
 
 
 def test_options_are_frozen_and_travel_by_pickle() -> None:
-    made = options(password="p", tables={"orders": {"strict_mode": True}}, redirect_hosts="be1,be2")
-    assert pickle.loads(pickle.dumps(made)) == made
+    config = options(password="p", tables={"orders": {"strict_mode": True}}, redirect_hosts="be1,be2")
+    assert pickle.loads(pickle.dumps(config)) == config
     with pytest.raises(dataclasses.FrozenInstanceError):
-        made.lanes = 2  # type: ignore[misc]
-    assert not hasattr(made, "__dict__")
+        config.lanes = 2  # type: ignore[misc]
+    assert not hasattr(config, "__dict__")
 
 
 def test_begin_headers_carry_lifetime_and_warehouse() -> None:
@@ -192,7 +192,7 @@ def test_begin_headers_carry_lifetime_and_warehouse() -> None:
 
 
 def test_load_headers_lay_the_tables_properties_over_all() -> None:
-    made = options(
+    config = options(
         compression="gzip",
         properties={"Strict_Mode": "true", "timezone": "UTC"},
         tables={"shop.orders": TableOptions(properties={"strict_mode": "false"})},
@@ -205,8 +205,8 @@ def test_load_headers_lay_the_tables_properties_over_all() -> None:
         "compression": "gzip",
         "timezone": "UTC",
     }
-    assert made.load_headers("orders") == {**common, "strict_mode": "false"}
-    assert made.load_headers("items") == {**common, "strict_mode": "true"}
+    assert config.load_headers("orders") == {**common, "strict_mode": "false"}
+    assert config.load_headers("items") == {**common, "strict_mode": "true"}
     assert "compression" not in options().load_headers("orders")
 
 
@@ -253,17 +253,17 @@ def test_every_option_says_what_it_means() -> None:
 @pytest.mark.parametrize("where", ["properties", "tables"])
 def test_a_partial_update_of_untyped_rows_needs_columns(where: str) -> None:
     partial = {"partial_update": "true"}
-    made = options(**{where: partial if where == "properties" else {"orders": partial}})
+    config = options(**{where: partial if where == "properties" else {"orders": partial}})
     with pytest.raises(OptionError, match=r"partial_update needs a list of columns.*TableRoute"):
-        made.check_features(Feature.JSON_TEXTS)
+        config.check_features(Feature.JSON_TEXTS)
     options(tables={"orders": {**partial, "columns": "id,v"}}).check_features(Feature.JSON_TEXTS)
 
 
 def test_a_table_may_be_compressed_in_another_way() -> None:
-    made = options(compression="zstd", tables={"small": {"compression": "none"}, "other": {"compression": "gzip"}})
-    headers = {table: made.load_headers(table).get("compression") for table in ("orders", "small", "other")}
+    config = options(compression="zstd", tables={"small": {"compression": "none"}, "other": {"compression": "gzip"}})
+    headers = {table: config.load_headers(table).get("compression") for table in ("orders", "small", "other")}
     assert headers == {"orders": "zstd", "small": None, "other": "gzip"}
-    assert made.compression_of("other") is Compression.GZIP
+    assert config.compression_of("other") is Compression.GZIP
 
 
 @pytest.mark.parametrize(

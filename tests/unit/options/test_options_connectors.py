@@ -53,28 +53,33 @@ SPARK = {
 
 
 def test_a_spark_configuration_moves_over(caplog: pytest.LogCaptureFixture) -> None:
-    made = SinkOptions.from_properties(SPARK)
-    assert [str(address) for address in made.frontends] == ["http://fe1:8030", "http://fe2:8030"]
-    assert [(address.host, address.port) for address in made.query_addresses] == [("fe1", 9030)]
-    assert (made.database, made.username, made.read_password(), made.job) == ("shop", "loader", "geheim", "orders-")
-    assert (made.buffer_bytes, made.commit_interval, made.max_attempts, made.lanes) == (64 << 20, 2.5, 1, 2)
-    assert (made.exactly_once, made.timestamp_zone) == (True, "Asia/Shanghai")
-    assert made.writes_csv("orders")
-    assert made.load_headers("orders")["strict_mode"] == "false"
-    told = " ".join(record.getMessage() for record in caplog.records)
-    assert "starrocks.columns" in told
-    assert "a TableRoute names the columns" in told
-    assert "starrocks.write.properties.column_separator" in told
+    config = SinkOptions.from_properties(SPARK)
+    assert [str(address) for address in config.frontends] == ["http://fe1:8030", "http://fe2:8030"]
+    assert [(address.host, address.port) for address in config.query_addresses] == [("fe1", 9030)]
+    assert (config.database, config.username, config.read_password(), config.job) == (
+        "shop",
+        "loader",
+        "geheim",
+        "orders-",
+    )
+    assert (config.buffer_bytes, config.commit_interval, config.max_attempts, config.lanes) == (64 << 20, 2.5, 1, 2)
+    assert (config.exactly_once, config.timestamp_zone) == (True, "Asia/Shanghai")
+    assert config.writes_csv("orders")
+    assert config.load_headers("orders")["strict_mode"] == "false"
+    messages = " ".join(record.getMessage() for record in caplog.records)
+    assert "starrocks.columns" in messages
+    assert "a TableRoute names the columns" in messages
+    assert "starrocks.write.properties.column_separator" in messages
 
 
 def test_a_flink_configuration_moves_over() -> None:
-    made = SinkOptions.from_properties(FLINK, database="shop")
-    assert [str(address) for address in made.frontends] == ["http://fe1:8030", "http://fe2:8030"]
-    assert [(address.host, address.port) for address in made.query_addresses] == [("fe1", 9030)]
-    assert (made.username, made.read_password(), made.job) == ("loader", "geheim", "orders-job")
-    assert (made.commit_interval, made.buffer_bytes) == (2.5, 64 << 20)
-    assert made.load_headers("order_items")["columns"] == "id,qty"
-    assert "columns" not in made.load_headers("orders")
+    config = SinkOptions.from_properties(FLINK, database="shop")
+    assert [str(address) for address in config.frontends] == ["http://fe1:8030", "http://fe2:8030"]
+    assert [(address.host, address.port) for address in config.query_addresses] == [("fe1", 9030)]
+    assert (config.username, config.read_password(), config.job) == ("loader", "geheim", "orders-job")
+    assert (config.commit_interval, config.buffer_bytes) == (2.5, 64 << 20)
+    assert config.load_headers("order_items")["columns"] == "id,qty"
+    assert "columns" not in config.load_headers("orders")
 
 
 @pytest.mark.parametrize(
@@ -114,8 +119,8 @@ def test_a_flink_configuration_moves_over() -> None:
     ],
 )
 def test_names_become_options(name: str, value: Any, option: str, expected: Any) -> None:
-    made = SinkOptions.from_properties({**BASE, name: value})
-    assert getattr(made, option) == expected
+    config = SinkOptions.from_properties({**BASE, name: value})
+    assert getattr(config, option) == expected
 
 
 @pytest.mark.parametrize(

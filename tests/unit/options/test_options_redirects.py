@@ -73,9 +73,9 @@ def test_a_map_without_a_scheme_keeps_the_scheme_and_a_downgrade_must_be_written
         rules = SinkOptions(
             load_url=load_url, database="shop", delivery="at-least-once", redirect_map={"be1:8040": target}
         ).redirect_rules
-        found = rules.rewrite(Address(redirect, "be1", 8040))
-        assert rules.allows(found)
-        return found
+        address = rules.rewrite(Address(redirect, "be1", 8040))
+        assert rules.allows(address)
+        return address
 
     assert rewritten("https://fe1:8443", "proxy:18040") == Address("https", "proxy", 18040)
     assert rewritten("http://fe1:8030", "proxy:18040") == Address("http", "proxy", 18040)

@@ -43,17 +43,17 @@ def _signature(value: type, name: str) -> str:
 
 
 def _members(value: type) -> list[str]:
-    found = []
+    lines = []
     for name, member in sorted(vars(value).items()):
         if name.startswith("_") and name != "__call__":
             continue
         plain = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
         if inspect.isfunction(plain):
-            told = inspect.signature(plain) if value.__name__ in WHOLE else "(…)"
-            found.append(f"  def {name}{told}")
+            signature = inspect.signature(plain) if value.__name__ in WHOLE else "(…)"
+            lines.append(f"  def {name}{signature}")
         elif isinstance(member, property):
-            found.append(f"  property {name}")
-    return found
+            lines.append(f"  property {name}")
+    return lines
 
 
 if __name__ == "__main__":

@@ -30,18 +30,18 @@ def test_one_failure_is_a_failure_and_a_skipped_generation_is_none(tmp_path: Pat
 
 def test_what_was_not_run_is_named() -> None:
     first = rules()[0]
-    made = page({(first.module, first.name): "passes"}, {})
-    assert f"| passes | {'recorded' if first.recorded else '–'} | {NOT_RUN} |" in made
-    assert made.count(NOT_RUN) > len(rules())
+    text = page({(first.module, first.name): "passes"}, {})
+    assert f"| passes | {'recorded' if first.recorded else '–'} | {NOT_RUN} |" in text
+    assert text.count(NOT_RUN) > len(rules())
 
 
 def test_what_a_real_frontend_has_answered_is_named() -> None:
-    told = {rule.text: rule.recorded for rule in rules()}
-    assert told["only loads may be put"]
-    assert told["a repeated commit is ok"]
-    assert not told["a load answers bytes and no row counts"]
-    made = page({}, {})
-    assert f"| only loads may be put | 1.1 | {NOT_RUN} | recorded | {NOT_RUN} |" in made
+    recorded = {rule.text: rule.recorded for rule in rules()}
+    assert recorded["only loads may be put"]
+    assert recorded["a repeated commit is ok"]
+    assert not recorded["a load answers bytes and no row counts"]
+    text = page({}, {})
+    assert f"| only loads may be put | 1.1 | {NOT_RUN} | recorded | {NOT_RUN} |" in text
 
 
 def test_the_column_of_the_frontend_follows_the_recordings() -> None:
@@ -70,10 +70,10 @@ def test_reports_of_real_servers_fill_their_column() -> None:
 
     emulator = [report(f"{version}-emulator", "as expected") for version in ("4.0.7", "4.1.5")]
     real = [report("4.0.13", "as expected"), report("4.1.1", "differs, harmless")]
-    made = rehearsal_table([*emulator, *real])
+    table = rehearsal_table([*emulator, *real])
     line = "| load.order | 4.10, 8.8 | as expected | as expected (4.0.13); differs, harmless (4.1.1) |"
-    assert line in made.splitlines()
-    assert f"| load.lz4 | 5.2 | {NOT_RUN} | {NOT_RUN} |" in made.splitlines()
+    assert line in table.splitlines()
+    assert f"| load.lz4 | 5.2 | {NOT_RUN} | {NOT_RUN} |" in table.splitlines()
 
 
 def test_the_page_has_every_rule_and_none_fails() -> None:

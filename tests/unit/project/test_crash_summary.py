@@ -30,9 +30,9 @@ def case(*, recovered: bool = True, reached: bool = True, lost: int = 0) -> Case
 def test_a_site_that_was_not_reached_is_neither_well_nor_lost(
     cases: list[Case], counts: tuple[int, int, int], code: int
 ) -> None:
-    figures, found = summary(cases)
+    figures, exit_code = summary(cases)
     assert (figures["recovered"], figures["not_reached"], figures["lost"]) == counts
-    assert found == code
+    assert exit_code == code
 
 
 def test_every_site_has_a_name_of_its_own() -> None:
@@ -41,10 +41,10 @@ def test_every_site_has_a_name_of_its_own() -> None:
 
 
 def test_a_site_meets_the_labels_of_the_second_micro_batch_of_its_own_job() -> None:
-    (found,) = {rule["label"] for site in all_sites() for rule in site.rules_for("crash7")}
-    assert re.search(found, "crash7-0f-all-1-0_0")
+    (label,) = {rule["label"] for site in all_sites() for rule in site.rules_for("crash7")}
+    assert re.search(label, "crash7-0f-all-1-0_0")
     for other in ("crash7-0f-all-2-0_0", "crash7-0f-all-10-0_0", "crash7-0f-1-1-0_0", "crash-0f-all-1-0_0"):
-        assert not re.search(found, other)
+        assert not re.search(label, other)
 
 
 def test_each_lane_has_a_file_with_whole_source_partitions(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_each_lane_has_a_file_with_whole_source_partitions(tmp_path: Path) -> No
     whole = [_lines(tmp_path / "one" / f"{batch}-0.json") for batch in range(BATCHES)]
     parts = [[_lines(tmp_path / "two" / f"{batch}-{lane}.json") for lane in range(2)] for batch in range(BATCHES)]
     assert [[*first, *second] for first, second in parts] == whole
-    assert all(len({line["source_partition"] for line in lines}) == 1 for each in parts for lines in each)
+    assert all(len({line["source_partition"] for line in lines}) == 1 for part in parts for lines in part)
 
 
 def _lines(file: Path) -> list[dict[str, object]]:

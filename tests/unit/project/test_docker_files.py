@@ -174,8 +174,8 @@ def test_what_the_image_copies_is_enough_to_build_the_package(tmp_path: Path) ->
 def test_the_pipeline_uses_options_that_exist() -> None:
     tree = ast.parse((DOCKER / "driver" / "pipeline.py").read_text())
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    (made,) = (call for call in calls if getattr(call.func, "id", "") == "SinkOptions")
-    named = {word.arg: word.value for word in made.keywords if word.arg}
+    (options,) = (call for call in calls if getattr(call.func, "id", "") == "SinkOptions")
+    named = {word.arg: word.value for word in options.keywords if word.arg}
     assert set(named) <= {name for name, _ in declarations(SinkOptions)}
     values = {name: ast.literal_eval(value) for name, value in named.items() if isinstance(value, ast.Constant)}
     SinkOptions(**{"load_url": "http://a:1", "query_url": "mysql://a:2", **values})
@@ -192,7 +192,7 @@ def test_the_kubernetes_example_is_a_spark_application() -> None:
     assert (document["apiVersion"], document["kind"]) == ("sparkoperator.k8s.io/v1beta2", "SparkApplication")
     spec = document["spec"]
     assert spec["driver"]["env"] == spec["executor"]["env"]
-    secret = next(one for one in spec["driver"]["env"] if one["name"].endswith("PASSWORD"))
+    secret = next(variable for variable in spec["driver"]["env"] if variable["name"].endswith("PASSWORD"))
     assert "secretKeyRef" in secret["valueFrom"]
 
 

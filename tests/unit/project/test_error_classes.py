@@ -19,8 +19,8 @@ ROOT = StarRocksSinkError.__name__
 
 def classes() -> list[ast.ClassDef]:
     """Every class at the top of a module of the package, read without importing its module, which may need an extra."""
-    found = [node for file in FOLDER.rglob("*.py") for node in ast.parse(file.read_text(encoding="utf-8")).body]
-    return [node for node in found if isinstance(node, ast.ClassDef)]
+    nodes = [node for file in FOLDER.rglob("*.py") for node in ast.parse(file.read_text(encoding="utf-8")).body]
+    return [node for node in nodes if isinstance(node, ast.ClassDef)]
 
 
 def bases(node: ast.ClassDef) -> set[str]:

@@ -20,9 +20,9 @@ def test_what_is_generated_is_up_to_date(name: str) -> None:
 
 
 def test_a_part_is_made_again_and_the_rest_stays() -> None:
-    made = with_parts(PAGE, {"a": lambda: "new\n"})
-    assert made == PAGE.replace("old\n", "\nnew\n\n")
-    assert with_parts(made, {"a": lambda: "new\n"}) == made
+    page = with_parts(PAGE, {"a": lambda: "new\n"})
+    assert page == PAGE.replace("old\n", "\nnew\n\n")
+    assert with_parts(page, {"a": lambda: "new\n"}) == page
 
 
 def test_a_page_without_a_part_that_it_should_have_is_refused() -> None:

@@ -45,11 +45,11 @@ def lint(tree: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what the linter reads."""
-    made = tmp_path_factory.mktemp("tree")
-    shutil.copy(ROOT / "pyproject.toml", made)
+    tree = tmp_path_factory.mktemp("tree")
+    shutil.copy(ROOT / "pyproject.toml", tree)
     for package in LINTER["root_packages"]:
-        shutil.copytree(ROOT / package, made / package, ignore=shutil.ignore_patterns("__pycache__"))
-    return made
+        shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return tree
 
 
 @pytest.fixture(scope="module")

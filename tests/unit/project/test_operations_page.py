@@ -65,8 +65,8 @@ def test_the_block_of_a_failed_query_links_to_the_page(code: str) -> None:
 
 
 def test_sections_are_told_apart() -> None:
-    found = anchors(PAGE)
-    assert len(found) == len(set(found))
+    places = anchors(PAGE)
+    assert len(places) == len(set(places))
 
 
 def alert_names() -> list[str]:

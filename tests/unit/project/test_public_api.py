@@ -65,10 +65,10 @@ def test_a_page_imports_only_public_names(page: Path) -> None:
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.Import):
-                assert not [one.name for one in node.names if one.name.startswith("starrocks_")]
+                assert not [alias.name for alias in node.names if alias.name.startswith("starrocks_")]
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("starrocks_"):
                 assert node.module in public, f"{node.module} is no documented module"
-                assert {one.name for one in node.names} <= set(public[node.module])
+                assert {alias.name for alias in node.names} <= set(public[node.module])
                 assert node.module != "starrocks_emulator" or page.name == "emulator.md"
 
 
@@ -78,22 +78,22 @@ def test_the_pages_with_imports_are_looked_at() -> None:
 
 def _documented() -> dict[str, Any]:
     """The functions, classes and methods that the reference shows."""
-    found: dict[str, Any] = {}
+    calls: dict[str, Any] = {}
     for name, members in _reference().items():
-        home = next(one for one in (starrocks_txn_sink, sources, changelog) if name in one.__all__)
+        home = next(package for package in (starrocks_txn_sink, sources, changelog) if name in package.__all__)
         value = getattr(home, name)
         if not callable(value) or name in ("ChangelogWarning", "BalancedKafka"):
             continue  # a text, and classes with Python's and Spark's own signatures
-        found[name] = value
+        calls[name] = value
         if inspect.isclass(value):
             chosen = vars(value) if members is None else members
-            found |= {
-                f"{name}.{one}": getattr(value, one)
-                for one in chosen
-                if one == "__call__" or not one.startswith("_")
-                if inspect.isroutine(getattr(value, one)) and inspect.getdoc(getattr(value, one))
+            calls |= {
+                f"{name}.{member}": getattr(value, member)
+                for member in chosen
+                if member == "__call__" or not member.startswith("_")
+                if inspect.isroutine(getattr(value, member)) and inspect.getdoc(getattr(value, member))
             }
-    return found
+    return calls
 
 
 DOCUMENTED = _documented()
@@ -107,11 +107,13 @@ def test_the_methods_that_users_call_are_among_the_documented() -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_a_docstring_explains_each_parameter_and_no_other(name: str) -> None:
-    parameters = [one for one in inspect.signature(DOCUMENTED[name]).parameters.values() if one.name != "self"]
+    parameters = [
+        parameter for parameter in inspect.signature(DOCUMENTED[name]).parameters.values() if parameter.name != "self"
+    ]
     text = inspect.getdoc(DOCUMENTED[name]) or ""
     section = re.search(r"^Args:\n((?: .*\n?|\n)*)", text, re.MULTILINE)
     explained = re.findall(r"^ {4}([*\w]+)(?: \(.*?\))?: \S", section[1] if section else "", re.MULTILINE)
-    assert explained == [STARS.get(one.kind, "") + one.name for one in parameters]
+    assert explained == [STARS.get(parameter.kind, "") + parameter.name for parameter in parameters]
 
 
 def test_the_calls_that_users_make_first_have_an_example() -> None:
@@ -123,8 +125,8 @@ def test_the_calls_that_users_make_first_have_an_example() -> None:
 
 def _example(text: str) -> str | None:
     """The code below `Example::`, which Sphinx shows as a block of Python."""
-    found = re.search(r"^Example::\n\n((?: .*\n?|\n)+)", text, re.MULTILINE)
-    return found and textwrap.dedent(found[1])
+    match = re.search(r"^Example::\n\n((?: .*\n?|\n)+)", text, re.MULTILINE)
+    return match and textwrap.dedent(match[1])
 
 
 EXAMPLES = {name: code for name, value in DOCUMENTED.items() if (code := _example(inspect.getdoc(value) or ""))}
@@ -135,9 +137,9 @@ def test_an_example_is_python_that_imports_public_names_and_passes_known_argumen
     for node in ast.walk(ast.parse(EXAMPLES[name])):
         if isinstance(node, ast.ImportFrom):
             package = import_module(str(node.module))
-            assert {one.name for one in node.names} <= set(getattr(package, "__all__", dir(package)))
+            assert {alias.name for alias in node.names} <= set(getattr(package, "__all__", dir(package)))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in DOCUMENTED:
-            words = {each.arg: None for each in node.keywords if each.arg}
+            words = {keyword.arg: None for keyword in node.keywords if keyword.arg}
             inspect.signature(DOCUMENTED[node.func.id]).bind(*node.args, **words)
 
 
@@ -157,7 +159,7 @@ def test_type_checkers_see_the_names_that_are_there(package: ModuleType) -> None
     tree = ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8"))
     (block,) = [node.body for node in tree.body if isinstance(node, ast.If)]
     imports = [node for node in block if isinstance(node, ast.ImportFrom)]
-    seen = {one.asname: node.module for node in imports for one in node.names}
+    seen = {alias.asname: node.module for node in imports for alias in node.names}
     assert seen == package._MODULES
     assert set(package.__all__) - {"__version__"} == seen.keys()
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
@@ -207,7 +209,7 @@ def test_each_public_call_suggests_the_right_argument(name: str) -> None:
 
 def test_the_docstring_of_the_options_has_each_of_them() -> None:
     shown = re.findall(r"^ {4}(\w+) \(", str(SinkOptions.__doc__), re.MULTILINE)
-    assert shown == [one.name for one in fields(SinkOptions)]
+    assert shown == [option.name for option in fields(SinkOptions)]
 
 
 def test_options_and_errors_need_no_spark() -> None:

@@ -35,26 +35,26 @@ def load(table: str = "orders") -> LoadAction:
     return LoadAction("L", table, (chunk,))
 
 
-def steps(told: list[Event]) -> list[tuple[str, str]]:
-    return [(event.name, event.fields["step"]) for event in told if event.name.startswith("step.")]
+def steps(events: list[Event]) -> list[tuple[str, str]]:
+    return [(event.name, event.fields["step"]) for event in events if event.name.startswith("step.")]
 
 
 def test_each_action_is_emitted_with_its_requests_inside() -> None:
-    told: list[Event] = []
-    made = performer(told.append)
+    events: list[Event] = []
+    subject = performer(events.append)
     for action in (BeginAction("L"), load()):
-        made(action)
-    assert [event.name for event in told] == [
+        subject(action)
+    assert [event.name for event in events] == [
         "step.started",
         "request.started",
         "request.completed",
         "step.completed",
     ] * 2
-    assert told[3].fields.keys() == {"label", "step", "seconds", "outcome"}
-    loaded = told[7].fields
+    assert events[3].fields.keys() == {"label", "step", "seconds", "outcome"}
+    loaded = events[7].fields
     assert (loaded["step"], loaded["label"], loaded["table"], loaded["bytes"]) == ("load", "L", "orders", 13)
     assert loaded["result"] == "loaded"
-    request = told[6].fields
+    request = events[6].fields
     assert (request["operation"], request["label"], request["table"], request["status"]) == (
         "load",
         "L",
@@ -62,41 +62,41 @@ def test_each_action_is_emitted_with_its_requests_inside() -> None:
         "OK",
     )
     assert request["bytes"] == len('[{"secret":1}]')
-    assert min(event.fields.get("seconds", 0.0) for event in told) >= 0
-    assert PASSWORD not in repr(told)
-    assert "secret" not in repr(told)
+    assert min(event.fields.get("seconds", 0.0) for event in events) >= 0
+    assert PASSWORD not in repr(events)
+    assert "secret" not in repr(events)
 
 
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.LOST_BEFORE])
 def test_an_action_that_raises_has_failed(fault: Fault) -> None:
-    told: list[Event] = []
-    made = performer(told.append, plan_faults({(Operation.LOAD, 0): fault}))
-    made(BeginAction("L"))
+    events: list[Event] = []
+    subject = performer(events.append, plan_faults({(Operation.LOAD, 0): fault}))
+    subject(BeginAction("L"))
     with pytest.raises(LoadFailed) as caught:
-        made(load())
-    assert steps(told)[-1] == ("step.failed", "load")
-    assert (told[-1].fields["code"], told[-1].fields["outcome"]) == ("load_failed", caught.value)
-    answered = told[-2]
+        subject(load())
+    assert steps(events)[-1] == ("step.failed", "load")
+    assert (events[-1].fields["code"], events[-1].fields["outcome"]) == ("load_failed", caught.value)
+    answered = events[-2]
     expected = ("request.completed", None) if fault is Fault.REFUSED else ("request.failed", "reply_lost")
     assert (answered.name, answered.fields.get("code")) == expected
 
 
 def test_an_outcome_with_an_error_is_a_failure_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Event] = []
+    events: list[Event] = []
     aborted = Aborted("L", RowsRejected("no"))
     monkeypatch.setattr(perform, "run", lambda *_: aborted)
-    assert performer(told.append)(CommitAction("L")) is aborted
-    assert [event.name for event in told] == ["step.started", "step.failed"]
-    assert (told[1].fields["code"], told[1].fields["result"]) == ("rows_rejected", "aborted")
+    assert performer(events.append)(CommitAction("L")) is aborted
+    assert [event.name for event in events] == ["step.started", "step.failed"]
+    assert (events[1].fields["code"], events[1].fields["result"]) == ("rows_rejected", "aborted")
 
 
 def test_a_rollback_that_ends_well_has_no_result() -> None:
-    told: list[Event] = []
-    made = performer(told.append)
-    made(BeginAction("L"))
-    made(RollbackAction("L"))
-    assert steps(told)[-1] == ("step.completed", "rollback")
-    assert "code" not in told[-1].fields
+    events: list[Event] = []
+    subject = performer(events.append)
+    subject(BeginAction("L"))
+    subject(RollbackAction("L"))
+    assert steps(events)[-1] == ("step.completed", "rollback")
+    assert "code" not in events[-1].fields
 
 
 def test_without_a_listener_no_event_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,39 +105,39 @@ def test_without_a_listener_no_event_is_made(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Event, "__init__", refuse)
     monkeypatch.setattr(Span, "__init__", refuse)
-    made = performer(ignore_event)
+    subject = performer(ignore_event)
     actions: list[Action] = [BeginAction("L"), load(), CommitAction("L")]
     for action in actions:
-        made(action)
+        subject(action)
 
 
 def test_a_listener_that_raises_breaks_neither_the_others_nor_the_step() -> None:
-    told: list[Event] = []
+    events: list[Event] = []
 
     def broken(event: Event) -> None:
         raise RuntimeError(event.name)
 
-    made = performer(fan_out((broken, told.append)))
-    made(BeginAction("L"))
-    assert len(told) == 4
+    subject = performer(fan_out((broken, events.append)))
+    subject(BeginAction("L"))
+    assert len(events) == 4
 
 
 def test_a_span_times_its_block_and_names_errors_that_have_no_code() -> None:
-    told, clock = list[Event](), ManualClock()
+    events, clock = list[Event](), ManualClock()
 
     def fail() -> None:
-        with Span(told.append, clock.monotonic, "request", {"place": 1}):
+        with Span(events.append, clock.monotonic, "request", {"place": 1}):
             clock.advance(2.5)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    with Span(told.append, clock.monotonic, "request", {}) as span:
+    with Span(events.append, clock.monotonic, "request", {}) as span:
         span.end("good", more=7)
-    assert [(event.name, event.fields.get("seconds"), event.fields.get("code")) for event in told] == [
+    assert [(event.name, event.fields.get("seconds"), event.fields.get("code")) for event in events] == [
         ("request.started", None, None),
         ("request.failed", 2.5, "ZeroDivisionError"),
         ("request.started", None, None),
         ("request.completed", 0.0, None),
     ]
-    assert (told[1].fields["place"], told[3].fields["more"], told[3].fields["outcome"]) == (1, 7, "good")
+    assert (events[1].fields["place"], events[3].fields["more"], events[3].fields["outcome"]) == (1, 7, "good")
