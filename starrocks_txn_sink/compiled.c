@@ -574,7 +574,8 @@ int64_t txn_sink_read(const void *bounds, int32_t wide, const uint8_t *data, con
 
 #define SEPARATOR ',' /* in front of each row that is JSON */
 #define PATTERNS 64 /* of so many tables at a time */
-#define PIECES 32 /* a row of more than 31 members has no pattern */
+#define PIECES 128 /* a row of more members has no pattern */
+#define QUOTES (4 * PIECES + 64)
 
 static inline uint64_t mix(uint64_t shape, Place p, int64_t size) {
     uint64_t word;
@@ -597,77 +598,110 @@ static inline uint64_t mix(uint64_t shape, Place p, int64_t size) {
     return shape ^ shape >> 32;
 }
 
-/* The texts of one row in front of its first value, between its values and behind the last one: `count` of them, 0 for too
-   many. A row with the same texts has the same names, and this is quicker to find out than its shape. */
+/* The text between two values of a row, with a name in it: its place and size in the row, and how far in the name's quote is. */
+typedef struct {
+    uint32_t start, mask;
+    uint16_t size, name;
+} Piece;
+
+/* The texts of one row in front of its values: `count` of them, 0 for too many. A row with the same texts has the same names,
+   and this is quicker to find out than its shape. */
 typedef struct {
     uint64_t table;
+    Place row;
     int64_t count;
-    Place starts[PIECES];
-    int64_t sizes[PIECES];
+    Piece pieces[PIECES];
 } Pattern;
 
-static inline void add_piece(Pattern *pattern, int64_t number, Place start, Place end) {
-    if (number >= PIECES) return;
-    pattern->starts[number] = start;
-    pattern->sizes[number] = end - start;
+static inline int add_piece(Pattern *pattern, Place start, Place name, Place end) {
+    if (pattern->count == PIECES || end - start > UINT16_MAX || end - pattern->row > UINT32_MAX) return 0;
+    uint32_t mask = end - start < 16 ? (1u << (end - start)) - 1 : 0xFFFF;
+    pattern->pieces[pattern->count++] = (Piece){(uint32_t)(start - pattern->row), mask, (uint16_t)(end - start), (uint16_t)(name - start)};
+    return 1;
 }
 
-static inline int is_same(Place p, Place other, int64_t size, Place last) {
+static inline int is_same(Place p, Place other, const Piece *piece) {
 #if defined(__SSE2__)
-    if (size <= 16 && p <= last && other <= last) {
-        __m128i block = _mm_loadu_si128((const __m128i *)p), others = _mm_loadu_si128((const __m128i *)other);
-        unsigned differ = ~(unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(block, others));
-        return !(differ & ((1u << size) - 1));
+    __m128i block = _mm_loadu_si128((const __m128i *)p), others = _mm_loadu_si128((const __m128i *)other);
+    if (~(unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(block, others)) & piece->mask) return 0;
+    if (piece->size <= 16) return 1;
+#endif
+    return !memcmp(p, other, piece->size);
+}
+
+/* A bit for each quote among 64 bytes, the first one lowest. */
+static inline uint64_t quotes_among(Place p, int *escapes) {
+    uint64_t quotes = 0;
+#if defined(__SSE2__)
+    const __m128i quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\');
+    __m128i escaping = _mm_setzero_si128();
+    for (int i = 0; i < 64; i += 16) {
+        __m128i block = _mm_loadu_si128((const __m128i *)(p + i));
+        quotes |= (uint64_t)(unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(block, quote)) << i;
+        escaping = _mm_or_si128(escaping, _mm_cmpeq_epi8(block, backslash));
     }
+    *escapes = _mm_movemask_epi8(escaping);
 #else
-    (void)last;
+    *escapes = 0;
+    for (int i = 0; i < 64; i++) {
+        quotes |= (uint64_t)(p[i] == '"') << i;
+        *escapes |= p[i] == '\\';
+    }
 #endif
-    return !memcmp(p, other, (size_t)size);
+    return quotes;
 }
 
-/* The place behind a value of a row with a pattern, NULL if that is not quickly seen. It does not judge the value: a text ends
-   at a quote, a number or word at what is neither. If the value is malformed, so is the row, and the server rejects it. */
-static inline Place skip_known(Place p, const Bounds *b) {
-    if (p >= b->end) return NULL;
-#if defined(__SSE2__)
-    if (*p == '"') {
-        const __m128i quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\');
-        for (Place q = p + 1; q <= b->last && q < b->end; q += 16) {
-            __m128i block = _mm_loadu_si128((const __m128i *)q);
-            int mask = _mm_movemask_epi8(_mm_or_si128(_mm_cmpeq_epi8(block, quote), _mm_cmpeq_epi8(block, backslash)));
-            if (!mask) continue;
-            q += __builtin_ctz((unsigned)mask);
-            if (*q == '"') return q + 1;
-            break;
+/* A bit for each of 64 bytes that is escaped; `*first` says whether the first one is, and then the first one behind them. */
+static uint64_t escaped_among(Place p, uint64_t *first) {
+    uint64_t escaped = *first;
+    for (int i = 0; i < 63; i++)
+        if (p[i] == '\\' && !(escaped >> i & 1)) escaped |= (uint64_t)2 << i;
+    *first = p[63] == '\\' && !(escaped >> 63);
+    return escaped;
+}
+
+/* Write where the row has quotes that are not escaped; returns how many, -1 if that is not quickly seen. */
+static int64_t find_quotes(Place row, const Bounds *b, uint32_t *places) {
+    int64_t size = b->end - row, count = 0;
+    uint64_t escaped = 0;
+    if (size > UINT32_MAX || ((size + 63) & ~(int64_t)63) > b->last - row) return -1;
+    for (int64_t offset = 0; offset < size; offset += 64) {
+        int escapes;
+        uint64_t quotes = quotes_among(row + offset, &escapes);
+        if (escapes | (int)escaped) quotes &= ~escaped_among(row + offset, &escaped);
+        if (size - offset < 64) quotes &= ((uint64_t)1 << (size - offset)) - 1;
+        if (count > QUOTES - 64) return -1;
+        for (; quotes; quotes &= quotes - 1) places[count++] = (uint32_t)offset + (uint32_t)__builtin_ctzll(quotes);
+    }
+    return count;
+}
+
+/* Whether the row has the pattern's texts, each with the row's next quote outside of values. Values are not judged: if one is
+   malformed, so is the row, and the server rejects it. */
+static int has_pattern(Place row, const Bounds *b, const Pattern *pattern) {
+    uint32_t quotes[QUOTES];
+    int64_t count = find_quotes(row, b, quotes), next = 0, size = b->end - row;
+    for (const Piece *piece = pattern->pieces; piece < pattern->pieces + pattern->count; piece++) {
+        if (next >= count) return 0;
+        int64_t start = (int64_t)quotes[next] - piece->name, value = start + piece->size;
+        if (start < 0 || value >= size || !is_same(row + start, pattern->row + piece->start, piece)) return 0;
+        uint8_t first = row[value];
+        next += first == '"' ? 4 : 2;
+        if ((first | 0x20) == '{') { /* or a bracket: it may have quotes, too */
+            Place end = skip_value(row + value, b);
+            if (!end) return 0;
+            while (next < count && quotes[next] < end - row) next++;
         }
-    } else if (p <= b->last) {
-        __m128i block = _mm_loadu_si128((const __m128i *)p);
-        __m128i stop = _mm_or_si128(_mm_or_si128(_mm_cmplt_epi8(block, _mm_set1_epi8('+')), _mm_cmpgt_epi8(block, _mm_set1_epi8('z'))),
-                                    _mm_cmpeq_epi8(block, _mm_set1_epi8(','))); /* signed: from 0x80 on bytes are negative */
-        int mask = _mm_movemask_epi8(stop);
-        if (mask) return p + __builtin_ctz((unsigned)mask);
     }
-#endif
-    return skip_value(p, b);
-}
-
-static int has_pattern(Place p, const Bounds *b, const Pattern *pattern) {
-    for (int64_t i = 0; i < pattern->count; i++) {
-        int64_t size = pattern->sizes[i];
-        if (b->end - p < size || !is_same(p, pattern->starts[i], size, b->last)) return 0;
-        p += size;
-        if (i + 1 == pattern->count) return p == b->end;
-        p = skip_known(p, b);
-        if (!p) return 0;
-    }
-    return 0;
+    return count && next == count;
 }
 
 /* The hash of a row's names in their order, continued from `shape`; 0 for a row that is not one plain object. `*pattern`
    becomes the row's. */
 static uint64_t shape_of(Place p, const Bounds *b, uint64_t shape, Pattern *pattern) {
-    int64_t pieces = 0;
+    int simple = 1;
     Place piece = p;
+    pattern->row = p;
     pattern->count = 0;
     p = skip_spaces(p, b);
     if (at(p, b) != '{') return 0;
@@ -679,7 +713,7 @@ static uint64_t shape_of(Place p, const Bounds *b, uint64_t shape, Pattern *patt
             p = skip_name(p, b, &name, &name_end, &escaped);
             if (!p || p >= b->end) return 0;
             shape = mix(shape, name, name_end - name);
-            add_piece(pattern, pieces++, piece, p);
+            simple = simple && add_piece(pattern, piece, name - 1, p);
             piece = p = skip_value(p, b);
             if (!p) return 0;
             p = skip_spaces(p, b);
@@ -689,8 +723,7 @@ static uint64_t shape_of(Place p, const Bounds *b, uint64_t shape, Pattern *patt
         }
     }
     if (skip_spaces(p + 1, b) != b->end) return 0;
-    add_piece(pattern, pieces++, piece, b->end);
-    if (pieces <= PIECES) pattern->count = pieces;
+    if (!simple) pattern->count = 0;
     return shape | 1;
 }
 
@@ -728,6 +761,7 @@ int64_t txn_sink_new_shapes(const void *bounds, int32_t wide, const uint8_t *dat
         if (pattern->table == table && has_pattern(start + 1, &b, pattern)) continue;
         uint64_t shape = shape_of(start + 1, &b, table, pattern);
         pattern->table = table;
+        if (!shape) pattern->count = 0; /* of a part of the row */
         if (!shape || is_new(shape, seen, mask, used)) found[count++] = row;
     }
 #undef TABLE

@@ -137,12 +137,13 @@ VALUES = st.recursive(
     | st.floats(allow_nan=False)
     | st.integers()
     | st.text(max_size=40)
+    | st.text('x"\\\\:,', max_size=150)
     | st.sampled_from(NAMES),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
     max_leaves=6,
 )
 
-LAST = ("z", '{"id":"so that the rows before it are read in blocks"}')
+LAST = ("z", '{"id":"so that the rows before it are read in blocks%s"}' % ("." * 100))
 
 SHAPES = st.lists(st.lists(st.sampled_from(NAMES), max_size=3, unique=True), min_size=1, max_size=3)
 ROWS = SHAPES.flatmap(
@@ -180,12 +181,41 @@ def test_a_row_that_resembles_the_one_before_hides_no_name(rows: list[tuple[str,
         ('{"a name of many letters: first":1}', '{"a name of many letters: other":1}'),
         ('{"a":1}', '{"a":1 ,"b":2}'),
         ('{"a":"1","id":"x"}', '{"a":"1","b":"x"}'),
+        ('{"a":"1","id":"x"}', '{"a":"%s\\\\","b":"x"}' % ("1" * 56)),
+        ('{"a":{"id":1}}', '{"a":{"id":1},"b":1}'),
+        ('{"a":["1"],"id":1}', '{"a":["1","id"],"b":1}'),
     ],
 )
 def test_rows_that_begin_alike_are_told_apart(former: str, text: str) -> None:
     names = check(refuse=False)
     names(batch(("t", former), ("t", text), LAST))
     assert names.by_table["t"] == {*json.loads(former), *json.loads(text)}
+
+
+@pytest.mark.parametrize("malformed", ['{"a":1,"id":}', '{"a":1,"id":1', '{"a":1}{"id":1}', '[{"a":1,"id":1}]'])
+def test_what_is_no_row_stands_for_none(malformed: str) -> None:
+    names = check(refuse=False)
+    names(batch(("t", malformed), ("t", '{"a":1,"id":2}'), LAST))
+    assert names.by_table["t"] == {"a", "id"}
+
+
+def test_the_last_name_of_many_is_looked_at() -> None:
+    """Also of more names than are compared as text."""
+    for members in (40, 200):
+        rows = [{f"n{number}": number for number in range(members)} for _ in range(3)]
+        rows[1]["late"] = 1
+        names = check(refuse=False)
+        names(batch(*(("t", json.dumps(row)) for row in rows), LAST))
+        assert names.by_table["t"] == rows[1].keys()
+
+
+@pytest.mark.parametrize("gap", range(130))
+def test_a_name_behind_a_long_value_is_found_wherever_a_block_ends(gap: int) -> None:
+    text = "x" * gap
+    rows = [{"a": text + '\\"', "id": text}, {"a": text + '",\\', "b": text}, {"a": text, "id": text}]
+    names = check(refuse=False)
+    names(batch(*(("t", json.dumps(row, separators=(",", ":"))) for row in rows), LAST))
+    assert names.by_table["t"] == {"a", "id", "b"}
 
 
 def test_each_of_many_tables_is_looked_at() -> None:
