@@ -78,6 +78,18 @@ def test_each_wrong_library_is_a_failure_of_its_own(name: str, version: str | No
     assert {check for check, severity in by_check.items() if severity is FAILURE} == {f"library.{name}"}
 
 
+@pytest.mark.parametrize("place", ["driver", "an executor"])
+def test_missing_loops_are_a_warning_with_the_way_to_have_them(place: str) -> None:
+    findings = libraries.judge_libraries({**RIGHT, "compiled loops": None}, place)
+    loops = [finding for finding in findings if finding.severity is not GOOD]
+    assert [(finding.check, finding.severity) for finding in loops] == [("library.compiled", WARNING)]
+    assert "C compiler" in loops[0].advice
+
+
+def test_a_process_says_whether_it_has_the_loops(loop: str) -> None:
+    assert installed_versions()["compiled loops"] == ("yes" if loop == "compiled" else None)
+
+
 # Of Databricks 15.4 and 16.4: `make matrix` runs on the older ones.
 PLATFORM = RIGHT | {"pyspark": "3.5.0", "pandas": "1.5.3", "pyarrow": "14.0.1", "protobuf": "4.24.1"}
 

@@ -22,6 +22,7 @@ from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.telemetry import Event, ignore_event
 from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import LaneTask
+from tests.support.log_records import records_of
 from tests.support.manual_clock import ManualClock
 
 dumps: Callable[[object], bytes] = cloudpickle.dumps
@@ -160,6 +161,26 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
         opened == lanes == pytest.approx(500.0 - 100.0 * tries, abs=20)
         for tries, (opened, lanes) in enumerate(given[1:])
     ] == [True] * 3
+
+
+def test_missing_loops_are_said_once_at_the_start(
+    loop: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    events = list[Event]()
+    sink = StarRocksSink(replace(OPTIONS, job="job"), listener=events.append)
+    frame: Any = SimpleNamespace(schema=SimpleNamespace(fields=[]), sparkSession=None)
+    monkeypatch.setattr(sessions, "open_session", lambda *_, **__: Session("key", "job", "epoch", "checkpoint"))
+    monkeypatch.setattr(sessions, "clean_up", lambda *_, **__: None)
+    monkeypatch.setattr(StarRocksSink, "_run_lanes", lambda *_: None)
+    monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
+    for batch in range(2):
+        sink._sessions.clear()  # as after a failure
+        sink._commit_or_wait(frame, BatchOrigin(batch, "job", "checkpoint", "key", False), BatchReceipts(ignore_event))
+    said = [event.name for event in events if event.name in ("loops.missing", "session.opened")]
+    assert said == ["session.opened", *(["loops.missing"] if loop == "pure" else []), "session.opened"]
+    warnings = records_of(caplog, "loops.missing")
+    assert [record.levelname for record in warnings] == (["WARNING"] if loop == "pure" else [])
+    assert all("C compiler" in record.getMessage() for record in warnings)
 
 
 def test_what_a_failed_micro_batch_has_written_is_counted_and_renews_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
