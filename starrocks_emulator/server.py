@@ -100,6 +100,7 @@ class Emulator(RunningEmulator):
             self._data_dir,
             tracking_url=self._tracking_url,
             shuffle=Shuffle(settings.row_order, settings.row_order_seed),
+            alter_seconds=settings.alter_seconds,
         )
         self._stack.callback(store.close)
         memory = self._memory = FrontendMemory(settings, store, self._clock)

@@ -73,6 +73,7 @@ class Settings:
     a follower's query port shows an older state until `catch_up`.
 
     `row_order` says how rows of one key inside one transaction follow each other; the server promises nothing.
+    `alter_seconds`: ALTER of columns takes so long, in the background, as one that rewrites rows does.
     `loads_stay_preparing`: information_schema.loads shows the loads of committed labels as PREPARING forever, as
     releases before 4.1.3 do (wire contract 4.15).
     """
@@ -90,6 +91,7 @@ class Settings:
     row_order: RowOrder = RowOrder.ARRIVAL
     row_order_seed: int = 0
     loads_stay_preparing: bool = False
+    alter_seconds: float = 0.0
 
     @property
     def configuration(self) -> Mapping[str, tuple[str, str, bool]]:

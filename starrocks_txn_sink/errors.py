@@ -325,7 +325,7 @@ class UnknownColumn(StarRocksSinkError, Terminal):
 
     code = "unknown_column"
     summary = "A JSON row names a column that its table does not have, so the server would drop the value."
-    hint = "Add the column to the table, correct the name (case counts), or set schema_changes='ignore'."
+    hint = "Add the column to the table, correct the name (case counts), or set schema_changes to 'apply' or 'ignore'."
 
 
 class SourceChanged(StarRocksSinkError, Terminal):

@@ -57,6 +57,9 @@ _ALL: Final = (
         batch__completed="a micro-batch succeeded: seconds, StarRocks transactions (`receipts`), visible rows and "
         "source transactions, `dead_lettered_rows` and `dead_lettered_transactions`",
         batch__stopped="a micro-batch ended because its query is being stopped",
+        schema__changed="the sink has altered or created a `table` (`schema_changes`), with this `statement`",
+        schema__waiting="StarRocks changes a `table` in the background, and the sink waits for it before the next "
+        "statement or the next load",
     ),
     *_kinds(
         logging.DEBUG,
@@ -68,7 +71,6 @@ _ALL: Final = (
         "attempts, retries",
         lane__reported="a lane's counts arrived",
         assembler__counted="an assembling stage's counts arrived",
-        schema__changed="the sink altered tables (`schema_changes`); listeners get the statements",
     ),
     # the steps of a StarRocks transaction
     *_kinds(logging.WARNING, "lane", "sink", step__failed="a step failed, with the `code` of its error"),
@@ -120,6 +122,8 @@ _ALL: Final = (
     *_kinds(
         logging.INFO,
         "sink",
+        columns__waiting="columns that rows name and a table lacks, with `schema_changes` apply: all values are NULL "
+        "so far, so nothing is lost, and the column is added with its first value",
         columns__unnamed="columns without a default that none of a table's first JSON rows names; they are NULL",
         compact__skipped="all rows of a table are sent, although `compact` is on, and `why` "
         "([compact.md](../guides/compact.md))",

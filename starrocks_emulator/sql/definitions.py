@@ -195,11 +195,24 @@ class _Altered:
 
 
 def alter(store: Store, session: QuerySession, tree: exp.Alter) -> None:
-    """ALTER TABLE ADD, DROP, MODIFY or RENAME COLUMN: the stored rows are rewritten."""
+    """ALTER TABLE ADD, DROP, MODIFY or RENAME COLUMN: the stored rows are rewritten, perhaps in the background."""
     table = target_of(store, session, tree.this, "ALTER")
+    if store.alterations.is_running(table):
+        raise SqlError(f"Table[{table.name}]'s state is not NORMAL. Do not allow doing ALTER ops")
+    _work_in(table, tree)
+    store.alterations.make(table, lambda: _rewrite(store, store.registry.table(table.database, table.name), tree))
+
+
+def _work_in(table: Table, tree: exp.Alter) -> _Altered:
+    """The table after the actions of a statement; raises CatalogError or SqlError for one that is refused."""
     altered = _Altered(table, list(table.columns), {column.name: quote(column.name) for column in table.columns})
     for action in tree.args["actions"]:
         altered.take(action)
+    return altered
+
+
+def _rewrite(store: Store, table: Table, tree: exp.Alter) -> None:
+    altered = _work_in(table, tree)
     target = table.with_columns(tuple(altered.columns))
 
     def rewrite(cursor: duckdb.DuckDBPyConnection) -> None:

@@ -280,6 +280,32 @@ def _nothing(_store: Store, _session: QuerySession, _match: re.Match[str]) -> An
     return text_answer(["Level", "Code", "Message"], [])
 
 
+_ALTERED = (
+    *("JobId", "TableName", "CreateTime", "FinishTime", "IndexName", "IndexId", "OriginIndexId", "SchemaVersion"),
+    *("TransactionId", "State", "Msg", "Progress", "Timeout", "Warehouse"),
+)
+
+
+def _alterations(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
+    database = _database(session, match)
+    store.registry.check_database(database)
+    jobs = store.alterations.jobs(database, match["altered"])
+    jobs = jobs[::-1] if match["latest"] else jobs
+    jobs = jobs[: int(match["limit"])] if match["limit"] else jobs
+    rows = [
+        (
+            *(job.number, job.table, _time(job.created), _time(job.finished), job.table, job.number + 1),
+            *(job.number - 1, "1:0", 1, job.state, job.message, None, 86_400, ""),
+        )
+        for job in jobs
+    ]
+    return text_answer(list(_ALTERED), rows)
+
+
+def _time(seconds: float | None) -> str | None:
+    return None if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
+
+
 _HANDLERS: list[tuple[re.Pattern[str], Handler]] = [
     (re.compile(pattern, re.IGNORECASE | re.DOTALL), handler)
     for pattern, handler in (
@@ -300,7 +326,12 @@ _HANDLERS: list[tuple[re.Pattern[str], Handler]] = [
             _proc_transactions,
         ),
         (rf"SHOW\s+TRANSACTION{_FROM}\s+WHERE\s+ID\s*=\s*(?P<id>\d+)", _transaction),
-        (rf"SHOW\s+ALTER\s+TABLE\s+COLUMN{_FROM}(?:\s.*)?", _nothing),
+        (
+            rf"SHOW\s+ALTER\s+TABLE\s+COLUMN{_FROM}"
+            r"(?:\s+WHERE\s+TableName\s*=\s*(?P<quote>['\"])(?P<altered>.*?)(?P=quote))?"
+            r"(?:\s+ORDER\s+BY\s+CreateTime(?P<latest>\s+DESC)?)?(?:\s+LIMIT\s+(?P<limit>\d+))?",
+            _alterations,
+        ),
         (r"SHOW\s+(?:WARNINGS|ERRORS|(?:GLOBAL\s+|SESSION\s+)?STATUS)\b.*", _nothing),
     )
 ]

@@ -85,6 +85,7 @@ logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 def run(store: Store, session: QuerySession, sql: str) -> Answer:
     """Run all statements of `sql`; raises SqlError."""
+    store.alterations.finish_due()
     try:
         if is_about_users(sql):
             session.users.run(sql)

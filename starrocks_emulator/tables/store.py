@@ -17,6 +17,7 @@ from typing import Any
 
 import duckdb
 
+from starrocks_emulator.tables.alterations import Alterations
 from starrocks_emulator.tables.apply import MissingDefault, Shuffle, apply_rows
 from starrocks_emulator.tables.catalog import Registry
 from starrocks_emulator.tables.committed import (
@@ -91,8 +92,10 @@ class Store:
         tracking_url: Callable[[str], str] = _no_url,
         memory_limit: str = "2GB",
         shuffle: Shuffle = _IN_ORDER,
+        alter_seconds: float = 0.0,
     ) -> None:
         self._shuffle = shuffle
+        self.alterations = Alterations(alter_seconds)
         self.spool_dir = data_dir / "spool"
         self._engine = Engine(data_dir, self.spool_dir, memory_limit)
         shutil.rmtree(self.spool_dir, ignore_errors=True)

@@ -12,6 +12,9 @@ micro-batch over any number of lanes is atomic, and tables get one version each.
 - Any failure ends the label for all: the driver rolls it back and runs the lanes again under a new one. A label whose
   outcome is unknown is settled by the ledger; without a ledger the unknown outcome is final.
 
+If rows need columns that tables lack, and `schema_changes` is `apply`, the driver rolls the label back, alters the
+tables while nothing of the job is open, and runs the lanes again.
+
 A micro-batch is one *round*, and so one StarRocks transaction, with two exceptions. Lanes that can go on later stop at
 a clean boundary when their label gets old (`LaneShare.stopped`): the driver commits, and the lanes go on under the next
 label. And if the server rejects rows, a quarantine commits parts (`coordinator.quarantine`).
@@ -39,6 +42,7 @@ from starrocks_txn_sink.errors import (
     StarRocksSinkError,
     TaskRepeated,
     TransactionTimedOut,
+    UnknownColumn,
 )
 from starrocks_txn_sink.protocol.label import Aborted, Backoff, Committed, Unknown
 
@@ -78,11 +82,15 @@ class LaneFailure:
 
 @dataclass(frozen=True, slots=True)
 class LanesResult:
-    """What the lanes of one label have sent; `unsorted` says why rows are out of order, one text for each such lane."""
+    """What the lanes of one label have sent; `unsorted` says why rows are out of order, one text for each such lane.
+
+    `missing` are the columns that rows need and tables lack, for each lane that could not load because of them.
+    """
 
     shares: Sequence[LaneShare] = ()
     failures: Sequence[LaneFailure] = ()
     unsorted: Sequence[str] = ()
+    missing: Sequence[model.MissingColumns] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,16 @@ class RunLanes:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeTables:
+    """Order to alter tables, between two labels, so that they have the `missing` columns.
+
+    The result is None; an error says why a table cannot have one.
+    """
+
+    missing: model.MissingColumns
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Order to wait before the next attempt."""
 
@@ -110,7 +128,7 @@ class NextRound:
     """Notice: the lanes that have stopped go on from there, because all rows before are visible."""
 
 
-Order = model.Action | RunLanes | Pause | NextRound
+Order = model.Action | RunLanes | ChangeTables | Pause | NextRound
 Orders = Generator[Order, Any, Result]
 """Orders to carry out one by one: each result is sent back, each error thrown."""
 
@@ -251,11 +269,16 @@ class SharedTransactionCoordinator:
         Raises the error of the last attempt.
         """
         failures, repeats, attempts = 0, 0, 1
+        missing: model.MissingColumns = {}
         while True:
             # A shorter round has fewer rows to load before its label is too old.
             order = RunLanes(next(self.labels), part, self.hold, self.limits.seconds / 2**failures)
             try:
-                return (yield from self._attempt(order, attempts))
+                return (yield from self._attempt(order, attempts, missing))
+            except _TablesDiffer as differ:  # nothing has failed
+                if missing == differ.missing or self.deadline.expired():
+                    raise unknown_columns(differ.missing) from None
+                missing = differ.missing
             except KeyRepeated:
                 if self.hold:
                     raise
@@ -273,7 +296,11 @@ class SharedTransactionCoordinator:
                 yield Pause(self.limits.backoff.seconds(failures - 1, self.rng))
             attempts += 1
 
-    def _attempt(self, order: RunLanes, attempts: int) -> Orders[tuple[model.Receipt | None, bool]]:
+    def _attempt(
+        self, order: RunLanes, attempts: int, missing: model.MissingColumns
+    ) -> Orders[tuple[model.Receipt | None, bool]]:
+        if missing:
+            yield ChangeTables(missing)
         yield from self.begin(order.label)
         lanes = yield from _or_roll_back(order.label, _carry_out(order))
         return (yield from self.finish(order.label, lanes, attempts))
@@ -304,6 +331,8 @@ class SharedTransactionCoordinator:
 
     def _contents(self, lanes: LanesResult) -> LabelContents:
         self.unsorted = judge(lanes, may_sort=self.limits.may_sort)
+        if lanes.missing and not self.unsorted:
+            raise _TablesDiffer(join_missing(lanes.missing))
         loaded = [receipt for share in lanes.shares for receipt in share.loaded]
         return LabelContents(loaded, None if self.unsorted else self.unpositioned(lanes.shares))
 
@@ -326,6 +355,35 @@ def judge(lanes: LanesResult, *, may_sort: bool) -> str:
     if lanes.failures and not reasons:
         raise min(lanes.failures, key=_rank).error
     return reasons[0] if reasons else ""
+
+
+class _TablesDiffer(Exception):
+    """Rows need `missing` columns; the label was rolled back."""
+
+    def __init__(self, missing: model.MissingColumns) -> None:
+        super().__init__()
+        self.missing = missing
+
+
+def join_missing(lanes: Iterable[model.MissingColumns]) -> model.MissingColumns:
+    """The columns that all lanes miss, each with the kinds of values in any lane."""
+    joined: dict[str, dict[str, set[str]]] = {}
+    for missing in lanes:
+        for table, columns in missing.items():
+            for name, kinds in columns.items():
+                joined.setdefault(table, {}).setdefault(name, set()).update(kinds)
+    return {
+        table: {name: sorted(kinds) for name, kinds in columns.items()} for table, columns in sorted(joined.items())
+    }
+
+
+def unknown_columns(missing: model.MissingColumns) -> UnknownColumn:
+    """The error about columns that are missing although the driver has changed the tables."""
+    named = "; ".join(f"{table}: {', '.join(columns)}" for table, columns in missing.items())
+    return UnknownColumn(
+        f"Rows name columns that their tables still lack after the change of the tables ({named}).",
+        hint="Does another program drop them again? Add them by hand, and start the query again.",
+    )
 
 
 def _rank(failure: LaneFailure) -> tuple[bool, bool, int, float]:

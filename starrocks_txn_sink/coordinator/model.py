@@ -21,7 +21,7 @@ opaque byte buffers and are never copied.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, ClassVar, Final
@@ -37,6 +37,10 @@ Ints = npt.NDArray[np.int64]
 
 SEPARATOR: Final = ","
 """Stands in front of each JSON row: behind the last row it would end up inside the JSON array (`rows.body`)."""
+
+MissingColumns = Mapping[str, Mapping[str, Sequence[str]]]
+"""Columns that rows need and tables lack, by table and name, with the names of their values' kinds
+(`rows.value_kinds`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,6 +216,9 @@ METRICS = (
         ("table",),
     ),
     _counter(
+        "schema_changes_total", "Statements that have altered or created a table (`schema_changes` apply).", ("table",)
+    ),
+    _counter(
         "dead_letter_rows_total", "Rows written to the dead-letter table instead of their own.", ("table", "reason")
     ),
     # partitions

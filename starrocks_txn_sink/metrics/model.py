@@ -9,7 +9,7 @@ Events of the sink on the driver, and their fields:
     outage.met          the same; the driver waits and writes again    outage.ended   job, batch_id, seconds
     integrity.violated  kind (torn, duplicated, lost, source_changed, unlisted)
     label.unlisted      job                                columns.unknown  job, table, count
-    rows.dead_lettered  job, table, reason, rows
+    rows.dead_lettered  job, table, reason, rows           schema.changed   job, table, statement
     query.started, query.progressed, query.idle, query.ended, assembler.counted: see `metrics.spark_progress`
     source.lagged       query, lags (by topic), partitions (rows)    source.unknown  query; see `metrics.source_lag`
 
@@ -45,6 +45,7 @@ class Model:
         self.metrics = MetricValues()
         self.history = History(clock.wall())
         self.recent: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
+        self.schema_changes: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
         self.jobs = JobStatuses()
         self.assembly = AssemblerLevels()
         self.event_times: LatestValues[str, float] = LatestValues(PARTITIONS)
@@ -247,6 +248,10 @@ class Model:
 
     def _on_columns_unknown(self, fields: Mapping[str, Any], _: float) -> None:
         self.metrics.add("unknown_columns_total", fields["count"], self.metrics.table(fields["table"]))
+
+    def _on_schema_changed(self, fields: Mapping[str, Any], now: float) -> None:
+        self.metrics.add("schema_changes_total", 1, self.metrics.table(fields["table"]))
+        self.schema_changes.append({"at": now, **{name: fields[name] for name in ("job", "table", "statement")}})
 
     def _on_rows_dead_lettered(self, fields: Mapping[str, Any], now: float) -> None:
         table = self.metrics.table(fields["table"])

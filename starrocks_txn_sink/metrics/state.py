@@ -46,6 +46,7 @@ def dashboard_state(model: Model, now: float, limit: float, seconds: int | None 
                 "errors": _errors(model),
                 "partitions": _partitions(model),
                 "series": _series(model, now, chosen),
+                "schema_changes": list(reversed(model.schema_changes)),
                 "transactions": list(reversed(model.recent)),
             }
         )

@@ -4,6 +4,7 @@ Functions take plain values and raise OptionError that names the options. Featur
 `options.combinations`.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -49,8 +50,27 @@ def tables(name: str, value: Mapping[Any, Any]) -> dict[str, TableOptions]:
         if not isinstance(properties, Mapping):
             raise refusal(f"{name}[{str(table)[:80]!r}]", given, "TableOptions or a mapping of stream-load properties")
         good = load_properties.check_properties(properties, load_properties.table_label(str(table)))
-        checked[str(table)] = TableOptions(properties=good)
+        more = given if isinstance(given, TableOptions) else TableOptions()
+        label = f"{name}[{str(table)[:80]!r}]"
+        checked[str(table)] = TableOptions(properties=good, keys=_keys(label, more), types=_types(label, more))
     return checked
+
+
+_TYPE = re.compile(r"[A-Za-z]\w*(?:[\w ,()<>:`]*[)>\w])?")
+
+
+def _keys(label: str, given: TableOptions) -> tuple[str, ...]:
+    keys = (given.keys,) if isinstance(given.keys, str) else tuple(given.keys)
+    if not all(isinstance(key, str) and key for key in keys) or len({*keys}) < len(keys):
+        raise refusal(f"{label}.keys", given.keys, "names of columns, each once")
+    return keys
+
+
+def _types(label: str, given: TableOptions) -> dict[str, str]:
+    for column, kind in given.types.items():
+        if not isinstance(kind, str) or not _TYPE.fullmatch(kind):
+            raise refusal(f"{label}.types[{str(column)[:80]!r}]", kind, "a type, as in DECIMAL(12,2)")
+    return {str(column): kind for column, kind in given.types.items()}
 
 
 def shuffle(name: str, value: Any) -> bool | str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -17,7 +17,7 @@ class Delivery(Enum):
 
 
 class SchemaChanges(Enum):
-    """The reaction to a typed route that differs from its table."""
+    """The reaction to rows that name what their table lacks."""
 
     FAIL = "fail"
     IGNORE = "ignore"
@@ -52,6 +52,12 @@ class TableOptions:
 
     Args:
         properties: Stream-load properties of the table. They override the properties of all tables.
+        keys: The columns of the primary key, in order. With them and `schema_changes="apply"` the sink creates a table
+            of JSON rows that does not exist.
+        types: Types of columns that `schema_changes="apply"` adds, as in `{"price": "DECIMAL(12,2)"}`. Without one the
+            values decide (docs/guides/types.md).
     """
 
     properties: Mapping[str, str] = field(default_factory=dict)
+    keys: Sequence[str] = ()
+    types: Mapping[str, str] = field(default_factory=dict)

@@ -171,10 +171,9 @@ class SinkOptions:
         default=True,
     )
     schema_changes: SchemaChanges | str = kind.choice(SchemaChanges)(  # noqa: RUF009 - makes a field
-        "Reaction to a `TableRoute` with columns that its table lacks, or with wider ones: `fail`, `ignore` (drops "
-        "lacking columns) or `apply` (ALTER TABLE between two micro-batches; docs/guides/types.md). A JSON row that "
-        "names a column that its table lacks ends the query before the load; with `ignore` the server drops the "
-        "value, and the sink says so.",
+        "Reaction to columns of a `TableRoute` or of JSON rows that their table lacks, and to wider ones of a "
+        "`TableRoute`: `fail`, `ignore` (drops lacking columns, and says so) or `apply` (ALTER TABLE between two "
+        "StarRocks transactions, CREATE TABLE for a table with keys; docs/guides/types.md).",
         default=SchemaChanges.FAIL,
     )
     on_bad_rows: OnBadRows | str = kind.choice(OnBadRows)(  # noqa: RUF009 - makes a field
@@ -434,12 +433,16 @@ class SinkOptions:
         for table in self.tables:
             yield load_properties.table_label(table), self.properties_of(table)
 
+    def options_of(self, table: str) -> TableOptions:
+        """The options of `table`."""
+        given = self.tables.get(table)
+        return given if isinstance(given, TableOptions) else TableOptions()
+
     def properties_of(self, table: str) -> dict[str, str]:
         """The user's stream-load properties for `table`; none for the sink's own tables."""
         if table.startswith(OWN_TABLES):
             return {}
-        given = self.tables.get(table)
-        return {**self.properties, **(given.properties if isinstance(given, TableOptions) else {})}
+        return {**self.properties, **self.options_of(table).properties}
 
     @property
     def exactly_once(self) -> bool:

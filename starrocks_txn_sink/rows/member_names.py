@@ -1,21 +1,24 @@
 """The names of members in JSON rows: each row's names are compared with the columns of its table before a load.
 
 The server drops a member without a column in silence, and a column that a row does not name is NULL (wire contract
-5.4). Rows of one *shape* (the same table and the same names in the same order) are looked at once a lane.
+5.4). Rows of one *shape* (the same table and the same names in the same order) are looked at once a lane. If the driver
+may add columns, a lane that misses one looks at all rows that follow, and so knows the kinds of all values.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from starrocks_txn_sink.coordinator.model import SEPARATOR
+from starrocks_txn_sink.coordinator.model import SEPARATOR, MissingColumns
 from starrocks_txn_sink.errors import UnknownColumn
 from starrocks_txn_sink.rows import columns, segments
+from starrocks_txn_sink.rows.value_kinds import ValueKind, kind_of, members_of, type_for
 
 NewRows = Callable[[pa.Array, pa.Array], list[int] | None]
 """Numbers of the rows (tables, payloads) whose shape is new, and of rows without one; None without the loop."""
@@ -33,9 +36,9 @@ class MemberNames:
     """Compares the names in the JSON rows of one lane with the columns of their tables; call it for each batch.
 
     `new_rows` finds the rows of a new shape. `wants` says of a table whether its names are columns. With `refuse` a
-    name without a column raises UnknownColumn; the driver compares `news` otherwise. Deletes do not count: only their
-    key matters. Nor does text that is no JSON: the server rejects it. `compared` has the names that the driver knows
-    by table; None if it does not want to know any.
+    name without a column raises UnknownColumn, or with `lacking` waits there for its column; the driver compares `news`
+    otherwise. Deletes do not count: only their key matters. Nor does text that is no JSON: the server rejects it.
+    `compared` has the names that the driver knows by table; None if it does not want to know any.
     """
 
     new_rows: NewRows
@@ -43,6 +46,7 @@ class MemberNames:
     wants: Callable[[str], bool]
     refuse: bool
     compared: Mapping[str, Set[str]] | None = None
+    lacking: LackingColumns | None = None
     by_table: dict[str, set[str]] = field(default_factory=dict)
     """The names by table, of tables with a row that is no delete."""
     _shapes: set[tuple[str, ...]] = field(default_factory=set)  # without the compiled loop
@@ -55,6 +59,8 @@ class MemberNames:
             numbers = list(self._new_by_python(tables, payload))
         for row in numbers:
             self._look_at(batch, row)
+        if self.lacking is not None:
+            self.lacking.look_at(batch)
 
     def news(self) -> dict[str, tuple[str, ...]]:
         """The names by table for the driver; none where they are those that it knows."""
@@ -75,16 +81,72 @@ class MemberNames:
 
     def _look_at(self, batch: pa.RecordBatch, row: int) -> None:
         table = str(batch.column(columns.TABLE)[row].as_py())
-        names = _names_in(batch.column(columns.PAYLOAD)[row].cast(pa.large_binary()).as_py())
-        if names is None or columns.OWN_OP in names or not self.wants(table):
+        text = batch.column(columns.PAYLOAD)[row].cast(pa.large_binary()).as_py()
+        names = _names_in(text)
+        if names is None or not self.wants(table):
+            return
+        place = segments.place_of(batch, row, " at ", _PLACE)
+        if columns.OWN_OP in names:
+            if self.lacking is not None and self.columns_of(table, False) is None:  # where could it delete?
+                self.lacking.watch(table, [name for name in names if name != columns.OWN_OP], deletes=True)
             return
         self.by_table.setdefault(table, set()).update(names)
         if self.refuse and self._unknown(table, names, False) and (unknown := self._unknown(table, names, True)):
-            raise _unknown_column(table, unknown, segments.place_of(batch, row, " at ", _PLACE))
+            if self.lacking is None:
+                raise _unknown_column(table, unknown, text, place)
+            self.lacking.watch(table, unknown, deletes=self.columns_of(table, False) is None)
 
     def _unknown(self, table: str, names: tuple[str, ...], again: bool) -> list[str]:
         known = self.columns_of(table, again)
-        return [] if known is None else sorted(set(names) - known)
+        if known is None:  # no such table, or none that the user may see
+            return sorted(names) if self.lacking is not None else []
+        return sorted(set(names) - known)
+
+
+@dataclass(slots=True)
+class LackingColumns:
+    """Columns that rows of a lane name and their tables lack, and the kinds of their values.
+
+    A column is `missing` with its first value that is not NULL: until then nothing is lost, and nothing tells its type.
+    """
+
+    watched: dict[str, set[str]] = field(default_factory=dict)
+    with_deletes: set[str] = field(default_factory=set)  # tables that are not there, for a delete's key too
+    found: dict[str, dict[str, set[ValueKind]]] = field(default_factory=dict)
+
+    def watch(self, table: str, names: Iterable[str], *, deletes: bool = False) -> None:
+        """From this batch on look at the values of these names, also in deletes if asked for."""
+        self.watched.setdefault(table, set()).update(names)
+        if deletes:
+            self.with_deletes.add(table)
+
+    def look_at(self, batch: pa.RecordBatch) -> None:
+        """Take the kinds of all values of watched names in a batch; UnknownColumn for a value that cannot be read."""
+        if not self.watched:
+            return
+        table_names = batch.column(columns.TABLE)
+        chosen = pc.indices_nonzero(pc.is_in(table_names, value_set=pa.array([*self.watched], table_names.type)))
+        texts = batch.column(columns.PAYLOAD).take(chosen).cast(pa.large_binary()).to_pylist()
+        for number, table, text in zip(chosen.to_pylist(), table_names.take(chosen).to_pylist(), texts, strict=True):
+            names = _names_in(text) or ()
+            if columns.OWN_OP in names and table not in self.with_deletes:
+                continue
+            row = members_of(memoryview(text)[1:])
+            for name in names:
+                if name not in self.watched[table]:
+                    continue
+                if row is None or name not in row:  # nested too deep, or a name that is no text
+                    raise _unknown_column(table, [name], text, segments.place_of(batch, number, " at ", _PLACE))
+                kind = kind_of(row[name])
+                if kind is not None:
+                    self.found.setdefault(table, {}).setdefault(name, set()).add(kind)
+
+    def missing(self) -> MissingColumns:
+        """The columns with a value, and the names of the values' kinds."""
+        return {
+            table: {name: tuple(sorted(kind.name for kind in kinds)) for name, kinds in found.items()}
+            for table, found in self.found.items()
+        }
 
 
 def _names_in(payload: bytes) -> tuple[str, ...] | None:
@@ -107,13 +169,21 @@ def _names_of_odd(text: bytes) -> tuple[str, ...] | None:
     return tuple(name.encode("utf-8", "replace").decode() for name in row) if isinstance(row, dict) else None
 
 
-def _unknown_column(table: str, unknown: list[str], place: str) -> UnknownColumn:
+def _unknown_column(table: str, unknown: list[str], text: bytes, place: str) -> UnknownColumn:
     names = ", ".join(unknown[:_SHOWN]) + (f", and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else "")
-    added = ", ".join(f"ADD COLUMN `{name.replace('`', '``')}` <type>" for name in unknown[:_SHOWN])
+    row = members_of(memoryview(text)[1:]) or {}
+    added = ", ".join(
+        f"ADD COLUMN `{name.replace('`', '``')}` {_type_of(row.get(name)) or '<type>'}" for name in unknown[:_SHOWN]
+    )
     return UnknownColumn(
         f"A row names {'a column' if len(unknown) == 1 else 'columns'} that table {table} does not have"
         f"{place}: {names}.",
-        hint=f"Run ALTER TABLE `{table}` {added}, and start the query again; or set schema_changes='ignore', with "
-        "which the server drops such values.",
+        hint=f"Run ALTER TABLE `{table}` {added}, and start the query again; or set schema_changes='apply', with which "
+        "the sink does so, or schema_changes='ignore', with which the server drops such values.",
         table=table,
     )
+
+
+def _type_of(value: object) -> str | None:
+    kind = kind_of(value)
+    return None if kind is None else type_for([kind])

@@ -27,9 +27,10 @@ from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.assembly import TransactionAssembly, event_columns, raw_columns
 from starrocks_txn_sink.sink.checkpoint import query_directory
-from starrocks_txn_sink.sink.lanes import Collect, LanePlan, Reading, Written, write_shared
+from starrocks_txn_sink.sink.lanes import AlterTables, Collect, LanePlan, Reading, Written, write_shared
 from starrocks_txn_sink.sink.lifecycle import driver_clock
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
+from starrocks_txn_sink.sink.schema.changes import add_missing
 from starrocks_txn_sink.sink.session import Session, run_once
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, VALUE, RawFormat, is_placed
@@ -105,7 +106,8 @@ class EventsWriter:
             before = self.log.before(task.batch_id, may_begin=self.assembly.missing_begin == "fail")
             self._topic_names = self._needs_topic_names(frame, task, before)
             self._begun = self._begun or before
-        written = self._lanes(frame, task, before, now, collect)
+        alter = partial(add_missing, task.options, self.session, listener)
+        written = self._lanes(frame, task, before, now, collect, alter)
         regions = [region for receipt in written.receipts for region in receipt.regions]
         if rows := sum(region.rows for region in regions):
             self._row_bytes = sum(region.bytes for region in regions) / rows
@@ -121,7 +123,9 @@ class EventsWriter:
         known = {*before.partitions, *(task.ownership.positions if task.ownership is not None else ())}
         return needs_topic_names(query_topics(frame, task.checkpoint), known)
 
-    def _lanes(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float, collect: Collect) -> Written:
+    def _lanes(
+        self, frame: DataFrame, task: LaneTask, before: Manifest, now: float, collect: Collect, alter: AlterTables
+    ) -> Written:
         plan = self.plan
         if plan is None:
             direct = self.assembly.reads_kafka
@@ -132,15 +136,22 @@ class EventsWriter:
                 plan.lanes, plan.disordered = 1, False
             idle = task.options.without_effect(Circumstance.JSON_TEXTS, *plan.circumstances)
             warn_of(idle, self.session.key)
-        written = self._run(frame, task, plan, before, now, collect)
+        written = self._run(frame, task, plan, before, now, collect, alter)
         while written.unsorted:
             plan.sort(written.unsorted, "events")
-            written = self._run(frame, task, plan, before, now, collect)
+            written = self._run(frame, task, plan, before, now, collect, alter)
         plan.small = _join(written.carried).small
         return written
 
     def _run(
-        self, frame: DataFrame, task: LaneTask, plan: LanePlan, before: Manifest, now: float, collect: Collect
+        self,
+        frame: DataFrame,
+        task: LaneTask,
+        plan: LanePlan,
+        before: Manifest,
+        now: float,
+        collect: Collect,
+        alter: AlterTables,
     ) -> Written:
         planned, log = self._plan_kafka(frame, task, plan), self.log
         if planned is not None and not planned.lanes:
@@ -170,13 +181,13 @@ class EventsWriter:
                 return _run_lanes(lanes, assembly, task)
 
             rounds = KafkaRounds(run_lanes, assembly, planned)
-            written = write_shared(task, rounds.run, collect, driver_clock(frame), rounds.next_round)
+            written = write_shared(task, rounds.run, collect, driver_clock(frame), rounds.next_round, alter)
             rounds.take(written.carried)
             written.carried = [rounds.carried]
             return written
         rows, lines = self._project(frame, plan)
         run = partial(_run_lanes, rows, replace(assembly, lines=lines))
-        return write_shared(task, run, collect, driver_clock(frame))
+        return write_shared(task, run, collect, driver_clock(frame), alter_tables=alter)
 
     def _plan_kafka(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> PlannedRanges | None:
         """The offsets that the lanes read themselves; None if Spark reads the events."""

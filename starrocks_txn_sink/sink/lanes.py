@@ -26,7 +26,7 @@ from starrocks_txn_sink.coordinator.coordinator import (
     SharedTransactionCoordinator,
     claim_of,
 )
-from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt
+from starrocks_txn_sink.coordinator.model import MissingColumns, PositionSpan, Receipt
 from starrocks_txn_sink.coordinator.ownership import Ownership, log_entries
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
@@ -45,6 +45,7 @@ from starrocks_txn_sink.writer.messages import (
     LaneReport,
     Message,
     OrderViolation,
+    TablesLack,
     attach_report,
     attached_report,
     of_kind,
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
 
 RunLanes = Callable[[LaneTask], list[Message]]
 """Runs the lanes of a micro-batch as one Spark job and returns their messages."""
+AlterTables = Callable[[MissingColumns, Deadline], None]
+"""Gives the tables the columns that rows need; raises the error that stands against it."""
 Collect = Callable[[Sequence[Receipt], Sequence[LaneReport]], None]
 """Takes a receipt with the reports of its lanes as soon as their rows are visible, and at the end all other reports."""
 
@@ -174,21 +177,30 @@ class Written:
     unsorted: str = ""
 
 
+def refuse_change(missing: MissingColumns, _: Deadline) -> None:
+    """Raise the error about `missing` columns, for rows whose tables the sink never alters."""
+    raise orders.unknown_columns(missing)
+
+
 def write_shared(
     task: LaneTask,
     run_lanes: RunLanes,
     collect: Collect,
     clock: Clock,
     next_round: Callable[[Sequence[CarryOver]], None] = lambda _: None,
+    alter_tables: AlterTables = refuse_change,
 ) -> Written:
     """Write the rows that `run_lanes` reads. `collect` must make the lanes that run next leave out a receipt's rows.
 
     Each receipt renews the deadline. `next_round` hears what lanes that have stopped hand on. If the rows must be
-    sorted first, the label is rolled back and the result says why. Raises the error of the last attempt.
+    sorted first, the label is rolled back and the result says why. If they need columns that tables lack, the label is
+    rolled back, and the lanes run again after `alter_tables`. Raises the error of the last attempt.
     """
     deadline = Deadline.after(task.time_limit, clock)
     with RESOURCES.lease(task.options) as resources:
-        return RoundRunner(task, resources, deadline, random.Random(), run_lanes, collect, next_round).write()
+        return RoundRunner(
+            task, resources, deadline, random.Random(), run_lanes, collect, next_round, alter_tables
+        ).write()
 
 
 class RoundRunner:
@@ -203,10 +215,12 @@ class RoundRunner:
         run_lanes: RunLanes = lambda _: [],
         collect: Collect = lambda *_: None,
         next_round: Callable[[Sequence[CarryOver]], None] = lambda _: None,
+        alter_tables: AlterTables = refuse_change,
     ) -> None:
         self.written = Written()
         self._task, self._resources, self._deadline = task, resources, deadline
         self._run_lanes, self._collect, self._next_round = run_lanes, collect, next_round
+        self._alter_tables = alter_tables
         self._reports: dict[str, list[LaneReport]] = {}  # by label
         self._claims: list[str] = []
         options, clock = task.options, deadline.clock
@@ -294,6 +308,9 @@ class RoundRunner:
                 waiting = itertools.chain.from_iterable(self._reports.values())
                 self._task = _after_round(self._task, [*self.written.reports, *waiting])
                 self._next_round(self.written.carried)
+                return None
+            case orders.ChangeTables(missing):
+                self._alter_tables(missing, self._deadline)
                 return None
             case orders.Pause(seconds):
                 self._deadline.clock.sleep(self._deadline.limit(seconds, "another attempt"))
@@ -411,7 +428,10 @@ def result_of(messages: Sequence[Message]) -> LanesResult:
     """What lanes with `messages` have loaded, or why not."""
     failures = [_failure_of(report) for report in of_kind(messages, LaneReport) if report.error]
     return LanesResult(
-        of_kind(messages, LaneShare), failures, [violation.why for violation in of_kind(messages, OrderViolation)]
+        of_kind(messages, LaneShare),
+        failures,
+        [violation.why for violation in of_kind(messages, OrderViolation)],
+        [lack.columns for lack in of_kind(messages, TablesLack)],
     )
 
 

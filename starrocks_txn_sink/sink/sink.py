@@ -37,6 +37,7 @@ from starrocks_txn_sink.sink.failures import has_begun, wait_out
 from starrocks_txn_sink.sink.lanes import Collect, LanePlan, Reading, Written, write_shared
 from starrocks_txn_sink.sink.lifecycle import BatchOrigin, BatchReceipts, Endpoint, SinkEvents
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, is_marked, lane_input
+from starrocks_txn_sink.sink.schema.changes import add_missing
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
 from starrocks_txn_sink.sink.typed.route import TIME_ZONE, TableRoute
 from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
@@ -66,7 +67,7 @@ class RowsWriter:
     _plan: LanePlan | None = None
     _kept: tuple[tuple[object, ...], TableTerms] | None = None  # (schema, time zone, tables), and their terms
 
-    def write(self, frame: DataFrame, task: LaneTask, _: Listener, collect: Collect) -> None:
+    def write(self, frame: DataFrame, task: LaneTask, listener: Listener, collect: Collect) -> None:
         """Write one micro-batch of rows.
 
         Raises InputError for rows that cannot be written, and Unordered if `shuffle` is off and the rows of a source
@@ -78,13 +79,15 @@ class RowsWriter:
             rows = circumstances_of_rows(routed=bool(self.routes), positioned=marked)
             warn_of(self.options.without_effect(*rows, *self._plan.circumstances), self.session.key)
         task = replace(task, options=terms.options, keys=terms.keys, marked=marked)
-        written = self._run(frame, terms, task, self._plan, collect)
+        written = self._run(frame, terms, task, self._plan, collect, listener)
         while written.unsorted:
             self._plan.sort(written.unsorted, "rows")
-            written = self._run(frame, terms, task, self._plan, collect)
+            written = self._run(frame, terms, task, self._plan, collect, listener)
         self._plan.small = task.streaming and _is_small(written)
 
-    def _run(self, frame: DataFrame, terms: TableTerms, task: LaneTask, plan: LanePlan, collect: Collect) -> Written:
+    def _run(
+        self, frame: DataFrame, terms: TableTerms, task: LaneTask, plan: LanePlan, collect: Collect, listener: Listener
+    ) -> Written:
         reading = plan.reading
         lanes = 1 if reading is Reading.ONE_TASK else plan.lanes
         sort = reading is Reading.SORTED and task.marked
@@ -96,7 +99,8 @@ class RowsWriter:
             run: Any = lane if sort or not lane.marked else UnsortedLaneTask(lane, small_only, SMALL_ROWS)
             return [decode(row[0]) for row in rows.mapInArrow(run, MESSAGES).collect()]
 
-        return write_shared(task, run_lanes, collect, lifecycle.driver_clock(frame))
+        alter = partial(add_missing, self.options, self.session, listener)
+        return write_shared(task, run_lanes, collect, lifecycle.driver_clock(frame), alter_tables=alter)
 
     def _fitted(self, frame: DataFrame) -> TableTerms:
         """The terms for frames of this schema.
@@ -441,14 +445,12 @@ class StarRocksSink:
             QueryRefused: The server refused a query of the tables.
         """
         self.options.check_features(Feature.SCHEMA_PREVIEW)
-        return [change.sql for change in read_planned_changes(self.options, self.routes, frame)]
+        return read_planned_changes(self.options, self.routes, frame)
 
     def _change_schema(self, frame: DataFrame, session: sessions.Session) -> None:
         """Alter the tables as the frame needs. No transaction of the job is open between two micro-batches."""
         if self.options.schema_changes is SchemaChanges.APPLY and session.tables.columns is not None:
-            statements = apply_schema_changes(self.options, self.routes, frame, session)
-            if statements:
-                self._events.emit(Event("schema.changed", {"statements": statements}))
+            apply_schema_changes(self.options, self.routes, frame, session, self._listener)
 
 
 class _Tries:

@@ -310,6 +310,10 @@ class LeaderConnection:
         """Run one statement on the leader and return its rows."""
         return self._run(sql, parameters, deadline).rows
 
+    def rows(self, sql: str, parameters: tuple[object, ...], deadline: Deadline) -> list[Row]:
+        """Run one statement on the leader and return its rows as dicts, with column names in lower case."""
+        return self._run(sql, parameters, deadline).as_dicts()
+
     def create_table(self, ddl: Callable[[int | None], str], replication: int | None, deadline: Deadline) -> None:
         """Create one of the sink's own tables if it does not exist; `ddl` makes its statement.
 

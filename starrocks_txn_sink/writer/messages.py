@@ -1,7 +1,8 @@
 """The messages from a lane to its driver: one tagged union, one encoder, one decoder.
 
 A lane that succeeds sends its LaneShare and then its report; an assembling lane also sends its CarryOver. A lane whose
-rows must be sorted first sends only an OrderViolation. A lane that fails with an error of the sink sends only the
+rows must be sorted first sends only an OrderViolation; one whose tables must change first sends TablesLack in place of
+its share. A lane that fails with an error of the sink sends only the
 report, and its task succeeds: Spark would run a failed task again without effect (`writer.task`). Each message is a
 line of JSON with its `kind`.
 
@@ -35,7 +36,7 @@ import pyarrow as pa
 from starrocks_txn_sink.assembler.rules.model import Counters
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
-from starrocks_txn_sink.coordinator.model import Receipt, receipt_of
+from starrocks_txn_sink.coordinator.model import MissingColumns, Receipt, receipt_of
 from starrocks_txn_sink.errors import StarRocksSinkError, Unordered, add_note, class_of
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.segments import Skip
@@ -264,14 +265,22 @@ class OrderViolation:
     why: str
 
 
-Message = Receipt | LaneReport | CarryOver | OrderViolation | LaneShare
-MessageType = TypeVar("MessageType", Receipt, LaneReport, CarryOver, OrderViolation, LaneShare)
+@dataclass(frozen=True, slots=True)
+class TablesLack:
+    """The lane's rows need columns that the tables lack, so the lane has stopped loading and read on."""
+
+    columns: MissingColumns
+
+
+Message = Receipt | LaneReport | CarryOver | OrderViolation | TablesLack | LaneShare
+MessageType = TypeVar("MessageType", Receipt, LaneReport, CarryOver, OrderViolation, TablesLack, LaneShare)
 
 _KINDS: Final[dict[type, str]] = {
     Receipt: "receipt",
     LaneReport: "report",
     CarryOver: "carried",
     OrderViolation: "order_violation",
+    TablesLack: "tables_lack",
     LaneShare: "share",
 }
 _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
@@ -279,6 +288,7 @@ _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
     "report": LaneReport.of,
     "carried": CarryOver.of,
     "order_violation": lambda fields: OrderViolation(**fields),
+    "tables_lack": lambda fields: TablesLack(**fields),
     "share": lambda fields: LaneShare(
         **{**fields, "loaded": tuple(map(receipt_of, fields["loaded"])), "partitions": tuple(fields["partitions"])}
     ),

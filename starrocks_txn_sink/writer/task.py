@@ -30,6 +30,7 @@ from starrocks_txn_sink.coordinator.model import (
     RECYCLE_AT,
     SEPARATOR,
     LaneLimits,
+    MissingColumns,
     PositionSpan,
     Receipt,
     RegionCount,
@@ -56,12 +57,21 @@ from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder, RowCheck
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import PARTITION, POSITION
 from starrocks_txn_sink.rows.keys import TableKey
-from starrocks_txn_sink.rows.member_names import MemberNames
+from starrocks_txn_sink.rows.member_names import LackingColumns, MemberNames
 from starrocks_txn_sink.rows.segments import CheckRows, Replay, Segmenter, Skip, place_of, rows_of_part
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.writer import messages, worker
 from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import LaneRunner, Performer
+
+
+class TablesLackColumns(Exception):
+    """Rows of this lane need `columns` that their tables lack; no error, because the driver can add them."""
+
+    def __init__(self, columns: MissingColumns) -> None:
+        super().__init__()
+        self.columns = columns
+
 
 ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 RunLane = Callable[[], list[messages.Message]]
@@ -205,7 +215,7 @@ class LaneTry:
         self._dead_letters = DeadLetters(task, partial(now_text, clock)) if task.part.dead_letter is not None else None
 
     def run(self, batches: Iterable[pa.RecordBatch], rows: ReadRows | None = None) -> list[messages.Message]:
-        """Run the lane to its end; returns its share of the label, then its report.
+        """Run the lane to its end; returns its share of the label, or what its tables lack, then its report.
 
         Raises the lane's first error; the error carries the report (`messages`). `rows` turns `batches` into marked
         rows; without `rows` the batches are ready.
@@ -215,6 +225,8 @@ class LaneTry:
         try:
             with worker.RESOURCES.lease(self.task.options) as resources:
                 receipt = self._write(batches, resources, rows)
+        except TablesLackColumns as lack:
+            return [messages.TablesLack(lack.columns), self.metrics.report(())]
         except BaseException as error:
             with contextlib.suppress(Exception):  # a failing report must not hide the error
                 messages.attach_report(error, self.metrics.report((), error))
@@ -306,14 +318,16 @@ class LaneTry:
 
     def _member_names(self, known: worker.KnownColumns | None) -> MemberNames | None:
         """The check of the names in rows; None if nobody would learn from it."""
-        task, refuse = self.task, self.task.options.schema_changes is not SchemaChanges.IGNORE
+        task, policy = self.task, self.task.options.schema_changes
+        refuse = policy is not SchemaChanges.IGNORE
         if known is None or not (refuse or task.compared is not None):
             return None
 
         def columns_of(table: str, again: bool) -> frozenset[str] | None:
             return known.of(table, again, self.deadline)
 
-        return MemberNames(compiled.Shapes().new_rows, columns_of, task.names_columns, refuse, task.compared)
+        lacking = LackingColumns() if policy is SchemaChanges.APPLY else None
+        return MemberNames(compiled.Shapes().new_rows, columns_of, task.names_columns, refuse, task.compared, lacking)
 
     def _check(self, allow_torn: bool = False) -> CheckRows:
         """The checks of the rows: their text, then their names."""
@@ -329,9 +343,9 @@ class LaneTry:
     def _segments(self, batches: Iterable[pa.RecordBatch], rows: ReadRows | None) -> Iterator[Segment]:
         positions = self.task.ownership.positions if self.task.ownership is not None else {}
         if not self.task.marked:
-            yield from self._unpositioned_segments(batches, positions)
+            yield from self._until_columns_lack(self._unpositioned_segments(batches, positions))
             return
-        segments = self._positioned_segments(batches, positions, rows)
+        segments = self._until_columns_lack(self._positioned_segments(batches, positions, rows))
         if self._dead_letters is not None:
             segments = map(self._dead_letters.take, segments)
         end, over = self.task.end_of_round(self.clock) if self.task.ordered else None, False
@@ -341,6 +355,18 @@ class LaneTry:
                 return
             yield segment
             over = end is not None and isinstance(segment, PositionSpan) and end.expired()
+
+    def _until_columns_lack(self, segments: Iterator[Segment]) -> Iterator[Segment]:
+        """The segments; once a row needs a column that its table lacks, none.
+
+        The rest is read all the same, because it says which type the column needs. Raises TablesLackColumns at the end.
+        """
+        lacking = self.metrics.members.lacking if self.metrics.members is not None else None
+        for segment in segments:
+            if lacking is None or not lacking.found:
+                yield segment
+        if lacking is not None and lacking.found:
+            raise TablesLackColumns(lacking.missing())
 
     def _positioned_segments(
         self, batches: Iterable[pa.RecordBatch], positions: Mapping[str, Position], rows: ReadRows | None

@@ -51,6 +51,17 @@ def figure(page: Page, row: str, name: str) -> Any:
     return page.locator(f"#{row} .figures > div", has=page.locator("dt", has_text=name)).locator("dd").first
 
 
+def test_changes_of_tables_are_listed_with_their_statements(screen: Screen, metrics: MetricsServer) -> None:
+    page = screen.open(metrics.url)
+    listed = page.get_by_role("region", name="Schema changes")
+    expect(page.locator("#transactions .none")).to_have_text("None yet.")
+    assert listed.count() == 0
+    statement = "ALTER TABLE `shop`.`t` ADD COLUMN `age` BIGINT NULL"
+    metrics(Event("schema.changed", {"job": "j", "table": "t", "statement": statement}))
+    refresh(page)
+    expect(listed.locator("tbody td").nth(2)).to_have_text(statement)
+
+
 def test_the_rows_come_in_the_order_of_an_operators_questions(screen: Screen, metrics: MetricsServer) -> None:
     page = screen.open(metrics.url)
     expect(page.locator("#sentence")).to_have_text("Waiting for the first micro-batch for 0.0 s.")

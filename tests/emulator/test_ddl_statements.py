@@ -9,6 +9,7 @@ import pytest
 
 from starrocks_emulator.sql import statements
 from starrocks_emulator.sql.session import QuerySession, SqlError
+from starrocks_emulator.tables.alterations import Alterations
 from starrocks_emulator.tables.catalog import Table
 from starrocks_emulator.tables.store import Store
 from tests.support.store_setup import load, rows
@@ -168,3 +169,37 @@ def test_a_virtual_table_is_asked_for_every_statement(store: Store) -> None:
     sql = "SELECT label, state, sink_rows, error_msg FROM information_schema.loads WHERE label LIKE 'l%'"
     assert rows(store, sql) == []
     assert rows(store, sql) == [("l", "FINISHED", 3, None)]
+
+
+# --- changes in the background ---
+
+_LATEST = "SHOW ALTER TABLE COLUMN FROM `test` WHERE TableName = 'orders' ORDER BY CreateTime DESC LIMIT 1"
+
+
+def _state(store: Store) -> str:
+    ((*_, state, _message, _progress, _timeout, _warehouse),) = rows(store, _LATEST)
+    return str(state)
+
+
+def test_a_change_in_the_background_shows_at_its_end_and_until_then_no_other_one_is_taken(store: Store) -> None:
+    now = [0.0]
+    store.alterations = Alterations(5.0, lambda: now[0])
+    run(store, "ALTER TABLE orders ADD COLUMN late INT")
+    assert _state(store) == "RUNNING"
+    with pytest.raises(SqlError, match="Do not allow doing ALTER ops"):
+        run(store, "ALTER TABLE orders ADD COLUMN later INT")
+    assert "late" not in str(rows(store, "DESC orders"))
+    now[0] = 5.0
+    assert "late" in str(rows(store, "DESC orders"))
+    assert _state(store) == "FINISHED"
+    run(store, "ALTER TABLE orders ADD COLUMN later INT")
+    assert len(rows(store, "SHOW ALTER TABLE COLUMN FROM test")) == 2
+
+
+def test_a_change_in_the_background_that_does_not_fit_any_more_is_cancelled(store: Store) -> None:
+    now = [0.0]
+    store.alterations = Alterations(5.0, lambda: now[0])
+    run(store, "ALTER TABLE orders ADD COLUMN late INT")
+    run(store, "DROP TABLE orders")
+    now[0] = 5.0
+    assert _state(store) == "CANCELLED"

@@ -119,13 +119,15 @@ const ROWS = {
     return [figures("partitions", ["partitions", number(partitions.count)], ["event-time skew", time(partitions.skew)]),
       table([["partition"], ["position", "n"], ["lag", "n"], ["event time"], ["skew", "n"]], rows, "Source partitions")];
   },
-  transactions({ transactions, now }) {
-    if (!transactions.length) return [none("None yet.")];
+  transactions({ transactions, schema_changes, now }) {
+    const changes = schema_changes.map((one) => ({ cells: [since(now, one.at), one.table, one.statement] }));
+    const changed = changes.length ? table([["when"], ["table"], ["statement", "wrap"]], changes, "Schema changes") : null;
+    if (!transactions.length) return [none("None yet."), changed];
     const rows = transactions.map((one) => one.outcome === "failed"
       ? { kind: "failed", cells: [since(now, one.at), open(one, `failed: ${one.code}`), `#${one.batch_id}`, NOTHING, NOTHING, NOTHING, NOTHING, time(one.open_seconds)] }
       : { cells: [since(now, one.at), open(one, one.label), `#${one.batch_id}`, Object.keys(one.tables).join(", "), number(one.rows), number(one.source_transactions),
         time((one.phases.commit || 0) + (one.phases.publish || 0)), time(one.open_seconds)] });
-    return [table([["when"], ["label", "label"], ["batch", "n"], ["tables", "names"], ["rows", "n"], ["source tx", "n"], ["commit → visible", "n"], ["open for", "n"]], rows, "Recent StarRocks transactions")];
+    return [table([["when"], ["label", "label"], ["batch", "n"], ["tables", "names"], ["rows", "n"], ["source tx", "n"], ["commit → visible", "n"], ["open for", "n"]], rows, "Recent StarRocks transactions"), changed];
   },
 };
 

@@ -5,77 +5,38 @@ DEFAULT, and a new table for a route that names its keys. Any other difference s
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from pyspark.sql import DataFrame, types as T
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import InputError, QueryFailed, QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import identifier
-from starrocks_txn_sink.sink.session import Session, advising
+from starrocks_txn_sink.sink.schema.changes import SqlTables, carry_out, changed
+from starrocks_txn_sink.sink.schema.plan import SchemaChange
+from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.typed.fit import BITS, Fit, fit, natural
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.tables import Columns, table_columns, table_models
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 from starrocks_txn_sink.sql.connection import LeaderConnection
+from starrocks_txn_sink.telemetry import Listener
 
-_POLL_SECONDS = 0.5
-_GRACE_SECONDS = 2.0
 _KEY_TEXT, _TEXT = "VARCHAR(255)", "VARCHAR(65533)"
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaChange:
-    """One statement, and the columns that the table has afterwards (`expected`: name → type)."""
-
-    table: str
-    sql: str
-    expected: Mapping[str, str]
-
-    def done(self, columns: Columns) -> bool:
-        """Whether `columns`, as the server lists them, show the change."""
-        there = {column.name.lower(): str(column.type) for column in columns.get(self.table, ())}
-        return all(there.get(name.lower()) == kind for name, kind in self.expected.items())
-
-
 def plan_changes(
-    database: str, routes: Iterable[TableRoute], frame: T.StructType, columns: Columns, replication: int | None = None
+    database: str, routes: Iterable[TableRoute], frame: T.StructType, columns: Columns
 ) -> list[SchemaChange]:
     """The changes that make `routes` fit, in the order of their execution."""
     changes: list[SchemaChange] = []
     for route in routes:
         known = columns.get(route.table, ())
-        changes += (
-            _alterations(database, route, frame, known) if known else _creation(database, route, frame, replication)
-        )
+        changes += _alterations(database, route, frame, known) if known else _creation(database, route, frame)
     return changes
-
-
-def apply_changes(
-    changes: Sequence[SchemaChange], execute: Callable[[str], object], read: Callable[[], Columns], deadline: Deadline
-) -> Columns:
-    """Make the changes one after the other, and wait until each is visible; returns the columns afterwards.
-
-    An error of `execute` does not count if the change is visible within seconds: the reply may be lost, or the server
-    refuses because the same change of an earlier run is still under way. Otherwise this raises the error. Raises
-    DeadlineExceeded if a change that the server accepted does not become visible in time.
-    """
-    columns = read()
-    for change in changes:
-        failure: StarRocksSinkError | None = None
-        try:
-            execute(change.sql)
-        except (QueryFailed, QueryRefused) as error:
-            failure = error
-        limit = deadline if failure is None else deadline.earlier(_GRACE_SECONDS)
-        while not change.done(columns := read()):
-            if failure is not None and limit.remaining() <= 0:
-                raise failure
-            deadline.clock.sleep(limit.limit(_POLL_SECONDS, f"table {change.table} being altered"))
-    return columns
 
 
 def type_of(source: T.DataType, *, key: bool = False) -> str:
@@ -113,7 +74,7 @@ def _alterations(
         else:
             continue
         sql = f"ALTER TABLE {identifier(database, route.table)} {action}"
-        yield SchemaChange(route.table, sql, {name: str(parse_type(type_of(kind)))})
+        yield SchemaChange(route.table, sql)
 
 
 def _widens(source: T.DataType, column: TargetColumn) -> bool:
@@ -129,7 +90,7 @@ def _widens(source: T.DataType, column: TargetColumn) -> bool:
     return (column.type.name, wider.name) == ("FLOAT", "DOUBLE")
 
 
-def _creation(database: str, route: TableRoute, frame: T.StructType, replication: int | None) -> Iterator[SchemaChange]:
+def _creation(database: str, route: TableRoute, frame: T.StructType) -> Iterator[SchemaChange]:
     if not route.keys:
         return
     kinds = {name: frame[source].dataType for name, source in route.sources.items() if source in frame.names}
@@ -145,42 +106,34 @@ def _creation(database: str, route: TableRoute, frame: T.StructType, replication
         f"{identifier(name)} {types[name]} {'NOT NULL' if name in route.keys else 'NULL'}" for name in names
     )
     keys = ", ".join(identifier(key) for key in route.keys)
-    properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
     sql = (
         f"CREATE TABLE IF NOT EXISTS {identifier(database, route.table)} ({columns}) PRIMARY KEY ({keys}) "
-        f"DISTRIBUTED BY HASH ({keys}){properties}"
+        f"DISTRIBUTED BY HASH ({keys})"
     )
-    yield SchemaChange(route.table, sql, {name: str(parse_type(kind)) for name, kind in types.items()})
+    yield SchemaChange(route.table, sql, creates=True)
 
 
-def read_planned_changes(options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame) -> list[SchemaChange]:
-    """The changes that rows of `frame` need, given the tables that the server has now."""
+def read_planned_changes(options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame) -> list[str]:
+    """The statements that rows of `frame` need, given the tables that the server has now."""
     deadline = Deadline.after(options.batch_deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
         columns = table_columns(connection, options.database, [route.table for route in routes], deadline)
-    return plan_changes(options.database, routes, frame.schema, columns, options.ledger_replication)
+    changes = plan_changes(options.database, routes, frame.schema, columns)
+    return [change.statement(options.ledger_replication) for change in changes]
 
 
 def apply_schema_changes(
-    options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame, session: Session
-) -> list[str]:
-    """Make the changes that `frame` needs, and update `session.tables`; returns the statements.
+    options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame, session: Session, listener: Listener
+) -> None:
+    """Make the changes that `frame` needs, tell each to the listener, and update `session.tables`.
 
     Raises QueryRefused if the server refuses a change, DeadlineExceeded if a change does not become visible.
     """
-    columns = session.tables.columns or {}
-    changes = plan_changes(options.database, routes, frame.schema, columns, options.ledger_replication)
-    if not changes:
-        return []
+    plan = partial(plan_changes, options.database, routes, frame.schema)
+    if not plan(session.tables.columns or {}):
+        return
     deadline = Deadline.after(options.batch_deadline, SystemClock())
-    tables = [route.table for route in routes]
     with contextlib.closing(LeaderConnection(options)) as connection:
-
-        def execute(sql: str) -> None:
-            with advising(f"Run it by hand, or change it: {sql}"):
-                connection.query(sql, (), deadline)
-
-        read = partial(table_columns, connection, options.database, tables, deadline)
-        made = apply_changes(changes, execute, read, deadline)
-        session.tables = replace(session.tables, models=table_models(connection, options, deadline), columns=made)
-    return [change.sql for change in changes]
+        port = SqlTables(connection, options, [route.table for route in routes], deadline)
+        columns = carry_out(plan, port, deadline, lambda change: listener(changed(session.job, change)))
+        session.tables = replace(session.tables, models=table_models(connection, options, deadline), columns=columns)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
-from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.addresses import require_supported
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.sink.typed.target import TargetColumn, may_count, target_columns, with_counters
@@ -154,8 +154,9 @@ def compare_columns(
     except StarRocksSinkError:
         return None
     events: list[Event | None] = []
+    waiting = options.schema_changes is SchemaChanges.APPLY
     for table, columns in sorted(tables.items()):
-        events.append(_unmatched(table, new[table], columns, first=table not in before))
+        events.append(_unmatched(table, new[table], columns, first=table not in before, waiting=waiting))
         vanished = [column.name for column in columns if column.name in lost[table]]
         partial_rows = options.load_headers(table).get("partial_update", "").lower() == "true"
         if vanished and not partial_rows:
@@ -163,7 +164,9 @@ def compare_columns(
     return [event for event in events if event is not None]
 
 
-def _unmatched(table: str, names: Set[str], columns: Sequence[TargetColumn], *, first: bool) -> Event | None:
+def _unmatched(
+    table: str, names: Set[str], columns: Sequence[TargetColumn], *, first: bool, waiting: bool
+) -> Event | None:
     unknown = sorted(names - {column.name for column in columns})
     # Columns with a DEFAULT do not count. A missing key makes them NULL, too, but AUTO_INCREMENT columns look the same.
     unnamed = [
@@ -172,6 +175,8 @@ def _unmatched(table: str, names: Set[str], columns: Sequence[TargetColumn], *, 
         if first and column.name not in names and not (column.key or column.generated or column.defaulted)
     ]
     fields = {"table": table, "count": len(unknown), "unknown": _list(unknown), "unnamed": _list(unnamed) or None}
+    if unknown and waiting:  # a column with a value would have been added
+        return Event("columns.waiting", {"table": table, "unknown": _list(unknown)})
     if unknown:
         return Event("columns.unknown", {**fields, "advice": _UNKNOWN})
     return Event("columns.unnamed", {"table": table, "unnamed": _list(unnamed)}) if unnamed else None

@@ -9,7 +9,7 @@ from functools import cached_property
 from pyspark.sql import types as T
 
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
-from starrocks_txn_sink.options import SinkOptions, TableOptions, load_properties
+from starrocks_txn_sink.options import SinkOptions, load_properties
 from starrocks_txn_sink.options.load_properties import RENAMING
 from starrocks_txn_sink.options.sink_options import is_own_table
 from starrocks_txn_sink.rows.columns import Placeholders
@@ -90,9 +90,9 @@ def with_columns(options: SinkOptions, routes: Sequence[TypedRoute]) -> SinkOpti
         return options
     tables = dict(options.tables)
     for route in routes:
-        given = tables.get(route.table)
-        own = dict(given.properties) if isinstance(given, TableOptions) else {}
-        tables[route.table] = TableOptions(properties={"columns": route.columns, **options.properties, **own})
+        given = options.options_of(route.table)
+        properties = {"columns": route.columns, **options.properties, **given.properties}
+        tables[route.table] = replace(given, properties=properties)
     return replace(options, tables=tables)
 
 

@@ -57,7 +57,7 @@ def rows_that_are_held_are_sent_oldest_first(put: Any) -> None:
 def rows_are_not_held_after_a_key_came_again(put: Any) -> None:
     right = coordinator_module.SharedTransactionCoordinator._attempt
 
-    def broken(self: Any, order: Any, attempts: int) -> Any:
-        return (yield from right(self, dataclasses.replace(order, hold=False), attempts))
+    def broken(self: Any, order: Any, *rest: Any) -> Any:
+        return (yield from right(self, dataclasses.replace(order, hold=False), *rest))
 
     put(coordinator_module.SharedTransactionCoordinator, "_attempt", broken)

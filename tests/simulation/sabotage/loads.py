@@ -109,4 +109,4 @@ def a_label_that_failed_is_not_rolled_back(put: Any) -> None:
 @bug
 def a_label_that_was_given_up_is_not_counted(put: Any) -> None:
     right = SharedTransactionCoordinator._attempt
-    put(SharedTransactionCoordinator, "_attempt", lambda self, order, attempts: right(self, order, 0))
+    put(SharedTransactionCoordinator, "_attempt", lambda self, order, _, missing: right(self, order, 0, missing))

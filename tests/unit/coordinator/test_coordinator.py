@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.coordinator import (
+    ChangeTables,
     LabelContents,
     LaneFailure,
     LaneShare,
@@ -57,6 +58,7 @@ from starrocks_txn_sink.errors import (
     StarRocksSinkError,
     TaskRepeated,
     TransactionTimedOut,
+    UnknownColumn,
 )
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Unknown, labels
 from tests.support.manual_clock import ManualClock
@@ -255,6 +257,47 @@ def test_a_label_that_was_too_slow_is_tried_again_only_if_a_shorter_round_can_he
         write(Script(slow, LOADED))
     (only,), _ = write(Script(slow, LOADED), limits={"can_stop": True})
     assert only.label == "L1"
+
+
+LACKING = LanesResult(
+    [share("p")], missing=[{"t": {"b": ["TEXT"]}}, {"t": {"a": ["LONG"], "b": ["INTEGER"]}, "s": {"c": []}}]
+)
+
+
+def test_tables_change_between_two_labels_and_the_lanes_run_again() -> None:
+    script = Script(LACKING, LOADED)
+    ((written,), _) = write(script)
+    names = [type(order).__name__ for order in script.orders[:6]]
+    assert names == ["BeginAction", "RunLanes", "RollbackAction", "ChangeTables", "BeginAction", "RunLanes"]
+    (change,) = script.of(ChangeTables)
+    assert change.missing == {"s": {"c": []}, "t": {"b": ["INTEGER", "TEXT"], "a": ["LONG"]}}
+    first, second = script.of(RunLanes)
+    assert (first.seconds, first.label != second.label) == (second.seconds, True)
+    assert written.attempts == 2
+
+
+def test_a_change_that_fails_and_passes_is_tried_again() -> None:
+    script = Script(LACKING, LOADED, ChangeTables=[LoadFailed("later"), None])
+    assert len(write(script)[0]) == 1
+    assert len(script.of(ChangeTables)) == 2
+
+
+def test_a_change_that_is_refused_ends_the_write() -> None:
+    script = Script(LACKING, ChangeTables=[UnknownColumn("no type")])
+    with pytest.raises(UnknownColumn, match="no type"):
+        write(script)
+    assert len(script.of(BeginAction)) == len(script.of(RollbackAction)) == 1
+
+
+def test_a_change_without_effect_is_not_repeated_forever() -> None:
+    with pytest.raises(UnknownColumn, match=r"still lack after the change of the tables \(s: c; t: b, a\)"):
+        write(Script(LACKING, LACKING))
+
+
+def test_disorder_is_cured_before_the_tables() -> None:
+    script = Script(LanesResult(unsorted=["back"], missing=LACKING.missing))
+    assert write(script)[0] == []
+    assert not script.of(ChangeTables)
 
 
 def test_repeated_keys_make_the_lanes_hold_their_rows_and_are_no_failure() -> None:

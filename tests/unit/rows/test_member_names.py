@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from starrocks_txn_sink import compiled
 from starrocks_txn_sink.errors import UnknownColumn
-from starrocks_txn_sink.rows.member_names import MemberNames
+from starrocks_txn_sink.rows.member_names import LackingColumns, MemberNames
 
 COLUMNS = {"t": {"id", "name"}, "b": {"größe"}}
 
@@ -54,8 +54,8 @@ def test_a_name_without_a_column_is_refused_in_any_row_with_its_place_and_remedy
         names(batch(*rows, wide=wide))
     said = str(refused.value)
     assert "table t does not have at source partition p, position 4001: email." in said
-    assert "ALTER TABLE `t` ADD COLUMN `email` <type>" in said
-    assert "schema_changes='ignore'" in said
+    assert "ALTER TABLE `t` ADD COLUMN `email` VARCHAR(65533), and" in said
+    assert "schema_changes='apply'" in said
     assert "secret" not in said
 
 
@@ -222,3 +222,42 @@ def test_each_of_many_tables_is_looked_at() -> None:
     names = check(refuse=False)
     names(batch(*((f"t{number}", '{"id":1}') for number in range(500))))
     assert len(names.by_table) == 500
+
+
+# --- with columns that the driver may add ---
+
+
+def applying() -> tuple[MemberNames, LackingColumns]:
+    names = check()
+    names.lacking = LackingColumns()
+    return names, names.lacking
+
+
+def test_a_lacking_column_has_the_kinds_of_all_its_values_from_the_first_row_on() -> None:
+    names, lacking = applying()
+    names(batch(("t", '{"id":1}'), ("t", '{"id":1,"age":1}'), ("b", '{"größe":1}')))
+    assert lacking.missing() == {"t": {"age": ("INTEGER",)}}
+    names(batch(("t", '{"id":2,"age":null}'), ("t", '{"id":1,"age":1.5}'), ("t", '{"age":"x", "id":1}')))
+    assert lacking.missing() == {"t": {"age": ("FRACTION", "INTEGER", "TEXT")}}
+
+
+def test_a_lacking_column_that_is_null_waits_for_its_first_value() -> None:
+    """In rows of the same shape too, and a delete is no such value."""
+    names, lacking = applying()
+    names(batch(("t", '{"id":1,"age":null}'), ("t", '{"id":1,"age":null}'), ("t", '{"__op":1,"id":1,"age":7}')))
+    assert lacking.missing() == {}
+    names(batch(("t", '{"id":1,"age":null}'), ("t", '{"id":1,"age":true}')))
+    assert lacking.missing() == {"t": {"age": ("TRUTH",)}}
+
+
+def test_a_table_that_is_not_there_lacks_all_columns_also_those_of_a_delete() -> None:
+    names, lacking = applying()
+    names(batch(("new", '{"__op":1,"id":1}'), ("new", '{"note":"x","id":9007199254740993,"age":null}')))
+    assert lacking.missing() == {"new": {"id": ("INTEGER", "LONG"), "note": ("TEXT",)}}
+
+
+@pytest.mark.parametrize("text", [r'{"id":1,"\ud800":2}', '{"id":1,"deep":' + "[" * 1020 + "]" * 1020 + "}"])
+def test_a_lacking_column_whose_values_cannot_be_read_ends_the_lane(text: str) -> None:
+    names, _ = applying()
+    with pytest.raises(UnknownColumn, match="table t does not have at source partition p, position 1"):
+        names(batch(("t", text)))

@@ -1,8 +1,7 @@
-"""Schema changes of typed routes: what is planned, that one is visible before the next, what stays an error."""
+"""Schema changes of typed routes: what is planned, and what stays an error."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing, suppress
 
 import pytest
@@ -11,21 +10,15 @@ from pyspark.sql import types as T
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, TableRoute
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import DeadlineExceeded, InputError, OptionError, QueryFailed, QueryRefused
+from starrocks_txn_sink.errors import InputError, OptionError, QueryRefused
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.sink.typed.evolution import (
-    apply_changes,
-    apply_schema_changes,
-    plan_changes,
-    read_planned_changes,
-    type_of,
-)
+from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, plan_changes, read_planned_changes, type_of
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sink.typed.tables import Columns, Tables
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 from starrocks_txn_sink.sql.connection import LeaderConnection, bind
-from tests.support.manual_clock import ManualClock
+from starrocks_txn_sink.telemetry import Event
 from tools.pages import SOURCES
 
 FRAME = (
@@ -121,50 +114,6 @@ def test_what_has_no_type_is_named() -> None:
         type_of(T.DayTimeIntervalType())
 
 
-# --- carrying out ---
-
-
-def reads(*found: Columns) -> Callable[[], Columns]:
-    left = list(found)
-    return lambda: left.pop(0) if len(left) > 1 else left[0]
-
-
-def test_each_change_is_visible_before_the_next_is_asked_for() -> None:
-    clock, ran = ManualClock(), []
-    before = columns(id="bigint", big="int")
-    changes = plan_changes("shop", [TableRoute("t", ["big", "text"])], FRAME, before)
-    widened = columns(id="bigint", big="bigint(20)")
-    done = columns(id="bigint", big="bigint(20)", text="varchar(65533)")
-    after = apply_changes(
-        changes, lambda sql: ran.append((sql.split()[3], clock.monotonic())),
-        reads(before, before, before, widened, widened, done), Deadline.after(60, clock),
-    )  # fmt: skip
-    assert ran == [("MODIFY", 0.0), ("ADD", 1.0)]
-    assert after == done
-
-
-def test_a_change_that_never_shows_ends_at_the_deadline() -> None:
-    clock = ManualClock()
-    before = columns(id="bigint")
-    changes = plan_changes("shop", [TableRoute("t", ["text"])], FRAME, before)
-    with pytest.raises(DeadlineExceeded, match="table t being altered"):
-        apply_changes(changes, lambda _: None, reads(before), Deadline.after(5, clock))
-
-
-@pytest.mark.parametrize("failure", [QueryFailed("no answer"), QueryRefused("a change is under way")])
-def test_a_change_that_shows_after_all_is_none_that_failed(failure: Exception) -> None:
-    clock, before, after = ManualClock(), columns(id="bigint"), columns(id="bigint", text="varchar(65533)")
-    changes = plan_changes("shop", [TableRoute("t", ["text"])], FRAME, before)
-
-    def execute(_: str) -> None:
-        raise failure
-
-    assert apply_changes(changes, execute, reads(before, before, after), Deadline.after(60, clock)) == after
-    with pytest.raises(type(failure)):
-        apply_changes(changes, execute, reads(before), Deadline.after(60, clock))
-    assert clock.monotonic() < 5
-
-
 def test_the_policy_needs_sql_access() -> None:
     with pytest.raises(OptionError, match="there is no query_url: the sink alters tables over SQL"):
         SinkOptions(load_url="fe:1", database="d", delivery="at-least-once", schema_changes="apply")
@@ -191,7 +140,9 @@ def test_tables_are_created_widened_and_extended_over_sql(server: Emulator) -> N
         assert len(read_planned_changes(options, first, Frame())) == 1  # type: ignore[arg-type]
         session = Session("key", "job", "epoch", "checkpoint", Tables(columns={}))
         for routes, count in ((first, 1), (second, 2), (second, 0)):
-            assert len(apply_schema_changes(options, routes, Frame(), session)) == count  # type: ignore[arg-type]
+            events: list[Event] = []
+            apply_schema_changes(options, routes, Frame(), session, events.append)  # type: ignore[arg-type]
+            assert len(events) == count
         assert session.tables.models["t"] == "PRIMARY_KEYS"
         rows = connection.query("SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.columns", (), deadline)
         assert rows == [("id", "bigint(20)"), ("small", "bigint(20)"), ("text", "varchar(65533)")]
@@ -225,9 +176,9 @@ def test_marks_are_replaced_outside_names_only() -> None:
         bind("SELECT %s", ["1", "2"])
 
 
+@pytest.mark.emulator("CREATE TABLE shop.t (id INT, n INT SUM) AGGREGATE KEY(id) DISTRIBUTED BY HASH(id)")
 def test_a_change_that_the_server_refuses_is_shown(server: Emulator) -> None:
     options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", job="j")
-    gone = columns(id="INT")  # another client has dropped the table since
-    session = Session("key", "job", "epoch", "checkpoint", Tables(columns=gone))
+    session = Session("key", "job", "epoch", "checkpoint", Tables(columns=columns(id="INT")))
     with pytest.raises(QueryRefused, match="Run it by hand, or change it: ALTER TABLE"):
-        apply_schema_changes(options, [TableRoute("t", ["id", "text"])], Frame(), session)  # type: ignore[arg-type]
+        apply_schema_changes(options, [TableRoute("t", ["id", "text"])], Frame(), session, [].append)  # type: ignore[arg-type]

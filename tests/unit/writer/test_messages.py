@@ -22,6 +22,7 @@ from starrocks_txn_sink.writer.messages import (
     Message,
     OrderViolation,
     TableLoads,
+    TablesLack,
     attach_report,
     attached_report,
     decode,
@@ -95,7 +96,10 @@ states = st.builds(
     small=st.booleans(),
     malformed=counts,
 )
-messages = st.one_of(receipts, reports, states, st.builds(OrderViolation, names))
+lacks = st.builds(
+    TablesLack, st.dictionaries(names, st.dictionaries(names, st.lists(st.sampled_from(["TEXT", "LONG"])), max_size=2))
+)
+messages = st.one_of(receipts, reports, states, st.builds(OrderViolation, names), lacks)
 
 
 @given(messages)

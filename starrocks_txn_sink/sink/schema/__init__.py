@@ -1,0 +1,1 @@
+"""Tables that follow their source: which statements give them what rows need, and how these are carried out."""

@@ -1,0 +1,149 @@
+"""The statements that give tables the columns which JSON rows need: a plan, made from lists of columns alone.
+
+A new column gets its declared type, or the narrowest that holds all values seen (`rows.value_kinds`). It is NULL in the
+rows before. The plan adds and creates; it never drops, renames or narrows. What has no safe statement is an error that
+names table, column and the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from starrocks_txn_sink.coordinator.model import MissingColumns
+from starrocks_txn_sink.errors import UnknownColumn
+from starrocks_txn_sink.options import TableOptions
+from starrocks_txn_sink.protocol.ledger import identifier
+from starrocks_txn_sink.rows.value_kinds import ValueKind, type_for
+from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
+
+_KEY_TEXT = "VARCHAR(255)"  # the bytes of a key are limited, and a longer one is refused by the server
+_NO_KEYS = frozenset(("DOUBLE", "FLOAT", "DECIMAL", "JSON", "ARRAY", "MAP", "STRUCT", "VARBINARY", "OTHER"))
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """One statement for a table, which `creates` the table or alters it."""
+
+    table: str
+    sql: str
+    creates: bool = False
+
+    def statement(self, replication: int | None) -> str:
+        """The statement; for a new table with a number of replicas, None for the server's default."""
+        properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication and self.creates else ""
+        return f"{self.sql}{properties}"
+
+
+def plan_missing(
+    database: str,
+    missing: MissingColumns,
+    columns: Mapping[str, Sequence[TargetColumn]],
+    tables: Mapping[str, TableOptions],
+) -> list[SchemaChange]:
+    """The changes that give the tables their `missing` columns, one for each table; none where the columns are there.
+
+    `columns` has the columns of the tables that exist, `tables` what the user has declared. Raises UnknownColumn for a
+    column without a safe type, for a name that differs from a column's in case only, and for a new table without keys;
+    InputError for a name that no statement can hold.
+    """
+    changes: list[SchemaChange] = []
+    for table, needs in missing.items():
+        declared, known = tables.get(table, TableOptions()), columns.get(table, ())
+        kinds = {name: [ValueKind[kind] for kind in found] for name, found in needs.items()}
+        changes += (_additions if known else _creation)(database, table, kinds, known, declared)
+    return changes
+
+
+_Kinds = Mapping[str, Sequence[ValueKind]]
+
+
+def _additions(
+    database: str, table: str, kinds: _Kinds, known: Sequence[TargetColumn], declared: TableOptions
+) -> Iterator[SchemaChange]:
+    names = {column.name.lower(): column.name for column in known}
+    added: list[str] = []
+    for name, found in kinds.items():
+        there = names.setdefault(name.lower(), name)
+        if there != name:
+            raise UnknownColumn(
+                f"Rows of table {table} name the column {name}, and the table has {there}. The case of names counts in "
+                "rows, so the server drops the values, and it does not in tables, so no such column can be added.",
+                hint=f"Write the name as {there} in the rows, or rename the column in the table.",
+                table=table,
+            )
+        if name not in {column.name for column in known}:
+            added.append(f"ADD COLUMN {identifier(name)} {_type(table, name, found, declared)} NULL")
+    if added:
+        yield SchemaChange(table, f"ALTER TABLE {identifier(database, table)} {', '.join(added)}")
+
+
+def _creation(
+    database: str, table: str, kinds: _Kinds, _: Sequence[TargetColumn], declared: TableOptions
+) -> Iterator[SchemaChange]:
+    keys = declared.keys
+    if not keys:
+        raise UnknownColumn(
+            f"There is no table {table}, or none that the user may see, and nothing names its primary key.",
+            hint=f"Name the key, tables={{'{table}': TableOptions(keys=['id'])}}, and the sink creates the table; or "
+            "create it by hand, as a DUPLICATE KEY table if the source has no key: it then keeps each change as a row.",
+            table=table,
+        )
+    lacking = [key for key in keys if key not in kinds]
+    if lacking:
+        raise UnknownColumn(
+            f"The primary key of table {table} names {', '.join(lacking)}, which the rows do not have.",
+            hint="Correct `keys` in the TableOptions of the table (case counts).",
+            table=table,
+        )
+    _refuse_same_names(table, kinds)
+    values = [name for name in kinds if name not in keys]
+    texts = [f"{identifier(name)} {_key_type(table, name, kinds[name], declared)} NOT NULL" for name in keys]
+    texts += [f"{identifier(name)} {_type(table, name, kinds[name], declared)} NULL" for name in values]
+    key = ", ".join(map(identifier, keys))
+    yield SchemaChange(
+        table,
+        f"CREATE TABLE IF NOT EXISTS {identifier(database, table)} ({', '.join(texts)}) PRIMARY KEY ({key}) "
+        f"DISTRIBUTED BY HASH ({key})",
+        creates=True,
+    )
+
+
+def _refuse_same_names(table: str, names: Iterable[str]) -> None:
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.setdefault(name.lower(), name)
+        if other != name:
+            raise UnknownColumn(
+                f"Rows of table {table} name both {other} and {name}, and a table cannot have both.",
+                hint="Rename one of them in the rows.",
+                table=table,
+            )
+
+
+def _type(table: str, name: str, kinds: Sequence[ValueKind], declared: TableOptions) -> str:
+    """The type of a new column; raises UnknownColumn if no type holds all values."""
+    wanted = declared.types.get(name) or type_for(kinds)
+    if wanted is None:
+        words = ", ".join(sorted(kind.value for kind in kinds)) or "nothing but NULL"
+        raise UnknownColumn(
+            f"No type of StarRocks holds all values of the column {name} that table {table} lacks: {words}.",
+            hint=f"Declare its type, tables={{'{table}': TableOptions(types={{'{name}': '…'}})}}, or add the column by "
+            "hand, and start the query again.",
+            table=table,
+        )
+    return wanted
+
+
+def _key_type(table: str, name: str, kinds: Sequence[ValueKind], declared: TableOptions) -> str:
+    wanted = declared.types.get(name)
+    if wanted is None:
+        wanted = _type(table, name, kinds, declared)
+        wanted = _KEY_TEXT if wanted.startswith("VARCHAR") else wanted
+    if parse_type(wanted).name in _NO_KEYS:
+        raise UnknownColumn(
+            f"The key column {name} of the new table {table} would be {wanted}, and StarRocks takes no such key.",
+            hint=f"Name another key, or declare the type: tables={{'{table}': TableOptions(types={{'{name}': '…'}})}}.",
+            table=table,
+        )
+    return wanted

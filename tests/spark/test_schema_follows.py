@@ -1,0 +1,114 @@
+"""`schema_changes` apply for JSON rows: tables get the columns that rows need, between two StarRocks transactions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from starrocks_emulator.server import Emulator
+from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
+from starrocks_txn_sink.errors import RowsRejected, UnknownColumn
+from starrocks_txn_sink.options import TableOptions
+from starrocks_txn_sink.telemetry import Event
+from tests.support.query_port import query
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.emulator(
+        "CREATE TABLE shop.people (id BIGINT NOT NULL, name VARCHAR(9)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
+        alter_seconds=0.7,
+    ),
+]
+
+ASSEMBLY = TransactionAssembly(lines=TxnEventLines(source_partition="source_partition", position="position"))
+
+
+def sink(server: Emulator, events: list[Event] | None = None, **changes: Any) -> StarRocksSink:
+    values = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop", "job": "test"}
+    options = SinkOptions(**{**values, "schema_changes": "apply", **changes})
+    return StarRocksSink(options, assemble=ASSEMBLY, listener=events.append if events is not None else lambda _: None)
+
+
+def transactions(spark: SparkSession, first: int, *rows: tuple[str, dict[str, Any]], partition: str = "p") -> DataFrame:
+    """A source transaction for each row (table, row), as raw values."""
+    lines = []
+    for number, (table, row) in enumerate(rows):
+        lines += [
+            {"type": "BEGIN", "txn_id": f"t{first + number}"},
+            {"type": "DATA", "txn_id": f"t{first + number}", "table": table, "op": "u", "row": row},
+            {"type": "END", "txn_id": f"t{first + number}"},
+        ]
+    texts = [(partition, 3 * first + at, json.dumps(line)) for at, line in enumerate(lines)]
+    return spark.createDataFrame(texts, "source_partition string, position long, value string").coalesce(1)
+
+
+def statements(events: list[Event]) -> list[str]:
+    return [event.fields["statement"] for event in events if event.name == "schema.changed"]
+
+
+def test_a_column_that_appears_is_added_before_its_first_row(spark: SparkSession, server: Emulator) -> None:
+    """With the type of all its values in the micro-batch; the rows before have NULL."""
+    events: list[Event] = []
+    writer = sink(server, events, lanes=2)
+    writer.write(transactions(spark, 1, ("people", {"id": 1, "name": "Ann"})))
+    late = [("people", {"id": number, "name": "Bo", "age": number, "score": number / 2}) for number in range(2, 5)]
+    left = transactions(spark, 2, *late, ("people", {"id": 5, "tags": ["a"], "age": None}))
+    right = transactions(spark, 1, ("people", {"id": 6, "score": 7, "on": True}), partition="q")
+    (receipt,) = writer.write(left.union(right))
+    assert receipt.rows == 5
+    assert query(server, "SELECT * FROM shop.people ORDER BY id")[0] == (1, "Ann", None, None, None, None)
+    found = query(server, "SELECT id, age, score, `on` FROM shop.people WHERE id > 1 ORDER BY id")
+    assert found == [(2, 2, 1.0, None), (3, 3, 1.5, None), (4, 4, 2.0, None), (5, None, None, None), (6, None, 7.0, 1)]
+    described = query(server, "SELECT COLUMN_TYPE FROM information_schema.columns WHERE TABLE_NAME = 'people'")
+    kinds = ["bigint(20)", "varchar(9)", "bigint(20)", "double", "json", "tinyint(1)"]
+    assert [kind for (kind,) in described] == kinds  # id, name, age, score, tags, on
+    (statement,) = statements(events)
+    assert statement.startswith("ALTER TABLE `shop`.`people` ADD COLUMN `age` BIGINT NULL")
+
+
+def test_a_column_without_a_type_stops_the_query_by_name_and_a_declared_type_lets_it_go_on(
+    spark: SparkSession, server: Emulator
+) -> None:
+    mixed = transactions(spark, 1, ("people", {"id": 1, "code": "a"}), ("people", {"id": 2, "code": 7}))
+    with pytest.raises(UnknownColumn, match=r"column code .* integers up to 2\^53, texts"):
+        sink(server).write(mixed)
+    assert query(server, "SELECT count(*) FROM shop.people") == [(0,)]
+    sink(server, tables={"people": TableOptions(types={"code": "VARCHAR(20)"})}).write(mixed)
+    assert query(server, "SELECT id, code FROM shop.people ORDER BY id") == [(1, "a"), (2, "7")]
+
+
+def test_a_new_table_is_created_with_the_declared_key_and_refused_without(
+    spark: SparkSession, server: Emulator
+) -> None:
+    rows = transactions(spark, 1, ("pets", {"name": "Rex", "id": 1}), ("people", {"id": 1, "name": "Ann"}))
+    with pytest.raises(UnknownColumn, match=r"no table pets, .* nothing names its primary key"):
+        sink(server).write(rows)
+    assert query(server, "SELECT count(*) FROM shop.people") == [(0,)]
+    events: list[Event] = []
+    sink(server, events, tables={"pets": TableOptions(keys=["id"])}).write(rows)
+    assert query(server, "SELECT id, name FROM shop.pets") == [(1, "Rex")]
+    assert query(server, "SELECT count(*) FROM shop.people") == [(1,)]
+    assert len(statements(events)) == 1
+
+
+def test_a_column_that_is_always_null_waits_and_is_not_called_lost(spark: SparkSession, server: Emulator) -> None:
+    events: list[Event] = []
+    writer = sink(server, events)
+    writer.write(transactions(spark, 1, ("people", {"id": 1, "name": "Ann", "age": None})))
+    assert statements(events) == []
+    said = [(event.name, event.fields["unknown"]) for event in events if event.name.startswith("columns.")]
+    assert said == [("columns.waiting", "age")]
+    writer.write(transactions(spark, 2, ("people", {"id": 2, "name": "Bo", "age": 3})))
+    assert len(statements(events)) == 1
+    assert query(server, "SELECT id, age FROM shop.people ORDER BY id") == [(1, None), (2, 3)]
+
+
+def test_quarantine_takes_bad_rows_and_no_new_columns(spark: SparkSession, server: Emulator) -> None:
+    rows = [("people", {"id": number, "name": "x" * number, "age": number}) for number in (1, 2, 30)]
+    sink(server, on_bad_rows="quarantine").write(transactions(spark, 1, *rows))
+    assert query(server, "SELECT id, age FROM shop.people ORDER BY id") == [(1, 1), (2, 2)]
+    with pytest.raises(RowsRejected):
+        sink(server, job="other").write(transactions(spark, 1, ("people", {"id": 4, "age": "old"})))

@@ -1,0 +1,193 @@
+"""Changes of tables carried out: they are made once, by this driver or another client, and waited for."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+
+import pytest
+
+from starrocks_emulator.server import Emulator
+from starrocks_txn_sink import SinkOptions
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.coordinator.model import MissingColumns
+from starrocks_txn_sink.errors import DeadlineExceeded, QueryFailed, QueryRefused, UnknownColumn
+from starrocks_txn_sink.options import TableOptions
+from starrocks_txn_sink.sink.schema.changes import AlterJob, SqlTables, add_missing, carry_out
+from starrocks_txn_sink.sink.schema.plan import SchemaChange, plan_missing
+from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.sink.typed.tables import Columns
+from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
+from starrocks_txn_sink.sql.connection import LeaderConnection
+from starrocks_txn_sink.telemetry import Event
+from tests.support.manual_clock import ManualClock
+from tests.support.query_port import query
+
+PLAN = partial(plan_missing, "shop", {"t": {"a": ["LONG"], "b": ["TEXT"]}}, tables={})
+
+
+def columns(*names: str) -> dict[str, tuple[TargetColumn, ...]]:
+    return {"t": tuple(TargetColumn(name, parse_type("bigint(20)")) for name in ("id", *names))}
+
+
+class Server:
+    """Makes a change `seconds` after its statement, unless one of `answers` says otherwise."""
+
+    def __init__(self, *answers: Callable[[Server], None], seconds: float = 0.0, jobs: bool = True) -> None:
+        self.clock, self.seconds, self.answers = ManualClock(), seconds, deque(answers)
+        self.columns, self.ran = columns(), list[str]()
+        self.job: AlterJob | None = None
+        self.lists_jobs, self._due = jobs, (0.0, columns())
+
+    def read(self) -> Columns:
+        self._finish()
+        return self.columns
+
+    def execute(self, change: SchemaChange) -> None:
+        self.ran.append(change.sql)
+        if self.answers:
+            self.answers.popleft()(self)
+        else:
+            self.begin("a", "b")
+
+    def latest_job(self, table: str) -> AlterJob | None:
+        assert table == "t"
+        self._finish()
+        return self.job if self.lists_jobs else None
+
+    def begin(self, *names: str, seconds: float | None = None) -> None:
+        """Begin a change after which the table has these columns."""
+        if self.job is not None and self.job.running:
+            raise QueryRefused("state is not NORMAL")
+        self.job = AlterJob(str(int(self.job.number) + 1 if self.job else 1), "RUNNING")
+        self._due = self.clock.monotonic() + (self.seconds if seconds is None else seconds), columns(*names)
+
+    def _finish(self) -> None:
+        if self.job is not None and self.job.running and self.clock.monotonic() >= self._due[0]:
+            self.job = AlterJob(self.job.number, "FINISHED")
+            self.columns = self._due[1]
+
+    def carry_out(self, seconds: float = 60.0) -> list[str]:
+        """The statements that were accepted."""
+        made: list[SchemaChange] = []
+        carry_out(PLAN, self, Deadline.after(seconds, self.clock), made.append)
+        assert not PLAN(self.columns)
+        return [change.sql for change in made]
+
+
+def lost(server: Server) -> None:
+    server.begin("a", "b")
+    raise QueryFailed("no answer")
+
+
+def refused(_: Server) -> None:
+    raise QueryRefused("no privilege")
+
+
+def test_a_change_is_made_once_and_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(seconds=7.0)
+    with caplog.at_level(logging.INFO, "starrocks_txn_sink"):
+        assert server.carry_out() == server.ran
+    assert len(server.ran) == 1
+    assert server.clock.monotonic() == 7.0
+    assert sum("schema.waiting" in record.getMessage() for record in caplog.records) == 1
+    assert server.carry_out() == []
+
+
+def test_without_a_list_of_jobs_the_columns_alone_show_the_end() -> None:
+    server = Server(seconds=7.0, jobs=False)
+    assert len(server.carry_out()) == 1
+    assert server.clock.monotonic() == 7.0
+
+
+@pytest.mark.parametrize("seconds", [0.0, 7.0])
+def test_a_lost_reply_is_no_failure_if_the_change_was_made(seconds: float) -> None:
+    server = Server(lost, seconds=seconds)
+    server.carry_out()
+    assert len(server.ran) == 1
+
+
+def test_a_refusal_is_raised_when_the_change_has_not_come_by_another_way() -> None:
+    server = Server(refused)
+    with pytest.raises(QueryRefused, match="no privilege"):
+        server.carry_out()
+    assert server.clock.monotonic() <= 3.0
+
+
+def test_another_drivers_change_is_waited_for_and_the_rest_is_made() -> None:
+    """Whether it was under way before, or has begun at the same time."""
+    server = Server()
+    server.begin("a", seconds=5.0)
+    assert [sql.split("COLUMN ", 1)[1] for sql in server.carry_out()] == ["`b` VARCHAR(65533) NULL"]
+
+    def race(server: Server) -> None:
+        server.begin("a", seconds=5.0)
+        raise QueryRefused("state is not NORMAL")
+
+    server = Server(race)
+    server.carry_out()
+    assert [sql.count("ADD COLUMN") for sql in server.ran] == [2, 1]
+
+    def same(server: Server) -> None:
+        server.columns = columns("a", "b")
+        raise QueryRefused("the column exists")
+
+    server = Server(same)
+    assert server.carry_out() == []
+
+
+def test_a_cancelled_change_is_an_error() -> None:
+    def cancel(server: Server) -> None:
+        server.job = AlterJob("1", "CANCELLED", "no space")
+
+    with pytest.raises(QueryRefused, match="cancelled the change of table t"):
+        Server(cancel).carry_out()
+
+
+def test_a_change_that_does_not_end_meets_the_deadline() -> None:
+    for server in (Server(seconds=1e9), Server(seconds=1e9, jobs=False)):
+        with pytest.raises(DeadlineExceeded, match="table t being altered"):
+            server.carry_out(seconds=30.0)
+        assert server.clock.monotonic() <= 31.0
+
+
+# --- over SQL, on the emulator ---
+
+
+def add(server: Emulator, missing: MissingColumns, **options: object) -> tuple[list[str], Session]:
+    made = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", job="j", **options)  # type: ignore[arg-type]
+    session, events = Session("key", "j", "epoch", "checkpoint"), list[Event]()
+    add_missing(made, session, events.append, missing, Deadline.after(30.0, SystemClock()))
+    return [event.fields["statement"] for event in events], session
+
+
+TABLE = "CREATE TABLE shop.t (id BIGINT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
+
+
+@pytest.mark.emulator(TABLE, alter_seconds=1.0)
+def test_columns_and_tables_are_made_over_sql(server: Emulator) -> None:
+    missing = {"t": {"a": ["LONG"], "b": ["TEXT"]}, "new": {"id": ["LONG"]}}
+    said, session = add(server, missing, tables={"new": TableOptions(keys=["id"])})
+    assert [statement.split("(")[0] for statement in said] == [
+        "ALTER TABLE `shop`.`t` ADD COLUMN `a` BIGINT NULL, ADD COLUMN `b` VARCHAR",
+        "CREATE TABLE IF NOT EXISTS `shop`.`new` ",
+    ]
+    assert session.tables.models == {"t": "PRIMARY_KEYS", "new": "PRIMARY_KEYS"}
+    assert add(server, missing, tables={"new": TableOptions(keys=["id"])})[0] == []
+    (job,) = query(server, "SHOW ALTER TABLE COLUMN FROM shop WHERE TableName = 't'")
+    options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop")
+    with closing(LeaderConnection(options)) as connection:
+        port = SqlTables(connection, options, ["t"], Deadline.after(30.0, SystemClock()))
+        assert port.latest_job("t") == AlterJob(str(job[0]), "FINISHED", "")
+        assert port.latest_job("new") is None
+
+
+@pytest.mark.emulator(TABLE)
+def test_a_refusal_of_the_server_shows_the_statement(server: Emulator) -> None:
+    with pytest.raises(QueryRefused, match="Run it by hand, or change it: ALTER TABLE"):
+        add(server, {"t": {"a": ["LONG"]}}, tables={"t": TableOptions(types={"a": "GEOMETRY"})})
+    with pytest.raises(UnknownColumn, match="no table none"):
+        add(server, {"none": {"id": ["LONG"]}})

@@ -1,0 +1,120 @@
+"""The plan for columns that JSON rows need: statements from lists of columns, and what has no safe statement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from starrocks_txn_sink.errors import InputError, OptionError, UnknownColumn
+from starrocks_txn_sink.options import SinkOptions, TableOptions
+from starrocks_txn_sink.sink.schema.plan import plan_missing
+from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
+
+KNOWN = {
+    "t": (
+        TargetColumn("id", parse_type("bigint(20)"), nullable=False, key=True),
+        TargetColumn("Name", parse_type("varchar(9)")),
+    )
+}
+
+
+def statements(missing: dict[str, dict[str, list[str]]], **tables: TableOptions) -> list[str]:
+    return [change.statement(2) for change in plan_missing("shop", missing, KNOWN, tables)]
+
+
+def test_all_lacking_columns_of_a_table_come_in_one_statement() -> None:
+    needs = {"id": ["INTEGER"], "age": ["INTEGER"], "price": ["FRACTION", "INTEGER"]}
+    needs |= {"a`b": ["TEXT"], "tags": ["DOCUMENT"]}
+    declared = TableOptions(types={"price": "DECIMAL(12,2)"})
+    assert statements({"t": needs}, t=declared) == [
+        "ALTER TABLE `shop`.`t` ADD COLUMN `age` BIGINT NULL, ADD COLUMN `price` DECIMAL(12,2) NULL, "
+        "ADD COLUMN `a``b` VARCHAR(65533) NULL, ADD COLUMN `tags` JSON NULL"
+    ]
+
+
+def test_columns_that_are_there_need_no_statement() -> None:
+    assert statements({"t": {"id": ["TEXT"], "Name": ["LONG"]}}) == []
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ({"t": {"name": ["TEXT"]}}, "name the column name, and the table has Name"),
+        ({"t": {"new": ["TEXT"], "NEW": ["TEXT"]}}, "name the column NEW, and the table has new"),
+        ({"t": {"new": ["TEXT", "LONG"]}}, "holds all values of the column new .*: integers of 64 bits, texts"),
+        ({"t": {"new": ["HUGE"]}}, "numbers beyond all types"),
+        ({"none": {"id": ["LONG"]}}, "no table none, .* nothing names its primary key"),
+    ],
+)
+def test_what_has_no_safe_statement_is_refused_by_name(missing: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnknownColumn, match=said) as refused:
+        statements(missing)
+    assert refused.value.advice
+
+
+def test_a_declared_type_settles_a_mixture() -> None:
+    (sql,) = statements({"t": {"new": ["TEXT", "LONG"]}}, t=TableOptions(types={"new": "JSON"}))
+    assert sql.endswith("ADD COLUMN `new` JSON NULL")
+
+
+def test_a_name_that_no_statement_can_hold_is_an_error() -> None:
+    with pytest.raises(InputError, match="control character"):
+        statements({"t": {"a\nb": ["TEXT"]}})
+
+
+# --- new tables ---
+
+
+def test_a_table_is_created_with_its_declared_key_first() -> None:
+    needs = {"note": ["TEXT"], "id": ["LONG"], "region": ["TEXT"]}
+    assert statements({"new": needs}, new=TableOptions(keys=["region", "id"])) == [
+        "CREATE TABLE IF NOT EXISTS `shop`.`new` (`region` VARCHAR(255) NOT NULL, `id` BIGINT NOT NULL, "
+        "`note` VARCHAR(65533) NULL) PRIMARY KEY (`region`, `id`) DISTRIBUTED BY HASH (`region`, `id`) "
+        'PROPERTIES ("replication_num" = "2")'
+    ]
+    (change,) = plan_missing("shop", {"new": {"id": ["LONG"]}}, {}, {"new": TableOptions(keys=["id"])})
+    assert "PROPERTIES" not in change.statement(None)
+
+
+@pytest.mark.parametrize(
+    ("needs", "declared", "said"),
+    [
+        ({"id": ["LONG"]}, {"keys": ["ID"]}, "names ID, which the rows do not have"),
+        ({"id": ["FRACTION"]}, {"keys": ["id"]}, "key column id of the new table new would be DOUBLE"),
+        ({"id": ["LONG"]}, {"keys": ["id"], "types": {"id": "DECIMAL(20)"}}, "would be DECIMAL"),
+        ({"id": ["LONG"], "Id": ["LONG"]}, {"keys": ["id"]}, "both id and Id"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused(needs: dict[str, Any], declared: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnknownColumn, match=said):
+        statements({"new": needs}, new=TableOptions(**declared))
+
+
+def test_an_unsigned_key_is_a_largeint_if_it_is_declared() -> None:
+    (sql,) = statements({"new": {"id": ["LONG"]}}, new=TableOptions(keys=["id"], types={"id": "LARGEINT"}))
+    assert "(`id` LARGEINT NOT NULL)" in sql
+
+
+# --- as the user declares them ---
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"keys": ["a", "a"]},
+        {"keys": [""]},
+        {"types": {"a": "INT; DROP TABLE t"}},
+        {"types": {"a": "INT NULL -- x"}},
+        {"types": {"a": 1}},
+    ],
+)
+def test_keys_and_types_are_checked_at_once(declared: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=r"tables\['t'\]"):
+        SinkOptions(load_url="fe:1", database="d", delivery="at-least-once", tables={"t": TableOptions(**declared)})
+
+
+def test_keys_and_types_travel_with_the_options() -> None:
+    declared = TableOptions(keys=["id"], types={"tags": "ARRAY<VARCHAR(20)>"}, properties={"timezone": "UTC"})
+    options = SinkOptions(load_url="fe:1", database="d", delivery="at-least-once", tables={"t": declared})
+    assert options.options_of("t") == TableOptions(keys=("id",), types=declared.types, properties=declared.properties)
