@@ -57,6 +57,8 @@ def assemble_transactions(
     must have their first content as far as the stage remembers it (`assembler.rules.repeats`). A NULL `row` stays NULL.
     A batch DataFrame gives the same rows as a stream after all of its input, without `open_timeout`.
 
+    In Flink you would write a `KeyedProcessFunction` for this, in Scala a `mapGroupsWithState`.
+
     Each progress of the query has counts (`assembler.rules.model.Counters`) under `observedMetrics[name]`: flows of the
     micro-batch; the levels open, open_rows and state_bytes of the source partitions with events in it; and oldest_open,
     the time (seconds since the epoch) since which their oldest transaction is open, 0 if none is. Under foreachBatch

@@ -83,7 +83,7 @@ def from_changelog(
     compact: bool = False,
     clock: Clock | None = None,
 ) -> DataFrame:
-    """Turn events with an operation code into rows with a row kind (`+I`, `-U`, `+U`, `-D`).
+    """Turn events with an operation code into rows with a row kind (`+I`, `-U`, `+U`, `-D`): Flink's FROM_CHANGELOG.
 
     An event is flat, or carries its row in the structs `before` and `after`, which may be one struct.
 

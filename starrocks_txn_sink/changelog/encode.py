@@ -48,7 +48,7 @@ def to_changelog(
     compact: bool = False,
     clock: Clock | None = None,
 ) -> DataFrame:
-    """Turn rows with a row kind into change events with an operation code.
+    """Turn rows with a row kind into change events with an operation code: Flink's TO_CHANGELOG.
 
     Events are flat, or carry the row in the structs `before` and `after`, which may be one struct, with the
     `passthrough` columns next to them. Kinds without a code are dropped.

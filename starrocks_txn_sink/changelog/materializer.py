@@ -59,8 +59,9 @@ def upsert_materializer(
         sink_key: The columns of the table's primary key.
         upsert_key: The columns that identify a source row, whose changes come in order. Without it rows are compared as
             a whole, except for the `sequence` columns.
-        mode: `auto` returns `df` unchanged if `upsert_key` is the sink key, or, without `upsert_key`, if rows of
-            from_changelog know that their key is (as in to_changelog); `none` always does, `force` never does.
+        mode: As Flink's `table.exec.sink.upsert-materialize`: `auto` returns `df` unchanged if `upsert_key` is the sink
+            key, or, without `upsert_key`, if rows of from_changelog know that their key is (as in to_changelog); `none`
+            always does, `force` never does.
         sequence: The columns that order the changes of a key inside a micro-batch; without them the order of arrival
             counts.
         state_ttl: The life of state since the last change of a sink key's rows: "10 minutes", a timedelta or seconds; 0
