@@ -143,7 +143,7 @@ def without_effect() -> str:
 
 
 def flink_options() -> str:
-    """The outcome for each option of the Flink connector, in the order of the code."""
+    """The outcome for the options of the Flink connector, those with the same one in a row."""
     properties = {
         "sink.properties.<name>": "`properties[<name>]`",
         "table.<table>.properties.<name>": "`tables[<table>][<name>]`",
@@ -152,7 +152,7 @@ def flink_options() -> str:
 
 
 def spark_options() -> str:
-    """The outcome for each option of the Spark connector, in the order of the code."""
+    """The outcome for the options of the Spark connector, those with the same one in a row."""
     properties = {"starrocks.write.properties.<name>": "`properties[<name>]` (or `tables`, for one table)"}
     return _connector("Spark", SPARK_OPTIONS, properties, SPARK_PREFIXES)
 
@@ -160,12 +160,15 @@ def spark_options() -> str:
 def _connector(
     name: str, options: Mapping[str, Rule], properties: Mapping[str, str], prefixes: Mapping[str, Rule]
 ) -> str:
-    rows = [
-        *((f"`{option}`", _outcome(rule)) for option, rule in options.items()),
-        *((f"`{option}`", outcome) for option, outcome in properties.items()),
-        *((f"`{prefix}…`", _outcome(rule)) for prefix, rule in prefixes.items()),
-    ]
-    return table(f"{name} connector | here", iter(rows))
+    outcomes = {
+        **{option: _outcome(rule) for option, rule in options.items()},
+        **properties,
+        **{f"{prefix}…": _outcome(rule) for prefix, rule in prefixes.items()},
+    }
+    named: dict[str, list[str]] = {}
+    for option, outcome in outcomes.items():
+        named.setdefault(outcome, []).append(f"`{option}`")
+    return table(f"{name} connector | here", ((", ".join(names), outcome) for outcome, names in named.items()))
 
 
 def _outcome(rule: Rule) -> str:
@@ -173,7 +176,7 @@ def _outcome(rule: Rule) -> str:
         case MapsTo(option, _, note):
             return f"`{option}`" + (f" ({note})" if note else "")
         case WithoutEffect(reason):
-            return f"accepted, changes nothing: {reason}"
+            return f"no effect: {reason}"
         case Refused(reason, values):
             allowed = f"; accepted as {' or '.join(f'`{value}`' for value in values)}" if values else ""
             return f"refused: {reason}{allowed}"
