@@ -35,7 +35,7 @@ _WHAT_THEN: Mapping[type, tuple[str, str]] = {
         "An *outage*: the sink tries again, and then waits for StarRocks until `batch_deadline`.",
     ),
     Transient: ("the sink tries again", "*Transient*: the sink tries again by itself, under a new label."),
-    Terminal: ("the query ends", "*Terminal*: the query ends at once, and a restart alone does not help."),
+    Terminal: ("the query ends", "*Terminal*: the query ends, and a restart alone does not help."),
 }
 
 
@@ -60,11 +60,11 @@ def _what_then(code: str) -> tuple[str, str]:
 
 def head(code: str) -> str:
     """The beginning of a page: what the error is, what follows by itself, and how to see it."""
-    seen = f'`{PREFIX}errors_total{{code="{code}"}}` grows, and lines of the log have `code={code}`.'
+    seen = f'`{PREFIX}errors_total{{code="{code}"}}`; in the log `code={code}`.'
     if code in COMMANDS:
         seen = "The command prints it."
     if code in _BY_CALLS:
-        seen = f"The call raises it, mostly before a query starts. Later {seen}"
+        seen = f"The call raises it, mostly before a query starts; later {seen}"
     return f"{_summary(code)}\n{_what_then(code)[1]} ([All codes](../runbook.md#error-codes))\n\n**See it.** {seen}\n"
 
 
