@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from random import Random
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink.changelog.key_store import INLINE_ROWS, PAGE_BYTES, Bucket, KeyStates
-from starrocks_txn_sink.changelog.rules.keyed import DecodeKey, InputChange, MaterializeKey, Retention
+from starrocks_txn_sink.changelog.rules.keyed import DecodeKey, InputChange, KeyStep, MaterializeKey, Retention
 from starrocks_txn_sink.changelog.starrocks_ops import LastPerKey
 from starrocks_txn_sink.changelog.state_operator import (
     BatchKeyProcessor,
@@ -21,7 +22,10 @@ from starrocks_txn_sink.changelog.state_operator import (
     KeyProcessor,
     Reorderer,
     number_arrivals,
+    output_rows,
 )
+from starrocks_txn_sink.telemetry import ROOT
+from tests.support.log_records import records_of
 from tests.support.manual_clock import ManualClock
 
 
@@ -376,3 +380,21 @@ def test_a_key_that_is_woken_after_its_time_is_removed_and_otherwise_stays() -> 
     clock.advance(1)
     assert list(single(("a",), iter([]), group)) == []  # type: ignore[arg-type]
     assert not group.exists
+
+
+@pytest.mark.parametrize(
+    ("step", "counts", "said"),
+    [
+        (KeyStep([], None, swallowed=2), {"swallowed": 2}, ["retractions.swallowed"]),
+        (KeyStep([], None, waiting=1), {"waiting": 1}, ["retractions.waiting"]),
+        (KeyStep([], None, waiting=-1), {"waiting": -1}, []),
+        (KeyStep([], None), None, []),
+    ],
+)
+def test_retractions_that_write_nothing_are_counted_and_said(
+    step: KeyStep, counts: dict[str, int] | None, said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger=ROOT)
+    assert [orjson.loads(row[-1] or "null") for row in output_rows(step)] == ([counts] if counts else [])
+    names = ("retractions.swallowed", "retractions.waiting")
+    assert [name for name in names if records_of(caplog, name)] == said

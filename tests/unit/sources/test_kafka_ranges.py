@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from starrocks_txn_sink import TxnEventLines
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.sources.kafka import ranges
+from starrocks_txn_sink.sources.kafka import ranges, spark_reader
 from starrocks_txn_sink.sources.kafka.consumer import Rows
 from starrocks_txn_sink.sources.kafka.options import client_config
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, read_values, spread
@@ -112,6 +113,29 @@ def test_a_new_partition_is_read_from_its_first_offset_which_only_sparks_tasks_k
     found = planned_ranges({old: 5}, {old: 7, new: 3, empty: 0}, {old: 5, new: 1})
     assert found == {old: (5, 7), new: (1, 3)}
     assert planned_ranges({old: 7, new: 3, empty: 0}, {old: 7, new: 3, empty: 2}, {}) == {empty: (0, 2)}
+
+
+def test_a_micro_batch_takes_what_a_new_partition_has_before_its_first_planned_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark plans no start for it."""
+    tasks = [SimpleNamespace(offsetRange=lambda: Cut(40)), SimpleNamespace(offsetRange=lambda: Cut(20))]
+    scan = SimpleNamespace(
+        start=lambda: SimpleNamespace(json=lambda: '{"t":{"0":5}}'),
+        end=lambda: SimpleNamespace(json=lambda: '{"t":{"0":7,"3":60}}'),
+        inputPartitions=lambda: tasks,
+        metrics=lambda: SimpleNamespace(get=lambda _: SimpleNamespace(get=object)),
+    )
+    rows = SimpleNamespace(rdd=lambda: SimpleNamespace(id=lambda: 1))
+    for name, double in {
+        "analyzed_plan": lambda _: rows, "class_name": lambda _: "LogicalRDD", "items": list, "_scan": lambda _: scan,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(spark_reader, name, double)
+    execution = SimpleNamespace(toRdd=rows.rdd)
+    source = spark_reader.KafkaSource("q", SimpleNamespace(lastExecution=lambda: execution), {})
+    frame: Any = None
+    (lane,) = source.plan(frame, 1).lanes
+    assert lane.ranges == {("t", 0): (5, 7), ("t", 3): (20, 60)}
 
 
 @pytest.mark.parametrize(
