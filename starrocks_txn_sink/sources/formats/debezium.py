@@ -270,6 +270,7 @@ def _without_malformed(
             f"unknown operation){place}.",
             hint=MALFORMED_HINT,
         )
+    batch = batch.select([name for name in batch.schema.names if name != VALUE])  # long, and read already
     return read.filter(pa.array(chosen[valid])), batch.filter(pa.array(chosen)), malformed
 
 

@@ -100,7 +100,8 @@ class TxnEventLines:
         if malformed:
             if self.on_malformed == "fail":
                 raise self._malformed_error(batch, int(valid.argmin()), read)
-            batch = batch.filter(pa.array(valid))
+            names, good = [name for name in (*self.columns, *keep) if name != VALUE], pa.array(valid)
+            batch = pa.record_batch([batch.column(name).filter(good) for name in names], names)  # values are long
         given = {SOURCE_PARTITION: self.source_partition, POSITION: self.position}
         places = {name: pa.chunked_array([batch.column(name)]) if own else read[name] for name, own in given.items()}
         texts = {name: read[name] for name in _TEXTS}
