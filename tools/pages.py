@@ -11,7 +11,8 @@ import argparse
 import importlib
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from string import ascii_lowercase, ascii_uppercase
 
@@ -50,6 +51,9 @@ from tools import errors
 from tools.alerts import ALERTS
 from tools.tables import table
 
+IN_MANY_COMMANDS = 4
+"""Options that as many commands share stand once on their page."""
+_SAID_DEFAULT = re.compile(r" \(default [^:()]+\)$")
 _PART = re.compile(r"(<!-- made from the code: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -83,10 +87,13 @@ def metrics() -> str:
 
 
 def buckets() -> str:
-    """The upper bounds of each histogram."""
-    histograms = (metric for metric in METRICS if metric.kind is MetricKind.HISTOGRAM)
-    rows = ((f"`{metric.name}`", ", ".join(f"{bound:g}" for bound in bounds(metric.name))) for metric in histograms)
-    return table("histogram | upper bounds", rows)
+    """The upper bounds of the histograms, those with the same ones in a row."""
+    histograms: dict[str, list[str]] = {}
+    for metric in METRICS:
+        if metric.kind is MetricKind.HISTOGRAM:
+            upper = ", ".join(f"{bound:g}" for bound in bounds(metric.name))
+            histograms.setdefault(upper, []).append(f"`{metric.name}`")
+    return table("histogram | upper bounds", ((", ".join(names), upper) for upper, names in histograms.items()))
 
 
 def alerts() -> str:
@@ -96,7 +103,7 @@ def alerts() -> str:
             f"[{alert.name}](../operations/runbook.md#{alert.section})",
             "critical" if alert.critical else "warning",
             alert.lasting,
-            f"{alert.meaning} `{alert.expression}`",
+            alert.meaning,
         )
         for alert in ALERTS
     )
@@ -298,22 +305,34 @@ def _goes(source: T.DataType) -> tuple[str, ...]:
 
 
 def commands() -> str:
-    """A section for each command; needs every extra, because the commands' own parsers are asked."""
-    return "\n".join(map(_section, COMMANDS))
+    """The options that many commands have, and a section for each command; the commands' own parsers are asked."""
+    arguments = {command: _arguments(command) for command in COMMANDS}
+    counts = Counter(argument for rows in arguments.values() for argument in rows)
+    common = [argument for argument, count in counts.items() if count >= IN_MANY_COMMANDS]
+    head = f"## Options of many commands\n\n{table('option | default | meaning', iter(common))}"
+    return "\n".join((head, *(_section(command, rows, common) for command, rows in arguments.items())))
 
 
-def _section(command: Command) -> str:
+def _arguments(command: Command) -> list[tuple[str, ...]]:
+    """The options of a command; needs every extra."""
     parser = argparse.ArgumentParser(add_help=False)
     importlib.import_module(command.module).add_arguments(parser)
-    extra = f"Needs the extra `{command.extra}`." if command.extra else "Always installed."
-    rows = table("option | default | meaning", map(_argument, parser._actions))
-    return f"## {command.name}\n\n{command.help[0].upper()}{command.help[1:]}.\n{extra}\n\n{rows}"
+    return [*map(_argument, parser._actions)]
+
+
+def _section(command: Command, arguments: Sequence[tuple[str, ...]], common: Sequence[tuple[str, ...]]) -> str:
+    shared = ", ".join(f"`{argument[0].split()[0].strip('`')}`" for argument in common if argument in arguments)
+    extra = f" Needs the extra `{command.extra}`." if command.extra else ""
+    also = f"\nOf the [options of many commands](#options-of-many-commands): {shared}." if shared else ""
+    rows = table("option | default | meaning", (argument for argument in arguments if argument not in common))
+    return f"## {command.name}\n\n{command.help[0].upper()}{command.help[1:]}.{extra}{also}\n\n{rows}"
 
 
 def _argument(action: argparse.Action) -> tuple[str, ...]:
     name = ", ".join(action.option_strings) or action.dest
     value = "" if action.nargs == 0 else f" {_value(action)}"
-    return f"`{name}{value}`", _default(action), (action.help or "") % {"default": action.default}
+    meaning = (action.help or "") % {"default": action.default}
+    return f"`{name}{value}`", _default(action), _SAID_DEFAULT.sub("", meaning)
 
 
 def _value(action: argparse.Action) -> str:
