@@ -21,7 +21,7 @@ _HOMES = {
     "starrocks_txn_sink.telemetry": ("configure_logging",),
     "starrocks_txn_sink.metrics.server": ("MetricsServer",),
     "starrocks_txn_sink.options": ("SinkOptions", "TableOptions"),
-    "starrocks_txn_sink.sink.assembly": ("TransactionAssembly",),
+    "starrocks_txn_sink.sink.assembly": ("DebeziumAssembly", "TransactionAssembly"),
     "starrocks_txn_sink.sink.plain_frames": ("StarRocksDataSource",),
     "starrocks_txn_sink.sink.sink": ("StarRocksSink",),
     "starrocks_txn_sink.sink.supervisor": ("RestartPolicy", "run_forever"),
@@ -44,7 +44,10 @@ if TYPE_CHECKING:
     from starrocks_txn_sink.errors import StarRocksSinkError as StarRocksSinkError
     from starrocks_txn_sink.metrics.server import MetricsServer as MetricsServer
     from starrocks_txn_sink.options import SinkOptions as SinkOptions, TableOptions as TableOptions
-    from starrocks_txn_sink.sink.assembly import TransactionAssembly as TransactionAssembly
+    from starrocks_txn_sink.sink.assembly import (
+        DebeziumAssembly as DebeziumAssembly,
+        TransactionAssembly as TransactionAssembly,
+    )
     from starrocks_txn_sink.sink.plain_frames import StarRocksDataSource as StarRocksDataSource
     from starrocks_txn_sink.sink.sink import StarRocksSink as StarRocksSink
     from starrocks_txn_sink.sink.supervisor import RestartPolicy as RestartPolicy, run_forever as run_forever

@@ -62,7 +62,8 @@ JSON_TEXTS: Final = SparkFeature(
 STATE_BY_KEY: Final = SparkFeature(  # PySpark 3.5 reads row numbers as floats, which Python from 3.10 on refuses
     "State of streams: assemble_transactions, assemble_debezium, and the changelog functions that remember rows",
     (4, 0),
-    "Assemble in the sink: StarRocksSink(options, assemble=TransactionAssembly()); write changes as they come.",
+    "Assemble in the sink: StarRocksSink(options, assemble=TransactionAssembly()), or DebeziumAssembly(); write "
+    "changes as they come.",
 )
 STATE_ON_CONNECT: Final = SparkFeature(  # older clients have no transformWithState
     "State in RocksDB from a client of Spark Connect",

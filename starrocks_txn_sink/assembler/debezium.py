@@ -16,6 +16,7 @@ from starrocks_txn_sink.assembler.keyed_state import KeyChange, Packet
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout, VerifiedAssembler, VerifiedPolicy, VerifiedStep
+from starrocks_txn_sink.assembler.verified.units import DEAD_LETTER_SUFFIX
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.public_names import suggests_arguments
 
@@ -32,9 +33,6 @@ _OUTPUT: Final = (
     "source_partition string, position bigint, seq bigint, database string, table string, op string, row string, "
     "transaction_end boolean, txn_id string"
 )
-
-DEAD_LETTER_SUFFIX = "#quarantine"
-"""Suffix of the source partition of dead letters. They need their own partition, because they number positions."""
 
 
 @suggests_arguments

@@ -28,6 +28,7 @@ class Circumstance(Enum):
     JSON_TEXTS = "JSON texts (no `routes`)"
     ARRIVAL_ORDER = "lanes that take rows in arrival order, and do not read Kafka"
     UNPOSITIONED = "rows without positions"
+    DEBEZIUM = "Debezium's messages (`assemble`)"
     DATA_SOURCE = "the data source"
 
 
@@ -69,6 +70,10 @@ _OPTIONS: Final[Mapping[tuple[Circumstance, ...], Mapping[str, str]]] = {
         "commit_interval": "rows without positions are committed at the end of a micro-batch: nothing says where the "
         "next StarRocks transaction would go on",
         "compact": "rows without positions have no order, so all of them are sent anyway",
+    },
+    (Circumstance.DEBEZIUM,): {
+        "lanes": "one lane reads and assembles all messages",
+        "shuffle": "the lane takes messages in any order",
     },
     (Circumstance.DATA_SOURCE,): {
         "roll_back_on_sigterm": "the processes of a data source are Spark's own, which end without it",

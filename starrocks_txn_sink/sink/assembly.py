@@ -1,19 +1,35 @@
-"""`TransactionAssembly`: the rules by which lanes assemble raw events, and the columns that they read of a frame."""
+"""`TransactionAssembly`, `DebeziumAssembly`: the rules of lanes that assemble, and the columns they read of a frame."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import get_args
 
 from pyspark.sql import Column, DataFrame, functions as F, types as T
 
 from starrocks_txn_sink.assembler import spark
 from starrocks_txn_sink.assembler.rules.model import MissingBegin, OnOpenTimeout, Policy, seconds
+from starrocks_txn_sink.assembler.verified import intake as verified
+from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout as OnIncomplete, VerifiedPolicy
 from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink import projection
-from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, VALUE, RawFormat
+from starrocks_txn_sink.sources.formats.debezium import DebeziumChanges, DebeziumMarkers, DeletedRow
+from starrocks_txn_sink.sources.formats.debezium_messages import DebeziumMessages
+from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
+from starrocks_txn_sink.sources.formats.raw_format import (
+    KEY,
+    POSITION,
+    SOURCE_PARTITION,
+    VALUE,
+    OnMalformed,
+    RawFormat,
+    Reader,
+)
+from starrocks_txn_sink.sources.formats.tables import OnUnknownTable, TableMapping, TableRule
 from starrocks_txn_sink.sources.messages import named_column
 
 
@@ -70,12 +86,7 @@ class TransactionAssembly:
 
     def __post_init__(self) -> None:
         _ = self.policy
-        if self.state_dir is not None and not re.match(r"([A-Za-z][\w+.-]*:)?/", self.state_dir):
-            raise OptionError(
-                f"state_dir is {self.state_dir!r}, which means another folder in each process.",
-                hint="Give an absolute path, or a URI such as s3a://bucket/folder, that driver and executors share.",
-                option="state_dir",
-            )
+        _check_state_dir(self.state_dir)
 
     @property
     def reads_kafka(self) -> bool:
@@ -85,6 +96,114 @@ class TransactionAssembly:
     @property
     def policy(self) -> Policy:
         return Policy(self.interleaved, seconds(self.open_timeout), self.on_open_timeout, self.missing_begin)
+
+    @property
+    def needs_state(self) -> bool:
+        """Whether a query that has run before must have a state: without one a part of a transaction may be taken."""
+        return self.missing_begin != "fail"
+
+
+@suggests_arguments
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebeziumAssembly:
+    """Rules by which the lane of a sink makes whole source transactions of Debezium's messages.
+
+    The frame is Spark's Kafka source, as it is. It subscribes to the topics of all captured tables and to the
+    transaction topic of one connector, or of several ones. The rules are those of `assemble_debezium`: a transaction
+    is written once its rows match every count of its END.
+
+    One lane reads and assembles all messages. It judges a micro-batch when it has read all of it, so set
+    `maxOffsetsPerTrigger`.
+
+    Args:
+        tables: The StarRocks table of each source table (`schema.table` in PostgreSQL, `database.table` in MySQL): a
+            mapping, or a regular expression with one group. By default the table has the last part of the name.
+        open_timeout: The longest wait for the counts of a transaction to match, from its first event on, in processing
+            time: seconds, a timedelta or text like `10 min`. None sets no limit, and later commits wait too. The sink
+            checks it when a micro-batch runs; Spark runs none while no message comes.
+        on_open_timeout: `quarantine` a transaction after this time, or `fail` the query.
+        dead_letter_table: The table for the rows of quarantined transactions, and of unknown tables under
+            `on_unknown_table="dead_letter"`.
+        on_unknown_table: `fail` the query at rows of a table outside the rule, `skip` them, or send them to
+            `dead_letter_table` (`dead_letter`). They count for their transaction in all cases.
+        deleted_row: The row of a delete: Debezium's `before`, or the message's `key`.
+        unavailable_value: The connector's placeholder for values that did not change; None writes it as a value.
+        on_malformed: `fail` the query at a malformed message, or `drop` the message and count it.
+        transaction_topic: The last part of the transaction topic's name.
+        reader: `librdkafka`: the lane itself reads the offsets that Spark's Kafka source has planned; or `spark` reads
+            the frame (docs/guides/assembling.md, "Lanes that read Kafka").
+        state_dir: The folder in which incomplete transactions wait, as in TransactionAssembly.
+
+    Raises:
+        OptionError: A value cannot work.
+
+    Example::
+
+        from starrocks_txn_sink import DebeziumAssembly, StarRocksSink
+
+        assembly = DebeziumAssembly(tables={"public.orders": "orders"}, open_timeout="10 min")
+        sink = StarRocksSink(options, assemble=assembly)
+        query = topics.writeStream.foreachBatch(sink).option("checkpointLocation", "/data/checkpoint").start()
+    """
+
+    tables: TableRule = r"(?:.+\.)?([^.]+)"
+    open_timeout: float | timedelta | str | None = None
+    on_open_timeout: OnIncomplete = "quarantine"
+    dead_letter_table: str | None = None
+    on_unknown_table: OnUnknownTable = "fail"
+    deleted_row: DeletedRow = "before"
+    unavailable_value: str | None = "__debezium_unavailable_value"
+    on_malformed: OnMalformed = "fail"
+    transaction_topic: str = "transaction"
+    reader: Reader = "librdkafka"
+    state_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("deleted_row", self.deleted_row, get_args(DeletedRow))
+        check_choice("on_malformed", self.on_malformed, get_args(OnMalformed))
+        check_choice("reader", self.reader, get_args(Reader))
+        _ = self.policy, self.lines
+        _check_state_dir(self.state_dir)
+
+    @property
+    def reads_kafka(self) -> bool:
+        """Whether the lane reads Kafka itself, without Spark."""
+        return self.reader == "librdkafka"
+
+    @property
+    def policy(self) -> VerifiedPolicy:
+        return VerifiedPolicy(seconds(self.open_timeout), self.on_open_timeout, self.dead_letter_table)
+
+    @property
+    def needs_state(self) -> bool:
+        """Whether a query that has run before must have a state: yes, it may have rows that do not come again."""
+        return True
+
+    @property
+    def lines(self) -> DebeziumMessages:
+        """The format of the messages."""
+        letters = self.dead_letter_table if self.on_unknown_table == "dead_letter" else None
+        unavailable = None if self.unavailable_value is None else spellings_of_unavailable(self.unavailable_value)
+        changes = DebeziumChanges(
+            key=KEY if self.deleted_row == "key" else None,
+            tables=TableMapping(self.tables, self.on_unknown_table, letters),
+            unavailable=unavailable,
+            on_malformed=self.on_malformed,
+            reader=self.reader,
+        )
+        return DebeziumMessages(changes, DebeziumMarkers(on_malformed=self.on_malformed), self.transaction_topic)
+
+
+Assembly = TransactionAssembly | DebeziumAssembly
+
+
+def _check_state_dir(folder: str | None) -> None:
+    if folder is not None and not re.match(r"([A-Za-z][\w+.-]*:)?/", folder):
+        raise OptionError(
+            f"state_dir is {folder!r}, which means another folder in each process.",
+            hint="Give an absolute path, or a URI such as s3a://bucket/folder, that driver and executors share.",
+            option="state_dir",
+        )
 
 
 def event_columns(frame: DataFrame, by: str) -> list[Column]:
@@ -117,8 +236,18 @@ def raw_columns(frame: DataFrame, lines: RawFormat, *, topic_names: bool = False
         (F.concat_ws("-", F.col("topic"), partition) if topic_names else partition).alias(SOURCE_PARTITION),
         _place(columns.get(POSITION), "bigint").alias(POSITION),
         named_column(columns[VALUE]).alias(VALUE),
+        *(_further(frame, name, column) for name, column in columns.items() if name not in _OWN),
         *projection.event_time(frame),
     ]
+
+
+_OWN = (SOURCE_PARTITION, POSITION, VALUE)
+
+
+def _further(frame: DataFrame, name: str, column: str) -> Column:
+    """Another column that a format reads; times are in milliseconds."""
+    is_time = name == verified.TIMESTAMP and isinstance(frame.schema[column].dataType, T.TimestampType)
+    return (F.unix_millis(named_column(column)) if is_time else named_column(column)).alias(name)
 
 
 def _place(name: str | None, kind: str) -> Column:

@@ -17,7 +17,9 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, functions as F, types as T
 
 from starrocks_txn_sink.assembler.rules.incremental import expire
+from starrocks_txn_sink.assembler.rules.model import Counters, Policy
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
+from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions
@@ -25,7 +27,7 @@ from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink import projection
-from starrocks_txn_sink.sink.assembly import TransactionAssembly, event_columns, raw_columns
+from starrocks_txn_sink.sink.assembly import Assembly, TransactionAssembly, event_columns, raw_columns
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.lanes import AlterTables, Collect, LanePlan, Reading, Written, write_shared
 from starrocks_txn_sink.sink.lifecycle import driver_clock
@@ -33,7 +35,7 @@ from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.schema.changes import add_missing
 from starrocks_txn_sink.sink.session import Session, run_once
 from starrocks_txn_sink.sink.typed.terms import TableTerms
-from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, VALUE, RawFormat, is_placed
+from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, RawFormat, is_placed
 from starrocks_txn_sink.sources.kafka.spark_reader import KafkaSource, PlannedRanges, needs_topic_names, query_topics
 from starrocks_txn_sink.sources.messages import parse_messages
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger
@@ -69,7 +71,7 @@ class EventsWriter:
     The first frame decides the `plan`.
     """
 
-    assembly: TransactionAssembly
+    assembly: Assembly
     session: Session
     terms: TableTerms
     log: ManifestLog | None = None
@@ -82,7 +84,7 @@ class EventsWriter:
 
     @classmethod
     def open(
-        cls, assembly: TransactionAssembly, options: SinkOptions, session: Session, frame: DataFrame, query: str | None
+        cls, assembly: Assembly, options: SinkOptions, session: Session, frame: DataFrame, query: str | None
     ) -> EventsWriter:
         """A writer for a streaming query (`query` is its id, or its job if the id is hidden), or for a frame (None)."""
         terms = TableTerms.of((), frame.schema, "", options, session.tables)
@@ -92,7 +94,7 @@ class EventsWriter:
         if directory is None:
             raise OptionError(
                 "The sink cannot see the query's checkpoint location.",
-                hint="Give TransactionAssembly a state_dir that driver and executors share; keep it with the "
+                hint=f"Give {type(assembly).__name__} a state_dir that driver and executors share; keep it with the "
                 "checkpoint.",
                 option="state_dir",
             )
@@ -103,7 +105,7 @@ class EventsWriter:
         """Write one micro-batch of events."""
         before, now = Manifest(), SystemClock().wall()
         if self.log is not None:
-            before = self.log.before(task.batch_id, may_begin=self.assembly.missing_begin == "fail")
+            before = self.log.before(task.batch_id, may_begin=not self.assembly.needs_state)
             self._topic_names = self._needs_topic_names(frame, task, before)
             self._begun = self._begun or before
         alter = partial(add_missing, task.options, self.session, listener)
@@ -132,10 +134,12 @@ class EventsWriter:
             plan = self.plan = LanePlan.of(
                 frame, task.options, positioned=True, streaming=task.streaming, direct=direct
             )
-            if plan.disordered:  # so far one task reads all events, and knows their order
+            if plan.disordered or self._verifies:  # so far one task reads all events, and knows their order
                 plan.lanes, plan.disordered = 1, False
-            idle = task.options.without_effect(Circumstance.JSON_TEXTS, *plan.circumstances)
-            warn_of(idle, self.session.key)
+            if self._verifies:
+                plan.shuffle = False  # the rules take events in any order
+            idle = (Circumstance.DEBEZIUM,) if self._verifies else plan.circumstances
+            warn_of(task.options.without_effect(Circumstance.JSON_TEXTS, *idle), self.session.key)
         written = self._run(frame, task, plan, before, now, collect, alter)
         while written.unsorted:
             plan.sort(written.unsorted, "events")
@@ -157,7 +161,9 @@ class EventsWriter:
         if planned is not None and not planned.lanes:
             planned = None  # no offsets: the frame is empty
         relayed = log is not None and log.relays
-        task = replace(plan.task_of(task), keys=self.terms.keys, whole=planned is not None)
+        whole = planned is not None or self._verifies
+        task = plan.task_of(task)
+        task = replace(task, keys=self.terms.keys, whole=whole, ordered=task.ordered or self._verifies)
         assembly = AssemblySpec(
             policy=self.assembly.policy,
             content=self.terms.encoder,
@@ -169,7 +175,7 @@ class EventsWriter:
             relayed=relayed,
             lines=self.assembly.lines,
             arrival_order=not task.ordered,
-            sortable=task.options.shuffle is not False and planned is None,
+            sortable=task.options.shuffle is not False and not whole,
             small_rows=SMALL_ROWS,
             marker="" if log is None else log.marker,
             compare=task.options.check_replays,
@@ -180,6 +186,13 @@ class EventsWriter:
                 lanes = frame.sparkSession.range(0, len(assembly.ranges), 1, len(assembly.ranges))
                 return _run_lanes(lanes, assembly, task)
 
+            if self._verifies:  # each round reads all offsets, and stops behind whole source transactions
+                ready = replace(assembly, ranges=planned.lanes)
+                run = partial(_in_order, run_lanes, ready)
+                written = write_shared(task, run, collect, driver_clock(frame), alter_tables=alter)
+                carried = _join(written.carried)
+                planned.count(carried.flows.events + carried.malformed)
+                return written
             rounds = KafkaRounds(run_lanes, assembly, planned)
             written = write_shared(task, rounds.run, collect, driver_clock(frame), rounds.next_round, alter)
             rounds.take(written.carried)
@@ -189,16 +202,21 @@ class EventsWriter:
         run = partial(_run_lanes, rows, replace(assembly, lines=lines))
         return write_shared(task, run, collect, driver_clock(frame), alter_tables=alter)
 
+    @property
+    def _verifies(self) -> bool:
+        """Whether one lane proves transactions by their counts, and gives out all rows in order."""
+        return isinstance(self.assembly.policy, VerifiedPolicy)
+
     def _plan_kafka(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> PlannedRanges | None:
         """The offsets that the lanes read themselves; None if Spark reads the events."""
         lines = self.assembly.lines
         if lines is None or plan.reading is not Reading.DIRECT:
             return None
         if self._kafka is None:
-            fields = {VALUE: "value", SOURCE_PARTITION: "partition", POSITION: "offset"}
-            columns = {column: fields[name] for name, column in lines.columns.items()}
+            fields = {SOURCE_PARTITION: "partition", POSITION: "offset"}
+            columns = {column: fields.get(name, name) for name, column in lines.columns.items()}
             columns |= {EVENT_TIME: "timestamp"} if projection.event_time(frame) else {}
-            self._kafka = KafkaSource.of(frame, task.checkpoint, columns)
+            self._kafka = KafkaSource.of(frame, task.checkpoint, columns, tuple(lines.columns))
         if self._kafka is None:
             return None
         least = 1 if task.options.lanes is not None else round(_LANE_BYTES / self._row_bytes)
@@ -230,7 +248,8 @@ class EventsWriter:
     def _columns(self, frame: DataFrame, lines: RawFormat | None) -> list[Column]:
         if lines is not None:
             return raw_columns(frame, lines, topic_names=self._topic_names)
-        return event_columns(frame, SOURCE_PARTITION if self.assembly.lines else self.assembly.by)
+        by = self.assembly.by if isinstance(self.assembly, TransactionAssembly) else SOURCE_PARTITION
+        return event_columns(frame, SOURCE_PARTITION if self.assembly.lines else by)
 
     def _publish(
         self,
@@ -244,22 +263,26 @@ class EventsWriter:
         """Publish the manifest after the micro-batch, then emit notices and counts."""
         query = self.log.query if self.log is not None else ""
         after = before.with_batch(task.batch_id, query, carried.partitions, carried.inline.items())
-        expired, flows, notices = expire(self.assembly.policy, after.partitions, now)
-        after = after.with_batch(after.batch, after.query, expired, ())
+        flows, notices = Counters(), list[Event]()
+        if isinstance(self.assembly.policy, Policy):  # verified transactions get overdue in their lane
+            expired, flows, notices = expire(self.assembly.policy, after.partitions, now)
+            after = after.with_batch(after.batch, after.query, expired, ())
         if self.log is not None:
             if not committed and self.session.token:  # nothing has checked the owner, and no fenced run may publish
                 run_once(task.options, self.session.check_owner(random.Random()), task.options.batch_deadline)
             self.log.publish(after, carried.inline.items())
-        counters = flows + carried.flows + after.levels()
+        counts = carried.flows + flows if isinstance(carried.flows, Counters) else carried.flows
+        levels = after.levels()
         for notice in (*carried.notices, *notices):
             if not self._has_read(notice):
                 listener(notice)
         oldest = min((each.opened_at for one in after.partitions.values() for each in one.state.live()), default=0.0)
         if carried.malformed:
             _log.warning("events.malformed", count=carried.malformed, batch=task.batch_id)
-        counts = {**counters.as_dict(), "oldest_open": oldest, "malformed": carried.malformed}
+        told: dict[str, float] = {**counts.as_dict(), "oldest_open": oldest, "malformed": carried.malformed}
+        told |= {"open": levels.open, "open_rows": levels.open_rows, "state_bytes": levels.state_bytes}
         fields = {"query": task.checkpoint, "name": f"{task.checkpoint}/{STAGE}"}
-        listener(Event("assembler.counted", {**fields, "counts": counts, "oldest": _oldest_open(after)}))
+        listener(Event("assembler.counted", {**fields, "counts": told, "oldest": _oldest_open(after)}))
 
     def _has_read(self, notice: Event) -> bool:
         """Whether `notice` is about events that this run has read: a producer may have sent them twice."""
@@ -305,6 +328,12 @@ class KafkaRounds:
         state = Manifest(-1, "", self.assembly.carried, self.assembly.inline)
         state = state.with_batch(state.batch, state.query, self.carried.partitions, self.carried.inline.items())
         self.assembly = replace(self.assembly, carried=state.partitions, inline=state.inline)
+
+
+def _in_order(
+    run_lanes: Callable[[LaneTask, AssemblySpec], list[Message]], assembly: AssemblySpec, task: LaneTask
+) -> list[Message]:
+    return run_lanes(task, assembly)
 
 
 def _run_lanes(rows: DataFrame, assembly: AssemblySpec, task: LaneTask) -> list[Message]:

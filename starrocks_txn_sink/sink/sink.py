@@ -30,7 +30,7 @@ from starrocks_txn_sink.options.without_effect import circumstances_of_rows, war
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.arrival import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.sink import lifecycle, session as sessions
-from starrocks_txn_sink.sink.assembly import TransactionAssembly
+from starrocks_txn_sink.sink.assembly import Assembly
 from starrocks_txn_sink.sink.checkpoint import ProofLog, query_directory
 from starrocks_txn_sink.sink.events_writer import EventsWriter
 from starrocks_txn_sink.sink.failures import has_begun, wait_out
@@ -168,7 +168,7 @@ class StarRocksSink:
         options: SinkOptions,
         *,
         routes: Sequence[TableRoute] = (),
-        assemble: TransactionAssembly | None = None,
+        assemble: Assembly | None = None,
         listener: Listener = ignore_event,
         metrics: Endpoint | None = None,
         audit: Audit | None = None,
@@ -229,7 +229,7 @@ class StarRocksSink:
                 f"Spark Connect hides the streaming query's id and its checkpoint, and {' and '.join(missing)} "
                 f"{'are' if len(missing) > 1 else 'is'} not set.",
                 hint="Set `job` to a name that stays the same over restarts and that no other query uses; if the sink "
-                "assembles, set state_dir of TransactionAssembly to a folder that Python on driver and executors can "
+                "assembles, set its assembly's state_dir to a folder that Python on driver and executors can "
                 "write, and keep it with the checkpoint.",
                 option=missing[0],
             )

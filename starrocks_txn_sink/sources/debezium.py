@@ -1,19 +1,17 @@
 """Debezium's change events and transaction markers as columns, and the StarRocks table of each source table."""
 
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
 from pyspark.sql import DataFrame, functions as F, types as T
 
 from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.columns import KEY_DELETES
-from starrocks_txn_sink.sources.formats.debezium import PLACE, DebeziumChanges, DebeziumMarkers
+from starrocks_txn_sink.sources.formats.debezium import PLACE, DebeziumChanges, DebeziumMarkers, DeletedRow
 from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
 from starrocks_txn_sink.sources.formats.raw_format import OnMalformed
 from starrocks_txn_sink.sources.formats.tables import OnUnknownTable, TableMapping, TableRule
 from starrocks_txn_sink.sources.messages import check_input, parse_messages
-
-DeletedRow = Literal["before", "key"]
 
 _TIMESTAMP: Final = "timestamp"
 

@@ -18,16 +18,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.directory import FileDirectory, StateDirectory
 from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
-from starrocks_txn_sink.assembler.rules.model import Policy
+from starrocks_txn_sink.assembler.rules.model import Counters, Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
+from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage
+from starrocks_txn_sink.assembler.verified.intake import VerifiedCounters
+from starrocks_txn_sink.assembler.verified.lane import VerifiedLane
+from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.errors import SourceTransactionError, TransactionTimedOut, Unordered
@@ -35,6 +39,7 @@ from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, ParsedMessages, RawFormat
 from starrocks_txn_sink.sources.kafka.options import no_client
+from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, message_batch
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry, place_of_first
 from starrocks_txn_sink.writer.worker import Attempt
@@ -56,16 +61,16 @@ _PIECE_BYTES: Final = 8 << 20  # about four are in memory at once, as text, as c
 class AssemblySpec:
     """The settings of a lane that assembles, and the open state of the previous micro-batch (`carried`, `inline`).
 
-    `now` is in seconds since the Unix epoch; `lines` parses raw values, None for parsed events. Without a `directory`
-    (a batch frame has none) the lane spills to the executor's temporary directory. With `arrival_order` events are not
-    sorted; if they are also `sortable`, the driver may sort them after a wrong order. Up to `small_rows` events may
-    come in any order. The driver has written the file `marker` into the `directory`: a lane that finds the file shares
-    the directory. A `relayed` lane cannot reach the query's directory:
+    The kind of `policy` says which rules. `now` is in seconds since the Unix epoch; `lines` parses raw values, None for
+    parsed events. Without a `directory` (a batch frame has none) the lane spills to the executor's temporary directory.
+    With `arrival_order` events are not sorted; if they are also `sortable`, the driver may sort them after a wrong
+    order. Up to `small_rows` events may come in any order. The driver has written the file `marker` into the
+    `directory`: a lane that finds the file shares the directory. A `relayed` lane cannot reach the query's directory:
     it has no `directory`, and all its files travel in `inline`. With `ranges` each lane reads its own offsets of Kafka,
     and takes no rows from Spark. `compare`: see TransactionAssembler.
     """
 
-    policy: Policy
+    policy: Policy | VerifiedPolicy
     content: PayloadEncoder
     now: float
     directory: StateDirectory | None
@@ -87,10 +92,36 @@ class AssemblySpec:
         A lane that reads Kafka itself stops at `round_end`, and goes on from there in the next round. Of another lane
         Spark would send all rows again.
         """
-        starts = self.ranges[attempt.lane].starts() if self.ranges else {}
+        # Verified transactions are judged together, and the lane goes through all offsets again in the next round.
+        stops = bool(self.ranges) and isinstance(self.policy, Policy)
+        starts = self.ranges[attempt.lane].starts() if stops else {}
         return LaneAssembler(
             self, f"{self.stem}-{attempt.lane}-{attempt.number}", starts, round_end if starts else None
         )
+
+
+class Assembler(Protocol):
+    """The rules over the events of one task: IncrementalAssembler, or VerifiedLane."""
+
+    @property
+    def flows(self) -> Counters | VerifiedCounters: ...
+
+    @property
+    def notices(self) -> list[Event]: ...
+
+    @property
+    def names(self) -> set[str]: ...
+
+    @property
+    def source_partitions(self) -> int: ...
+
+    def feed(self, events: pa.Table, *, any_order: bool = False) -> Iterator[ReleasedRows]: ...
+
+    def finish(self) -> Iterator[ReleasedRows]: ...
+
+    def repeat_notices(self) -> list[Event]: ...
+
+    def carry_over(self) -> dict[str, CarriedState]: ...
 
 
 class LaneAssembler:
@@ -106,14 +137,7 @@ class LaneAssembler:
         self._scratch = tempfile.TemporaryDirectory() if assembly.directory is None else None
         directory = assembly.directory or FileDirectory(self._scratch.name if self._scratch else "")
         self._storage = SpillStorage(directory, stem, assembly.inline)
-        self._assembler = IncrementalAssembler(
-            assembly.policy,
-            assembly.carried,
-            assembly.now,
-            self._storage,
-            assembly.arrival_order,
-            compare=assembly.compare,
-        )
+        self._assembler = assembler_of(assembly, self._storage)
         self._small = False
         self._malformed = 0
 
@@ -127,6 +151,7 @@ class LaneAssembler:
         chunks = [_concatenate(first)] if self._small and first else _chunks(chain(first, events), self._chunk_rows)
         for chunk in chunks:
             yield from self._assembly.content.batches(self._assembler.feed(chunk, any_order=self._small))
+        yield from self._assembly.content.batches(self._assembler.finish())
 
     def carry_over(self) -> CarryOver:
         """Write the open rows into the directory and return their places; a batch frame writes none."""
@@ -184,6 +209,14 @@ class LaneAssembler:
         self._reached |= {name: position + 1 for name, position in zip(names, positions, strict=True)}
         self._stopped = round_end.expired()
         return self._stopped
+
+
+def assembler_of(assembly: AssemblySpec, storage: SpillStorage) -> Assembler:
+    """The assembler of a lane of `assembly`."""
+    policy, carried, now = assembly.policy, assembly.carried, assembly.now
+    if isinstance(policy, VerifiedPolicy):
+        return VerifiedLane(policy, carried, now, storage)
+    return IncrementalAssembler(policy, carried, now, storage, assembly.arrival_order, compare=assembly.compare)
 
 
 def _read_kafka(ranges: OffsetRanges, deadline: Deadline) -> Iterator[pa.RecordBatch]:

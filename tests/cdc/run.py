@@ -54,7 +54,9 @@ def run(
             ask(sql)
         connect = stack.enter_context(Connect(home / "connect", broker.servers, for_postgres(postgres.port)))
         wait_or_time_out(
-            lambda: not connect.running or MARKERS in broker.topics() or bool(postgres.sql(_TOUCH)), _WAIT, "Debezium"
+            lambda: not connect.running or MARKERS.format("shop") in broker.topics() or bool(postgres.sql(_TOUCH)),
+            _WAIT,
+            "Debezium",
         )
         _check(connect)
         say("PostgreSQL, Debezium, Kafka and the emulator of StarRocks are up")

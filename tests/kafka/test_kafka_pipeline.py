@@ -83,19 +83,21 @@ def test_sixty_partitions_while_events_come_over_a_restarted_broker_and_a_killed
     assert (watcher.worst, watcher.looks > 0, len(said)) == (None, True, 2)
 
 
+@pytest.mark.parametrize(("assemble", "reader"), [("stage", "spark"), ("lanes", "librdkafka")])
 def test_debezium_rows_and_ends_of_many_partitions_over_a_killed_driver(
-    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path
+    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path, assemble: str, reader: str
 ) -> None:
-    transactions = 100
-    broker.create({f"{CHANGES}.{table}": 3 for table in TABLES} | {MARKERS: 1})
-    send(broker.servers, debezium(transactions, 5, 3, Random(7)))
+    transactions, prefix = 100, f"in-{assemble}"
+    broker.create({f"{CHANGES.format(prefix)}.{table}": 3 for table in TABLES} | {MARKERS.format(prefix): 1})
+    send(broker.servers, debezium(transactions, 5, 3, Random(7), prefix))
     run = Run(broker, starrocks, spark_kafka, tmp_path, "debezium")
-    query = QueryProcess(run.task)
+    task = run.task | {"assemble": assemble, "reader": reader, "prefix": prefix}
+    query = QueryProcess(task)
     try:
         run.until_some(query)
     finally:
         query.kill()
-    QueryProcess(run.task).finish(400)
+    QueryProcess(task).finish(400)
     assert judge(run.shop.seen(), expected(1, transactions)) == Verdict()
 
 

@@ -15,7 +15,8 @@ from confluent_kafka import Producer
 
 from tests.crash.workload import TABLES
 
-EVENTS, CHANGES, MARKERS = "events", "shop.public", "shop.transaction"
+EVENTS = "events"
+CHANGES, MARKERS = "{}.public", "{}.transaction"  # of a connector's topic.prefix
 PART = "part-{}"
 
 
@@ -45,14 +46,15 @@ def txn_events(partitions: int, transactions: int, size: int, topic: str = EVENT
             yield Message(topic, partition, {"type": "END", "txn_id": txn}, at)
 
 
-def debezium(transactions: int, size: int, partitions: int, random: Random) -> Iterator[Message]:
+def debezium(transactions: int, size: int, partitions: int, random: Random, prefix: str) -> Iterator[Message]:
     """PostgreSQL changes over two topics of several partitions, and their markers, every tenth message twice."""
+    changes, markers = CHANGES.format(prefix), MARKERS.format(prefix)
     for number in range(1, transactions + 1):
         xid, lsn = 700 + number, 10_000 + 1000 * number
-        yield from _twice(random, Message(MARKERS, 0, {"status": "BEGIN", "id": f"{xid}:{lsn}"}, number))
+        yield from _twice(random, Message(markers, 0, {"status": "BEGIN", "id": f"{xid}:{lsn}"}, number))
         for seq in range(size):
             table = TABLES[seq % 2]
-            source = {"connector": "postgresql", "name": "shop", "schema": "public", "table": table, "lsn": lsn + seq}
+            source = {"connector": "postgresql", "name": prefix, "schema": "public", "table": table, "lsn": lsn + seq}
             value = {
                 "before": None,
                 "after": _row(0, number, seq, size),
@@ -60,10 +62,10 @@ def debezium(transactions: int, size: int, partitions: int, random: Random) -> I
                 "op": "c",
                 "transaction": {"id": f"{xid}:{lsn + seq}", "total_order": seq + 1},
             }
-            yield from _twice(random, Message(f"{CHANGES}.{table}", random.randrange(partitions), value, number))
+            yield from _twice(random, Message(f"{changes}.{table}", random.randrange(partitions), value, number))
         counts = [{"data_collection": f"public.{t}", "event_count": (size + 1 - n) // 2} for n, t in enumerate(TABLES)]
         end = {"status": "END", "id": f"{xid}:{lsn + size}", "event_count": size, "data_collections": counts}
-        yield from _twice(random, Message(MARKERS, 0, end, number))
+        yield from _twice(random, Message(markers, 0, end, number))
 
 
 def expected(partitions: int, transactions: int) -> set[tuple[str, int]]:

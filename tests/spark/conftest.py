@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import recommended_conf
 from tests.support.assembling_shop import AssemblingShop
+from tests.support.debezium_shop import DebeziumShop
 from tests.support.depth import is_deep
 from tests.support.exactly_once_shop import Shop
 from tests.support.spark_conf import ROCKSDB
@@ -80,6 +81,14 @@ def assembling(
     made.raw = getattr(request, "param", "lines") == "lines"
     yield made
     assert made.open_labels() == []
+
+
+@pytest.fixture
+def debezium(spark: SparkSession, server: Emulator, tmp_path: Path) -> Iterator[DebeziumShop]:
+    """A shop of Debezium's messages."""
+    shop = DebeziumShop(spark, server, tmp_path)
+    yield shop
+    assert shop.open_labels() == []
 
 
 @pytest.fixture

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
-from starrocks_txn_sink.assembler.rules.model import from_blob, to_blob
+from starrocks_txn_sink.assembler.rules.model import SOURCE_PARTITION, from_blob, to_blob
+from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest, SpillStorage
 from starrocks_txn_sink.assembler.verified.intake import EVENTS, VerifiedCounters, VerifiedState
+from starrocks_txn_sink.assembler.verified.lane import HELD_BYTES, VerifiedLane
 from starrocks_txn_sink.assembler.verified.rules import VerifiedAssembler, VerifiedPolicy
+from starrocks_txn_sink.errors import StarRocksSinkError
+from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.telemetry import Event
+from tests.support.memory_directory import MemoryDirectory
 
 Fields = dict[str, Any]
 
@@ -43,8 +50,55 @@ def table(events: Iterable[Fields]) -> pa.Table:
 
 
 @dataclass
+class Twin:
+    """A lane that gets the events of a Stage, in two chunks; every other micro-batch is spilled, and cut in pieces."""
+
+    directory: MemoryDirectory = field(default_factory=MemoryDirectory)
+    manifest: bytes = field(default_factory=lambda: Manifest().to_json())
+    batch: int = 0
+
+    def feed(
+        self, policy: VerifiedPolicy, before: VerifiedState, events: Sequence[Fields], now: float
+    ) -> tuple[list[Fields], VerifiedLane, VerifiedState]:
+        """The rows with their source partition, the lane, and the state without blobs."""
+        manifest = Manifest.from_json(self.manifest)
+        carried = manifest.partitions.get("shop", CarriedState(VerifiedState()))
+        assert isinstance(carried.state, VerifiedState)
+        state = replace(before, blobs=carried.state.blobs, next_blob=carried.state.next_blob)
+        storage = SpillStorage(self.directory, f"e-{self.batch}", manifest.inline)
+        tiny = self.batch % 2
+        lane = VerifiedLane(
+            policy,
+            {"shop": CarriedState(state, carried.places)},
+            now,
+            storage,
+            0 if tiny else HELD_BYTES,
+            3 if tiny else 99,
+        )
+        for chunk in (events[: len(events) // 3], events[len(events) // 3 :]):
+            named = table(chunk)
+            assert not list(lane.feed(named.add_column(0, SOURCE_PARTITION, pa.repeat("shop", named.num_rows))))
+        rows = [
+            {SOURCE_PARTITION: name} | {column: value for column, value in row.items() if column != EVENT_TIME}
+            for part in lane.finish()
+            for name, rows in part.by_partition()
+            for row in rows.to_pylist()
+        ]
+        after = manifest.with_batch(self.batch, "q", lane.carry_over(), storage.new_inline.items())
+        storage.close()
+        self.manifest, self.batch = after.to_json(), self.batch + 1
+        left = after.partitions["shop"].state
+        assert isinstance(left, VerifiedState)
+        assert set(after.partitions["shop"].places) == {blob.number for blob in left.blobs}
+        return rows, lane, replace(left, blobs=(), next_blob=0)
+
+
+@dataclass
 class Stage:
-    """The rules with a state store around them; the state passes through bytes at every step, as over a restart."""
+    """The rules with a state store around them; the state passes through bytes at every step, as over a restart.
+
+    A lane that gets the same events must do the same.
+    """
 
     open_timeout: float | None = None
     on_open_timeout: str = "quarantine"
@@ -56,14 +110,28 @@ class Stage:
     notices: list[Event] = field(default_factory=list)
     counted: VerifiedCounters = field(default_factory=VerifiedCounters)
     level: VerifiedCounters = field(default_factory=VerifiedCounters)
+    twin: Twin = field(default_factory=Twin)
 
     def feed(self, *events: Fields, now: float = 0.0) -> list[Fields]:
         policy = VerifiedPolicy(self.open_timeout, self.on_open_timeout, self.dead_letter_table)  # type: ignore[arg-type]
         state = VerifiedState.from_json(self.header)
-        step = VerifiedAssembler(policy, "shop").feed(state, table(events), now, lambda n: from_blob(self.blobs[n]))
+        try:
+            step = VerifiedAssembler(policy, "shop").feed(state, table(events), now, self._blob)
+        except StarRocksSinkError as error:
+            with pytest.raises(type(error), match=re.escape(str(error))):
+                self.twin.feed(policy, state, events, now)
+            raise
+        twin = self.twin.feed(policy, state, events, now)
         rows = [each for part in step.released for each in part.to_pylist()]
         self.out += rows
-        self.letters += [each for part in step.dead_letters for each in part.to_pylist()]
+        letters = [each for part in step.dead_letters for each in part.to_pylist()]
+        self.letters += letters
+        given, lane, after = twin
+        named = [({SOURCE_PARTITION: "shop"}, rows), ({SOURCE_PARTITION: "shop#quarantine"}, letters)]
+        assert given == [name | row for name, some in named for row in some]
+        assert tuple(lane.notices) == step.notices
+        assert lane.flows == replace(step.counters, open=0, open_rows=0, state_bytes=0)
+        assert after == replace(step.state, blobs=(), next_blob=0)
         for number in step.removed:
             del self.blobs[number]
         self.blobs.update({number: to_blob(part) for number, part in step.added.items()})
@@ -72,6 +140,9 @@ class Stage:
         self.counted, self.level = self.counted + step.counters, step.counters
         assert {each.number for each in step.state.blobs} == set(self.blobs)
         return rows
+
+    def _blob(self, number: int) -> pa.Table:
+        return from_blob(self.blobs[number])
 
     @property
     def state(self) -> VerifiedState:

@@ -19,7 +19,7 @@ from starrocks_txn_sink.assembler.rules.intake import PartitionedEvents
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, OpenTransaction, Partition, Policy
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.assembler.rules.repeats import Repeats
-from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState, SpillStorage
+from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState, SpillStorage, other_rules
 from starrocks_txn_sink.errors import StarRocksSinkError, Unordered
 from starrocks_txn_sink.telemetry import Event
 
@@ -142,6 +142,10 @@ class IncrementalAssembler:
         repeats = [buffer.repeats for buffer in self._buffers.values() if buffer.repeats is not None]
         return [repeated.notice() for repeated in repeats if repeated.unknown]
 
+    def finish(self) -> Iterator[ReleasedRows]:
+        """The rows that are released at the end of the input: none, because an END alone releases them."""
+        return iter(())
+
     def carry_over(self) -> dict[str, CarriedState]:
         """Spill all open rows; return the state of the source partitions with events, for the next micro-batch."""
         self._spill(small=True)
@@ -151,6 +155,8 @@ class IncrementalAssembler:
         buffer = self._buffers.get(name)
         if buffer is None:
             before = self.carried.get(str(name), CarriedState())
+            if not isinstance(before.state, AssemblerState):
+                raise other_rules(str(name))
             buffer = self._buffers[name] = _PartitionBuffer(before.state, dict(before.places))
         return buffer
 
@@ -227,7 +233,10 @@ def expire(
     """
     if policy.open_timeout is None:
         return {}, Counters(), []
-    step = TransactionAssembler(policy).expire({name: each.state for name, each in partitions.items()}, now)
+    states: dict[Partition, AssemblerState] = {
+        name: each.state for name, each in partitions.items() if isinstance(each.state, AssemblerState)
+    }
+    step = TransactionAssembler(policy).expire(states, now)
     changed = {}
     for name, change in step.changes.items():
         before = partitions[str(name)].places

@@ -11,7 +11,7 @@ import base64
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from operator import add, attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, get_args
 
 import orjson
 import pyarrow as pa
@@ -155,6 +155,11 @@ class AssemblerState:
         """The open transactions that are not dropped."""
         return [transaction for transaction in self.open if not transaction.dropped]
 
+    def levels(self) -> tuple[int, int, int]:
+        """How many transactions are open, their rows, and the Arrow bytes of these."""
+        live = self.live()
+        return len(live), sum(each.rows for each in live), sum(each.bytes for each in live)
+
     def expires_at(self, open_timeout: float | None) -> float | None:
         """Time (seconds since the epoch) at which the oldest open transaction reaches `open_timeout`."""
         opened = [transaction.opened_at for transaction in self.live()]
@@ -177,6 +182,19 @@ class AssemblerState:
         transactions = tuple(OpenTransaction(**{**item, "blobs": tuple(item["blobs"])}) for item in value["open"])
         recent = base64.b64decode(value.get("recent", ""))
         return cls(value["last_position"], transactions, value["next_blob"], recent)
+
+
+class SourceState(Protocol):
+    """The state of a source partition between two micro-batches, by any rules."""
+
+    @property
+    def last_position(self) -> int | None: ...
+
+    def live(self) -> list[OpenTransaction]: ...
+
+    def levels(self) -> tuple[int, int, int]: ...
+
+    def to_json(self) -> str: ...
 
 
 def read_header(text: str) -> dict[str, Any]:
@@ -262,8 +280,7 @@ class Counters(Counts):
     open_rows: int = 0
     state_bytes: int = 0  # Arrow bytes of the open rows
 
-    def with_levels_of(self, state: AssemblerState) -> Counters:
+    def with_levels_of(self, state: SourceState) -> Counters:
         """These flows and the levels of `state`."""
-        live = state.live()
-        size = sum(each.bytes for each in live)
-        return replace(self, open=len(live), open_rows=sum(each.rows for each in live), state_bytes=size)
+        opened, rows, size = state.levels()
+        return replace(self, open=opened, open_rows=rows, state_bytes=size)

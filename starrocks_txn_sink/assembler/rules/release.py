@@ -144,12 +144,19 @@ def _marked(
 
 
 def with_transaction_columns(
-    rows: pa.Table, counts: Indexes, positions: Indexes, ids: pa.Array, seq: Indexes | int = 0, *, ended: bool = True
+    rows: pa.Table,
+    counts: Indexes,
+    positions: Indexes,
+    ids: pa.Array,
+    seq: Indexes | int = 0,
+    *,
+    ended: bool | Mask = True,
 ) -> pa.Table:
     """`rows` with position, seq, transaction_end and txn_id; the source partition is still missing.
 
     `rows` has `counts[i]` rows of transaction i, one transaction after the other. They get `positions[i]`, `ids[i]`,
-    and seq from `seq[i]` on. `ended`: the rows include the last row of each transaction.
+    and seq from `seq[i]` on. `ended`: the rows include the last row of each transaction (of transaction i, if none of
+    the counts is 0).
     """
     ends = np.cumsum(counts)
     is_last = np.zeros(ends[-1], dtype=bool)

@@ -19,11 +19,13 @@ import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules.directory import StateDirectory
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters
+from starrocks_txn_sink.assembler.verified.intake import VerifiedState
 from starrocks_txn_sink.errors import InputError
 
 FORMAT: Final = 1
 INLINE_BYTES: Final = 16 << 10
 FOLDER: Final = "rows"
+_RULES, _VERIFIED = "rules", "verified"  # in the manifest's JSON
 
 
 class BlobPlace(NamedTuple):
@@ -37,16 +39,19 @@ class BlobPlace(NamedTuple):
 class CarriedState:
     """One source partition between two micro-batches; `places` has every blob that `state` names."""
 
-    state: AssemblerState = field(default_factory=AssemblerState)
+    state: AssemblerState | VerifiedState = field(default_factory=AssemblerState)
     places: Mapping[int, BlobPlace] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        return {"state": self.state.to_json(), "blobs": [(number, *place) for number, place in self.places.items()]}
+        rules = {_RULES: _VERIFIED} if isinstance(self.state, VerifiedState) else {}
+        blobs = [(number, *place) for number, place in self.places.items()]
+        return {"state": self.state.to_json(), "blobs": blobs, **rules}
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> CarriedState:
         places = {number: BlobPlace(file, at) for number, file, at in value["blobs"]}
-        return cls(AssemblerState.from_json(value["state"]), places)
+        kind = VerifiedState if value.get(_RULES) == _VERIFIED else AssemblerState
+        return cls(kind.from_json(value["state"]), places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,15 @@ class Manifest:
         )
 
 
+def other_rules(source: str) -> InputError:
+    """The error for a `source` partition whose state other rules have written."""
+    return InputError(
+        "The checkpoint's open source transactions were assembled by other rules.",
+        hint="Go on with TransactionAssembly or DebeziumAssembly as before, or start with a new checkpoint.",
+        source_partition=source,
+    )
+
+
 def missing_rows(file: str) -> InputError:
     """The error for a missing `file` of rows that the state names."""
     return InputError(
@@ -132,6 +146,7 @@ class SpillStorage:
     new_inline: dict[str, bytes] = field(default_factory=dict)
     _files: int = 0
     _opened: dict[str, tuple[pa.NativeFile, pa.ipc.RecordBatchFileReader]] = field(default_factory=dict)
+    _narrow: dict[tuple[str, tuple[str, ...]], pa.ipc.RecordBatchFileReader] = field(default_factory=dict)
 
     def write(self, blobs: Sequence[pa.Table], *, small: bool = False) -> list[BlobPlace]:
         """Write blobs into one file; with `small`, a file up to INLINE_BYTES goes to `new_inline` instead."""
@@ -150,11 +165,18 @@ class SpillStorage:
             self.directory.write(f"{FOLDER}/{name}", content)
         return [BlobPlace(name, number) for number in range(len(blobs))]
 
-    def read(self, place: BlobPlace) -> pa.Table:
-        """The rows at `place`; InputError if the file is missing."""
+    def read(self, place: BlobPlace, columns: tuple[str, ...] = ()) -> pa.Table:
+        """The rows at `place`, or some of their `columns` alone; InputError if the file is missing."""
         if place.file not in self._opened:
             self._opened[place.file] = self._open(place.file)
-        return pa.Table.from_batches([self._opened[place.file][1].get_batch(place.number)])
+        file, whole = self._opened[place.file]
+        if not columns:
+            return pa.Table.from_batches([whole.get_batch(place.number)])
+        if (place.file, columns) not in self._narrow:
+            fields = [whole.schema.get_field_index(name) for name in columns]
+            options = pa.ipc.IpcReadOptions(included_fields=fields)
+            self._narrow[place.file, columns] = pa.ipc.open_file(file, options=options)
+        return pa.Table.from_batches([self._narrow[place.file, columns].get_batch(place.number)])
 
     def contents(self, files: Iterable[str]) -> dict[str, bytes]:
         """The contents of the `files` that the directory has, by name."""
@@ -167,6 +189,7 @@ class SpillStorage:
 
     def close(self) -> None:
         """Close all opened files."""
+        self._narrow.clear()
         for file, _ in self._opened.values():
             with contextlib.suppress(OSError):
                 file.close()

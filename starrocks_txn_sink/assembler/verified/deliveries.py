@@ -10,6 +10,7 @@ of its BEGIN (PostgreSQL). Otherwise rows between the two deliveries may still b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,10 @@ from starrocks_txn_sink.assembler.verified import intake as v
 
 NOWHERE = np.iinfo(np.int64).min
 """The integer that stands for NULL."""
-_CONTENT = (v.COLLECTION, model.POSITION, model.OP, model.ROW)
+_PLACE = (v.COLLECTION, model.POSITION, model.OP)
+
+WithRows = Callable[[pa.Table], pa.Table]
+"""The events with their column `row`, which a lane keeps apart from the other columns."""
 
 
 def integer_column(events: pa.Table, column: str, null: int = NOWHERE) -> Indexes:
@@ -31,12 +35,17 @@ def integer_column(events: pa.Table, column: str, null: int = NOWHERE) -> Indexe
     return values
 
 
-def same_rows(events: pa.Table, ours: Indexes, theirs: Indexes) -> Mask:
+def same_rows(events: pa.Table, ours: Indexes, theirs: Indexes, with_rows: WithRows) -> Mask:
     """Whether each row at the places `ours` has the content of the row at `theirs`; their numbers may differ."""
-    one, other = events.take(pa.array(ours)), events.take(pa.array(theirs))
     same = np.ones(len(ours), dtype=bool)
-    for column in _CONTENT:
+    if not len(ours):
+        return same
+    one, other = events.take(pa.array(ours)), events.take(pa.array(theirs))
+    for column in _PLACE:
         same &= same_values(one[column], other[column]).to_numpy()
+    alike = pa.array(np.flatnonzero(same))
+    ours_read, theirs_read = (with_rows(rows.take(alike))[model.ROW] for rows in (one, other))
+    same[same] = same_values(ours_read, theirs_read).to_numpy()
     return same
 
 
@@ -48,7 +57,9 @@ class Joined:
     end: int
 
 
-def join_deliveries(events: pa.Table, code: Indexes, is_begin: Mask, overdue: Mask) -> tuple[dict[int, Joined], Mask]:
+def join_deliveries(
+    events: pa.Table, code: Indexes, is_begin: Mask, overdue: Mask, with_rows: WithRows
+) -> tuple[dict[int, Joined], Mask]:
     """Judge the transactions with several BEGINs: the proven ones, and a mask of the unproven ones.
 
     All rows of the transactions `overdue` count as arrived.
@@ -57,7 +68,7 @@ def join_deliveries(events: pa.Table, code: Indexes, is_begin: Mask, overdue: Ma
     unproven = begins > 1
     joined: dict[int, Joined] = {}
     if unproven.any():
-        cut = _CutTransactions(events)
+        cut = _CutTransactions(events, with_rows)
         for each in np.flatnonzero(unproven).tolist():
             found = cut.join(np.flatnonzero(code == each), complete=bool(overdue[each]))
             if found is not None:
@@ -78,8 +89,8 @@ class _Delivery:
 class _CutTransactions:
     """The events of a step, to join the deliveries of single transactions."""
 
-    def __init__(self, events: pa.Table) -> None:
-        self.events = events
+    def __init__(self, events: pa.Table, with_rows: WithRows) -> None:
+        self.events, self.with_rows = events, with_rows
         self.is_begin, self.is_end = v.has_status(events, v.BEGIN), v.has_status(events, v.END)
         names = (v.TOTAL_ORDER, model.POSITION, v.SEQUENCE, v.TIMESTAMP)
         self.order, self.position, self.sequence, self.timestamp = (integer_column(events, name) for name in names)
@@ -125,7 +136,7 @@ class _CutTransactions:
         """The delivery with these ENDs and rows, without the rows that a producer repeated."""
         rows = rows[np.argsort(self.order[rows], kind="stable")]
         again = np.flatnonzero(np.diff(self.order[rows]) == 0) + 1
-        rows = np.delete(rows, again[same_rows(self.events, rows[again], rows[again - 1])])
+        rows = np.delete(rows, again[same_rows(self.events, rows[again], rows[again - 1], self.with_rows)])
         follows = self.order[rows] == np.arange(1, len(rows) + 1)
         whole = bool(follows.all())
         end = int(ends[0]) if len(ends) else -1
@@ -140,7 +151,7 @@ class _CutTransactions:
             return len(known) if complete else None
         first = delivery.rows[:1]
         near = np.flatnonzero(self.position[known] == self.position[first])
-        found = near[same_rows(self.events, known[near], np.repeat(first, len(near)))]
+        found = near[same_rows(self.events, known[near], np.repeat(first, len(near)), self.with_rows)]
         if len(found):
             return int(found[0]) if len(found) == 1 else None  # equal rows of one position cannot be told apart
         if not len(known) and self.position[first[0]] == self.position[delivery.begin]:

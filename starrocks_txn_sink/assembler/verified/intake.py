@@ -122,10 +122,23 @@ class VerifiedState:
     letters: int = 0
     reported: float | None = None  # time of the last notice about a transaction that waits
     recent: tuple[Place, ...] = ()  # of the newest released transactions; empty in a state of an earlier release
+    waiting: int = 0  # transactions
+    waiting_rows: int = 0
 
     def expires_at(self, open_timeout: float | None) -> float | None:
         """Time (seconds since the epoch) at which the oldest incomplete transaction reaches `open_timeout`."""
         return self.oldest + open_timeout if self.oldest is not None and open_timeout is not None else None
+
+    def live(self) -> list[model.OpenTransaction]:
+        """The transaction that has been incomplete for longest, with the rows of all that wait; its id is not kept."""
+        if self.oldest is None:
+            return []
+        size = sum(blob.bytes for blob in self.blobs)
+        return [model.OpenTransaction(None, self.last_position or 0, self.oldest, self.waiting_rows, size)]
+
+    def levels(self) -> tuple[int, int, int]:
+        """How many transactions wait, their rows, and the Arrow bytes of the held events."""
+        return self.waiting, self.waiting_rows, sum(blob.bytes for blob in self.blobs)
 
     def to_json(self) -> str:
         return orjson.dumps({"format": model.FORMAT, **asdict(self)}).decode()

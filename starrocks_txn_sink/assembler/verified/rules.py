@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, get_args
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
-from starrocks_txn_sink.assembler.rules.release import with_transaction_columns
 from starrocks_txn_sink.assembler.rules.segments import concat_ranges
 from starrocks_txn_sink.assembler.verified import intake as v, tally
+from starrocks_txn_sink.assembler.verified.deliveries import WithRows
 from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedCounters, VerifiedIntake, VerifiedState
 from starrocks_txn_sink.assembler.verified.tally import Tally, TransactionClasses
+from starrocks_txn_sink.assembler.verified.units import LostUnit, Units, same_events
 from starrocks_txn_sink.errors import SourceTransactionError
 from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.telemetry import Event
@@ -66,6 +66,19 @@ class VerifiedStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Judgement:
+    """The outcome of a step: `kept` is the mask of the `events` that wait. `state` has the blobs of the step before."""
+
+    state: VerifiedState
+    counters: VerifiedCounters
+    released: Sequence[Units]
+    lost: Sequence[LostUnit]
+    notices: tuple[Event, ...]
+    events: pa.Table
+    kept: Mask
+
+
+@dataclass(frozen=True, slots=True)
 class VerifiedAssembler:
     """The rules for one source; `source` only names it in errors and notices."""
 
@@ -75,14 +88,38 @@ class VerifiedAssembler:
     def feed(self, state: VerifiedState, events: pa.Table, now: float, read: ReadBlob) -> VerifiedStep:
         """Take in the events of a micro-batch (intake.EVENTS, any order, may be empty) at `now` (seconds).
 
+        Raises the errors of `judge`.
+        """
+        held = pa.concat_tables([v.HELD_EVENTS.empty_table(), *(read(blob.number) for blob in state.blobs)])
+        judged = self.judge(state, held, events, now)
+        after, removed, added = _carry_over(judged.state, judged.events, judged.kept)
+        return VerifiedStep(
+            after,
+            replace(judged.counters, state_bytes=sum(blob.bytes for blob in after.blobs)),
+            [units.table(same_events) for units in judged.released],
+            [piece for unit in judged.lost for piece in unit.pieces(same_events)],
+            removed,
+            added,
+            judged.notices,
+        )
+
+    def judge(
+        self,
+        state: VerifiedState,
+        held: pa.Table,
+        events: pa.Table,
+        now: float,
+        with_rows: WithRows = same_events,
+    ) -> Judgement:
+        """Judge the events of a micro-batch and those that are `held`; `with_rows` adds the rows, if they lack them.
+
         Raises InputError for events that break the contract, SourceTransactionError for an overdue transaction under
         `on_open_timeout="fail"`, SourceChanged for a transaction at the position of another one.
         """
         intake = v.validate_events(state, events, self.source)
         arrived = pa.array(np.full(intake.events.num_rows, float(now)))
-        blobs = [read(each.number) for each in state.blobs]
-        table = pa.concat_tables([*blobs, intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrived)])
-        found = tally.tally(table, now - (self.policy.open_timeout or math.inf))
+        table = pa.concat_tables([held, intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrived)])
+        found = tally.tally(table, now - (self.policy.open_timeout or math.inf), with_rows)
         classes = tally.classify(found, state.last_position)
         self._refuse(table, found, classes, now)
         judged = _JudgedEvents(table, found, classes)
@@ -91,7 +128,7 @@ class VerifiedAssembler:
         state, waiting = self._report_waiting(judged, state, now)
         counters = replace(intake.counters, unknown_repeats=unknown.num_rows)
         notices = (*notices, *waiting, *self._repeat_notices(unknown))
-        return _build_step(judged, state, replace(intake, counters=counters), letters, notices)
+        return _judgement(judged, state, replace(intake, counters=counters), letters, notices)
 
     def _unknown_repeats(self, judged: _JudgedEvents, state: VerifiedState, intake: VerifiedIntake) -> pa.Table:
         """Repeats of which nothing shows that the source is the same; SourceChanged if something shows another one."""
@@ -102,7 +139,7 @@ class VerifiedAssembler:
         if v.compare_repeats(self.source, recent, judged.places(repeated)) or intake.compared:
             return intake.unknown.slice(0, 0)
         more = judged.table.filter(pa.array(judged.of(repeated) & judged.opening))
-        return pa.concat_tables([intake.unknown, more.select(v.EVENTS.names)])
+        return pa.concat_tables([intake.unknown, more.select(intake.unknown.schema.names)])
 
     def _repeat_notices(self, unknown: pa.Table) -> Iterator[Event]:
         if unknown.num_rows:
@@ -149,32 +186,43 @@ class VerifiedAssembler:
 
     def _give_up(
         self, judged: _JudgedEvents, state: VerifiedState, intake: VerifiedIntake
-    ) -> tuple[VerifiedState, list[pa.Table], tuple[Event, ...]]:
+    ) -> tuple[VerifiedState, list[LostUnit], tuple[Event, ...]]:
         """Quarantine overdue transactions: the next state, the dead letters, the notices.
 
-        Rows that came after the quarantine of their transaction are dead letters, too.
+        Rows that came after the quarantine of their transaction are dead letters, too. A micro-batch that runs again at
+        a later time has all units of the first run with the same numbers, and further ones behind them.
         """
         table, found = judged.table, judged.found
-        overdue = judged.classes.given_up.tolist()
+        overdue = self._overdue(judged)
         ids = [found.ids[each].as_py() for each in overdue]
         notices = [Event("transaction.quarantined", self._place(table, found, each)) for each in overdue]
-        lost = [
-            (txn_id, tally.reason(found, each), table.filter(pa.array(judged.rows_in(np.array([each])))))
-            for txn_id, each in zip(ids, overdue, strict=True)
-        ]
+        lost: list[tuple[str, str, pa.Table]] = []
         for txn_id in dict.fromkeys(intake.late[model.TXN_ID].to_pylist()):
             late = intake.late.filter(pc.equal(intake.late[model.TXN_ID], txn_id))
             lost.append((txn_id, "too late", late.filter(late[v.STATUS].is_null())))
+        for txn_id, each in zip(ids, overdue, strict=True):
+            lost.append((txn_id, tally.reason(found, each), table.filter(pa.array(judged.rows_in(np.array([each]))))))
         if intake.late.num_rows:
             notices.append(Event("transaction.late", {"source": self.source, "events": intake.late.num_rows}))
-        letters: list[pa.Table] = []
+        letters: list[LostUnit] = []
         for txn_id, why, rows in lost:
             if self.policy.dead_letter_table is not None and rows.num_rows:
                 number = state.letters + len(letters) + 1
-                letters.append(dead_letters(rows, number, txn_id, why, self.policy.dead_letter_table))
+                letters.append(LostUnit(rows, number, txn_id, why, self.policy.dead_letter_table))
         quarantined = v.remember_ids(state.quarantined, ids)
         state = replace(state, letters=state.letters + len(letters), quarantined=quarantined)
         return state, letters, tuple(notices)
+
+    def _overdue(self, judged: _JudgedEvents) -> list[int]:
+        """The overdue transactions, those that came first in front."""
+        given_up = judged.classes.given_up
+        if not len(given_up):
+            return []
+        opened = np.full(len(judged.found.ids), np.inf)
+        code = judged.found.code[judged.opening & (judged.found.code >= 0)]
+        np.minimum.at(opened, code, judged.table[v.ARRIVED].to_numpy()[judged.opening & (judged.found.code >= 0)])
+        order: list[int] = given_up[np.argsort(opened[given_up], kind="stable")].tolist()
+        return order
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +264,13 @@ class _JudgedEvents:
         return np.flatnonzero(self.found.code < 0)
 
 
-def _build_step(
+def _judgement(
     judged: _JudgedEvents,
     state: VerifiedState,
     intake: VerifiedIntake,
-    letters: list[pa.Table],
+    letters: list[LostUnit],
     notices: tuple[Event, ...],
-) -> VerifiedStep:
+) -> Judgement:
     found, classes, table = judged.found, judged.classes, judged.table
     full = judged.full
     state, units, snapshot_released = _release(judged, state, full)
@@ -233,38 +281,35 @@ def _build_step(
     state = replace(state, settled=v.remember_ids(intake.settled, names))
     known = pc.is_in(table[model.TXN_ID], value_set=pa.array(state.settled, pa.string()), skip_nulls=True)
     finished |= known.to_numpy() & ~judged.opening  # a BEGIN whose END turned out to be a repeat
-    state, removed, added = _carry_over(state, table, ~finished)
     incomplete = ~finished & judged.opening & (found.code >= 0) & ~np.append(found.whole, True)[found.code]
     oldest = float(table[v.ARRIVED].to_numpy()[incomplete].min()) if incomplete.any() else None
-    state = replace(state, oldest=oldest)
-    counters = _outcome_counters(judged, state, sum(each.num_rows for each in units), full, finished)
-    return VerifiedStep(state, intake.counters + counters, units, letters, removed, added, notices)
+    counters = intake.counters + _outcome_counters(judged, sum(each.rows for each in units), full, finished)
+    state = replace(state, oldest=oldest, waiting=counters.open, waiting_rows=counters.open_rows)
+    return Judgement(state, counters, units, letters, notices, table, ~finished)
 
 
-def _release(judged: _JudgedEvents, state: VerifiedState, full: Indexes) -> tuple[VerifiedState, list[pa.Table], bool]:
+def _release(judged: _JudgedEvents, state: VerifiedState, full: Indexes) -> tuple[VerifiedState, list[Units], bool]:
     """Release the transactions `full`: the next state, the released units, and whether they have the snapshot's rows.
 
     Before the first transaction the snapshot's rows form a unit of their own. Afterwards they precede the next
     transaction, so that positions ascend and a later change of a row wins.
     """
-    units, table, snapshot = [], judged.table, judged.snapshot
+    units, table, snapshot = list[Units](), judged.table, judged.snapshot
     if len(snapshot) and state.last_position is None:
         state = replace(state, snapshots=state.snapshots + 1)
         lengths, positions = np.array([len(snapshot)]), np.array([state.snapshots])
-        units.append(unit_rows(table, snapshot, lengths, positions, pa.nulls(1, pa.string())))
+        units.append(Units.of(table, snapshot, lengths, positions, pa.nulls(1, pa.string())))
         snapshot = snapshot[:0]
     if len(full):
-        units.append(released_rows(table, judged.found, full, snapshot))
+        units.append(_released(table, judged.found, full, snapshot))
         recent = (*state.recent, *judged.places(full[-v.RECENT :]))[-v.RECENT :]
         state = replace(state, last_position=int(judged.found.position[full].max()), recent=recent)
         snapshot = snapshot[:0]
     return state, units, len(snapshot) == 0
 
 
-def _outcome_counters(
-    judged: _JudgedEvents, state: VerifiedState, rows_out: int, full: Indexes, finished: Mask
-) -> VerifiedCounters:
-    """The outcome of the step's events, and the levels of `state` after the step."""
+def _outcome_counters(judged: _JudgedEvents, rows_out: int, full: Indexes, finished: Mask) -> VerifiedCounters:
+    """The outcome of the step's events, and the levels after the step, but for `state_bytes`."""
     found, classes = judged.found, judged.classes
     again = judged.of(classes.repeated) & judged.opening | found.repeated | judged.of(classes.released) & found.surplus
     rows = judged.table[v.STATUS].is_null().to_numpy()
@@ -281,7 +326,6 @@ def _outcome_counters(
         quarantined_rows=int(judged.rows_in(classes.given_up).sum()),
         open=int((waiting >= 0).sum()),
         open_rows=int((~finished & rows).sum()),
-        state_bytes=sum(each.bytes for each in state.blobs),
     )
 
 
@@ -309,40 +353,9 @@ def _carry_over(
     return replace(state, blobs=(*stay, *new), next_blob=state.next_blob + len(added)), removed, added
 
 
-def released_rows(events: pa.Table, found: Tally, transactions: Indexes, before: Indexes) -> pa.Table:
+def _released(events: pa.Table, found: Tally, transactions: Indexes, before: Indexes) -> Units:
     """The rows of `transactions`, in that order, with the snapshot rows `before` in front of the first."""
     lengths = found.count[transactions]
     lengths[:1] += len(before)
     places = np.concatenate([before, found.rows[concat_ranges(found.first[transactions], found.count[transactions])]])
-    return unit_rows(events, places, lengths, found.position[transactions], found.ids.take(pa.array(transactions)))
-
-
-def unit_rows(events: pa.Table, places: Indexes, lengths: Indexes, positions: Indexes, ids: pa.Array) -> pa.Table:
-    """The rows at `places` as whole units, without rows that have no table.
-
-    Unit i has the next `lengths[i]` places, `positions[i]` and `ids[i]`.
-    """
-    kept = events[model.TABLE].is_valid().to_numpy()[places]
-    counts = np.bincount(np.repeat(np.arange(len(lengths)), lengths)[kept], minlength=len(lengths))
-    rows = events.select(list(model.PAYLOAD)).take(pa.array(places[kept]))
-    return with_transaction_columns(rows, counts, positions, ids)
-
-
-def dead_letters(events: pa.Table, unit: int, txn_id: str, why: str, table: str) -> pa.Table:
-    """The rows of `events` as one unit for the dead-letter table: one JSON object per row."""
-    count = events.num_rows
-    letters = pa.table(
-        {
-            "txn_id": pa.repeat(txn_id, count),
-            "total_order": events[v.TOTAL_ORDER],
-            "collection": events[v.COLLECTION],
-            "position": events[model.POSITION],
-            "reason": pa.repeat(why, count),
-            "op": events[model.OP],
-            "content": events[model.ROW],
-        }
-    )
-    content = [orjson.dumps(each).decode() for each in letters.to_pylist()]
-    nothing = pa.nulls(count, pa.string())
-    payload = pa.table([nothing, pa.repeat(pa.scalar(table), count), nothing, pa.array(content)], list(model.PAYLOAD))
-    return with_transaction_columns(payload, np.array([count]), np.array([unit]), pa.array([txn_id]))
+    return Units.of(events, places, lengths, found.position[transactions], found.ids.take(pa.array(transactions)))

@@ -16,7 +16,13 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.verified import intake as v
-from starrocks_txn_sink.assembler.verified.deliveries import NOWHERE, integer_column, join_deliveries, same_rows
+from starrocks_txn_sink.assembler.verified.deliveries import (
+    NOWHERE,
+    WithRows,
+    integer_column,
+    join_deliveries,
+    same_rows,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +51,8 @@ class Tally:
     position: Indexes  # the highest of the rows and the END
 
 
-def tally(events: pa.Table, arrived_before: float) -> Tally:
-    """Tally `events` (intake.HELD_EVENTS).
+def tally(events: pa.Table, arrived_before: float, with_rows: WithRows) -> Tally:
+    """Tally `events` (intake.HELD_EVENTS, perhaps without rows, which `with_rows` adds).
 
     A transaction whose first event arrived at or before `arrived_before` (seconds) counts as having all of its rows.
     """
@@ -60,7 +66,7 @@ def tally(events: pa.Table, arrived_before: float) -> Tally:
     expected = np.where(end >= 0, integer_column(events, v.EVENT_COUNT, -1)[end], -1)
     overdue = np.zeros(len(ids), dtype=bool)
     overdue[code[(code >= 0) & ~is_begin & (events[v.ARRIVED].to_numpy() <= arrived_before)]] = True
-    joined, unproven = join_deliveries(events, code, is_begin, overdue)
+    joined, unproven = join_deliveries(events, code, is_begin, overdue, with_rows)
     orders = integer_column(events, v.TOTAL_ORDER, 0).copy()
     for transaction, found in joined.items():  # joined rows get new numbers, over all deliveries
         orders[code == transaction] = 0
@@ -72,7 +78,7 @@ def tally(events: pa.Table, arrived_before: float) -> Tally:
     placed = placed[np.lexsort((times[placed], orders[placed], code[placed]))]
     again = np.flatnonzero((np.diff(code[placed]) == 0) & (np.diff(orders[placed]) == 0)) + 1
     rows, copies, before = np.delete(placed, again), placed[again], placed[again - 1]
-    same = same_rows(events, copies, before)
+    same = same_rows(events, copies, before, with_rows)
     conflict = unproven.copy()
     conflict[code[copies[~same]]] = True
     count = np.bincount(code[rows], minlength=len(ids))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import orjson
@@ -31,6 +31,8 @@ from starrocks_txn_sink.sources.formats.raw_format import (
     place_text,
 )
 from starrocks_txn_sink.sources.formats.tables import TableMapping
+
+DeletedRow = Literal["before", "key"]
 
 PLACE: Final = ("topic", "partition", "offset")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged, SourceDamaged
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
-from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, VALUE
+from starrocks_txn_sink.sources.formats.raw_format import KEY, POSITION, SOURCE_PARTITION, VALUE
 from starrocks_txn_sink.sources.kafka.consumer import Consumer, Problem, Rows, open_consumer, topic_names
 
 _NAMED: Final = 8  # partitions in a message, which is one line
@@ -45,8 +45,8 @@ _DAMAGED: Final = (
 class OffsetRanges:
     """Offsets [start, end) of each partition with rows; `patience` is the longest wait for the next row, in seconds.
 
-    With `time` `read_values` also gives the rows' timestamps. With `topic_names` it names source partitions by topic
-    and partition. With `keys` `read_ranges` reads the rows' keys.
+    `read_values` gives the `columns` that a format asks for, and with `time` EVENT_TIME. With `topic_names` it names
+    source partitions by topic and partition. With `keys` `read_ranges` reads the rows' keys.
     """
 
     ranges: Mapping[KafkaPartition, tuple[int, int]]
@@ -55,6 +55,7 @@ class OffsetRanges:
     time: bool = False
     keys: bool = False
     topic_names: bool = False
+    columns: tuple[str, ...] = (SOURCE_PARTITION, POSITION, VALUE)
 
     @property
     def topics(self) -> list[str]:
@@ -132,14 +133,14 @@ def read_ranges(part: OffsetRanges, deadline: Deadline | None = None, clock: Clo
 
 
 def read_values(part: OffsetRanges, deadline: Deadline | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a lane that parses: source_partition (text), position, value, and with `time` event_time in µs.
+    """The `columns` of the rows of a lane that parses, and with `time` event_time in µs.
 
     Rows of a partition come in the order of their offsets. Errors as of `polls`.
     """
-    names = [SOURCE_PARTITION, POSITION, VALUE, *([EVENT_TIME] if part.time else [])]
+    names = [*part.columns, *([EVENT_TIME] if part.time else [])]
+    topics = pa.array(part.topics, pa.string())
     for rows in read_ranges(part, deadline):
-        columns = [_source_partitions(rows, part), pa.array(rows.offsets), rows.values]
-        yield pa.record_batch(columns + ([pa.array(rows.times * 1000)] if part.time else []), names)
+        yield pa.record_batch([_FIELDS[name](rows, part, topics) for name in names], names)
 
 
 def _source_partitions(rows: Rows, part: OffsetRanges) -> pa.Array:
@@ -151,6 +152,20 @@ def _source_partitions(rows: Rows, part: OffsetRanges) -> pa.Array:
     codes, places = np.unique(rows.topics * width + rows.partitions, return_inverse=True)
     names = [f"{part.topics[code // width]}-{code % width}" for code in codes.tolist()]
     return pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), pa.array(names, pa.string())).cast(pa.string())
+
+
+_FIELDS: Final[Mapping[str, Callable[[Rows, OffsetRanges, pa.Array], pa.Array]]] = {
+    SOURCE_PARTITION: lambda rows, part, _: _source_partitions(rows, part),
+    POSITION: lambda rows, *_: pa.array(rows.offsets),
+    VALUE: lambda rows, *_: rows.values,
+    KEY: lambda rows, *_: rows.keys,
+    "topic": lambda rows, _, topics: topics.take(pa.array(rows.topics)),
+    "partition": lambda rows, *_: pa.array(rows.partitions).cast(pa.int32()),
+    "offset": lambda rows, *_: pa.array(rows.offsets),
+    "timestamp": lambda rows, *_: pa.array(rows.times),
+    EVENT_TIME: lambda rows, *_: pa.array(rows.times * 1000),
+}
+"""The columns of `read_values`, by name; the third argument has the names of the topics."""
 
 
 def spread(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, offsets_of, parse_offsets
+from starrocks_txn_sink.sources.formats.raw_format import KEY, SOURCE_PARTITION
 from starrocks_txn_sink.sources.kafka.options import PATIENCE, SPARK_READS, client_config, no_client
 from starrocks_txn_sink.spark_version import analyzed_plan, class_name, items
 
@@ -281,11 +282,13 @@ class KafkaSource:
     query: str
     stream: Any  # Spark's execution of the query
     config: Mapping[str, Any] = field(repr=False)  # librdkafka's; may hold a password, so not in repr
-    time: bool = False  # whether lanes take the rows' timestamps
+    columns: tuple[str, ...]  # of the lanes' batches
+    time: bool = False  # whether lanes take EVENT_TIME
 
     @classmethod
-    def of(cls, frame: DataFrame, query: str, columns: Mapping[str, str]) -> KafkaSource | None:
-        """The source of `frame`; None if it has no rows. `columns` maps the columns that lanes take to Kafka's names.
+    def of(cls, frame: DataFrame, query: str, columns: Mapping[str, str], names: tuple[str, ...]) -> KafkaSource | None:
+        """The source of `frame`; None if it has no rows. `columns` maps the columns that lanes take to Kafka's names,
+        and `names` are those of their batches.
 
         Starts nothing. Raises OptionError if the query's plan is hidden or does more than choose columns of the source,
         and the errors of `client_config`.
@@ -294,10 +297,10 @@ class KafkaSource:
         try:
             stream = _stream(frame, query)
             execution = stream.lastExecution()
-            names, steps = _source_columns_and_steps(execution.analyzed())
+            own_names, steps = _source_columns_and_steps(execution.analyzed())
         except Exception as error:  # py4j's: the plan is hidden, or of another version of Spark
             raise _not_alone("the query's plan cannot be seen") from error
-        changed = sorted(name for name, own in columns.items() if names.get(name) != own)
+        changed = sorted(name for name, own in columns.items() if own_names.get(name) != own)
         if steps or changed:
             raise _not_alone(f"there is {steps[0]}" if steps else f"{changed[0]} is not Kafka's {columns[changed[0]]}")
         inputs = _scan(execution).inputPartitions()
@@ -308,7 +311,7 @@ class KafkaSource:
             raise _not_alone(f"there is {class_name(first)}")
         if not first.failOnDataLoss():
             raise _not_alone("failOnDataLoss is false")
-        return cls(query, stream, client_config(dict(first.executorKafkaParams())), EVENT_TIME in columns)
+        return cls(query, stream, client_config(dict(first.executorKafkaParams())), names, EVENT_TIME in columns)
 
     def plan(self, frame: DataFrame, lanes: int, least: int = 1, *, topic_names: bool = False) -> PlannedRanges:
         """The micro-batch's offsets, as at most `lanes` groups of whole source partitions.
@@ -327,7 +330,7 @@ class KafkaSource:
                 raise _not_alone("there is a step in front of the sink")
         scan = _scan(execution)
         start, end = (parse_offsets(each.json()) for each in (scan.start(), scan.end()))
-        if len({topic for topic, _ in end}) > 1 and not topic_names:
+        if SOURCE_PARTITION in self.columns and len({topic for topic, _ in end}) > 1 and not topic_names:
             raise _not_alone("there are several topics, whose partitions have the same numbers")
         first = (
             first_offsets(each.offsetRange() for each in items(scan.inputPartitions())) if end.keys() - start else {}
@@ -335,7 +338,10 @@ class KafkaSource:
         ranges = planned_ranges(start, end, first)
         groups = ranges_module.spread(ranges, lanes, least)
         lane_ranges = [
-            ranges_module.OffsetRanges(each, PATIENCE, self.config, self.time, False, topic_names) for each in groups
+            ranges_module.OffsetRanges(
+                each, PATIENCE, self.config, self.time, KEY in self.columns, topic_names, self.columns
+            )
+            for each in groups
         ]
         return PlannedRanges(lane_ranges, scan.metrics().get("numOutputRows").get())
 

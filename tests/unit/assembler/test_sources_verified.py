@@ -110,6 +110,21 @@ def test_quarantined_and_late_rows_become_whole_units_of_dead_letters() -> None:
     assert json.loads(content["content"]) == {"t": "7", "n": 2}
 
 
+def test_a_later_run_of_a_micro_batch_numbers_dead_letters_as_the_first_run_did() -> None:
+    """The ledger leaves out the numbers of the first run, if its commit was the last thing that it did."""
+    numbers = []
+    for again in (2.5, 9):
+        stage = Stage(open_timeout=2, dead_letter_table="letters")
+        stage.feed(row("6", 1), now=-5)
+        stage.feed(row("7", 2), now=0)  # quarantines 6
+        stage.feed(row("8", 1), now=1)
+        before = len(stage.letters)
+        stage.feed(row("6", 2), row("9", 1), row("7", 1), now=again)
+        found = [(json.loads(letter["row"])["txn_id"], letter["position"]) for letter in stage.letters[before:]]
+        numbers.append(list(dict.fromkeys(found)))
+    assert numbers == [[("6", 2), ("7", 3)], [("6", 2), ("7", 3), ("8", 4)]]
+
+
 def test_an_overdue_transaction_may_stop_the_job_instead() -> None:
     stage = Stage(open_timeout=1, on_open_timeout="fail")
     stage.feed(row("7", 1), end("7", 1, 30, {"public.a": 2}))

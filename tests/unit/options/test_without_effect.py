@@ -53,11 +53,8 @@ def test_an_option_is_named_where_all_its_circumstances_hold(entry: Any) -> None
 def test_an_option_at_its_default_is_not_named() -> None:
     assert options().without_effect(*Circumstance) == {}
     assert options(load_url="https://fe1:8030").without_effect(*Circumstance) == {}  # query_tls follows it
-    assert replace(options(lanes=2), database="other").without_effect(*Circumstance) == {"lanes": lanes_of_frames()}
-
-
-def lanes_of_frames() -> str:
-    return next(each.why for each in WITHOUT_EFFECT if each.option == "lanes")
+    frames = replace(options(lanes=2), database="other").without_effect(Circumstance.DATA_SOURCE)
+    assert frames == {"lanes": "the tasks of the frame are the lanes"}
 
 
 def test_an_option_with_effect_is_not_named() -> None:

@@ -149,7 +149,7 @@ def test_rounds_write_the_rows_of_one_round(
     assert count == again == sum(len(topic.values(number)) for number in range(len(lengths)))
     assert left.flows == carried.flows
     states = ({name: each.state for name, each in one.partitions.items()} for one in (carried, left))
-    first, second = ({name: (state.last_position, len(state.open)) for name, state in one.items()} for one in states)
+    first, second = ({name: (state.last_position, len(state.live())) for name, state in one.items()} for one in states)
     assert first == second
 
 

@@ -11,6 +11,7 @@ import pytest
 from starrocks_txn_sink.assembler.verified import intake
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.sources.formats.debezium import DebeziumChanges, DebeziumMarkers
+from starrocks_txn_sink.sources.formats.debezium_messages import DebeziumMessages
 from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
 from starrocks_txn_sink.sources.formats.tables import TableMapping
 from tests.support.debezium_feed import change, marker, mysql, postgres, with_schema
@@ -244,3 +245,63 @@ def test_a_batch_without_events_is_empty() -> None:
     for parsed in (DebeziumChanges(tables=LAST).parse(messages(None)), DebeziumMarkers().parse(messages(None))):
         assert (parsed.events.num_rows, parsed.malformed) == (0, 0)
     assert DebeziumChanges(tables=LAST).events.names == ["source_partition", *intake.ROW_COLUMNS]
+
+
+MARKERS = "shop.transaction"
+
+
+def together(*parts: pa.RecordBatch) -> pa.RecordBatch:
+    """One batch, as a lane gets it from several topics."""
+    return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+
+
+@pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
+def test_the_messages_of_all_topics_are_changes_and_markers(wrap: Any) -> None:
+    both = DebeziumMessages(DebeziumChanges(tables=LAST), DebeziumMarkers())
+    batch = together(
+        messages(wrap(marker("BEGIN", "555:80")), topic=MARKERS),
+        messages(wrap(change(ORDERS, "555:90", 1, {"id": 1})), None),
+        messages(wrap(marker("END", "555:95", {"public.orders": 1})), None, topic=MARKERS),
+    )
+    parsed = both.parse(batch, ("offset",))
+    parsed.events.validate(full=True)
+    assert parsed.events.schema.names == [*both.events.names, "offset"]
+    found = parsed.events.to_pylist()
+    assert [(row["status"], row["txn_id"], row["position"], row["sequence"], row["offset"]) for row in found] == [
+        (None, "555", 90, None, 5),
+        ("BEGIN", "555", 80, 5, 5),
+        ("END", "555", 95, 5, 5),
+    ]
+    assert [row["row"] for row in found] == ['{"id": 1}', None, None]
+    assert both.parse(batch.slice(1, 2)).events.num_rows == 1
+    assert both.parse(batch.slice(0, 0)).events.schema == both.events
+
+
+def test_a_captured_table_may_have_the_transaction_topics_name() -> None:
+    """And the transaction topic may have another one."""
+    named = change(postgres("transaction", 91), "555:91", 2, {"id": 7})
+    batch = together(
+        messages(named, topic="shop.public.transaction"), messages(marker("END", "5:9", {}), topic=MARKERS)
+    )
+    both = DebeziumMessages(DebeziumChanges(tables=LAST), DebeziumMarkers())
+    assert both.parse(batch).events["table"].to_pylist() == ["transaction", None]
+    other = DebeziumMessages(DebeziumChanges(tables=LAST), DebeziumMarkers(), "ends")
+    renamed = together(messages(change(ORDERS, "5:8", 1, {})), messages(marker("END", "5:9", {}), topic="shop.ends"))
+    assert other.parse(renamed).events["status"].to_pylist() == [None, "END"]
+
+
+def test_what_is_no_message_of_its_topic_has_a_place_or_is_counted() -> None:
+    good = messages(change(ORDERS, "5:9", 1, {"id": 1}))
+    for bad, what in (
+        (messages("{", topic=MARKERS), "transaction marker"),
+        (messages({"status": "MAYBE", "id": "5:9"}, topic=MARKERS), "transaction marker"),
+        (messages(marker("END", "5:9", {})), "change event"),  # the transaction topic has another name
+    ):
+        topic = bad.column("topic")[0].as_py()
+        batch = together(good, bad)
+        with pytest.raises(InputError, match=rf"not a Debezium {what}.*topic={topic} partition=0 offset=5"):
+            DebeziumMessages(DebeziumChanges(tables=LAST), DebeziumMarkers()).parse(batch)
+        dropping = DebeziumMessages(
+            DebeziumChanges(tables=LAST, on_malformed="drop"), DebeziumMarkers(on_malformed="drop")
+        ).parse(batch)
+        assert (dropping.events.num_rows, dropping.malformed) == (1, 1)

@@ -184,6 +184,19 @@ def test_a_row_has_its_place_its_value_and_its_time(monkeypatch: pytest.MonkeyPa
     assert batch.to_pydict() == expected | ({"event_time": [1_000_000, 2_000_000, 3_000_000]} if time else {})
 
 
+def test_a_format_gets_the_columns_that_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = ("value", "key", "topic", "partition", "offset", "timestamp")
+    part = OffsetRanges({("b", 3): (7, 8), ("a", 0): (7, 8)}, 1.0, {}, True, True, columns=columns)
+    keys, values = pa.array([b"k", None]), pa.array([b"1", b"2"])
+    rows = Rows(np.array([1, 0]), np.array([3, 0]), np.array([7, 8]), np.array([1000, 2000]), values, keys)
+    monkeypatch.setattr(ranges, "read_ranges", lambda *_: [rows])
+    (batch,) = read_values(part)
+    assert batch.to_pydict() == {
+        "value": [b"1", b"2"], "key": [b"k", None], "topic": ["b", "a"], "partition": [3, 0], "offset": [7, 8],
+        "timestamp": [1000, 2000], "event_time": [1_000_000, 2_000_000],
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [({"reader": "java"}, "reader is 'java'"), ({"reader": "librdkafka", "position": None}, "are Kafka's own")],

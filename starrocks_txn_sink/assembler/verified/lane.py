@@ -1,0 +1,330 @@
+"""VerifiedAssembler over the events of one task: the lane of a sink that assembles Debezium's transactions.
+
+Rows and markers of a transaction may be anywhere in a micro-batch, and a snapshot's rows go in front of its first
+transaction. So the lane judges all events of the micro-batch at once, when it has read them. Until then, and from one
+micro-batch to the next, the rows' texts are apart from what the rules read: beyond `held_limit` bytes they are spilled,
+and each piece of released rows reads its own texts only. Pure: the spill storage and the carried state are arguments.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask, group_by_partition
+from starrocks_txn_sink.assembler.rules.release import ReleasedRows
+from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState, SpillStorage, other_rules
+from starrocks_txn_sink.assembler.verified import intake as v
+from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedCounters, VerifiedState
+from starrocks_txn_sink.assembler.verified.rules import (
+    MANY_BLOBS,
+    SMALL_BYTES,
+    Judgement,
+    VerifiedAssembler,
+    VerifiedPolicy,
+)
+from starrocks_txn_sink.assembler.verified.units import DEAD_LETTER_SUFFIX
+from starrocks_txn_sink.rows.columns import EVENT_TIME
+from starrocks_txn_sink.telemetry import Event
+
+HELD_BYTES: Final = 96 << 20
+"""Events in memory: a micro-batch of half a million ordinary rows is never spilled."""
+_READ_BYTES: Final = 64 << 20
+"""Texts read back and kept: a piece of released rows has rows of several blobs, and the next piece of the same ones."""
+_PIECE_BYTES: Final = 4 << 20  # released rows that are in memory at once, besides those that are being loaded
+_PIECE_ROWS: Final = 50_000
+
+_AT, _BYTES = "at", "bytes"
+"""In place of a row's text: the number of its event in the source's events, and the size of the text."""
+_PROOF: Final = tuple(name for name in v.HELD_EVENTS.names if name != model.ROW)
+
+
+@dataclass(slots=True)
+class _Segment:
+    """Consecutive events of a source, in memory or in the spill storage. `number` is that of a blob of the state."""
+
+    rows: int
+    bytes: int
+    table: pa.Table | None = None  # HELD_EVENTS
+    place: BlobPlace | None = None
+    number: int | None = None
+
+
+@dataclass(slots=True)
+class _Source:
+    """The events of one source: `proofs` has what the rules read, of new events only."""
+
+    before: VerifiedState
+    segments: list[_Segment]
+    proofs: list[pa.Table] = field(default_factory=list)
+    held: int = 0  # segments of the state before
+    events: int = 0  # of all segments
+    judgement: Judgement | None = None
+
+
+@dataclass(slots=True)
+class VerifiedLane:
+    """Assembles the events of one task. `now` is the micro-batch's processing time (seconds since the epoch)."""
+
+    policy: VerifiedPolicy
+    carried: Mapping[str, CarriedState]
+    now: float
+    storage: SpillStorage
+    held_limit: int = HELD_BYTES
+    piece_rows: int = _PIECE_ROWS
+    flows: VerifiedCounters = field(default_factory=VerifiedCounters)
+    notices: list[Event] = field(default_factory=list)
+    _sources: dict[str, _Source] = field(default_factory=dict)
+    _held_bytes: int = 0
+    _texts: _TextCache = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._texts = _TextCache(self.storage)
+        for name, carried in self.carried.items():  # also sources without new events have transactions that get overdue
+            if not isinstance(carried.state, VerifiedState):
+                raise other_rules(name)
+            self._sources[name] = _source_of(carried.state, carried.places)
+
+    def feed(self, events: pa.Table, *, any_order: bool = False) -> Iterator[ReleasedRows]:  # noqa: ARG002
+        """Take in events with their source partition, in any order; nothing is released yet."""
+        for part in group_by_partition(events).by_partition():
+            table = part.table if part.order is None else part.table.take(pa.array(part.order))
+            self._take(str(part.names[0]), table)
+        if self._held_bytes > self.held_limit:
+            self._spill()
+        return iter(())
+
+    def _take(self, name: str, events: pa.Table) -> None:
+        source = self._sources.get(name)
+        if source is None:
+            source = self._sources[name] = _source_of(VerifiedState(), {})
+        events = events.select(v.EVENTS.names).cast(v.EVENTS)
+        source.proofs.append(_proof(events.drop_columns([model.ROW]), events[model.ROW], source.events))
+        source.events += events.num_rows
+        arrived = pa.array(np.full(events.num_rows, float(self.now)))
+        for piece in model.pieces(events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrived)):
+            source.segments.append(_Segment(piece.num_rows, piece.nbytes, piece))
+            self._held_bytes += source.segments[-1].bytes
+
+    def finish(self) -> Iterator[ReleasedRows]:
+        """Judge all events, and yield the released rows: those of a source in the order of its commits.
+
+        Raises the errors of VerifiedAssembler.judge, of any source before the first row of another one.
+        """
+        judged = [(name, source, self._judge(name, source)) for name, source in self._sources.items()]
+        for name, source, judgement in judged:
+            rows = _SourceRows(source.segments, self._texts)
+            for units in judgement.released:
+                sizes = units.events[_BYTES].to_numpy()[units.places]
+                for piece in units.pieces(rows.with_rows, _stops(sizes, self.piece_rows)):
+                    yield ReleasedRows((name,), np.array([piece.num_rows]), piece)
+            for unit in judgement.lost:
+                for piece in unit.pieces(rows.with_rows):
+                    yield ReleasedRows((name + DEAD_LETTER_SUFFIX,), np.array([piece.num_rows]), piece)
+
+    def _judge(self, name: str, source: _Source) -> Judgement:
+        firsts = accumulate((segment.rows for segment in source.segments), initial=0)
+        held = [
+            self._held_proof(segment, first)
+            for segment, first in zip(source.segments[: source.held], firsts, strict=False)
+        ]
+        judgement = VerifiedAssembler(self.policy, name).judge(
+            source.before,
+            pa.concat_tables([_HELD.empty_table(), *held]),
+            pa.concat_tables([_NEW.empty_table(), *source.proofs]),
+            self.now,
+            _SourceRows(source.segments, self._texts).with_rows,
+        )
+        source.judgement = judgement
+        source.proofs.clear()
+        self.flows += replace(judgement.counters, open=0, open_rows=0)
+        self.notices += judgement.notices
+        return judgement
+
+    def _held_proof(self, segment: _Segment, first: int) -> pa.Table:
+        """What the rules read of a blob."""
+        assert segment.place is not None
+        proof = self.storage.read(segment.place, _PROOF).select(_PROOF)
+        arrived = proof[v.ARRIVED]
+        sizes = self._texts.sizes_of(segment)
+        proof = _with_places(proof.drop_columns([v.ARRIVED]), sizes, first)
+        return proof.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrived)
+
+    @property
+    def names(self) -> set[str]:
+        """The sources with events in this task."""
+        return set(self._sources)
+
+    @property
+    def source_partitions(self) -> int:
+        """How many sources have events in this task."""
+        return len(self._sources)
+
+    def repeat_notices(self) -> list[Event]:
+        """None more: `notices` has them."""
+        return []
+
+    def carry_over(self) -> dict[str, CarriedState]:
+        """Write the events that wait; return the state of all sources, for the next micro-batch. After `finish`."""
+        return {name: self._carry(source) for name, source in self._sources.items()}
+
+    def _carry(self, source: _Source) -> CarriedState:
+        judgement = source.judgement
+        if judgement is None:
+            return CarriedState(source.before, _places(source.segments[: source.held]))
+        kept = judgement.events[_AT].filter(pa.array(judgement.kept)).to_numpy()
+        stops = np.cumsum([segment.rows for segment in source.segments])
+        bounds = np.searchsorted(np.sort(kept), np.concatenate([[0], stops]))
+        stay: list[_Segment] = []
+        rest: list[tuple[_Segment, Mask]] = []
+        crowded = source.held > MANY_BLOBS
+        for number, segment in enumerate(source.segments):
+            count = int(bounds[number + 1] - bounds[number])
+            small = segment.bytes < SMALL_BYTES and (crowded or segment.number is None)
+            if count == segment.rows and segment.place is not None and not small:
+                stay.append(segment)
+            elif count:
+                chosen = np.zeros(segment.rows, dtype=bool)
+                first = int(stops[number]) - segment.rows
+                mine = kept[(kept >= first) & (kept < stops[number])]
+                chosen[mine - first] = True
+                rest.append((segment, chosen))
+        return self._written(judgement.state, [*stay, *self._rewritten(rest)])
+
+    def _written(self, state: VerifiedState, segments: Sequence[_Segment]) -> CarriedState:
+        """The state with `segments`, which are in the spill storage, as its blobs."""
+        following = state.next_blob
+        for segment in segments:
+            if segment.number is None:
+                segment.number, following = following, following + 1
+        blobs = tuple(HeldBlob(segment.number or 0, segment.rows, segment.bytes) for segment in segments)
+        return CarriedState(replace(state, blobs=blobs, next_blob=following), _places(segments))
+
+    def _rewritten(self, rest: Sequence[tuple[_Segment, Mask]]) -> list[_Segment]:
+        """New segments in the spill storage, of the events in the masks; about _READ_BYTES are in memory at once."""
+        written: list[_Segment] = []
+        waiting: list[pa.Table] = []
+        for segment, chosen in rest:
+            table = segment.table if segment.place is None else self.storage.read(segment.place)
+            assert table is not None
+            waiting.append(table.filter(pa.array(chosen)))
+            if sum(table.nbytes for table in waiting) > _READ_BYTES:
+                written += self._write(waiting, small=False)
+                waiting = []
+        return written + self._write(waiting, small=not written)
+
+    def _write(self, tables: Sequence[pa.Table], *, small: bool) -> list[_Segment]:
+        pieces = model.pieces(pa.concat_tables(tables).combine_chunks()) if tables else []
+        places = self.storage.write(pieces, small=small)
+        return [
+            _Segment(piece.num_rows, piece.nbytes, None, place) for piece, place in zip(pieces, places, strict=True)
+        ]
+
+    def _spill(self) -> None:
+        """Write the events in memory to the spill storage, in order; the rules' columns stay."""
+        segments = [segment for source in self._sources.values() for segment in source.segments if segment.table]
+        places = self.storage.write([segment.table for segment in segments if segment.table is not None])
+        for segment, place in zip(segments, places, strict=True):
+            segment.table, segment.place = None, place
+        self._held_bytes = 0
+
+
+@dataclass(slots=True)
+class _TextCache:
+    """Texts of rows that are in the spill storage: the newest _READ_BYTES of them are kept."""
+
+    storage: SpillStorage
+    _texts: OrderedDict[BlobPlace, pa.Array] = field(default_factory=OrderedDict)
+    _bytes: int = 0
+
+    def texts_of(self, segment: _Segment) -> pa.Array:
+        """The texts of a segment, one for each event."""
+        if segment.place is None:
+            assert segment.table is not None
+            return _one_array(segment.table[model.ROW])
+        texts = self._texts.pop(segment.place, None)
+        if texts is None:
+            texts = _one_array(self.storage.read(segment.place, (model.ROW,))[model.ROW])
+            self._bytes += texts.nbytes
+        self._texts[segment.place] = texts
+        while self._bytes > _READ_BYTES and len(self._texts) > 1:
+            self._bytes -= self._texts.popitem(last=False)[1].nbytes
+        return texts
+
+    def sizes_of(self, segment: _Segment) -> pa.Array:
+        """The sizes of the texts of a segment: their average, because only a piece's size depends on it."""
+        return pa.repeat(pa.scalar(segment.bytes // max(segment.rows, 1), pa.int64()), segment.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _SourceRows:
+    """The texts of a source's rows, by the numbers of their events."""
+
+    segments: Sequence[_Segment]
+    texts: _TextCache
+
+    def with_rows(self, events: pa.Table) -> pa.Table:
+        """The events with their rows, and EVENT_TIME of Kafka's timestamps (WithRows)."""
+        columns = {name: events[name] for name in events.column_names if name not in (_AT, _BYTES)}
+        columns[model.ROW] = self._take(events[_AT].to_numpy())
+        columns[EVENT_TIME] = pc.multiply(events[v.TIMESTAMP], 1000)
+        return pa.table(columns)
+
+    def _take(self, at: Indexes) -> pa.Array:
+        if not len(at):
+            return pa.array([], pa.string())
+        starts = np.cumsum([0, *(segment.rows for segment in self.segments)])
+        owner = np.searchsorted(starts, at, side="right") - 1
+        order = np.argsort(owner, kind="stable")
+        numbers, begins = np.unique(owner[order], return_index=True)
+        parts = [
+            self.texts.texts_of(self.segments[number]).take(pa.array(at[places] - starts[number]))
+            for number, places in zip(numbers.tolist(), np.split(order, begins[1:]), strict=True)
+        ]
+        if len(parts) == 1 and (order[1:] > order[:-1]).all():
+            return parts[0]
+        return pa.concat_arrays(parts).take(pa.array(np.argsort(order)))
+
+
+def _source_of(state: VerifiedState, places: Mapping[int, BlobPlace]) -> _Source:
+    segments = [_Segment(blob.events, blob.bytes, None, places[blob.number], blob.number) for blob in state.blobs]
+    return _Source(state, segments, held=len(segments), events=sum(segment.rows for segment in segments))
+
+
+def _proof(events: pa.Table, texts: pa.ChunkedArray, first: int) -> pa.Table:
+    """New events without rows, from number `first` on."""
+    return _with_places(events, pc.fill_null(pc.binary_length(texts), 0).cast(pa.int64()), first)
+
+
+def _with_places(events: pa.Table, sizes: pa.Array, first: int) -> pa.Table:
+    numbers = np.arange(first, first + events.num_rows, dtype=np.int64)
+    return events.append_column(_AT, pa.array(numbers)).append_column(_BYTES, sizes)
+
+
+def _stops(sizes: Indexes, piece_rows: int) -> Indexes:
+    """Where to cut rows with texts of `sizes` into pieces."""
+    if not len(sizes):
+        return sizes
+    piece = np.maximum(np.cumsum(sizes) // _PIECE_BYTES, np.arange(len(sizes)) // piece_rows)
+    stops: Indexes = np.concatenate([np.flatnonzero(np.diff(piece)) + 1, [len(sizes)]])
+    return stops
+
+
+def _places(segments: Sequence[_Segment]) -> dict[int, BlobPlace]:
+    return {segment.number: segment.place for segment in segments if segment.number is not None and segment.place}
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+_NEW: Final = _with_places(v.EVENTS.empty_table().drop_columns([model.ROW]), pa.array([], pa.int64()), 0).schema
+_HELD: Final = _NEW.append(v.HELD_EVENTS.field(v.ARRIVED))

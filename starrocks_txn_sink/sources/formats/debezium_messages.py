@@ -1,0 +1,92 @@
+"""Debezium's messages of all topics of a connector: changes and transaction markers in one raw format, for a lane."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from starrocks_txn_sink.assembler.verified import intake as v
+from starrocks_txn_sink.rows.segments import Bools
+from starrocks_txn_sink.sources.formats.debezium import DebeziumChanges, DebeziumMarkers
+from starrocks_txn_sink.sources.formats.json_text import read_members
+from starrocks_txn_sink.sources.formats.raw_format import (
+    SOURCE_PARTITION,
+    VALUE,
+    OnMalformed,
+    ParsedMessages,
+    RawFormat,
+    Reader,
+)
+
+TOPIC: Final = "topic"
+
+_OPERATION: Final = pa.schema([("op", pa.string())])
+_EVENTS: Final = pa.schema([(SOURCE_PARTITION, pa.string()), *v.EVENTS])
+
+
+@dataclass(frozen=True, slots=True)
+class DebeziumMessages:
+    """The messages of a connector's topics: `markers` of the topics whose last part is `transaction_topic`, `changes`
+    of the others. A table may have the same name, so a value with an operation is a change in any topic.
+
+    The events are changes and markers, each in their order: the rules of `assembler.verified` take them in any.
+    """
+
+    changes: DebeziumChanges
+    markers: DebeziumMarkers
+    transaction_topic: str = "transaction"
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        return {**self.markers.columns, **self.changes.columns}
+
+    @property
+    def events(self) -> pa.Schema:
+        return _EVENTS
+
+    @property
+    def on_malformed(self) -> OnMalformed:
+        return self.changes.on_malformed
+
+    @property
+    def reader(self) -> Reader:
+        return self.changes.reader
+
+    def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> ParsedMessages:
+        """The events of a batch (`RawFormat.parse`)."""
+        is_marker = self._is_marker(batch)
+        if is_marker is None:
+            return _whole(self.changes, batch, keep)
+        changes = _whole(self.changes, batch.filter(pa.array(~is_marker)), keep)
+        markers = _whole(self.markers, batch.filter(pa.array(is_marker)), keep)
+        events = pa.concat_tables([changes.events, markers.events])
+        return ParsedMessages(events, changes.malformed + markers.malformed)
+
+    def _is_marker(self, batch: pa.RecordBatch) -> Bools | None:
+        """A mask of the markers; None without any."""
+        topics = batch.column(TOPIC).dictionary_encode()
+        named = [name.rpartition(".")[2] == self.transaction_topic for name in topics.dictionary.to_pylist()]
+        if True not in named:
+            return None
+        mask: Bools = np.array(named)[topics.indices.to_numpy()]
+        read, valid = read_members(batch.column(VALUE).filter(pa.array(mask)), _OPERATION, "payload")
+        changes = valid.copy()
+        changes[valid] = read["op"].is_valid().to_numpy()
+        mask[mask] = ~changes
+        return mask if mask.any() else None
+
+
+def _whole(messages: RawFormat, batch: pa.RecordBatch, keep: tuple[str, ...]) -> ParsedMessages:
+    """The events of a batch in all columns of _EVENTS."""
+    parsed = messages.parse(batch, keep)
+    count, names = parsed.events.num_rows, parsed.events.column_names
+    columns = [
+        parsed.events[field.name].cast(field.type) if field.name in names else pa.nulls(count, field.type)
+        for field in _EVENTS
+    ]
+    kept = [parsed.events[name] for name in keep]
+    return ParsedMessages(pa.table([*columns, *kept], [*_EVENTS.names, *keep]), parsed.malformed)

@@ -1,0 +1,98 @@
+"""The shop's folder with Debezium's messages of all topics in it, and queries whose sink assembles them."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from pyspark.sql import DataFrame, functions as F
+
+from starrocks_txn_sink import DebeziumAssembly, Receipt, StarRocksSink, assemble_debezium
+from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactions
+from tests.support.debezium_feed import change, marker, message, postgres
+from tests.support.exactly_once_shop import Shop
+
+Changes = dict[str, Any]
+_TEXTS = "topic STRING, partition INT, offset BIGINT, key STRING, value STRING, time BIGINT"
+
+
+def insert(txn: int, order: int, **other: Any) -> Changes:
+    """Row `order` of the transaction; its rows have positions from 1000 × the transaction on."""
+    lsn = 1000 * txn + order
+    row = {"part": "shop", "position": txn, "seq": order, "note": "x"}
+    return change(postgres("items", lsn), f"{txn}:{lsn}", order, row | other)
+
+
+def read(number: int) -> Changes:
+    """A row of a snapshot."""
+    row = {"part": "snapshot", "position": number, "seq": 0, "note": "x"}
+    return change(postgres("items", 1), None, None, row, op="r")
+
+
+def begin(txn: int) -> Changes:
+    return marker("BEGIN", f"{txn}:{1000 * txn}")
+
+
+def end(txn: int, rows: int) -> Changes:
+    return marker("END", f"{txn}:{1000 * txn + 999}", {"public.items": rows} if rows else {})
+
+
+def whole(txn: int, rows: int) -> list[Changes]:
+    return [begin(txn), *(insert(txn, order) for order in range(1, rows + 1)), end(txn, rows)]
+
+
+class DebeziumShop(Shop):
+    """`told` collects the events of the listener; a file is a micro-batch."""
+
+    def put(self, *values: Changes) -> None:
+        self._files += 1
+        lines = []
+        for number, value in enumerate(values):
+            topic = "shop.transaction" if "status" in value else "shop.public.items"
+            place = (self._files * 1000 + number, value, topic)
+            _, partition, offset, _, text = message(*place)
+            kafka = {"topic": topic, "partition": partition, "offset": offset, "value": text and text.decode()}
+            lines.append(json.dumps(kafka | {"time": offset}))
+        file = self.source / f"{self._files}.json"
+        file.write_text("\n".join(lines))
+        os.utime(file, (self._files, self._files))
+
+    def topics(self, files: int = 1) -> DataFrame:
+        """The messages as Spark's Kafka source gives them."""
+        return self.messages(self.spark.readStream.option("maxFilesPerTrigger", files).text(str(self.source)))
+
+    def messages(self, text: DataFrame) -> DataFrame:
+        """The messages in lines of text."""
+        read = text.select(F.from_json("value", _TEXTS).alias("m")).select("m.*")
+        binary = {name: F.col(name).cast("binary") for name in ("key", "value")}
+        return read.withColumns({**binary, "timestamp": F.timestamp_millis("time")}).drop("time")
+
+    def go(self, checkpoint: str = "checkpoint", *, files: int = 1, stage: bool = False, **given: Any) -> list[Receipt]:
+        """Run a query until the folder is read; with `stage` Spark's stage assembles. `told` has the sink's events."""
+        options = {name: given.pop(name) for name in ("commit_interval",) if name in given}
+        receipts: list[Receipt] = []
+        self.told: list[Any] = []
+
+        def listen(event: Any) -> None:
+            (receipts.append(event.fields["receipt"]) if "receipt" in event.fields else self.told.append(event))
+
+        frame, assemble = self.topics(files), None
+        if stage:
+            markers = parse_debezium_transactions(frame.where("topic = 'shop.transaction'"))
+            frame = assemble_debezium(parse_debezium(frame.where("topic <> 'shop.transaction'")), markers, **given)
+        else:
+            assemble = DebeziumAssembly(reader="spark", **given)
+        sink = StarRocksSink(self.options(**options), assemble=assemble, listener=listen)
+        writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(self.checkpoint(checkpoint)))
+        assert writer.trigger(availableNow=True).start().awaitTermination(120)
+        return receipts
+
+    def rows(self) -> list[tuple[int, int]]:
+        """(transaction, row), in order."""
+        return [(int(txn), int(row)) for txn, row in self.ask("SELECT position, seq FROM shop.items ORDER BY 1, 2")]
+
+    def positions(self) -> dict[str, int]:
+        """The ledger's position of each source partition."""
+        found = self.ask("SELECT name, position FROM shop._starrocks_txn_sink_ledger WHERE kind = 'position'")
+        return {str(name): int(position) for name, position in found}
