@@ -14,6 +14,7 @@ from benchmarks.measure import say
 RUNS = (
     "raw_lines --rows 4000000 --rounds 5 --only parse,lanes",
     "kafka_lines --rows 400000 --batch 240000 --rounds 2",
+    "debezium --transactions 20000 --rounds 2",
     "throughput --rows 1500000 --rounds 5",
     "long_open --batches 100 --rows 1000 --huge 1000",
     "memory --megabytes 300",
