@@ -132,7 +132,7 @@ def test_a_micro_batch_takes_what_a_new_partition_has_before_its_first_planned_e
     }.items():  # fmt: skip
         monkeypatch.setattr(spark_reader, name, double)
     execution = SimpleNamespace(toRdd=rows.rdd)
-    source = spark_reader.KafkaSource("q", SimpleNamespace(lastExecution=lambda: execution), {})
+    source = spark_reader.KafkaSource("q", SimpleNamespace(lastExecution=lambda: execution), {}, ("value",))
     frame: Any = None
     (lane,) = source.plan(frame, 1).lanes
     assert lane.ranges == {("t", 0): (5, 7), ("t", 3): (20, 60)}
