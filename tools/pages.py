@@ -27,6 +27,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import (
     CONFLICTS,
     NOT_COMPACTED,
+    OVER_SQL,
     Conflict,
     Feature,
     default_phrases,
@@ -193,7 +194,6 @@ def _outcome(rule: Rule) -> str:
 
 IMPLIED: Mapping[Feature, tuple[Feature, ...]] = {
     Feature.ASSEMBLE: (Feature.JSON_TEXTS,),
-    Feature.KAFKA_READER: (Feature.ASSEMBLE, Feature.JSON_TEXTS),
     Feature.DATA_SOURCE: (Feature.PLAIN_ROWS,),
     Feature.PARTIAL_UPDATE_UNNAMED: (Feature.PARTIAL_UPDATE,),
 }
@@ -201,10 +201,7 @@ IMPLIED: Mapping[Feature, tuple[Feature, ...]] = {
 
 ALTERNATIVES = (
     frozenset((Feature.ROUTES, Feature.JSON_TEXTS)),
-    frozenset((Feature.SCHEMA_IGNORE, Feature.SCHEMA_APPLY)),
     frozenset((Feature.ASSEMBLE, Feature.PLAIN_ROWS)),
-    frozenset((Feature.SHUFFLE, Feature.NO_SHUFFLE)),
-    frozenset((Feature.SCHEMA_PREVIEW, Feature.DATA_SOURCE)),
 )
 """Pairs of alternatives, and so all features that imply them: a user can choose only one."""
 
@@ -246,6 +243,12 @@ def conflicts() -> str:
         for number, each in enumerate(CONFLICTS, 1)
     )
     return table(" | pair | why | what to do", rows)
+
+
+def needs_sql() -> str:
+    """The options that need `query_url`, and the advice without it."""
+    rows = ((f"`{option}`", why, advice) for option, (why, advice) in OVER_SQL.items())
+    return table("option | why | or", rows)
 
 
 def consequences() -> str:
@@ -376,7 +379,12 @@ def spark_versions() -> str:
 
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/reference/cli.md": {"commands": commands},
-    "docs/reference/combinations.md": {"pairs": pairs, "conflicts": conflicts, "consequences": consequences},
+    "docs/reference/combinations.md": {
+        "pairs": pairs,
+        "conflicts": conflicts,
+        "needs-sql": needs_sql,
+        "consequences": consequences,
+    },
     "docs/guides/deploy.md": {"spark-versions": spark_versions},
     "docs/reference/metrics.md": {"metrics": metrics, "buckets": buckets, "alerts": alerts},
     "docs/guides/migration.md": {"flink-options": flink_options, "spark-options": spark_options},

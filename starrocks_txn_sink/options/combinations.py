@@ -1,4 +1,4 @@
-"""Pairs of features that exclude each other, as data: each with its reason and advice.
+"""Pairs of features that exclude each other, and what needs `query_url`, as data: each with its reason and advice.
 
 `SinkOptions`, the sink, the data source and the projection call `refuse_conflicts`; the tables of
 docs/reference/combinations.md are generated from the same data. Every other pair works, and a test tries it.
@@ -13,17 +13,13 @@ from starrocks_txn_sink.errors import InputError, OptionError
 
 
 class Feature(Enum):
-    """A feature in use, or a property of the input: title on the page, clause in errors (`phrase`), and its option."""
+    """A feature in use, or a property of the input: title on the page, clause in errors (`phrase`), and its option.
 
-    NO_QUERY_URL = "no `query_url`", "there is no query_url", "query_url"
+    A feature that goes with every other one is not here.
+    """
+
     EXACTLY_ONCE = "`delivery` exactly-once", "delivery is exactly-once", "delivery"
-    SHUFFLE = "`shuffle` true", "shuffle is true", "shuffle"
-    NO_SHUFFLE = "`shuffle` false", "shuffle is false", "shuffle"
     QUARANTINE = "`on_bad_rows` quarantine", "on_bad_rows is quarantine", "on_bad_rows"
-    SCHEMA_IGNORE = "`schema_changes` ignore", "schema_changes is ignore", "schema_changes"
-    SCHEMA_APPLY = "`schema_changes` apply", "schema_changes is apply", "schema_changes"
-    RECEIPTS_LOG = "`receipts_log`", "receipts_log is on", "receipts_log"
-    METRICS_PORT = "`metrics_port`", "metrics_port is set", "metrics_port"
     CSV = "property `format` csv", "format is csv", "properties"
     JSONPATHS = "property `jsonpaths`", "jsonpaths is set", "properties"
     PARTIAL_UPDATE = "property `partial_update`", "partial_update is set", "properties"
@@ -38,11 +34,8 @@ class Feature(Enum):
     ROUTES = "typed columns (`routes`)", "routes are given", ""
     JSON_TEXTS = "rows as JSON texts (no `routes`)", "rows come as JSON texts", ""
     ASSEMBLE = "raw events (`assemble`)", "assemble is given", "assemble"
-    KAFKA_READER = "lanes that read Kafka (`reader` librdkafka)", 'reader="librdkafka" is set', "reader"
     PLAIN_ROWS = "rows without positions", "the rows have no positions", ""
-    BATCH_FRAME = "a batch frame", "the frame is no streaming query's", ""
     DATA_SOURCE = "the data source", "rows go through the data source", ""
-    SCHEMA_PREVIEW = "a call of `schema_changes`", "changes of the tables are asked for", ""
 
     def __init__(self, title: str, phrase: str, option: str) -> None:
         self.title = title
@@ -53,27 +46,19 @@ class Feature(Enum):
 Features = Mapping[Feature, str]
 """The features in use, each with its clause for errors."""
 
-_OVER_SQL: Final[Mapping[Feature, tuple[str, str]]] = {
-    Feature.EXACTLY_ONCE: (
+OVER_SQL: Final[Mapping[str, tuple[str, str]]] = {
+    "delivery": (
         "exactly-once keeps a ledger of positions and reads it over SQL",
         "choose delivery='at-least-once', with which a replay after a failure may write rows a second time",
     ),
-    Feature.RECEIPTS_LOG: ("the sink creates the log's table over SQL", "turn receipts_log off"),
-    Feature.QUARANTINE: ("the sink creates and reads the dead-letter table over SQL", "set on_bad_rows='fail'"),
-    Feature.SCHEMA_IGNORE: ("the sink reads the tables' columns over SQL", "set schema_changes='fail'"),
-    Feature.SCHEMA_APPLY: ("the sink alters tables over SQL", "set schema_changes='fail'"),
-    Feature.SCHEMA_PREVIEW: ("the sink reads the tables' columns over SQL", "leave the call out"),
+    "receipts_log": ("the sink creates the log's table over SQL", "turn receipts_log off"),
+    "on_bad_rows": ("the sink creates and reads the dead-letter table over SQL", "set on_bad_rows='fail'"),
+    "schema_changes": ("the sink reads the tables' columns, and alters them, over SQL", "set schema_changes='fail'"),
 }
-_SPARK_READS: Final = "Leave reader out: Spark then reads the topic."
-_NOT_WITH_DATA_SOURCE: Final[Features] = {
-    Feature.METRICS_PORT: "none of its processes outlives a write",
-    Feature.SCHEMA_APPLY: "its processes check the frame against the tables and never alter one",
-}
+"""The options that need `query_url` with other values than delivery='at-least-once', false and 'fail'; the reason, and
+the advice."""
+
 _PAIRS: Final[Mapping[tuple[Feature, Feature], tuple[str, str]]] = {
-    **{
-        (feature, Feature.NO_QUERY_URL): (why, f"Set query_url='mysql://<frontend>:9030', or {instead}.")
-        for feature, (why, instead) in _OVER_SQL.items()
-    },
     (Feature.QUARANTINE, Feature.CSV): (
         "dead letters keep their rows as JSON",
         "Remove format, or set on_bad_rows='fail'.",
@@ -91,17 +76,11 @@ _PAIRS: Final[Mapping[tuple[Feature, Feature], tuple[str, str]]] = {
         "events carry their rows as JSON",
         "Create the column `row` with to_json, or use assemble_transactions and routes.",
     ),
-    **{
-        (feature, Feature.DATA_SOURCE): (why, f"Leave {feature.option} out, or use StarRocksSink.")
-        for feature, why in _NOT_WITH_DATA_SOURCE.items()
-    },
     (Feature.EXACTLY_ONCE, Feature.DATA_SOURCE): (
         "its rows have no positions, so a write that is called again writes its rows again",
         "Leave delivery out: the call itself writes all rows once, or none. Or use StarRocksSink.write(frame, "
         "batch_id=…).",
     ),
-    (Feature.KAFKA_READER, Feature.SHUFFLE): ("Spark does not see the rows, and cannot sort them", _SPARK_READS),
-    (Feature.KAFKA_READER, Feature.BATCH_FRAME): ("the offsets to read are a streaming query's", _SPARK_READS),
     (Feature.PLAIN_ROWS, Feature.QUARANTINE): (
         "there are no source transactions to dead-letter",
         "Give the sink source_partition, position, seq and transaction_end, or set on_bad_rows='fail'.",
@@ -154,3 +133,10 @@ def refuse_conflicts(features: Features) -> None:
         error = InputError if found.one is Feature.PLAIN_ROWS else OptionError
         said = f"{features[found.one]}, and {features[found.other]}: {found.why}."
         raise error(said, hint=found.advice, option=found.option)
+
+
+def refuse_without_sql(option: str, phrase: str) -> None:
+    """Raise OptionError: `option` needs `query_url`, because of what `phrase` says."""
+    why, instead = OVER_SQL[option]
+    hint = f"Set query_url='mysql://<frontend>:9030', or {instead}."
+    raise OptionError(f"{phrase}, and there is no query_url: {why}.", hint=hint, option=option)

@@ -15,7 +15,13 @@ from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import addresses, checks, declarations as kind, load_properties, redirects
-from starrocks_txn_sink.options.combinations import Feature, Features, default_phrases, refuse_conflicts
+from starrocks_txn_sink.options.combinations import (
+    Feature,
+    Features,
+    default_phrases,
+    refuse_conflicts,
+    refuse_without_sql,
+)
 from starrocks_txn_sink.options.connectors import refuse_every_database, translate
 from starrocks_txn_sink.options.enums import Compression, Delivery, OnBadRows, SchemaChanges, TableOptions
 from starrocks_txn_sink.options.without_effect import Circumstance, options_without_effect
@@ -268,6 +274,7 @@ class SinkOptions:
         object.__setattr__(self, "tables", checks.plain_table_names(self.tables, self.database))
         for place, properties in self._properties():
             load_properties.check_modes(properties, place)
+        self._require_sql()
         self.check_features()
 
     @classmethod
@@ -414,18 +421,26 @@ class SinkOptions:
     def features(self) -> Features:
         """Features in use, except those of stream-load properties, which may differ per table."""
         on = {
-            Feature.NO_QUERY_URL: self.query_url is None,
             Feature.EXACTLY_ONCE: self.delivery is not Delivery.AT_LEAST_ONCE,
-            Feature.SHUFFLE: self.shuffle is True,
-            Feature.NO_SHUFFLE: self.shuffle is False,
             Feature.QUARANTINE: self.quarantines,
-            Feature.SCHEMA_IGNORE: self.schema_changes is SchemaChanges.IGNORE,
-            Feature.SCHEMA_APPLY: self.schema_changes is SchemaChanges.APPLY,
-            Feature.RECEIPTS_LOG: self.receipts_log,
-            Feature.METRICS_PORT: self.metrics_port is not None,
         }
-        said = {Feature.EXACTLY_ONCE: "delivery is not set"} if self.delivery is None else {}
-        return {feature: said.get(feature, feature.phrase) for feature, used in on.items() if used}
+        return {feature: feature.phrase for feature, used in on.items() if used}
+
+    def _require_sql(self) -> None:
+        """Raise OptionError for an option that needs `query_url`, if there is none."""
+        if self.query_url is not None:
+            return
+        needless: Mapping[str, object] = {
+            "delivery": Delivery.AT_LEAST_ONCE,
+            "receipts_log": False,
+            "on_bad_rows": OnBadRows.FAIL,
+            "schema_changes": SchemaChanges.FAIL,
+        }
+        for option, without in needless.items():
+            value = getattr(self, option)
+            if value is not without:
+                text = "not set" if value is None else getattr(value, "value", "on")
+                refuse_without_sql(option, f"{option} is {text}")
 
     def _properties(self) -> Iterator[tuple[str, Mapping[str, str]]]:
         """Yield (name in errors, stream-load properties): first the common ones, then each table's merged ones."""

@@ -30,6 +30,7 @@ class Circumstance(Enum):
     UNPOSITIONED = "rows without positions"
     DEBEZIUM = "Debezium's messages (`assemble`)"
     DATA_SOURCE = "the data source"
+    KAFKA_READER = "lanes that read Kafka (`reader` librdkafka)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,11 @@ _OPTIONS: Final[Mapping[tuple[Circumstance, ...], Mapping[str, str]]] = {
     (Circumstance.DATA_SOURCE,): {
         "roll_back_on_sigterm": "the processes of a data source are Spark's own, which end without it",
         "lanes": "the tasks of the frame are the lanes",
+        "metrics_port": "none of its processes outlives a write",
         "shuffle": "the frame is written in any order",
         "max_attempts": "the frame is written in one attempt: its rows cannot be read again",
     },
+    (Circumstance.KAFKA_READER,): {"shuffle": "a lane reads its source partitions in order; Spark sees no rows"},
 }
 
 WITHOUT_EFFECT: Final = tuple(

@@ -130,7 +130,7 @@ class EventsWriter:
     ) -> Written:
         plan = self.plan
         if plan is None:
-            direct = self.assembly.reads_kafka
+            direct = self.assembly.reads_kafka and task.streaming
             plan = self.plan = LanePlan.of(
                 frame, task.options, positioned=True, streaming=task.streaming, direct=direct
             )
@@ -138,8 +138,11 @@ class EventsWriter:
                 plan.lanes, plan.disordered = 1, False
             if self._verifies:
                 plan.shuffle = False  # the rules take events in any order
-            idle = (Circumstance.DEBEZIUM,) if self._verifies else plan.circumstances
-            warn_of(task.options.without_effect(Circumstance.JSON_TEXTS, *idle), self.session.key)
+            circumstances = (Circumstance.DEBEZIUM,) if self._verifies else plan.circumstances
+            idle = task.options.without_effect(Circumstance.JSON_TEXTS, *circumstances)
+            if self.assembly.reads_kafka and not direct:
+                idle["reader"] = "Spark reads the topic of a batch frame, whose offsets only Spark knows"
+            warn_of(idle, self.session.key)
         written = self._run(frame, task, plan, before, now, collect, alter)
         while written.unsorted:
             plan.sort(written.unsorted, "events")

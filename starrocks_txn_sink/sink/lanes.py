@@ -142,7 +142,8 @@ class LanePlan:
     @property
     def circumstances(self) -> tuple[Circumstance, ...]:
         """The circumstances of the next micro-batch in which options may have no effect."""
-        return (Circumstance.ARRIVAL_ORDER,) if self.reading is Reading.OWN_TASKS else ()
+        ours = {Reading.OWN_TASKS: Circumstance.ARRIVAL_ORDER, Reading.DIRECT: Circumstance.KAFKA_READER}
+        return (ours[self.reading],) if self.reading in ours else ()
 
     def task_of(self, task: LaneTask) -> LaneTask:
         """`task` for lanes that read so."""

@@ -32,7 +32,7 @@ from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.coordinator import LANE, LaneShare, claim_of, roll_back
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.options import Delivery, SinkOptions
+from starrocks_txn_sink.options import Delivery, SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, default_phrases, refuse_conflicts
 from starrocks_txn_sink.options.without_effect import Circumstance, circumstances_of_rows, warn_of
 from starrocks_txn_sink.protocol.label import LabelPrefix, labels
@@ -41,6 +41,7 @@ from starrocks_txn_sink.sink.lanes import RoundRunner, Written, roll_back_claims
 from starrocks_txn_sink.sink.lifecycle import receipt_events
 from starrocks_txn_sink.sink.session import open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
+from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
 from starrocks_txn_sink.sink.typed.terms import TableTerms
@@ -126,9 +127,11 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
         session = open_session(options, "", job, "", typed_tables=[table] if table else ())
         columns = [name for name in schema.names if name != names.OP]
         routes = [] if table is None else [TableRoute(table, columns)]
+        _check_texts(schema, typed=bool(routes))
+        if options.schema_changes is SchemaChanges.APPLY:
+            apply_schema_changes(options, routes, schema, session, EventLogger("sink"))
         # Only `ArrowRoute` converts times here, and it takes the zone from the options.
         terms = TableTerms.of(routes, schema, options.timestamp_zone or "UTC", options, session.tables)
-        _check_texts(schema, typed=bool(routes))
         number = microseconds()
         label = next(labels(job, session.epoch, LANE, number, 0))
         task = session.lane_task(
@@ -212,6 +215,12 @@ def _options(given: Mapping[str, str], *, typed: bool) -> SinkOptions:
         refuse_conflicts(default_phrases(Feature.EXACTLY_ONCE, Feature.DATA_SOURCE))  # before it asks for a query_url
     options = SinkOptions(**{**values, "delivery": Delivery.AT_LEAST_ONCE})
     options.check_features(Feature.DATA_SOURCE, Feature.PLAIN_ROWS, Feature.ROUTES if typed else Feature.JSON_TEXTS)
+    if options.schema_changes is SchemaChanges.APPLY and not typed:
+        raise OptionError(
+            "The data source alters a table before it writes, and only the rows say which tables they are for.",
+            hint='Name the table of typed columns, .option("table", "orders"), or use StarRocksSink.',
+            option="schema_changes",
+        )
     return options
 
 

@@ -25,7 +25,7 @@ from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
-from starrocks_txn_sink.options.combinations import Feature
+from starrocks_txn_sink.options.combinations import Feature, refuse_without_sql
 from starrocks_txn_sink.options.without_effect import circumstances_of_rows, warn_of
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.arrival import SMALL_BYTES, SMALL_ROWS
@@ -177,10 +177,8 @@ class StarRocksSink:
         self.routes = tuple(routes)
         self.assemble = assemble
         _refuse_double_routes(self.routes)
-        self._features = [Feature.ROUTES if self.routes else Feature.JSON_TEXTS]
-        if assemble is not None:
-            self._features += [Feature.ASSEMBLE, *([Feature.KAFKA_READER] if assemble.reads_kafka else [])]
-        options.check_features(*self._features)
+        rows = Feature.ROUTES if self.routes else Feature.JSON_TEXTS
+        options.check_features(rows, *([Feature.ASSEMBLE] if assemble is not None else []))
         self._writers: dict[str, EventsWriter | RowsWriter] = {}  # by job
         self._events = SinkEvents(options, listener, metrics)
         self._listener = self._events.emit
@@ -261,7 +259,6 @@ class StarRocksSink:
             receipts = StarRocksSink(options).write(spark.read.parquet("/data/rows"))
             print(sum(receipt.rows for receipt in receipts))
         """
-        self.options.check_features(Feature.BATCH_FRAME, *self._features)
         job = sessions.job_of_frame(self.options, positioned=self.assemble is not None or is_marked(frame))
         number = batch_id if batch_id is not None else microseconds()
         with self._jobs.show_progress(frame, self._listener):
@@ -444,13 +441,14 @@ class StarRocksSink:
             QueryFailed: A query of the tables failed.
             QueryRefused: The server refused a query of the tables.
         """
-        self.options.check_features(Feature.SCHEMA_PREVIEW)
+        if self.options.query_url is None:
+            refuse_without_sql("schema_changes", "schema_changes() is called")
         return read_planned_changes(self.options, self.routes, frame)
 
     def _change_schema(self, frame: DataFrame, session: sessions.Session) -> None:
         """Alter the tables as the frame needs. No transaction of the job is open between two micro-batches."""
         if self.options.schema_changes is SchemaChanges.APPLY and session.tables.columns is not None:
-            apply_schema_changes(self.options, self.routes, frame, session, self._listener)
+            apply_schema_changes(self.options, self.routes, frame.schema, session, self._listener)
 
 
 class _Tries:

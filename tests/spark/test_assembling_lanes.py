@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from starrocks_txn_sink import StarRocksSink, TransactionAssembly, TxnEventLines
-from starrocks_txn_sink.errors import OptionError
 from tests.support.assembling_shop import IN_JSON, AssemblingShop, script
+from tests.support.log_records import records_of
 
 pytestmark = pytest.mark.spark
 
@@ -163,7 +163,7 @@ def out_of_order(shop: AssemblingShop) -> None:
 @either
 def test_the_order_of_a_small_micro_batch_does_not_matter(assembling: AssemblingShop) -> None:
     out_of_order(assembling)
-    assert [(r.rows, r.lane) for r in assembling.go(files=2, shuffle=False)] == [(8, 0)]
+    assert [r.rows for r in assembling.go(files=2, shuffle=False)] == [8]
     assert assembling.written() == (8, 8)
 
 
@@ -171,7 +171,7 @@ def test_the_order_of_a_small_micro_batch_does_not_matter(assembling: Assembling
 @pytest.mark.usefixtures("nothing_small")
 def test_events_out_of_order_are_sorted_after_nothing_was_committed(assembling: AssemblingShop) -> None:
     out_of_order(assembling)
-    assert [(r.rows, r.lane) for r in assembling.go(files=2)] == [(8, 0)]
+    assert [r.rows for r in assembling.go(files=2)] == [8]
     assert assembling.written() == (8, 8)
 
 
@@ -244,7 +244,15 @@ def test_lanes_read_no_other_source_than_kafka(assembling: AssemblingShop) -> No
     assert assembling.notes() == []
 
 
-def test_lanes_read_no_batch_frame(assembling: AssemblingShop) -> None:
+def test_spark_reads_the_topic_of_a_batch_frame(assembling: AssemblingShop, caplog: pytest.LogCaptureFixture) -> None:
+    assembling.put(script("p-0", "B D D E"), script("p-1", "B D E B D"))
+    topic = assembling.events(assembling.spark.read).selectExpr(
+        "value",
+        "get_json_object(value, '$.source_partition') AS partition",
+        "CAST(get_json_object(value, '$.position') AS BIGINT) AS offset",
+    )
     sink = StarRocksSink(assembling.options(job="direct"), assemble=TransactionAssembly(lines=DIRECT))
-    with pytest.raises(OptionError, match="the offsets to read are a streaming query's"):
-        sink.write(assembling.events(assembling.spark.read))
+    assert [receipt.rows for receipt in sink.write(topic)] == [3]
+    assert assembling.notes() == [("p-0", 2), ("p-0", 3), ("p-1", 2)]
+    (warning,) = records_of(caplog, "option.without_effect")
+    assert "option=reader" in warning.getMessage()

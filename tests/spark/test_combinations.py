@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from functools import partial
 from itertools import combinations, permutations
 from typing import Any
@@ -20,19 +21,34 @@ from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.telemetry import Event
 from tools.pages import ALTERNATIVES, IMPLIED, are_alternatives, find_conflict_between
 
-OPTIONS: dict[Feature, dict[str, Any]] = {
-    Feature.NO_QUERY_URL: {"query_url": None, "delivery": "at-least-once"},
+
+class Free(Enum):
+    """Features that go with every other one, so that the product's table has none of them."""
+
+    SHUFFLE = "shuffle true"
+    NO_SHUFFLE = "shuffle false"
+    SCHEMA_IGNORE = "schema_changes ignore"
+    SCHEMA_APPLY = "schema_changes apply"
+    RECEIPTS_LOG = "receipts_log"
+    METRICS_PORT = "metrics_port"
+    KAFKA_READER = "reader librdkafka"
+    BATCH_FRAME = "a batch frame"
+    SCHEMA_PREVIEW = "a call of schema_changes"
+
+
+Either = Feature | Free
+OPTIONS: dict[Either, dict[str, Any]] = {
     Feature.EXACTLY_ONCE: {"delivery": "exactly-once"},
-    Feature.SHUFFLE: {"shuffle": True},
-    Feature.NO_SHUFFLE: {"shuffle": False},
+    Free.SHUFFLE: {"shuffle": True},
+    Free.NO_SHUFFLE: {"shuffle": False},
     Feature.QUARANTINE: {"on_bad_rows": "quarantine"},
-    Feature.SCHEMA_IGNORE: {"schema_changes": "ignore"},
-    Feature.SCHEMA_APPLY: {"schema_changes": "apply"},
-    Feature.RECEIPTS_LOG: {"receipts_log": True},
-    Feature.METRICS_PORT: {"metrics_port": 0},
-    Feature.BATCH_FRAME: {"job": "frames"},
+    Free.SCHEMA_IGNORE: {"schema_changes": "ignore"},
+    Free.SCHEMA_APPLY: {"schema_changes": "apply"},
+    Free.RECEIPTS_LOG: {"receipts_log": True},
+    Free.METRICS_PORT: {"metrics_port": 0},
+    Free.BATCH_FRAME: {"job": "frames"},
 }
-PROPERTIES = {
+PROPERTIES: dict[Either, dict[str, str]] = {
     Feature.CSV: {"format": "csv"},
     Feature.JSONPATHS: {"jsonpaths": '["$.id"]'},
     Feature.PARTIAL_UPDATE: {"partial_update": "true", "columns": "id"},
@@ -42,21 +58,44 @@ PROPERTIES = {
     Feature.MAX_FILTER_RATIO: {"max_filter_ratio": "0.1"},
 }
 ROUTES = (TableRoute("orders", ["id", "amount"]),)
-NEEDS_ROUTES = {Feature.ROUTES, Feature.CSV, Feature.PARTIAL_UPDATE_UNNAMED}
-EVENTS = {Feature.ASSEMBLE, Feature.KAFKA_READER}
-TEXTS = {Feature.JSON_TEXTS, *EVENTS}
+NEEDS_ROUTES: set[Either] = {Feature.ROUTES, Feature.CSV, Feature.PARTIAL_UPDATE_UNNAMED}
+EVENTS: set[Either] = {Feature.ASSEMBLE, Free.KAFKA_READER}
+TEXTS: set[Either] = {Feature.JSON_TEXTS, *EVENTS}
 
-Pair = tuple[Feature, Feature]
+Pair = tuple[Either, Either]
+Conflicting = tuple[Feature, Feature]
+
+
+def of_table(pair: Pair) -> Conflicting | None:
+    """`pair` as features of the product's table; None if one of them is free and brings no such feature along."""
+    implied = [Feature.ASSEMBLE if feature is Free.KAFKA_READER else feature for feature in pair]
+    one, other = implied
+    return (one, other) if isinstance(one, Feature) and isinstance(other, Feature) else None
+
+
+def conflict_of(pair: Pair) -> Conflict | None:
+    place = of_table(pair)
+    return None if place is None else find_conflict_between(*place)
 
 
 def possible(pair: Pair) -> bool:
     """Whether a user can ask for both at all."""
-    if any(other in IMPLIED.get(one, ()) for one, other in permutations(pair)):
+    if {*pair} in ALTERNATIVES_OF_TESTS:
         return False
-    return find_conflict_between(*pair) is not None or not are_alternatives(*pair)
+    place = of_table(pair)
+    if place is None:
+        return True
+    if place[0] is place[1] or any(other in IMPLIED.get(one, ()) for one, other in permutations(place)):
+        return False
+    return find_conflict_between(*place) is not None or not are_alternatives(*place)
 
 
-PAIRS = [pair for pair in combinations(Feature, 2) if possible(pair)]
+ALTERNATIVES_OF_TESTS: list[set[Either]] = [
+    {Free.SHUFFLE, Free.NO_SHUFFLE},
+    {Free.SCHEMA_IGNORE, Free.SCHEMA_APPLY},
+    *({Feature.DATA_SOURCE, way} for way in (Free.BATCH_FRAME, Free.SCHEMA_PREVIEW)),  # other ways in
+]
+PAIRS: list[Pair] = [pair for pair in combinations((*Feature, *Free), 2) if possible(pair)]
 OF_ROWS = [pair for pair in PAIRS if Feature.PLAIN_ROWS in pair]
 ELSEWHERE = [pair for pair in PAIRS if Feature.PLAIN_ROWS not in pair]
 
@@ -112,7 +151,7 @@ def through_the_data_source(pair: Pair) -> None:
     texts = {name: str(value).lower() for name, value in given.items() if value is not None}
     texts |= {f"sink.properties.{name}": value for name, value in properties.items()}
     schema = T.StructType().add("table", "string").add("row", "string")
-    if routes(pair):
+    if routes(pair) or Free.SCHEMA_APPLY in pair:  # of which the data source alters the table
         texts["table"], schema = "orders", T.StructType().add("id", "long").add("amount", "long")
     writer = partial(plain_frames.StarRocksDataSource(texts).writer, schema, overwrite=False)
     with mock.patch.object(plain_frames, "open_session", side_effect=Reached), pytest.raises(Reached):
@@ -123,13 +162,13 @@ def go_in(pair: Pair) -> None:
     if Feature.DATA_SOURCE in pair:
         through_the_data_source(pair)
         return
-    lines = TxnEventLines(reader="librdkafka") if Feature.KAFKA_READER in pair else None
+    lines = TxnEventLines(reader="librdkafka") if Free.KAFKA_READER in pair else None
     assemble = TransactionAssembly(lines=lines) if EVENTS.intersection(pair) else None
     made = StarRocksSink(options(pair), routes=routes(pair), assemble=assemble, metrics=Silent())
-    if Feature.BATCH_FRAME in pair:
+    if Free.BATCH_FRAME in pair:
         with pytest.raises(Reached):
             made.write(Untouched(), batch_id=1)  # type: ignore[arg-type]
-    if Feature.SCHEMA_PREVIEW in pair:
+    if Free.SCHEMA_PREVIEW in pair:
         with mock.patch.object(sink, "read_planned_changes", side_effect=Reached), pytest.raises(Reached):
             made.schema_changes(Untouched())  # type: ignore[arg-type]
 
@@ -142,7 +181,7 @@ def says(error: Exception, found: Conflict) -> None:
 
 @pytest.mark.parametrize("pair", ELSEWHERE, ids=named)
 def test_a_pair_is_refused_with_its_reason_or_taken(pair: Pair) -> None:
-    found = find_conflict_between(*pair)
+    found = conflict_of(pair)
     if found is None:
         go_in(pair)
         return
@@ -161,7 +200,7 @@ def test_rows_without_positions_are_refused_or_projected(pair: Pair, spark: Spar
     def project() -> None:
         lane_input(frame, terms, asked.lanes or 1, digest=asked.exactly_once, sort=asked.shuffle is not False)
 
-    found = find_conflict_between(*pair)
+    found = conflict_of(pair)
     if found is None:
         project()
         return

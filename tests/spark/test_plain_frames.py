@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, functions as F, types as T
 
 from starrocks_txn_sink import StarRocksSink, TableRoute
-from starrocks_txn_sink.errors import InputError, TaskRepeated
+from starrocks_txn_sink.errors import InputError, OptionError, TaskRepeated
 from starrocks_txn_sink.sink import plain_frames
 from starrocks_txn_sink.sink.plain_frames import PlainFrameWriter
 from tests.support.exactly_once_shop import Shop, rows_of
@@ -266,6 +266,23 @@ def test_without_the_query_port(bare_shop: Shop, caplog: pytest.LogCaptureFixtur
     assert count(bare_shop) == (10, 10)
     rows: list[Any] = bare_shop.ask("SELECT name FROM shop.plain WHERE id = 7")
     assert rows == [("7",)]
+
+
+def test_a_table_gets_the_columns_that_the_frame_has_more(bare_shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    schema = T.StructType([*PLAIN, T.StructField("size", T.IntegerType())])
+    writer = PlainFrameWriter.begin(schema, {**addresses(bare_shop), "table": "plain", "schema_changes": "apply"})
+    types = pa.schema({"id": pa.int64(), "name": pa.string(), "size": pa.int32()})
+    rows = pa.RecordBatch.from_pylist([{"id": 1, "name": "x", "size": 5}], schema=types)
+    writer.commit([writer.write(iter([rows]))])
+    assert bare_shop.ask("SELECT id, name, size FROM shop.plain") == [(1, "x", 5)]
+    assert "ADD COLUMN" in records_of(caplog, "schema.changed")[0].getMessage()
+
+
+def test_no_table_gets_columns_that_only_rows_name(bare_shop: Shop) -> None:
+    texts = T.StructType([T.StructField("table", T.StringType()), T.StructField("row", T.StringType())])
+    with pytest.raises(OptionError, match="only the rows say which tables"):
+        PlainFrameWriter.begin(texts, {**addresses(bare_shop), "schema_changes": "apply"})
 
 
 def test_names_in_rows_that_are_no_columns_are_logged_at_the_end(

@@ -123,13 +123,13 @@ def read_planned_changes(options: SinkOptions, routes: Sequence[TableRoute], fra
 
 
 def apply_schema_changes(
-    options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame, session: Session, listener: Listener
+    options: SinkOptions, routes: Sequence[TableRoute], frame: T.StructType, session: Session, listener: Listener
 ) -> None:
-    """Make the changes that `frame` needs, tell each to the listener, and update `session.tables`.
+    """Make the changes that frames of the schema `frame` need, tell each to the listener, and update `session.tables`.
 
     Raises QueryRefused if the server refuses a change, DeadlineExceeded if a change does not become visible.
     """
-    plan = partial(plan_changes, options.database, routes, frame.schema)
+    plan = partial(plan_changes, options.database, routes, frame)
     if not plan(session.tables.columns or {}):
         return
     deadline = Deadline.after(options.batch_deadline, SystemClock())

@@ -31,6 +31,7 @@ CHANGED: dict[str, Any] = {
     "shuffle": True,
     "query_tls": True,
     "metrics_host": "0.0.0.0",
+    "metrics_port": 0,
 }
 """Another value than the default for each option that may be without effect."""
 
