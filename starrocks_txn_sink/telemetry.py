@@ -240,7 +240,6 @@ def _scalars(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _receipt(receipt: Any) -> dict[str, Any]:
     """Fields of a receipt's line."""
     names = (
-        "lane",
         "label",
         "rows",
         "bytes",

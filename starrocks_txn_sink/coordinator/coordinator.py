@@ -172,7 +172,6 @@ class LabelContents:
             label=outcome.label,
             txn_id=next((txn_id for txn_id in ids if txn_id is not None), None),
             job=first.job,
-            lane=0,
             batch_id=first.batch_id,
             regions=self.region_counts(),
             positions=self.position_spans(),

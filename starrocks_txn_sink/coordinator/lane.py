@@ -46,7 +46,6 @@ class Lane:
     """
 
     job: str
-    number: int
     batch_id: int
     label: str
     buffer: WriteBuffer
@@ -191,7 +190,6 @@ class Lane:
             label=self.label,
             txn_id=self._txn_id,
             job=self.job,
-            lane=self.number,
             batch_id=self.batch_id,
             regions=self.buffer.region_counts(),
             positions=self.buffer.position_spans(),

@@ -269,7 +269,6 @@ class Receipt:
         label: The label of the transaction.
         txn_id: The server's number of the transaction, if it is known.
         job: The job that wrote it.
-        lane: 0. Lanes load only, and the driver commits.
         batch_id: The number of the micro-batch.
         regions: Rows and bytes for each source partition and table.
         positions: First and last position of each source partition.
@@ -290,7 +289,6 @@ class Receipt:
     label: str
     txn_id: int | None
     job: str
-    lane: int
     batch_id: int
     regions: tuple[RegionCount, ...]
     positions: tuple[PositionSpan, ...]

@@ -13,7 +13,7 @@ from starrocks_txn_sink.coordinator.model import Chunk, PositionSpan
 from starrocks_txn_sink.coordinator.write_buffer import Contents, EntriesBuilder
 from starrocks_txn_sink.errors import CommitFailed, Fenced, OutcomeUnknown, TransportError
 from starrocks_txn_sink.protocol import fencing, ledger
-from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, LabelPrefix, Outcome, Steps, Unknown, epoch_of
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, LabelPrefix, Outcome, Steps, Unknown
 from starrocks_txn_sink.protocol.ledger import Owner, Position, position_rows
 
 
@@ -42,7 +42,7 @@ class Ownership:
             found = yield ledger.ListUnfinished(LabelPrefix(self.job, self.owner.epoch))
             if not isinstance(found, TransportError):  # else the next StarRocks transaction asks
                 self.canary, self.listed = False, label in found
-        yield from ledger.check_owner(self.job, self.owner, self.owner.token, rng)
+        yield from ledger.check_owner(self.job, self.owner, rng)
 
     def recover(self, label: str, spans: Sequence[PositionSpan], rng: random.Random) -> Steps[Outcome]:
         """Settle an unknown outcome: end the label for good, and compare the ledger with `spans`.
@@ -50,10 +50,13 @@ class Ownership:
         The order matters: a commit that still runs could make rows visible after the positions were read. Raises Fenced
         if another writer took over, or has written some of these rows meanwhile.
         """
+        return _outcome_of(label, spans, (yield from self._end(label, rng)))
+
+    def _end(self, label: str, rng: random.Random) -> Steps[dict[str, Position]]:
+        """End `label` for good; returns the positions of every commit before now."""
         yield from fencing.roll_back_until_confirmed(Label(self.database, label), rng)
         scope = fencing.Scope(self.job, self.database, self.owner)
-        positions = yield from fencing.read_positions(scope, self.new_token, rng, self.owner.token)
-        return _outcome_of(label, spans, positions)
+        return (yield from fencing.read_positions(scope, self.new_token, rng))
 
     def ledger_entries(self, label: str, contents: Contents) -> Chunk:
         """The position rows of `contents` as a chunk of the ledger's table; no row counts of the user include them."""
@@ -75,6 +78,35 @@ class Ownership:
         return chunk
 
 
+@dataclass(slots=True)
+class ReplayOwnership(Ownership):
+    """The ownership of a replay of dead letters, which has no positions: a marker in the ledger has its last label."""
+
+    def recover(self, label: str, spans: Sequence[PositionSpan], rng: random.Random) -> Steps[Outcome]:
+        """Settle an unknown outcome: end the label for good, and look for its marker; raises Fenced."""
+        del spans
+        yield from self._end(label, rng)
+        written = yield from ledger.retry_until_answered(ledger.ReadMarker(self.job, REPLAYED, label), rng)
+        return Committed(label, None) if written else Aborted(label, _not_committed(label))
+
+    def ledger_entries(self, label: str, contents: Contents) -> Chunk:
+        """The marker of `label`; its commit is then one that the barrier of the next replay waits for."""
+        del contents
+        key = ledger.row_id(self.job, ledger.MARKER, REPLAYED)
+        row = {"id": key, "job": self.job, "kind": ledger.MARKER, "name": REPLAYED, "token": label}
+        chunk = Chunk("", ledger.LEDGER_TABLE)
+        chunk.append(memoryview(b"," + orjson.dumps(row)), 1)
+        return chunk
+
+
+REPLAYED = "replayed"
+"""Name of the marker with the label of the last replay."""
+
+
+def _not_committed(label: str) -> CommitFailed:
+    return CommitFailed("The ledger does not have the StarRocks transaction: it was not committed.", label=label)
+
+
 def _outcome_of(label: str, spans: Sequence[PositionSpan], positions: Mapping[str, Position]) -> Outcome:
     """The outcome of `label`, by its ledger rows: they are visible exactly if its other rows are.
 
@@ -85,8 +117,7 @@ def _outcome_of(label: str, spans: Sequence[PositionSpan], positions: Mapping[st
     if written == {True}:
         return Committed(label, None)
     if written == {False}:
-        missing = CommitFailed("The ledger does not have the StarRocks transaction: it was not committed.", label=label)
-        return Aborted(label, missing)
+        return Aborted(label, _not_committed(label))
     return Unknown(label, OutcomeUnknown("The ledger has only a part of the transaction's positions.", label=label))
 
 
@@ -95,22 +126,15 @@ def _has_written(label: str, span: PositionSpan, known: Position | None) -> bool
     if known is None or known.position < span.first:
         return False
     if known.label != label or known.position != span.last:
-        raise _fenced_by(known.label, label)
+        raise Fenced(f"Rows of this label were written by another writer, under label {known.label}.", label=label)
     return True
-
-
-def _fenced_by(other: str, label: str) -> Fenced:
-    if epoch_of(other) == epoch_of(label):
-        text = f"Rows of this lane were written by another try of the same task, under label {other}."
-        return Fenced(text, hint=ledger.OTHER_TRY, label=label)
-    return Fenced(f"Rows of this lane were written by another writer, under label {other}.", label=label)
 
 
 _MOST_TABLES = 200
 """Most tables that a row of the receipts' log names."""
 
 
-def log_entries(job: str, lane: int | None, batch_id: int, now_text: Callable[[], str]) -> EntriesBuilder:
+def log_entries(job: str, batch_id: int, now_text: Callable[[], str]) -> EntriesBuilder:
     """A builder of rows for the receipts' log, one for each source partition of a batch.
 
     `now_text` returns the time as a DATETIME literal in UTC.
@@ -130,7 +154,6 @@ def log_entries(job: str, lane: int | None, batch_id: int, now_text: Callable[[]
                 "source_transactions": span.source_transactions,
                 "row_count": counts[span.partition],
                 "label": label,
-                "lane": lane,
                 "batch": batch_id,
                 "tables": ",".join(tables.get(span.partition, ())[:_MOST_TABLES]),
                 "loaded_at": at,

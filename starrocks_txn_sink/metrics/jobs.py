@@ -14,7 +14,7 @@ REMEMBERED = 60
 REGIONS = 40
 """Regions and positions of one transaction at most."""
 _OF_RECEIPT = (
-    *("label", "txn_id", "job", "lane", "batch_id", "tables", "rows", "bytes", "source_transactions", "loads"),
+    *("label", "txn_id", "job", "batch_id", "tables", "rows", "bytes", "source_transactions", "loads"),
     *("dead_lettered_rows", "dead_lettered_transactions", "attempts", "retries", "recycled", "open_seconds"),
 )
 

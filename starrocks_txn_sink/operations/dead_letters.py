@@ -7,28 +7,38 @@ import random
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-
-import orjson
+from functools import partial
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.coordinator.model import SEPARATOR
-from starrocks_txn_sink.errors import InputError, QueryRefused, RowsRejected
+from starrocks_txn_sink.coordinator.coordinator import (
+    ChangeTables,
+    LaneShare,
+    LanesResult,
+    NextRound,
+    Order,
+    Pause,
+    RoundLimits,
+    RunLanes,
+    SharedTransactionCoordinator,
+    perform_all,
+)
+from starrocks_txn_sink.coordinator.model import SEPARATOR, Receipt
+from starrocks_txn_sink.coordinator.ownership import ReplayOwnership
+from starrocks_txn_sink.errors import InputError, QueryRefused, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.options.load_properties import why_not_compacted
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol import dead_letters as letter_table, label as protocol
-from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, REPLAY, DeadLetter, DeadLetterRow
-from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Outcome, labels
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, MARKER, fresh_tokens, row_id
+from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetter, DeadLetterRow
+from starrocks_txn_sink.protocol.label import Label, RetryPolicy, Steps, labels
+from starrocks_txn_sink.protocol.ledger import REPLAY, NewToken, Owner, fresh_tokens
 from starrocks_txn_sink.protocol.wire import Body
 from starrocks_txn_sink.rows.body import load_body, without_replaced
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.failures import NO_TABLE
-from starrocks_txn_sink.writer.runner import explain_rejection
-
-_EXPLAIN_SECONDS = 10.0
+from starrocks_txn_sink.writer.runner import Performer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +89,10 @@ def _replay(
         tokens = fresh_tokens(REPLAY, 0, random.SystemRandom())
         claim = letter_table.take_over_replays(job, options.database, tokens, rng)
         owner = protocol.run(claim, transport, clock, deadline, ledger)
+        ownership = replay_ownership(options, owner, tokens)
+        performer = Performer(
+            options, transport, clock, deadline, rng, ownership=ownership, ledger=ledger, query=connection.query
+        )
         written, keys = 0, _primary_keys(connection, options, deadline)
         for one in dead_letters():
             chosen = letter_table.select_rows(options.database, job, one.partition, one.position)
@@ -86,15 +100,62 @@ def _replay(
             if not rows:
                 continue  # a newer replay has written this source transaction
             _refuse_own_tables(one, rows)
-            label = Label(options.database, next(names))
-            loads = _loads(options, job, label, rows, keys)
-            steps = letter_table.replay_transaction(label, job, owner, loads, options.begin_headers(), rng)
-            _require_visible(protocol.run(steps, transport, clock, deadline, ledger), connection, one, options)
-            yield f"{one.partition}  {one.position}  {one.rows} rows are visible, label {label.name}"
+            coordinator = replay_coordinator(options, names, ownership, deadline, rng)
+            perform = partial(_carry_out, performer, partial(load_rows, options, rows, keys))
+            try:
+                (receipt,) = perform_all(coordinator.write(), perform)
+            except StarRocksSinkError as error:
+                if isinstance(error, RowsRejected):
+                    error.advice = _CORRECT
+                error.context |= {"source_partition": one.partition, "position": one.position}
+                raise
+            yield f"{one.partition}  {one.position}  {one.rows} rows are visible, label {receipt.label}"
             written += 1
     yield f"replayed: {written or 'none'}"
 
 
+def replay_ownership(options: SinkOptions, owner: Owner, tokens: NewToken) -> ReplayOwnership:
+    """The ownership of a replay that has taken over as `owner`."""
+    return ReplayOwnership(str(options.job), options.database, owner, tokens, now_text=lambda: "")
+
+
+def replay_coordinator(
+    options: SinkOptions, names: Iterator[str], ownership: ReplayOwnership, deadline: Deadline, rng: random.Random
+) -> SharedTransactionCoordinator:
+    """The coordinator of one source transaction, whose rows are one lane; `names` are its labels."""
+    limits = RoundLimits(deadline.remaining(), options.max_attempts)
+    return SharedTransactionCoordinator(names, limits, deadline, rng, [ownership.ledger_entries])
+
+
+def load_rows(
+    options: SinkOptions, rows: list[DeadLetterRow], keys: Mapping[str, TableKey], label: str, rng: random.Random
+) -> Steps[LanesResult]:
+    """Load one source transaction under `label`; raises the error of a load."""
+    loads = _loads(options, rows, keys)
+    for table, body, headers in loads:
+        yield from protocol.load(Label(options.database, label), table, body, headers, RetryPolicy(), rng)
+    loaded = Receipt(label, None, str(options.job), 0, (), (), len(loads), attempts=1, retries=0, recycled=False)
+    return LanesResult([LaneShare((loaded,))])
+
+
+def _carry_out(performer: Performer, load: Callable[[str, random.Random], Steps[LanesResult]], order: Order) -> object:
+    match order:
+        case RunLanes(label):
+            steps = load(label, performer.rng)
+            return protocol.run(steps, performer.transport, performer.clock, performer.deadline)
+        case Pause(seconds):
+            performer.clock.sleep(performer.deadline.limit(seconds, "another attempt"))
+            return None
+        case ChangeTables() | NextRound():
+            raise TypeError("A replay alters no table, and writes a source transaction in one round.")
+        case _:
+            return performer(order)
+
+
+_CORRECT = (
+    f"Correct the column content of {DEAD_LETTER_TABLE} (UPDATE), or the target table, and replay again; "
+    "source transactions still listed are not written."
+)
 _KEYED_SQL = (
     "SELECT TABLE_NAME FROM information_schema.tables_config WHERE TABLE_SCHEMA = %s AND TABLE_MODEL = 'PRIMARY_KEYS'"
 )
@@ -129,9 +190,9 @@ def _primary_keys(connection: LeaderConnection, options: SinkOptions, deadline: 
 
 
 def _loads(
-    options: SinkOptions, job: str, label: Label, rows: list[DeadLetterRow], keys: Mapping[str, TableKey]
+    options: SinkOptions, rows: list[DeadLetterRow], keys: Mapping[str, TableKey]
 ) -> list[tuple[str, Body, Mapping[str, str]]]:
-    """Loads of one source transaction: its rows, the deletes of its dead letters, the ledger's row.
+    """Loads of one source transaction: its rows, and the deletes of its dead letters.
 
     Of the rows of one key only the last is sent (`rows.body`): the server promises no order between them.
     """
@@ -146,27 +207,9 @@ def _loads(
         loads.append((table, pieces, headers))
     deletes = [memoryview(piece) for piece in letter_table.delete_rows(row.id for row in rows)]
     loads.append((DEAD_LETTER_TABLE, deletes, options.load_headers(DEAD_LETTER_TABLE)))
-    row = {"id": row_id(job, MARKER, REPLAY), "job": job, "kind": MARKER, "name": REPLAY, "label": label.name}
-    loads.append((LEDGER_TABLE, [memoryview(b"," + orjson.dumps(row))], options.load_headers(LEDGER_TABLE)))
     return [
         (table, load_body(pieces, options.compression_of(table).value), headers) for table, pieces, headers in loads
     ]
-
-
-def _require_visible(outcome: Outcome, connection: LeaderConnection, letter: DeadLetter, options: SinkOptions) -> None:
-    if isinstance(outcome, Committed):
-        return
-    error = outcome.error
-    if isinstance(outcome, Aborted):
-        limit = Deadline.after(_EXPLAIN_SECONDS, SystemClock())
-        error = explain_rejection(error, connection.query, outcome.label, limit, values=options.show_rejected_values)
-    if isinstance(error, RowsRejected):
-        error.advice = (
-            f"Correct the column content of {DEAD_LETTER_TABLE} (UPDATE), or the target table, and replay again; "
-            "source transactions still listed are not written."
-        )
-    error.context |= {"source_partition": letter.partition, "position": letter.position}
-    raise error
 
 
 # --- output ---

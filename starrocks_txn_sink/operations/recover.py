@@ -27,7 +27,7 @@ from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 _OPEN = "open"
 """A listed label without a state: its transaction is not registered yet (wire contract 6.2)."""
 _OWNERS = (
-    "SELECT kind, name, epoch, checkpoint, batch, updated_at FROM {} WHERE job = %s AND kind IN ('driver', 'lane')"
+    "SELECT kind, epoch, checkpoint, updated_at FROM {} WHERE job = %s AND kind IN ('driver', 'replay') ORDER BY kind"
 )
 _POSITIONS = (
     "SELECT name, position, batch, label, row_count, updated_at FROM {} WHERE job = %s AND kind = 'position'"
@@ -50,12 +50,11 @@ class OpenLabel:
 
 @dataclass(frozen=True, slots=True)
 class OwnerRow:
-    """Owner of the job (`lane` None) or of a lane that was taken over; `since` is the server's time."""
+    """The driver of the job, or the last replay of its dead letters (`kind`); `since` is the server's time."""
 
-    lane: int | None
+    kind: str
     epoch: str
     checkpoint: str
-    batch: int | None
     since: str
 
 
@@ -152,23 +151,10 @@ def _label_state(label: Label) -> Steps[str]:
 def _findings(reader: LedgerReader, job: str, labels: Sequence[OpenLabel]) -> JobFindings:
     if not reader.existing(LEDGER_TABLE):
         return JobFindings(job, reader.database, False, labels, (), (), ())
-    owners = [_owner(row) for row in reader.rows(_OWNERS, job)]
+    owners = [OwnerRow(*(str(value or "") for value in row)) for row in reader.rows(_OWNERS, job)]
     positions = [_position(row) for row in reader.rows(_POSITIONS, job)]
     jobs = [name for name in reader.jobs() if name != job]
-    owners.sort(key=lambda owner: -1 if owner.lane is None else owner.lane)
     return JobFindings(job, reader.database, True, labels, owners, positions, jobs)
-
-
-def _owner(row: tuple[Any, ...]) -> OwnerRow:
-    kind, name, epoch, checkpoint, batch, since = row
-    driver = kind == "driver"
-    return OwnerRow(
-        None if driver else int(str(name).rpartition("/")[2]),
-        str(epoch),
-        str(checkpoint or ""),
-        None if driver or batch is None else int(batch),
-        str(since),
-    )
 
 
 def _position(row: tuple[Any, ...]) -> PositionRow:
@@ -199,8 +185,7 @@ def _text_lines(found: JobFindings) -> Iterator[str]:
         return
     yield f"owners: {len(found.owners) or 'none'}"
     for owner in found.owners:
-        what = "driver" if owner.lane is None else f"lane {owner.lane}, taken over in micro-batch {owner.batch},"
-        yield f"  {what} run {owner.epoch}, checkpoint {owner.checkpoint}, since {owner.since}"
+        yield f"  {owner.kind} run {owner.epoch}, checkpoint {owner.checkpoint}, since {owner.since}"
     yield f"positions: {len(found.positions) or 'none'}"
     for row in found.positions:
         yield f"  {row.partition}  {row.position}  micro-batch {row.batch}, label {row.label}, at {row.updated_at}"

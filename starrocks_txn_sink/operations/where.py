@@ -22,7 +22,7 @@ from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, LOG_TABLE
 from starrocks_txn_sink.sql.connection import LeaderConnection
 
 _SPAN = (
-    "SELECT first_position, last_position, label, lane, batch, row_count, tables, loaded_at FROM {} "
+    "SELECT first_position, last_position, label, batch, row_count, tables, loaded_at FROM {} "
     "WHERE job = %s AND source_partition = %s AND last_position"
 )
 _PARTITIONS = "SELECT name FROM {} WHERE job = %s AND kind = 'position' ORDER BY name LIMIT 20"
@@ -116,7 +116,7 @@ def _finish_time(reader: LedgerReader, label: str) -> str | None:
 
 
 def _span(row: tuple[Any, ...]) -> LoggedSpan:
-    first, last, label, _, batch, rows, tables, since = row
+    first, last, label, batch, rows, tables, since = row
     return LoggedSpan(int(first), int(last), str(label), int(batch), int(rows or 0), str(tables or ""), str(since))
 
 

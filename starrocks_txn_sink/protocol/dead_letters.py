@@ -5,23 +5,23 @@ limits an encoded primary key to 128 bytes; a source transaction that is dead-le
 table is a PRIMARY KEY table, because a replay deletes dead letters in the transaction that writes their rows.
 
 A killed replay may have sent a commit that the server executes later, or has executed but not yet published; a paused
-replay may continue while a new one runs. So a replay takes over from earlier ones as a lane does (claim, list, barrier;
-see `protocol.fencing`), reads the dead letters only after that, and checks the owner before each commit. Each
-transaction also writes a row of the ledger, so that the barrier waits for it.
+replay may continue while a new one runs. So a replay takes over from earlier ones as a driver does (claim, list,
+barrier; see `protocol.fencing`), reads the dead letters only after that, and commits as a driver does
+(`coordinator.coordinator`), with the owner check. Each transaction also writes a row of the ledger, so that the barrier
+waits for it (`coordinator.ownership.ReplayOwnership`).
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import orjson
 
-from starrocks_txn_sink.errors import InputError, StarRocksSinkError
-from starrocks_txn_sink.protocol import label as protocol, ledger
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.protocol import ledger
 from starrocks_txn_sink.protocol.fencing import Scope, take_over
-from starrocks_txn_sink.protocol.label import Label, Outcome, RetryPolicy, Sql, Steps
-from starrocks_txn_sink.protocol.ledger import NewToken, Owner, check_owner, identifier
-from starrocks_txn_sink.protocol.wire import Body
+from starrocks_txn_sink.protocol.label import Sql, Steps
+from starrocks_txn_sink.protocol.ledger import REPLAY, NewToken, Owner, identifier
 
 DEAD_LETTER_TABLE = "_starrocks_txn_sink_dead_letter"
 MOST_ROW_BYTES = 1_048_576
@@ -172,40 +172,12 @@ def _qualified_table(database: str) -> str:
 
 # --- a replay ---
 
-REPLAY = "replay"
-"""Takes the place of the driver's run in labels and owner rows; a run of a driver begins with a hexadecimal time."""
-
 
 def take_over_replays(job: str, database: str, new_token: NewToken, rng: random.Random) -> Steps[Owner]:
     """End the open transactions of earlier replays, wait for their commits, and return this replay's claim.
 
     Raises Fenced if a newer replay has taken over meanwhile. Does not affect a driver of the job.
     """
-    scope = Scope(job, database, Owner("", REPLAY, "dead-letter replay", 0, 0))
+    scope = Scope(job, database, Owner("", REPLAY, "dead-letter replay", kind=REPLAY))
     taken = yield from take_over(scope, new_token, rng)
     return taken.owner
-
-
-def replay_transaction(
-    label: Label,
-    job: str,
-    owner: Owner,
-    loads: Sequence[tuple[str, Body, Mapping[str, str]]],
-    begin_headers: Mapping[str, str],
-    rng: random.Random,
-) -> Steps[Outcome]:
-    """One StarRocks transaction with `loads` (table, body, headers); `owner` is this replay's claim.
-
-    Rolls the label back and raises StarRocksSinkError for a failure before the commit: Fenced if a newer replay has
-    taken over.
-    """
-    retry_policy = RetryPolicy(commit_again=True)
-    yield from protocol.begin(label, begin_headers)
-    try:
-        for table, body, headers in loads:
-            yield from protocol.load(label, table, body, headers, retry_policy, rng)
-        yield from check_owner(job, owner, None, rng)
-    except StarRocksSinkError:
-        yield from protocol.roll_back(label, retry_policy, rng)
-        raise
-    return (yield from protocol.commit(label, retry_policy, rng))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from starrocks_txn_sink.errors import TransportError
 from starrocks_txn_sink.protocol import ledger, refusals
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps, Wait
-from starrocks_txn_sink.protocol.ledger import Owner, Owners, Position, ReadOwners
+from starrocks_txn_sink.protocol.ledger import DRIVER, Owner, Position, ReadOwner, check_owner
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply
 
 MARKER_READS = 8
@@ -28,7 +28,7 @@ MARKER_READS = 8
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Target of a take-over: a job, or one lane of it. The token of `owner` is replaced for every try."""
+    """Target of a take-over: a job, or the replays of its dead letters. Each try replaces the token of `owner`."""
 
     job: str
     database: str
@@ -36,14 +36,13 @@ class Scope:
 
     @property
     def label_prefix(self) -> LabelPrefix:
-        """The labels to roll back: for a driver all labels of the job, for a lane the labels of our run and lane."""
-        owner = self.owner
-        return LabelPrefix(self.job) if owner.lane is None else LabelPrefix(self.job, owner.epoch, owner.lane)
+        """The labels to roll back: for a driver all labels of the job, for a replay those of replays."""
+        return LabelPrefix(self.job, None if self.owner.kind == DRIVER else self.owner.epoch)
 
     @property
     def name(self) -> str:
         """Name of the marker row; a scope has one, so that markers do not pile up."""
-        return "driver" if self.owner.lane is None else f"lane {self.owner.lane}"
+        return self.owner.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +53,8 @@ class TakenOver:
     positions: dict[str, Position]
 
 
-def take_over(
-    scope: Scope, new_token: ledger.NewToken, rng: random.Random, driver_token: str | None = None
-) -> Steps[TakenOver]:
-    """Take `scope` over. A lane passes its driver's token, which must still own the job; a replay of dead letters has
-    no driver and passes None.
+def take_over(scope: Scope, new_token: ledger.NewToken, rng: random.Random) -> Steps[TakenOver]:
+    """Take `scope` over.
 
     Raises Fenced if a newer writer took over, and DeadlineExceeded if the server does not answer; nothing is loaded by
     then.
@@ -67,17 +63,14 @@ def take_over(
     yield from _await_claim(scope, owner, new_token, rng)
     yield from roll_back_unfinished(scope.database, scope.label_prefix, rng)
     scope = replace(scope, owner=owner)
-    positions = yield from read_positions(scope, new_token, rng, owner.token if owner.lane is None else driver_token)
+    positions = yield from read_positions(scope, new_token, rng)
     return TakenOver(owner, positions)
 
 
-def read_positions(
-    scope: Scope, new_token: ledger.NewToken, rng: random.Random, driver_token: str | None
-) -> Steps[dict[str, Position]]:
+def read_positions(scope: Scope, new_token: ledger.NewToken, rng: random.Random) -> Steps[dict[str, Position]]:
     """3. and 4.: the positions of every commit before now; raises Fenced unless the scope's owner is still ours."""
     yield from _write_barrier(scope, new_token, rng)
-    owners: Owners = yield from ledger.retry_until_answered(ledger.owners_of(scope.job, scope.owner), rng)
-    ledger.refuse_others(owners, scope.owner, driver_token)
+    yield from check_owner(scope.job, scope.owner, rng)
     positions: dict[str, Position] = yield from ledger.retry_until_answered(ledger.ReadPositions(scope.job), rng)
     return positions
 
@@ -99,8 +92,7 @@ def _await_claim(scope: Scope, owner: Owner, new_token: ledger.NewToken, rng: ra
 
     An invisible claim is not published yet, or is overwritten by now; after a barrier either one has been visible.
     """
-    owners: Owners = yield from ledger.retry_until_answered(ledger.owners_of(scope.job, owner), rng)
-    holder = owners.driver if owner.lane is None else owners.lane
+    holder: Owner | None = yield from ledger.retry_until_answered(ReadOwner(scope.job, owner.kind), rng)
     if holder is None or holder.token != owner.token:
         yield from _write_barrier(scope, new_token, rng)
 
@@ -168,7 +160,7 @@ def refuse_successor(job: str, known: set[str], rng: random.Random) -> Steps[Non
     that it has held or written, because a claim without an answer may have taken effect. A writer with another token
     has come meanwhile, and may have gone on: taking the job back from it would only end a writer that works.
     """
-    owners: Owners = yield from ledger.retry_until_answered(ReadOwners(job), rng)
-    if known and (owners.driver is None or owners.driver.token not in known):
-        raise ledger.fenced("The job", owners.driver)
-    known.add(owners.driver.token if owners.driver is not None else "")
+    holder: Owner | None = yield from ledger.retry_until_answered(ReadOwner(job), rng)
+    if known and (holder is None or holder.token not in known):
+        raise ledger.fenced("The job", holder)
+    known.add(holder.token if holder is not None else "")

@@ -140,34 +140,28 @@ LABEL = re.compile(r"^[-\w]{1,128}$", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class LabelPrefix:
-    """The labels of a job, of one run of its driver (`epoch`), or of one lane in that run; recovery lists them."""
+    """The labels of a job, or of one run of its driver (`epoch`); recovery lists them."""
 
     job: str
     epoch: str | None = None
-    lane: int | None = None
 
     @property
     def text(self) -> str:
         """Beginning of these labels. Other labels may share it (`a-` begins those of job `a-b`): `matches` decides."""
-        parts = [self.job, *(part for part in (self.epoch, _lane_text(self.lane)) if part is not None)]
-        return "-".join(parts) + "-"
+        return f"{self.job}-" if self.epoch is None else f"{self.job}-{self.epoch}-"
 
     def matches(self, label: str) -> bool:
         """Whether `label` is one of these labels; only the job may contain a hyphen."""
         parts = label.rsplit("-", 4)
         if len(parts) != 5 or parts[0] != self.job:
             return False
-        return self.epoch in (None, parts[1]) and _lane_text(self.lane) in (None, parts[2])
+        return self.epoch in (None, parts[1])
 
 
 def epoch_of(label: str) -> str:
     """The driver's run that made `label`; "" for a label of another form."""
     parts = label.rsplit("-", 4)
     return parts[1] if len(parts) == 5 else ""
-
-
-def _lane_text(lane: int | None) -> str | None:
-    return None if lane is None else str(lane)
 
 
 def labels(job: str, epoch: str, lane: int | str, batch: int, attempt: int) -> Iterator[str]:

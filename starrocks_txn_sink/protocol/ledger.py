@@ -46,31 +46,22 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A writer: a driver (`lane` None) or an attempt at a lane; `token` is new for every claim.
+    """A writer of a job: its driver, or a replay of its dead letters (`kind`); `token` is new for every claim.
 
-    `epoch` names the driver's run, `batch` the micro-batch of a lane's claim. `since` is the server's time of the
-    claim, as text for error messages.
+    `epoch` names the driver's run. `since` is the server's time of the claim, as text for error messages.
     """
 
     token: str
     epoch: str
     checkpoint: str
     batch: int = -1
-    lane: int | None = None
     since: str = ""
+    kind: str = "driver"
 
     @property
     def context(self) -> dict[str, str]:
         """The owner in the context of an error."""
         return {"epoch": self.epoch, "checkpoint": self.checkpoint, "since": self.since}
-
-
-@dataclass(frozen=True, slots=True)
-class Owners:
-    """Owner rows of a job and of one of its lanes; None without a row."""
-
-    driver: Owner | None
-    lane: Owner | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +72,7 @@ class Traces:
     acceptance: str = ""
 
 
-POSITION, DRIVER, LANE, MARKER = "position", "driver", "lane", "marker"
+POSITION, DRIVER, REPLAY, MARKER = "position", "driver", "replay", "marker"
 ACCEPTED = "accepted"
 """Name of a marker row: the user accepts the job's rows as they are. Its token names the acceptance."""
 
@@ -175,8 +166,7 @@ class WriteClaim(LedgerRequest):
     owner: Owner
 
     def statement(self, database: str) -> Sql:
-        job, owner = self.job, self.owner
-        kind, name = (DRIVER, "") if owner.lane is None else (LANE, lane_name(owner.epoch, owner.batch, owner.lane))
+        job, owner, kind, name = self.job, self.owner, self.owner.kind, ""
         return (
             f"INSERT INTO {_table(database)} (id, job, kind, name, token, epoch, checkpoint, batch, updated_at) "
             "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, now())",
@@ -236,27 +226,22 @@ class ReadMarker(LedgerRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOwners(LedgerRequest):
-    """Read the owner of the job and, with a `lane`, its owner in that run of the driver and micro-batch.
-
-    Claims of other runs and micro-batches are other rows, so a late one cannot hide the claim that counts.
-    Result: Owners.
-    """
+class ReadOwner(LedgerRequest):
+    """Read the owner of the job, or of the replays of its dead letters. Result: Owner, or None without a row."""
 
     job: str
-    lane: int | None = None
-    epoch: str = ""
-    batch: int = -1
+    kind: str = DRIVER
 
     def statement(self, database: str) -> Sql:
         return (
-            f"SELECT kind, name, token, epoch, checkpoint, batch, updated_at FROM {_table(database)} "
-            "WHERE job = %s AND (kind = %s OR (kind = %s AND name = %s))",
-            (self.job, DRIVER, LANE, "" if self.lane is None else lane_name(self.epoch, self.batch, self.lane)),
+            f"SELECT token, epoch, checkpoint, batch, updated_at FROM {_table(database)} WHERE job = %s AND kind = %s",
+            (self.job, self.kind),
         )
 
-    def result(self, rows: Rows) -> Owners:
-        return Owners(_owner(rows, DRIVER), _owner(rows, LANE))
+    def result(self, rows: Rows) -> Owner | None:
+        for token, epoch, checkpoint, batch, since in rows:
+            return Owner(str(token), str(epoch), str(checkpoint or ""), _int(batch), str(since), self.kind)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,19 +282,6 @@ class ReadTraces(LedgerRequest):
         return Traces(bool(rows), next((str(row[1]) for row in rows if row[0] == MARKER), ""))
 
 
-def lane_name(epoch: str, batch: int, lane: int) -> str:
-    """Name of a lane's owner row: one for each run of the driver and micro-batch with a claim."""
-    return f"{epoch}/{batch}/{lane}"
-
-
-def _owner(rows: Rows, kind: str) -> Owner | None:
-    for row in rows:
-        if row[0] == kind:
-            lane = int(str(row[1]).rpartition("/")[2]) if kind == LANE else None
-            return Owner(str(row[2]), str(row[3]), str(row[4] or ""), _int(row[5]), lane, str(row[6]))
-    return None
-
-
 def _position(row: tuple[object, ...]) -> Position:
     partition, position, checkpoint, batch, label, rows, digest = row
     return Position(
@@ -330,7 +302,7 @@ def _like(prefix: str) -> str:
     return escaped + "%"
 
 
-# --- who owns a job, and a lane ---
+# --- who owns a job ---
 
 NewToken = Callable[[], str]
 
@@ -338,54 +310,15 @@ BACKOFF = Backoff(first=0.05, longest=2.0)
 
 
 def fresh_tokens(epoch: str, attempt: int, rng: random.Random) -> NewToken:
-    """A maker of unique tokens: the driver's run, the task's attempt, and 64 random bits."""
+    """A maker of unique tokens: the writer's run, an attempt, and 64 random bits."""
     return lambda: f"{epoch}.{attempt}.{rng.getrandbits(64):016x}"
 
 
-def check_owner(job: str, mine: Owner, driver_token: str | None, rng: random.Random) -> Steps[None]:
-    """Check before a commit: read the owner rows again; raises Fenced if they are not ours.
-
-    `mine` is the lane's claim, or an owner with an empty token for an attempt without a claim.
-    """
-    owners: Owners = yield from retry_until_answered(owners_of(job, mine), rng)
-    refuse_others(owners, mine, driver_token)
-
-
-def refuse_others(owners: Owners, mine: Owner, driver_token: str | None) -> None:
-    """Raise Fenced unless `driver_token` (if not None) owns the job and `mine` (if it has a lane) owns its lane.
-
-    An attempt without a claim (an empty token) owns its lane while no other attempt has claimed it in the same run of
-    the driver for the same or a later micro-batch. So a first attempt needs no claim, because every other one claims.
-    """
-    holder = owners.driver
-    if driver_token is not None and (holder is None or holder.token != driver_token):
-        raise fenced("The job", holder)
-    if mine.lane is None:
-        return
-    claim = owners.lane
-    if mine.token:
-        if claim is None or claim.token != mine.token:
-            raise _lane_fenced(mine, claim)
-    elif claim is not None and claim.epoch == mine.epoch and claim.batch >= mine.batch:
-        raise _lane_fenced(mine, claim)
-
-
-OTHER_TRY = (
-    "Nothing is wrong with the rows: the other try writes them. Spark starts one next to a task that is slow "
-    "(spark.speculation) or that it believes lost (executor heartbeats); set spark.speculation to false for this job."
-)
-
-
-def _lane_fenced(mine: Owner, holder: Owner | None) -> StarRocksSinkError:
-    """The error for a lane that `holder` has claimed. Another try in our own run is no second query: other advice."""
-    if holder is None or holder.epoch != mine.epoch:
-        return fenced(f"Lane {mine.lane}", holder)
-    other = "try of the same task" if holder.batch == mine.batch else f"task, of micro-batch {holder.batch}"
-    return Fenced(
-        f"Lane {mine.lane} was taken over by another {other}, in the same run of the query.",
-        hint=OTHER_TRY,
-        **holder.context,
-    )
+def check_owner(job: str, mine: Owner, rng: random.Random) -> Steps[None]:
+    """Check before a commit: read the owner row again; raises Fenced if it is not ours."""
+    holder: Owner | None = yield from retry_until_answered(ReadOwner(job, mine.kind), rng)
+    if holder is None or holder.token != mine.token:
+        raise fenced("The job" if mine.kind == DRIVER else "The replay of the job's dead letters", holder)
 
 
 def fenced(what: str, holder: Owner | None) -> StarRocksSinkError:
@@ -395,10 +328,6 @@ def fenced(what: str, holder: Owner | None) -> StarRocksSinkError:
             f"{what} has no owner in the ledger any more: its rows were deleted while this writer was running."
         )
     return Fenced(f"{what} was taken over by another writer.", **holder.context)
-
-
-def owners_of(job: str, mine: Owner) -> ReadOwners:
-    return ReadOwners(job) if mine.lane is None else ReadOwners(job, mine.lane, mine.epoch, mine.batch)
 
 
 def retry_until_answered(request: LedgerRequest, rng: random.Random) -> Steps[Any]:
@@ -423,7 +352,6 @@ LOG_COLUMNS = (
     ("source_transactions", "BIGINT"),
     ("row_count", "BIGINT"),
     ("label", "VARCHAR(128)"),
-    ("lane", "INT"),
     ("batch", "BIGINT"),
     ("tables", "VARCHAR(65533)"),
     ("loaded_at", "DATETIME"),

@@ -395,7 +395,7 @@ def coordinator_of(
     options = task.options
     entries: list[EntriesBuilder] = [] if ownership is None else [ownership.ledger_entries]
     if options.receipts_log:
-        entries.append(log_entries(task.job, None, task.batch_id, partial(now_text, deadline.clock)))
+        entries.append(log_entries(task.job, task.batch_id, partial(now_text, deadline.clock)))
     return SharedTransactionCoordinator(
         labels(task.job, task.epoch, orders.LANE, task.batch_id, next(_NUMBERS)),
         RoundLimits(

@@ -87,7 +87,7 @@ class Session:
 
     def check_owner(self, rng: random.Random) -> Steps[None]:
         """Check that this session still owns the job; raises Fenced."""
-        yield from ledger.check_owner(self.job, ledger.Owner("", self.epoch, self.checkpoint), self.token, rng)
+        yield from ledger.check_owner(self.job, ledger.Owner(self.token, self.epoch, self.checkpoint), rng)
 
     def lane_task(self, options: SinkOptions, batch_id: int, **terms: Any) -> LaneTask:
         """The task of a lane in micro-batch `batch_id`; `terms` are the fields that the session does not know."""

@@ -299,7 +299,7 @@ class LaneTry:
         buffer = WriteBuffer(
             lane_limits or limits(options), spill.take if spill is not None else None, keys.keys(), hold=task.hold
         )
-        core = Lane(task.job, self.attempt.lane, task.batch_id, task.label, buffer, self.clock.wall)
+        core = Lane(task.job, task.batch_id, task.label, buffer, self.clock.wall)
         unique = UniqueRows(keys)
         self.metrics.core, self.metrics.unique = core, unique
         performer = Performer(

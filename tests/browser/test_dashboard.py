@@ -246,7 +246,7 @@ def test_a_name_is_never_taken_as_markup(screen: Screen, metrics: MetricsServer,
     name = "<img src=x onerror=alert(1)>"
     pipeline.run(1)
     dead = (RegionCount("0", name, 2, 9),)
-    letters = Receipt("l", 1, "shop", 0, 1, (), (), 1, 1, 0, False, dead_lettered=dead)
+    letters = Receipt("l", 1, "shop", 1, (), (), 1, 1, 0, False, dead_lettered=dead)
     for event in receipt_events([letters]):
         metrics(event)
     page = screen.open(metrics.url)

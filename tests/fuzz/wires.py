@@ -338,7 +338,7 @@ def query_stream(rng: random.Random) -> bytes:
 def _questions() -> tuple[LedgerRequest, ...]:
     return (
         ledger.ReadPositions("job"),
-        ledger.ReadOwners("job", 0, "epoch", 1),
+        ledger.ReadOwner("job"),
         ledger.ReadMarker("job", "scope", "token"),
         ledger.ListUnfinished(LabelPrefix("shop", "job-")),
     )

@@ -13,9 +13,9 @@ from typing import Any
 
 import orjson
 
-from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, REPLAY
+from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.label import epoch_of
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, LOG_TABLE
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, LOG_TABLE, REPLAY
 from tests.support.model_server import Fault, ModelServer, Task
 from tests.support.model_store import Change
 

@@ -1,24 +1,27 @@
 """Replays of dead letters in a schedule: started, killed, paused, started again, while the job's drivers run.
 
-They run the steps of `protocol.dead_letters`. After a while tables are altered, so that what was bad can be written.
+They carry out the orders of the command's coordinator. After a while tables are altered, so that what was bad can be
+written.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from starrocks_txn_sink.operations.dead_letters import _loads
-from starrocks_txn_sink.protocol.dead_letters import (
-    DEAD_LETTER_TABLE,
-    REPLAY,
-    DeadLetterRow,
-    replay_transaction,
-    take_over_replays,
-)
-from starrocks_txn_sink.protocol.label import Committed, Label, labels
-from starrocks_txn_sink.protocol.ledger import LANE, Owner, fresh_tokens, lane_name
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.coordinator.coordinator import ChangeTables, NextRound, Order, Orders, Pause, RunLanes
+from starrocks_txn_sink.coordinator.model import Receipt
+from starrocks_txn_sink.coordinator.ownership import ReplayOwnership
+from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
+from starrocks_txn_sink.operations.dead_letters import load_rows, replay_coordinator, replay_ownership
+from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetterRow, take_over_replays
+from starrocks_txn_sink.protocol.label import labels
+from starrocks_txn_sink.protocol.ledger import REPLAY, Owner, fresh_tokens
+from starrocks_txn_sink.writer.runner import Performer
 
 from .driver import DATABASE, JOB
+from .lane import NOTHING
 from .scheduler import Fiber, Node
 
 if TYPE_CHECKING:
@@ -40,7 +43,9 @@ class Replayer(Node):
         self.result: bool | None = None
         self._world = world
         self._names = labels(JOB, REPLAY, 0, self.batch, 1)
-        self._deadline = world.scheduler.now + _DEADLINE
+        self._deadline = Deadline.after(_DEADLINE, self._world.clock)
+        self._tokens = fresh_tokens(REPLAY, 0, world.rng)
+        self._rows: list[DeadLetterRow] = []
         self._places: list[Place] = []
 
     @property
@@ -49,11 +54,10 @@ class Replayer(Node):
         return f"{JOB}-{REPLAY}-0-{self.batch}"
 
     def start(self) -> None:
-        tokens = fresh_tokens(REPLAY, 0, self._world.rng)
-        self._fiber(take_over_replays(JOB, DATABASE, tokens, self._world.rng), self._claimed)
+        self._fiber(take_over_replays(JOB, DATABASE, self._tokens, self._world.rng), self._deadline, self._claimed)
 
-    def _fiber(self, steps: Any, done: Any) -> None:
-        Fiber(self, steps, self._deadline, self._world.network.send, done)
+    def _fiber(self, steps: Any, deadline: Deadline, done: Callable[[object], None]) -> None:
+        Fiber(self, steps, deadline.at, self._world.network.send, done)
 
     def _claimed(self, result: object) -> None:
         if not isinstance(result, Owner):
@@ -78,20 +82,64 @@ class Replayer(Node):
         if not mine:
             self._next()
             return
-        rows = [DeadLetterRow(row["id"], row["table_name"], row["content"], row["load_columns"]) for row in mine]
-        options, label = self._world.options, Label(DATABASE, next(self._names))
-        loads = _loads(options, JOB, label, rows, {})
-        assert self.owner is not None
-        steps = replay_transaction(label, JOB, self.owner, loads, options.begin_headers(), self._world.rng)
-        self._fiber(steps, self._written)
+        self._rows = [DeadLetterRow(row["id"], row["table_name"], row["content"], row["load_columns"]) for row in mine]
+        options = self._world.options
+        coordinator = replay_coordinator(options, self._names, self._ownership(), self._deadline, self._world.rng)
+        self._run(coordinator.write())
 
-    def _written(self, result: object) -> None:
-        if isinstance(result, Committed):
-            if result.label not in self._world.checker.published:
-                self._world.checker.report("lost", f"{self.name} takes {result.label} for visible")
-            self._next()
-        else:
-            self._end(False, str(getattr(result, "error", result)))
+    def _ownership(self) -> ReplayOwnership:
+        assert self.owner is not None
+        return replay_ownership(self._world.options, self.owner, self._tokens)
+
+    def _run(self, orders: Orders[list[Receipt]]) -> None:
+        """As `coordinator.coordinator.perform_all`, one order after the other."""
+
+        def go_on(answer: object) -> None:
+            try:
+                order = orders.throw(answer) if isinstance(answer, BaseException) else orders.send(answer)
+            except StopIteration as ended:
+                self._written(ended.value)
+            except StarRocksSinkError as error:
+                self._end(False, str(error))
+            else:
+                self._carry_out(order, go_on)
+
+        go_on(None)
+
+    def _carry_out(self, order: Order, done: Callable[[object], None]) -> None:
+        world = self._world
+        match order:
+            case RunLanes(label):
+                self._fiber(load_rows(world.options, self._rows, {}, label, world.rng), self._deadline, done)
+            case Pause(seconds):
+                self.soon(seconds, done, None)
+            case _:
+                assert not isinstance(order, ChangeTables | NextRound)
+                performer = Performer(
+                    world.options,
+                    NOTHING.transport,
+                    world.clock,
+                    self._deadline,
+                    world.rng,
+                    ownership=self._ownership(),
+                )
+                steps, deadline = performer.steps(order)
+
+                def ended(result: object) -> None:
+                    if isinstance(result, DeadlineExceeded):
+                        try:
+                            result = performer.result_after_deadline(order, result)
+                        except DeadlineExceeded as error:
+                            result = error
+                    done(result)
+
+                self._fiber(steps, deadline, ended)
+
+    def _written(self, receipts: list[Receipt]) -> None:
+        for receipt in receipts:
+            if receipt.label not in self._world.checker.published:
+                self._world.checker.report("lost", f"{self.name} takes {receipt.label} for visible")
+        self._next()
 
     def _end(self, all_written: bool, said: str) -> None:
         self.result = all_written
@@ -155,7 +203,7 @@ class Replays:
     def taken_over(self, newest: Replayer) -> None:
         """A replay from before `newest`, and does not have the claim now, must not commit any more."""
         assert newest.owner is not None
-        row = self._world.cluster.server.store.ledger.get((JOB, LANE, lane_name(REPLAY, 0, 0)))
+        row = self._world.cluster.server.store.ledger.get((JOB, REPLAY, ""))
         if row is None or row["token"] != newest.owner.token:
             return
         for one in self.made:

@@ -66,7 +66,7 @@ class LaneDriver:
         self.server = server
         self.rng = random.Random(seed)
         buffer = WriteBuffer(limits, spill, (keys or {}).keys(), hold=hold)
-        self.core = Lane("job", 0, 0, LABEL, buffer, self.clock.wall)
+        self.core = Lane("job", 0, LABEL, buffer, self.clock.wall)
         options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
         self.unique = UniqueRows(keys or {})
         limit = Deadline.after(3600.0, self.clock)

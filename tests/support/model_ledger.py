@@ -9,12 +9,11 @@ from starrocks_txn_sink.protocol.label import LedgerRequest
 from starrocks_txn_sink.protocol.ledger import (
     ACCEPTED,
     DRIVER,
-    LANE,
     MARKER,
     POSITION,
     ListUnfinished,
     ReadMarker,
-    ReadOwners,
+    ReadOwner,
     ReadPositions,
     ReadTraces,
     WriteClaim,
@@ -22,7 +21,7 @@ from starrocks_txn_sink.protocol.ledger import (
 )
 from tests.support.model_server import ModelServer
 
-_OWNER = ("kind", "name", "token", "epoch", "checkpoint", "batch", "updated_at")
+_OWNER = ("token", "epoch", "checkpoint", "batch", "updated_at")
 _POSITION = ("name", "position", "checkpoint", "batch", "label", "row_count", "digest")
 
 
@@ -61,10 +60,8 @@ class ModelLedger:
             case ReadMarker(job, scope, token):
                 row = ledger.get((job, MARKER, scope))
                 rows = [(int(row is not None and row["token"] == token),)]
-            case ReadOwners(job):
-                name = str(question.statement("model")[1][-1])
-                keys = [(job, DRIVER, ""), (job, LANE, name)]
-                rows = [_columns(ledger[key], _OWNER) for key in keys if key in ledger]
+            case ReadOwner(job, kind):
+                rows = [_columns(row, _OWNER) for key, row in ledger.items() if key[:2] == (job, kind)]
             case ReadTraces(job, checkpoint):
                 ours = {POSITION: None, DRIVER: None, MARKER: ACCEPTED}
                 found = [

@@ -79,7 +79,6 @@ class Pipeline:
             label=f"{JOB}-6b01b8a8-0-{self.batch}-{self.batch + 3}_0",
             txn_id=1000 + self.batch,
             job=JOB,
-            lane=0,
             batch_id=self.batch,
             regions=tuple(regions),
             positions=tuple(spans),

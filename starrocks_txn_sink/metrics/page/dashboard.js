@@ -151,7 +151,7 @@ function content(one) {
   const phases = Object.entries(one.phases).filter(([, value]) => value);
   const regions = one.regions.map(([partition, name, count, size]) => ({ cells: [partition, name, number(count), bytes(size)] }));
   const spans = one.positions.map(([partition, first, last, count]) => ({ cells: [partition, number(first), number(last), number(count)] }));
-  return [none(`job ${one.job}, lane ${one.lane}, micro-batch ${one.batch_id}`), figures("detail", ["visible at", clock(one.at)], ["transaction id", one.txn_id ?? NOTHING], ["rows", number(one.rows)], ["bytes", bytes(one.bytes)],
+  return [none(`job ${one.job}, micro-batch ${one.batch_id}`), figures("detail", ["visible at", clock(one.at)], ["transaction id", one.txn_id ?? NOTHING], ["rows", number(one.rows)], ["bytes", bytes(one.bytes)],
     ["source transactions", number(one.source_transactions)], ["loads", number(one.loads)], ["attempts", number(one.attempts), caution(one.attempts > 1)], ["retries", number(one.retries), caution(one.retries)],
     ["recycled", one.recycled ? "yes" : "no", caution(one.recycled)], ["quarantined", number(one.dead_lettered_rows), caution(one.dead_lettered_rows)], ["open for", time(one.open_seconds)]),
   el("h3", {}, "Time"), ...shares(phases, time),

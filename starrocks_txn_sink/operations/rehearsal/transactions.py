@@ -409,7 +409,7 @@ def check_take_over(stage: Stage) -> Evidence:
         seconds = stage.clock.monotonic() - began
         fenced = False
         try:
-            stage.run(ledger.check_owner(stage.job, first.owner, first.owner.token, stage.rng))
+            stage.run(ledger.check_owner(stage.job, first.owner, stage.rng))
         except errors.Fenced:
             fenced = True
         late = stage.commit(label)

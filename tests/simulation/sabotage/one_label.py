@@ -14,7 +14,7 @@ from starrocks_txn_sink.coordinator.ownership import Ownership
 from starrocks_txn_sink.errors import OutcomeUnknown
 from starrocks_txn_sink.protocol import fencing, label as protocol, ledger
 from starrocks_txn_sink.protocol.label import Unknown
-from starrocks_txn_sink.protocol.ledger import ReadOwners
+from starrocks_txn_sink.protocol.ledger import ReadOwner
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry
 
 from .. import lane as simulated_lane
@@ -65,7 +65,7 @@ def the_label_is_committed_without_its_positions(put: Any) -> None:
 def a_label_of_unknown_outcome_is_not_ended_before_the_ledger_is_read(put: Any) -> None:
     def broken(self: Any, label: str, spans: Any, rng: Any) -> Any:
         scope = fencing.Scope(self.job, self.database, self.owner)
-        positions = yield from fencing.read_positions(scope, self.new_token, rng, self.owner.token)
+        positions = yield from fencing.read_positions(scope, self.new_token, rng)
         return ownership._outcome_of(label, spans, positions)
 
     put(Ownership, "recover", broken)
@@ -112,13 +112,14 @@ def the_owner_is_read_when_the_transaction_begins(put: Any) -> None:
     begin = protocol.begin
 
     def early(label: Any, headers: Any) -> Any:
-        kept[label.name] = yield from ledger.retry_until_answered(ReadOwners("job"), random.Random(0))
+        kept[label.name] = yield from ledger.retry_until_answered(ReadOwner("job"), random.Random(0))
         yield from begin(label, headers)
 
     def late(self: Any, label: str, rng: Any) -> Any:
         del rng
         self.canary, self.listed = False, True  # which it would be
-        ledger.refuse_others(kept[label], self.owner, self.owner.token)
+        if kept[label] is None or kept[label].token != self.owner.token:
+            raise ledger.fenced("The job", kept[label])
         yield from ()
 
     put(protocol, "begin", early)

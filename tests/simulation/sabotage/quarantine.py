@@ -9,18 +9,18 @@ from unittest.mock import patch
 
 from starrocks_txn_sink.coordinator.coordinator import LabelContents, SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.model import RegionRows
-from starrocks_txn_sink.coordinator.ownership import Ownership
+from starrocks_txn_sink.coordinator.ownership import Ownership, ReplayOwnership
 from starrocks_txn_sink.coordinator.quarantine import EVERYTHING, DeadLetter, Part, Quarantine
 from starrocks_txn_sink.errors import OutcomeUnknown, RowsRejected
 from starrocks_txn_sink.operations import dead_letters as replay_command
 from starrocks_txn_sink.protocol import dead_letters as letter_table, fencing as take_over
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
+from starrocks_txn_sink.protocol.label import Committed
 from starrocks_txn_sink.writer.task import DeadLetters
 
 from .. import replays
 from .one_label import unknown
-from .registry import bug
+from .registry import bug, nothing
 
 
 @bug
@@ -35,11 +35,7 @@ def a_replay_has_no_barrier(put: Any) -> None:
 
 @bug
 def a_replay_does_not_check_the_owner(put: Any) -> None:
-    def broken(*_: object) -> Iterator[Any]:
-        return
-        yield
-
-    put(letter_table, "check_owner", broken)
+    put(ReplayOwnership, "check", nothing)
 
 
 @bug
@@ -49,18 +45,28 @@ def a_replay_leaves_the_dead_letters(put: Any) -> None:
     def broken(*words: Any) -> Any:
         return [load for load in right(*words) if load[0] != DEAD_LETTER_TABLE]
 
-    put(replays, "_loads", broken)
+    put(replay_command, "_loads", broken)
 
 
 @bug
 def a_replay_has_no_row_in_the_ledger(put: Any) -> None:
     """Then its commit is none that the barrier of the next replay waits for."""
-    right = replay_command._loads
+    put(replays, "replay_coordinator", lambda *words: _without_entries(replay_command.replay_coordinator(*words)))
 
-    def broken(*words: Any) -> Any:
-        return [load for load in right(*words) if load[0] != LEDGER_TABLE]
 
-    put(replays, "_loads", broken)
+def _without_entries(coordinator: SharedTransactionCoordinator) -> SharedTransactionCoordinator:
+    coordinator.entries = ()
+    return coordinator
+
+
+@bug
+def an_unknown_outcome_of_a_replay_is_taken_for_committed(put: Any) -> None:
+    def broken(self: Any, label: str, spans: Any, rng: Any) -> Any:
+        del self, spans, rng
+        yield from ()
+        return Committed(label, None)
+
+    put(ReplayOwnership, "recover", broken)
 
 
 def _without(step: str) -> Any:

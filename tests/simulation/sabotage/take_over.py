@@ -1,4 +1,4 @@
-# ruff: noqa: ARG001, ARG005 - a planted bug has the signature of what it replaces
+# ruff: noqa: ARG005 - a planted bug has the signature of what it replaces
 """Planted bugs of the ledger's rows, the take-over and the owner check."""
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def a_label_without_a_state_is_not_rolled_back(put: Any) -> None:
 
 @bug
 def the_take_over_does_not_read_the_owner_at_the_end(put: Any) -> None:
-    def broken(scope: Any, new_token: Any, rng: Any, driver_token: Any = None) -> Any:
+    def broken(scope: Any, new_token: Any, rng: Any) -> Any:
         owner = yield from take_over._claim(scope, new_token, rng)
         yield from take_over._await_claim(scope, owner, new_token, rng)
         yield from take_over.roll_back_unfinished(scope.database, scope.label_prefix, rng)
@@ -138,9 +138,9 @@ def every_claim_of_a_writer_has_the_same_token(put: Any) -> None:
 def positions_are_read_before_the_claim(put: Any) -> None:
     right = take_over.take_over
 
-    def broken(scope: Any, new_token: Any, rng: Any, driver_token: Any = None) -> Any:
+    def broken(scope: Any, new_token: Any, rng: Any) -> Any:
         positions = yield from ledger.retry_until_answered(ReadPositions(scope.job), rng)
-        taken = yield from right(scope, new_token, rng, driver_token)
+        taken = yield from right(scope, new_token, rng)
         return TakenOver(taken.owner, positions)
 
     put(driver, "take_over", broken)

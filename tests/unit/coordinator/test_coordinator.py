@@ -67,9 +67,9 @@ LEDGER = "ledger"
 UNKNOWN = OutcomeUnknown("?")
 
 
-def receipt(lane: int = 0, partition: str = "p", rows: int = 2, first: int = 1, last: int = 1) -> Receipt:
+def receipt(partition: str = "p", rows: int = 2, first: int = 1, last: int = 1) -> Receipt:
     regions = (RegionCount(partition, "t", rows, 10 * rows),)
-    return Receipt("", 7, "job", lane, 9, regions, (PositionSpan(partition, first, last, 1, "d"),), 1, 1, 0, False)
+    return Receipt("", 7, "job", 9, regions, (PositionSpan(partition, first, last, 1, "d"),), 1, 1, 0, False)
 
 
 def share(*partitions: str, stopped: bool = False) -> LaneShare:
@@ -162,14 +162,14 @@ def test_the_receipt_is_that_of_all_lanes() -> None:
     heard: list[Receipt] = []
     (only,), _ = write(Script(LOADED), clock=clock, committed=heard.append)
     assert heard == [only]
-    assert (only.label, only.txn_id, only.job, only.lane, only.batch_id) == ("L0", 3, "job", 0, 9)
+    assert (only.label, only.txn_id, only.job, only.batch_id) == ("L0", 3, "job", 9)
     assert (only.rows, only.loads, only.attempts, only.retries, only.recycled) == (2, 2, 1, 0, False)
     assert [span.partition for span in only.positions] == ["p", "q"]
     assert only.committed_at == clock.wall()
 
 
 def test_the_rows_of_a_region_are_counted_together_over_the_lanes() -> None:
-    contents = LabelContents([receipt(0, "p", 2), receipt(1, "p", 3), receipt(1, "q", 1)])
+    contents = LabelContents([receipt("p", 2), receipt("p", 3), receipt("q", 1)])
     assert contents.rows_by_partition() == {"p": 5, "q": 1}
     assert [(region.partition, region.rows, region.bytes) for region in contents.region_counts()] == [
         ("p", 5, 50),

@@ -55,7 +55,7 @@ def test_a_receipt_says_whose_it_is() -> None:
     lane.settle()
     receipt = lane.core.receipt
     assert receipt is not None
-    assert (receipt.job, receipt.lane, receipt.batch_id, receipt.label) == ("job", 0, 0, LABEL)
+    assert (receipt.job, receipt.batch_id, receipt.label) == ("job", 0, LABEL)
     assert receipt.txn_id == lane.server.tasks[LABEL].txn_id
     assert (receipt.attempts, receipt.retries, receipt.loads, receipt.recycled) == (1, 0, 1, False)
     assert receipt.committed_at == lane.clock.wall()

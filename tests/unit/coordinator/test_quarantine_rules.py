@@ -128,7 +128,7 @@ def receipt(label: str, places: Sequence[Place], part: Part = EVERYTHING) -> Rec
         positions.setdefault(partition, []).append(position)
     spans = tuple(PositionSpan(name, at[0], at[-1], len(at)) for name, at in positions.items())
     regions = tuple(RegionCount(name, "t", len(at), 10 * len(at)) for name, at in positions.items())
-    whole = Receipt(label, 1, "job", 0, 0, regions, spans, 1, 1, 0, recycled=False)
+    whole = Receipt(label, 1, "job", 0, regions, spans, 1, 1, 0, recycled=False)
     if part.dead_letter is None:
         return whole
     return replace(whole, regions=(), dead_lettered=regions, dead_lettered_positions=spans)

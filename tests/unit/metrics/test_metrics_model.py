@@ -75,7 +75,6 @@ def receipt(told: Told, batch_id: int = 0, rows: int = 10, **changes: Any) -> Re
         label=f"shop-e-0-{batch_id}-1_0",
         txn_id=7,
         job="shop",
-        lane=0,
         batch_id=batch_id,
         regions=(RegionCount("0", "orders", rows, rows * 100), RegionCount("0", "items", 1, 50)),
         positions=(PositionSpan("0", 1, 9, 3),),

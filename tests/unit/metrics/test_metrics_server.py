@@ -57,7 +57,7 @@ def get(server: MetricsServer, path: str, **headers: str) -> tuple[int, str, htt
 
 def commit(server: MetricsServer, clock: ManualClock) -> None:
     regions, positions = (RegionCount("0", "orders", 5, 100),), (PositionSpan("0", 1, 9, 2),)
-    receipt = Receipt("l", 1, "shop", 0, 3, regions, positions, 1, 1, 0, False, {}, clock.wall())
+    receipt = Receipt("l", 1, "shop", 3, regions, positions, 1, 1, 0, False, {}, clock.wall())
     server(Event("batch.started", {"job": "shop", "batch_id": 3, "lanes": 1, "query": "q"}))
     server(Event("receipt.collected", {"receipt": receipt}))
     server(Event("batch.completed", {"job": "shop", "batch_id": 3, "seconds": 0.1, "receipts": 1}))

@@ -117,7 +117,7 @@ def test_an_error_of_a_stage_in_front_of_the_sink_is_raised_as_itself() -> None:
 def test_receipts_are_emitted_at_once_whether_the_micro_batch_then_succeeds_or_fails() -> None:
     events: list[Event] = []
     watch = SinkEvents(OPTIONS, events.append, None)
-    receipts = [Receipt(f"l-{n}", n, "shop", 0, 1, (), (), 1, 1, 0, False, {}, 1.0) for n in (1, 2)]
+    receipts = [Receipt(f"l-{n}", n, "shop", 1, (), (), 1, 1, 0, False, {}, 1.0) for n in (1, 2)]
     told(watch, receipts)
     assert [event.name for event in events[1:]] == ["batch.started", *["receipt.collected"] * 2, "batch.completed"]
     assert [event.fields["receipt"] for event in events[2:4]] == receipts

@@ -14,7 +14,7 @@ import pytest
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import RowOrder
 from starrocks_txn_sink import cli
-from starrocks_txn_sink.protocol import dead_letters, label as protocol
+from starrocks_txn_sink.protocol import label as protocol, ledger
 from starrocks_txn_sink.protocol.dead_letters import (
     COLUMNS,
     DEAD_LETTER_TABLE,
@@ -153,7 +153,7 @@ def test_a_replay_that_slept_writes_nothing_that_a_newer_one_has_written(
     """Before its check of the owner, or between that and its commit, which may be carried out at any later time."""
     dead_letter(server, 9, items=['{"id":1}'])
     dead_letter(server, 10, items=['{"id":2}'])
-    place = dead_letters if step == "check_owner" else protocol
+    place = ledger if step == "check_owner" else protocol
     real = getattr(place, step)
     newer: list[int | None] = []
 
@@ -182,6 +182,28 @@ def test_a_replay_waits_until_what_a_killed_one_has_committed_is_visible(server:
     shown.start()
     assert command(server, "replay") == 0
     shown.join(20)
+    assert query(server, "SELECT id FROM shop.items") == [(1,)]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_commit_whose_label_the_server_forgets_is_found_in_the_ledger_or_repeated(
+    server: Emulator, when: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dead_letter(server, 9, items=['{"id":1}'])
+    fault = {"operation": "commit", "action": "forget_labels", "when": when, "times": 1}
+    server.faults.replace({"rules": [fault]})
+    assert command(server, "replay") == 0
+    assert "replayed: 1" in capsys.readouterr().out
+    assert query(server, "SELECT id FROM shop.items") == [(1,)]
+
+
+def test_a_replay_whose_label_ends_before_its_commit_loads_again(server: Emulator) -> None:
+    """A driver of the job that starts ends it, too."""
+    dead_letter(server, 9, items=['{"id":1}'])
+    server.faults.replace(
+        {"rules": [{"operation": "commit", "action": "restart_frontend", "when": "before", "times": 1}]}
+    )
+    assert command(server, "replay") == 0
     assert query(server, "SELECT id FROM shop.items") == [(1,)]
 
 

@@ -9,8 +9,7 @@ import pytest
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import cli
 from starrocks_txn_sink.errors import LedgerBehind
-from starrocks_txn_sink.protocol.dead_letters import REPLAY
-from starrocks_txn_sink.protocol.ledger import Owner, WriteClaim
+from starrocks_txn_sink.protocol.ledger import REPLAY, Owner, WriteClaim
 from starrocks_txn_sink.sink.session import Resumption, open_session
 from tests.support.left_behind import PASSWORD, leave_open, options, write_a_position
 from tests.support.query_port import query
@@ -35,7 +34,7 @@ def test_shows_open_labels_owners_and_positions(server: Emulator, capsys: pytest
     assert [entry["label"] for entry in found["labels"]] == [f"shop-{session.epoch}-0-6-2_0"]
     assert found["labels"][0]["after"] is None
     (owner,) = found["owners"]
-    assert (owner["lane"], owner["epoch"], owner["checkpoint"]) == (None, session.epoch, "checkpoint-1")
+    assert (owner["kind"], owner["epoch"], owner["checkpoint"]) == ("driver", session.epoch, "checkpoint-1")
     assert owner["since"].startswith("20")
     (position,) = found["positions"]
     assert (position["partition"], position["position"], position["batch"], position["rows"]) == ("p-0", 42, 5, 1)
@@ -64,13 +63,12 @@ def test_accepts_the_ledger_on_request_and_claims_nothing(server: Emulator, caps
 @pytest.mark.usefixtures("environment")
 def test_a_claim_of_a_dead_letter_replay_is_shown(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
     write_a_position(server)
-    claim = WriteClaim("shop", Owner("t", REPLAY, "dead-letter replay", 0, 0))
+    claim = WriteClaim("shop", Owner("t", REPLAY, "dead-letter replay", kind=REPLAY))
     sql, values = claim.statement("shop")
     query(server, sql, *values)
     assert recover(server, "--json") == 0
     driver, replay = json.loads(capsys.readouterr().out)["owners"]
-    assert (driver["lane"], driver["batch"]) == (None, None)
-    assert (replay["lane"], replay["batch"], replay["epoch"]) == (0, 0, REPLAY)
+    assert (driver["kind"], replay["kind"], replay["epoch"]) == ("driver", "replay", REPLAY)
 
 
 @pytest.mark.usefixtures("environment")

@@ -127,8 +127,7 @@ def test_what_is_older_than_its_days_is_forgotten_when_the_job_starts(server: Em
     write(server, [1], 1)
     query(
         server,
-        f"INSERT INTO shop.{LOG_TABLE} SELECT 'other', 'p', 1, 1, 1, 1, 'l', 0, 1, 't', loaded_at FROM "
-        f"shop.{LOG_TABLE}",
+        f"INSERT INTO shop.{LOG_TABLE} SELECT 'other', 'p', 1, 1, 1, 1, 'l', 1, 't', loaded_at FROM shop.{LOG_TABLE}",
     )
     write(server, [2], 2, clock=Later(29))
     assert len(logged(server)) == 3

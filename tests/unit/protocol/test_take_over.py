@@ -16,7 +16,7 @@ import pytest
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.coordinator import LabelContents
 from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount
-from starrocks_txn_sink.coordinator.ownership import Ownership, log_entries
+from starrocks_txn_sink.coordinator.ownership import Ownership, ReplayOwnership, log_entries
 from starrocks_txn_sink.errors import Fenced, QueryFailed, ReplyLost, TransportError
 from starrocks_txn_sink.protocol.fencing import Scope, TakenOver, take_over
 from starrocks_txn_sink.protocol.label import (
@@ -35,16 +35,13 @@ from starrocks_txn_sink.protocol.ledger import (
     LOG_TABLE,
     ListUnfinished,
     Owner,
-    Owners,
     Position,
     ReadMarker,
-    ReadOwners,
+    ReadOwner,
     ReadPositions,
     WriteClaim,
     WriteMarker,
     check_owner,
-    lane_name,
-    refuse_others,
 )
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 from tests.support.manual_clock import LongestWaits, ManualClock
@@ -77,20 +74,15 @@ class Ledger:
             case ReadMarker(job, scope, token):
                 row = self.rows.get(f"{job}/marker/{scope}")
                 return isinstance(row, WriteMarker) and row.token == token
-            case ReadOwners():
-                return self._owners(question)
+            case ReadOwner(job, kind):
+                row = self.rows.get(f"{job}/{kind}/")
+                return row.owner if isinstance(row, WriteClaim) else None
             case ListUnfinished():
                 self.log[-1] += f" while visible: {sorted(self.rows)}"
                 return self.unfinished
             case ReadPositions():
                 return dict(self.positions)
         return None
-
-    def _owners(self, question: ReadOwners) -> Owners:
-        driver = self.rows.get(f"{question.job}/driver/")
-        name = "" if question.lane is None else lane_name(question.epoch, question.batch, question.lane)
-        lane = self.rows.get(f"{question.job}/lane/{name}")
-        return Owners(*(row.owner if isinstance(row, WriteClaim) else None for row in (driver, lane)))
 
     def _publish(self) -> None:
         """In the order of the commits."""
@@ -141,15 +133,12 @@ def tokens(name: str) -> Callable[[], str]:
     return lambda: f"{name}{next(counter)}"
 
 
-def taking_over(owner: Owner, name: str, driver_token: str | None = None) -> Steps[TakenOver]:
-    return take_over(Scope("job", "shop", owner), tokens(name), random.Random(1), driver_token)
+def taking_over(owner: Owner, name: str) -> Steps[TakenOver]:
+    return take_over(Scope("job", "shop", owner), tokens(name), random.Random(1))
 
 
 DRIVER = Owner("", "e1", "cp")
-
-
-def lane(token: str = "", epoch: str = "e1", batch: int = 7) -> Owner:
-    return Owner(token, epoch, "cp", batch, 0)
+REPLAYING = Owner("", "replay", "dead-letter replay", kind="replay")
 
 
 @pytest.mark.parametrize("delay", [0, 1, 2, 5, 30])
@@ -162,7 +151,7 @@ def test_labels_are_listed_only_when_the_claim_is_visible(delay: int) -> None:
     assert "job/driver/" in ledger.log[listed]
     after = [line.split()[0] for line in ledger.log[listed + 1 :]]
     assert after[:2] == ["rollback", "WriteMarker"]
-    assert after[-2:] == ["ReadOwners", "ReadPositions"]
+    assert after[-2:] == ["ReadOwner", "ReadPositions"]
 
 
 def test_every_listed_label_is_rolled_back_before_the_barrier() -> None:
@@ -199,26 +188,24 @@ def test_a_visible_claim_costs_one_question() -> None:
     asked = [line.split()[0] for line in ledger.log]
     assert asked == [
         "WriteClaim",
-        "ReadOwners",
+        "ReadOwner",
         "ListUnfinished",
         "WriteMarker",
         "ReadMarker",
-        "ReadOwners",
+        "ReadOwner",
         "ReadPositions",
     ]
 
 
-def test_a_claim_of_another_run_or_micro_batch_does_not_hide_the_one_that_fences() -> None:
-    """A retry has claimed the lane; a late claim from elsewhere arrives; the first attempt must still be stopped."""
+def test_a_driver_and_a_replay_of_its_dead_letters_do_not_fence_each_other() -> None:
     ledger = Ledger()
-    play(taking_over(DRIVER, "d"), ledger)
-    play(taking_over(lane(), "retry", "d0"), ledger)
-    for late in (lane("late", epoch="e0"), lane("late", batch=6), Owner("late", "e1", "cp", 7, 1)):
-        ledger.execute(WriteClaim("job", late), Deadline.after(1, ManualClock()))
-    with pytest.raises(Fenced):
-        play(check_owner("job", lane(), "d0", random.Random(1)), ledger)
-    play(check_owner("job", lane("retry0"), "d0", random.Random(1)), ledger)
-    play(check_owner("job", lane(batch=8), "d0", random.Random(1)), ledger)
+    driver = play(taking_over(DRIVER, "d"), ledger).owner
+    replay = play(taking_over(REPLAYING, "r"), ledger).owner
+    newer = play(taking_over(REPLAYING, "s"), ledger).owner
+    for owner in (driver, newer):
+        play(check_owner("job", owner, random.Random(1)), ledger)
+    with pytest.raises(Fenced, match="The replay of the job's dead letters was taken over"):
+        play(check_owner("job", replay, random.Random(1)), ledger)
 
 
 def test_a_marker_that_another_writer_overwrote_is_written_again() -> None:
@@ -308,42 +295,45 @@ def test_recovery_ends_its_own_label_first_and_insists_on_it() -> None:
     ledger.log.clear()
     during = Reply(Status.FAILED, "Can not abort transaction 1 during committing, label is L")
     play(mine.recover("L", SPANS, random.Random(1)), ledger, Server(ledger, during, ReplyLost("lost")))
-    barrier = ["WriteMarker", "ReadMarker", "ReadOwners", "ReadPositions"]
+    barrier = ["WriteMarker", "ReadMarker", "ReadOwner", "ReadPositions"]
     assert ledger.log == ["rollback L", "rollback L", "rollback L", *barrier]
     assert mine.owner.token == "d0"
 
 
-def owner(token: str, *, at: int | None = None, epoch: str = "e1", batch: int = 7) -> Owner:
-    return Owner(token, epoch, "cp", batch, at, "noon")
-
-
 @pytest.mark.parametrize(
-    ("driver", "claim", "mine", "refused"),
-    [
-        (owner("d0"), None, Owner("d0", "e1", "cp"), ""),
-        (None, None, Owner("d0", "e1", "cp"), "no owner"),
-        (owner("d1"), None, Owner("d0", "e1", "cp"), "The job was taken over"),
-        (owner("d0"), None, lane(), ""),
-        (owner("d0"), owner("t", at=0), lane(), "Lane 0 was taken over by another try of the same task"),
-        (owner("d0"), owner("t", at=0, batch=8), lane(), "Lane 0 was taken over by another task, of micro-batch 8"),
-        (owner("d0"), owner("t", at=0), lane("t"), ""),
-        (owner("d0"), owner("u", at=0), lane("t"), "Lane 0 was taken over by another try of the same task"),
-        (owner("d0"), owner("u", at=0, epoch="e9"), lane("t"), "Lane 0 was taken over by another writer"),
-        (owner("d0"), None, lane("t"), "Lane 0 has no owner"),
-        (None, owner("t", at=0), lane("t"), "The job has no owner"),
-        (owner("d1"), owner("t", at=0), lane("t"), "The job was taken over"),
-    ],
+    ("holder", "refused"),
+    [(Owner("d0", "e1", "cp"), ""), (None, "no owner"), (Owner("d1", "e9", "cp", 7, "noon"), "The job was taken over")],
 )
-def test_who_may_commit(driver: Owner | None, claim: Owner | None, mine: Owner, refused: str) -> None:
+def test_who_may_commit(holder: Owner | None, refused: str) -> None:
+    ledger, mine = Ledger(), Owner("d0", "e1", "cp")
+    if holder is not None:
+        ledger.execute(WriteClaim("job", holder), Deadline.after(1, ManualClock()))
+    steps = check_owner("job", mine, random.Random(1))
     if not refused:
-        refuse_others(Owners(driver, claim), mine, "d0")
+        play(steps, ledger)
         return
     with pytest.raises(Fenced, match=refused) as caught:
-        refuse_others(Owners(driver, claim), mine, "d0")
-    if "taken over" in refused:
-        epoch = "e9" if refused.endswith("another writer") else "e1"
-        assert caught.value.context == {"epoch": epoch, "checkpoint": "cp", "since": "noon"}
-        assert ("spark.speculation" in caught.value.advice) == ("by another t" in refused)
+        play(steps, ledger)
+    if holder is not None:
+        assert caught.value.context == {"epoch": "e9", "checkpoint": "cp", "since": "noon"}
+
+
+@pytest.mark.parametrize("visible", [True, False])
+def test_an_unknown_outcome_of_a_replay_is_settled_by_its_marker(visible: bool) -> None:
+    ledger = Ledger()
+    taken = play(taking_over(REPLAYING, "r"), ledger)
+    mine = ReplayOwnership("job", "shop", taken.owner, tokens("mine"), str)
+    (row,) = orjson.loads(b"[" + b"".join(mine.ledger_entries("L", contents()).pieces).lstrip(b",") + b"]")
+    assert (row["job"], row["kind"], row["token"]) == ("job", "marker", "L")
+    if visible:
+        ledger.execute(WriteMarker(row["job"], row["name"], row["token"]), Deadline.after(1, ManualClock()))
+    ledger.log.clear()
+    outcome = play(mine.recover("L", (), random.Random(1)), ledger)
+    assert type(outcome) is (Committed if visible else Aborted)
+    assert ledger.log == ["rollback L", "WriteMarker", "ReadMarker", "ReadOwner", "ReadPositions", "ReadMarker"]
+    play(taking_over(REPLAYING, "s"), ledger)
+    with pytest.raises(Fenced, match="The replay of the job's dead letters was taken over"):
+        play(mine.recover("L", (), random.Random(1)), ledger)
 
 
 def test_a_fate_carries_its_label_and_its_reason() -> None:
@@ -384,26 +374,25 @@ def test_everything_that_is_repeated_waits_longer_each_time() -> None:
     assert {request.database for request in server.requests} == {"shop"}
 
 
-def test_a_lane_lists_its_own_labels_and_a_driver_all_of_the_job() -> None:
+def test_a_replay_lists_the_labels_of_replays_and_a_driver_all_of_the_job() -> None:
     families = []
-    for mine in (DRIVER, lane()):
+    for mine in (DRIVER, REPLAYING):
         ledger = Ledger()
 
         def listed(question: LedgerRequest) -> None:
             if isinstance(question, ListUnfinished):
                 families.append(question.prefix)
 
-        play(taking_over(DRIVER, "d"), ledger)
         ledger.before = listed
-        play(taking_over(mine, "t", None if mine is DRIVER else "d0"), ledger)
-    assert families == [LabelPrefix("job"), LabelPrefix("job", "e1", 0)]
+        play(taking_over(mine, "t"), ledger)
+    assert families == [LabelPrefix("job"), LabelPrefix("job", "replay")]
 
 
 def contents() -> LabelContents:
     """The rows of two lanes under a label."""
     regions = [RegionCount("p", "orders", 2, 20), RegionCount("p", "items", 2, 20, 1)]
     spans = PositionSpan("p", 11, 20, 2, "crc1:x"), PositionSpan("q", 31, 31, 1, "crc1:y")
-    first = Receipt("L", 1, "job", 0, 7, tuple(regions), spans[:1], 2, 1, 0, recycled=False)
+    first = Receipt("L", 1, "job", 7, tuple(regions), spans[:1], 2, 1, 0, recycled=False)
     return LabelContents([first, replace(first, regions=(RegionCount("q", "orders", 1, 10),), positions=spans[1:])])
 
 
@@ -422,7 +411,7 @@ def test_the_ledgers_rows_of_a_label_are_the_last_positions_of_its_source_partit
 
 
 def test_the_receipts_log_has_a_row_for_each_source_partition_of_a_label() -> None:
-    chunk = log_entries("job", None, 7, lambda: "2026-01-01 00:00:00")("L", contents())
+    chunk = log_entries("job", 7, lambda: "2026-01-01 00:00:00")("L", contents())
     rows = orjson.loads(b"[" + b"".join(chunk.pieces).lstrip(b",") + b"]")
     wanted = ("source_partition", "first_position", "last_position", "source_transactions", "row_count", "tables")
     assert (chunk.table, chunk.rows) == (LOG_TABLE, 2)
@@ -462,13 +451,13 @@ def test_a_driver_checks_and_recovers_in_its_own_name() -> None:
         play(mine.recover("L", SPANS, LongestWaits()), ledger)
 
 
-def test_a_lane_waits_for_its_own_claim_no_matter_which_driver_owns_the_job() -> None:
+def test_a_replay_waits_for_its_own_claim_no_matter_which_driver_owns_the_job() -> None:
     ledger = Ledger()
     play(taking_over(DRIVER, "d"), ledger)
     ledger.delay = 3
-    play(taking_over(lane(), "t", "d0"), ledger)
+    play(taking_over(REPLAYING, "t"), ledger)
     listed = [line for line in ledger.log if line.startswith("ListUnfinished")][-1]
-    assert f"job/lane/{lane_name('e1', 7, 0)}" in listed
+    assert "job/replay/" in listed
 
 
 def test_a_begin_takes_its_headers_along() -> None:

@@ -169,6 +169,6 @@ def test_a_full_disk_costs_nothing_while_rows_need_not_be_held() -> None:
 
 def test_receipts_say_what_was_left_out() -> None:
     regions = (RegionCount("p", "t", 2, 20, 3), RegionCount("q", "t", 0, 0, 4))
-    receipt = Receipt("l", 1, "j", 0, 0, regions, (), 1, 1, 0, recycled=False)
+    receipt = Receipt("l", 1, "j", 0, regions, (), 1, 1, 0, recycled=False)
     assert (receipt.rows, receipt.compacted) == (2, 7)
     assert Receipt.from_json(receipt.to_json()) == receipt

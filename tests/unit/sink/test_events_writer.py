@@ -49,7 +49,7 @@ def test_a_run_that_lost_its_job_publishes_nothing(monkeypatch: pytest.MonkeyPat
 
 def test_a_commit_has_checked_the_owner_already(monkeypatch: pytest.MonkeyPatch) -> None:
     directory = MemoryDirectory()
-    receipt = Receipt("l", None, "job", 0, 0, (), (), 1, 1, 0, recycled=False)
+    receipt = Receipt("l", None, "job", 0, (), (), 1, 1, 0, recycled=False)
     events = writer(directory, monkeypatch, [receipt])
     events.write(FRAME, replace(events.session.lane_task(OPTIONS, 0)), ignore_event, lambda *_: None)
     assert directory.names("batches") == ["000000000000-000001-epoch.json"]

@@ -115,7 +115,7 @@ def share(label: str, lane: int = 0, *, stopped: bool = False) -> LaneShare:
     """What a lane has loaded: a row of a source partition of its own."""
     name = str(lane)
     regions = (RegionCount(name, "t", 1, 9),)
-    receipt = Receipt(label, 1, "job", lane, 7, regions, (PositionSpan(name, 1, 1, 1),), 1, 1, 0, recycled=False)
+    receipt = Receipt(label, 1, "job", 7, regions, (PositionSpan(name, 1, 1, 1),), 1, 1, 0, recycled=False)
     return LaneShare((receipt,), (name,), stopped=stopped)
 
 

@@ -194,7 +194,7 @@ def test_what_a_failed_micro_batch_has_written_is_counted_and_renews_its_time(mo
         tries.append(clock.monotonic())
         clock.sleep(500.0)
         if len(tries) < 4:
-            receipt = Receipt(f"l{len(tries)}", None, "job", 0, 7, (), (), 1, 1, 0, True)
+            receipt = Receipt(f"l{len(tries)}", None, "job", 7, (), (), 1, 1, 0, True)
             collect([receipt], [LaneReport("job", 0, 7)])
         clock.sleep(500.0)
         raise NotSent("nobody")

@@ -115,7 +115,7 @@ def test_a_writer_whose_leader_has_stepped_down_in_place_sees_who_took_over(
         ledger = SqlLedger(connection, "shop")
 
         def check() -> None:
-            steps = check_owner("shop", Owner("", mine.epoch, "checkpoint"), mine.token, random.Random(1))
+            steps = check_owner("shop", Owner(mine.token, mine.epoch, "checkpoint"), random.Random(1))
             run(steps, NoTransport(), clock, Deadline.after(20, clock), ledger)
 
         check()

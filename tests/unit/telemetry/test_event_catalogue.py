@@ -200,7 +200,7 @@ def test_dead_letters_of_several_receipts_are_one_warning_a_table() -> None:
     dead = ([("0", "a", 2), ("0", "b", 1)], [("0", "a", 5)], [("1", "a", 1)])
     receipts = [
         Receipt(
-            *(f"l-{number}", None, "shop", 0, 1, (), (), 1, 1, 0, False),
+            *(f"l-{number}", None, "shop", 1, (), (), 1, 1, 0, False),
             dead_lettered=tuple(RegionCount(name, table, rows, 9) for name, table, rows in regions),
             dead_lettered_positions=(PositionSpan(regions[0][0], number, number, 1),),
         )

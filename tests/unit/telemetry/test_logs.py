@@ -245,7 +245,7 @@ def test_a_micro_batch_that_succeeds_is_one_line_at_info(server: Emulator) -> No
     configure_logging(form="json", stream=stream)
     write(server, f'{{"id": 2, "note": "{ROW}"}}')
     assert written(stream) == []
-    receipts = [Receipt(f"l-{n}", n, "shop", 0, 1, (), (), 1, 1, 0, False, {}, 1.0) for n in (1, 2, 3)]
+    receipts = [Receipt(f"l-{n}", n, "shop", 1, (), (), 1, 1, 0, False, {}, 1.0) for n in (1, 2, 3)]
     events = SinkEvents(
         SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once"), ignore_event, None
     )

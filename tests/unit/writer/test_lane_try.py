@@ -75,7 +75,7 @@ def test_a_lane_tells_what_it_has_loaded_and_commits_nothing(server: ModelServer
     share, _ = run_lane()
     assert (share.partitions, share.stopped, share.cuts) == (("p",), False, {})
     (receipt,) = share.loaded
-    assert (receipt.label, receipt.lane, receipt.rows) == (LABEL, 2, 3)
+    assert (receipt.label, receipt.rows) == (LABEL, 3)
     assert [(span.first, span.last) for span in receipt.positions] == [(1, 3)]
     assert server.tasks[LABEL].state == "BEGIN"
 
@@ -283,7 +283,7 @@ def test_the_receipt_counts_dead_letters_by_their_own_tables() -> None:
         letters.take(segment)
     span = PositionSpan("p", 5, 5, 1, "d")
     region = RegionCount("p", DEAD_LETTER_TABLE, 3, 999)
-    receipt = letters.receipt(Receipt(LABEL, 1, "job", 0, 7, (region,), (span,), 1, 1, 0, recycled=False))
+    receipt = letters.receipt(Receipt(LABEL, 1, "job", 7, (region,), (span,), 1, 1, 0, recycled=False))
     assert (receipt.regions, receipt.rows) == ((), 0)
     assert receipt.dead_lettered == (RegionCount("p", "items", 1, 5), RegionCount("p", "orders", 2, 10))
     assert (receipt.positions, receipt.dead_lettered_positions) == ((span,), (span,))

@@ -46,7 +46,6 @@ receipts = st.builds(
     label=names,
     txn_id=st.none() | counts,
     job=names,
-    lane=counts,
     batch_id=counts,
     regions=st.lists(regions, max_size=3).map(tuple),
     positions=st.lists(spans, max_size=3).map(tuple),
@@ -166,8 +165,6 @@ def test_another_version_is_left_alone() -> None:
 
 
 def test_a_receipts_own_json_is_what_users_log() -> None:
-    receipt = Receipt(
-        "l", 1, "job", 0, 0, (RegionCount("0", "t", 1, 2),), (PositionSpan("0", 1, 1, 1),), 1, 1, 0, False
-    )
+    receipt = Receipt("l", 1, "job", 0, (RegionCount("0", "t", 1, 2),), (PositionSpan("0", 1, 1, 1),), 1, 1, 0, False)
     assert "kind" not in orjson.loads(receipt.to_json())
     assert Receipt.from_json(receipt.to_json()) == receipt

@@ -229,7 +229,7 @@ class Steps:
         self.end(span, Committed(label, 1))
 
     def phases(self, label: str) -> dict[str, float]:
-        (receipt,) = self.metrics.add_details([Receipt(label, 1, "job", 0, 0, (), (), 1, 1, 0, False)])
+        (receipt,) = self.metrics.add_details([Receipt(label, 1, "job", 0, (), (), 1, 1, 0, False)])
         return receipt.phase_seconds
 
 
@@ -240,7 +240,7 @@ def test_each_phase_is_timed_and_the_commit_told_apart_from_the_wait() -> None:
     steps.run("check", "L0", 3)
     steps.commit("L0", 5, request=1.5)
     assert steps.phases("L0") == {"begin": 1, "load": 2, "check": 3, "commit": 1.5, "publish": 3.5}
-    (receipt,) = steps.metrics.add_details([Receipt("L0", 1, "job", 0, 0, (), (), 1, 1, 0, False)])
+    (receipt,) = steps.metrics.add_details([Receipt("L0", 1, "job", 0, (), (), 1, 1, 0, False)])
     assert receipt.open_seconds == 11
 
 
@@ -297,7 +297,7 @@ def test_event_times_belong_to_the_transaction_whose_receipt_has_them() -> None:
     times.add(batch(*ROWS[2:]))
 
     def receipt(first: int, last: int, at: float) -> Receipt:
-        return Receipt("l", 1, "job", 0, 0, (), (PositionSpan("0", first, last, 1),), 1, 1, 0, False, {}, at)
+        return Receipt("l", 1, "job", 0, (), (PositionSpan("0", first, last, 1),), 1, 1, 0, False, {}, at)
 
     assert times.latest([receipt(1, 1, 12.0), receipt(2, 2, 20.0)]) == {"0": 12.0}
     assert times.ages([receipt(1, 1, 12.0), receipt(2, 2, 20.0)]) == ((1.0, 1), (8.0, 1))

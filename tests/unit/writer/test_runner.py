@@ -39,7 +39,7 @@ def runner(
     """The runner of a lane whose label the server has begun."""
     clock, rng = SystemClock(), random.Random(1)
     deadline = Deadline.after(seconds, clock)
-    core = Lane("job", 0, 0, LABEL, WriteBuffer(small_limits(**limits)), clock.wall)
+    core = Lane("job", 0, LABEL, WriteBuffer(small_limits(**limits)), clock.wall)
     options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
     performer = Performer(options, server, clock, deadline, rng)
     performer(BeginAction(LABEL))
