@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from starrocks_txn_sink.errors import BadReply, NotSent, QueryFailed, ReplyLost, TransportError
-from starrocks_txn_sink.protocol.ledger import WriteClaim, WriteMarker
+from starrocks_txn_sink.protocol.label import LedgerRequest
+from starrocks_txn_sink.protocol.ledger import ReadMarker, WriteClaim, WriteMarker
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
 from tests.support.model_server import Fault
 
@@ -38,6 +40,7 @@ class Network:
         self.troubled: set[str] = set()  # labels with a request that was lost, late or executed unseen
         self.listen: Callable[[], None] = lambda: None
         self.stall: Callable[[Node], None] = lambda _: None
+        self._lying: list[_Late] = []
         self._cluster = cluster
         self._scheduler = cluster.scheduler
         self._profile = profile
@@ -56,6 +59,7 @@ class Network:
     def send(self, needed: Any, fiber: Fiber) -> None:
         """Bring `needed` (a Request or a Question) to the cluster and its answer to `fiber`."""
         self.listen()
+        self._execute_next_to(needed, fiber.node)
         fault = self._stalled(needed, fiber) or self._choose(needed)
         respond = self._respond(needed, fiber)
         latency = self._rng.random() * 0.02
@@ -78,7 +82,7 @@ class Network:
                 self._scheduler.after(latency, self._cluster.execute, needed, None, _silent)
                 self._scheduler.after(latency * 2, respond, _bad(needed))
             case "late":
-                self._scheduler.after(self._lateness(), self._cluster.execute, needed, None, _silent)
+                self._execute_late(needed, fiber.node)
                 self._scheduler.after(self._patience(fiber), respond, _lost(needed))
             case "slow":
                 self._scheduler.after(
@@ -100,7 +104,7 @@ class Network:
             self._trace.say(fiber.node.name, lambda: f"{shown(needed)} → {answer_of(answer)}")
             fiber.resume(answer)
 
-        commit = isinstance(needed, Request) and needed.operation is Operation.COMMIT
+        commit = _is_commit(needed)
         patience = fiber.left() if commit else min(READ_TIMEOUT, fiber.left())
         self._scheduler.after(patience, respond, _lost(needed))
         return respond
@@ -120,13 +124,13 @@ class Network:
         return refuse
 
     def _stalled(self, needed: Any, fiber: Fiber) -> str | None:
-        commit = isinstance(needed, Request) and needed.operation is Operation.COMMIT
+        commit = _is_commit(needed)
         share = max(self._profile.stall, fiber.node.stall)
         if not (commit or isinstance(needed, WriteClaim)) or not self.trouble or self._rng.random() >= share:
             return None
         self.faults += 1
         if not commit:
-            return "invisible"  # the claim is answered while nobody can see it yet
+            return self._rng.choice(("invisible", "late"))  # the claim is answered while nobody can see it yet
         self.stall(fiber.node)
         return self._rng.choice(("lost_before", "late", "lost_after", "lost_after", "invisible"))
 
@@ -146,8 +150,46 @@ class Network:
         """A connection breaks at once, or nothing comes until the client gives up."""
         return min(fiber.left(), 0.01 if self._rng.random() < 0.5 else READ_TIMEOUT)
 
+    # --- requests that are executed long after they were given up ---
+
+    def _execute_late(self, needed: Any, node: Node) -> None:
+        """Some time later. Half of the commits and claims wait for the steps of another writer instead."""
+        lies = (_is_commit(needed) or isinstance(needed, WriteClaim)) and self._rng.random() < 0.5
+        late = _Late(node, needed)
+        if lies:
+            self._lying.append(late)
+        self._scheduler.after(LATEST if lies else self._lateness(), self._execute, late)
+
+    def _execute_next_to(self, needed: Any, node: Node) -> None:
+        """A step of a take-over or of a commit: some of what lies on the server is executed right before or after."""
+        if not isinstance(needed, Request | LedgerRequest) or isinstance(needed, ReadMarker):
+            return
+        for late in self._lying:
+            if late.node is not node and self._rng.random() < 0.15:
+                fault = Fault.INVISIBLE if self._rng.random() < 0.5 else None
+                self._scheduler.after(self._rng.random() * 0.1, self._execute, late, fault)
+
+    def _execute(self, late: _Late, fault: Fault | None = None) -> None:
+        if late.waits:
+            late.waits = False
+            self._lying = [other for other in self._lying if other is not late]
+            self._cluster.execute(late.needed, fault, _silent)
+
     def _lateness(self) -> float:
         return float(0.03 * (LATEST / 0.03) ** self._rng.random())
+
+
+@dataclass(slots=True)
+class _Late:
+    """A request of `node` that was given up and is not executed yet."""
+
+    node: Node
+    needed: Any
+    waits: bool = True
+
+
+def _is_commit(needed: Any) -> bool:
+    return isinstance(needed, Request) and needed.operation is Operation.COMMIT
 
 
 def _silent(answer: object) -> None:
