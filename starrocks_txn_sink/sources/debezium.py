@@ -32,8 +32,9 @@ def parse_debezium(
 ) -> DataFrame:
     """Parse the rows of Debezium's change events.
 
-    Tombstones are left out. A value is malformed if it is not exactly one JSON object, has a field of another type, or
-    is an operation without a row (truncate, message). An error never shows its content.
+    Tombstones are left out, and so are heartbeats, schema changes and logical messages. A value is malformed if it is
+    not exactly one JSON object, has a field of another type, or is a TRUNCATE, another operation without a row, or a
+    row without Debezium's envelope. An error never shows its content.
 
     A row with a placeholder for a value that Debezium did not get (PostgreSQL's unchanged TOAST values) fails the
     query, because it would overwrite the true value.
@@ -53,7 +54,7 @@ def parse_debezium(
         unavailable_value: The placeholder, if the connector's `unavailable.value.placeholder` sets another one. None
             hands placeholders on as values, for tables that keep each change.
         on_malformed: `fail` the query at a malformed value, or `drop` the value and count it in each progress under
-            `observedMetrics[name]["malformed"]`. The transaction of a dropped value never adds up.
+            `observedMetrics[name]["malformed"]`. The transaction of a dropped value never adds up, but for a TRUNCATE.
         name: The key of the count.
 
     Returns:

@@ -202,7 +202,7 @@ BAD = [
     json.dumps(change(ORDERS, "5:9", 1, {})) + " garbage",
     json.dumps(change(ORDERS, "5:9", 1, {})).replace('"', "'"),
     json.dumps(change(ORDERS | {"lsn": "secret"}, "5:9", 1, {})),
-    json.dumps(change(ORDERS, "5:9", 1, {}, op="t")),
+    json.dumps(change(ORDERS, "5:9", 1, {}, op="x")),
     json.dumps(change(ORDERS, "5:9", 1, None)),
     json.dumps(with_schema(change(ORDERS, "5:9", "secret", {}))),  # type: ignore[arg-type]
 ]

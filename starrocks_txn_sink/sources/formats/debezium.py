@@ -18,10 +18,10 @@ from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.connect_values import MALFORMED, PlansOfValues, convert_rows
 from starrocks_txn_sink.sources.formats.debezium_json import CHANGE, MARKER, read_keys, read_values
+from starrocks_txn_sink.sources.formats.debezium_other import TRUNCATE, judge_other
 from starrocks_txn_sink.sources.formats.placeholders import UnavailableSpellings, columns_with, rows_with
 from starrocks_txn_sink.sources.formats.raw_format import (
     KEY,
-    MALFORMED_HINT,
     SOURCE_PARTITION,
     VALUE,
     OnMalformed,
@@ -41,6 +41,7 @@ _DELETE: Final = "d"
 _UNAVAILABLE: Final = "unavailable"  # a mask of rows with a placeholder
 _Numbers = np.ndarray[Any, np.dtype[np.int32]]
 _OPS: Final = pa.array(["c", "u", v.SNAPSHOT, _DELETE])
+_OPS_AND_TRUNCATE: Final = pa.array(["c", "u", v.SNAPSHOT, _DELETE, TRUNCATE])
 _STATUSES: Final = pa.array([v.BEGIN, v.END])
 _NUMBER_AND_LSN: Final = r"^\d+:\d+$"
 _BINLOG_FILE: Final = 1 << 32  # a binlog file has at most 4 GiB, so file number × this + offset ascends
@@ -50,7 +51,7 @@ _LARGEST: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebeziumChanges:
-    """The rows of change events (`parse_debezium`); a tombstone is passed over.
+    """The rows of change events (`parse_debezium`); tombstones and messages without rows are passed over.
 
     `places` are the columns that name a message in errors; `key` is the column with a deleted row, None for `before`.
     The column `timestamp` is in milliseconds.
@@ -78,11 +79,18 @@ class DebeziumChanges:
         read, valid = read_values(batch.column(VALUE), CHANGE)
         rows = self._rows(read, batch, valid)
         source = read["source"].combine_chunks()
-        operation = pc.is_in(read["op"].combine_chunks(), value_set=_OPS)
+        operation = pc.is_in(read["op"].combine_chunks(), value_set=self._operations)
         good = pc.and_(pc.and_(operation, source.is_valid()), pc.and_(rows.text.is_valid(), pa.array(rows.sound)))
         read = read.append_column(model.ROW, rows.text).append_column(_UNAVAILABLE, rows.unavailable)
         read, batch, malformed = _without_malformed(self, "change event", read, batch, valid, good)
+        if self.on_malformed == "drop":
+            malformed += pc.sum(pc.equal(read["op"], TRUNCATE)).as_py() or 0
         return ParsedMessages(self._events(read, batch, keep), malformed)
+
+    @property
+    def _operations(self) -> pa.Array:
+        """The operations of events. A TRUNCATE that is dropped counts for its transaction, but has no row."""
+        return _OPS_AND_TRUNCATE if self.on_malformed == "drop" else _OPS
 
     def _rows(self, read: pa.Table, batch: pa.RecordBatch, valid: Bools) -> _Rows:
         """The rows of the values that were read."""
@@ -102,12 +110,16 @@ class DebeziumChanges:
             sound[place] = of_keys
             of_before[place] = [plans.numbers(key, ("",))[0] for key in _texts(keys, of_keys)]
         text = pc.if_else(deletes, before, after) if deletes.true_count else after
+        truncated: Bools = pc.fill_null(pc.equal(read["op"].combine_chunks(), TRUNCATE), False).to_numpy(
+            zero_copy_only=False
+        )
+        text = pc.if_else(pa.array(truncated), "{}", text) if truncated.any() else text
         unavailable: Bools = np.zeros(len(text), dtype=bool)
         if self.unavailable is not None:
             unavailable = rows_with(self.unavailable, text).to_numpy(zero_copy_only=False) & ~deleted
         chosen = np.where(deleted, of_before, of_after)
         sound &= chosen != MALFORMED
-        chosen[unavailable | ~sound] = -1
+        chosen[unavailable | truncated | ~sound] = -1
         if (chosen >= 0).any():
             text, fits = convert_rows(text, plans.plans, chosen)
             sound &= fits
@@ -120,6 +132,10 @@ class DebeziumChanges:
         owner = pc.coalesce(source["schema"], source["db"])
         collection = pc.binary_join_element_wise(owner, source["table"], ".", null_handling="skip")
         known, table = self.tables.tables_of(collection)
+        truncated = pc.equal(read["op"].combine_chunks(), TRUNCATE)
+        if truncated.true_count:
+            table = pc.if_else(truncated, pa.scalar(None, table.type), table)
+            known = pc.if_else(truncated, "", known)
         events = {
             SOURCE_PARTITION: source["name"],
             model.TXN_ID: _stable_id(txn_id),
@@ -256,22 +272,22 @@ def _without_malformed(
     valid: Bools,
     good: pa.Array,
 ) -> tuple[pa.Table, pa.RecordBatch, int]:
-    """What was read of the `good` messages, these messages, and the number of the others; InputError under `fail`.
+    """What was read of the `good` messages, these messages, and the number of malformed ones; InputError under `fail`.
 
     `valid` is a mask of the messages of which something was read, `good` a mask of what was read.
     """
     chosen = valid.copy()
     chosen[valid] = pc.fill_null(good, False).to_numpy(zero_copy_only=False)
-    malformed = len(chosen) - int(np.count_nonzero(chosen))
-    if not malformed:
+    if chosen.all():
         return read, batch, 0
-    if messages.on_malformed == "fail":
-        place = place_text(place_of(batch, int(chosen.argmin()), messages.places))
-        raise InputError(
-            f"A value is not a Debezium {what} (not exactly one JSON object, a field of another type, or an "
-            f"unknown operation){place}.",
-            hint=MALFORMED_HINT,
-        )
+    markers = isinstance(messages, DebeziumMarkers)
+    malformed = 0
+    for number in np.flatnonzero(~chosen).tolist():
+        other = judge_other(batch.column(VALUE)[number], markers=markers)
+        malformed += not other.passed
+        if not other.passed and messages.on_malformed == "fail":
+            place = place_text(place_of(batch, number, messages.places))
+            raise InputError(f"A value is not a Debezium {what} {other.what}{place}.", hint=other.hint)
     batch = batch.select([name for name in batch.schema.names if name != VALUE])  # long, and read already
     return read.filter(pa.array(chosen[valid])), batch.filter(pa.array(chosen)), malformed
 

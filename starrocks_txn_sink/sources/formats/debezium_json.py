@@ -46,7 +46,7 @@ MARKER: Final = pa.schema(
     [("status", _TEXT), ("id", _TEXT), ("event_count", _WHOLE), ("data_collections", COLLECTION_COUNTS)]
 )
 
-_PAYLOAD: Final = "payload"
+PAYLOAD: Final = "payload"
 _FIRST, _SECOND, _WRAPPED = '{"before":', ',"after":', ',"payload":'
 _SCHEMAS: Final = 256
 
@@ -56,7 +56,7 @@ def read_values(values: pa.Array, fields: pa.Schema) -> tuple[pa.Table, Bools]:
 
     The column ORIGIN has the number of a value with the same schema.
     """
-    return read_members(values, fields, _PAYLOAD, _read_without_loop)
+    return read_members(values, fields, PAYLOAD, _read_without_loop)
 
 
 def _read_without_loop(values: pa.Array, fields: pa.Schema, wrapper: str | None) -> tuple[pa.Table, Bools]:
@@ -70,11 +70,11 @@ def _read_at_once(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
     lines = strict_text(values)
     if lines is None:
         return None
-    read = read_objects(lines, pa.schema([*by_arrow, pa.field(_PAYLOAD, pa.struct(by_arrow))]))
+    read = read_objects(lines, pa.schema([*by_arrow, pa.field(PAYLOAD, pa.struct(by_arrow))]))
     if read is None:
         return None
     found = {member.name: read[member.name].combine_chunks() for member in by_arrow}
-    payload = read[_PAYLOAD].combine_chunks()
+    payload = read[PAYLOAD].combine_chunks()
     wrapped = payload.null_count == 0
     if wrapped:
         found = dict(zip(found, payload.flatten(), strict=True))
@@ -92,10 +92,10 @@ def _read_at_once(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
 
 def read_keys(keys: pa.Array) -> tuple[pa.Array, Bools]:
     """The rows of messages' keys, which are not NULL, without the converter's schema; and a mask of the sound keys."""
-    plain = compiled.read_objects(keys, pa.schema([(_PAYLOAD, _TEXT)]), lambda _: None)
+    plain = compiled.read_objects(keys, pa.schema([(PAYLOAD, _TEXT)]), lambda _: None)
     if plain is not None and plain[1].all():
         texts = checked_text(keys)
-        if not pc.any(pc.match_substring(texts, f'"{_PAYLOAD}"')).as_py():
+        if not pc.any(pc.match_substring(texts, f'"{PAYLOAD}"')).as_py():
             return texts.cast(_TEXT), np.ones(len(keys), dtype=bool)
     rows = [_row_of_key(key) for key in keys.cast(pa.large_binary()).to_pylist()]
     return pa.array(rows, _TEXT), np.fromiter((row is not None for row in rows), dtype=bool, count=len(rows))
@@ -106,9 +106,9 @@ def _row_of_key(key: bytes) -> str | None:
     try:
         text = key.decode()
         found = members(text)
-        if found.keys() != {"schema", _PAYLOAD}:
+        if found.keys() != {"schema", PAYLOAD}:
             return text
-        raw = found[_PAYLOAD][1]
+        raw = found[PAYLOAD][1]
         members(raw)
     except (ValueError, IndexError):
         return None
@@ -132,7 +132,7 @@ class _RowTexts:
         cut = None if start is None else _cut_rows(text, start)
         if cut is not None:
             return cut
-        found = members_of(text, _PAYLOAD)
+        found = members_of(text, PAYLOAD)
         before, after = (text_of(*found.get(name, (None, ""))) for name in _ROWS)
         return before, after
 
@@ -142,7 +142,7 @@ class _RowTexts:
         before = text[:at]
         if before in self.schemas:
             return None if text.find('"payload"', at) >= 0 else at
-        raw = members(text)[_PAYLOAD][1]
+        raw = members(text)[PAYLOAD][1]
         if text[at:] == raw + "}":
             if len(self.schemas) >= _SCHEMAS:
                 self.schemas.clear()

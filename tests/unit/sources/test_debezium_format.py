@@ -74,7 +74,7 @@ def test_the_binlog_gives_positions() -> None:
     "bad",
     [
         "{",
-        change(ORDERS, "5:9", 1, {}, op="t"),
+        change(ORDERS, "5:9", 1, {}, op="x"),
         change(ORDERS, "5:9", 1, None),
         {"op": "c", "after": {"id": 1}},
         change(ORDERS | {"lsn": "secret"}, "5:9", 1, {}),
@@ -91,6 +91,67 @@ def test_malformed_messages_have_a_place_or_are_counted(bad: Any) -> None:
     parsed = dropping.parse(messages(good, None, bad, good, topic="t"), ("offset",))
     assert (parsed.events["offset"].to_pylist(), parsed.malformed) == ([5, 8], 1)
     assert parsed.events["timestamp"].to_pylist() == [70, 73]
+
+
+SCHEMA_CHANGE = {"source": {"name": "shop"}, "ts_ms": 1, "databaseName": "shop", "ddl": "ALTER …", "tableChanges": []}
+LOGICAL = {"op": "m", "ts_ms": 1, "source": postgres("", 91), "message": {"prefix": "x", "content": "Zm9v"}}
+HEARTBEAT = {"ts_ms": 1, "ts_us": 1000, "ts_ns": 1000000}
+
+
+@pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
+@pytest.mark.parametrize("other", [SCHEMA_CHANGE, LOGICAL, HEARTBEAT, {"ts_ms": 1}])
+@pytest.mark.parametrize("on_malformed", ["fail", "drop"])
+def test_messages_without_rows_are_passed_over(on_malformed: Any, other: Any, wrap: Any) -> None:
+    good = change(ORDERS, "5:9", 1, {"id": 1})
+    parsed = DebeziumChanges(tables=LAST, on_malformed=on_malformed).parse(
+        messages(wrap(other), wrap(good), wrap(other)), ("offset",)
+    )
+    assert (parsed.events["offset"].to_pylist(), parsed.malformed) == ([6], 0)
+    ends = messages(wrap(other), marker("END", "5:9", {}), topic="shop.transaction")
+    markers = DebeziumMarkers(on_malformed=on_malformed).parse(ends)
+    assert (markers.events["status"].to_pylist(), markers.malformed) == (["END"], 0)
+
+
+@pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
+@pytest.mark.parametrize(
+    ("odd", "what", "remedy"),
+    [
+        (change(ORDERS, "5:9", 1, None, op="t"), "a TRUNCATE", r'on_malformed="drop".*skipped\.operations'),
+        (change(ORDERS, "5:9", 1, None, op="d"), "a delete that has no row", "REPLICA IDENTITY FULL.*deleted_row"),
+        ({"id": 1, "__deleted": "secret"}, "without Debezium's envelope", "ExtractNewRecordState"),
+        ({}, "without Debezium's envelope", "ExtractNewRecordState"),
+        (marker("END", "5:9", {}), "a transaction marker", "parse_debezium_transactions.*transaction_topic"),
+        ({"ddl": "secret"}, "without Debezium's envelope", "other producers"),
+    ],
+)
+def test_an_odd_message_is_named_with_its_place_and_its_remedy(odd: Any, what: str, remedy: str, wrap: Any) -> None:
+    good = change(ORDERS, "5:9", 1, {"id": 1})
+    expected = (
+        rf"not a Debezium change event but .*{what}.*topic=shop\.public\.orders partition=0 offset=7\. .*{remedy}"
+    )
+    with pytest.raises(InputError, match=expected) as caught:
+        rows(good, HEARTBEAT, wrap(odd), wrap(odd))
+    assert "secret" not in str(caught.value)
+
+
+def test_a_change_among_the_markers_is_named() -> None:
+    both = messages(marker("END", "5:9", {}), change(ORDERS, "5:9", 1, {"id": 1}), topic="shop.transaction")
+    with pytest.raises(InputError, match=r"but a change event at .*offset=6\. Read its topic with parse_debez"):
+        DebeziumMarkers().parse(both)
+
+
+@pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
+def test_a_truncate_that_is_dropped_still_counts_for_its_transaction(wrap: Any) -> None:
+    values = [wrap(change(ORDERS, "5:9", 1, {"id": 1})), wrap(change(ORDERS, "5:10", 2, None, op="t"))]
+    rule = TableMapping({"public.orders": "o"}, "dead_letter", "letters")
+    for tables in (LAST, rule):
+        parsed = DebeziumChanges(tables=tables, on_malformed="drop").parse(messages(*values))
+        found = parsed.events.to_pylist()
+        assert [(row["total_order"], row["op"], row["table"]) for row in found] == [
+            (1, "c", found[0]["table"]),
+            (2, "t", None),
+        ]
+        assert parsed.malformed == 1
 
 
 def test_a_deletes_row_may_be_the_messages_key() -> None:

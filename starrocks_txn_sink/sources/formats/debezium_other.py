@@ -1,0 +1,87 @@
+"""Debezium's messages that are neither a change of a row nor a marker: what each is, and what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from starrocks_txn_sink.sources.formats.debezium_json import PAYLOAD
+from starrocks_txn_sink.sources.formats.json_text import members_of
+from starrocks_txn_sink.sources.formats.raw_format import MALFORMED_HINT
+
+TRUNCATE: Final = "t"
+
+_PAGE: Final = 'docs/guides/debezium.md, "Other messages"'
+_ENVELOPE: Final = frozenset({"before", "after", "op", "source"})
+_HEARTBEAT: Final = frozenset({"ts_ms", "ts_us", "ts_ns"})
+_SCHEMA_CHANGE: Final = frozenset({"ddl", "tableChanges"})
+_LOGICAL: Final = "m"
+
+
+@dataclass(frozen=True, slots=True)
+class OtherMessage:
+    """A message that gives no event. With `passed` it is left out, as it has no row; otherwise it is malformed."""
+
+    what: str = "(not exactly one JSON object, a field of another type, or an unknown operation)"
+    hint: str = MALFORMED_HINT
+    passed: bool = False
+
+
+_PASSED: Final = OtherMessage(passed=True)
+_TRUNCATE: Final = OtherMessage(
+    "but a TRUNCATE, which has no rows",
+    'Pass on_malformed="drop" until the query is behind it (its transaction stays whole), then truncate the table in '
+    "StarRocks and have Debezium snapshot it again; for the next time leave skipped.operations at its default, t "
+    f"({_PAGE}).",
+)
+_DELETE: Final = OtherMessage(
+    "but a delete that has no row",
+    "PostgreSQL: give the table a primary key or ALTER TABLE … REPLICA IDENTITY FULL; or pass "
+    'deleted_row="key", if the message has a key.',
+)
+_MARKER: Final = OtherMessage(
+    "but a transaction marker",
+    "Read its topic with parse_debezium_transactions; for DebeziumAssembly give the last part of the topic's name as "
+    "transaction_topic.",
+)
+_CHANGE: Final = OtherMessage(
+    "but a change event", "Read its topic with parse_debezium, and the transaction topic alone here."
+)
+_UNWRAPPED: Final = OtherMessage(
+    "but a JSON object without Debezium's envelope: no op, no source",
+    "Take the transform ExtractNewRecordState out of the connector, and leave topics of other producers out: only the "
+    f"envelope says of which transaction a row is ({_PAGE}).",
+)
+
+
+def judge_other(value: pa.Scalar, *, markers: bool) -> OtherMessage:
+    """What a message is that is not a sound change, or with `markers` not a sound marker."""
+    content = value.as_buffer()
+    try:
+        fields = members_of(content.to_pybytes().decode(), PAYLOAD)
+    except (ValueError, IndexError):
+        return OtherMessage()
+    return _judge({name: field for name, (field, _) in fields.items()}, markers=markers)
+
+
+def _judge(fields: Mapping[str, Any], *, markers: bool) -> OtherMessage:
+    operation = fields.get("op")
+    if operation == _LOGICAL or (operation is None and _has_no_row(fields)):
+        return _PASSED
+    if markers:
+        return _CHANGE if operation is not None and "source" in fields else OtherMessage()
+    if operation == TRUNCATE:
+        return _TRUNCATE
+    if operation == "d" and fields.get("before") is None and fields.get("source") is not None:
+        return _DELETE
+    if operation is None and fields.get("status") is not None and fields.get("id") is not None:
+        return _MARKER
+    return OtherMessage() if fields.keys() & _ENVELOPE else _UNWRAPPED
+
+
+def _has_no_row(fields: Mapping[str, Any]) -> bool:
+    """Whether these are the members of a heartbeat or of a schema change."""
+    return bool(fields) and (fields.keys() <= _HEARTBEAT or fields.keys() >= _SCHEMA_CHANGE)
