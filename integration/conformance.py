@@ -16,6 +16,7 @@ import re
 import tempfile
 import time
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED, collect
 from starrocks_txn_sink.operations.rehearsal.findings import json_document
 from starrocks_txn_sink.operations.rehearsal.stage import Stage, Terms
+from tests.support import recordings
+from tests.support.judgement import UNJUDGED, unjudged
 from tests.support.recorded_cases import named_scenes, scenes
 
 ROOT = Path(__file__).parents[1]
@@ -50,7 +53,16 @@ filtered and what is shown. The real columns are filled by `make integration` wh
 the contract as we read it, not that StarRocks does. 4.1.1 is of generation B: no real frontend was asked what only C
 does.
 
-Made by `make conformance`; a test keeps the lists up to date, and `make docs` the column *frontend*.
+Made by `make conformance`; a test keeps the lists up to date, and `make docs` the recorded answers and the column
+*frontend*.
+
+## Recorded answers
+
+What the frontend was asked, and what it answered. *same*: the emulator gives the same answer, with ids, labels and
+times as variables; *another*: it gives another one, for one of the reasons below the table. *judged*: the sink makes of
+the answer what the contract says.
+
+{recordings}
 
 ## Rehearsal
 
@@ -63,6 +75,7 @@ What `starrocks-txn-sink rehearse` found.
 | rule | sections | emulator | frontend | real |
 |---|---|---|---|---|
 """
+_ANSWERS = re.compile(r"(?s)(?<=says\.\n\n)\| recording .*?(?=\n\n## Rehearsal)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +181,29 @@ def _joined(verdicts: Sequence[str]) -> str:
     return "; ".join(verdicts) or NOT_RUN
 
 
+def recordings_table() -> str:
+    """Numbers of the recorded answers by file, and the reasons why some are not the emulator's, or not judged."""
+    lines = ["| recording | records | same | another | judged | nothing to judge |", "|---|---|---|---|---|---|"]
+    excused, silent, total = Counter[str](), Counter[str](), 0
+    for path in recordings.recordings():
+        document = recordings.read(path)
+        if document["mark"] != "frontend":
+            continue
+        found = [record for _, record in recordings.records(document)]
+        excuses = Counter(record["excused"] for record in found if "excused" in record)
+        quiet = Counter(reason for record in found if (reason := unjudged(record)) is not None)
+        lines.append(_numbers(path.stem, len(found), excuses.total(), quiet.total()))
+        excused, silent, total = excused + excuses, silent + quiet, total + len(found)
+    lines.append(_numbers("all", total, excused.total(), silent.total()))
+    another = [f"- another: {recordings.EXCUSES[name]} ({number})" for name, number in excused.most_common()]
+    nothing = [f"- nothing to judge: {UNJUDGED[name]} ({number})" for name, number in silent.most_common()]
+    return "\n".join([*lines, "", *another, *nothing])
+
+
+def _numbers(name: str, total: int, excused: int, silent: int) -> str:
+    return f"| {name} | {total} | {total - excused} | {excused} | {total - silent} | {silent} |"
+
+
 def page(
     emulator: dict[tuple[str, str], str],
     real: dict[tuple[str, str], str],
@@ -180,7 +216,8 @@ def page(
         frontend = "recorded" if rule.recorded else "–"
         cells = (rule.text, ", ".join(rule.sections), emulator.get(key, NOT_RUN), frontend, real.get(key, NOT_RUN))
         lines.append("| " + " | ".join(cells) + " |")
-    return _HEAD.replace("{rehearsal}", rehearsal_table(rehearsals)) + "\n".join(lines) + "\n"
+    head = _HEAD.replace("{recordings}", recordings_table()).replace("{rehearsal}", rehearsal_table(rehearsals))
+    return head + "\n".join(lines) + "\n"
 
 
 _ROW = re.compile(
@@ -190,8 +227,9 @@ _ROW = re.compile(
 
 
 def with_recordings(text: str) -> str:
-    """The page with its column *frontend* as the recordings are now; the runs of other servers stay."""
+    """The page with numbers and the column *frontend* as the recordings are now; the runs of other servers stay."""
     marks = {rule.text: "recorded" if rule.recorded else "–" for rule in rules()}
+    text = _ANSWERS.sub(lambda _: recordings_table(), text)
     return "\n".join(_remarked(line, marks) for line in text.split("\n"))
 
 

@@ -15,7 +15,7 @@ from starrocks_emulator.http.control import Control, FaultGate, Levers
 from starrocks_emulator.http.fe import FollowerFrontend, LeaderFrontend
 from starrocks_emulator.http.listener import Listener
 from starrocks_emulator.settings import SettingError, Settings
-from starrocks_emulator.sql.information_schema import load_rows, transaction_rows
+from starrocks_emulator.sql.information_schema import load_rows, stream_load_rows, transaction_rows
 from starrocks_emulator.sql.mysql import QueryGate, QueryListener
 from starrocks_emulator.sql.scan import ScanListener
 from starrocks_emulator.sql.statements import LaggingStore
@@ -133,21 +133,21 @@ class Emulator(RunningEmulator):
             scans.plan,
         )
         self._leader = self._listen(settings.fe_port, leader, "fe")
+        follower = FollowerFrontend(credentials, lambda: self.load_url)
         for place in range(settings.followers):
-            self._followers.append(
-                self._listen(0, FollowerFrontend(credentials, lambda: self.load_url), f"fe-follower-{place}")
-            )
+            self._followers.append(self._listen(0, follower, f"fe-follower-{place}"))
         store.add_virtual_table("information_schema", "loads", lambda: load_rows(memory))
+        store.add_virtual_table("proc", "stream_loads", lambda: stream_load_rows(memory))
         store.add_virtual_table("proc", "transactions", lambda: transaction_rows(memory))
-        self._query = self._answer_queries(store, settings.query_port)
-        for _ in range(settings.followers):
+        self._query = self._answer_queries(store, settings.query_port, self.fe_port)
+        for listener in self._followers:
             lagging = LaggingStore(store)
             self._stack.callback(lagging.close)
-            self._lagging.append((lagging, self._answer_queries(lagging, 0)))
+            self._lagging.append((lagging, self._answer_queries(lagging, 0, listener.port)))
         self._stack.callback(publisher.stop)
         self._stack.callback(merging.stop)
 
-    def _answer_queries(self, store: Store | LaggingStore, port: int) -> QueryListener:
+    def _answer_queries(self, store: Store | LaggingStore, port: int, http_port: int) -> QueryListener:
         listener = QueryListener(
             store,
             host=self.settings.host,
@@ -155,9 +155,9 @@ class Emulator(RunningEmulator):
             users=self._users,
             leader=lambda: listener is self._query,
             version=self.settings.generation.version,
-            http_port=self.fe_port,
+            http_port=http_port,
             be_http_ports=lambda: tuple(self.be_ports),
-            config=self.settings.configuration,
+            config=self._memory.configuration,
             gate=QueryGate(self.faults, self._stopping.wait),
             peers=lambda: tuple(other.frontend for other in self._query_listeners() if other is not listener),
         )
@@ -237,13 +237,29 @@ class Emulator(RunningEmulator):
     def step_down(self) -> None:
         """Let the leader become a follower in place, and the first follower lead: all connections stay.
 
-        Only the query ports change their roles; the HTTP ports keep theirs.
+        To the one that leads now each label that is remembered is BEGIN, and cannot be committed.
         """
+        self._memory.hand_over()
+        self._change_roles(_started(self._leader), self._followers[0])
         leader, (_, next_leader) = _started(self._query), self._lagging[0]
         lagging = LaggingStore(self.store)
         self._stack.callback(lagging.close)
         next_leader.store, leader.store = self.store, lagging
         self._query, self._lagging[0] = next_leader, (lagging, leader)
+
+    def _change_roles(self, leader: Listener, follower: Listener) -> None:
+        leader.service, follower.service = follower.service, leader.service
+        self._leader, self._followers[0] = follower, leader
+
+    def end_backends(self) -> None:
+        """As if no backend were there: connections are gone, no load has one, until `start_backends`."""
+        for backend, _ in self._backends:
+            backend.alive = False
+        self._lose_backends()
+
+    def start_backends(self) -> None:
+        for backend, _ in self._backends:
+            backend.alive = True
 
     def release_held(self) -> list[int]:
         """Let every commit that is held at COMMITTED become VISIBLE; their transaction ids."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 
 
@@ -45,7 +46,8 @@ class RowOrder(Enum):
 class Limits:
     """Server configuration with the server's names; seconds, counts and megabytes (wire contract 3.3, 4.13, 5.9).
 
-    `query_timeout` is generation B's inner clock (4.12). `default_replication_num` None is a server's 3 with as many
+    `query_timeout` is how long generation B keeps what a commit has rolled back silently (10.7), and its second clock
+    (4.12), if `Settings.second_clock` says so. `default_replication_num` None is a server's 3 with as many
     backends, and 1 with fewer, as the all-in-one image sets it (10.8).
     The timeouts of transactions of one table are `stream_load_default_timeout_second` and, once they are prepared,
     `prepared_transaction_default_timeout_second` (3.1).
@@ -74,6 +76,8 @@ class Settings:
 
     `row_order` says how rows of one key inside one transaction follow each other; the server promises nothing.
     `alter_seconds`: ALTER of columns takes so long, in the background, as one that rewrites rows does.
+    `second_clock`: in generation B a transaction that is open for `query_timeout` fails at its commit, which a
+    frontend of 4.1.1 was not seen to do (wire contract 4.12).
     `loads_stay_preparing`: information_schema.loads shows the loads of committed labels as PREPARING forever, as
     releases before 4.1.3 do (wire contract 4.15).
     """
@@ -92,17 +96,43 @@ class Settings:
     row_order_seed: int = 0
     loads_stay_preparing: bool = False
     alter_seconds: float = 0.0
+    second_clock: bool = False
+
+
+class Configuration:
+    """Settings of a running frontend, for all its parts: ADMIN SET FRONTEND CONFIG replaces `limits`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.limits = settings.limits
+        self._replicas = 3 if settings.backends >= 3 else 1
+        self._rest = dict(_CONFIGURATION)
 
     @property
-    def configuration(self) -> Mapping[str, tuple[str, str, bool]]:
+    def shown(self) -> Mapping[str, tuple[str, str, bool]]:
         """Value, type and whether it can be changed of each setting that ADMIN SHOW FRONTEND CONFIG knows."""
-        number = self.limits.default_replication_num or (3 if self.backends >= 3 else 1)
         return {
-            **_CONFIGURATION,
+            **self._rest,
             **{name: (_number(getattr(self.limits, name)), "int", True) for name in _CHANGEABLE},
             **{name: (_number(getattr(self.limits, name)), "int", False) for name in _FIXED},
-            "default_replication_num": (str(number), "short", True),
+            "default_replication_num": (self.default_replicas, "short", True),
         }
+
+    @property
+    def default_replicas(self) -> str:
+        return str(self.limits.default_replication_num or self._replicas)
+
+    def change(self, name: str, text: str) -> None:
+        """Change one setting from now on; raises SettingError."""
+        _, kind, mutable = self.shown.get(name, ("", "", False))
+        if not mutable:
+            raise SettingError(f"Config '{name}' does not exist or is not mutable")
+        fits = text.lower() in ("true", "false") if kind == "boolean" else re.fullmatch(r"-?[0-9]{1,18}", text)
+        if not fits:
+            raise SettingError(f"Config '{name}' wants a value of the type {kind}, not '{text}'")
+        if name in {limit.name for limit in fields(Limits)}:
+            self.limits = replace(self.limits, **{name: int(text)})
+        else:
+            self._rest[name] = (text, kind, mutable)
 
 
 _CHANGEABLE = (
@@ -116,6 +146,7 @@ _CONFIGURATION = {
     "min_load_timeout_second": ("1", "int", True),
     "max_stream_load_batch_size_mb": ("100", "int", True),
     "stream_load_max_txn_num_per_be": ("-1", "int", True),
+    "empty_load_as_error": ("true", "boolean", True),
     "enable_experimental_rowstore": ("false", "boolean", True),
     "http_max_initial_line_length": ("4096", "int", False),
     "http_max_header_size": ("32768", "int", False),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from starrocks_emulator.faults import Action, Call
 from starrocks_emulator.http.control import FaultGate, InCourse
-from starrocks_emulator.http.listener import HttpBody, Service
+from starrocks_emulator.http.listener import Hangup, HttpBody, Service
 from starrocks_emulator.transactions import messages
 from starrocks_emulator.transactions.backend import Backend, LoadRefused
 from starrocks_emulator.transactions.merging import Merging, is_merged
@@ -41,6 +41,8 @@ class BackendService(Service):
         self._credentials = credentials
 
     def answer(self, request: Request, body: HttpBody) -> Response:
+        if not self._backend.alive:
+            raise Hangup(reset=True)
         if request.path == "/api/_load_error_log" and request.method == "GET":
             return self._error_log(request.query.get("file", ""))
         if request.path == "/api/transaction/list":

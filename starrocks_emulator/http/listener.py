@@ -158,6 +158,15 @@ class Listener:
     def url(self) -> str:
         return f"http://{self.host}:{self.port}"
 
+    @property
+    def service(self) -> Service:
+        return self._server.service
+
+    @service.setter
+    def service(self, service: Service) -> None:
+        """From the next request on; connections stay."""
+        self._server.service = service
+
     def start(self) -> None:
         self._thread.start()
 

@@ -58,7 +58,7 @@ def _with_properties(session: QuerySession, table: Table) -> Table:
         added["enable_persistent_index"] = "true"
     if "RANDOM" in table.distributed_by.upper():
         added["bucket_size"] = "1073741824"
-    added["replication_num"] = session.frontend.default_replicas
+    added["replication_num"] = session.frontend.config.default_replicas
     return replace(table, properties={**added, **table.properties})
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -206,17 +207,11 @@ def _loads(memory: FrontendMemory) -> Iterator[tuple[Task, TableLoad]]:
 
 
 def _row(memory: FrontendMemory, task: Task, load: TableLoad) -> dict[str, Any]:
-    counts, judged = load.counts, load.counts is not None or load.filtered > 0
+    counts = load.counts
     scanned, sunk, filtered, unselected = 0, -1, -1, -1  # before rows were judged
-    if judged:
-        sunk, filtered, unselected = (
-            (counts.loaded, counts.filtered, counts.unselected) if counts else (0, load.filtered, 0)
-        )
+    if counts:
+        sunk, filtered, unselected = counts.loaded, counts.filtered, counts.unselected
         scanned = sunk + filtered + unselected
-    tracking = (
-        "select tracking_log from information_schema.load_tracking_logs "
-        f"where label='{task.label}' and table_name='{load.table}'"
-    )
     return {
         "ID": load.job_id,
         "JOB_ID": load.job_id,
@@ -238,12 +233,59 @@ def _row(memory: FrontendMemory, task: Task, load: TableLoad) -> dict[str, Any]:
         "RUNTIME_DETAILS": f'{{"txn_id":{task.txn_id}}}',
         "CREATE_TIME": _text(load.created_at),
         "LOAD_START_TIME": _text(load.created_at),
-        "LOAD_COMMIT_TIME": _text(load.finished_at) if counts else None,
+        "LOAD_COMMIT_TIME": _text(load.finished_at) if counts and load.state != "CANCELLED" else None,
         "LOAD_FINISH_TIME": _text(load.finished_at),
         "PROPERTIES": "{}",
         "ERROR_MSG": load.error,
-        "TRACKING_SQL": tracking if filtered > 0 else "",
+        "TRACKING_SQL": _tracking_sql(task, load),
         "REJECTED_RECORD_PATH": "",
+    }
+
+
+def _tracking_sql(task: Task, load: TableLoad) -> str:
+    if load.counts is None or not load.counts.filtered:
+        return ""
+    return (
+        "select tracking_log from information_schema.load_tracking_logs "
+        f"where label='{task.label}' and table_name='{load.table}'"
+    )
+
+
+def stream_load_rows(memory: FrontendMemory) -> list[dict[str, Any]]:
+    """The same sub-tasks as SHOW ALL STREAM LOAD shows them."""
+    with memory.lock:
+        memory.sweep()
+        return [_stream_load(task, load) for task, load in _loads(memory)]
+
+
+def _stream_load(task: Task, load: TableLoad) -> dict[str, Any]:
+    counts, prepared = load.counts, load.prepared_at is not None
+    created, ended = _text(load.created_at), None if load.state == "PREPARING" else _text(load.finished_at)
+    figures = (counts.loaded, counts.filtered, counts.unselected, counts.bytes) if counts else (-1, -1, -1, -1)
+    numbers = ("NumRowsNormal", "NumRowsAbNormal", "NumRowsUnselected", "NumLoadBytes")
+    return {
+        "Label": task.label,
+        "Id": load.job_id,
+        "LoadId": str(uuid.UUID(int=load.job_id)),
+        "TxnId": task.txn_id,
+        "DbName": task.database,
+        "TableName": load.table,
+        "State": load.state,
+        "ErrorMsg": load.error or None,
+        "TrackingURL": "",
+        "ChannelNum": 1,
+        "PreparedChannelNum": int(prepared),
+        **dict(zip(numbers, figures, strict=True)),
+        "TimeoutSecond": int(task.deadline - task.begun_at),
+        "CreateTimeMs": created,
+        "BeforeLoadTimeMs": created,
+        "StartLoadingTimeMs": created,
+        "StartPreparingTimeMs": _text(load.prepared_at),
+        "FinishPreparingTimeMs": ended if load.state == "FINISHED" else None,
+        "EndTimeMs": ended,
+        "ChannelState": json.dumps({"0": "PREPARED" if prepared else "BEFORE_LOAD"}),
+        "Type": "PARALLEL_STREAM_LOAD",
+        "TrackingSQL": _tracking_sql(task, load),
     }
 
 

@@ -10,7 +10,7 @@ import contextlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, cast
@@ -25,6 +25,7 @@ from mysql_mimic.types import ColumnType
 from mysql_mimic.variables import GlobalVariables, SessionVariables
 
 from starrocks_emulator.faults import LONGEST_WAIT, QUERY, Action, Call, FaultPlan, Rule
+from starrocks_emulator.settings import Configuration, Settings
 from starrocks_emulator.sql.session import UNKNOWN_ERROR, Answer, FrontendInfo, QuerySession, SqlError, text_answer
 from starrocks_emulator.sql.statements import LaggingStore, run, use
 from starrocks_emulator.sql.translate import INFORMATION_SCHEMA
@@ -90,8 +91,8 @@ class QueryListener:
     """Listens on `host`:`port` (0: a free port, see `port` once started) for MySQL clients of `store`.
 
     `leader` says whether this frontend is the leader now, `peers` what the others are; `version` is what
-    current_version() answers, `config` what ADMIN SHOW FRONTEND CONFIG does; `gate` acts faults out. `store` may be
-    replaced while clients are connected: the frontend leads now, or follows.
+    current_version() answers, `config` what ADMIN SHOW FRONTEND CONFIG shows and ADMIN SET changes; `gate` acts faults
+    out. `store` may be replaced while clients are connected: the frontend leads now, or follows.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class QueryListener:
         http_port: int = 0,
         be_http_ports: Callable[[], tuple[int, ...]] = tuple,
         peers: Callable[[], tuple[FrontendInfo, ...]] = tuple,
-        config: Mapping[str, tuple[str, str, bool]] | None = None,
+        config: Configuration | None = None,
         gate: QueryGate | None = None,
     ) -> None:
         self.port = port
@@ -119,7 +120,7 @@ class QueryListener:
         self._version = version
         self._ports = http_port, be_http_ports
         self._peers = peers
-        self._config = config or {}
+        self._config = config or Configuration(Settings())
         self._gate = gate or QueryGate(FaultPlan(), lambda _: None)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from starrocks_emulator.settings import Configuration, Settings
 from starrocks_emulator.users import Rights, Users
 
 SYNTAX, NO_DATABASE, UNKNOWN_ERROR, LOCK_TIMEOUT, DENIED = 1064, 1046, 1105, 1205, 5203
@@ -81,11 +82,7 @@ class FrontendInfo:
     be_http_ports: tuple[int, ...] = ()
     leader: bool = True
     peers: tuple[FrontendInfo, ...] = ()
-    config: Mapping[str, tuple[str, str, bool]] = field(default_factory=dict)
-
-    @property
-    def default_replicas(self) -> str:
-        return self.config.get("default_replication_num", ("1", "short", True))[0]
+    config: Configuration = field(default_factory=lambda: Configuration(Settings()))
 
 
 @dataclass(slots=True)

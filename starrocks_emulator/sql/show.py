@@ -1,4 +1,4 @@
-"""SHOW and DESC, recognised by their words: their forms differ too much between dialects to be parsed."""
+"""SHOW, DESC and ADMIN, recognised by their words: their forms differ too much between dialects to be parsed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from starrocks_emulator.settings import SettingError
 from starrocks_emulator.sql.session import (
     HIDDEN_VARIABLES,
     NO_DATABASE,
@@ -27,7 +28,7 @@ _FROM = rf"(?:\s+(?:FROM|IN)\s+(?P<database>{_NAME}))?"
 _LIKE = r"(?:\s+LIKE\s+(?P<quote>['\"])(?P<like>.*?)(?P=quote))?"
 _COLUMNS = ["Field", "Type", "Null", "Key", "Default", "Extra"]
 _FULL_COLUMNS = ["Field", "Type", "Collation", "Null", "Key", "Default", "Extra", "Privileges", "Comment"]
-_DESCRIBED = re.compile(r"\s*(SHOW|DESC|DESCRIBE|ADMIN\s+SHOW)\b", re.IGNORECASE)
+_DESCRIBED = re.compile(r"\s*(SHOW|DESC|DESCRIBE|ADMIN\s+(?:SHOW|SET))\b", re.IGNORECASE)
 
 Handler = Callable[["Store", QuerySession, "re.Match[str]"], Answer]
 
@@ -240,10 +241,39 @@ def _config(_store: Store, session: QuerySession, match: re.Match[str]) -> Answe
     names = ["Key", "AliasNames", "Value", "Type", "IsMutable", "Comment"]
     rows = [
         (key, "[]", value, kind, "true" if mutable else "false", "")
-        for key, (value, kind, mutable) in sorted(session.frontend.config.items())
+        for key, (value, kind, mutable) in sorted(session.frontend.config.shown.items())
         if _matches(key, match["like"])
     ]
     return text_answer(names, rows)
+
+
+_STREAM_LOAD_COLUMNS = (
+    *("Label", "Id", "LoadId", "TxnId", "DbName", "TableName", "State", "ErrorMsg", "TrackingURL", "ChannelNum"),
+    *("PreparedChannelNum", "NumRowsNormal", "NumRowsAbNormal", "NumRowsUnselected", "NumLoadBytes", "TimeoutSecond"),
+    *("CreateTimeMs", "BeforeLoadTimeMs", "StartLoadingTimeMs", "StartPreparingTimeMs", "FinishPreparingTimeMs"),
+    *("EndTimeMs", "ChannelState", "Type", "TrackingSQL"),
+)
+
+
+def _stream_loads(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
+    """SHOW ALL STREAM LOAD: a row for each label and table, also of what has ended."""
+    database = _database(session, match)
+    store.registry.check_database(database)
+    rows = [
+        tuple(row[name] for name in _STREAM_LOAD_COLUMNS)
+        for row in store.virtual_tables.get(("proc", "stream_loads"), tuple)()
+        if row["DbName"] == database and match["label"] in (None, row["Label"], f"`{row['Label']}`")
+    ]
+    return text_answer(_STREAM_LOAD_COLUMNS, rows)
+
+
+def _set_config(_store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
+    session.rights.require_system("OPERATE")
+    try:
+        session.frontend.config.change(match["name"], match["value"])
+    except SettingError as error:
+        raise SqlError(str(error)) from error
+    return Answer()
 
 
 def _transaction(store: Store, _session: QuerySession, match: re.Match[str]) -> Answer:
@@ -282,7 +312,7 @@ def _nothing(_store: Store, _session: QuerySession, _match: re.Match[str]) -> An
 
 _ALTERED = (
     *("JobId", "TableName", "CreateTime", "FinishTime", "IndexName", "IndexId", "OriginIndexId", "SchemaVersion"),
-    *("TransactionId", "State", "Msg", "Progress", "Timeout", "Warehouse"),
+    *("TransactionId", "State", "Msg", "Progress", "Timeout"),
 )
 
 
@@ -295,7 +325,7 @@ def _alterations(store: Store, session: QuerySession, match: re.Match[str]) -> A
     rows = [
         (
             *(job.number, job.table, _time(job.created), _time(job.finished), job.table, job.number + 1),
-            *(job.number - 1, "1:0", 1, job.state, job.message, None, 86_400, ""),
+            *(job.number - 1, "1:0", 1, job.state, job.message, None, 86_400),
         )
         for job in jobs
     ]
@@ -322,9 +352,15 @@ _HANDLERS: list[tuple[re.Pattern[str], Handler]] = [
         (r"SHOW\s+GRANTS(?:\s+FOR\s+.+)?", _grants),
         (rf"ADMIN\s+SHOW\s+FRONTEND\s+CONFIG{_LIKE}", _config),
         (
+            r"ADMIN\s+SET\s+FRONTEND\s+CONFIG\s*\(\s*(?P<quote>['\"])(?P<name>\w+)(?P=quote)\s*=\s*"
+            r"(?P<mark>['\"])(?P<value>[^'\"]*)(?P=mark)\s*\)",
+            _set_config,
+        ),
+        (
             rf"SHOW\s+PROC\s+['\"]/transactions/(?P<database>{_NAME})/(?P<kind>finished|running)['\"]",
             _proc_transactions,
         ),
+        (rf"SHOW\s+ALL\s+STREAM\s+LOAD(?:\s+FOR\s+(?P<label>{_NAME}))?{_FROM}", _stream_loads),
         (rf"SHOW\s+TRANSACTION{_FROM}\s+WHERE\s+ID\s*=\s*(?P<id>\d+)", _transaction),
         (
             rf"SHOW\s+ALTER\s+TABLE\s+COLUMN{_FROM}"

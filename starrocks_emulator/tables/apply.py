@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import duckdb
 
@@ -63,6 +63,15 @@ def apply_rows(cursor: duckdb.DuckDBPyConnection, table: Table, manner: Manner, 
         _apply_selectively(cursor, table, manner, rows)
     else:
         _replace(cursor, table, manner.columns, rows, f"__arrival IN ({_last_per_key(table, rows)})")
+
+
+def with_added(manner: Manner, rows: str, added: Sequence[Column]) -> tuple[Manner, str]:
+    """`rows` that were judged before their table got the columns `added`, which are written with their defaults."""
+    if manner.partial or not added:
+        return manner, rows
+    values = ", ".join(f"{_default(column)} AS {quote(column.name)}" for column in added)
+    columns = (*manner.columns, *(column.name for column in added))
+    return replace(manner, columns=columns), f"(SELECT *, {values} FROM {rows})"
 
 
 def _names(columns: Sequence[str], prefix: str = "") -> str:
@@ -144,10 +153,13 @@ def _apply_selectively(cursor: duckdb.DuckDBPyConnection, table: Table, manner: 
 def _final_value(column: Column, manner: Manner) -> str:
     if column.name in manner.columns:
         return f"new.{quote(column.name)}"
-    default = f"CAST(NULL AS {column.type.duckdb})"
+    return f"CASE WHEN kept.rowid IS NULL THEN {_default(column)} ELSE kept.{quote(column.name)} END"
+
+
+def _default(column: Column) -> str:
     if column.default:
-        default = column.type.value_of(f"({column.default.sql})")
-    return f"CASE WHEN kept.rowid IS NULL THEN {default} ELSE kept.{quote(column.name)} END"
+        return column.type.value_of(f"({column.default.sql})")
+    return f"CAST(NULL AS {column.type.duckdb})"
 
 
 def _check_defaults(cursor: duckdb.DuckDBPyConnection, table: Table, manner: Manner) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 import duckdb
 
 from starrocks_emulator.tables.alterations import Alterations
-from starrocks_emulator.tables.apply import MissingDefault, Shuffle, apply_rows
-from starrocks_emulator.tables.catalog import Registry
+from starrocks_emulator.tables.apply import Manner, MissingDefault, Shuffle, apply_rows, with_added
+from starrocks_emulator.tables.catalog import Column, Registry, Table
 from starrocks_emulator.tables.committed import (
     COMMITTED,
     VISIBLE,
@@ -45,21 +45,6 @@ _TOO_MANY_FILTERED = "abnormal data more than max filter rate"
 VirtualRows = Callable[[], Iterable[Mapping[str, Any]]]
 
 
-class CommitRejected(Exception):
-    """A transaction that did not commit, nothing of it kept; `cause` is what the server would answer for `table`."""
-
-    def __init__(
-        self, table: str, cause: str, *, loaded: int = 0, filtered: int = 0, reasons: Sequence[str] = (), url: str = ""
-    ) -> None:
-        super().__init__(f"table {table}: {cause}")
-        self.tracking_url = url
-        self.table = table
-        self.cause = cause
-        self.loaded = loaded
-        self.filtered = filtered
-        self.reasons = list(reasons)
-
-
 @dataclass(frozen=True, slots=True)
 class TableCounts:
     """Rows of one table in one commit, and the bytes of its bodies as received."""
@@ -70,12 +55,36 @@ class TableCounts:
     bytes: int
 
 
+class CommitRejected(Exception):
+    """A transaction that did not commit, nothing of it kept; `cause` is what the server would answer for `table`.
+
+    `counts` are those of each table whose rows could be judged.
+    """
+
+    def __init__(
+        self, table: str, cause: str, *, counts: TableCounts | None = None, reasons: Sequence[str] = (), url: str = ""
+    ) -> None:
+        super().__init__(f"table {table}: {cause}")
+        self.tracking_url = url
+        self.table = table
+        self.cause = cause
+        self.loaded, self.filtered = (counts.loaded, counts.filtered) if counts else (0, 0)
+        self.reasons = list(reasons)
+        self.counts = {table: counts} if counts else {}
+
+
 _NOT_APART: Mapping[int, float] = MappingProxyType({})
 
 
 def _counts(rows: Staged) -> TableCounts:
     found = rows.verdict
     return TableCounts(found.loaded, found.filtered, found.unselected, rows.body_bytes)
+
+
+def _grew(before: Table, now: Table, added: Sequence[Column]) -> bool:
+    """Whether `now` is the table before, with the columns `added` at most."""
+    kept = tuple(column for column in now.columns if column not in added)
+    return (kept, now.keys, now.model) == (before.columns, before.keys, before.model)
 
 
 def _no_url(log_id: str) -> str:
@@ -163,7 +172,7 @@ class Store:
         COMMITTED) until `publish`, or until what is before them is published. Raises CommitRejected, nothing kept.
         """
         with self._engine.cursor() as cursor:
-            staged = [self._stage(cursor, load, place, txn_id, label) for place, load in enumerate(loads)]
+            staged = self._stage_all(cursor, loads, txn_id, label)
             with self._engine.writing:
                 self._write(cursor, db, txn_id, label, staged, visible)
         return {rows.plan.table.name: _counts(rows) for rows in staged}
@@ -172,6 +181,29 @@ class Store:
         """What a commit of the bodies would find, without committing; raises CommitRejected."""
         with self._engine.cursor() as cursor:
             return _counts(self._stage(cursor, (plan, paths), 0, txn_id, label))
+
+    def _stage_all(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        loads: Sequence[tuple[Plan, Sequence[Path]]],
+        txn_id: int,
+        label: str,
+    ) -> list[Staged]:
+        """All tables are judged, as each backend does; the first one that is rejected rejects the commit."""
+        staged: list[Staged] = []
+        refusals: list[CommitRejected] = []
+        for place, load in enumerate(loads):
+            try:
+                staged.append(self._stage(cursor, load, place, txn_id, label))
+            except CommitRejected as rejected:
+                refusals.append(rejected)
+        if refusals:
+            counts = [refused.counts for refused in refusals[1:]]
+            counts += [{rows.plan.table.name: _counts(rows)} for rows in staged]
+            for other in counts:
+                refusals[0].counts.update(other)
+            raise refusals[0]
+        return staged
 
     def _stage(
         self,
@@ -199,8 +231,7 @@ class Store:
             url = self._tracking_url(log.id)
             cause = cause and f"{cause}, tracking_url: {url}"
         if cause:
-            counts = {"loaded": found.loaded, "filtered": found.filtered}
-            raise CommitRejected(table, cause, **counts, reasons=found.reasons, url=url)
+            raise CommitRejected(table, cause, counts=_counts(rows), reasons=found.reasons, url=url)
         return rows
 
     def _write(
@@ -216,25 +247,30 @@ class Store:
         at_once = visible and not self._queue.holds(tables)
         with self._engine.transaction(cursor):
             for rows in staged:
-                self._check_unchanged(rows.plan)
+                table, added = self._table_now(rows.plan)
+                manner, relation = with_added(rows.manner, self._shuffle.of(rows.rows), added)
                 if at_once:
-                    self._apply(cursor, rows)
+                    self._apply(cursor, table, manner, relation)
                 else:
-                    keep_rows(cursor, txn_id, (db, rows.plan.table.name), rows.manner, self._shuffle.of(rows.rows))
+                    keep_rows(cursor, txn_id, (db, table.name), manner, relation)
             record = self._committed.write(cursor, txn_id, label, db, VISIBLE if at_once else COMMITTED)
         self._committed.adopt(record)
         if not at_once:
             self._queue.add(Waiting(txn_id, tables, released=visible))
 
-    def _check_unchanged(self, plan: Plan) -> None:
-        if self.registry.find(plan.database, plan.table.name) != plan.table:
+    def _table_now(self, plan: Plan) -> tuple[Table, list[Column]]:
+        """The plan's table, and the columns that it got since (wire contract 3.2); any other change is refused."""
+        table = self.registry.find(plan.database, plan.table.name)
+        added = [column for column in table.columns if plan.table.column(column.name) is None] if table else []
+        if table is None or not _grew(plan.table, table, added):
             raise CommitRejected(plan.table.name, "the table was altered or dropped while it was being loaded")
+        return table, added
 
-    def _apply(self, cursor: duckdb.DuckDBPyConnection, rows: Staged) -> None:
+    def _apply(self, cursor: duckdb.DuckDBPyConnection, table: Table, manner: Manner, relation: str) -> None:
         try:
-            apply_rows(cursor, rows.plan.table, rows.manner, self._shuffle.of(rows.rows))
+            apply_rows(cursor, table, manner, relation)
         except MissingDefault as error:
-            raise CommitRejected(rows.plan.table.name, str(error)) from error
+            raise CommitRejected(table.name, str(error)) from error
 
     def publish(self, txn_id: int, apart: float | None = None) -> None:
         """Make an invisible commit visible as soon as those before it are; nothing happens when it already is.

@@ -223,6 +223,7 @@ class Backend:
 
     def __init__(self, storage: Storage, limits: Limits, names: Callable[[], str]) -> None:
         self.address = ("127.0.0.1", 0)
+        self.alive = True
         self._storage = storage
         self._limits = limits
         self._names = names

@@ -29,6 +29,7 @@ from starrocks_emulator.transactions.messages import (
 )
 
 _DEADLINE_CAUSE = "coordinator could not finished before job timeout"
+_NO_CONTEXT = 'Cannot invoke "com.starrocks.qe.ConnectContext.getTxnId()" because "context" is null'
 _FAILED_TABLE = "commit failed: waitCoordFinish failed"
 _NO_ROWS_OF_B = (
     f"{NO_ROWS}. Possible causes: 1) all rows were filtered by load conditions, 2) all rows failed data "
@@ -121,21 +122,37 @@ class Committer:
             if refused is not None or task is None:
                 return refused or {}
             task.move(TaskState.COMMITING)
-            if task.expired(memory.clock.monotonic()):
-                return self._fail(task, TableFailed("", LOAD_TIMEOUT))
-            if self._inner_clock_passed(task):
-                return self._fail(task, TableFailed("", _DEADLINE_CAUSE))
+            if task.inherited:
+                return self._lose(task)
             if not task.tables:
                 self._settle(task)
                 return ok()
+            if task.expired(memory.clock.monotonic()):
+                return self._fail(task, TableFailed("", LOAD_TIMEOUT))
+            if self._second_clock_passed(task):
+                return self._fail(task, TableFailed("", _DEADLINE_CAUSE))
+            dropped = [table for table in task.tables if not memory.storage.has_table(task.database, table)]
+            if dropped:
+                return self._lose(task, dropped[0])
         with memory.commit_under_way():
             return self._commit_tables(task, faults)
 
-    def _inner_clock_passed(self, task: Task) -> bool:
+    def _second_clock_passed(self, task: Task) -> bool:
         """Generation B: whether the loads' own timeout has passed, which begin does not set (wire contract 4.12)."""
-        settings = self._memory.settings
-        seconds = self._memory.clock.monotonic() - task.begun_at
-        return settings.generation is Generation.B and bool(task.tables) and seconds > settings.limits.query_timeout
+        memory = self._memory
+        counts = memory.settings.second_clock and memory.settings.generation is Generation.B
+        return counts and memory.clock.monotonic() - task.begun_at > memory.limits.query_timeout
+
+    def _lose(self, task: Task, table: str = "") -> Body:
+        """CANCELLED: the task is another frontend's, or `table` was dropped (contract 3.2, 10.5). Lock held."""
+        memory = self._memory
+        thrown = Thrown(_NO_CONTEXT, "java.lang.NullPointerException")
+        if table:
+            numbers = memory.number_of(f"{task.database}.{table}"), memory.number_of(task.database)
+            told = "Failed to find table {} in db {}".format(*numbers)
+            thrown = Thrown(told, "com.starrocks.common.MetaNotFoundException")
+        memory.abort(task, f"commit failed: {thrown.message}", thrown.message)
+        return failed_answer(thrown.text)
 
     def _commit_tables(self, task: Task, faults: CommitFaults) -> Body:
         contexts: list[LoadContext] = []
@@ -159,6 +176,7 @@ class Committer:
     def _close_contexts(self, task: Task) -> list[LoadContext]:
         contexts = []
         for table, load in task.tables.items():
+            load.prepared_at = self._memory.clock.wall()
             try:
                 contexts.append(load.backend.take(task.label, table))
             except ContextLost as lost:
@@ -193,7 +211,7 @@ class Committer:
         memory = self._memory
         memory.abort(task, "commit failed: fail to execute commit task", "fail to execute commit task")
         entry.state, entry.reason = LabelState.PREPARE, ""
-        memory.holes[task.txn_id] = task.begun_at + memory.settings.limits.query_timeout
+        memory.holes[task.txn_id] = task.begun_at + memory.limits.query_timeout
 
     def _store(self, task: Task, contexts: list[LoadContext], faults: CommitFaults) -> None:
         memory = self._memory
@@ -230,8 +248,9 @@ class Committer:
         load: TableLoad | None = task.tables.get(failure.table)
         if load is not None:
             load.error = "" if generation_b else cause
-            if failure.rejected is not None:
-                load.filtered, load.reasons = failure.rejected.filtered, failure.rejected.reasons
+        if failure.rejected is not None:
+            for table, other in task.tables.items():
+                other.counts = failure.rejected.counts.get(table)
         message = cancelled_task(load.job_id if load else task.task_id, task.label, cause)
         if generation_b and failure.table and sorted(task.tables)[0] != failure.table:
             memory.history.register(task.txn_id, task.label, task.database)

@@ -46,7 +46,7 @@ class Frontend:
 
     def __init__(self, memory: FrontendMemory, backends: Sequence[Backend]) -> None:
         self._memory = memory
-        self._turns = itertools.cycle(backends)
+        self._turns, self._backends = itertools.cycle(backends), len(backends)
 
     def begin(self, parameters: TransactionParameters) -> Body:
         memory, label, database = self._memory, parameters.label, parameters.database
@@ -68,9 +68,7 @@ class Frontend:
                 return label_already_exists(message, used.state.value, Db=database)
             memory.make_room()
             now = memory.clock.monotonic()
-            timeout = (
-                memory.settings.limits.default_timeout_second if parameters.timeout is None else parameters.timeout
-            )
+            timeout = memory.limits.default_timeout_second if parameters.timeout is None else parameters.timeout
             memory.tasks[label] = Task(next(memory.ids), label, database, txn_id, now, now + timeout)
             return ok()
 
@@ -100,8 +98,6 @@ class Frontend:
         self, task: Task, parameters: TransactionParameters, request: Request, running_limit: bool
     ) -> Backend | Body:
         memory, table = self._memory, parameters.table
-        if task.expired(memory.clock.monotonic()):
-            raise Thrown(LOAD_TIMEOUT)
         if parameters.database != task.database:
             raise Thrown(f"Request database {parameters.database} not equal transaction database {task.database}")
         if not table:
@@ -112,6 +108,9 @@ class Frontend:
         if not memory.storage.has_table(task.database, table):
             message = f"Failed to find table {table} in db {task.database}"
             raise Thrown(message, "com.starrocks.common.MetaNotFoundException")
+        if task.too_late_to_plan(memory.clock.monotonic()):
+            raise PlanRejected(LOAD_TIMEOUT)
+        backend = self._next_backend()
         plan = memory.storage.plan(task.database, table, request.headers)
         with memory.lock:
             refused = refusal(task, task.label, Operation.LOAD)
@@ -120,11 +119,18 @@ class Frontend:
             if table not in task.tables:
                 if memory.settings.generation is Generation.C:
                     register(memory, task, running_limit)
-                backend = next(self._turns)
                 properties = request.load_properties()
                 backend.open(LoadContext(task.label, task.database, table, task.txn_id, properties, plan))
                 task.tables[table] = TableLoad(next(memory.ids), table, backend, memory.clock.wall())
             return _backend_of(task, table)
+
+    def _next_backend(self) -> Backend:
+        """A backend that is alive; raises `PlanRejected` if there is none."""
+        alive = (backend for backend in itertools.islice(self._turns, self._backends) if backend.alive)
+        backend = next(alive, None)
+        if backend is None:
+            raise PlanRejected("No available backends: {warehouseId=0}")
+        return backend
 
     def _unplanned(self, task: Task, table: str, rejected: PlanRejected) -> Body:
         """A first load without a plan: the task is CANCELLED, and its table is listed so (wire contract 2.2, 4.7)."""
@@ -209,7 +215,7 @@ def register(memory: FrontendMemory, task: Task, running_limit: bool = False) ->
         return entry
     if memory.settings.generation is Generation.C:
         check_label(task.label)
-    running, limit = memory.history.running(task.database), memory.settings.limits.max_running_txn_num_per_db
+    running, limit = memory.history.running(task.database), memory.limits.max_running_txn_num_per_db
     if running_limit:
         running = max(running, limit)
     if running >= limit:

@@ -83,6 +83,7 @@ class Task:
     abort_reason: str = ""
     ended_at: float | None = None
     tables: dict[str, Any] = field(default_factory=dict)
+    inherited: bool = False
 
     def move(self, to: TaskState) -> None:
         if to not in MOVES[self.state]:
@@ -95,12 +96,22 @@ class Task:
         self.error = self.error or "cancelled after FE restart"
         self.tables = {}
 
+    def inherit(self) -> None:
+        """What another frontend that leads from now on makes of the task: BEGIN, ended or not (wire contract 10.5)."""
+        self.state, self.inherited, self.ended_at = TaskState.BEGIN, True, None
+        self.error = self.abort_reason = ""
+        self.tables = {}
+
     @property
     def final(self) -> bool:
         return self.state in FINAL
 
     def expired(self, now: float) -> bool:
         return not self.final and now > self.deadline
+
+    def too_late_to_plan(self, now: float) -> bool:
+        """Whether less than a second of whole ones is left for a load: with a timeout of 1 at once (contract 4.12)."""
+        return self.deadline - now <= 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from starrocks_emulator.settings import Settings
+from starrocks_emulator.settings import Configuration, Limits, Settings
 from starrocks_emulator.transactions.backend import Backend, Counts, Storage
 from starrocks_emulator.transactions.labels import (
     LabelState,
@@ -57,8 +57,7 @@ class TableLoad:
     state: str = "LOADING"
     error: str = ""
     counts: Counts | None = None
-    filtered: int = 0
-    reasons: Sequence[str] = ()
+    prepared_at: float | None = None
     finished_at: float | None = None
 
 
@@ -75,6 +74,7 @@ class FrontendMemory:
     holes: dict[int, float] = field(default_factory=dict)
     sweepers: list[Callable[[float], None]] = field(default_factory=list)
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(10_001))
+    configuration: Configuration = field(init=False)
     _numbers: dict[str, int] = field(default_factory=dict)
     _forgotten: list[str] = field(default_factory=list)
     _commits: threading.Condition = field(default_factory=threading.Condition)
@@ -84,16 +84,22 @@ class FrontendMemory:
     _next_timeout_check: float = 0.0
 
     def __post_init__(self) -> None:
+        self.configuration = Configuration(self.settings)
         now = self.clock.monotonic()
-        self._next_clean = now + self.settings.limits.label_clean_interval_second
+        self._next_clean = now + self.limits.label_clean_interval_second
         self._next_timeout_check = now + self._timeout_interval
         for record in self.storage.transactions():
             entry = self.history.register(record.txn_id, record.label, record.db, LabelState(record.state))
             entry.finished_at = now
 
     @property
+    def limits(self) -> Limits:
+        """As they are now."""
+        return self.configuration.limits
+
+    @property
     def _timeout_interval(self) -> float:
-        return timeout_check_interval(self.settings.generation, self.settings.limits)
+        return timeout_check_interval(self.settings.generation, self.limits)
 
     def number_of(self, database: str) -> int:
         """The number under which some texts name a database."""
@@ -102,12 +108,12 @@ class FrontendMemory:
     def sweep(self) -> None:
         """Do what the server's cleaners would have done by now. Call with the lock held, before any decision."""
         now = self.clock.monotonic()
-        limits = self.settings.limits
+        limits = self.limits
         for sweep in self.sweepers:
             sweep(now)
+        self.end_holes(now)
         if now >= self._next_timeout_check:
             self._next_timeout_check = now + self._timeout_interval
-            self.end_holes(now)
             for task in timed_out(self.tasks, now):
                 milliseconds = int((task.deadline - task.begun_at) * 1000)
                 self.abort(task, "timeout", f"transaction timeout after {milliseconds}ms")
@@ -121,14 +127,14 @@ class FrontendMemory:
 
     def make_room(self) -> None:
         """The purge that a new task triggers when there are too many (wire contract 3.3). Lock held."""
-        limits = self.settings.limits
+        limits = self.limits
         if len(self.tasks) > limits.stream_load_task_keep_max_num:
             self._purge(tasks_too_old(self.tasks, self.clock.monotonic(), limits))
         self._purge(tasks_too_many(self.tasks, limits))
 
     def evict_transactions(self) -> None:
         """Drop finished transactions beyond count and age. Lock held."""
-        limits = self.settings.limits
+        limits = self.limits
         now = self.clock.monotonic()
         self._drop(self.history.overdue(now, limits.label_keep_max_second, limits.label_keep_max_num))
 
@@ -177,7 +183,7 @@ class FrontendMemory:
 
     def _abort_registered(self, txn_id: int, reason: str) -> None:
         entry = self.history.get(txn_id)
-        if entry is not None:
+        if entry is not None and entry.live:
             entry.state, entry.reason, entry.finished_at = LabelState.ABORTED, reason, self.clock.monotonic()
 
     @contextmanager
@@ -199,15 +205,29 @@ class FrontendMemory:
         Tasks are in the journal since their begin; their tables and their states are not. Registered transactions and
         committed data stay.
         """
+        with self._between_commits():
+            for task in self.tasks.values():
+                if not task.final:
+                    self.abort(task, "recover after FE restart", "cancelled after FE restart")
+                task.recover()
+
+    def hand_over(self) -> None:
+        """Let another frontend lead, which knows of each task that it was begun, and no more (wire contract 10.5)."""
+        with self._between_commits():
+            for task in self.tasks.values():
+                for load in task.tables.values():
+                    load.backend.discard(task.label)
+                task.inherit()
+
+    @contextmanager
+    def _between_commits(self) -> Iterator[None]:
+        """Inside no commit is at work, and the lock is held."""
         with self._commits:
             self._restarting = True
             self._commits.wait_for(lambda: self._committing == 0, _RESTART_PATIENCE)
         try:
             with self.lock:
-                for task in self.tasks.values():
-                    if not task.final:
-                        self.abort(task, "recover after FE restart", "cancelled after FE restart")
-                    task.recover()
+                yield
         finally:
             with self._commits:
                 self._restarting = False

@@ -239,7 +239,7 @@ class SingleTable:
         text = request.header("timeout")
         if text and not text.isdecimal():
             raise Refused("INVALID_ARGUMENT", "Invalid timeout format")
-        return float(text or self._memory.settings.limits.stream_load_default_timeout_second)
+        return float(text or self._memory.limits.stream_load_default_timeout_second)
 
     # --- transactions -------------------------------------------------------------------------------------------------
 
@@ -277,7 +277,7 @@ class SingleTable:
         used = memory.history.blocking(database, label)
         if used is not None:
             raise LabelTaken(f"Label [{label}] has already been used.", "RUNNING" if used.live else "FINISHED")
-        running, limit = memory.history.running(database), memory.settings.limits.max_running_txn_num_per_db
+        running, limit = memory.history.running(database), memory.limits.max_running_txn_num_per_db
         if running >= limit:
             message = f"current running txns on db {database} is {running}, larger than limit {limit}"
             raise Refused("ANALYSIS_ERROR", message)
@@ -345,7 +345,7 @@ class SingleTable:
     def _prepare(self, live: Single, seconds: float | None) -> None:
         memory, entry = self._memory, live.entry
         if seconds is None:
-            seconds = memory.settings.limits.prepared_transaction_default_timeout_second
+            seconds = memory.limits.prepared_transaction_default_timeout_second
         with memory.lock:
             entry.state, entry.prepared_timeout = LabelState.PREPARED, seconds
             live.deadline = memory.clock.monotonic() + seconds
@@ -365,7 +365,7 @@ class SingleTable:
         """Abort what is past its deadline, whenever the cleaner of transactions comes. The memory's lock is held."""
         if now < self._next_check:
             return
-        self._next_check = now + self._memory.settings.limits.transaction_clean_interval_second
+        self._next_check = now + self._memory.limits.transaction_clean_interval_second
         for live in [live for live in self._live.values() if now > live.deadline]:
             self._abort(live, "timeout by txn manager")
 

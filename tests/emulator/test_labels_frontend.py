@@ -71,10 +71,69 @@ def test_in_b_ok_may_mean_rolled_back(tmp_path: Path) -> None:
 def test_b_ends_a_transaction_after_300_seconds_and_c_does_not(tmp_path: Path, generation: Generation) -> None:
     """Wire contract 4.12, 10.7: whatever begin's timeout was."""
     stage = Stage(tmp_path, generation)
+    stage.memory.settings = replace(stage.memory.settings, second_clock=True)
     stage.begin("l", timeout="900")
     stage.load("l", "t")
     stage.clock.now += 301
     assert stage.commit("l")["Status"] == {B: "FAILED", C: "OK"}[generation]
+
+
+@both_generations
+def test_a_frontend_that_takes_over_knows_no_end_of_a_label(tmp_path: Path, generation: Generation) -> None:
+    """Wire contract 10.5: BEGIN, whatever became of it; what was committed stays VISIBLE."""
+    stage = Stage(tmp_path, generation)
+    stage.committed("done")
+    for label in ("open", "undone"):
+        stage.begin(label)
+        stage.load(label, "t")
+    stage.rollback("undone")
+    stage.memory.hand_over()
+    assert list(tmp_path.iterdir()) == []
+    for label in ("done", "open", "undone"):
+        assert stage.begin(label)["ExistingJobStatus"] == "BEGIN"
+        assert "NullPointerException" in stage.commit(label)["Message"]
+        assert stage.begin(label)["ExistingJobStatus"] == "CANCELLED"
+    assert stage.state("done") == "VISIBLE"
+    stage.begin("new")
+    stage.load("new", "t")
+    assert stage.commit("new")["Status"] == "OK"
+
+
+@both_generations
+def test_a_frontend_that_takes_over_says_ok_to_any_rollback(tmp_path: Path, generation: Generation) -> None:
+    """Wire contract 10.5: so an OK to a rollback proves nothing then."""
+    stage = Stage(tmp_path, generation)
+    stage.committed("done")
+    stage.memory.hand_over()
+    assert stage.rollback("done")["Message"] == "stream load done abort"
+    assert stage.state("done") == "VISIBLE"
+
+
+@both_generations
+def test_a_table_that_was_dropped_since_its_load_fails_the_commit(tmp_path: Path, generation: Generation) -> None:
+    """Wire contract 3.2."""
+    stage = Stage(tmp_path, generation)
+    stage.begin("l")
+    stage.load("l", "t")
+    stage.load("l", "gone")
+    stage.store.dropped.add("gone")
+    refused = stage.commit("l")["Message"]
+    assert refused.startswith("class com.starrocks.common.MetaNotFoundException: Failed to find table ")
+    assert stage.begin("l")["ExistingJobStatus"] == "CANCELLED"
+    assert stage.store.tables == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_backend_a_first_load_has_no_plan(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    for label in ("l", "m"):
+        stage.begin(label)
+    for backend in stage.backends:
+        backend.alive = False
+    assert "No available backends: {warehouseId=0}" in stage.load("l", "t")["Message"]
+    assert stage.begin("l")["ExistingJobStatus"] == "CANCELLED"
+    stage.backends[1].alive = True
+    assert [stage.load("m", table)["Status"] for table in ("t", "u")] == ["OK", "OK"]
 
 
 def test_loads_of_committed_labels_may_stay_preparing(tmp_path: Path) -> None:

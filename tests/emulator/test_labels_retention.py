@@ -106,13 +106,27 @@ def test_idle_transactions_past_their_deadline_are_swept(tmp_path: Path, generat
 
 
 def test_without_a_timeout_header_a_transaction_lives_twenty_seconds(tmp_path: Path) -> None:
+    """Wire contract 4.12: it ends at the next load that is planned, or at a commit of loads."""
     stage = Stage(tmp_path)
-    stage.begin("l")
-    stage.clock.sleep(20)
-    assert stage.load("l", "t")["Status"] == "OK"
-    stage.clock.sleep(0.1)
-    assert "Load timeout. Increase the timeout and retry" in stage.load("l", "t")["Message"]
+    for label in ("l", "loaded", "empty"):
+        stage.begin(label)
+    stage.clock.sleep(18.5)
+    for label in ("l", "loaded"):
+        assert stage.load(label, "t")["Status"] == "OK"
+    stage.clock.sleep(2)
+    assert stage.load("l", "t")["Status"] == "OK"  # it has its plan
+    assert "Load timeout. Increase the timeout and retry" in stage.load("l", "u")["Message"]
     assert stage.begin("l")["ExistingJobStatus"] == "CANCELLED"
+    assert "Load timeout. Increase the timeout and retry" in stage.commit("loaded")["Message"]
+    assert stage.commit("empty")["Status"] == "OK"
+
+
+@pytest.mark.parametrize("timeout", ["1", "0", "-5"])
+def test_a_timeout_of_less_than_two_seconds_is_over_at_once(tmp_path: Path, timeout: str) -> None:
+    """Wire contract 4.12: whole seconds are left, or none."""
+    stage = Stage(tmp_path)
+    stage.begin("l", timeout=timeout)
+    assert "Load timeout. Increase the timeout and retry" in stage.load("l", "t")["Message"]
 
 
 def test_the_running_limit_is_met_at_the_first_load_in_c(tmp_path: Path) -> None:

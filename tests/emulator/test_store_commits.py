@@ -141,9 +141,25 @@ def test_a_merge_condition_lets_only_newer_rows_win(store: Store) -> None:
     assert rows(store, "SELECT customer_id FROM orders WHERE order_id = 1") == [(3,)]
 
 
-def test_a_table_altered_since_the_plan_is_noticed(store: Store) -> None:
+def test_a_column_that_was_added_since_the_plan_has_its_default(store: Store) -> None:
+    """Wire contract 3.2: the commit does not mind; at once, later, and for some columns alike."""
     plan = store.plan("test", "orders", JSON_ARRAY)
-    run(store, QuerySession(), "ALTER TABLE test.orders ADD COLUMN more INT")
+    partial = {**JSON_ARRAY, "columns": "order_id,order_status", "partial_update": "true"}
+    some = store.plan("test", "orders", partial)
+    run(store, QuerySession(), "ALTER TABLE test.orders ADD COLUMN more INT DEFAULT '7'")
+    run(store, QuerySession(), "ALTER TABLE test.orders ADD COLUMN note VARCHAR(9)")
+    store.commit("test", 1, "l", [(plan, [body(store, [order(1)])])])
+    store.commit("test", 2, "m", [(plan, [body(store, [order(2)])])], visible=False)
+    store.publish(2)
+    store.commit("test", 3, "n", [(some, [body(store, [{"order_id": 1, "order_status": "new"}])])])
+    wanted = [(1, "new", 7, None), (2, None, 7, None)]
+    assert rows(store, "SELECT order_id, order_status, more, note FROM orders ORDER BY 1") == wanted
+
+
+@pytest.mark.parametrize("change", ["DROP COLUMN order_status", "MODIFY COLUMN order_status VARCHAR(99)"])
+def test_a_table_altered_otherwise_since_the_plan_is_noticed(store: Store, change: str) -> None:
+    plan = store.plan("test", "orders", JSON_ARRAY)
+    run(store, QuerySession(), f"ALTER TABLE test.orders {change}")
     with pytest.raises(CommitRejected, match="altered or dropped"):
         store.commit("test", 1, "l", [(plan, [body(store, [order(1)])])])
 

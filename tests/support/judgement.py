@@ -27,20 +27,34 @@ _POLICY = RetryPolicy()
 _RNG = random.Random(0)
 
 
-def judged(record: Mapping[str, Any]) -> str | None:
-    """The judgement of the record's answer; None if the sink sends no such request, or has nothing to judge.
+UNJUDGED = {
+    "done": "The statement was done: there is no refusal to judge.",
+    "foreign": "The sink sends no such request.",
+    "double": "A double of a backend answered, whose body is not recorded.",
+}
+"""Why there is nothing to judge about an answer."""
 
-    Answers of doubles of backends are recorded without their bodies: those are nothing to judge.
-    """
+
+def unjudged(record: Mapping[str, Any]) -> str | None:
+    """Why there is nothing to judge about the record's answer (`UNJUDGED`); None if the sink judges it."""
     answer = record.get("answer", {})
     if "statement" in record:
-        return _sql(answer) if "error" in answer else None
-    operation = _operation(record["request"]["path"])
-    if operation is None or "body" not in answer:
+        return None if "error" in answer else "done"
+    if _operation(record["request"]["path"]) is None:
+        return "foreign"
+    return None if "body" in answer else "double"
+
+
+def judged(record: Mapping[str, Any]) -> str | None:
+    """The judgement of the record's answer; None if there is nothing to judge."""
+    if unjudged(record) is not None:
         return None
-    if answer["status"] == 307:
-        return "redirected"
-    return _http(operation, answer)
+    answer = record["answer"]
+    if "statement" in record:
+        return _sql(answer)
+    operation = _operation(record["request"]["path"])
+    assert operation is not None
+    return "redirected" if answer["status"] == 307 else _http(operation, answer)
 
 
 def _operation(path: str) -> Operation | None:

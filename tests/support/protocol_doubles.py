@@ -63,12 +63,13 @@ class MemoryStore:
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     planned: list[Mapping[str, str]] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
+    dropped: set[str] = field(default_factory=set)
 
     def has_database(self, db: str) -> bool:
         return db in (DATABASE, "other")
 
     def has_table(self, db: str, table: str) -> bool:
-        return self.has_database(db) and not table.startswith("missing")
+        return self.has_database(db) and not table.startswith("missing") and table not in self.dropped
 
     def plan(self, db: str, table: str, headers: Mapping[str, str]) -> Any:
         if table.startswith("missing"):

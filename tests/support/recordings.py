@@ -7,14 +7,16 @@ A file holds scenes, a scene holds records, and a record is one request with its
   number and text of an error).
 
 `judged` is what the sink makes of the answer (`tests.support.judgement`). The scenes of a file are one play: its
-records are sent in their order to one server. `unplayed` of a scene or a record says why the emulator need not give the
-same answer, `needs` of a scene what a person has to do to the server meanwhile, so that a run leaves it out;
-`unrecorded` names the parts of an answer that are nobody else's business. `pause` is a wait in seconds before the
-request, and `repeat` a number of requests that are answered alike, with `${n}` counting them.
+records are sent in their order to one server. `excused` names the reason (`EXCUSES`) why the emulator gives another
+answer. `event` says what happens to the server before the request, and `needs` of a scene that a person has to do it,
+so that a run leaves the scene out; `unplayed` of a scene that a rehearsal recorded it; `unrecorded` names the parts of
+an answer that are nobody else's business. `pause` is a wait in seconds before the request, and `repeat` a number of
+requests that are answered alike, with `${n}` counting them. The rows of an answer with `unordered` may come in any
+order.
 
 **Variables** stand for what differs between runs. `${label.1}`, `${db.shop}` and `${user.poor}` in a request are fresh
 names; `${txn.1}` in an answer takes the first value that it meets, and every later one must be equal; `${*}` stands for
-anything.
+anything. `${frontend.2}` and `${query.2}` are the addresses of the second of several frontends.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,14 @@ _PASSING = (
     re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"),
 )
 """Times and identifiers that differ at each run."""
+
+EXCUSES = {
+    "backends": "The recorded server's backends are doubles: what they refuse or cannot compute is theirs alone.",
+    "changes": "The emulator changes tables at once; on the server the change of a column's type was still under way.",
+    "place": "The emulator's text for an error has no place in the statement.",
+    "variables": "The emulator takes every variable, because drivers set many.",
+}
+"""Why the emulator gives another answer than the recorded one. This list may only shrink."""
 
 Record = dict[str, Any]
 Recording = dict[str, Any]
@@ -146,12 +156,24 @@ class Variables:
         equal = expected == answer and type(expected) is type(answer)
         return [] if equal else [f"{place}: {answer!r} instead of {expected!r}"]
 
-    def compared(self, expected: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
+    def compared(self, expected: Mapping[str, Any], answer: Mapping[str, Any], *, unordered: bool = False) -> list[str]:
         """Where `answer` differs in what a record expects; an error is always compared."""
         seen = {name: value for name, value in answer.items() if name in expected or name in ("error", "text")}
+        if unordered and "rows" in seen:
+            seen["rows"] = self._arranged(expected["rows"], seen["rows"])
         if isinstance(expected.get("headers"), dict):
             seen["headers"] = {name: answer["headers"].get(name) for name in expected["headers"]}
         return self.differences(expected, seen)
+
+    def _arranged(self, expected: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
+        """`rows` in the order of the expected ones that they fit; the others behind."""
+        left, arranged = list(rows), []
+        for wanted in expected:
+            fitting = (row for row in left if not Variables(self.run, dict(self.values)).differences(wanted, row))
+            if (row := next(fitting, None)) is not None:
+                left.remove(row)
+                arranged.append(row)
+        return arranged + left
 
     def general(self, answer: Any) -> Any:
         """`answer` with variables where a run's own values stand."""
@@ -276,17 +298,29 @@ def _cell(value: Any) -> Any:
 # --- playing and recording --------------------------------------------------------------------------------------------
 
 
-def play(document: Recording, place: Place) -> Iterator[tuple[str, list[str]]]:
-    """Ask `place` every record of `document` that it has to answer: the record's name, and where the answer differs.
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is around a play: how time passes, what can happen to the server, and the addresses of its frontends."""
 
-    Only what a record has is compared: one without `columns` says nothing about columns.
+    sleep: Callable[[float], object] = time.sleep
+    happen: Callable[[str], object] = lambda _: None
+    addresses: Mapping[str, str] = field(default_factory=dict)
+
+
+def play(document: Recording, place: Place, world: World) -> Iterator[tuple[str, Record, list[str]]]:
+    """Ask `place` every record of `document`: its name, the record, and where the answer differs.
+
+    Scenes of a rehearsal (`unplayed`) are left out: their requests have no bodies. Only what a record has is compared:
+    one without `columns` says nothing about columns.
     """
-    variables = Variables()
-    for scene in document["scenes"]:
-        for record in () if "unplayed" in scene else filter(_is_answered, scene["records"]):
-            differing = [variables.compared(record["answer"], answer) for answer in _answers(record, variables, place)]
-            found = next(filter(None, differing), [])
-            yield f"{scene['scene']}: {record['name']}", [] if "unplayed" in record else found
+    variables = Variables(values=dict(world.addresses))
+    played = [scene for scene in document["scenes"] if "unplayed" not in scene]
+    for name, record in records({"scenes": played}):
+        differing = [
+            variables.compared(record.get("answer", {}), answer, unordered="unordered" in record)
+            for answer in _answers(record, variables, place, world)
+        ]
+        yield name, record, next(filter(None, differing), [])
 
 
 def record_again(document: Recording, place: Place, server: str, mark: str) -> Recording:
@@ -302,13 +336,8 @@ def record_again(document: Recording, place: Place, server: str, mark: str) -> R
     return {**document, "server": server, "mark": mark, "scenes": scenes}
 
 
-def _is_answered(record: Record) -> bool:
-    """Whether a server was asked; a statement may be in a recording before that."""
-    return "answer" in record
-
-
 def _recorded(record: Record, variables: Variables, place: Place) -> Record:
-    answer = list(_answers(record, variables, place))[-1]
+    answer = list(_answers(record, variables, place, World()))[-1]
     old = record.get("answer", {})
     general = {
         name: old[name] if name in old and not variables.differences(old[name], value) else variables.general(value)
@@ -318,9 +347,11 @@ def _recorded(record: Record, variables: Variables, place: Place) -> Record:
     return {**{name: value for name, value in record.items() if name not in ("answer", "judged")}, "answer": general}
 
 
-def _answers(record: Record, variables: Variables, place: Place) -> Iterator[dict[str, Any]]:
-    time.sleep(record.get("pause", 0))
-    asked = {name: value for name, value in record.items() if name not in ("answer", "unplayed")}
+def _answers(record: Record, variables: Variables, place: Place, world: World) -> Iterator[dict[str, Any]]:
+    if "event" in record:
+        world.happen(record["event"])
+    world.sleep(record.get("pause", 0))
+    asked = {name: value for name, value in record.items() if name != "answer"}
     for number in range(record.get("repeat", 1)):
         variables.values["n"] = str(number)
         yield place.answer(variables.filled(asked))

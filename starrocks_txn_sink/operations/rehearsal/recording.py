@@ -22,7 +22,8 @@ _DISTINCT = 4
 """Letters of a name from which on it is hidden inside other words, too: a shorter one would be found everywhere."""
 _SECRET_HEADERS = ("authorization", "cookie")
 _HARMLESS = ("SELECT current_version()", "ADMIN SHOW FRONTEND CONFIG LIKE ")
-_UNPLAYED = "A rehearsal recorded it, without bodies and values."
+UNPLAYED = "A rehearsal recorded it, without bodies and values."
+"""Why no other server can be asked the same."""
 _NUMBERS = re.compile(r"\b(?:[0-9]{1,3}\.){3}[0-9]{1,3}\b|\b(?:[0-9a-fA-F]{0,4}:){3,7}[0-9a-fA-F]{1,4}\b")
 """Addresses of IPv4 and IPv6."""
 
@@ -48,7 +49,7 @@ class Recorder:
 
     def begin(self, scene: str) -> None:
         """Records belong to `scene` from now on."""
-        self._scenes.append({"scene": scene, "unplayed": _UNPLAYED, "records": []})
+        self._scenes.append({"scene": scene, "unplayed": UNPLAYED, "records": []})
 
     def exchange(self, exchange: Exchange, response: HttpResponse) -> None:
         """Record an HTTP request and its answer."""
@@ -90,7 +91,7 @@ class Recorder:
         """The recording, without the user's names."""
         with self._lock:
             scenes = self._hidden_in(self._scenes)
-        return {"server": f"StarRocks {version}", "mark": "real", "about": _UNPLAYED, "scenes": scenes}
+        return {"server": f"StarRocks {version}", "mark": "real", "about": UNPLAYED, "scenes": scenes}
 
     def _hidden_in(self, value: Any) -> Any:
         if isinstance(value, dict):
@@ -110,7 +111,7 @@ class Recorder:
     def _add(self, record: dict[str, Any]) -> None:
         with self._lock:
             if not self._scenes:
-                self._scenes.append({"scene": "set up", "unplayed": _UNPLAYED, "records": []})
+                self._scenes.append({"scene": "set up", "unplayed": UNPLAYED, "records": []})
             records = self._scenes[-1]["records"]
             if len(records) < _MOST_RECORDS:
                 record["name"] = f"{len(records) + 1} {record['name']}"

@@ -306,12 +306,12 @@ def test_loads_that_stay_preparing_are_harmless_and_said(start: Start, monkeypat
 
 @pytest.mark.parametrize(("timeout", "verdict"), [(600, Verdict.DIFFERS), (300, Verdict.HARMLESS)])
 def test_a_transaction_that_the_server_ends_early(start: Start, timeout: int, verdict: Verdict) -> None:
-    """Generation B's inner clock: with timeout 300 the sink commits before it."""
-    server = start(limits=Limits(query_timeout=0.2))
+    """Generation B's second clock: with timeout 300 the sink commits before it."""
+    server = start(limits=Limits(query_timeout=0.2), second_clock=True)
     options = SinkOptions(
         load_url=server.load_url, query_url=server.query_url, database="scratch", password=PASSWORD, timeout=timeout
     )
-    terms = replace(TERMS, slow=True, slow_seconds=0.5)
+    terms = replace(TERMS, slow=True, slow_seconds=0.7)  # three times as long is its timeout: 2 s
     names = ("privilege.create", "transaction.slow")
     checks = [check for check in command.CHECKS if check.name in names]
     with contextlib.closing(Stage(options, terms)) as stage:

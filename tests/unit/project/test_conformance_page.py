@@ -7,9 +7,20 @@ from pathlib import Path
 import pytest
 
 from integration import conformance
-from integration.conformance import NOT_RUN, PAGE, Rule, page, rehearsal_table, results, rules, with_recordings
+from integration.conformance import (
+    NOT_RUN,
+    PAGE,
+    Rule,
+    page,
+    recordings_table,
+    rehearsal_table,
+    results,
+    rules,
+    with_recordings,
+)
 from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED
 from tests.support.recorded_cases import case, objection
+from tests.support.recordings import read, recordings, records
 from tools.__main__ import generate
 
 JUNIT = """<testsuites><testsuite><testcase classname="tests.contract.test_contract_fate" name="test_a[B]"/>
@@ -51,6 +62,15 @@ def test_the_column_of_the_frontend_follows_the_recordings() -> None:
     assert generate()["docs/inside/conformance.md"] == PAGE.read_text(encoding="utf-8")
 
 
+def test_the_recorded_answers_are_counted() -> None:
+    found = [record for path in recordings() for _, record in records(read(path))]
+    total, excused = len(found), sum("excused" in record for record in found)
+    judged = sum("judged" in record for record in found)
+    line = f"| all | {total} | {total - excused} | {excused} | {judged} | {total - judged} |"
+    assert line in recordings_table()
+    assert line in PAGE.read_text(encoding="utf-8")
+
+
 def test_a_scene_that_is_not_recorded_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conformance, "scenes", dict)
     with pytest.raises(ValueError, match="names scenes that no recording of a frontend has"):
@@ -80,7 +100,8 @@ def test_the_page_has_every_rule_and_none_fails() -> None:
     text = PAGE.read_text(encoding="utf-8")
     shown = [line.split(" | ")[0].removeprefix("| ") for line in text.splitlines() if line.startswith("| ")]
     names = [check.name for check in (*CHECKS, CLEARED)]
-    assert shown == ["check", *names, "rule", *(rule.text for rule in rules())]
+    files = [path.stem for path in recordings()]
+    assert shown == ["recording", *files, "all", "check", *names, "rule", *(rule.text for rule in rules())]
     assert "| fails |" not in text
 
 
