@@ -189,7 +189,7 @@ def recordings_table() -> str:
         document = recordings.read(path)
         if document["mark"] != "frontend":
             continue
-        found = [record for _, record in recordings.records(document)]
+        found = [record for _, record in recordings.records(document) if "answer" in record]
         excuses = Counter(record["excused"] for record in found if "excused" in record)
         quiet = Counter(reason for record in found if (reason := unjudged(record)) is not None)
         lines.append(_numbers(path.stem, len(found), excuses.total(), quiet.total()))

@@ -144,7 +144,7 @@ class Committer:
         return counts and memory.clock.monotonic() - task.begun_at > memory.limits.query_timeout
 
     def _lose(self, task: Task, table: str = "") -> Body:
-        """CANCELLED: the task is another frontend's, or `table` was dropped (contract 3.2, 10.5). Lock held."""
+        """CANCELLED: another frontend's task, or `table` was dropped (wire contract 3.2, 10.5). Lock held."""
         memory = self._memory
         thrown = Thrown(_NO_CONTEXT, "java.lang.NullPointerException")
         if table:

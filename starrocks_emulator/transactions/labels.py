@@ -110,7 +110,7 @@ class Task:
         return not self.final and now > self.deadline
 
     def too_late_to_plan(self, now: float) -> bool:
-        """Whether less than a second of whole ones is left for a load: with a timeout of 1 at once (contract 4.12)."""
+        """Whether no whole second is left for a load: with a timeout of 1 at once (wire contract 4.12)."""
         return self.deadline - now <= 1
 
 

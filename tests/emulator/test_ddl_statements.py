@@ -177,7 +177,7 @@ _LATEST = "SHOW ALTER TABLE COLUMN FROM `test` WHERE TableName = 'orders' ORDER 
 
 
 def _state(store: Store) -> str:
-    ((*_, state, _message, _progress, _timeout, _warehouse),) = rows(store, _LATEST)
+    ((*_, state, _message, _progress, _timeout),) = rows(store, _LATEST)
     return str(state)
 
 

@@ -30,6 +30,7 @@ _RNG = random.Random(0)
 UNJUDGED = {
     "done": "The statement was done: there is no refusal to judge.",
     "foreign": "The sink sends no such request.",
+    "waits": "No real server was asked yet.",
     "double": "A double of a backend answered, whose body is not recorded.",
 }
 """Why there is nothing to judge about an answer."""
@@ -37,7 +38,9 @@ UNJUDGED = {
 
 def unjudged(record: Mapping[str, Any]) -> str | None:
     """Why there is nothing to judge about the record's answer (`UNJUDGED`); None if the sink judges it."""
-    answer = record.get("answer", {})
+    if "answer" not in record:
+        return "waits"
+    answer = record["answer"]
     if "statement" in record:
         return None if "error" in answer else "done"
     if _operation(record["request"]["path"]) is None:
