@@ -35,7 +35,7 @@ from tests.support.recorded_cases import named_scenes, scenes
 ROOT = Path(__file__).parents[1]
 SUITE = ROOT / "tests" / "contract"
 PAGE = ROOT / "docs" / "inside" / "conformance.md"
-NOT_RUN = "not run yet"
+NOT_RUN = "not run"
 _SECTIONS = re.compile(r"wire contract (\d+(?:\.\d+)*(?:, \d+(?:\.\d+)*)*)", re.IGNORECASE)
 
 _HEAD = """# Conformance
