@@ -119,4 +119,4 @@ def test_mariadb_with_the_text_for_mysql(tmp_path: Path) -> None:
             mariadb.sql(*statements(MYSQL_CHANGES))
             wait_for_streams(connect, lambda: "shop.transaction" in broker.topics())
 
-        shows_it(PAGE, tmp_path, broker, spark_kafka, {r"shop\.public\..*": r"shop\.shop\..*"}, change)
+        shows_it(PAGE, tmp_path, broker, spark_kafka, {r"shop\.(public\..*": r"shop\.(shop\..*"}, change)

@@ -77,12 +77,15 @@ def test_the_events_are_json_and_their_rows_too(page: str) -> None:
     assert all(json.loads(event["row"]) for event in events if event["type"] == "DATA")
 
 
-def test_the_readme_prints_what_the_quick_start_runs() -> None:
-    """A test of tests/kafka runs the tables, the events and the pipeline of the quick start."""
-    start = "docs/start/kafka.md"
-    assert blocks("README.md", "python") == blocks(start, "python")
-    assert blocks("README.md", "sql") == blocks(start, "sql")[:2]
-    assert set(blocks("README.md", "json")[0].splitlines()) <= set(blocks(start, "json")[0].splitlines())
+def test_the_readme_prints_what_the_quick_starts_run() -> None:
+    """Tests of tests/cdc and tests/kafka run the programs of both quick starts."""
+    kafka, debezium = "docs/start/kafka.md", "docs/start/debezium.md"
+    assert blocks("README.md", "python") == blocks(debezium, "python")
+    assert set(blocks("README.md", "json")[0].splitlines()) <= set(blocks(kafka, "json")[0].splitlines())
+    (from_debezium, from_kafka) = re.findall(r"^\| \[(?:Debezium|Kafka)\].*$", TEXTS["README.md"], re.MULTILINE)
+    for row, page in (from_debezium, debezium), (from_kafka, kafka):
+        (program,) = blocks(page, "python")
+        assert all(code in program for code in re.findall(r"`((?:subscribe=|\w+Assembly).*?)`", row)), row
 
 
 def test_links_of_the_readme_lead_to_files() -> None:
