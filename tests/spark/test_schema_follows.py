@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.errors import RowsRejected, UnknownColumn
 from starrocks_txn_sink.options import TableOptions
+from starrocks_txn_sink.sink import events_writer
+from starrocks_txn_sink.sink.schema import changes
+from starrocks_txn_sink.sources import parse_debezium
 from starrocks_txn_sink.telemetry import Event
+from tests.support.debezium_feed import KAFKA, change, message, postgres
 from tests.support.query_port import query
 
 pytestmark = [
@@ -26,10 +32,15 @@ pytestmark = [
 ASSEMBLY = TransactionAssembly(lines=TxnEventLines(source_partition="source_partition", position="position"))
 
 
-def sink(server: Emulator, events: list[Event] | None = None, **changes: Any) -> StarRocksSink:
+def options(server: Emulator, **changes: Any) -> SinkOptions:
     values = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop", "job": "test"}
-    options = SinkOptions(**{**values, "schema_changes": "apply", **changes})
-    return StarRocksSink(options, assemble=ASSEMBLY, listener=events.append if events is not None else lambda _: None)
+    return SinkOptions(**{**values, "schema_changes": "apply", **changes})
+
+
+def sink(server: Emulator, events: list[Event] | None = None, **changes: Any) -> StarRocksSink:
+    return StarRocksSink(
+        options(server, **changes), assemble=ASSEMBLY, listener=events.append if events is not None else lambda _: None
+    )
 
 
 def transactions(spark: SparkSession, first: int, *rows: tuple[str, dict[str, Any]], partition: str = "p") -> DataFrame:
@@ -112,3 +123,94 @@ def test_quarantine_takes_bad_rows_and_no_new_columns(spark: SparkSession, serve
     assert query(server, "SELECT id, age FROM shop.people ORDER BY id") == [(1, 1), (2, 2)]
     with pytest.raises(RowsRejected):
         sink(server, job="other").write(transactions(spark, 1, ("people", {"id": 4, "age": "old"})))
+
+
+# --- a driver that ends in between ---
+
+
+class DriverEnds(BaseException):
+    """Nothing after it is done, as with a killed process."""
+
+
+def ends_while_the_change_is_under_way(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(changes, "changed", ended)
+
+
+def ends_before_the_load(patch: pytest.MonkeyPatch) -> None:
+    right = changes.add_missing
+
+    def add_and_end(*values: Any) -> None:
+        right(*values)
+        ended()
+
+    patch.setattr(events_writer, "add_missing", add_and_end)
+
+
+def ended(*_: Any) -> Any:
+    raise DriverEnds
+
+
+@pytest.mark.parametrize("ending", [ends_while_the_change_is_under_way, ends_before_the_load])
+def test_a_driver_that_ends_between_the_change_and_the_load_leaves_the_rest_to_the_next(
+    spark: SparkSession, server: Emulator, ending: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    """The next one neither asks for the change again nor writes a row twice or never."""
+    rows = transactions(spark, 1, *(("people", {"id": number, "age": number}) for number in (1, 2, 3)))
+    with pytest.MonkeyPatch.context() as patch:
+        ending(patch)
+        with pytest.raises(DriverEnds):
+            sink(server).write(rows)
+    assert query(server, "SELECT count(*) FROM shop.people") == [(0,)]
+    events: list[Event] = []
+    writer = sink(server, events)
+    (receipt,) = writer.write(rows)
+    assert (receipt.rows, statements(events)) == (3, [])
+    assert query(server, "SELECT id, age FROM shop.people ORDER BY id") == [(1, 1), (2, 2), (3, 3)]
+    assert len(query(server, "SHOW ALTER TABLE COLUMN FROM shop")) == 1
+    again = sink(server).write(rows)
+    assert sum(receipt.rows for receipt in again) == 0
+
+
+# --- Debezium's events ---
+
+
+def explained(value: Any) -> dict[str, Any]:
+    """A value with the converter's schema."""
+    kinds: dict[str, dict[str, Any]] = {
+        "id": {"type": "int64"},
+        "price": {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}},
+        "born": {"type": "int32", "name": "io.debezium.time.Date"},
+    }
+    fields = [{"field": name, **kind} for name, kind in kinds.items()]
+    rows = [{"field": name, "type": "struct", "fields": fields} for name in ("before", "after")]
+    return {"schema": {"type": "struct", "fields": rows}, "payload": value}
+
+
+def plain(value: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize(
+    ("wrap", "price", "born"),
+    [(explained, base64.b64encode((1250).to_bytes(2, "big")).decode(), 19723), (plain, "12.50", "2024-01-01")],
+)
+def test_debeziums_rows_bring_their_columns(
+    spark: SparkSession, server: Emulator, wrap: Callable[[Any], Any], price: object, born: object
+) -> None:
+    """With a schema in front and without; decimals and dates are texts then, until their types are declared."""
+    inserted = change(postgres("people", 90), "5:90", 1, {"id": 1, "price": price, "born": None})
+    updated = change(postgres("people", 91), "6:91", 1, {"id": 1, "price": price, "born": born}, {"id": 1}, "u")
+    deleted = change(postgres("pets", 92), "7:92", 1, None, {"id": 9, "price": price, "born": None}, "d")
+    messages = [message(at, wrap(value)) for at, value in enumerate((inserted, updated, deleted))]
+    rows = parse_debezium(spark.createDataFrame(messages, KAFKA))
+    rows = rows.withColumns({"seq": F.lit(0).cast("long"), "transaction_end": F.lit(True)}).coalesce(1)
+    tables = {
+        "people": TableOptions(types={"price": "DECIMAL(12,2)"}),
+        "pets": TableOptions(keys=["id"], types={"price": "DECIMAL(12,2)", "born": "DATE"}),
+    }
+    StarRocksSink(options(server, tables=tables)).write(rows)
+    (row,) = query(server, "SELECT id, CAST(price AS VARCHAR), born FROM shop.people")
+    assert row == (1, "12.50", "2024-01-01")
+    kinds = query(server, "SELECT COLUMN_TYPE FROM information_schema.columns WHERE TABLE_NAME = 'people'")
+    assert [kind for (kind,) in kinds] == ["bigint(20)", "varchar(9)", "decimal(12, 2)", "varchar(65533)"]
+    assert query(server, "SELECT count(*) FROM shop.pets") == [(0,)]
