@@ -30,7 +30,7 @@ from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.assembly import Assembly, TransactionAssembly, event_columns, raw_columns
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.lanes import AlterTables, Collect, LanePlan, Reading, Written, write_shared
-from starrocks_txn_sink.sink.lifecycle import driver_clock
+from starrocks_txn_sink.sink.lifecycle import batch_time, driver_clock
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.schema.changes import add_missing
 from starrocks_txn_sink.sink.session import Session, run_once
@@ -103,7 +103,7 @@ class EventsWriter:
 
     def write(self, frame: DataFrame, task: LaneTask, listener: Listener, collect: Collect) -> None:
         """Write one micro-batch of events."""
-        before, now = Manifest(), SystemClock().wall()
+        before, now = Manifest(), batch_time(frame, task.checkpoint) or SystemClock().wall()
         if self.log is not None:
             before = self.log.before(task.batch_id, may_begin=not self.assembly.needs_state)
             self._topic_names = self._needs_topic_names(frame, task, before)

@@ -200,6 +200,20 @@ def is_running(session: SparkSession | None, query: str) -> bool:
     return True
 
 
+def batch_time(frame: DataFrame, query: str) -> float | None:
+    """The time at which Spark planned the micro-batch that the query with this id runs, in seconds since the epoch.
+
+    Spark keeps it in the checkpoint, so that it is the same when the micro-batch runs again. None where it is hidden:
+    on Spark Connect, and for a batch write, which has no id.
+    """
+    with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
+        spark: Any = frame.sparkSession
+        key = spark._jvm.java.util.UUID.fromString(query)
+        execution = spark._jsparkSession.sharedState().activeStreamingQueries().get(key).lastExecution()
+        return int(execution.offsetSeqMetadata().batchTimestampMs()) / 1000
+    return None
+
+
 def end_progress_bar(frame: DataFrame) -> None:
     """End the progress bar of Spark's console and clear its line: JSON lines go to the same stream."""
     context = context_of(frame)

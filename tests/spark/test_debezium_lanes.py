@@ -89,6 +89,18 @@ def test_an_overdue_transaction_may_stop_the_query(debezium: DebeziumShop) -> No
         debezium.go(open_timeout="1ms", on_open_timeout="fail")
 
 
+def test_a_micro_batch_that_runs_again_has_sparks_time_of_its_first_run(debezium: DebeziumShop) -> None:
+    debezium.put(insert(5, 1), end(5, 2))
+    debezium.put(*whole(6, 1))
+    debezium.go(open_timeout="1 hour")
+    assert debezium.rows() == []
+    debezium.forget_commit(1)
+    debezium.set_time(1, later=7200)
+    debezium.go(open_timeout="1 hour")
+    assert [event.fields["txn_id"] for event in debezium.told if event.name == "transaction.quarantined"] == ["5"]
+    assert debezium.rows() == [(6, 1)]
+
+
 def test_lost_state_is_an_error_that_says_what_to_do(debezium: DebeziumShop) -> None:
     debezium.put(insert(5, 1))
     debezium.go()
