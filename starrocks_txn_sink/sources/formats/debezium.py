@@ -18,7 +18,7 @@ from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.connect_values import MALFORMED, PlansOfValues, convert_rows
 from starrocks_txn_sink.sources.formats.debezium_json import CHANGE, MARKER, read_keys, read_values
-from starrocks_txn_sink.sources.formats.debezium_other import TRUNCATE, judge_other
+from starrocks_txn_sink.sources.formats.debezium_other import LOGICAL, LOGICAL_COLLECTION, TRUNCATE, judge_other
 from starrocks_txn_sink.sources.formats.placeholders import UnavailableSpellings, columns_with, rows_with
 from starrocks_txn_sink.sources.formats.raw_format import (
     KEY,
@@ -40,8 +40,9 @@ _TYPES: Final = {field.name: field.type for field in v.EVENTS} | {SOURCE_PARTITI
 _DELETE: Final = "d"
 _UNAVAILABLE: Final = "unavailable"  # a mask of rows with a placeholder
 _Numbers = np.ndarray[Any, np.dtype[np.int32]]
-_OPS: Final = pa.array(["c", "u", v.SNAPSHOT, _DELETE])
-_OPS_AND_TRUNCATE: Final = pa.array(["c", "u", v.SNAPSHOT, _DELETE, TRUNCATE])
+_OPS: Final = pa.array(["c", "u", v.SNAPSHOT, _DELETE, LOGICAL])
+_OPS_AND_TRUNCATE: Final = pa.array([*_OPS.to_pylist(), TRUNCATE])
+_WITHOUT_ROW: Final = pa.array([LOGICAL, TRUNCATE])
 _STATUSES: Final = pa.array([v.BEGIN, v.END])
 _NUMBER_AND_LSN: Final = r"^\d+:\d+$"
 _BINLOG_FILE: Final = 1 << 32  # a binlog file has at most 4 GiB, so file number × this + offset ascends
@@ -80,6 +81,8 @@ class DebeziumChanges:
         rows = self._rows(read, batch, valid)
         source = read["source"].combine_chunks()
         operation = pc.is_in(read["op"].combine_chunks(), value_set=self._operations)
+        alone = pc.and_(pc.equal(read["op"].combine_chunks(), LOGICAL), read["transaction"].combine_chunks().is_null())
+        operation = pc.and_not(operation, pc.fill_null(alone, False))
         good = pc.and_(pc.and_(operation, source.is_valid()), pc.and_(rows.text.is_valid(), pa.array(rows.sound)))
         read = read.append_column(model.ROW, rows.text).append_column(_UNAVAILABLE, rows.unavailable)
         read, batch, malformed = _without_malformed(self, "change event", read, batch, valid, good)
@@ -89,7 +92,10 @@ class DebeziumChanges:
 
     @property
     def _operations(self) -> pa.Array:
-        """The operations of events. A TRUNCATE that is dropped counts for its transaction, but has no row."""
+        """The operations of events.
+
+        A logical message and a TRUNCATE that is dropped count for their transaction, but have no row.
+        """
         return _OPS_AND_TRUNCATE if self.on_malformed == "drop" else _OPS
 
     def _rows(self, read: pa.Table, batch: pa.RecordBatch, valid: Bools) -> _Rows:
@@ -110,16 +116,14 @@ class DebeziumChanges:
             sound[place] = of_keys
             of_before[place] = [plans.numbers(key, ("",))[0] for key in _texts(keys, of_keys)]
         text = pc.if_else(deletes, before, after) if deletes.true_count else after
-        truncated: Bools = pc.fill_null(pc.equal(read["op"].combine_chunks(), TRUNCATE), False).to_numpy(
-            zero_copy_only=False
-        )
-        text = pc.if_else(pa.array(truncated), "{}", text) if truncated.any() else text
+        without: Bools = pc.is_in(read["op"].combine_chunks(), value_set=_WITHOUT_ROW).to_numpy(zero_copy_only=False)
+        text = pc.if_else(pa.array(without), "{}", text) if without.any() else text
         unavailable: Bools = np.zeros(len(text), dtype=bool)
         if self.unavailable is not None:
             unavailable = rows_with(self.unavailable, text).to_numpy(zero_copy_only=False) & ~deleted
         chosen = np.where(deleted, of_before, of_after)
         sound &= chosen != MALFORMED
-        chosen[unavailable | truncated | ~sound] = -1
+        chosen[unavailable | without | ~sound] = -1
         if (chosen >= 0).any():
             text, fits = convert_rows(text, plans.plans, chosen)
             sound &= fits
@@ -131,11 +135,16 @@ class DebeziumChanges:
         txn_id, total_order = read["transaction"].combine_chunks().flatten()
         owner = pc.coalesce(source["schema"], source["db"])
         collection = pc.binary_join_element_wise(owner, source["table"], ".", null_handling="skip")
+        operation = read["op"].combine_chunks()
+        logical = pc.equal(operation, LOGICAL)
+        if logical.true_count:
+            collection = pc.if_else(logical, pa.scalar(None, collection.type), collection)
         known, table = self.tables.tables_of(collection)
-        truncated = pc.equal(read["op"].combine_chunks(), TRUNCATE)
-        if truncated.true_count:
-            table = pc.if_else(truncated, pa.scalar(None, table.type), table)
-            known = pc.if_else(truncated, "", known)
+        without = pc.is_in(operation, value_set=_WITHOUT_ROW)
+        if without.true_count:
+            table = pc.if_else(without, pa.scalar(None, table.type), table)
+            known = pc.if_else(without, "", known)
+            collection = pc.if_else(logical, LOGICAL_COLLECTION, collection)
         events = {
             SOURCE_PARTITION: source["name"],
             model.TXN_ID: _stable_id(txn_id),
@@ -144,7 +153,7 @@ class DebeziumChanges:
             model.POSITION: _row_position(source["lsn"], source["file"], source["pos"]),
             model.DATABASE: pa.nulls(len(table), pa.string()),
             model.TABLE: table,
-            model.OP: read["op"].combine_chunks(),
+            model.OP: operation,
             model.ROW: read[model.ROW].combine_chunks(),
             v.TIMESTAMP: batch.column(v.TIMESTAMP),
         }

@@ -13,12 +13,15 @@ from starrocks_txn_sink.sources.formats.json_text import members_of
 from starrocks_txn_sink.sources.formats.raw_format import MALFORMED_HINT
 
 TRUNCATE: Final = "t"
+LOGICAL: Final = "m"
+"""The operation of a logical message (`pg_logical_emit_message`)."""
+LOGICAL_COLLECTION: Final = "LOGICAL_DECODING_MESSAGE"
+"""The table under which an END counts logical messages (Debezium's LogicalDecodingMessageMonitor)."""
 
 _PAGE: Final = 'docs/guides/debezium.md, "Other messages"'
 _ENVELOPE: Final = frozenset({"before", "after", "op", "source"})
 _HEARTBEAT: Final = frozenset({"ts_ms", "ts_us", "ts_ns"})
 _SCHEMA_CHANGE: Final = frozenset({"ddl", "tableChanges"})
-_LOGICAL: Final = "m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,8 @@ def judge_other(value: pa.Scalar, *, markers: bool) -> OtherMessage:
 
 def _judge(fields: Mapping[str, Any], *, markers: bool) -> OtherMessage:
     operation = fields.get("op")
-    if operation == _LOGICAL or (operation is None and _has_no_row(fields)):
+    logical = operation == LOGICAL and fields.get("transaction") is None
+    if logical or (operation is None and _has_no_row(fields)):
         return _PASSED
     if markers:
         return _CHANGE if operation is not None and "source" in fields else OtherMessage()

@@ -154,6 +154,24 @@ def test_a_truncate_that_is_dropped_still_counts_for_its_transaction(wrap: Any) 
         assert parsed.malformed == 1
 
 
+@pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
+def test_a_logical_message_counts_in_its_transaction(wrap: Any) -> None:
+    logical = LOGICAL | {"transaction": {"id": "5:9", "total_order": 2, "data_collection_order": 1}}
+    rule = TableMapping({"public.orders": "o"}, "dead_letter", "letters")
+    for tables in (LAST, rule):
+        changes = DebeziumChanges(tables=tables)
+        parsed = changes.parse(messages(wrap(change(ORDERS, "5:9", 1, {"id": 1})), wrap(logical)))
+        row = parsed.events.to_pylist()[1]
+        assert (row["txn_id"], row["total_order"], row["collection"]) == ("5", 2, "LOGICAL_DECODING_MESSAGE")
+        assert (row["table"], row["position"], parsed.malformed) == (None, 91, 0)
+
+
+def test_a_logical_message_alone_needs_no_table() -> None:
+    logical = LOGICAL | {"transaction": {"id": "5:9", "total_order": 1, "data_collection_order": 1}}
+    (row,) = rows(logical)
+    assert (row["collection"], row["table"]) == ("LOGICAL_DECODING_MESSAGE", None)
+
+
 def test_a_deletes_row_may_be_the_messages_key() -> None:
     gone, kept = change(ORDERS, "5:9", 1, None, {"id": 1, "note": None}, "d"), change(ORDERS, "5:9", 2, {"id": 3})
     keys = [b'{"id":1}', None, b"no JSON", json.dumps(with_schema({"id": 2})).encode()]

@@ -27,6 +27,8 @@ from starrocks_txn_sink.metrics.spark_progress import ProgressWatch, progress_ev
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink.failures import wait_out
 from starrocks_txn_sink.sink.lifecycle import BatchOrigin, SinkEvents
+from starrocks_txn_sink.sink.schema.changes import changed
+from starrocks_txn_sink.sink.schema.plan import SchemaChange
 from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
 from starrocks_txn_sink.sql.audit import Auditor
 from starrocks_txn_sink.sql.connection import Answer
@@ -251,6 +253,7 @@ def test_a_day_of_events_moves_every_metric(options: SinkOptions) -> None:
     place = {"job": "shop", "batch_id": 1}
     wait_out(NotSent("no"), lambda: None, place, Deadline.after(60, clock).expired, events.emit, lambda: False, clock)
     Auditor(Audit("SELECT 1"), lambda *_: Answer(("a",), [(1,)], 1), clock, events.emit).take_sample()
+    events.emit(changed("shop", SchemaChange("items", "ALTER TABLE shop.items ADD COLUMN nota VARCHAR(65533) NULL")))
     of_spark(record)
     lags = {"orders": SourceLag(7, 3.0)}
     record(Event("source.lagged", {"query": "q", "lags": lags, "partitions": {"0": 7}}))
