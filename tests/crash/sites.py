@@ -24,7 +24,7 @@ _HELD_SECONDS = 60.0
 _INVISIBLE_SECONDS = 12.0
 _ARM_SECONDS = 2.0  # between a request and the statement that is held after it
 
-_CHECK = r"SELECT kind, name, token"  # in any micro-batch, and in the take-over
+_CHECK = r"SELECT token, epoch"  # in any micro-batch, and in the take-over
 _CLAIM = r"INSERT INTO .*'driver', ''"
 _MARKER = r"INSERT INTO .*'marker'"
 _LIST = r"SELECT DISTINCT LABEL"

@@ -117,9 +117,17 @@ def test_a_large_body_waits_for_its_commit(
 def test_a_table_altered_after_the_judgement_rejects_the_commit(store: Store) -> None:
     asked, path = plan(store), body(store, [order(1)])
     store.judge_ahead(asked, path)
-    rows(store, "ALTER TABLE orders ADD COLUMN extra INT")
+    rows(store, "ALTER TABLE orders DROP COLUMN order_status")
     with pytest.raises(CommitRejected, match="altered"):
         store.commit("test", 1, "l", [(asked, [path])])
+
+
+def test_a_column_added_after_the_judgement_does_not(store: Store) -> None:
+    asked, path = plan(store), body(store, [order(1)])
+    store.judge_ahead(asked, path)
+    rows(store, "ALTER TABLE orders ADD COLUMN extra INT DEFAULT '7'")
+    store.commit("test", 1, "l", [(asked, [path])])
+    assert rows(store, "SELECT extra FROM orders") == [(7,)]
 
 
 def taken(judging: Ahead, asked: Plan, path: Path) -> bool:

@@ -183,7 +183,7 @@ def test_an_owner_check_that_hangs_ends_by_the_deadline(hanging_shop: Shop) -> N
     with QueryProxy(hanging_shop.server.query_port) as proxy:
         session = open_session(hanging_shop.options(query_url=proxy.url), "run", "test", "checkpoint")
         left = Left(proxy.port, hanging_shop.server.fe_port, hanging_shop.server.be_port)
-        holds = [proxy.hold("SELECT kind, name, token") for _ in range(9)]
+        holds = [proxy.hold("SELECT token, epoch") for _ in range(9)]
 
         def one_lane(seconds: float) -> object:
             return write(quick(hanging_shop, seconds, query_url=proxy.url), session)
