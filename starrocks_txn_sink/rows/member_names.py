@@ -8,6 +8,7 @@ may add columns, a lane that misses one looks at all rows that follow, and so kn
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
@@ -28,6 +29,7 @@ ColumnsOf = Callable[[str, bool], Set[str] | None]
 
 _SEPARATOR = SEPARATOR.encode()
 _PLACE = (columns.PARTITION, columns.POSITION)
+_SURROGATES = re.compile("[\ud800-\udfff]")
 _SHOWN = 5  # names in an error
 
 
@@ -126,6 +128,7 @@ class LackingColumns:
             return
         table_names = batch.column(columns.TABLE)
         chosen = pc.indices_nonzero(pc.is_in(table_names, value_set=pa.array([*self.watched], table_names.type)))
+        chosen = chosen.filter(self._may_have_values(batch.column(columns.PAYLOAD).take(chosen)))
         texts = batch.column(columns.PAYLOAD).take(chosen).cast(pa.large_binary()).to_pylist()
         for number, table, text in zip(chosen.to_pylist(), table_names.take(chosen).to_pylist(), texts, strict=True):
             names = _names_in(text) or ()
@@ -140,6 +143,16 @@ class LackingColumns:
                 kind = kind_of(row[name])
                 if kind is not None:
                     self.found.setdefault(table, {}).setdefault(name, set()).add(kind)
+
+    def _may_have_values(self, texts: pa.Array) -> pa.Array:
+        """A mask of rows in which a watched name may have a value: a column may be NULL in all rows for weeks.
+
+        A name that a row writes with an escape is in none of the patterns, nor is one with a lone surrogate, which has
+        no other form: rows with a backslash count.
+        """
+        names = {name for watched in self.watched.values() for name in watched if not _SURROGATES.search(name)}
+        value = rf'"(?:{"|".join(map(re.escape, sorted(names)))})"[ \t\n\r]*:[ \t\n\r]*[^n \t\n\r]'
+        return pc.or_(pc.match_substring_regex(texts, value), pc.match_substring(texts, "\\"))
 
     def missing(self) -> MissingColumns:
         """The columns with a value, and the names of the values' kinds."""

@@ -180,9 +180,9 @@ class VerifiedLane:
         judgement = source.judgement
         if judgement is None:
             return CarriedState(source.before, _places(source.segments[: source.held]))
-        kept = judgement.events[_AT].filter(pa.array(judgement.kept)).to_numpy()
+        kept = np.sort(judgement.events[_AT].filter(pa.array(judgement.kept)).to_numpy())
         stops = np.cumsum([segment.rows for segment in source.segments])
-        bounds = np.searchsorted(np.sort(kept), np.concatenate([[0], stops]))
+        bounds = np.searchsorted(kept, np.concatenate([[0], stops]))
         stay: list[_Segment] = []
         rest: list[tuple[_Segment, Mask]] = []
         crowded = source.held > MANY_BLOBS
@@ -193,9 +193,7 @@ class VerifiedLane:
                 stay.append(segment)
             elif count:
                 chosen = np.zeros(segment.rows, dtype=bool)
-                first = int(stops[number]) - segment.rows
-                mine = kept[(kept >= first) & (kept < stops[number])]
-                chosen[mine - first] = True
+                chosen[kept[bounds[number] : bounds[number + 1]] - (stops[number] - segment.rows)] = True
                 rest.append((segment, chosen))
         return self._written(judgement.state, [*stay, *self._rewritten(rest)])
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from starrocks_txn_sink import compiled
 from starrocks_txn_sink.errors import UnknownColumn
+from starrocks_txn_sink.rows import member_names
 from starrocks_txn_sink.rows.member_names import LackingColumns, MemberNames
 
 COLUMNS = {"t": {"id", "name"}, "b": {"größe"}}
@@ -248,6 +249,33 @@ def test_a_lacking_column_that_is_null_waits_for_its_first_value() -> None:
     assert lacking.missing() == {}
     names(batch(("t", '{"id":1,"age":null}'), ("t", '{"id":1,"age":true}')))
     assert lacking.missing() == {"t": {"age": ("TRUTH",)}}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('{"id":1,"age" :\t7}', "INTEGER"),
+        (r'{"id":1,"\u0061ge":"x"}', "TEXT"),
+        ('{"id":1,"age":null,"age":false}', "TRUTH"),
+        ('{"id":{"age":1},"age":[null]}', "DOCUMENT"),
+        ('{"id":1,"age":-0.5}', "FRACTION"),
+    ],
+)
+def test_a_first_value_is_found_however_it_is_written(text: str, kind: str) -> None:
+    names, lacking = applying()
+    names(batch(("t", '{"id":1,"age":null,"a.e":null}')))
+    names(batch(("t", '{"id":1,"age" : null}'), ("t", text)))
+    assert lacking.missing() == {"t": {"age": (kind,)}}
+
+
+def test_rows_in_which_a_lacking_column_is_null_are_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column may be NULL for weeks, and Python a row is slow."""
+    names, lacking = applying()
+    rows = [("t", '{"id":1,"age":null}')] * 3
+    names(batch(*rows))
+    monkeypatch.setattr(member_names, "members_of", None)
+    names(batch(*rows))
+    assert (lacking.watched, lacking.missing()) == ({"t": {"age"}}, {})
 
 
 def test_a_table_that_is_not_there_lacks_all_columns_also_those_of_a_delete() -> None:
