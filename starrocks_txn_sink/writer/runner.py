@@ -323,7 +323,9 @@ class Performer:
             case model.CheckAction():
                 return self._ownership().check(label.name, self.rng), self.deadline
             case model.CommitAction():
-                return protocol.commit(label, self.retry_policy, self.rng), self.deadline
+                # A ledger decides whatever the server does not prove, for every writer that has one.
+                retry_policy = replace(self.retry_policy, commit_again=self.ownership is None)
+                return protocol.commit(label, retry_policy, self.rng), self.deadline
             case model.RecoverAction(_, spans):
                 return self._ownership().recover(label.name, spans, self.rng), self.deadline
             case model.RollbackAction():

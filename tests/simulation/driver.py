@@ -231,9 +231,8 @@ class Driver(Node):
         self._coordinator.labels = map(self._labelled, self._coordinator.labels)
         self._coordinator.committed = self._committed
         self._performer = Performer(
-            task.options, NOTHING.transport, world.clock, deadline, world.rng, RetryPolicy(commit_again=False),
-            ownership=ownership,
-        )  # fmt: skip
+            task.options, NOTHING.transport, world.clock, deadline, world.rng, ownership=ownership
+        )
         self._run(self._coordinator.write(), self._written)
 
     def _labelled(self, label: str) -> str:

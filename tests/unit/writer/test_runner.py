@@ -13,12 +13,16 @@ import pytest
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.lane import Lane
 from starrocks_txn_sink.coordinator.model import Action, BeginAction, CommitAction, PositionSpan, RegionRows, Segment
+from starrocks_txn_sink.coordinator.ownership import Ownership, ReplayOwnership
 from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import DeadlineExceeded, InputError, LoadFailed, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.protocol.wire import Operation, Request
+from starrocks_txn_sink.protocol.label import Aborted, Unknown
+from starrocks_txn_sink.protocol.ledger import Owner
+from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 from starrocks_txn_sink.writer.runner import DaemonThreadPool, LaneRunner, Perform, Performer
 from tests.support.lane_driver import LABEL, small_limits
+from tests.support.manual_clock import ManualClock
 from tests.support.model_server import Fault, ModelServer, plan_faults
 
 
@@ -160,3 +164,21 @@ def test_a_bug_in_a_thread_ends_the_lane_at_once(pool: DaemonThreadPool) -> None
     with pytest.raises(StarRocksSinkError, match="ZeroDivisionError"):
         runner(ModelServer(), pool, perform=broken).run(segments(1))
     assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("kind", [Ownership, ReplayOwnership, None])
+def test_aborted_after_a_lost_commit_is_no_proof_for_a_writer_that_has_a_ledger(kind: type[Ownership] | None) -> None:
+    """Wire contract 10.5: after a change of the leader a frontend says ABORTED of a label that is visible."""
+
+    class ChangedLeader(ModelServer):
+        def execute(self, request: Request, fault: Fault | None = None) -> Reply:
+            if request.operation is Operation.LOAD_STATE:
+                return Reply(Status.OK, state=LabelState.ABORTED)
+            return super().execute(request, fault)
+
+    server, clock = ChangedLeader(faults=plan_faults({(Operation.COMMIT, 0): Fault.LOST_AFTER})), ManualClock()
+    ownership = kind("job", "shop", Owner("t", "e", "c"), lambda: "u", str) if kind is not None else None
+    options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
+    performer = Performer(options, server, clock, Deadline.after(60, clock), random.Random(1), ownership=ownership)
+    performer(BeginAction(LABEL))
+    assert type(performer(CommitAction(LABEL))) is (Aborted if kind is None else Unknown)
