@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from starrocks_txn_sink.errors import NotSent, ReplyLost
-from starrocks_txn_sink.protocol.ledger import WriteClaim, WriteMarker
+from starrocks_txn_sink.protocol.ledger import ListUnfinished, WriteClaim, WriteMarker
 from starrocks_txn_sink.protocol.wire import Operation, Request
 from tests.support.model_ledger import ModelLedger
 from tests.support.model_server import Fault, ModelServer
@@ -57,7 +57,10 @@ class Cluster:
         elif isinstance(needed, (WriteClaim, WriteMarker)):
             self._insert(needed, fault, respond)
         else:
-            self._reply(respond, self.ledger.read(needed))
+            answer = self.ledger.read(needed)
+            if isinstance(needed, ListUnfinished):  # in no order
+                answer = tuple(self._rng.sample(answer, len(answer)))
+            self._reply(respond, answer)
 
     def restart_frontend(self) -> None:
         """The frontend dies and starts again; what was live in its memory is gone."""

@@ -19,6 +19,7 @@ from .scheduler import Fiber, Node
 from .trace import Trace
 
 READ_TIMEOUT = 10.0
+_UNSEEN = 0.2  # share of claims
 LATEST = 60.0  # a request that was given up may be executed so much later
 
 _ON_SERVER = {
@@ -40,6 +41,7 @@ class Network:
         self.troubled: set[str] = set()  # labels with a request that was lost, late or executed unseen
         self.listen: Callable[[], None] = lambda: None
         self.stall: Callable[[Node], None] = lambda _: None
+        self._unseen: tuple[Node, float] | None = None  # who has claimed while nobody could see it, and when
         self._lying: list[_Late] = []
         self._cluster = cluster
         self._scheduler = cluster.scheduler
@@ -125,14 +127,22 @@ class Network:
 
     def _stalled(self, needed: Any, fiber: Fiber) -> str | None:
         commit = _is_commit(needed)
-        share = max(self._profile.stall, fiber.node.stall)
-        if not (commit or isinstance(needed, WriteClaim)) or not self.trouble or self._rng.random() >= share:
+        if not (commit or isinstance(needed, WriteClaim)) or not self.trouble:
+            return None
+        if self._rng.random() >= (self._share(fiber.node) if commit else _UNSEEN):
             return None
         self.faults += 1
         if not commit:
+            self._unseen = fiber.node, self._scheduler.now
             return self._rng.choice(("invisible", "late"))  # the claim is answered while nobody can see it yet
         self.stall(fiber.node)
         return self._rng.choice(("lost_before", "late", "lost_after", "lost_after", "invisible"))
+
+    def _share(self, node: Node) -> float:
+        """The share of stalled commits: large for a writer who could not see the claim of its successor."""
+        if self._unseen is not None and self._unseen[0] is not node and self._scheduler.now < self._unseen[1] + 20.0:
+            return 0.5
+        return max(self._profile.stall, node.stall)
 
     def _choose(self, needed: Any) -> str | None:
         if not self.trouble or self._rng.random() >= self._profile.rate:

@@ -9,6 +9,7 @@ from random import Random
 
 import pyarrow as pa
 
+from starrocks_txn_sink.coordinator.coordinator import LANE
 from starrocks_txn_sink.errors import (
     BeginFailed,
     CommitFailed,
@@ -25,6 +26,7 @@ from starrocks_txn_sink.errors import (
 )
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import DRIVER, POSITION
+from starrocks_txn_sink.protocol.wire import Operation, Request
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.sink.checkpoint import Proof
 from tests.support.model_server import ModelServer
@@ -372,7 +374,16 @@ class World:
         if isinstance(node, Replayer):
             self.replays.start_another()
         elif isinstance(node, Driver) and self.rng.random() < 0.5:
+            if self.rng.random() < 0.5:
+                self._leave_open()
             self._restart_regardless()
+
+    def _leave_open(self) -> None:
+        """The last requests of a driver that is long dead arrive: nobody will end this label but a take-over."""
+        label = f"{JOB}-dead-{LANE}-{self.next_attempt()}-0_0"
+        self.network.troubled.add(label)
+        for operation, table in ((Operation.BEGIN, None), (Operation.LOAD, "accounts")):
+            self.cluster.server.execute(Request(operation, DATABASE, label, table=table, body=[b"[0]"]))
 
     def _restart_regardless(self) -> None:
         """A supervisor takes a driver that hangs for dead: another one starts while it still lives."""
