@@ -33,7 +33,7 @@ from starrocks_txn_sink.metrics.series import History, HistorySlot, MetricValues
 from starrocks_txn_sink.metrics.source_lag import SourceLag
 from starrocks_txn_sink.metrics.spark_progress import QueryProgress
 from starrocks_txn_sink.telemetry import Event, LatestValues
-from starrocks_txn_sink.writer.messages import LaneReport
+from starrocks_txn_sink.writer.messages import LaneCost, LaneReport, LaneWork
 
 
 class Model:
@@ -136,18 +136,17 @@ class Model:
                 "batch_id": fields["batch_id"],
                 "code": fields["code"],
                 "open_seconds": fields["seconds"],
-                "attempts": report.aborted if report is not None else 0,
+                "attempts": report.trouble.aborted if report is not None else 0,
             }
         )
         if report is None:
             self._add_errors(fields["code"], 1, now)
             return
         self._add_report(report, now)
-        self.metrics.add("commits_total", report.committed, "committed")
-        if report.unsettled:
-            job.in_doubt += report.unsettled
+        if unsettled := report.trouble.unsettled:
+            job.in_doubt += unsettled
             job.doubt_since = job.doubt_since or now
-            self.metrics.add("commits_total", report.unsettled, "unknown")
+            self.metrics.add("commits_total", unsettled, "unknown")
 
     def _on_receipt_collected(self, fields: Mapping[str, Any], now: float) -> None:
         receipt: Receipt = fields["receipt"]
@@ -185,50 +184,49 @@ class Model:
     def _on_lane_reported(self, fields: Mapping[str, Any], now: float) -> None:
         report: LaneReport = fields["report"]
         self._add_report(report, now)
-        for table, rows in report.deletes.items():
+        for table, rows in report.work.deletes.items():
             self._deletes[self.metrics.table(table)] += rows
 
     def _add_report(self, report: LaneReport, now: float) -> None:
         """Add a lane's report, from a success or from a failure."""
-        metrics, slot = self.metrics, self.history.slot(now)
         if self._new_batch:  # gauges keep the last micro-batch's values until the first report of the new one
             self._new_batch = False
             for name in ("buffer_bytes", "inflight_loads", "transaction_age_ratio"):
-                metrics.set(name, 0.0)
-        for operation, status, count in report.requests:
-            metrics.add("requests_total", count, operation, status)
-        for operation, reason, count in report.retries:
-            self._add_retries(operation, reason, count, slot)
-        if report.task_retry:
-            self._add_retries("task", "failed", 1, slot)
-        for code, count in report.errors:
+                self.metrics.set(name, 0.0)
+        slot = self.history.slot(now)
+        self._add_work(report.work, slot)
+        self._add_cost(report.cost, slot)
+        for code, count in report.trouble.errors.items():
             self._add_errors(code, count, now)
-        for load in report.loads:
-            table = metrics.table(load.table)
-            metrics.add("bytes_total", load.bytes, table, load.encoding)
-            metrics.histogram("load_duration_seconds", table).merge(load.buckets, load.seconds)
-            slot.counts["loads"] += load.loads
-        metrics.add("commits_total", report.aborted, "aborted")
-        metrics.add("source_transactions_total", report.replayed_transactions, "replayed")
-        slot.counts["aborted"] += report.aborted
-        for name, peak in (("buffer_bytes", report.buffer_peak), ("inflight_loads", report.inflight_peak)):
-            metrics.set(name, max(metrics.value(name), peak))
-            slot.level(name, peak)
-        self._add_latency(report, slot)
+        self.metrics.add("commits_total", report.trouble.aborted, "aborted")
+        slot.counts["aborted"] += report.trouble.aborted
 
-    def _add_latency(self, report: LaneReport, slot: HistorySlot) -> None:
-        if report.latency:
-            self.metrics.histogram("end_to_end_latency_seconds").merge(report.latency, report.latency_seconds)
-            slot.latency.merge(report.latency, report.latency_seconds)
-        for partition, time in report.event_times.items():
+    def _add_work(self, work: LaneWork, slot: HistorySlot) -> None:
+        for name, load in work.loads.items():
+            table = self.metrics.table(name)
+            self.metrics.add("bytes_total", load.bytes, table, load.encoding)
+            self.metrics.histogram("load_duration_seconds", table).merge(load.times)
+            slot.counts["loads"] += load.times.count
+        self.metrics.add("source_transactions_total", work.replayed_transactions, "replayed")
+        self.metrics.histogram("end_to_end_latency_seconds").merge(work.latency)
+        slot.latency.merge(work.latency)
+        for partition, time in work.event_times.items():
             self.event_times[partition] = time
-        if report.event_times:
+        if work.event_times:
             times = self.event_times.values()
             self.metrics.set("event_time_skew_seconds", max(times) - min(times))
 
-    def _add_retries(self, operation: str, reason: str, count: int, slot: HistorySlot) -> None:
-        self.metrics.add("retries_total", count, operation, reason)
-        slot.counts["retries"] += count
+    def _add_cost(self, cost: LaneCost, slot: HistorySlot) -> None:
+        for operation, statuses in cost.requests.items():
+            for status, count in statuses.items():
+                self.metrics.add("requests_total", count, operation, status)
+        for operation, reasons in cost.retries.items():
+            for reason, count in reasons.items():
+                self.metrics.add("retries_total", count, operation, reason)
+            slot.counts["retries"] += sum(reasons.values())
+        for name, peak in (("buffer_bytes", cost.buffer_peak), ("inflight_loads", cost.inflight_peak)):
+            self.metrics.set(name, max(self.metrics.value(name), peak))
+            slot.level(name, peak)
 
     def _add_errors(self, code: str, count: int, now: float) -> None:
         self.metrics.add("errors_total", count, code)

@@ -6,12 +6,18 @@ from dataclasses import dataclass, field
 
 from starrocks_txn_sink.metrics.catalogue import JOB, JOBS, METRICS, OTHER, PARTITIONS, TABLES, MetricKind
 from starrocks_txn_sink.telemetry import LatestValues
-from starrocks_txn_sink.writer.messages import BOUNDS, Durations
+from starrocks_txn_sink.writer.messages import Durations
 
 Labels = tuple[str, ...]
 
-_PER_COMMIT = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 5000.0, 20000.0)
-_BOUNDS = {"transactions_per_commit": _PER_COMMIT}
+
+class _PerCommit(Durations):
+    """A histogram of numbers of source transactions."""
+
+    __slots__ = ()
+    bounds = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 5000.0, 20000.0)
+
+
 _SERIES = 500  # series of one metric at most; further label combinations share OTHER
 
 
@@ -25,7 +31,7 @@ class MetricValues:
         for metric in METRICS:
             initial = metric.initial or (() if metric.labels else ((),))
             if metric.kind is MetricKind.HISTOGRAM:
-                self._histograms[metric.name] = {labels: Durations(bounds=bounds(metric.name)) for labels in initial}
+                self._histograms[metric.name] = {labels: _histogram(metric.name) for labels in initial}
             elif metric.labels in (("partition",), ("source",)):
                 self._numbers[metric.name] = LatestValues(PARTITIONS)
             elif JOB in metric.labels:
@@ -57,7 +63,7 @@ class MetricValues:
 
     def histogram(self, name: str, *labels: str) -> Durations:
         known = self._histograms[name]
-        return known.setdefault(_bounded_labels(labels, known), Durations(bounds=bounds(name)))
+        return known.setdefault(_bounded_labels(labels, known), _histogram(name))
 
     def value(self, name: str, *labels: str) -> float:
         return self._numbers[name].get(labels, 0.0)
@@ -79,7 +85,11 @@ def _bounded_labels(labels: Labels, known: Collection[Labels]) -> Labels:
 
 def bounds(name: str) -> tuple[float, ...]:
     """Upper bounds of a histogram's buckets."""
-    return _BOUNDS.get(name, BOUNDS)
+    return tuple(_histogram(name).bounds)
+
+
+def _histogram(name: str) -> Durations:
+    return _PerCommit() if name == "transactions_per_commit" else Durations()
 
 
 SLOT_SECONDS = 2.0
@@ -139,6 +149,6 @@ def _merge_slots(slots: Sequence[HistorySlot], at: float) -> HistorySlot:
         whole.counts.update(slot.counts)
         for name, value in slot.levels.items():
             whole.level(name, value)
-        whole.latency.merge(slot.latency.counts, slot.latency.total)
-        whole.commit.merge(slot.commit.counts, slot.commit.total)
+        whole.latency.merge(slot.latency)
+        whole.commit.merge(slot.commit)
     return whole

@@ -167,7 +167,7 @@ class Proof:
     def with_batch(self, batch: int, receipts: Sequence[Receipt], reports: Sequence[LaneReport]) -> Proof:
         """The proof after `batch`, whose lanes have sent `receipts` and `reports`."""
         visible = {span.partition: span.last for receipt in receipts for span in receipt.positions}
-        skips = {name: skip for report in reports for name, skip in report.skips.items()}
+        skips = {name: skip for report in reports for name, skip in report.work.skips.items()}
         return replace(self, batch=batch, positions={**self.positions, **visible}, skips={**self.skips, **skips})
 
     def to_json(self) -> bytes:

@@ -300,7 +300,7 @@ def outage_of(error: BaseException) -> tuple[str, LaneReport | None] | None:
     Spark gives the driver only the text of a lane's error, so the code of such an error comes from the report.
     """
     report = lane_report(error)
-    code = error.code if isinstance(error, StarRocksSinkError) else report.error if report is not None else ""
+    code = error.code if isinstance(error, StarRocksSinkError) else report.code if report is not None else ""
     return (code, report) if issubclass(errors.class_of(code), errors.Outage) else None
 
 
@@ -313,7 +313,8 @@ def has_begun(error: BaseException) -> bool:
     if met is None:
         return False
     code, report = met
-    passed = {name for name, status, _ in report.requests if status == "OK"} if report is not None else set()
+    requests = report.cost.requests if report is not None else {}
+    passed = {operation for operation, statuses in requests.items() if "OK" in statuses}
     if code == errors.NotSent.code:  # without a connection only a load proves that the backends' addresses are right
         return "load" in passed
     # `failed_at` is set by a lane, which runs only after the driver has begun the label.

@@ -360,7 +360,7 @@ def _after_round(task: LaneTask, reports: Sequence[LaneReport]) -> LaneTask:
     """The task of the next round, which knows what the lanes with `reports` have left out."""
     if task.ownership is None:
         return task
-    skips = {name: skip for report in reports for name, skip in report.skips.items()}
+    skips = {name: skip for report in reports for name, skip in report.work.skips.items()}
     return replace(task, ownership=replace(task.ownership, skips={**task.ownership.skips, **skips}))
 
 
@@ -426,7 +426,7 @@ def _unpositioned(task: LaneTask, shares: Sequence[LaneShare]) -> PositionSpan |
 
 def result_of(messages: Sequence[Message]) -> LanesResult:
     """What lanes with `messages` have loaded, or why not."""
-    failures = [_failure_of(report) for report in of_kind(messages, LaneReport) if report.error]
+    failures = [_failure_of(report) for report in of_kind(messages, LaneReport) if report.code]
     return LanesResult(
         of_kind(messages, LaneShare),
         failures,
@@ -436,7 +436,7 @@ def result_of(messages: Sequence[Message]) -> LanesResult:
 
 
 def _failure_of(report: LaneReport) -> LaneFailure:
-    unknown = f"Lane {report.lane} failed with the code {report.error}."
+    unknown = f"Lane {report.lane} failed with the code {report.code}."
     error = report.lane_error() or StarRocksSinkError(unknown)
     attach_report(error, report)
     return LaneFailure(error, report.failed_at)

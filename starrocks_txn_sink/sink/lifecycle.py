@@ -427,7 +427,7 @@ class SinkEvents:
         if stopped and ours is None:
             self.emit(Event("batch.stopped", {**place, "seconds": seconds}))
             return None
-        code = ours.code if ours is not None else (report.error if report else "") or SPARK
+        code = ours.code if ours is not None else (report.code if report else "") or SPARK
         self.emit(Event("batch.failed", {**place, "seconds": seconds, "code": code, "report": report}))
         if query and isinstance(error, Exception) and not stopped:
             # With a ledger the take-over of a restart finds the outcome of a commit.

@@ -118,11 +118,11 @@ class Session:
 
     def learn_keys(self, reports: Sequence[LaneReport]) -> None:
         """Remember whether the lanes of the next micro-batch hold rows back until all keys are known."""
-        self.hold = any(report.keys_repeated for report in reports)
+        self.hold = any(report.work.keys_repeated for report in reports)
 
     def learn_listed(self, reports: Sequence[LaneReport]) -> bool:
         """Learn whether a take-over would find this run's labels; True if a lane has just found that it would not."""
-        listed = [report.listed for report in reports if report.listed is not None]
+        listed = [found for report in reports if (found := report.trouble.listed) is not None]
         self.canary = self.canary and not listed
         return False in listed
 
@@ -131,7 +131,7 @@ class Session:
 
         Returns the ledger's position by source partition for the skips that have just begun and are not over yet.
         """
-        found = {partition: skip for report in reports for partition, skip in report.skips.items()}
+        found = {partition: skip for report in reports for partition, skip in report.work.skips.items()}
         begun = {name: skip.position for name, skip in found.items() if name not in self.skips and not skip.met}
         self.skips.update(found)
         return begun

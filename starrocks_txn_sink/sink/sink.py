@@ -120,7 +120,7 @@ def _is_small(written: Written) -> bool:
     """Whether the next micro-batch is probably so small that one task takes it in any order."""
     receipts = written.receipts
     rows = sum(receipt.rows + receipt.dead_lettered_rows for receipt in receipts)
-    rows += sum(report.replayed_rows for report in written.reports)
+    rows += sum(report.work.replayed_rows for report in written.reports)
     size = sum(region.bytes for receipt in receipts for region in receipt.regions)
     return rows * _SMALL_MARGIN <= SMALL_ROWS and size * _SMALL_MARGIN <= SMALL_BYTES
 

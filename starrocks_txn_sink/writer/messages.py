@@ -24,9 +24,10 @@ import bisect
 import contextlib
 import itertools
 import zlib
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -56,9 +57,9 @@ BOUNDS = (
 class Durations:
     """A histogram of durations: `counts` per bucket of `bounds` (and one more bucket), and their sum in seconds."""
 
+    bounds: ClassVar[Sequence[float]] = BOUNDS
     counts: list[int] = field(default_factory=list)
     total: float = 0.0
-    bounds: Sequence[float] = BOUNDS
 
     def __post_init__(self) -> None:
         if not self.counts:
@@ -78,13 +79,12 @@ class Durations:
         if values.size:
             positive = np.maximum(values, 0.0)
             found = np.bincount(np.searchsorted(self.bounds, positive), minlength=len(self.counts))
-            self.counts = [have + more for have, more in zip(self.counts, found.tolist(), strict=True)]
-            self.total += float(positive.sum())
+            self.merge(Durations(found.tolist(), float(positive.sum())))
 
-    def merge(self, counts: Sequence[int], total: float) -> None:
+    def merge(self, more: Durations) -> None:
         """Add the counts of a histogram with the same bounds."""
-        self.counts = [have + more for have, more in zip(self.counts, counts, strict=True)]
-        self.total += total
+        self.counts = [have + added for have, added in zip(self.counts, more.counts, strict=True)]
+        self.total += more.total
 
     def percentile(self, share: float) -> float | None:
         """The value below which `share` of all lie, interpolated within its bucket; None for an empty histogram.
@@ -103,99 +103,157 @@ class Durations:
         return low + (self.bounds[number] - low) * inside
 
 
-@dataclass(frozen=True, slots=True)
-class TableLoads:
-    """Loads of one table that the server accepted: bytes as sent, and durations per bucket of BOUNDS."""
+Counts = dict[str, Counter[str]]
+"""Numbers by operation, and by what came of it."""
 
-    table: str
+
+def _no_counts() -> Counts:
+    return defaultdict(Counter)
+
+
+@dataclass(slots=True)
+class TableLoads:
+    """Loads of one table that the server accepted: their bytes as sent, and their durations."""
+
     encoding: str
-    loads: int
-    bytes: int
-    seconds: float
-    buckets: tuple[int, ...]
+    bytes: int = 0
+    times: Durations = field(default_factory=Durations)
+
+
+@dataclass(slots=True)
+class LaneWork:
+    """What a lane has written, and left out because the ledger has it; sessions and metrics read it.
+
+    `loads` and `deletes` are by table. `event_times` has the latest event time of each source partition in Unix
+    seconds. A lane does not know when its rows become visible: so `ages` has pairs of an age at `loaded_at` and the
+    number of source transactions of that age, and `LaneReport.commit` makes the `latency` of them.
+
+    For the next micro-batch: `skips` by source partition, as far as this lane has set them; `keys_repeated`, whether
+    keys came in more than one load of a StarRocks transaction; `members`, the names in JSON rows by table
+    (`rows.member_names`), none where they are those that the driver knows.
+    """
+
+    loads: dict[str, TableLoads] = field(default_factory=dict)
+    deletes: dict[str, int] = field(default_factory=dict)
+    replayed_rows: int = 0
+    replayed_transactions: int = 0
+    event_times: dict[str, float] = field(default_factory=dict)
+    ages: tuple[tuple[float, int], ...] = ()
+    loaded_at: float = 0.0
+    latency: Durations = field(default_factory=Durations)
+    skips: dict[str, Skip] = field(default_factory=dict)
+    keys_repeated: bool = False
+    members: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> LaneWork:
+        """The work with these fields, in JSON's types."""
+        loads = {
+            table: TableLoads(**{**load, "times": Durations(**load["times"])})
+            for table, load in fields["loads"].items()
+        }
+        nested = {
+            "loads": loads,
+            "ages": tuple(map(tuple, fields["ages"])),
+            "latency": Durations(**fields["latency"]),
+            "skips": {name: Skip(**skip) for name, skip in fields["skips"].items()},
+            "members": {table: tuple(names) for table, names in fields["members"].items()},
+        }
+        return cls(**{**fields, **nested})
+
+
+@dataclass(slots=True)
+class LaneCost:
+    """What the work has cost; metrics read it.
+
+    `requests` are by operation and the reply's status or the error's code, `retries` by operation and reason. The
+    peaks are bytes of buffered rows, and loads at a time.
+    """
+
+    requests: Counts = field(default_factory=_no_counts)
+    retries: Counts = field(default_factory=_no_counts)
+    buffer_peak: int = 0
+    inflight_peak: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SentError:
+    """The error that has ended a lane, `at` Unix seconds; without a message for an error that is not the sink's."""
+
+    code: str
+    message: str = ""
+    advice: str = ""
+    place: dict[str, Any] = field(default_factory=dict)
+    at: float = 0.0
+
+
+@dataclass(slots=True)
+class LaneTrouble:
+    """What went wrong; metrics, and those who judge a failure, read it.
+
+    `errors` are by code. Of the StarRocks transactions `aborted` were rolled back; the outcome of `unsettled` is still
+    unknown. `listed`: whether a take-over would have found the label (None: nobody has asked). `failure` has ended the
+    lane.
+    """
+
+    errors: Counter[str] = field(default_factory=Counter)
+    aborted: int = 0
+    unsettled: int = 0
+    listed: bool | None = None
+    failure: SentError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LaneReport:
-    """The counts of one try at a lane in one micro-batch, for the driver's metrics; times are Unix seconds.
-
-    Counts: `requests` by (operation, the reply's status or the error's code), `retries` by (operation, reason),
-    `errors` by code. Of the StarRocks transactions `aborted` were rolled back; the outcome of `in_doubt` was unknown at
-    first, that of `unsettled` still is. `committed` counts receipts, which the driver does not get from a failed lane.
-
-    For the next micro-batch: `skips` by source partition, as far as this lane has set them; `listed`, whether a
-    take-over would have found the lane's label (None: it did not ask); `keys_repeated`, whether keys came in more than
-    one load of a StarRocks transaction; `members`, the names in JSON rows by table (`rows.member_names`), none where
-    they are those that the driver knows.
-
-    `event_times` has the latest event time of each source partition. A lane does not know when its rows become visible:
-    so `ages` has pairs of an age at `loaded_at` and the number of source transactions of that age, and `commit` makes
-    latencies of them. `failure` has message, advice and place of the error that ended the lane, `failed_at` its time.
-    """
+    """The counts of one try at a lane in one micro-batch, for the driver; or those of the driver itself."""
 
     job: str
     lane: int
     batch_id: int
-    committed: int = 0
-    aborted: int = 0
-    in_doubt: int = 0
-    unsettled: int = 0
-    requests: tuple[tuple[str, str, int], ...] = ()
-    retries: tuple[tuple[str, str, int], ...] = ()
-    errors: tuple[tuple[str, int], ...] = ()
-    error: str = ""
-    loads: tuple[TableLoads, ...] = ()
-    deletes: dict[str, int] = field(default_factory=dict)
-    replayed_rows: int = 0
-    replayed_transactions: int = 0
-    buffer_peak: int = 0
-    inflight_peak: int = 0
-    task_retry: bool = False
-    latency: tuple[int, ...] = ()
-    latency_seconds: float = 0.0
-    event_times: dict[str, float] = field(default_factory=dict)
-    skips: dict[str, Skip] = field(default_factory=dict)
-    listed: bool | None = None
-    members: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    keys_repeated: bool = False
-    failure: dict[str, Any] = field(default_factory=dict)
-    ages: tuple[tuple[float, int], ...] = ()
-    loaded_at: float = 0.0
-    failed_at: float = 0.0
+    work: LaneWork = field(default_factory=LaneWork)
+    cost: LaneCost = field(default_factory=LaneCost)
+    trouble: LaneTrouble = field(default_factory=LaneTrouble)
 
-    def fail(self, error: StarRocksSinkError, at: float = 0.0) -> LaneReport:
+    @property
+    def code(self) -> str:
+        """The code of the error that has ended the lane; empty for a lane that has not failed."""
+        return self.trouble.failure.code if self.trouble.failure is not None else ""
+
+    @property
+    def failed_at(self) -> float:
+        return self.trouble.failure.at if self.trouble.failure is not None else 0.0
+
+    def fail(self, error: BaseException, at: float = 0.0) -> LaneReport:
         """The report of a lane that `error` has ended, `at` seconds since the Unix epoch."""
-        place = {name: value if isinstance(value, int) else str(value) for name, value in error.context.items()}
-        failure = {"message": error.message, "advice": error.advice, "place": place}
-        return replace(self, error=error.code, failure=failure, failed_at=at)
+        failure = SentError(StarRocksSinkError.code, at=at)
+        if isinstance(error, StarRocksSinkError):
+            place = {name: value if isinstance(value, int) else str(value) for name, value in error.context.items()}
+            failure = SentError(error.code, error.message, error.advice, place, at)
+        return replace(self, trouble=replace(self.trouble, failure=failure))
 
     def lane_error(self) -> StarRocksSinkError | None:
         """The error that the lane failed with, made again; None for a code that this process has not."""
-        kind = class_of(self.error)
-        if kind.code != self.error or not self.failure:
+        failure, kind = self.trouble.failure, class_of(self.code)
+        if failure is None or kind.code != failure.code or not failure.message:
             return None
-        return kind(str(self.failure["message"]), hint=str(self.failure["advice"]), **self.failure["place"])
+        return kind(failure.message, hint=failure.advice, **failure.place)
 
     def commit(self, at: float) -> LaneReport:
         """The report once the lane's rows are visible, `at` seconds since the Unix epoch."""
-        if not self.ages:
+        if not self.work.ages:
             return self
-        latency, (ages, counts) = Durations(), zip(*self.ages, strict=True)
-        latency.add_all(np.repeat(np.array(ages) + (at - self.loaded_at), counts))
-        return replace(self, latency=tuple(latency.counts), latency_seconds=latency.total, ages=(), loaded_at=0.0)
+        latency, (ages, counts) = Durations(), zip(*self.work.ages, strict=True)
+        latency.add_all(np.repeat(np.array(ages) + (at - self.work.loaded_at), counts))
+        return replace(self, work=replace(self.work, latency=latency, ages=(), loaded_at=0.0))
 
     @classmethod
     def of(cls, value: dict[str, Any]) -> LaneReport:
         """The report with the fields of `value`, in JSON's types."""
-        lists = ("requests", "retries", "errors", "ages")
-        fields: dict[str, Any] = {
-            name: tuple(map(tuple, found)) if name in lists else found for name, found in value.items()
-        }
-        loads = tuple(TableLoads(**{**one, "buckets": tuple(one["buckets"])}) for one in value["loads"])
-        skips = {name: Skip(**each) for name, each in value["skips"].items()}
-        members = {table: tuple(names) for table, names in value["members"].items()}
-        made = {"loads": loads, "latency": tuple(value["latency"]), "skips": skips, "members": members}
-        return cls(**{**fields, **made})
+        trouble = LaneTrouble(**value["trouble"])
+        if (failure := value["trouble"]["failure"]) is not None:
+            trouble.failure = SentError(**failure)
+        parts = {"work": LaneWork.of(value["work"]), "cost": LaneCost(**value["cost"]), "trouble": trouble}
+        return cls(**{**value, **parts})
 
 
 MESSAGES: Final = "message string"

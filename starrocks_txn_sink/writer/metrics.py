@@ -5,8 +5,9 @@ Lane and coordinator take no part: performer and transport emit events (`telemet
 reads the batches of rows, for the number of deletes and for the age of source transactions when they are loaded.
 """
 
+import copy
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,7 +31,7 @@ from starrocks_txn_sink.rows.member_names import MemberNames
 from starrocks_txn_sink.rows.segments import Replay
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.telemetry import Event
-from starrocks_txn_sink.writer.messages import Durations, Floats, LaneReport, TableLoads
+from starrocks_txn_sink.writer.messages import Floats, LaneCost, LaneReport, LaneTrouble, LaneWork, TableLoads
 
 REMEMBERED = 1_000_000
 """At most so many source transactions of a lane and micro-batch are timed: this bounds the memory."""
@@ -58,18 +59,13 @@ class LaneMetrics:
     """
 
     def __init__(self, job: str, lane: int, batch_id: int, encoding: str, clock: Clock) -> None:
-        self._report = LaneReport(job, lane, batch_id)
+        self._place = job, lane, batch_id
+        self._work, self._cost, self._trouble = LaneWork(), LaneCost(), LaneTrouble()
         self._encoding, self._clock = encoding, clock
         self._lock = threading.Lock()
-        self._requests: Counter[tuple[str, str]] = Counter()
-        self._retries: Counter[tuple[str, str]] = Counter()
-        self._errors: Counter[str] = Counter()
-        self._sent_bytes: Counter[str] = Counter()  # of accepted loads, by table …
-        self._load_times: defaultdict[str, Durations] = defaultdict(Durations)  # … and their durations
         self._labels: dict[str, _LabelTimes] = {}
         self._failed: tuple[str, str] | None = None  # the first failure since the last begin
         self._last_error: StarRocksSinkError | None = None
-        self._aborted = self._in_doubt = self._unsettled = self._inflight_peak = 0
         self._refused = False  # whether the server has refused the commit that the ledger settles
         self._running: Counter[str] = Counter()  # actions under way, by step
         self._since: dict[str, float] = {}  # since when actions of a step are under way without a pause
@@ -89,7 +85,7 @@ class LaneMetrics:
 
     def mark_task_retry(self) -> None:
         """Say in the report that Spark runs the task again."""
-        self._report = replace(self._report, task_retry=True)
+        self._cost.retries["task"]["failed"] = 1
 
     def expect_hold(self) -> None:
         """Say that the next rollback is no failure: the lanes send the same rows again in another order."""
@@ -128,49 +124,51 @@ class LaneMetrics:
         operation, outcome = request["operation"], request["outcome"]
         broken = outcome.code if isinstance(outcome, StarRocksSinkError) else "sink_error"
         status = request.get("status", broken)
-        self._requests[(operation, status)] += 1
+        self._cost.requests[operation][status] += 1
         if operation == Operation.COMMIT.value:
             self._label(request["label"]).commit_request += request["seconds"]
         if operation == Operation.LOAD.value and request["table"] and status == Status.OK.value:
-            self._sent_bytes[request["table"]] += request["bytes"]
-            self._load_times[request["table"]].add(request["seconds"])
+            loads = self._work.loads.setdefault(request["table"], TableLoads(self._encoding))
+            loads.bytes += request["bytes"]
+            loads.times.add(request["seconds"])
 
     def _start_step(self, step: str, label: str) -> None:
         now = self._clock.monotonic()
         if not self._running[step]:
             self._since[step] = now
         self._running[step] += 1
-        self._inflight_peak = max(self._inflight_peak, self._running["load"])
+        self._cost.inflight_peak = max(self._cost.inflight_peak, self._running["load"])
         if step == "begin":
             self._label(label).begun = now
             if self._failed is not None:
-                self._retries[self._failed] += 1
+                failed_step, code = self._failed
+                self._cost.retries[failed_step][code] += 1
                 self._failed = None
 
     def _end_step(self, step: str, outcome: object) -> None:
         now = self._clock.monotonic()
         self._running[step] -= 1
         if step == "rollback":
-            self._aborted += not self._held_back
+            self._trouble.aborted += not self._held_back
             self._held_back = False
         elif not self._running[step]:
             self._phases[step] = self._phases.get(step, 0.0) + now - self._since[step]
         match outcome:
             case KeyRepeated():  # nothing failed: the lane sends the same rows in another order
                 self._held_back = True
-                self._retries[("load", outcome.code)] += 1
+                self._cost.retries["load"][outcome.code] += 1
             case StarRocksSinkError() if step != "rollback":
                 self._count_failure(step, outcome)
             case Loaded() if outcome.retries:
-                self._retries[("load", "busy")] += outcome.retries
+                self._cost.retries["load"]["busy"] += outcome.retries
             case Committed(name):
                 label = self._label(name)
                 label.open_seconds = now - label.begun
                 label.phases, self._phases = self._phases, {}
-                self._unsettled -= step == "recover"
+                self._trouble.unsettled -= step == "recover"
             case Aborted(_, error):  # nobody rolls it back
-                self._aborted += 1
-                self._unsettled -= step == "recover"
+                self._trouble.aborted += 1
+                self._trouble.unsettled -= step == "recover"
                 if step != "recover" or not self._refused:
                     self._count_failure(step, error)
             case Unknown(_, _, refusal) if step == "commit":
@@ -178,17 +176,16 @@ class LaneMetrics:
 
     def _count_unsettled(self, refusal: StarRocksSinkError | None) -> None:
         """Count a commit that the ledger settles. After a refusal it is no doubt: the server has said no."""
-        self._unsettled += 1
+        self._trouble.unsettled += 1
         self._refused = refusal is not None
         if refusal is not None:
             self._count_failure("commit", refusal)
         else:
-            self._in_doubt += 1
-            self._retries[("commit", "outcome_unknown")] += 1
+            self._cost.retries["commit"]["outcome_unknown"] += 1
 
     def _count_failure(self, step: str, error: StarRocksSinkError) -> None:
         self._failed = self._failed or (step, error.code)
-        self._errors[error.code] += 1
+        self._trouble.errors[error.code] += 1
         self._last_error = error
 
     def _label(self, name: str) -> _LabelTimes:
@@ -213,40 +210,27 @@ class LaneMetrics:
         """All counts until now; `error` is the error that the lane, or the driver, fails with."""
         core, replay = self.core, self._replay or Replay()
         with self._lock:
-            code = error.code if isinstance(error, StarRocksSinkError) else "" if error is None else "sink_error"
-            errors = Counter(self._errors)
-            if code and error is not self._last_error:
-                errors[code] += 1
-            failed = self._report.fail(error) if isinstance(error, StarRocksSinkError) else self._report
-            return replace(
-                failed,
-                committed=len(receipts) if core is None else 0,  # lanes load only
-                aborted=self._aborted,
-                in_doubt=self._in_doubt,
-                unsettled=self._unsettled,
-                requests=_triples(self._requests),
-                retries=_triples(self._retries),
-                errors=tuple(sorted(errors.items())),
-                error=code,
-                loads=tuple(
-                    TableLoads(
-                        table, self._encoding, times.count, self._sent_bytes[table], times.total, tuple(times.counts)
-                    )
-                    for table, times in sorted(self._load_times.items())
-                ),
-                deletes=self._sent_deletes(receipts),
-                replayed_rows=replay.skipped_rows,
-                replayed_transactions=replay.skipped_transactions,
-                skips={name: replay.skips[name] for name in replay.changed},
-                listed=self.ownership.listed if self.ownership is not None else None,
-                members=self.members.news() if self.members is not None and error is None else {},
-                keys_repeated=self.unique is not None and self.unique.repeated,
-                buffer_peak=core.buffer.buffered_peak if core is not None else 0,
-                inflight_peak=self._inflight_peak,
-                ages=self._event_times.ages(receipts),
-                loaded_at=max((receipt.committed_at for receipt in receipts), default=0.0) if core is not None else 0.0,
-                event_times=self._event_times.latest(receipts),
-            )
+            work, cost, trouble = copy.deepcopy((self._work, self._cost, self._trouble))
+        report = LaneReport(*self._place, work, cost, trouble)
+        if error is not None:
+            report = report.fail(error)
+            if error is not self._last_error:
+                trouble.errors[report.code] += 1
+        work.deletes = self._sent_deletes(receipts)
+        work.replayed_rows, work.replayed_transactions = replay.skipped_rows, replay.skipped_transactions
+        work.skips = {name: replay.skips[name] for name in replay.changed}
+        work.event_times = self._event_times.latest(receipts)
+        if self.members is not None and error is None:
+            work.members = self.members.news()
+        if self.unique is not None:
+            work.keys_repeated = self.unique.repeated
+        if core is not None:
+            work.ages = self._event_times.ages(receipts)
+            work.loaded_at = max((receipt.committed_at for receipt in receipts), default=0.0)
+            cost.buffer_peak = core.buffer.buffered_peak
+        if self.ownership is not None:
+            trouble.listed = self.ownership.listed
+        return report
 
     def _sent_deletes(self, receipts: Sequence[Receipt]) -> dict[str, int]:
         """Deletes by table, without those that a later row has replaced."""
@@ -337,7 +321,3 @@ class EventTimes:
                 low, high = np.searchsorted(positions, [span.first, span.last + 1])
                 if high > low:
                     yield receipt, span.partition, times[low:high]
-
-
-def _triples(counts: Mapping[tuple[str, str], int]) -> tuple[tuple[str, str, int], ...]:
-    return tuple((first, second, count) for (first, second), count in sorted(counts.items()))

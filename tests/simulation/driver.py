@@ -41,7 +41,7 @@ from starrocks_txn_sink.protocol.ledger import (
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.sink.lanes import LanePlan, Reading, coordinator_of, ownership_of, result_of
 from starrocks_txn_sink.sink.session import Resumed, Resumption, Session, resume
-from starrocks_txn_sink.writer.messages import LaneReport, Message, OrderViolation, of_kind
+from starrocks_txn_sink.writer.messages import LaneReport, LaneTrouble, Message, OrderViolation, of_kind
 from starrocks_txn_sink.writer.runner import Performer
 from starrocks_txn_sink.writer.task import LaneTask, ReadRows
 from starrocks_txn_sink.writer.worker import Attempt
@@ -268,10 +268,10 @@ class Driver(Node):
         self._bounds.committed(receipt)
         self._world.checker.receipt(receipt)
         self.session.learn_receipt(receipt)
-        listed = LaneReport(JOB, 0, self._batch, listed=self._ownership.listed)
+        listed = LaneReport(JOB, 0, self._batch, trouble=LaneTrouble(listed=self._ownership.listed))
         if self.session.learn_listed([listed]) != (self._listed is False):
             self._world.checker.report(
-                "other", f"{self.name} says {listed.listed} of its label, the list {self._listed}"
+                "other", f"{self.name} says {listed.trouble.listed} of its label, the list {self._listed}"
             )
         if self.session.canary and not self._unanswered:
             self._world.checker.report("other", f"{self.name} commits, and did not ask whether its label is listed")

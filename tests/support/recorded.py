@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from typing import Any
 
 from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.spark_progress import QueryProgress
 from starrocks_txn_sink.telemetry import Event
-from starrocks_txn_sink.writer.messages import Durations, LaneReport, TableLoads
+from starrocks_txn_sink.writer.messages import (
+    Durations,
+    LaneCost,
+    LaneReport,
+    LaneTrouble,
+    LaneWork,
+    SentError,
+    TableLoads,
+)
 from tests.support.manual_clock import ManualClock
 
 JOB, QUERY = "shop-orders", "7d9c"
@@ -51,11 +60,9 @@ class Pipeline:
     def fail(self, code: str = "commit_failed", unsettled: int = 0) -> None:
         """One micro-batch that fails after two attempts."""
         self._start()
-        errors = ((code, 2),)
-        retries = (("commit", code, 1),)
-        report = LaneReport(
-            JOB, 0, self.batch, aborted=2, errors=errors, error=code, retries=retries, unsettled=unsettled
-        )
+        cost = LaneCost(retries={"commit": Counter({code: 1})})
+        trouble = LaneTrouble(Counter({code: 2}), 2, unsettled, failure=SentError(code))
+        report = LaneReport(JOB, 0, self.batch, cost=cost, trouble=trouble)
         self._tell("batch.failed", job=JOB, batch_id=self.batch, seconds=1.4, code=code, report=report)
 
     def violate(self) -> None:
@@ -95,26 +102,21 @@ class Pipeline:
         latency = Durations()
         for _ in range(receipt.source_transactions):
             latency.add(self._random.lognormvariate(-0.4, 0.4))
-        loads = []
+        loads = {}
         for table, rows in receipt.tables.items():
             spent = Durations()
             spent.add(0.02 + self._random.random() * 0.1)
-            loads.append(TableLoads(table, "none", 1, rows * 140, spent.total, tuple(spent.counts)))
-        requests = (("begin", "OK", 1), ("commit", "OK", 1), ("get_load_state", "OK", 1), ("load", "OK", 3))
-        return LaneReport(
-            JOB,
-            0,
-            self.batch,
-            committed=1,
-            requests=requests,
-            loads=tuple(loads),
+            loads[table] = TableLoads("none", rows * 140, spent)
+        loaded = {"begin": 1, "commit": 1, "get_load_state": 1, "load": 3}
+        requests = {operation: Counter(OK=count) for operation, count in loaded.items()}
+        work = LaneWork(
+            loads=loads,
             deletes={"orders": receipt.tables["orders"] // 10},
-            buffer_peak=int(BUFFER * (0.2 + 0.1 * self._random.random())),
-            inflight_peak=3,
-            latency=tuple(latency.counts),
-            latency_seconds=latency.total,
+            latency=latency,
             event_times={partition: now - 0.6 - int(partition) * 0.35 for partition in self._positions},
         )
+        peak = int(BUFFER * (0.2 + 0.1 * self._random.random()))
+        return LaneReport(JOB, 0, self.batch, work, LaneCost(requests, buffer_peak=peak, inflight_peak=3))
 
     def _progress(self, rows: int, wave: float) -> None:
         phases = {"latestOffset": 0.01, "walCommit": 0.03, "addBatch": 0.5 * wave, "commitOffsets": 0.03}

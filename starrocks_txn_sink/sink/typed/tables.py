@@ -125,7 +125,7 @@ def named_by_rows(reports: Iterable[LaneReport], compared: Names) -> dict[str, f
     """The names in the JSON rows of a micro-batch by table; `compared` has the names that the lanes knew."""
     named: dict[str, frozenset[str]] = {}
     for report in reports:
-        for table, names in report.members.items():
+        for table, names in report.work.members.items():
             named[table] = named.get(table, frozenset()) | (frozenset(names) or compared.get(table, frozenset()))
     return named
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,16 @@ from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.metrics.verdict import Light, health_status, lights, readiness
 from starrocks_txn_sink.sink.lifecycle import receipt_events
 from starrocks_txn_sink.telemetry import Event
-from starrocks_txn_sink.writer.messages import BOUNDS, Durations, LaneReport, TableLoads
+from starrocks_txn_sink.writer.messages import (
+    BOUNDS,
+    Durations,
+    LaneCost,
+    LaneReport,
+    LaneTrouble,
+    LaneWork,
+    SentError,
+    TableLoads,
+)
 from tests.support.manual_clock import ManualClock
 
 LIMIT = 60.0
@@ -93,23 +103,16 @@ def test_a_committed_batch_is_counted_once_by_table_and_operation() -> None:
     told = Told()
     latency = Durations()
     latency.add(0.4)
-    loads = (TableLoads("orders", "none", 1, 1002, 0.02, (0, 1, *[0] * (len(BOUNDS) - 1))),)
-    requests = (("load", "OK", 2), ("commit", "OK", 1))
-    report = LaneReport(
-        "shop",
-        0,
-        0,
-        committed=1,
-        requests=requests,
-        loads=loads,
+    times = Durations()
+    times.add(0.02)
+    work = LaneWork(
+        loads={"orders": TableLoads("none", 1002, times)},
         deletes={"orders": 4},
-        buffer_peak=900,
-        inflight_peak=2,
-        latency=tuple(latency.counts),
-        latency_seconds=latency.total,
+        latency=latency,
         event_times={"0": 5.0, "1": 2.0},
     )
-    told.batch(0, receipt(told), report=report)
+    cost = LaneCost({"load": Counter(OK=2), "commit": Counter(OK=1)}, buffer_peak=900, inflight_peak=2)
+    told.batch(0, receipt(told), report=LaneReport("shop", 0, 0, work, cost))
     metrics = told.model.metrics
     assert metrics.values("rows_total") == {
         ("orders", "upsert"): 6.0,
@@ -134,31 +137,24 @@ def test_a_committed_batch_is_counted_once_by_table_and_operation() -> None:
 
 def test_levels_are_those_of_the_last_batch_and_stay_while_the_next_one_runs() -> None:
     told = Told()
-    told.batch(0, report=LaneReport("shop", 0, 0, buffer_peak=900))
+    told.batch(0, report=LaneReport("shop", 0, 0, cost=LaneCost(buffer_peak=900)))
     told.tell("batch.started", job="shop", batch_id=1, query="q")
     assert told.value("buffer_bytes") == 900
     assert told.value("open_starrocks_transactions") == 1
-    told.tell("lane.reported", report=LaneReport("shop", 0, 1, buffer_peak=100))
-    told.tell("lane.reported", report=LaneReport("shop", 1, 1, buffer_peak=200))
+    told.tell("lane.reported", report=LaneReport("shop", 0, 1, cost=LaneCost(buffer_peak=100)))
+    told.tell("lane.reported", report=LaneReport("shop", 1, 1, cost=LaneCost(buffer_peak=200)))
     assert told.value("buffer_bytes") == 200
 
 
 def test_a_failed_batch_tells_what_its_lane_did() -> None:
     told = Told()
-    report = LaneReport(
-        "shop",
-        0,
-        4,
-        committed=1,
-        aborted=2,
-        retries=(("commit", "commit_failed", 1),),
-        errors=(("commit_failed", 2),),
-        error="commit_failed",
-    )
+    cost = LaneCost(retries={"commit": Counter(commit_failed=1)})
+    trouble = LaneTrouble(Counter(commit_failed=2), aborted=2, failure=SentError("commit_failed"))
+    report = LaneReport("shop", 0, 4, cost=cost, trouble=trouble)
     told.fail(4, report=report)
     assert told.value("errors_total", "commit_failed") == 2
     assert told.value("commits_total", "aborted") == 2
-    assert told.value("commits_total", "committed") == 1  # its receipt went with the failure
+    assert told.value("commits_total", "committed") == 0  # receipts come as events of their own
     assert told.value("retries_total", "commit", "commit_failed") == 1
     assert told.value("failed_batches_total") == 1
     assert told.lit() is Light.BAD
@@ -176,7 +172,9 @@ def test_an_error_without_a_report_is_counted_by_its_code() -> None:
 def test_what_is_in_doubt_shows_until_a_take_over_has_settled_it() -> None:
     told = Told()
     told.batch(0, receipt(told))
-    told.fail(1, "outcome_unknown", LaneReport("shop", 0, 1, in_doubt=1, unsettled=1, errors=(("outcome_unknown", 1),)))
+    told.fail(
+        1, "outcome_unknown", LaneReport("shop", 0, 1, trouble=LaneTrouble(Counter(outcome_unknown=1), unsettled=1))
+    )
     told.clock.advance(5)
     assert told.value("in_doubt_transactions") == 1
     assert told.value("commits_total", "unknown") == 1
@@ -188,14 +186,15 @@ def test_what_is_in_doubt_shows_until_a_take_over_has_settled_it() -> None:
 
 def test_without_a_ledger_a_take_over_settles_nothing() -> None:
     told = Told()
-    told.fail(1, "outcome_unknown", LaneReport("shop", 0, 1, unsettled=1))
+    told.fail(1, "outcome_unknown", LaneReport("shop", 0, 1, trouble=LaneTrouble(unsettled=1)))
     told.tell("session.opened", job="shop", exactly_once=False)
     assert told.value("in_doubt_transactions") == 1
 
 
 def test_a_repeated_task_is_a_retry_and_its_rows_count_once() -> None:
     told = Told()
-    told.batch(0, receipt(told), report=LaneReport("shop", 0, 0, task_retry=True, replayed_transactions=5))
+    cost = LaneCost(retries={"task": Counter(failed=1)})
+    told.batch(0, receipt(told), report=LaneReport("shop", 0, 0, LaneWork(replayed_transactions=5), cost))
     assert told.value("retries_total", "task", "failed") == 1
     assert told.value("source_transactions_total", "replayed") == 5
     assert told.value("rows_total", "orders", "upsert") == 10
@@ -276,7 +275,9 @@ def test_a_source_that_changed_is_a_violation_too() -> None:
 
 def test_repeated_attempts_warn_and_then_calm_down() -> None:
     told = Told()
-    told.batch(0, receipt(told), report=LaneReport("shop", 0, 0, aborted=2, errors=(("load_failed", 2),)))
+    told.batch(
+        0, receipt(told), report=LaneReport("shop", 0, 0, trouble=LaneTrouble(Counter(load_failed=2), aborted=2))
+    )
     assert told.lit() is Light.WARN
     assert "2 attempts failed in the last minute" in told.sentence
     told.clock.advance(400)
@@ -434,7 +435,7 @@ def test_an_event_that_moves_no_metric_is_ignored() -> None:
 def test_the_pages_document_can_be_written_as_json_at_any_moment() -> None:
     told = Told()
     orjson.dumps(dashboard_state(told.model, told.clock.wall(), LIMIT))
-    told.batch(0, receipt(told), report=LaneReport("shop", 0, 0, errors=(("input", 1),)))
+    told.batch(0, receipt(told), report=LaneReport("shop", 0, 0, trouble=LaneTrouble(Counter(input=1))))
     told.fail(1)
     told.clock.advance(3)
     document = orjson.loads(orjson.dumps(dashboard_state(told.model, told.clock.wall(), LIMIT)))

@@ -15,7 +15,7 @@ from starrocks_txn_sink.sink import lifecycle
 from starrocks_txn_sink.sink.failures import FAILURES
 from starrocks_txn_sink.sink.lifecycle import BatchOrigin, SinkEvents
 from starrocks_txn_sink.telemetry import Event
-from starrocks_txn_sink.writer.messages import LaneReport, attach_report, envelope
+from starrocks_txn_sink.writer.messages import LaneReport, LaneTrouble, SentError, attach_report, envelope
 
 VALUES: dict[str, Any] = {"load_url": "http://fe:8030", "database": "shop", "delivery": "at-least-once"}
 dumps: Callable[[object], bytes] = cloudpickle.dumps
@@ -62,7 +62,7 @@ def test_a_failing_batch_is_reported_with_its_code_and_its_lanes_report() -> Non
     ours = LoadFailed("No.")
     with pytest.raises(LoadFailed):
         told(watch, error=ours)
-    report = LaneReport("shop", 0, 1, error="rows_rejected")
+    report = LaneReport("shop", 0, 1, trouble=LaneTrouble(failure=SentError("rows_rejected")))
     sparks = RuntimeError(f"Python worker said: RowsRejected: no.\n{envelope(report)}\n")
     judged = RowsRejected("No.")
     attach_report(judged, report)

@@ -18,7 +18,7 @@ from starrocks_txn_sink.protocol.ledger import ACCEPTED, DRIVER, Owner, WriteMar
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.checkpoint import VISIBLE, Proof, ProofLog
 from starrocks_txn_sink.sink.session import Resumed, Resumption, Session, resume
-from starrocks_txn_sink.writer.messages import LaneReport
+from starrocks_txn_sink.writer.messages import LaneReport, LaneWork
 from tests.support.memory_directory import MemoryDirectory
 from tests.support.model_ledger import ModelLedger
 from tests.support.model_server import ModelServer
@@ -205,6 +205,6 @@ def wait(log: ProofLog) -> None:
 def test_a_proof_advances_with_receipts_and_skips() -> None:
     spans = (PositionSpan("p-0", 6, 8, 2, ""), PositionSpan("p-1", 1, 3, 3, ""))
     receipt = Receipt("l", None, "job", 4, (), spans, 1, 1, 0, recycled=False)
-    report = LaneReport("job", 0, 4, skips={"p-1": Skip(9, met=True)})
+    report = LaneReport("job", 0, 4, LaneWork(skips={"p-1": Skip(9, met=True)}))
     after = proof(3, 5, ["a"]).with_batch(4, [receipt], [report])
     assert after == Proof("job", 4, {"p-0": 8, "p-1": 3}, {**SKIPS, "p-1": Skip(9, met=True)}, ["a"])

@@ -19,7 +19,7 @@ from starrocks_txn_sink.sink.failures import (
     error_link,
     is_interruption,
 )
-from starrocks_txn_sink.writer.messages import LaneReport, envelope, read_envelope
+from starrocks_txn_sink.writer.messages import LaneReport, LaneTrouble, SentError, envelope, read_envelope
 
 ERRORS = "https://github.com/starrocks-txn-sink/starrocks-txn-sink/blob/main/docs/operations/errors"
 
@@ -33,8 +33,7 @@ Driver stacktrace:
 
 
 def report_of(error: StarRocksSinkError) -> LaneReport:
-    told = {"message": error.message, "advice": error.advice, "place": error.context}
-    return LaneReport("shop", 0, 1, error=error.code, failure=told)
+    return LaneReport("shop", 0, 1).fail(error)
 
 
 def test_the_block_has_cause_remedy_place_and_link_in_this_order() -> None:
@@ -61,8 +60,8 @@ def test_a_lanes_error_arrives_as_itself() -> None:
     assert report is not None
     again = report.lane_error()
     assert (type(again), str(again)) == (RowsRejected, str(error))
-    assert LaneReport("shop", 0, 1, error="of_a_newer_release", failure=report.failure).lane_error() is None
-    assert LaneReport("shop", 0, 1, error="rows_rejected").lane_error() is None
+    for failure in (SentError("of_a_newer_release", "2 rows."), SentError("rows_rejected")):
+        assert LaneReport("shop", 0, 1, trouble=LaneTrouble(failure=failure)).lane_error() is None
 
 
 def test_an_error_is_found_in_a_text_by_its_report_or_else_by_its_class() -> None:

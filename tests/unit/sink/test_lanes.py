@@ -30,7 +30,16 @@ from starrocks_txn_sink.protocol.wire import Operation, Reply, Request
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.lanes import LanePlan, Reading, RoundRunner, Written, roll_back_claims
 from starrocks_txn_sink.writer import worker
-from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, OrderViolation, attached_report
+from starrocks_txn_sink.writer.messages import (
+    CarryOver,
+    LaneReport,
+    LaneTrouble,
+    LaneWork,
+    Message,
+    OrderViolation,
+    SentError,
+    attached_report,
+)
 from starrocks_txn_sink.writer.task import JobOwnership, LaneTask
 from tests.support.manual_clock import ManualClock
 from tests.support.model_server import Fault, ModelServer, plan_faults
@@ -203,7 +212,7 @@ def test_a_failed_lane_is_run_again_under_a_new_label_and_all_reports_are_kept(s
     assert first.label != second.label
     assert (server.open_labels(), server.commits) == ([], [second.label])
     assert second.round_seconds == first.round_seconds / 2
-    assert [(report.lane, report.error) for report in written.reports][-2:] == [(1, "load_failed"), (0, "")]
+    assert [(report.lane, report.code) for report in written.reports][-2:] == [(1, "load_failed"), (0, "")]
     assert case.clock.slept == [1.0]
 
 
@@ -217,7 +226,7 @@ def test_a_lane_that_fails_for_good_ends_the_write_with_its_error_and_report(ser
 
 def test_a_failure_that_this_process_does_not_know_is_one_all_the_same(server: ModelServer) -> None:
     with pytest.raises(StarRocksSinkError, match="Lane 1 failed with the code of_a_newer_release"):
-        Case(lambda _: [LaneReport("job", 1, 7, error="of_a_newer_release")]).write()
+        Case(lambda _: [LaneReport("job", 1, 7, trouble=LaneTrouble(failure=SentError("of_a_newer_release")))]).write()
     assert server.open_labels() == []
 
 
@@ -250,7 +259,7 @@ def test_after_repeated_keys_the_lanes_run_again_and_hold_their_rows(server: Mod
     case = Case(lanes)
     written = case.write()
     assert [task.hold for task in case.tasks] == [False, True]
-    assert (written.reports[-1].aborted, case.clock.slept) == (0, [])  # nothing has failed
+    assert (written.reports[-1].trouble.aborted, case.clock.slept) == (0, [])  # nothing has failed
     assert len(server.commits) == 1
 
 
@@ -312,7 +321,7 @@ def test_the_next_round_knows_what_was_left_out_before(server: ModelServer) -> N
 
     def lanes(_: LaneTask) -> list[Message]:
         stopped = len(case.tasks) == 1
-        return [LaneShare(partitions=("0",), stopped=stopped), LaneReport("job", 0, 7, skips={"0": skip})]
+        return [LaneShare(partitions=("0",), stopped=stopped), LaneReport("job", 0, 7, LaneWork(skips={"0": skip}))]
 
     # No ledger is asked: nothing is loaded, so nothing is committed.
     case = Case(lanes, replace(TASK, whole=True, ownership=JobOwnership("token", skips={"1": skip})))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -26,7 +27,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.failures import LOG_SECONDS, has_begun, outage_of, wait_out
 from starrocks_txn_sink.sink.session import seconds_of_try
 from starrocks_txn_sink.telemetry import Event
-from starrocks_txn_sink.writer.messages import LaneReport, envelope
+from starrocks_txn_sink.writer.messages import LaneCost, LaneReport, LaneTrouble, SentError, envelope
 from tests.support.manual_clock import ManualClock
 
 PLACE = {"job": "shop", "batch_id": 7}
@@ -60,9 +61,13 @@ class Waited:
         return [event.fields for event in self.events if event.name == name]
 
 
+def failed(code: str) -> LaneReport:
+    return LaneReport("shop", 0, 7, trouble=LaneTrouble(failure=SentError(code)))
+
+
 def lane_error(code: str) -> Exception:
     """The error of a failed Spark job: a text with the report of the lane."""
-    return RuntimeError(f"Job aborted\n{envelope(LaneReport('shop', 0, 7, error=code))}\n\tat org.apache.spark")
+    return RuntimeError(f"Job aborted\n{envelope(failed(code))}\n\tat org.apache.spark")
 
 
 @pytest.mark.parametrize("make", [lambda: NotSent("nobody"), lambda: lane_error("load_failed")])
@@ -83,7 +88,7 @@ def test_the_lanes_report_goes_with_its_try() -> None:
     waited = Waited(lane_error("not_sent"))
     waited.run()
     (met,) = waited.named("outage.met")
-    assert (met["code"], met["report"]) == ("not_sent", LaneReport("shop", 0, 7, error="not_sent"))
+    assert (met["code"], met["report"]) == ("not_sent", failed("not_sent"))
 
 
 @pytest.mark.parametrize(
@@ -163,8 +168,8 @@ def test_codes_tell_outages_from_all_other_errors() -> None:
 
 def test_an_outage_after_a_begin_is_told_apart_from_a_wrong_address() -> None:
     def lane(error: StarRocksSinkError, *passed: str, failed_at: float = 0.0) -> Exception:
-        requests = (*((name, "OK", 1) for name in passed), ("load", error.code, 1))
-        return RuntimeError(envelope(LaneReport("shop", 0, 7, requests=requests).fail(error, failed_at)))
+        requests = {"load": Counter({error.code: 1}), **{name: Counter(OK=1) for name in passed}}
+        return RuntimeError(envelope(LaneReport("shop", 0, 7, cost=LaneCost(requests)).fail(error, failed_at)))
 
     lost, away = ReplyLost("x"), NotSent("x")
     begun = [LoadFailed("x"), TooManyTransactions("x"), lane(lost, "begin"), lane(lost, failed_at=1.0)]

@@ -18,7 +18,7 @@ from starrocks_txn_sink import Audit, Receipt, SinkOptions, telemetry
 from starrocks_txn_sink.assembler.rules.model import Counters
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.model import PositionSpan, RegionCount
-from starrocks_txn_sink.errors import LoadFailed, NotSent
+from starrocks_txn_sink.errors import CommitFailed, LoadFailed, NotSent
 from starrocks_txn_sink.events import EVENTS
 from starrocks_txn_sink.metrics.catalogue import METRICS
 from starrocks_txn_sink.metrics.model import Model
@@ -33,7 +33,7 @@ from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
 from starrocks_txn_sink.sql.audit import Auditor
 from starrocks_txn_sink.sql.connection import Answer
 from starrocks_txn_sink.telemetry import Event
-from starrocks_txn_sink.writer.messages import LaneReport, attach_report
+from starrocks_txn_sink.writer.messages import LaneReport, LaneTrouble, LaneWork, attach_report
 from tests.support.log_records import records_of
 from tests.support.manual_clock import ManualClock
 from tests.support.micro_batch import lane_rows, write_rows
@@ -242,12 +242,12 @@ def test_a_day_of_events_moves_every_metric(options: SinkOptions) -> None:
     for report in reports:
         events.emit(Event("lane.reported", {"report": report}))
     follow(events, receipts)
-    unknown = LaneReport("shop", 0, 1, members={"items": ("id", "nota")})
+    unknown = LaneReport("shop", 0, 1, LaneWork(members={"items": ("id", "nota")}))
     for event in compare_columns(options, named_by_rows([unknown], {})) or ():
         events.emit(event)
     with pytest.raises(LoadFailed):
         follow(events, [], LoadFailed("no"))
-    failed = LaneReport("shop", 0, 1, error="commit_failed", unsettled=1)
+    failed = LaneReport("shop", 0, 1, trouble=LaneTrouble(unsettled=1)).fail(CommitFailed("no"))
     with pytest.raises(LoadFailed):
         follow(events, [], with_report(LoadFailed("no"), failed))
     place = {"job": "shop", "batch_id": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -29,7 +30,16 @@ from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Operation
 from starrocks_txn_sink.rows.segments import Segmenter
 from starrocks_txn_sink.writer import worker
-from starrocks_txn_sink.writer.messages import LaneReport, Message, attach_report, decode, encode, envelope, of_kind
+from starrocks_txn_sink.writer.messages import (
+    LaneCost,
+    LaneReport,
+    Message,
+    attach_report,
+    decode,
+    encode,
+    envelope,
+    of_kind,
+)
 from starrocks_txn_sink.writer.task import DeadLetters, JobOwnership, LaneTask, LaneTry
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.lane_rows import Row, batch
@@ -83,7 +93,7 @@ def test_a_lane_tells_what_it_has_loaded_and_commits_nothing(server: ModelServer
 def test_rows_that_are_visible_are_left_out_and_their_source_partition_is_named(server: ModelServer) -> None:
     positions = {"p": Position("p", 3, "c", 6, "job-d-all-6-1_0", 1, "")}
     share, report = run_lane(replace(TASK, ownership=JobOwnership("t", positions)))
-    assert (share.loaded, share.partitions, report.replayed_rows) == ((), ("p",), 3)
+    assert (share.loaded, share.partitions, report.work.replayed_rows) == ((), ("p",), 3)
     assert server.tasks[LABEL].loads == []
 
 
@@ -177,19 +187,20 @@ def test_a_task_that_spark_runs_again_does_not_load_without_a_claim() -> None:
 def test_errors_are_messages_and_bugs_are_not() -> None:
     (message,) = answer(TASK, FIRST, LoadFailed("no backend", label="L"))
     assert isinstance(message, LaneReport)
-    assert (message.error, message.failure["place"]) == ("load_failed", {"label": "L"})
+    assert message.trouble.failure is not None
+    assert (message.code, message.trouble.failure.place) == ("load_failed", {"label": "L"})
     with pytest.raises(ZeroDivisionError):
         answer(TASK, FIRST, ZeroDivisionError())
 
 
 def test_a_report_goes_into_the_text_of_an_error_only_where_it_leaves_the_task() -> None:
-    report = LaneReport("job", 1, 0, requests=(("load", "OK", 3),))
+    report = LaneReport("job", 1, 0, cost=LaneCost({"load": Counter(OK=3)}))
     within, leaving = LoadFailed("no backend"), ZeroDivisionError()
     for error in (within, leaving):
         attach_report(error, report)
     (message,) = answer(TASK, FIRST, within)
     assert isinstance(message, LaneReport)
-    assert (message.error, message.requests, notes_of(within)) == ("load_failed", report.requests, [])
+    assert (message.code, message.cost, notes_of(within)) == ("load_failed", report.cost, [])
     with pytest.raises(ZeroDivisionError):
         answer(TASK, FIRST, leaving)
     assert notes_of(leaving) == [envelope(report)]

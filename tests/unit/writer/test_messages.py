@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from collections import Counter
 
 import orjson
 import pytest
@@ -18,9 +19,14 @@ from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import (
     CarryOver,
+    Durations,
+    LaneCost,
     LaneReport,
+    LaneTrouble,
+    LaneWork,
     Message,
     OrderViolation,
+    SentError,
     TableLoads,
     TablesLack,
     attach_report,
@@ -60,28 +66,29 @@ receipts = st.builds(
     dead_lettered_positions=st.lists(spans, max_size=3).map(tuple),
     filtered=st.dictionaries(names, counts, max_size=3),
 )
-triples = st.lists(st.tuples(names, names, counts), max_size=3).map(tuple)
+by_name = st.dictionaries(names, counts, max_size=3).map(Counter)
+by_operation = st.dictionaries(names, by_name, max_size=3)
+durations = st.builds(Durations, st.lists(counts, min_size=1, max_size=5), seconds)
+work = st.builds(
+    LaneWork,
+    loads=st.dictionaries(names, st.builds(TableLoads, names, counts, durations), max_size=3),
+    deletes=st.dictionaries(names, counts, max_size=3),
+    event_times=st.dictionaries(names, seconds, max_size=3),
+    ages=st.lists(st.tuples(seconds, counts), max_size=3).map(tuple),
+    loaded_at=seconds,
+    latency=durations,
+    skips=st.dictionaries(names, st.builds(Skip, counts, st.booleans()), max_size=3),
+    members=st.dictionaries(names, st.lists(names, max_size=3).map(tuple), max_size=3),
+)
+failures = st.builds(SentError, names, names, names, st.dictionaries(names, counts, max_size=3), seconds)
 reports = st.builds(
     LaneReport,
     job=names,
     lane=counts,
     batch_id=counts,
-    committed=counts,
-    requests=triples,
-    retries=triples,
-    errors=st.lists(st.tuples(names, counts), max_size=3).map(tuple),
-    error=names,
-    loads=st.lists(st.builds(TableLoads, names, names, counts, counts, seconds, numbers), max_size=3).map(tuple),
-    deletes=st.dictionaries(names, counts, max_size=3),
-    task_retry=st.booleans(),
-    latency=numbers,
-    latency_seconds=seconds,
-    event_times=st.dictionaries(names, seconds, max_size=3),
-    skips=st.dictionaries(names, st.builds(Skip, counts, st.booleans()), max_size=3),
-    members=st.dictionaries(names, st.lists(names, max_size=3).map(tuple), max_size=3),
-    ages=st.lists(st.tuples(seconds, counts), max_size=3).map(tuple),
-    loaded_at=seconds,
-    failed_at=seconds,
+    work=work,
+    cost=st.builds(LaneCost, by_operation, by_operation, counts, counts),
+    trouble=st.builds(LaneTrouble, by_name, counts, counts, st.none() | st.booleans(), st.none() | failures),
 )
 carried = st.builds(
     CarriedState, st.just(AssemblerState()), st.dictionaries(counts, st.builds(BlobPlace, names, counts))
@@ -129,7 +136,7 @@ def test_a_report_is_found_in_any_text_around_it(report: LaneReport, before: str
 
 def test_an_error_that_follows_a_lanes_error_has_its_report() -> None:
     failed, following = LoadFailed("lost"), OSError(28, "No space left on device")
-    report = LaneReport("j", 0, 1, error="load_failed")
+    report = LaneReport("j", 0, 1).fail(LoadFailed("lost"))
     attach_report(failed, report)
     following.__context__ = failed  # as from a file that is closed while `failed` is raised
     assert attached_report(following) is report
@@ -146,7 +153,7 @@ def test_a_report_that_was_cut_or_changed_is_none_at_all(report: LaneReport, dat
 
 
 def test_a_note_of_an_error_is_in_its_traceback_as_one_line() -> None:
-    report = LaneReport("job", 0, 1, error="load_failed")
+    report = LaneReport("job", 0, 1).fail(LoadFailed("no"))
     error = LoadFailed("The server said no.")
     add_note(error, envelope(report))
     for text in ("".join(traceback.format_exception(error)), "".join(traceback.format_exception_only(error))):

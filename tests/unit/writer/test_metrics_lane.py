@@ -20,7 +20,7 @@ from starrocks_txn_sink.rows.columns import COLUMNS, DELETED, EVENT_TIME
 from starrocks_txn_sink.sink.lanes import RoundRunner, Written
 from starrocks_txn_sink.telemetry import Event, Span
 from starrocks_txn_sink.writer import task, worker
-from starrocks_txn_sink.writer.messages import LaneReport, Message, attached_report
+from starrocks_txn_sink.writer.messages import LaneReport, LaneTrouble, LaneWork, Message, attached_report
 from starrocks_txn_sink.writer.metrics import Deletes, EventTimes, LaneMetrics
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.manual_clock import ManualClock
@@ -86,30 +86,29 @@ def write(monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 
 
 def asked(report: LaneReport) -> dict[str, int]:
-    return {operation: count for operation, status, count in report.requests if status == "OK"}
+    return {operation: statuses["OK"] for operation, statuses in report.cost.requests.items() if "OK" in statuses}
 
 
 def test_a_micro_batch_that_succeeds(write: Write) -> None:
     written = write(*ROWS)
     (receipt,), report, driver = written.receipts, lane_report(written), driver_report(written)
-    assert (report.job, report.lane, report.batch_id, report.committed, report.aborted) == ("job", 1, 3, 0, 0)
-    assert (driver.lane, driver.committed, driver.aborted) == (0, 1, 0)
+    assert (report.job, report.lane, report.batch_id, report.trouble.aborted) == ("job", 1, 3, 0)
+    assert (driver.lane, driver.trouble.aborted) == (0, 0)
     assert asked(report) == {"load": 2}
     assert asked(driver).keys() == {"begin", "commit", "get_load_state"}
-    assert report.deletes == {"items": 1, "orders": 1}
-    assert [(load.table, load.encoding, load.loads) for load in report.loads] == [
-        ("items", "none", 1),
-        ("orders", "none", 1),
-    ]
-    assert sum(sum(load.buckets) for load in report.loads) == 2
-    assert report.loads[0].bytes == len('[{"__op":1,"a":1}]')
-    assert report.event_times == {"0": 12.0}  # the time of partition 1 is not known
-    assert sum(report.latency) == 2
-    assert report.latency_seconds == pytest.approx(2 * receipt.committed_at - 11 - 12, rel=1e-2)
-    assert report.buffer_peak >= receipt.bytes
-    assert 1 <= report.inflight_peak <= 2
+    assert report.work.deletes == {"items": 1, "orders": 1}
+    assert {table: (load.encoding, load.times.count) for table, load in report.work.loads.items()} == {
+        "items": ("none", 1),
+        "orders": ("none", 1),
+    }
+    assert report.work.loads["items"].bytes == len('[{"__op":1,"a":1}]')
+    assert report.work.event_times == {"0": 12.0}  # the time of partition 1 is not known
+    assert report.work.latency.count == 2
+    assert report.work.latency.total == pytest.approx(2 * receipt.committed_at - 11 - 12, rel=1e-2)
+    assert report.cost.buffer_peak >= receipt.bytes
+    assert 1 <= report.cost.inflight_peak <= 2
     for each in (report, driver):
-        assert (each.errors, each.error, each.retries) == ((), "", ())
+        assert (each.trouble.errors, each.code, each.cost.retries) == ({}, "", {})
     assert set(receipt.phase_seconds) == {"begin", "commit", "publish"}
     assert receipt.open_seconds > 0
 
@@ -118,13 +117,13 @@ def test_a_failed_attempt_that_was_repeated(write: Write) -> None:
     written = write(*ROWS, faults=plan_faults({(Operation.LOAD, 0): Fault.REFUSED}))
     (receipt,), driver = written.receipts, driver_report(written)
     assert receipt.attempts == 2
-    assert (driver.committed, driver.aborted) == (1, 1)
-    assert ("rollback", "OK", 1) in driver.requests
+    assert driver.trouble.aborted == 1
+    assert driver.cost.requests["rollback"] == {"OK": 1}
     lanes = [report for report in written.reports if report.lane == 1]
-    failed, succeeded = sorted(lanes, key=lambda report: report.error == "")
-    assert dict(failed.errors)["load_failed"] >= 1  # the other table's load may fail with it
-    assert (failed.error, succeeded.error, succeeded.errors) == ("load_failed", "", ())
-    assert (sum(failed.latency), sum(succeeded.latency)) == (0, 2)  # once, whatever was repeated
+    failed, succeeded = sorted(lanes, key=lambda report: report.code == "")
+    assert failed.trouble.errors["load_failed"] >= 1  # the other table's load may fail with it
+    assert (failed.code, succeeded.code, succeeded.trouble.errors) == ("load_failed", "", {})
+    assert (failed.work.latency.count, succeeded.work.latency.count) == (0, 2)  # once, whatever was repeated
 
 
 def test_a_key_that_comes_again_is_no_failure() -> None:
@@ -134,7 +133,7 @@ def test_a_key_that_comes_again_is_no_failure() -> None:
         ended = "step.failed" if outcome else "step.completed"
         metrics(Event(ended, {"step": step, "label": "l", "outcome": outcome}))
     report = metrics.report(())
-    assert (report.aborted, report.errors, report.retries) == (0, (), (("load", "key_repeated", 1),))
+    assert (report.trouble, report.cost.retries) == (LaneTrouble(), {"load": {"key_repeated": 1}})
 
 
 def test_a_lane_that_fails_tells_it_in_its_error(write: Write) -> None:
@@ -142,9 +141,9 @@ def test_a_lane_that_fails_tells_it_in_its_error(write: Write) -> None:
         write(*ROWS, faults=plan_faults({(Operation.LOAD, number): Fault.REFUSED for number in range(9)}))
     report = attached_report(caught.value)
     assert report is not None
-    assert (report.error, report.lane, report.committed) == ("load_failed", 1, 0)
-    assert dict(report.errors)["load_failed"] >= 1
-    assert report.latency == ()
+    assert (report.code, report.lane) == ("load_failed", 1)
+    assert report.trouble.errors["load_failed"] >= 1
+    assert report.work.latency.count == 0
 
 
 def test_an_error_of_the_input_is_counted_once(write: Write) -> None:
@@ -152,7 +151,7 @@ def test_an_error_of_the_input_is_counted_once(write: Write) -> None:
         write(ROWS[0])
     report = attached_report(caught.value)
     assert report is not None
-    assert (report.error, report.errors) == ("input", (("input", 1),))
+    assert (report.code, report.trouble.errors) == ("input", {"input": 1})
 
 
 def test_a_delete_without_a_table_is_refused_with_its_report(write: Write) -> None:
@@ -160,7 +159,7 @@ def test_a_delete_without_a_table_is_refused_with_its_report(write: Write) -> No
         write(("0", 1, None, True, ',{"__op":1}', None, True))
     report = attached_report(caught.value)
     assert report is not None
-    assert (report.error, report.deletes) == ("input", {})
+    assert (report.code, report.work.deletes) == ("input", {})
 
 
 def test_a_report_that_json_cannot_hold_does_not_hide_the_error(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,12 +173,13 @@ def test_an_outcome_that_stays_unknown_is_in_doubt() -> None:
     steps.run("begin", "L0", 1)
     steps.run("commit", "L0", 1, Unknown("L0", OutcomeUnknown("?")))
     report = steps.metrics.report((), OutcomeUnknown("?"))
-    assert (report.in_doubt, report.unsettled, report.error) == (1, 1, "outcome_unknown")
+    assert (report.trouble.unsettled, report.code) == (1, "outcome_unknown")
+    assert report.cost.retries == {"commit": {"outcome_unknown": 1}}
 
 
 def test_a_task_that_spark_runs_again_says_so(write: Write) -> None:
-    assert lane_report(write(*ROWS, retry=True)).task_retry
-    assert not lane_report(write(*ROWS)).task_retry
+    assert lane_report(write(*ROWS, retry=True)).cost.retries == {"task": {"failed": 1}}
+    assert lane_report(write(*ROWS)).cost.retries == {}
 
 
 def test_each_row_is_counted_once_on_the_driver_however_often_its_lane_ran(write: Write) -> None:
@@ -277,12 +277,11 @@ def test_failed_attempts_count_for_the_commit_that_follows_and_for_no_later_one(
 
 def test_a_lane_without_rows_has_nothing_to_tell(write: Write) -> None:
     written = write()
-    assert (written.receipts, lane_report(written).requests) == ([], ())
-    assert driver_report(written).committed == 0
+    assert (written.receipts, lane_report(written).cost.requests) == ([], {})
 
 
 def test_without_the_column_no_row_is_a_delete(write: Write) -> None:
-    assert lane_report(write(ROWS[3], without=(DELETED,))).deletes == {}
+    assert lane_report(write(ROWS[3], without=(DELETED,))).work.deletes == {}
 
 
 def test_deletes_that_are_visible_already_are_not_counted_again() -> None:
@@ -304,8 +303,8 @@ def test_event_times_belong_to_the_transaction_whose_receipt_has_them() -> None:
     assert times.ages([receipt(1, 1, 12.0)]) == ((1.0, 1),)
     ((age, count),) = times.ages([receipt(1, 2, 1245.678)])
     assert (round(age, 6), count) == (1230.0, 2)  # three digits
-    report = LaneReport("job", 0, 0, ages=((0.2, 2), (1.5, 1)), loaded_at=100.0).commit(100.3)
-    assert (sum(report.latency), round(report.latency_seconds, 6), report.ages) == (3, 2.8, ())
+    report = LaneReport("job", 0, 0, LaneWork(ages=((0.2, 2), (1.5, 1)), loaded_at=100.0)).commit(100.3)
+    assert (report.work.latency.count, round(report.work.latency.total, 6), report.work.ages) == (3, 2.8, ())
 
 
 def test_rows_without_event_time_cost_nothing_and_tell_nothing() -> None:
