@@ -23,6 +23,7 @@ _HOMES = {
     "starrocks_txn_sink.options": ("SinkOptions", "TableOptions"),
     "starrocks_txn_sink.sink.assembly": ("DebeziumAssembly", "TransactionAssembly"),
     "starrocks_txn_sink.sink.plain_frames": ("StarRocksDataSource",),
+    "starrocks_txn_sink.sink.schema.source_tables": ("plan_tables",),
     "starrocks_txn_sink.sink.sink": ("StarRocksSink",),
     "starrocks_txn_sink.sink.supervisor": ("RestartPolicy", "run_forever"),
     "starrocks_txn_sink.sink.typed.route": ("TableRoute",),
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         TransactionAssembly as TransactionAssembly,
     )
     from starrocks_txn_sink.sink.plain_frames import StarRocksDataSource as StarRocksDataSource
+    from starrocks_txn_sink.sink.schema.source_tables import plan_tables as plan_tables
     from starrocks_txn_sink.sink.sink import StarRocksSink as StarRocksSink
     from starrocks_txn_sink.sink.supervisor import RestartPolicy as RestartPolicy, run_forever as run_forever
     from starrocks_txn_sink.sink.typed.route import TableRoute as TableRoute

@@ -83,6 +83,13 @@ COMMANDS = (
         "show which StarRocks transaction contains a source transaction, and since when",
         error_code=2,
     ),
+    Command(
+        "plan",
+        "starrocks_txn_sink.operations.plan",
+        "print the DDL for the tables of Debezium's topics, from the schema in their messages; run it on request",
+        "kafka",
+        error_code=2,
+    ),
 )
 
 

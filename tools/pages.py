@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from string import ascii_lowercase, ascii_uppercase
+from typing import Any
 
 from pyspark.sql import types as T
 
@@ -47,6 +48,7 @@ from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.options.without_effect import WITHOUT_EFFECT
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sink.typed.target import parse_type
+from starrocks_txn_sink.sources.formats.connect_types import column_of
 from starrocks_txn_sink.spark_version import FEATURES, OLDEST
 from tools import errors
 from tools.alerts import ALERTS
@@ -304,6 +306,69 @@ def _goes(source: T.DataType) -> tuple[str, ...]:
     return f"`{source.simpleString()}`", targets, "; ".join(checks) or "-"
 
 
+# --- docs/guides/debezium.md ---
+
+_CONNECT, _TIME, _DATA = "org.apache.kafka.connect.data.", "io.debezium.time.", "io.debezium.data."
+
+
+def _field(kind: str, name: str = "", *, items: Any = None, **parameters: object) -> dict[str, Any]:
+    """A field of Connect's schema; `of`, `length` and `scale` are those of `column.propagate.source.type`."""
+    names = {"of": "type", "size": "length", "digits": "scale"}
+    source = {f"__debezium.source.column.{names[key]}": str(value) for key, value in parameters.items() if key in names}
+    own = {key.replace("_", "."): str(value) for key, value in parameters.items() if key not in names}
+    return {"field": "", "type": kind, "name": name or None, "parameters": {**own, **source}, "items": items}
+
+
+def _decimal(scale: int, precision: int | None = None) -> dict[str, Any]:
+    more = {} if precision is None else {"connect_decimal_precision": precision}
+    return _field("bytes", _CONNECT + "Decimal", scale=scale, **more)
+
+
+SOURCE_FIELDS: Mapping[str, dict[str, Any]] = {
+    "BOOLEAN": _field("boolean"),
+    "SMALLINT, MySQL's TINYINT": _field("int16"),
+    "INT": _field("int32"),
+    "BIGINT": _field("int64"),
+    "BIGINT UNSIGNED*": _field("int64", of="BIGINT UNSIGNED"),
+    "BIGINT UNSIGNED, `precise`": _decimal(0),
+    "REAL, FLOAT": _field("float"),
+    "DOUBLE PRECISION": _field("double"),
+    "NUMERIC(10,2)": _decimal(2, 10),
+    "NUMERIC(10,2), `string`*": _field("string", of="NUMERIC", size=10, digits=2),
+    "NUMERIC(20)": _decimal(0, 20),
+    "NUMERIC(50)": _decimal(0, 50),
+    "NUMERIC of an unknown precision, scale 4": _decimal(4),
+    "NUMERIC without a scale": _field("struct", _DATA + "VariableScaleDecimal"),
+    "VARCHAR(100), CHAR(100)*": _field("string", of="VARCHAR", size=100),
+    "VARCHAR(300000)*": _field("string", of="VARCHAR", size=300_000),
+    "all other texts, ENUM, UUID": _field("string"),
+    "JSON": _field("string", _DATA + "Json"),
+    "BYTEA, BLOB, BINARY": _field("bytes"),
+    "BIT(8)": _field("bytes", _DATA + "Bits", length=8),
+    "BIT(64)": _field("bytes", _DATA + "Bits", length=64),
+    "BIT VARYING, BIT(65)": _field("bytes", _DATA + "Bits", length=65),
+    "DATE": _field("int32", _TIME + "Date"),
+    "TIMESTAMP, DATETIME": _field("int64", _TIME + "MicroTimestamp"),
+    "TIMESTAMP WITH TIME ZONE": _field("string", _TIME + "ZonedTimestamp"),
+    "DATETIME2(7), nanoseconds": _field("int64", _TIME + "NanoTimestamp"),
+    "TIME": _field("int64", _TIME + "MicroTime"),
+    "INT[]": _field("array", items=_field("int32")),
+    "DATE[]": _field("array", items=_field("int32", _TIME + "Date")),
+    "POINT, geometry, structs, maps": _field("struct", _DATA + "geometry.Point"),
+}
+"""Fields as Debezium describes them, by the source's types; a star: with `column.propagate.source.type`."""
+
+
+def source_types() -> str:
+    """The type of a column for each kind of field, and of a column in a key."""
+    rows = []
+    for words, of in SOURCE_FIELDS.items():
+        column, key = column_of(of), column_of(of, key=True)
+        remark = column.refusal or column.note or key.refusal
+        rows.append((words, column.type or "refused", key.type or "refused", remark))
+    return table("the source's type | column | in the key | remark", iter(rows))
+
+
 # --- docs/reference/cli.md ---
 
 
@@ -394,5 +459,6 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/operations/runbook.md": {"codes": errors.index},
     **errors.PAGES,
     "docs/guides/types.md": {"types": types},
+    "docs/guides/debezium.md": {"source-types": source_types},
 }
 """The generated parts of each page."""

@@ -80,13 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--topic", help="the topic of source partitions that are named by numbers alone; else names are topic-number"
     )
-    parser.add_argument(
-        "--kafka-option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of librdkafka, as in security.protocol=SSL; may be repeated",
-    )
+    command_line.add_kafka_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from starrocks_txn_sink.rows.value_kinds import ValueKind, type_for
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 
 _KEY_TEXT = "VARCHAR(255)"  # the bytes of a key are limited, and a longer one is refused by the server
-_NO_KEYS = frozenset(("DOUBLE", "FLOAT", "DECIMAL", "JSON", "ARRAY", "MAP", "STRUCT", "VARBINARY", "OTHER"))
+NO_KEYS = frozenset(("DOUBLE", "FLOAT", "DECIMAL", "JSON", "ARRAY", "MAP", "STRUCT", "VARBINARY", "OTHER"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,21 @@ class SchemaChange:
         """The statement; for a new table with a number of replicas, None for the server's default."""
         properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication and self.creates else ""
         return f"{self.sql}{properties}"
+
+
+def primary_key_table(
+    database: str, table: str, types: Mapping[str, str], keys: Sequence[str], buckets: int | None = None
+) -> SchemaChange:
+    """The statement that creates a table with columns of these `types`, those of its key first."""
+    columns = ", ".join(
+        f"{identifier(name)} {of} {'NOT NULL' if name in keys else 'NULL'}" for name, of in types.items()
+    )
+    key = ", ".join(map(identifier, keys))
+    sql = (
+        f"CREATE TABLE IF NOT EXISTS {identifier(database, table)} ({columns}) PRIMARY KEY ({key}) "
+        f"DISTRIBUTED BY HASH ({key})"
+    )
+    return SchemaChange(table, sql if buckets is None else f"{sql} BUCKETS {buckets}", creates=True)
 
 
 def plan_missing(
@@ -96,20 +111,14 @@ def _creation(
             hint="Correct `keys` in the TableOptions of the table (case counts).",
             table=table,
         )
-    _refuse_same_names(table, kinds)
+    refuse_same_names(table, kinds)
     values = [name for name in kinds if name not in keys]
-    texts = [f"{identifier(name)} {_key_type(table, name, kinds[name], declared)} NOT NULL" for name in keys]
-    texts += [f"{identifier(name)} {_type(table, name, kinds[name], declared)} NULL" for name in values]
-    key = ", ".join(map(identifier, keys))
-    yield SchemaChange(
-        table,
-        f"CREATE TABLE IF NOT EXISTS {identifier(database, table)} ({', '.join(texts)}) PRIMARY KEY ({key}) "
-        f"DISTRIBUTED BY HASH ({key})",
-        creates=True,
-    )
+    types = {name: _key_type(table, name, kinds[name], declared) for name in keys}
+    types |= {name: _type(table, name, kinds[name], declared) for name in values}
+    yield primary_key_table(database, table, types, keys)
 
 
-def _refuse_same_names(table: str, names: Iterable[str]) -> None:
+def refuse_same_names(table: str, names: Iterable[str]) -> None:
     known: dict[str, str] = {}
     for name in names:
         other = known.setdefault(name.lower(), name)
@@ -140,7 +149,7 @@ def _key_type(table: str, name: str, kinds: Sequence[ValueKind], declared: Table
     if wanted is None:
         wanted = _type(table, name, kinds, declared)
         wanted = _KEY_TEXT if wanted.startswith("VARCHAR") else wanted
-    if parse_type(wanted).name in _NO_KEYS:
+    if parse_type(wanted).name in NO_KEYS:
         raise UnknownColumn(
             f"The key column {name} of the new table {table} would be {wanted}, and StarRocks takes no such key.",
             hint=f"Name another key, or declare the type: tables={{'{table}': TableOptions(types={{'{name}': '…'}})}}.",

@@ -16,12 +16,12 @@ from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.sink.schema.changes import SqlTables, carry_out, changed
-from starrocks_txn_sink.sink.schema.plan import SchemaChange
+from starrocks_txn_sink.sink.schema.plan import SchemaChange, primary_key_table
 from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.sink.typed.fit import BITS, Fit, fit, natural
+from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.tables import Columns, table_columns, table_models
-from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
+from starrocks_txn_sink.sink.typed.target import BITS, TargetColumn, parse_type
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.telemetry import Listener
 
@@ -102,15 +102,7 @@ def _creation(database: str, route: TableRoute, frame: T.StructType) -> Iterator
         )
     names = [*route.keys, *(name for name in kinds if name not in route.keys)]
     types = {name: type_of(kinds[name], key=name in route.keys) for name in names}
-    columns = ", ".join(
-        f"{identifier(name)} {types[name]} {'NOT NULL' if name in route.keys else 'NULL'}" for name in names
-    )
-    keys = ", ".join(identifier(key) for key in route.keys)
-    sql = (
-        f"CREATE TABLE IF NOT EXISTS {identifier(database, route.table)} ({columns}) PRIMARY KEY ({keys}) "
-        f"DISTRIBUTED BY HASH ({keys})"
-    )
-    yield SchemaChange(route.table, sql, creates=True)
+    yield primary_key_table(database, route.table, types, route.keys)
 
 
 def read_planned_changes(options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import Column, functions as F, types as T
 
-from starrocks_txn_sink.sink.typed.target import TargetType
+from starrocks_txn_sink.sink.typed.target import BITS, TargetType
 from starrocks_txn_sink.spark_version import JSON_TEXTS, VariantType, is_valid_utf8
 
 Encode = Callable[[Column], Column]
@@ -23,7 +23,6 @@ NOT_UTF8 = "is no valid UTF-8"
 NOT_JSON = "is a text that is not JSON"
 NEGATIVE = "is negative, and a BITMAP has no such numbers"
 
-BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64, "LARGEINT": 128}
 _DIGITS = {"TINYINT": 2, "SMALLINT": 4, "INT": 9, "BIGINT": 18, "LARGEINT": 38}
 _INTEGERS: dict[type[T.DataType], str] = {
     T.ByteType: "TINYINT",

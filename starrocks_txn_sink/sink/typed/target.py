@@ -19,6 +19,7 @@ _SAME = {"TEXT": "STRING", "BINARY": "VARBINARY", "INTEGER": "INT", "INT128": "L
 _NESTED = ("ARRAY", "MAP", "STRUCT")
 _NUMBERED = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT", "FLOAT", "DOUBLE", "DECIMAL")
 _TEXTS = ("CHAR", "VARCHAR", "STRING", "VARBINARY")
+BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64, "LARGEINT": 128}
 _PLACEHOLDERS = {
     **dict.fromkeys(_TEXTS, '""'),
     **dict.fromkeys(("JSON", "MAP", "STRUCT"), "{}"),

@@ -102,17 +102,18 @@ def plans_of(schema: str) -> Mapping[str, Plan]:
 
 
 def _members_of(struct: Mapping[str, Any]) -> dict[str, Conversion]:
-    return {field["field"]: _conversion(field) for field in struct.get("fields") or ()}
+    return {field["field"]: conversion_of(field) for field in struct.get("fields") or ()}
 
 
-def _conversion(field: Mapping[str, Any]) -> Conversion:
+def conversion_of(field: Mapping[str, Any]) -> Conversion:
+    """How the values of a field are written; raises KeyError, TypeError or ValueError for a field of another form."""
     name, kind = field.get("name"), field.get("type")
     if name == _DECIMAL:
         return Conversion(Kind.DECIMAL, int(field["parameters"]["scale"]))
     if name in _BY_NAME:
         return _BY_NAME[name]
     if kind in ("array", "map"):
-        inner = _conversion(field["items"] if kind == "array" else field["values"])
+        inner = conversion_of(field["items"] if kind == "array" else field["values"])
         if inner == KEEP or (kind == "map" and field["keys"]["type"] != "string"):
             return KEEP
         if kind == "array" and inner.kind is not Kind.ODD and not inner.array:

@@ -1,0 +1,282 @@
+"""The statements that give tables the columns which a source's schema describes: a plan, made from schemas and lists.
+
+A table that is not there is created with the source's key. A table that is there gets the columns that it lacks and
+wider types. What cannot be done without a loss is a refusal, which says the reason and the ways out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from starrocks_txn_sink.errors import UnknownColumn
+from starrocks_txn_sink.options import TableOptions
+from starrocks_txn_sink.protocol.ledger import identifier
+from starrocks_txn_sink.sink.schema.plan import NO_KEYS, SchemaChange, primary_key_table, refuse_same_names
+from starrocks_txn_sink.sink.typed.target import BITS, TargetColumn, TargetType, parse_type
+from starrocks_txn_sink.sources.formats.connect_types import SourceColumn, SourceTable, columns_of
+
+_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19, "LARGEINT": 39}
+_EXACT_BITS = {"FLOAT": 24, "DOUBLE": 53}
+_TEXTS = ("CHAR", "VARCHAR", "STRING")
+_MOST_TEXT = 65_533
+_WIDTHS = {"BOOLEAN": 5, "DATE": 10, "DATETIME": 26, "FLOAT": 24, "DOUBLE": 24}  # bytes of a value's text
+_KEPT = ("PRIMARY_KEYS", "DUP_KEYS")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What the plan cannot do for a table, and the ways out."""
+
+    table: str
+    reason: str
+    ways: str
+
+    def __str__(self) -> str:
+        return f"Table {self.table}: {self.reason}. {self.ways}"
+
+
+@dataclass(slots=True)
+class SourcePlan:
+    """Statements in their order; `notes` by table about types that are not the closest; what was refused."""
+
+    changes: list[SchemaChange] = field(default_factory=list)
+    notes: dict[str, list[str]] = field(default_factory=dict)
+    refusals: list[Refusal] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A table as its sources describe it, with what the user has declared."""
+
+    name: str
+    columns: Mapping[str, SourceColumn]
+    keys: tuple[str, ...]
+    declared: TableOptions
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The columns' types, those of the key first."""
+        names = [*self.keys, *(name for name in self.columns if name not in self.keys)]
+        return {name: self.columns[name].type for name in names}
+
+
+def plan_sources(
+    database: str,
+    sources: Mapping[str, Sequence[SourceTable]],
+    columns: Mapping[str, Sequence[TargetColumn]],
+    models: Mapping[str, str],
+    declared: Mapping[str, TableOptions],
+    buckets: int | None = None,
+) -> SourcePlan:
+    """The plan for tables by name, each with the source's tables whose rows it gets.
+
+    `columns` and `models` have the columns of tables that exist, and what information_schema calls their models.
+    `declared` has keys and types that win over the source's. Raises InputError for a name that no statement can hold.
+    """
+    plan = SourcePlan()
+    for name, given in sources.items():
+        wanted, refusals = _wanted(name, given, declared.get(name, TableOptions()))
+        if wanted is not None:
+            plan.notes[name] = [
+                f"{column.name} {column.type}: {column.note}" for column in wanted.columns.values() if column.note
+            ]
+            known = columns.get(name)
+            if known:
+                refusals += _key_faults(wanted, known, models.get(name, _KEPT[0]))
+                refusals += _column_faults(wanted, known)
+                plan.changes += [] if refusals else _alterations(database, wanted, known)
+            else:
+                refusals += _creation_faults(wanted)
+                plan.changes += (
+                    [] if refusals else [primary_key_table(database, name, wanted.types, wanted.keys, buckets)]
+                )
+        plan.refusals += refusals
+    return plan
+
+
+# --- the table that the sources describe ---
+
+
+def _wanted(name: str, sources: Sequence[SourceTable], declared: TableOptions) -> tuple[_Wanted | None, list[Refusal]]:
+    """The table for its sources, None if they cannot share one."""
+    keys = tuple(declared.keys) or sources[0].keys
+    if any(source.keys != keys for source in sources) and not declared.keys:
+        named = ", ".join(f"{source.collection} ({', '.join(source.keys) or 'none'})" for source in sources)
+        reason = f"its sources have different keys: {named}"
+        return None, [Refusal(name, reason, f"Give them tables of their own, or name the key: --key {name}=COLUMN,….")]
+    columns: dict[str, SourceColumn] = {}
+    refusals = []
+    for column in (column for source in sources for column in columns_of(source.schema, keys)):
+        type_of_user = declared.types.get(column.name)
+        wanted = SourceColumn(column.name, type_of_user) if type_of_user else column
+        known = columns.setdefault(column.name, wanted)
+        if wanted.refusal:
+            refusals.append(Refusal(name, f"{column.name} is {wanted.refusal}", _other_type(name, column.name)))
+        elif known != wanted and not known.refusal:
+            wider = wider_type((known.type, wanted.type))
+            if wider is None:
+                reason = f"{column.name} is {known.type} in one of its sources and {wanted.type} in another"
+                refusals.append(Refusal(name, reason, _other_type(name, column.name)))
+            columns[column.name] = wanted if wider == wanted.type else known
+    return _Wanted(name, columns, keys, declared), refusals
+
+
+def _other_type(table: str, column: str) -> str:
+    return (
+        f"Declare a type that holds its values, --type {table}.{column}=TYPE (in Python TableOptions(types=…)); or "
+        "leave the column out at the source (column.exclude.list)."
+    )
+
+
+def _creation_faults(wanted: _Wanted) -> list[Refusal]:
+    table = wanted.name
+    if not wanted.keys:
+        return [
+            Refusal(
+                table,
+                "its source has no key, so updates and deletes name no row",
+                f"Name columns that are unique and NOT NULL, --key {table}=COLUMN,… (in Python TableOptions(keys=…)); "
+                "or create the table by hand as a DUPLICATE KEY table, which keeps each change as a row.",
+            )
+        ]
+    lacking = [key for key in wanted.keys if key not in wanted.columns]
+    if lacking:
+        ways = f"Name key columns of the row, --key {table}=COLUMN,…, or have the connector keep them."
+        return [Refusal(table, f"the key names {', '.join(lacking)}, which the rows do not have", ways)]
+    try:
+        refuse_same_names(table, wanted.columns)
+    except UnknownColumn as error:
+        return [Refusal(table, error.message, error.advice)]
+    return [
+        Refusal(table, f"{key} is a key of {kind}, which StarRocks does not take", _other_type(table, key))
+        for key in wanted.keys
+        if parse_type(kind := wanted.columns[key].type).name in NO_KEYS and kind
+    ]
+
+
+# --- tables that exist ---
+
+
+def _key_faults(wanted: _Wanted, known: Sequence[TargetColumn], model: str) -> list[Refusal]:
+    """Why the key of an existing table would lose rows of the source."""
+    table, own = wanted.name, [column.name for column in known if column.key]
+    if model == "DUP_KEYS":
+        return []
+    if model != "PRIMARY_KEYS":
+        ways = "Create a PRIMARY KEY table, or a DUPLICATE KEY table, which keeps each change as a row."
+        return [Refusal(table, f"its model is {model}, which takes no deletes", ways)]
+    source = ", ".join(wanted.keys) or "no key"
+    name_it = f"If the columns determine each other, say so: --key {table}={','.join(own)}"
+    further = [key for key in own if key not in wanted.keys]
+    if further:
+        return [
+            Refusal(
+                table,
+                f"its key ({', '.join(own)}) has {', '.join(further)}, which the source's key ({source}) does not "
+                "determine: an update that changes it leaves the old row, and a delete without it deletes nothing",
+                f"Create the table with the source's key. {name_it}; deletes then need it in their row "
+                "(PostgreSQL: REPLICA IDENTITY FULL).",
+            )
+        ]
+    lacking = [key for key in wanted.keys if key not in own]
+    if lacking:
+        reason = (
+            f"its key ({', '.join(own)}) lacks {', '.join(lacking)} of the source's key: rows would replace one another"
+        )
+        return [Refusal(table, reason, f"Create the table with the source's key. {name_it}.")]
+    return []
+
+
+def _column_faults(wanted: _Wanted, known: Sequence[TargetColumn]) -> Iterator[Refusal]:
+    """Columns of an existing table that cannot take the source's values, nor be changed to do so."""
+    table, by_name = wanted.name, {column.name.lower(): column for column in known}
+    for name, column in wanted.columns.items():
+        there = by_name.get(name.lower())
+        if there is None or not column.type:
+            continue
+        if there.name != name:
+            reason = f"the source names {name}, and the table has {there.name}: the case of names counts in rows"
+            yield Refusal(table, reason, "Rename the column in the table.")
+        elif name not in wanted.declared.types and not _fits_or_widens(there, parse_type(column.type)):
+            reason = f"{name} is {there.type} in the table, which does not hold all values of {column.type}"
+            ways = f"Change the column by hand; or, if its values fit, say so: --type {table}.{name}={there.type}."
+            yield Refusal(table, reason, ways)
+    lacking = [column.name for column in known if column.required and column.name not in wanted.columns]
+    if lacking:
+        reason = f"{', '.join(lacking)} must have a value in each row, and the source has no such column"
+        yield Refusal(table, reason, "Make it NULL, or give it a DEFAULT with the property `columns` of the table.")
+
+
+def _alterations(database: str, wanted: _Wanted, known: Sequence[TargetColumn]) -> Iterator[SchemaChange]:
+    by_name = {column.name: column for column in known}
+    table = identifier(database, wanted.name)
+    added = [f"ADD COLUMN {identifier(name)} {kind} NULL" for name, kind in wanted.types.items() if name not in by_name]
+    if added:
+        yield SchemaChange(wanted.name, f"ALTER TABLE {table} {', '.join(added)}")
+    for name, kind in wanted.types.items():
+        column = by_name.get(name)
+        if column is None or holds(column.type, parse_type(kind)):
+            continue
+        wider = _wider(column, parse_type(kind))
+        if wider is not None:
+            null = "NULL" if column.nullable else "NOT NULL"
+            yield SchemaChange(wanted.name, f"ALTER TABLE {table} MODIFY COLUMN {identifier(name)} {wider} {null}")
+
+
+# --- types ---
+
+
+def holds(type_: TargetType, other: TargetType) -> bool:
+    """Whether a column of `type_` has room for each value of a column of type `other`, as rows write it."""
+    if type_.name in _TEXTS and other.name not in ("OTHER", "VARBINARY"):
+        return (type_.length or _MOST_TEXT) >= _width(other)
+    if type_.name in BITS and other.name in ("BOOLEAN", *BITS):
+        return other.name == "BOOLEAN" or BITS[type_.name] >= BITS[other.name]
+    if type_.name == "DECIMAL":
+        whole = (
+            other.precision - other.scale if other.name == "DECIMAL" else _DIGITS.get(other.name, type_.precision + 1)
+        )
+        return type_.precision - type_.scale >= whole and type_.scale >= other.scale
+    if type_.name in _EXACT_BITS and other.name in BITS:
+        return _EXACT_BITS[type_.name] >= BITS[other.name]
+    if type_.items:
+        pairs = zip(type_.items, other.items, strict=False)
+        return type_.name == other.name and all(holds(mine[1], theirs[1]) for mine, theirs in pairs)
+    return type_.name in ("JSON", other.name) or (type_.name, other.name) in (("DOUBLE", "FLOAT"), ("DATETIME", "DATE"))
+
+
+def _width(kind: TargetType) -> int:
+    if kind.name == "DECIMAL":
+        return kind.precision + 3  # a sign, a point, and a zero in front of it
+    if kind.name in _DIGITS:
+        return _DIGITS[kind.name] + 1
+    return kind.length or _WIDTHS.get(kind.name, _MOST_TEXT)
+
+
+def wider_type(types: Iterable[str]) -> str | None:
+    """The one of the types that holds the values of all; None if none does."""
+    given = list(types)
+    return next((kind for kind in given if all(holds(parse_type(kind), parse_type(other)) for other in given)), None)
+
+
+def _fits_or_widens(column: TargetColumn, wanted: TargetType) -> bool:
+    return holds(column.type, wanted) or _wider(column, wanted) is not None
+
+
+def _wider(column: TargetColumn, wanted: TargetType) -> TargetType | None:
+    """The type to which StarRocks can change a column so that it holds its values and those of `wanted`; else None.
+
+    A key cannot be changed, and a change would drop a DEFAULT.
+    """
+    own = column.type
+    if column.key or column.defaulted or column.generated:
+        return None
+    if own.name == wanted.name == "DECIMAL":
+        whole, scale = max(own.precision - own.scale, wanted.precision - wanted.scale), max(own.scale, wanted.scale)
+        return TargetType("DECIMAL", precision=whole + scale, scale=scale) if whole + scale <= 38 else None
+    if own.name in _TEXTS and wanted.name in _TEXTS:
+        return TargetType("VARCHAR", length=wanted.length)
+    if (own.name in BITS and wanted.name in BITS) or (own.name, wanted.name) == ("FLOAT", "DOUBLE"):
+        return wanted
+    return None

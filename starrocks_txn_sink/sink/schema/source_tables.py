@@ -1,0 +1,149 @@
+"""The tables of a source on the server: planned from its messages, compared with what is there, and created."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import pyarrow as pa
+
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.errors import InputError, QueryRefused
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.public_names import suggests_arguments
+from starrocks_txn_sink.sink.schema.changes import SqlTables, carry_out
+from starrocks_txn_sink.sink.schema.plan import SchemaChange
+from starrocks_txn_sink.sink.schema.source_plan import Refusal, SourcePlan, plan_sources
+from starrocks_txn_sink.sink.typed.tables import Columns, table_columns, table_models
+from starrocks_txn_sink.sources.formats.connect_types import SourceTable, table_of_message
+from starrocks_txn_sink.sources.formats.tables import TableMapping, TableRule
+from starrocks_txn_sink.sql.connection import LeaderConnection, count_alive
+
+LAST_PART: Final = r"(?:.+\.)?([^.]+)"
+_MOST_REPLICAS: Final = 3  # StarRocks' own default
+
+KeyedMessage = tuple[bytes | None, bytes | None]
+"""Key and value of a message; the value of a tombstone is None."""
+
+
+@dataclass(slots=True)
+class TablePlan:
+    """The statements that give a database the tables of a source (`plan_tables`).
+
+    `notes` say by table why a type is not the closest one, `left_out` names source tables that the rule does not know.
+    With `refusals` nothing is applied.
+    """
+
+    options: SinkOptions
+    sources: dict[str, list[SourceTable]]
+    left_out: list[str] = field(default_factory=list)
+    buckets: int | None = None
+    replication: int | None = None
+    plan: SourcePlan = field(default_factory=SourcePlan)
+
+    @property
+    def statements(self) -> list[str]:
+        return [change.statement(self.replication) for change in self.plan.changes]
+
+    @property
+    def notes(self) -> dict[str, list[str]]:
+        return self.plan.notes
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        return self.plan.refusals
+
+    def apply(self, said: Callable[[str], None] = lambda _: None, seconds: float = 600.0) -> None:
+        """Run the statements in their order, and call `said` with each that was run. A repetition changes nothing.
+
+        Each change is waited for, within `seconds` for all. Raises InputError for a plan with refusals, and the errors
+        of the server.
+        """
+        if self.refusals:
+            raise InputError(f"Nothing was run: {self.refusals[0]}", hint="plan lists all refusals.")
+        options = replace(self.options, ledger_replication=self.replication)
+        deadline = Deadline.after(seconds, SystemClock())
+        with contextlib.closing(LeaderConnection(options)) as connection:
+            models = table_models(connection, options, deadline)
+
+            def plan(columns: Columns) -> Sequence[SchemaChange]:
+                return self._plan(columns, models).changes
+
+            port = SqlTables(connection, options, [*self.sources], deadline)
+            carry_out(plan, port, deadline, lambda change: said(change.statement(self.replication)))
+
+    def read(self, seconds: float) -> None:
+        """Compare with the server's tables; raises the errors of the server."""
+        deadline = Deadline.after(seconds, SystemClock())
+        with contextlib.closing(LeaderConnection(self.options)) as connection:
+            models = table_models(connection, self.options, deadline)
+            columns = table_columns(connection, self.options.database, self.sources, deadline)
+            self.replication = self.options.ledger_replication or _replication(connection, deadline)
+        self.plan = self._plan(columns, models)
+
+    def _plan(self, columns: Columns, models: dict[str, str]) -> SourcePlan:
+        declared = {table: self.options.options_of(table) for table in self.sources}
+        return plan_sources(self.options.database, self.sources, columns, models, declared, self.buckets)
+
+
+@suggests_arguments
+def plan_tables(
+    options: SinkOptions,
+    messages: Iterable[KeyedMessage],
+    *,
+    tables: TableRule = LAST_PART,
+    buckets: int | None = None,
+    seconds: float = 60.0,
+) -> TablePlan:
+    """The statements for the tables that Debezium's messages describe with their schemas.
+
+    Args:
+        options: The server and the database; in `tables` keys and types that win over the source's. Without `query_url`
+            nothing is compared, as if no table existed. `ledger_replication` is the number of replicas of new tables,
+            by default as many as backends are alive, up to three.
+        messages: Key and value of each message, as bytes. The first change of a source table counts; messages that are
+            no changes of rows are passed over.
+        tables: The StarRocks table of each source table, as in DebeziumAssembly.
+        buckets: The number of each new table's buckets; None leaves it to StarRocks.
+        seconds: The time for all questions to the server.
+
+    Returns:
+        A plan with `statements`, `notes` and `refusals`; its method `apply` runs the statements.
+
+    Raises:
+        InputError: A change has no schema, or no message is a change.
+        StarRocksSinkError: The server does not answer, or refuses a question.
+    """
+    found: dict[str, SourceTable] = {}
+    for key, value in messages:
+        source = table_of_message(key, value) if value is not None else None
+        if source is not None:
+            found.setdefault(source.collection, source)
+    if not found:
+        raise InputError(
+            "None of the messages is a change of a row.",
+            hint="Name the topics of tables, and plan once each has a message; a snapshot writes some.",
+        )
+    plan = TablePlan(options, {}, buckets=buckets, replication=options.ledger_replication)
+    _, targets = TableMapping(tables, "skip").tables_of(pa.array([*found], pa.string()))
+    for source, table in zip(found.values(), targets.to_pylist(), strict=True):
+        if table is None:
+            plan.left_out.append(source.collection)
+        else:
+            plan.sources.setdefault(table, []).append(source)
+    if options.query_url is None:
+        plan.plan = plan._plan({}, {})
+    else:
+        plan.read(seconds)
+    return plan
+
+
+def _replication(connection: LeaderConnection, deadline: Deadline) -> int | None:
+    """As many replicas as backends are alive, up to three; None (the server's default) if the user may not ask."""
+    try:
+        alive = count_alive(connection.rows("SHOW BACKENDS", (), deadline))
+    except QueryRefused:
+        return None
+    return min(_MOST_REPLICAS, alive) or None

@@ -1,0 +1,262 @@
+"""StarRocks' types for the fields of a Kafka Connect schema: each holds every value as `connect_values` writes it.
+
+A type follows from the conversion of its values, from the source's own type (`column.propagate.source.type`), and from
+Connect's type. Where the closest type would lose something, the column gets a wider one and a note with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final
+
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.sources.formats.connect_values import Conversion, Kind, conversion_of
+
+TEXT: Final = "STRING"
+KEY_TEXT: Final = "VARCHAR(65533)"
+MOST_DIGITS: Final = 38
+_MOST_BYTES, _MOST_KEY_BYTES = 1 << 20, 65_533
+_BYTES_A_CHARACTER: Final = 4  # the source counts characters, StarRocks bytes of UTF-8
+_SOURCE: Final = "__debezium.source.column."
+_PLAIN: Final = {
+    "boolean": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INT",
+    "int64": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "string": TEXT,
+    "bytes": TEXT,
+    "struct": "JSON",
+    "map": "JSON",
+}
+_BY_KIND: Final = {
+    Kind.DATE: "DATE",
+    Kind.ISO_DATE: "DATE",
+    Kind.TIME: TEXT,
+    Kind.ISO_TIME: TEXT,
+    Kind.TIMESTAMP: "DATETIME",
+    Kind.ISO_TIMESTAMP: "DATETIME",
+}
+_CHARACTERS: Final = re.compile(r"(N?CHAR|N?VARCHAR2?|BPCHAR|(NATIONAL )?CHARACTER( VARYING)?)\b.*")
+_NUMERIC: Final = re.compile(r"(NUMERIC|DECIMAL|DEC|FIXED|NUMBER)\b.*")
+_UNSIGNED_BIGINT: Final = re.compile(r"BIGINT UNSIGNED\b.*")
+_NO_KEYS: Final = frozenset(("FLOAT", "DOUBLE", "DECIMAL", "JSON", "ARRAY"))
+
+_LARGEST_COUNT: Final = "bigint.unsigned.handling.mode=long writes values above 2^63-1 as negative ones; set precise"
+_NO_TIME: Final = "StarRocks has no type for a time of the day"
+_NANOSECONDS: Final = (
+    "DATETIME has microseconds and the source's type has more; declare DATETIME if its values have not"
+)
+_VARIABLE: Final = "the source's type has no scale: the text has all digits"
+_BASE64: Final = "the text is base64, as the converter writes bytes"
+_DOCUMENT: Final = "the text of a JSON document, as Debezium writes it; parse_json() reads it"
+_TOO_WIDE: Final = f"numbers with more digits than the {MOST_DIGITS} of a DECIMAL: the text has all of them"
+_NO_PRECISION: Final = "the schema does not say how many digits there are: StarRocks refuses longer numbers"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """A column as the schema describes it: the `type` in StarRocks' SQL, and a `note` where it is not the closest one.
+
+    `refusal` says why StarRocks has no type; the type is empty then.
+    """
+
+    name: str
+    type: str
+    note: str = ""
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A source's table: the collection's name, the schema of its change events (JSON), the names in its key."""
+
+    collection: str
+    schema: str
+    keys: tuple[str, ...] = ()
+
+
+def column_of(field: Mapping[str, Any], *, key: bool = False) -> SourceColumn:
+    """The column for a field of a schema; as a `key` its type is one that StarRocks takes in a primary key.
+
+    Raises ValueError for a field that is no part of a schema.
+    """
+    try:
+        name = str(field["field"])
+        column = _column(name, field)
+        return _as_key(column) if key and not column.refusal else column
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no schema: {error!r}") from None
+
+
+def _column(name: str, field: Mapping[str, Any]) -> SourceColumn:
+    conversion = conversion_of(field)
+    kind = str(field["type"])
+    if kind == "array":
+        return _array(name, field)
+    if conversion.kind in (Kind.DECIMAL, Kind.VARIABLE_DECIMAL):
+        return _decimal(name, field, conversion)
+    if conversion.kind is Kind.BITS:
+        return _bits(name, field)
+    if conversion.kind is Kind.TIMESTAMP and conversion.number > 6:
+        return SourceColumn(name, TEXT, _NANOSECONDS)
+    if conversion.kind in _BY_KIND:
+        return SourceColumn(name, _BY_KIND[conversion.kind], _NO_TIME if _BY_KIND[conversion.kind] == TEXT else "")
+    return _plain(name, field, kind)
+
+
+def _plain(name: str, field: Mapping[str, Any], kind: str) -> SourceColumn:
+    """The column of a field whose values stay as the converter writes them."""
+    if kind not in _PLAIN:
+        return SourceColumn(name, "", refusal=f"{kind} is no type of Connect's JSON that is known here")
+    if kind == "int64" and _UNSIGNED_BIGINT.fullmatch(_source_type(field)):
+        return SourceColumn(name, "LARGEINT", _LARGEST_COUNT)
+    if kind == "bytes":
+        return SourceColumn(name, TEXT, _BASE64)
+    if kind == "string":
+        return _text(name, field)
+    return SourceColumn(name, _PLAIN[kind])
+
+
+def _text(name: str, field: Mapping[str, Any]) -> SourceColumn:
+    if field.get("name") == "io.debezium.data.Json":
+        return SourceColumn(name, TEXT, _DOCUMENT)
+    source, length = _source_type(field), _parameter(field, _SOURCE + "length")
+    if field.get("name") or length is None or length < 1:  # the length of an ENUM is not that of its values
+        return SourceColumn(name, TEXT)
+    if _CHARACTERS.fullmatch(source):
+        return SourceColumn(name, f"VARCHAR({min(length * _BYTES_A_CHARACTER, _MOST_BYTES)})")
+    if _NUMERIC.fullmatch(source):
+        return _number(name, length, _parameter(field, _SOURCE + "scale") or 0)
+    return SourceColumn(name, TEXT)
+
+
+def _decimal(name: str, field: Mapping[str, Any], conversion: Conversion) -> SourceColumn:
+    if conversion.kind is Kind.VARIABLE_DECIMAL:
+        return SourceColumn(name, TEXT, _VARIABLE)
+    scale, precision = conversion.number, _parameter(field, "connect.decimal.precision")
+    if _UNSIGNED_BIGINT.fullmatch(_source_type(field)):
+        return SourceColumn(name, "LARGEINT")
+    if precision is None and _NUMERIC.fullmatch(_source_type(field)):
+        precision = _parameter(field, _SOURCE + "length")
+    if precision is not None and precision > 0:
+        return _number(name, precision, scale)
+    if scale <= 0:
+        return SourceColumn(name, "LARGEINT", _NO_PRECISION)
+    return replace(_number(name, MOST_DIGITS, scale), note=_NO_PRECISION)
+
+
+def _number(name: str, precision: int, scale: int) -> SourceColumn:
+    """A DECIMAL for numbers of `precision` digits; PostgreSQL's scale may be negative, or above the precision."""
+    whole, fraction = max(precision - scale, 0), max(scale, 0)
+    if whole + fraction > MOST_DIGITS:
+        return SourceColumn(name, TEXT, _TOO_WIDE)
+    return SourceColumn(name, f"DECIMAL({whole + fraction},{fraction})")
+
+
+def _bits(name: str, field: Mapping[str, Any]) -> SourceColumn:
+    length = _parameter(field, "length")
+    if length is None or not 0 < length <= 64:
+        return SourceColumn(name, "", refusal="a number of more than 64 bits, or of any number of bits")
+    return SourceColumn(name, "BIGINT" if length < 64 else "LARGEINT")
+
+
+def _array(name: str, field: Mapping[str, Any]) -> SourceColumn:
+    element = _column(name, field["items"])
+    return replace(element, type=f"ARRAY<{element.type}>" if element.type else "")
+
+
+def _as_key(column: SourceColumn) -> SourceColumn:
+    """The column in a primary key, where StarRocks takes whole numbers, texts, dates and BOOLEAN."""
+    kind, _, sizes = column.type.partition("(")
+    if column.note == _VARIABLE or (kind == "DECIMAL" and not sizes.endswith(",0)")):
+        reason = "a key of numbers with a fraction, which StarRocks does not take and whose texts may differ"
+        return replace(column, type="", note="", refusal=reason)
+    if kind == "DECIMAL":
+        return replace(column, type="LARGEINT")
+    if kind.partition("<")[0] in _NO_KEYS:
+        return replace(column, type="", note="", refusal=f"a key of {column.type}, which StarRocks does not take")
+    if kind == TEXT:
+        return replace(column, type=KEY_TEXT)
+    if kind == "VARCHAR":
+        return replace(column, type=f"VARCHAR({min(int(sizes[:-1]), _MOST_KEY_BYTES)})")
+    return column
+
+
+def _parameter(field: Mapping[str, Any], name: str) -> int | None:
+    """A whole number among the parameters of a field; None without it."""
+    text = str((field.get("parameters") or {}).get(name, ""))
+    return int(text) if re.fullmatch(r"-?[0-9]{1,10}", text) else None
+
+
+def _source_type(field: Mapping[str, Any]) -> str:
+    return str((field.get("parameters") or {}).get(_SOURCE + "type", "")).upper()
+
+
+# --- messages ---
+
+_NO_SCHEMA_HINT: Final = (
+    "Set schemas.enable=true for key.converter and value.converter (JsonConverter), and plan again once a change has "
+    "come; or create the table by hand."
+)
+
+
+def table_of_message(key: bytes | None, value: bytes) -> SourceTable | None:
+    """The table that a change event describes with its schema; None for a message that is no change of a row.
+
+    Raises InputError for a change event without a schema, and for text that is not one JSON object.
+    """
+    document = _document(value, "A value")
+    schema, payload = document.get("schema"), document.get("payload")
+    envelope = payload if isinstance(payload, dict) else document
+    source = envelope.get("source")
+    if not isinstance(source, dict) or not source.get("table") or "op" not in envelope or "after" not in envelope:
+        return None
+    collection = ".".join(str(part) for part in (source.get("schema") or source.get("db"), source["table"]) if part)
+    if not isinstance(schema, dict):
+        raise InputError(
+            f"The messages of {collection} do not say their types: they have no schema.", hint=_NO_SCHEMA_HINT
+        )
+    return SourceTable(collection, json.dumps(schema), _key_names(key, collection))
+
+
+@lru_cache(maxsize=512)
+def columns_of(schema: str, keys: tuple[str, ...] = ()) -> tuple[SourceColumn, ...]:
+    """The columns of the row `after` in a value with this schema (the converter's JSON), `keys` as those of a key.
+
+    Raises InputError for a schema of another form.
+    """
+    try:
+        fields = {field["field"]: field for field in json.loads(schema)["fields"]}
+        return tuple(column_of(field, key=field["field"] in keys) for field in fields["after"]["fields"])
+    except (TypeError, KeyError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"The schema of a change event has no row `after` that can be read: {error!r}.",
+            hint="Take transforms that reshape rows out of the connector.",
+        ) from None
+
+
+def _key_names(key: bytes | None, collection: str) -> tuple[str, ...]:
+    if key is None or key.strip() == b"null":
+        return ()
+    document = _document(key, f"A key of {collection}")
+    if document.keys() != {"schema", "payload"}:
+        return tuple(document)
+    fields = (document["schema"] or {}).get("fields") or ()
+    return tuple(str(field["field"]) for field in fields) or tuple(document["payload"] or ())
+
+
+def _document(text: bytes, what: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise InputError(f"{what} is not one JSON object.", hint="The connector's converters must be JsonConverter.")
+    return document

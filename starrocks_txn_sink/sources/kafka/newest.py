@@ -1,0 +1,41 @@
+"""The newest messages of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.sources.kafka.admin import KafkaAdmin
+from starrocks_txn_sink.sources.kafka.options import BalancedOptions
+from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, close_consumer, read_ranges
+
+
+def newest_messages(options: BalancedOptions, most: int, seconds: float) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Key and value of up to `most` messages of each partition, the newest of all first.
+
+    No consumer group takes part. Raises InputError for a topic that Kafka does not have, DeadlineExceeded after
+    `seconds`.
+    """
+    clock = SystemClock()
+    deadline = Deadline.after(seconds, clock)
+    admin = KafkaAdmin(options.config, seconds, clock)
+    partitions = admin.partitions(options.topics, options.pattern)
+    first, ends = admin.first_offsets(partitions), admin.end_offsets(partitions)
+    ranges = {place: (max(first[place], ends[place] - most), ends[place]) for place in partitions}
+    part = OffsetRanges(
+        {place: (start, end) for place, (start, end) in ranges.items() if start < end},
+        seconds,
+        options.config,
+        keys=True,
+    )
+    messages: list[tuple[int, bytes | None, bytes | None]] = []
+    try:
+        for rows in read_ranges(part, deadline, clock) if part.ranges else ():
+            keys = rows.keys.to_pylist() if rows.keys is not None else [None] * len(rows.times)
+            messages += zip(np.asarray(rows.times).tolist(), keys, rows.values.to_pylist(), strict=True)
+    finally:
+        close_consumer()
+    messages.sort(key=lambda message: -message[0])
+    return ((key, value) for _, key, value in messages)

@@ -1,0 +1,270 @@
+"""The plan for a source's tables: statements from schemas and lists of columns, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, strategies as st
+
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.options import TableOptions
+from starrocks_txn_sink.sink.schema.source_plan import SourcePlan, holds, plan_sources, wider_type
+from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
+from starrocks_txn_sink.sources.formats.connect_types import SourceTable, table_of_message
+from tests.support.connect_schema import TIME, Field, change, decimal, field, key
+
+ORDERS: dict[str, Field] = {
+    "price": decimal(2, 10),
+    "region": field("string", source_type="VARCHAR", source_length=2),
+    "id": field("int64"),
+}
+
+
+def source(fields: dict[str, Field], keys: Sequence[str] = ("id",), name: str = "orders") -> SourceTable:
+    table = table_of_message(key({column: fields[column] for column in keys}), change(name, fields))
+    assert table is not None
+    return table
+
+
+def column(name: str, kind: str, **more: bool) -> TargetColumn:
+    return TargetColumn(name, parse_type(kind), **{"nullable": not more.get("key", False), **more})
+
+
+def plan(
+    *sources: SourceTable,
+    known: Sequence[TargetColumn] = (),
+    model: str = "PRIMARY_KEYS",
+    buckets: int | None = None,
+    **declared: object,
+) -> SourcePlan:
+    columns, models = ({"t": known}, {"t": model}) if known else ({}, {})
+    return plan_sources("shop", {"t": sources}, columns, models, {"t": TableOptions(**declared)}, buckets)  # type: ignore[arg-type]
+
+
+def statements(*sources: SourceTable, **more: object) -> list[str]:
+    planned = plan(*sources, **more)  # type: ignore[arg-type]
+    assert not planned.refusals
+    return [change.statement(2) for change in planned.changes]
+
+
+def refused(*sources: SourceTable, **more: object) -> str:
+    planned = plan(*sources, **more)  # type: ignore[arg-type]
+    assert planned.changes == []
+    return " ".join(f"{refusal.reason} {refusal.ways}" for refusal in planned.refusals)
+
+
+# --- new tables ---
+
+
+def test_a_table_has_its_source_s_key_first() -> None:
+    assert statements(source(ORDERS, ("region", "id"))) == [
+        "CREATE TABLE IF NOT EXISTS `shop`.`t` (`region` VARCHAR(8) NOT NULL, `id` BIGINT NOT NULL, "
+        "`price` DECIMAL(10,2) NULL) PRIMARY KEY (`region`, `id`) DISTRIBUTED BY HASH (`region`, `id`) "
+        'PROPERTIES ("replication_num" = "2")'
+    ]
+
+
+def test_buckets_are_the_server_s_choice_unless_they_are_given() -> None:
+    (statement,) = statements(source(ORDERS), buckets=12)
+    assert "DISTRIBUTED BY HASH (`id`) BUCKETS 12 PROPERTIES" in statement
+
+
+def test_a_source_without_a_key_is_refused_with_two_ways_out() -> None:
+    said = refused(source(ORDERS, ()))
+    assert "no key" in said
+    assert "--key t=COLUMN" in said
+    assert "DUPLICATE KEY table" in said
+    (statement,) = statements(source(ORDERS, ()), keys=["id"])
+    assert "PRIMARY KEY (`id`)" in statement
+
+
+def test_a_named_key_gets_types_of_keys() -> None:
+    (statement,) = statements(source({**ORDERS, "code": field("string")}, ()), keys=["code"])
+    assert "(`code` VARCHAR(65533) NOT NULL, " in statement
+
+
+@pytest.mark.parametrize(
+    ("fields", "declared", "said"),
+    [
+        ({"id": field("double")}, {}, "id is a key of DOUBLE, which StarRocks does not take Declare a type"),
+        ({"id": decimal(2, 9)}, {}, "id is a key of numbers with a fraction"),
+        ({"id": field("int64")}, {"types": {"id": "JSON"}}, "id is a key of JSON"),
+        ({"id": field("int64")}, {"keys": ["no"]}, "the key names no, which the rows do not have"),
+        ({"id": field("int64"), "Id": field("int64")}, {}, "name both id and Id"),
+        (
+            {"id": field("int64"), "b": field("bytes", "io.debezium.data.Bits", length=99)},
+            {},
+            "b is a number of more than 64 bits.* --type t.b=TYPE",
+        ),
+    ],
+)
+def test_what_has_no_type_names_the_field_and_the_ways_out(
+    fields: dict[str, Field], declared: dict[str, object], said: str
+) -> None:
+    assert re.search(said, refused(source(fields), **declared))
+
+
+def test_a_declared_type_settles_it() -> None:
+    bits = field("bytes", "io.debezium.data.Bits", length=99)
+    (statement,) = statements(source({"id": field("int64"), "b": bits}), types={"b": "STRING"})
+    assert "`b` STRING NULL" in statement
+
+
+def test_a_type_that_is_not_the_closest_one_is_noted() -> None:
+    planned = plan(source({"id": field("int64"), "n": decimal(0, 50)}))
+    assert planned.notes["t"] == [
+        "n STRING: numbers with more digits than the 38 of a DECIMAL: the text has all of them"
+    ]
+
+
+def test_a_name_that_no_statement_can_hold_is_an_error() -> None:
+    with pytest.raises(InputError, match="control character"):
+        plan(source({"id": field("int64"), "a\nb": field("int64")}))
+
+
+# --- several sources for a table ---
+
+
+def test_sources_of_one_table_share_its_columns() -> None:
+    first = source({"id": field("int32"), "a": field("int16")}, name="o1")
+    second = source({"id": field("int64"), "b": field("string")}, name="o2")
+    (statement,) = statements(first, second)
+    assert "(`id` BIGINT NOT NULL, `a` SMALLINT NULL, `b` STRING NULL)" in statement
+
+
+def test_sources_that_differ_are_refused() -> None:
+    first = source({"id": field("int32"), "a": field("int16")}, name="o1")
+    assert "different keys: public.o1 (id), public.o2 (a)" in refused(
+        first, source(ORDERS | {"a": field("int16")}, ("a",), "o2")
+    )
+    assert "a is SMALLINT in one of its sources and DATE in another" in refused(
+        first, source({"id": field("int32"), "a": field("int32", TIME + "Date")}, name="o2")
+    )
+
+
+# --- tables that exist ---
+
+KNOWN = (column("id", "bigint(20)", key=True), column("price", "decimal(10,2)"), column("region", "varchar(8)"))
+
+
+def test_a_table_that_fits_needs_nothing() -> None:
+    assert statements(source(ORDERS), known=KNOWN) == []
+
+
+def test_columns_that_lack_are_added_in_one_statement() -> None:
+    fields = {**ORDERS, "born": field("int32", TIME + "Date"), "a`b": field("boolean")}
+    assert statements(source(fields), known=KNOWN) == [
+        "ALTER TABLE `shop`.`t` ADD COLUMN `born` DATE NULL, ADD COLUMN `a``b` BOOLEAN NULL"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("is_", "of", "becomes"),
+    [
+        ("int(11)", field("int64"), "BIGINT"),
+        ("tinyint(4)", field("int64", source_type="BIGINT UNSIGNED"), "LARGEINT"),
+        ("float", field("double"), "DOUBLE"),
+        ("decimal(10,2)", decimal(4, 11), "DECIMAL(12,4)"),
+        ("varchar(8)", field("string"), "VARCHAR(65533)"),
+        ("varchar(8)", field("string", source_type="VARCHAR", source_length=9), "VARCHAR(36)"),
+    ],
+)
+def test_a_column_that_is_too_narrow_is_widened(is_: str, of: Field, becomes: str) -> None:
+    known = (column("id", "bigint(20)", key=True), column("v", is_))
+    fields = {"id": field("int64"), "v": of}
+    assert statements(source(fields), known=known) == [f"ALTER TABLE `shop`.`t` MODIFY COLUMN `v` {becomes} NULL"]
+    for fixed in (column("v", is_, defaulted=True), column("v", is_, generated=True)):
+        said = refused(source(fields), known=(known[0], fixed))
+        assert "does not hold all values" in said
+        assert "--type t.v=" in said
+
+
+@pytest.mark.parametrize(
+    ("is_", "of"),
+    [
+        ("date", field("string")),
+        ("decimal(38,30)", decimal(2, 20)),
+        ("int(11)", field("double")),
+        ("varbinary", field("string")),
+    ],
+)
+def test_a_column_that_cannot_be_widened_is_refused_unless_the_user_says_that_values_fit(is_: str, of: Field) -> None:
+    known = (column("id", "bigint(20)", key=True), column("v", is_))
+    fields = {"id": field("int64"), "v": of}
+    assert "does not hold all values of" in refused(source(fields), known=known)
+    assert statements(source(fields), known=known, types={"v": str(parse_type(is_))}) == []
+
+
+def test_a_key_column_cannot_be_widened() -> None:
+    known = (column("id", "int(11)", key=True), column("price", "decimal(10,2)"), column("region", "varchar(8)"))
+    assert "id is INT in the table, which does not hold all values of BIGINT" in refused(source(ORDERS), known=known)
+
+
+def test_a_key_that_the_source_s_key_does_not_determine_is_refused() -> None:
+    known = (
+        column("id", "bigint(20)", key=True),
+        column("region", "varchar(8)", key=True),
+        column("price", "decimal(10,2)"),
+    )
+    said = refused(source(ORDERS), known=known)
+    assert "has region, which the source's key (id) does not determine" in said
+    assert "leaves the old row, and a delete without it deletes nothing" in said
+    assert "--key t=id,region" in said
+    assert statements(source(ORDERS), known=known, keys=["id", "region"]) == []
+
+
+def test_a_key_that_is_coarser_than_the_source_s_is_refused() -> None:
+    assert "rows would replace one another" in refused(source(ORDERS, ("id", "region")), known=KNOWN)
+
+
+def test_a_history_table_needs_no_key() -> None:
+    known = (column("id", "bigint(20)", key=True), column("price", "decimal(10,2)"), column("region", "varchar(8)"))
+    assert statements(source(ORDERS, ()), known=known, model="DUP_KEYS") == []
+    assert "takes no deletes" in refused(source(ORDERS), known=known, model="UNIQUE_KEYS")
+
+
+def test_names_that_differ_in_case_are_refused() -> None:
+    known = (*KNOWN[:2], column("Region", "varchar(8)"))
+    assert "the source names region, and the table has Region" in refused(source(ORDERS), known=known)
+
+
+def test_a_column_that_must_have_a_value_and_has_no_source_is_refused() -> None:
+    assert "loaded must have a value" in refused(
+        source(ORDERS), known=(*KNOWN, column("loaded", "date", nullable=False))
+    )
+    assert statements(source(ORDERS), known=(*KNOWN, column("loaded", "date"))) == []
+
+
+# --- types ---
+
+SCALARS = st.sampled_from(
+    ["BOOLEAN", "TINYINT", "INT", "BIGINT", "LARGEINT", "FLOAT", "DOUBLE", "DATE", "DATETIME", "JSON"]
+)
+SIZED = st.builds(lambda size: f"VARCHAR({size})", st.integers(1, 99)) | st.integers(1, 38).flatmap(
+    lambda precision: st.builds(lambda scale: f"DECIMAL({precision},{scale})", st.integers(0, precision))
+)
+KINDS = SCALARS | SIZED | SCALARS.map(lambda kind: f"ARRAY<{kind}>")
+
+
+@given(KINDS, KINDS, KINDS)
+def test_holding_is_an_order(first: str, second: str, third: str) -> None:
+    kinds = parse_type(first), parse_type(second), parse_type(third)
+    assert holds(kinds[0], kinds[0])
+    if holds(kinds[0], kinds[1]) and holds(kinds[1], kinds[2]) and "VARCHAR" not in second and "JSON" not in second:
+        assert holds(kinds[0], kinds[2])
+    assert wider_type([first, second]) in (None, first, second)
+
+
+@given(KINDS, KINDS)
+def test_after_its_changes_a_table_needs_none(is_: str, wanted: str) -> None:
+    """Whatever a plan does, the same plan over the changed table is empty."""
+    fields = {"id": field("int64"), "v": field("string")}
+    known = (column("id", "bigint(20)", key=True), column("v", is_))
+    planned = plan(source(fields), known=known, types={"v": wanted})
+    for made in planned.changes:
+        changed = made.sql.partition("MODIFY COLUMN `v` ")[2].removesuffix(" NULL")
+        after = (known[0], column("v", changed))
+        assert plan(source(fields), known=after, types={"v": wanted}).changes == []
+        assert holds(parse_type(changed), parse_type(is_))
