@@ -32,7 +32,7 @@ from starrocks_txn_sink.assembler.rules.directory import FileDirectory, StateDir
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import StarRocksSinkError, StateNotRead, StateNotWritten
 from starrocks_txn_sink.rows.segments import Skip
-from starrocks_txn_sink.sink.lifecycle import run_with_timeout, start_thread
+from starrocks_txn_sink.sink.termination import run_with_timeout, start_thread
 from starrocks_txn_sink.telemetry import get_logger
 from starrocks_txn_sink.writer.messages import LaneReport
 

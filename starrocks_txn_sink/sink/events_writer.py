@@ -30,10 +30,10 @@ from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.assembly import Assembly, TransactionAssembly, event_columns, raw_columns
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.lanes import AlterTables, Collect, LanePlan, Reading, Written, write_shared
-from starrocks_txn_sink.sink.lifecycle import batch_time, driver_clock
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.schema.changes import add_missing
 from starrocks_txn_sink.sink.session import Session, run_once
+from starrocks_txn_sink.sink.spark_jobs import batch_time, driver_clock
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, RawFormat, is_placed
 from starrocks_txn_sink.sources.kafka.spark_reader import KafkaSource, PlannedRanges, needs_topic_names, query_topics

@@ -36,7 +36,7 @@ from starrocks_txn_sink.options.without_effect import Circumstance
 from starrocks_txn_sink.protocol.label import Label, RetryPolicy, labels, roll_back, run
 from starrocks_txn_sink.protocol.ledger import Owner, fresh_tokens
 from starrocks_txn_sink.sink.failures import reason_of_task
-from starrocks_txn_sink.sink.lifecycle import context_of
+from starrocks_txn_sink.sink.spark_jobs import context_of
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import has_whole_partitions
 from starrocks_txn_sink.telemetry import EventLogger, fan_out, get_logger

@@ -37,8 +37,8 @@ from starrocks_txn_sink.options.combinations import Feature, default_phrases, re
 from starrocks_txn_sink.options.without_effect import Circumstance, circumstances_of_rows, warn_of
 from starrocks_txn_sink.protocol.label import LabelPrefix, labels
 from starrocks_txn_sink.rows import columns as names
+from starrocks_txn_sink.sink.batch_events import receipt_events
 from starrocks_txn_sink.sink.lanes import RoundRunner, Written, roll_back_claims
-from starrocks_txn_sink.sink.lifecycle import receipt_events
 from starrocks_txn_sink.sink.session import open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes

@@ -2,18 +2,13 @@
 
 On the driver the sink checks the input, has the JVM project the rows, and runs the lanes. It returns only when all rows
 are VISIBLE, so Spark's checkpoint never runs ahead of StarRocks.
-
-`RowsWriter` runs the lanes of ready rows as `sink.lanes.LanePlan` says. Where rows have to be sorted first, a shuffle
-and a sort cost more than all other steps together, and parallel tasks save time only in large micro-batches. So one
-task takes a small micro-batch in arrival order (`rows.arrival`), unless the query has a shuffle of its own right before
-the sink: the tasks of that shuffle would run one after the other.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from heapq import nsmallest
 from typing import Any, Final
@@ -26,103 +21,30 @@ from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, refuse_without_sql
-from starrocks_txn_sink.options.without_effect import circumstances_of_rows, warn_of
 from starrocks_txn_sink.public_names import suggests_arguments
-from starrocks_txn_sink.rows.arrival import SMALL_BYTES, SMALL_ROWS
-from starrocks_txn_sink.sink import lifecycle, session as sessions
+from starrocks_txn_sink.sink import session as sessions, termination
 from starrocks_txn_sink.sink.assembly import Assembly
+from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchReceipts, Endpoint, SinkEvents
 from starrocks_txn_sink.sink.checkpoint import ProofLog, query_directory
 from starrocks_txn_sink.sink.events_writer import EventsWriter
 from starrocks_txn_sink.sink.failures import has_begun, wait_out
-from starrocks_txn_sink.sink.lanes import Collect, LanePlan, Reading, Written, write_shared
-from starrocks_txn_sink.sink.lifecycle import BatchOrigin, BatchReceipts, Endpoint, SinkEvents
-from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, is_marked, lane_input
-from starrocks_txn_sink.sink.schema.changes import add_missing
+from starrocks_txn_sink.sink.job_run import JobRun, write_key
+from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, is_marked
+from starrocks_txn_sink.sink.rows_writer import RowsWriter
+from starrocks_txn_sink.sink.spark_jobs import SparkJobs, context_of, is_stopped
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
-from starrocks_txn_sink.sink.typed.route import TIME_ZONE, TableRoute
+from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
-from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.kafka.spark_reader import SMALL_POLLS, has_small_polls
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger, ignore_event
-from starrocks_txn_sink.writer.messages import MESSAGES, LaneReport, Message, decode
-from starrocks_txn_sink.writer.task import LaneTask, UnsortedLaneTask
-
-_SMALL_MARGIN: Final = 2  # skip the shuffle next time only if this batch was under half of the limits
+from starrocks_txn_sink.writer.messages import LaneReport
 
 _NO_LOOPS: Final = (
     "Rows cost more than twice as much. Install a wheel for this platform, or build with a C compiler; "
     "executors need it, too (starrocks-txn-sink doctor)."
 )
 _log = get_logger("sink")
-
-
-@dataclass(slots=True)
-class RowsWriter:
-    """Runs the micro-batches of one session."""
-
-    options: SinkOptions
-    routes: Sequence[TableRoute]
-    session: sessions.Session
-    _plan: LanePlan | None = None
-    _kept: tuple[tuple[object, ...], TableTerms] | None = None  # (schema, time zone, tables), and their terms
-
-    def write(self, frame: DataFrame, task: LaneTask, listener: Listener, collect: Collect) -> None:
-        """Write one micro-batch of rows.
-
-        Raises InputError for rows that cannot be written, and Unordered if `shuffle` is off and the rows of a source
-        partition arrive out of order.
-        """
-        terms, marked = self._fitted(frame), is_marked(frame)
-        if self._plan is None:
-            self._plan = LanePlan.of(frame, self.options, positioned=marked, streaming=task.streaming)
-            rows = circumstances_of_rows(routed=bool(self.routes), positioned=marked)
-            warn_of(self.options.without_effect(*rows, *self._plan.circumstances), self.session.key)
-        task = replace(task, options=terms.options, keys=terms.keys, marked=marked)
-        written = self._run(frame, terms, task, self._plan, collect, listener)
-        while written.unsorted:
-            self._plan.sort(written.unsorted, "rows")
-            written = self._run(frame, terms, task, self._plan, collect, listener)
-        self._plan.small = task.streaming and _is_small(written)
-
-    def _run(
-        self, frame: DataFrame, terms: TableTerms, task: LaneTask, plan: LanePlan, collect: Collect, listener: Listener
-    ) -> Written:
-        reading = plan.reading
-        lanes = 1 if reading is Reading.ONE_TASK else plan.lanes
-        sort = reading is Reading.SORTED and task.marked
-        rows = lane_input(frame, terms, lanes, sort=sort, digest=task.ownership is not None).rows
-        task = plan.task_of(task)
-        small_only = reading is Reading.ONE_TASK
-
-        def run_lanes(lane: LaneTask) -> list[Message]:
-            run: Any = lane if sort or not lane.marked else UnsortedLaneTask(lane, small_only, SMALL_ROWS)
-            return [decode(row[0]) for row in rows.mapInArrow(run, MESSAGES).collect()]
-
-        alter = partial(add_missing, self.options, self.session, listener)
-        return write_shared(task, run_lanes, collect, lifecycle.driver_clock(frame), alter_tables=alter)
-
-    def _fitted(self, frame: DataFrame) -> TableTerms:
-        """The terms for frames of this schema.
-
-        The writer keeps them, because making them is slow: it validates all options and fits routes column by column.
-        """
-        # A query may change the session's time zone, on which the written values depend, while it runs.
-        zone = str(frame.sparkSession.conf.get(TIME_ZONE)) if self.routes else ""
-        made_for = (frame.schema, zone, self.session.tables)
-        if self._kept is None or self._kept[0] != made_for:
-            terms = TableTerms.of(self.routes, frame.schema, zone, self.options, self.session.tables)
-            self._kept = made_for, terms
-        return self._kept[1]
-
-
-def _is_small(written: Written) -> bool:
-    """Whether the next micro-batch is probably so small that one task takes it in any order."""
-    receipts = written.receipts
-    rows = sum(receipt.rows + receipt.dead_lettered_rows for receipt in receipts)
-    rows += sum(report.work.replayed_rows for report in written.reports)
-    size = sum(region.bytes for receipt in receipts for region in receipt.regions)
-    return rows * _SMALL_MARGIN <= SMALL_ROWS and size * _SMALL_MARGIN <= SMALL_BYTES
 
 
 @suggests_arguments
@@ -179,19 +101,15 @@ class StarRocksSink:
         _refuse_double_routes(self.routes)
         rows = Feature.ROUTES if self.routes else Feature.JSON_TEXTS
         options.check_features(rows, *([Feature.ASSEMBLE] if assemble is not None else []))
-        self._writers: dict[str, EventsWriter | RowsWriter] = {}  # by job
         self._events = SinkEvents(options, listener, metrics)
         self._listener = self._events.emit
-        self._sessions: dict[str, sessions.Session] = {}  # by job: one sink may serve several queries
-        self._served: set[str] = set()  # jobs for which StarRocks has begun a transaction in this process
-        self._ending: dict[str, sessions.Session] = {}  # by epoch: failed sessions whose labels may still be open
-        self._turns = lifecycle.WriteTurns()
-        self._jobs = lifecycle.SparkJobs()
+        self._runs: dict[str, JobRun] = {}  # by job: one sink may serve several queries
+        self._jobs = SparkJobs()
         self.auditing = AuditWatch(audit, options, self._listener) if audit is not None else None
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark Connect pickles the sink into a process of the server's, which takes the job over for itself."""
-        return {**self.__dict__, "_sessions": {}, "_ending": {}, "_writers": {}}
+        return {**self.__dict__, "_runs": {}}
 
     def __repr__(self) -> str:
         return f"StarRocksSink({self.options!r})"
@@ -262,7 +180,7 @@ class StarRocksSink:
         job = sessions.job_of_frame(self.options, positioned=self.assemble is not None or is_marked(frame))
         number = batch_id if batch_id is not None else microseconds()
         with self._jobs.show_progress(frame, self._listener):
-            return self._write(frame, BatchOrigin(number, job, _write_key(job), _write_key(job), streaming=False))
+            return self._write(frame, BatchOrigin(number, job, write_key(job), write_key(job), streaming=False))
 
     def give_up(self, seconds: float = 5.0) -> None:
         """Cancel the running write and roll back its labels; for a process that is about to end.
@@ -272,11 +190,14 @@ class StarRocksSink:
         Args:
             seconds: Seconds that this may take at most.
         """
-        unfinished = [*self._ending.values(), *(self._sessions.values() if self._jobs.running else ())]
+        runs = list(self._runs.values())
+        unfinished = [session for run in runs for session in list(run.ending.values())]
+        unfinished += [run.session for run in runs if run.session is not None and self._jobs.running]
         if unfinished:
-            lifecycle.start_thread(self._jobs.cancel)  # not waited for: the JVM may be gone, or hang
-            lifecycle.run_with_timeout(
-                [partial(sessions.roll_back_until, self.options, each.labels, seconds) for each in unfinished], seconds
+            termination.start_thread(self._jobs.cancel)  # not waited for: the JVM may be gone, or hang
+            termination.run_with_timeout(
+                [partial(sessions.roll_back_until, self.options, session.labels, seconds) for session in unfinished],
+                seconds,
             )
 
     @property
@@ -285,13 +206,16 @@ class StarRocksSink:
         return self._events.endpoint
 
     def _write(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
-        lifecycle.roll_back_at_exit(self, on_sigterm=self.options.roll_back_on_sigterm)
+        termination.roll_back_at_exit(self, on_sigterm=self.options.roll_back_on_sigterm)
         with (
             self._events.follow_batch(frame, origin) as receipts,
-            self._turns.one_at_a_time(origin.job, self.options.batch_deadline),
+            self._run(origin.job).one_at_a_time(self.options.batch_deadline),
         ):
             self._commit_or_wait(frame, origin, receipts)
         return receipts.collected
+
+    def _run(self, job: str) -> JobRun:
+        return self._runs.setdefault(job, JobRun(job))
 
     def _commit_or_wait(self, frame: DataFrame, origin: BatchOrigin, receipts: BatchReceipts) -> None:
         """Commit the micro-batch; wait while StarRocks has an outage.
@@ -299,46 +223,38 @@ class StarRocksSink:
         Before StarRocks has begun a transaction of the job, raises a failure at once: probably an address is wrong.
         Raises Fenced if another writer took the job over during the outage.
         """
-        session = self._sessions.get(origin.job)
-        tokens = {session.token} if session is not None and session.key == origin.key else set[str]()
+        run = self._run(origin.job)
+        session = run.session_of(origin)
+        tokens = {session.token} if session is not None else set[str]()
         tries = _Tries(self.options.batch_deadline, receipts, tokens)
         try:
-            return self._commit(frame, origin, tries)
+            return self._commit(frame, origin, run, tries)
         except Exception as error:
-            if origin.job not in self._served:
+            if not run.served:
                 raise
             failed = error
         place = {"job": origin.job, "batch_id": origin.batch_id}
-        write, stopped = partial(self._commit, frame, origin, tries), partial(lifecycle.is_stopped, frame)
+        write, stopped = partial(self._commit, frame, origin, run, tries), partial(is_stopped, frame)
         return wait_out(failed, write, place, tries.expired, self._listener, stopped)
 
-    def _commit(self, frame: DataFrame, origin: BatchOrigin, tries: _Tries) -> None:
+    def _commit(self, frame: DataFrame, origin: BatchOrigin, run: JobRun, tries: _Tries) -> None:
         """Try once to commit the micro-batch, before the deadline of `tries`. A failure ends the session."""
-        session = self._sessions.get(origin.job)
-        if session is None or session.key != origin.key:
-            session = self._open_session(frame, origin, session, tries)
+        session = run.session_of(origin) or self._open_session(frame, origin, run, tries)
         try:
             with self._jobs.tag(frame), self.auditing.while_writing() if self.auditing else contextlib.nullcontext():
-                self._run_lanes(frame, origin, session, tries)
+                self._run_lanes(frame, origin, run, session, tries)
         except BaseException as error:
             if has_begun(error):
-                self._served.add(origin.job)
-            self._ending[session.epoch] = session
-            self._writers.pop(origin.job, None)
-            self._sessions.pop(origin.job, None)
-            sessions.clean_up(self.options, session, done=lambda: self._ending.pop(session.epoch, None))
+                run.served = True
+            run.fail(session, self.options)
             raise
         if session.proofs is not None:
             session.proofs.record(session.proof(origin.batch_id))
-        self._served.add(origin.job)
+        run.served = True
 
-    def _open_session(
-        self, frame: DataFrame, origin: BatchOrigin, older: sessions.Session | None, tries: _Tries
-    ) -> sessions.Session:
-        """Take the job over for this run of the query; `older` is the session of the run that had the job before."""
-        self._turns.refuse_replaced(origin.job, origin.key)
-        if older is not None and older.key != _write_key(origin.job):
-            self._turns.record_replacement(origin.job, older.key, origin.checkpoint)
+    def _open_session(self, frame: DataFrame, origin: BatchOrigin, run: JobRun, tries: _Tries) -> sessions.Session:
+        """Take the job over for this run of the query."""
+        run.replace(origin)
         proofs = self._proof_log(frame, origin)
         first = origin.batch_id if origin.streaming else 0
         session = sessions.open_session(
@@ -351,20 +267,20 @@ class StarRocksSink:
             seconds=sessions.seconds_of_try(self.options, tries.deadline),
             tokens=tries.tokens,
         )
-        self._sessions[origin.job] = session
+        run.open(session)
         session.proofs = replace(proofs, epoch=session.epoch) if proofs is not None else None
         self._listener(Event("session.opened", {"job": origin.job, "exactly_once": self.options.exactly_once}))
-        self._advise(frame, origin)
+        self._advise(frame, origin, run)
         return session
 
-    def _advise(self, frame: DataFrame, origin: BatchOrigin) -> None:
+    def _advise(self, frame: DataFrame, origin: BatchOrigin, run: JobRun) -> None:
         """Warn at the start of a session about deletes that the server may reject, and about a slow source."""
         if has_unfilled_deletes(frame, self.options):
             self._listener(Event("deletes.unfilled", {"job": origin.job, "advice": UNFILLED_DELETES}))
-        if not compiled.is_available() and not self._served:
+        if not compiled.is_available() and not any(known.served for known in self._runs.values()):
             self._listener(Event("loops.missing", {"job": origin.job, "advice": _NO_LOOPS}))
         by_spark = self.assemble is None or not self.assemble.reads_kafka
-        if by_spark and origin.streaming and origin.job not in self._served and has_small_polls(frame):
+        if by_spark and origin.streaming and not run.served and has_small_polls(frame):
             self._listener(Event("source.slow", {"job": origin.job, "advice": SMALL_POLLS}))
 
     def _proof_log(self, frame: DataFrame, origin: BatchOrigin) -> ProofLog | None:
@@ -374,12 +290,12 @@ class StarRocksSink:
         directory = query_directory(frame, self.assemble.state_dir if self.assemble else None, origin.checkpoint)
         return ProofLog(directory) if directory is not None else None
 
-    def _run_lanes(self, frame: DataFrame, origin: BatchOrigin, session: sessions.Session, tries: _Tries) -> None:
+    def _run_lanes(
+        self, frame: DataFrame, origin: BatchOrigin, run: JobRun, session: sessions.Session, tries: _Tries
+    ) -> None:
         if self.assemble is None:
             self._change_schema(frame, session)
-        writer = self._writers.get(origin.job)
-        if writer is None or writer.session is not session:
-            writer = self._writers[origin.job] = self._open_writer(frame, origin, session)
+        writer = run.writer = run.writer or self._open_writer(frame, origin, session)
         seconds = sessions.seconds_of_try(self.options, tries.deadline)
         task = session.lane_task(self.options, origin.batch_id, streaming=origin.streaming, seconds=seconds)
         writer.write(frame, task, self._listener, partial(self._collect, origin, session, tries))
@@ -475,13 +391,8 @@ _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"  # Spark groups a st
 
 def _local_property(frame: DataFrame, name: str) -> str | None:
     """A local property of the thread that runs the micro-batch; None in a batch job and on Spark Connect."""
-    context = lifecycle.context_of(frame)
+    context = context_of(frame)
     return context.getLocalProperty(name) if context is not None else None
-
-
-def _write_key(job: str) -> str:
-    """The session key of calls of `write`, which have no query and no run."""
-    return f"write-{job}"
 
 
 def _refuse_double_routes(routes: tuple[TableRoute, ...]) -> None:

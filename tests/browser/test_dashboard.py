@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from starrocks_txn_sink.coordinator.model import Receipt, RegionCount
 from starrocks_txn_sink.metrics import MetricsServer
-from starrocks_txn_sink.sink.lifecycle import receipt_events
+from starrocks_txn_sink.sink.batch_events import receipt_events
 from starrocks_txn_sink.telemetry import Event
 from tests.support.recorded import Pipeline
 from tests.support.screen import Screen, refresh

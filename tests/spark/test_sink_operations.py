@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Audit, MetricsServer, SinkOptions, StarRocksSink, configure_logging, telemetry
 from starrocks_txn_sink.sink import progress
-from starrocks_txn_sink.sink.lifecycle import is_running
 from starrocks_txn_sink.sink.progress import TaskProgress
+from starrocks_txn_sink.sink.spark_jobs import is_running
 from starrocks_txn_sink.telemetry import Event
 from tests.support.query_port import query
 

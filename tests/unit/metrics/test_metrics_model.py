@@ -19,7 +19,7 @@ from starrocks_txn_sink.metrics.source_lag import SourceLag
 from starrocks_txn_sink.metrics.spark_progress import progress_events, read_progress
 from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.metrics.verdict import Light, health_status, lights, readiness
-from starrocks_txn_sink.sink.lifecycle import receipt_events
+from starrocks_txn_sink.sink.batch_events import receipt_events
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import (
     BOUNDS,

@@ -11,9 +11,9 @@ from pyspark import cloudpickle
 from starrocks_txn_sink import MetricsServer, SinkOptions, StarRocksSink
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import InputError, LoadFailed, RowsRejected, notes_of
-from starrocks_txn_sink.sink import lifecycle
+from starrocks_txn_sink.sink import batch_events
+from starrocks_txn_sink.sink.batch_events import BatchOrigin, SinkEvents
 from starrocks_txn_sink.sink.failures import FAILURES
-from starrocks_txn_sink.sink.lifecycle import BatchOrigin, SinkEvents
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import LaneReport, LaneTrouble, SentError, attach_report, envelope
 
@@ -131,7 +131,7 @@ def test_an_endpoint_that_cannot_start_breaks_no_batch(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics = MetricsServer(0)
-    monkeypatch.setattr(lifecycle, "is_remote", lambda: True)  # then nothing is started before the first micro-batch
+    monkeypatch.setattr(batch_events, "is_remote", lambda: True)  # then nothing is started before the first micro-batch
     watch = SinkEvents(OPTIONS, lambda _: None, metrics)
     monkeypatch.setattr(metrics, "start", lambda: 1 / 0)
     told(watch)

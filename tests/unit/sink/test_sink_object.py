@@ -14,9 +14,11 @@ from pyspark import cloudpickle
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import Fenced, LoadFailed, NotSent, OptionError, StarRocksSinkError
-from starrocks_txn_sink.sink import failures, lifecycle, session as sessions, sink as sink_module
+from starrocks_txn_sink.sink import failures, rows_writer, session as sessions, sink as sink_module
+from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchReceipts
+from starrocks_txn_sink.sink.job_run import JobRun
 from starrocks_txn_sink.sink.lanes import Collect, LanePlan, Written
-from starrocks_txn_sink.sink.lifecycle import BatchOrigin, BatchReceipts
+from starrocks_txn_sink.sink.rows_writer import RowsWriter
 from starrocks_txn_sink.sink.session import Session, job_of_frame
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.telemetry import Event, ignore_event
@@ -31,11 +33,11 @@ OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-l
 
 def test_it_travels_to_another_process_without_its_session() -> None:
     sink = StarRocksSink(OPTIONS, routes=[TableRoute("orders", {"id": "key"})])
-    sink._sessions["job"] = Session("key", "job", "epoch", "checkpoint")
+    sink._run("job").open(Session("key", "job", "epoch", "checkpoint"))
     there = cloudpickle.loads(dumps(sink))
     assert there.options == OPTIONS
     assert there.routes == sink.routes
-    assert there._sessions == {}  # the process that runs it takes the job over for itself
+    assert there._runs == {}  # the process that runs it takes the job over for itself
 
 
 @pytest.mark.parametrize("assemble", [None, TransactionAssembly()])
@@ -114,11 +116,10 @@ def test_all_tries_at_a_micro_batch_know_the_tokens_of_the_run(monkeypatch: pyte
     monkeypatch.setattr(sessions, "open_session", open_session)
     monkeypatch.setattr(sessions, "clean_up", lambda *_, **__: None)
     monkeypatch.setattr(failures, "SystemClock", ManualClock)
-    monkeypatch.setattr(lifecycle, "is_stopped", lambda _: False)
+    monkeypatch.setattr(sink_module, "is_stopped", lambda _: False)
     monkeypatch.setattr(StarRocksSink, "_run_lanes", fail)
     monkeypatch.setattr(StarRocksSink, "_proof_log", lambda *_: None)
-    sink._served.add("job")
-    sink._sessions["job"] = Session("checkpoint", "job", "epoch", "key", token="mine")
+    sink._runs["job"] = JobRun("job", Session("checkpoint", "job", "epoch", "key", token="mine"), served=True)
     with pytest.raises(Fenced):
         sink._commit_or_wait(frame, BatchOrigin(7, "job", "key", "checkpoint", True), BatchReceipts(ignore_event))
     assert seen == [{"mine"}, {"mine", "try 1"}, {"mine", "try 1", "try 2"}]
@@ -147,14 +148,14 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(sessions, "clean_up", lambda *_, **__: None)
     monkeypatch.setattr(sink_module, "SystemClock", lambda: clock)
     monkeypatch.setattr(failures, "SystemClock", lambda: clock)
-    monkeypatch.setattr(lifecycle, "is_stopped", lambda _: False)
+    monkeypatch.setattr(sink_module, "is_stopped", lambda _: False)
     monkeypatch.setattr(StarRocksSink, "_advise", lambda *_: None)
-    monkeypatch.setattr(sink_module.RowsWriter, "_fitted", lambda *_: TableTerms(options, {}))
-    monkeypatch.setattr(sink_module.RowsWriter, "_run", run)
-    monkeypatch.setattr(sink_module, "is_marked", lambda _: True)
+    monkeypatch.setattr(RowsWriter, "_fitted", lambda *_: TableTerms(options, {}))
+    monkeypatch.setattr(RowsWriter, "_run", run)
+    monkeypatch.setattr(rows_writer, "is_marked", lambda _: True)
     monkeypatch.setattr(LanePlan, "of", lambda *_, **__: LanePlan(1))
     monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
-    sink._served.add("job")
+    sink._runs["job"] = JobRun("job", served=True)
     sink._commit_or_wait(frame, BatchOrigin(7, "job", "checkpoint", "key", True), BatchReceipts(ignore_event))
     assert given[0] == (600.0, 600.0)
     assert [
@@ -174,7 +175,7 @@ def test_missing_loops_are_said_once_at_the_start(
     monkeypatch.setattr(StarRocksSink, "_run_lanes", lambda *_: None)
     monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
     for batch in range(2):
-        sink._sessions.clear()  # as after a failure
+        sink._run("job").session = None  # as after a failure
         sink._commit_or_wait(frame, BatchOrigin(batch, "job", "checkpoint", "key", False), BatchReceipts(ignore_event))
     said = [event.name for event in events if event.name in ("loops.missing", "session.opened")]
     assert said == ["session.opened", *(["loops.missing"] if loop == "pure" else []), "session.opened"]
@@ -203,12 +204,12 @@ def test_what_a_failed_micro_batch_has_written_is_counted_and_renews_its_time(mo
     monkeypatch.setattr(sessions, "clean_up", lambda *_, **__: None)
     monkeypatch.setattr(sink_module, "SystemClock", lambda: clock)
     monkeypatch.setattr(failures, "SystemClock", lambda: clock)
-    monkeypatch.setattr(lifecycle, "is_stopped", lambda _: False)
+    monkeypatch.setattr(sink_module, "is_stopped", lambda _: False)
     monkeypatch.setattr(StarRocksSink, "_advise", lambda *_: None)
-    monkeypatch.setattr(sink_module.RowsWriter, "write", write)
+    monkeypatch.setattr(RowsWriter, "write", write)
     monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
     origin = BatchOrigin(7, "job", "checkpoint", "key", True)
-    sink._served.add("job")
+    sink._runs["job"] = JobRun("job", served=True)
     with pytest.raises(NotSent), sink._events.follow_batch(frame, origin) as receipts:
         sink._commit_or_wait(frame, origin, receipts)
     assert len(tries) == 4, "the last one wrote nothing in its 1000 seconds"

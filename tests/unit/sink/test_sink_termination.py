@@ -17,16 +17,17 @@ from typing import Any
 import pytest
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink
-from starrocks_txn_sink.sink import lifecycle as termination
-from starrocks_txn_sink.sink.lifecycle import BatchOrigin
+from starrocks_txn_sink.sink import termination
+from starrocks_txn_sink.sink.batch_events import BatchOrigin
+from starrocks_txn_sink.sink.job_run import JobRun
 from starrocks_txn_sink.sink.session import Session
 from tests.support.threads import running
 
 _PRELUDE = """
 import os, signal, sys, threading, time
-from starrocks_txn_sink.sink import lifecycle as termination
+from starrocks_txn_sink.sink import termination
 from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.sink.lifecycle import roll_back_at_exit
+from starrocks_txn_sink.sink.termination import roll_back_at_exit
 
 def watch(*writers):
     for writer in writers:
@@ -325,7 +326,7 @@ def test_a_write_asks_for_the_clean_up_and_for_the_signal_if_the_option_says_so(
 
 def test_a_sink_that_writes_nothing_asks_nobody() -> None:
     sink = StarRocksSink(_options())
-    sink._sessions["job"] = Session("key", "job", "epoch", "checkpoint")
+    sink._runs["job"] = JobRun("job", Session("key", "job", "epoch", "checkpoint"))
     began = time.monotonic()
     sink.give_up(30.0)
     assert time.monotonic() - began < 20

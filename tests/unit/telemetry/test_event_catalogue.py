@@ -25,8 +25,8 @@ from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.metrics.source_lag import SourceLag
 from starrocks_txn_sink.metrics.spark_progress import ProgressWatch, progress_events
 from starrocks_txn_sink.rows.columns import EVENT_TIME
+from starrocks_txn_sink.sink.batch_events import BatchOrigin, SinkEvents
 from starrocks_txn_sink.sink.failures import wait_out
-from starrocks_txn_sink.sink.lifecycle import BatchOrigin, SinkEvents
 from starrocks_txn_sink.sink.schema.changes import changed
 from starrocks_txn_sink.sink.schema.plan import SchemaChange
 from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows

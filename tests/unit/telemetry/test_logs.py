@@ -19,7 +19,8 @@ from starrocks_txn_sink import configure_logging, telemetry
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.sink.lifecycle import BatchOrigin, SinkEvents, end_progress_bar
+from starrocks_txn_sink.sink.batch_events import BatchOrigin, SinkEvents
+from starrocks_txn_sink.sink.spark_jobs import end_progress_bar
 from starrocks_txn_sink.telemetry import Event, EventLogger, Repeats, get_logger, ignore_event, shares_stderr
 from starrocks_txn_sink.writer.task import LaneTask
 from tests.support.log_records import records_of

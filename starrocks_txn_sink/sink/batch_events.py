@@ -1,0 +1,183 @@
+"""The events of a sink, for log, listener and metrics endpoint: micro-batches, receipts, dead letters.
+
+The sink knows an endpoint only by the protocol `Endpoint`, and imports `metrics` only if the user wants an endpoint.
+Events never break a commit: `emit` skips a listener that raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.utils import is_remote
+
+from starrocks_txn_sink import __version__
+from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, name_spans
+from starrocks_txn_sink.errors import StarRocksSinkError
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sink.failures import FAILURES, SPARK, Failure, is_interruption, lane_report, own_error, text_of
+from starrocks_txn_sink.sink.open_transactions import STAGES, OpenTransactionWatch
+from starrocks_txn_sink.sink.spark_jobs import context_of, end_progress_bar, is_stopped
+from starrocks_txn_sink.telemetry import Event, EventLogger, Listener, fan_out, get_logger, shares_stderr
+from starrocks_txn_sink.writer.messages import write_envelope
+
+_log = get_logger("metrics")
+_log_sink = get_logger("sink")
+_LINES = EventLogger("sink")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOrigin:
+    """The write that rows belong to: a micro-batch of a query, of whose run `key` is the id, or a call of `write`."""
+
+    batch_id: int
+    job: str
+    checkpoint: str
+    key: str
+    streaming: bool
+
+
+def receipt_events(receipts: Sequence[Receipt]) -> Iterator[Event]:
+    """`receipt.collected` for each of `receipts`, `rows.dead_lettered` for each table with such rows."""
+    for receipt in receipts:
+        yield Event("receipt.collected", {"receipt": receipt})
+    rows: dict[tuple[str, int, str], int] = {}
+    spans: dict[tuple[str, int, str], list[PositionSpan]] = {}
+    for receipt in receipts:
+        for region in receipt.dead_lettered:
+            place = receipt.job, receipt.batch_id, region.table
+            rows[place] = rows.get(place, 0) + region.rows
+            of_region = (span for span in receipt.dead_lettered_positions if span.partition == region.partition)
+            spans.setdefault(place, []).extend(of_region)
+    for (job, batch_id, table), count in sorted(rows.items()):
+        of_table = spans[job, batch_id, table]
+        counts = {"rows": count, "source_transactions": sum(span.source_transactions for span in of_table)}
+        fields = {"job": job, "batch_id": batch_id, "table": table, "reason": "rejected", **counts}
+        yield Event("rows.dead_lettered", {**fields, "place": name_spans(of_table)})
+
+
+class BatchReceipts:
+    """The receipts of one micro-batch. Each is an event at once: the micro-batch may still fail, its rows stay."""
+
+    def __init__(self, emit: Listener) -> None:
+        self._emit, self.collected = emit, list[Receipt]()
+
+    def add(self, receipts: Sequence[Receipt]) -> None:
+        self.collected += receipts
+        for event in receipt_events(receipts):
+            self._emit(event)
+
+
+class Endpoint(Protocol):
+    """A metrics endpoint such as `metrics.MetricsServer`."""
+
+    def __call__(self, event: Event) -> None: ...
+
+    def start(self) -> object: ...
+
+    def watch(self, session: Any) -> None: ...
+
+
+class SinkEvents:
+    """Emits the events of one sink: sessions, micro-batches, receipts. Other modules call `emit`, too.
+
+    Pickled with its listeners: Spark Connect moves the sink into a server process, which emits `sink.made` again.
+    """
+
+    def __init__(self, options: SinkOptions, listener: Listener, endpoint: Endpoint | None) -> None:
+        self.endpoint = endpoint if endpoint is not None else _shared_endpoint(options)
+        self._open = OpenTransactionWatch(_LINES)
+        targets = (_LINES, self._open, listener)
+        self.emit = fan_out(targets if self.endpoint is None else (*targets, self.endpoint))
+        versions = {"version": __version__, "spark": pyspark.__version__}
+        limits = {"buffer_bytes": options.buffer_bytes, "timeout": options.timeout}
+        self._made = Event("sink.made", {**limits, **versions})
+        self._options = options
+        if self.endpoint is not None and not is_remote():  # with Spark Connect the sink works in another process
+            self.endpoint.start()
+        self.emit(self._made)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.emit(self._made)
+
+    @contextlib.contextmanager
+    def follow_batch(self, frame: DataFrame, origin: BatchOrigin) -> Iterator[BatchReceipts]:
+        """Emit the events of the micro-batch that the block writes; the block adds its receipts.
+
+        `batch.completed` comes last, with counts of all receipts. An error that leaves the block emits
+        `batch.failed`, or `batch.stopped` if Spark interrupted the micro-batch to stop the query. A lane's or a stage's
+        own error replaces Spark's text about it. Spark's own errors pass unchanged.
+        """
+        started, receipts = time.monotonic(), BatchReceipts(self.emit)
+        query = origin.checkpoint if origin.streaming else ""
+        if shares_stderr():
+            end_progress_bar(frame)
+        self._start_endpoint(frame, query)
+        place = {"job": origin.job, "batch_id": origin.batch_id}
+        begun = {**place, "query": query, "database": self._options.database}
+        self.emit(Event("batch.started", begun))
+        try:
+            yield receipts
+        except BaseException as error:
+            _log_sink.debug("batch.traceback", **place, exc_info=error)
+            ours = self._report_failure(frame, error, query, place, time.monotonic() - started)
+            if ours is None or type(ours) is StarRocksSinkError:  # the latter is a bug, so its traceback counts
+                raise
+            raise ours.with_traceback(None) from None  # Spark would print a traceback several times
+        if FAILURES.last:  # a user's function may have caught the failure of an earlier try
+            FAILURES.forget(query)
+        if query:
+            self._open.session = frame.sparkSession
+            STAGES.follow(self._open, frame)
+        counted = ("rows", "source_transactions", "dead_lettered_rows", "dead_lettered_transactions")
+        counts = {name: sum(getattr(receipt, name) for receipt in receipts.collected) for name in counted}
+        counts = {"seconds": time.monotonic() - started, "receipts": len(receipts.collected), **counts}
+        self.emit(Event("batch.completed", {**place, **counts}))
+
+    def _report_failure(
+        self, frame: DataFrame, error: BaseException, query: str, place: dict[str, Any], seconds: float
+    ) -> StarRocksSinkError | None:
+        """Emit the failure of a micro-batch and post it for people; returns the sink's error behind `error`, if any."""
+        report = lane_report(error)
+        ours = own_error(error, report)
+        stopped = bool(query) and isinstance(error, Exception) and _ends_with_query(frame, error)
+        if stopped and ours is None:
+            self.emit(Event("batch.stopped", {**place, "seconds": seconds}))
+            return None
+        code = ours.code if ours is not None else (report.code if report else "") or SPARK
+        self.emit(Event("batch.failed", {**place, "seconds": seconds, "code": code, "report": report}))
+        if query and isinstance(error, Exception) and not stopped:
+            # With a ledger the take-over of a restart finds the outcome of a commit.
+            FAILURES.post(query, Failure.of(ours or error, settles_doubts=self._options.exactly_once, **place))
+        write_envelope(error)  # Spark Connect's client is another process
+        return ours
+
+    def _start_endpoint(self, frame: DataFrame, query: str) -> None:
+        if self.endpoint is None:
+            return
+        try:
+            self.endpoint.start()
+            if query and context_of(frame) is not None:
+                # The frame has a copy of the session, made for the query; Spark reports progress to the original.
+                self.endpoint.watch(SparkSession.builder.getOrCreate())
+        except Exception as error:  # broken metrics must not stop a job
+            _log.warning("metrics.broken", why=str(error))
+
+
+def _ends_with_query(frame: DataFrame, error: Exception) -> bool:
+    """Whether a micro-batch failed only because Spark is stopping its query."""
+    return is_stopped(frame) or (not isinstance(error, StarRocksSinkError) and is_interruption(text_of(error)))
+
+
+def _shared_endpoint(options: SinkOptions) -> Endpoint | None:
+    if options.metrics_port is None:
+        return None
+    from starrocks_txn_sink.metrics.server import shared_server
+
+    return shared_server(options.metrics_port, options.metrics_host)

@@ -1,0 +1,139 @@
+"""Spark's part of the driver: its jobs, its clock, and what it knows of the running query.
+
+Spark Connect hides most of it: then the functions say what is unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+import threading
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from starrocks_txn_sink.clock import Clock, SystemClock
+from starrocks_txn_sink.sink import progress
+from starrocks_txn_sink.telemetry import Listener
+
+
+class SparkJobs:
+    """The sink's Spark jobs; `running` counts the micro-batches being written. Thread-safe; pickled empty."""
+
+    def __init__(self) -> None:
+        self._tag = f"starrocks-txn-sink-{secrets.token_hex(8)}"
+        self._guard = threading.Lock()
+        self._context: Any = None
+        self.running = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SparkJobs, ()
+
+    @contextlib.contextmanager
+    def tag(self, frame: DataFrame) -> Iterator[None]:
+        """Tag the jobs that this thread starts inside, so that `cancel` and progress find them."""
+        context = context_of(frame)
+        with self._guard:
+            self._context = context
+            self.running += 1
+        if context is not None:
+            context.addJobTag(self._tag)
+        try:
+            yield
+        finally:
+            with self._guard:
+                self.running -= 1
+            if context is not None:
+                with contextlib.suppress(Exception):  # if the JVM has ended, the error from inside counts
+                    context.removeJobTag(self._tag)
+
+    @contextlib.contextmanager
+    def show_progress(self, frame: DataFrame, listener: Listener) -> Iterator[None]:
+        """Show the progress of the jobs that are started inside."""
+        context = context_of(frame)
+        if context is None:
+            yield
+            return
+        display = progress.choose_display(context, listener)
+        with progress.show_progress(partial(progress.read_task_progress, context, self._tag), display):
+            yield
+
+    def cancel(self) -> None:
+        """Have Spark end the sink's jobs, if it can be reached; never raises."""
+        if self._context is not None:
+            with contextlib.suppress(Exception):
+                self._context.cancelJobsWithTag(self._tag)
+
+
+def context_of(frame: DataFrame) -> Any:
+    """The SparkContext of `frame`; None on Spark Connect."""
+    return getattr(frame.sparkSession, "_sc", None)
+
+
+def is_stopped(frame: DataFrame) -> bool:
+    """Whether Spark is stopping the query of a micro-batch; False on Spark Connect.
+
+    Spark then interrupts the JVM's thread that runs the micro-batch, in which this call runs, too.
+    """
+    context = context_of(frame)
+    with contextlib.suppress(Exception):  # if the JVM has ended, the next try fails by itself
+        return context is not None and bool(context._jvm.java.lang.Thread.currentThread().isInterrupted())
+    return False
+
+
+def driver_clock(frame: DataFrame) -> Clock:
+    """The clock of the driver's waits in a micro-batch: a stop of its query ends them."""
+    context = context_of(frame)
+    return SystemClock() if context is None else _JvmClock(context)
+
+
+class _JvmClock(SystemClock):
+    """Sleeps in the JVM's thread that runs the micro-batch, so that Spark can interrupt it.
+
+    Spark knows a stop by the JVM's InterruptedException in the error, and then ends the query without a failure.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._jvm = context._jvm
+
+    def sleep(self, seconds: float) -> None:
+        self._jvm.java.lang.Thread.sleep(math.ceil(seconds * 1000))
+
+
+def is_running(session: SparkSession | None, query: str) -> bool:
+    """Whether the query with this id runs in any session of the driver.
+
+    True where that is unknown: on Spark Connect, and for a batch write, which has no id.
+    """
+    with contextlib.suppress(Exception):
+        spark: Any = session
+        key = spark._jvm.java.util.UUID.fromString(query)
+        return bool(spark._jsparkSession.sharedState().activeStreamingQueries().containsKey(key))
+    return True
+
+
+def batch_time(frame: DataFrame, query: str) -> float | None:
+    """The time at which Spark planned the micro-batch that the query with this id runs, in seconds since the epoch.
+
+    Spark keeps it in the checkpoint, so that it is the same when the micro-batch runs again. None where it is hidden:
+    on Spark Connect, and for a batch write, which has no id.
+    """
+    with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
+        spark: Any = frame.sparkSession
+        key = spark._jvm.java.util.UUID.fromString(query)
+        execution = spark._jsparkSession.sharedState().activeStreamingQueries().get(key).lastExecution()
+        return int(execution.offsetSeqMetadata().batchTimestampMs()) / 1000
+    return None
+
+
+def end_progress_bar(frame: DataFrame) -> None:
+    """End the progress bar of Spark's console and clear its line: JSON lines go to the same stream."""
+    context = context_of(frame)
+    with contextlib.suppress(Exception):  # Spark Connect has no context, and another Spark no such bar
+        bar = context._jsc.sc().progressBar()
+        if bar.isDefined():
+            bar.get().finishAll()
+            bar.get().stop()
