@@ -19,7 +19,6 @@ from pyspark.sql import Column, DataFrame, functions as F, types as T
 from starrocks_txn_sink.assembler.rules.incremental import expire
 from starrocks_txn_sink.assembler.rules.model import Counters, Policy
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
-from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions
@@ -27,7 +26,7 @@ from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink import projection
-from starrocks_txn_sink.sink.assembly import Assembly, TransactionAssembly, event_columns, raw_columns
+from starrocks_txn_sink.sink.assembly import Assembly, DebeziumAssembly, TransactionAssembly, event_columns, raw_columns
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.lanes import AlterTables, Collect, LanePlan, Reading, Written, write_shared
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
@@ -131,15 +130,13 @@ class EventsWriter:
         plan = self.plan
         if plan is None:
             direct = self.assembly.reads_kafka and task.streaming
+            proves = isinstance(self.assembly, DebeziumAssembly)
             plan = self.plan = LanePlan.of(
-                frame, task.options, positioned=True, streaming=task.streaming, direct=direct
+                frame, task.options, positioned=True, streaming=task.streaming, direct=direct, proves=proves
             )
-            if plan.disordered or self._verifies:  # so far one task reads all events, and knows their order
+            if plan.disordered:  # so far one task reads all events, and knows their order
                 plan.lanes, plan.disordered = 1, False
-            if self._verifies:
-                plan.shuffle = False  # the rules take events in any order
-            circumstances = (Circumstance.DEBEZIUM,) if self._verifies else plan.circumstances
-            idle = task.options.without_effect(Circumstance.JSON_TEXTS, *circumstances)
+            idle = task.options.without_effect(Circumstance.JSON_TEXTS, *plan.circumstances)
             if self.assembly.reads_kafka and not direct:
                 idle["reader"] = "Spark reads the topic of a batch frame, whose offsets only Spark knows"
             warn_of(idle, self.session.key)
@@ -164,9 +161,7 @@ class EventsWriter:
         if planned is not None and not planned.lanes:
             planned = None  # no offsets: the frame is empty
         relayed = log is not None and log.relays
-        whole = planned is not None or self._verifies
-        task = plan.task_of(task)
-        task = replace(task, keys=self.terms.keys, whole=whole, ordered=task.ordered or self._verifies)
+        task = replace(plan.task_of(task), keys=self.terms.keys, whole=planned is not None or plan.proves)
         assembly = AssemblySpec(
             policy=self.assembly.policy,
             content=self.terms.encoder,
@@ -178,7 +173,7 @@ class EventsWriter:
             relayed=relayed,
             lines=self.assembly.lines,
             arrival_order=not task.ordered,
-            sortable=task.options.shuffle is not False and not whole,
+            sortable=task.options.shuffle is not False and not task.whole,
             small_rows=SMALL_ROWS,
             marker="" if log is None else log.marker,
             compare=task.options.check_replays,
@@ -189,14 +184,7 @@ class EventsWriter:
                 lanes = frame.sparkSession.range(0, len(assembly.ranges), 1, len(assembly.ranges))
                 return _run_lanes(lanes, assembly, task)
 
-            if self._verifies:  # each round reads all offsets, and stops behind whole source transactions
-                ready = replace(assembly, ranges=planned.lanes)
-                run = partial(_in_order, run_lanes, ready)
-                written = write_shared(task, run, collect, driver_clock(frame), alter_tables=alter)
-                carried = _join(written.carried)
-                planned.count(carried.flows.events + carried.malformed)
-                return written
-            rounds = KafkaRounds(run_lanes, assembly, planned)
+            rounds = KafkaRounds(run_lanes, assembly, planned, rereads=plan.proves)
             written = write_shared(task, rounds.run, collect, driver_clock(frame), rounds.next_round, alter)
             rounds.take(written.carried)
             written.carried = [rounds.carried]
@@ -204,11 +192,6 @@ class EventsWriter:
         rows, lines = self._project(frame, plan)
         run = partial(_run_lanes, rows, replace(assembly, lines=lines))
         return write_shared(task, run, collect, driver_clock(frame), alter_tables=alter)
-
-    @property
-    def _verifies(self) -> bool:
-        """Whether one lane proves transactions by their counts, and gives out all rows in order."""
-        return isinstance(self.assembly.policy, VerifiedPolicy)
 
     def _plan_kafka(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> PlannedRanges | None:
         """The offsets that the lanes read themselves; None if Spark reads the events."""
@@ -302,11 +285,14 @@ class KafkaRounds:
     Lanes stop reading before their label is too old, and the next round goes on from there with the source transactions
     that are open. The rows of the rounds before are visible then: a failed label costs its own round only, and after a
     restart the ledger leaves out what is visible. `run_lanes` runs lanes as one Spark job.
+
+    With `rereads` each round reads all offsets, and leaves out the source transactions that are visible.
     """
 
     run_lanes: Callable[[LaneTask, AssemblySpec], list[Message]]
     assembly: AssemblySpec
     planned: PlannedRanges
+    rereads: bool = False
     carried: CarryOver = field(default_factory=lambda: CarryOver(small=True))
     _number: int = 1
 
@@ -325,18 +311,14 @@ class KafkaRounds:
 
     def next_round(self, shares: Sequence[CarryOver]) -> None:
         """Lanes have stopped: the next round goes on where they did."""
+        if self.rereads:
+            return
         self.take(shares)
         _log.info("round.ended", round=self._number, offsets_left=self.planned.offsets)
         self._number += 1
         state = Manifest(-1, "", self.assembly.carried, self.assembly.inline)
         state = state.with_batch(state.batch, state.query, self.carried.partitions, self.carried.inline.items())
         self.assembly = replace(self.assembly, carried=state.partitions, inline=state.inline)
-
-
-def _in_order(
-    run_lanes: Callable[[LaneTask, AssemblySpec], list[Message]], assembly: AssemblySpec, task: LaneTask
-) -> list[Message]:
-    return run_lanes(task, assembly)
 
 
 def _run_lanes(rows: DataFrame, assembly: AssemblySpec, task: LaneTask) -> list[Message]:

@@ -86,20 +86,29 @@ class LanePlan:
 
     There are at most `lanes` lanes. With `claims` Spark may run the task of a lane twice without the task's knowledge
     (`writer.task`). `disordered`: rows have come out of order, or probably will. `small`: the last micro-batch was so
-    small that one task takes it in any order.
+    small that one task takes it in any order. `proves`: one lane takes events in any order, because it proves source
+    transactions by their counts; it gives out all rows in order.
     """
 
     lanes: int
     claims: bool = False
     shuffle: bool | str = "auto"
     direct: bool = False
+    proves: bool = False
     disordered: bool = False
     small: bool = False
     follows_a_shuffle: bool = False
 
     @classmethod
     def of(
-        cls, frame: DataFrame, options: SinkOptions, *, positioned: bool, streaming: bool = True, direct: bool = False
+        cls,
+        frame: DataFrame,
+        options: SinkOptions,
+        *,
+        positioned: bool,
+        streaming: bool = True,
+        direct: bool = False,
+        proves: bool = False,
     ) -> LanePlan:
         """The plan for frames like `frame`; `positioned` rows belong to source partitions.
 
@@ -121,10 +130,11 @@ class LanePlan:
         alone = context is None or not (whole or options.shuffle is not False)  # nothing may bring rows together
         lanes = options.lanes or (1 if alone else int(context.defaultParallelism))
         return cls(
-            lanes,
+            1 if proves else lanes,
             claims=shuffled or speculates,
-            shuffle=options.shuffle,
+            shuffle=not proves and options.shuffle,
             direct=direct,
+            proves=proves,
             disordered=not whole and options.lanes is None,
             follows_a_shuffle=shuffled,
         )
@@ -142,13 +152,16 @@ class LanePlan:
     @property
     def circumstances(self) -> tuple[Circumstance, ...]:
         """The circumstances of the next micro-batch in which options may have no effect."""
+        if self.proves:
+            return (Circumstance.DEBEZIUM,)
         ours = {Reading.OWN_TASKS: Circumstance.ARRIVAL_ORDER, Reading.DIRECT: Circumstance.KAFKA_READER}
         return (ours[self.reading],) if self.reading in ours else ()
 
     def task_of(self, task: LaneTask) -> LaneTask:
         """`task` for lanes that read so."""
-        ordered = self.reading is Reading.SORTED
-        return replace(task, claims=self.claims or ordered, ordered=ordered, whole=self.direct)
+        sort = self.reading is Reading.SORTED
+        whole = self.direct or self.proves
+        return replace(task, claims=self.claims or sort, ordered=sort or self.proves, whole=whole)
 
     def sort(self, why: str, what: str) -> None:
         """From now on `what` are sorted, because of `why`; raises Unordered if the options forbid it."""

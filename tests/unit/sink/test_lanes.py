@@ -79,6 +79,7 @@ def test_how_lanes_read(plan: LanePlan, reading: Reading) -> None:
         (LanePlan(4, disordered=True), True, True, False),  # behind a shuffle Spark may run a stage again
         (LanePlan(4, disordered=True, small=True), False, False, False),
         (LanePlan(4, direct=True), False, False, True),
+        (LanePlan(1, shuffle=False, proves=True), False, True, True),  # it gives out all rows in order
     ],
 )
 def test_lanes_know_how_they_read(plan: LanePlan, claims: bool, ordered: bool, whole: bool) -> None:

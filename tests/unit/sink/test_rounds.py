@@ -14,6 +14,8 @@ from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
+from starrocks_txn_sink.assembler.verified.intake import VerifiedCounters
+from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.sink.events_writer import KafkaRounds
@@ -176,6 +178,22 @@ def test_a_round_that_is_run_again_reads_the_same_offsets_from_the_same_state() 
     kafka.next_round(last)
     kafka.run(TASK)
     assert [dict(lane.ranges) for lane in seen[2].ranges] == [{("topic", 0): (6, 10)}]
+
+
+def test_a_lane_that_proves_transactions_reads_all_offsets_in_each_round() -> None:
+    seen: list[AssemblySpec] = []
+
+    def run_round(_: LaneTask, spec: AssemblySpec) -> list[Message]:
+        seen.append(spec)
+        return [CarryOver({"0": CarriedState()}, VerifiedCounters(events=5))]
+
+    count, parts = Counter(), [OffsetRanges({("topic", 0): (0, 10)}, 1.0, {})]
+    spec = AssemblySpec(VerifiedPolicy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s")
+    kafka = KafkaRounds(run_round, spec, PlannedRanges(parts, count), rereads=True)
+    kafka.next_round(of_kind(kafka.run(TASK), CarryOver))
+    kafka.take(of_kind(kafka.run(TASK), CarryOver))
+    assert seen[0] == seen[1]
+    assert (kafka.carried.flows, count.rows) == (VerifiedCounters(events=5), 5)  # once, as the last round has them
 
 
 def test_when_all_offsets_are_read_no_lane_runs() -> None:
