@@ -1,4 +1,4 @@
-"""Debezium's messages in Kafka → parsed → assembled in the lane → a null server, next to the same rows as TxnEvents.
+"""Debezium's messages in Kafka → parsed → assembled, or not → a null server, next to the same rows as TxnEvents.
 
     python -m benchmarks.debezium [--transactions 30000] [--batch 400000] [--rounds 3]
 
@@ -64,23 +64,29 @@ def main() -> None:
                 )
                 return spark.readStream.format("kafka").options(**options).load()
 
-            pipelines: dict[str, tuple[DataFrame, TransactionAssembly | DebeziumAssembly | None]] = {
+            tables, alone = topics(r"shop\.public\..*"), DebeziumAssembly(transactions="none")
+            pipelines: dict[str, tuple[DataFrame, TransactionAssembly | DebeziumAssembly | None, int | None]] = {
                 "TxnEvents, lanes, librdkafka": (
                     topics(EVENTS),
                     TransactionAssembly(lines=TxnEventLines(reader="librdkafka")),
+                    None,
                 ),
-                "Debezium, the lane, librdkafka": (topics(r"shop\..*"), DebeziumAssembly()),
-                "Debezium, the lane, Spark's source": (topics(r"shop\..*"), DebeziumAssembly(reader="spark")),
+                "Debezium, the lane, librdkafka": (topics(r"shop\..*"), DebeziumAssembly(), None),
+                "Debezium, the lane, Spark's source": (topics(r"shop\..*"), DebeziumAssembly(reader="spark"), None),
+                "Debezium, change by change, one lane": (tables, alone, 1),
+                "Debezium, change by change, two lanes": (tables, alone, 2),
             }
             if given.stage:
                 changes = parse_debezium(topics(r"shop\.public\..*"))
                 markers = parse_debezium_transactions(topics(MARKERS, given.batch // 5))
-                pipelines["Debezium, assemble_debezium"] = assemble_debezium(changes, markers), None
+                pipelines["Debezium, assemble_debezium"] = assemble_debezium(changes, markers), None, None
             checkpoint = home / "checkpoint"
 
-            def run(frame: DataFrame, assemble: TransactionAssembly | DebeziumAssembly | None) -> None:
+            def run(
+                frame: DataFrame, assemble: TransactionAssembly | DebeziumAssembly | None, lanes: int | None
+            ) -> None:
                 options = SinkOptions(
-                    load_url=server.load_url, database="shop", delivery="at-least-once", job="benchmark"
+                    load_url=server.load_url, database="shop", delivery="at-least-once", job="benchmark", lanes=lanes
                 )
                 writer = frame.writeStream.foreachBatch(StarRocksSink(options, assemble=assemble))
                 writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)

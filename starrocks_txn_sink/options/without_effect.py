@@ -28,7 +28,7 @@ class Circumstance(Enum):
     JSON_TEXTS = "JSON texts (no `routes`)"
     ARRIVAL_ORDER = "lanes that take rows in arrival order, and do not read Kafka"
     UNPOSITIONED = "rows without positions"
-    DEBEZIUM = "Debezium's messages (`assemble`)"
+    DEBEZIUM = "Debezium's whole transactions (`assemble`)"
     DATA_SOURCE = "the data source"
     KAFKA_READER = "lanes that read Kafka (`reader` librdkafka)"
 

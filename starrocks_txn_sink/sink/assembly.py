@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import get_args
+from typing import Literal, get_args
 
 from pyspark.sql import Column, DataFrame, functions as F, types as T
 
@@ -103,10 +103,13 @@ class TransactionAssembly:
         return self.missing_begin != "fail"
 
 
+Transactions = Literal["whole", "none"]
+
+
 @suggests_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebeziumAssembly:
-    """Rules by which the lane of a sink makes whole source transactions of Debezium's messages.
+    """Rules by which the lanes of a sink take Debezium's messages: as whole source transactions, or change by change.
 
     The frame is Spark's Kafka source, as it is. It subscribes to the topics of all captured tables and to the
     transaction topic of one connector, or of several ones. The rules are those of `assemble_debezium`: a transaction
@@ -115,7 +118,14 @@ class DebeziumAssembly:
     One lane reads and assembles all messages. It judges a micro-batch when it has read all of it, so set
     `maxOffsetsPerTrigger`.
 
+    With `transactions="none"` nothing is assembled: a connector without `provide.transaction.metadata` will do, and
+    there are as many lanes as cores. Each change is written once, those of a key in their order, and a micro-batch is
+    one StarRocks transaction over all tables; but a source transaction may be split over two of them. The source
+    partition is the topic with its partition, and the position is the offset.
+
     Args:
+        transactions: `whole` source transactions, by Debezium's transaction metadata; or `none`: each change by itself,
+            also where a message has such metadata. The transaction topic is then left out.
         tables: The StarRocks table of each source table (`schema.table` in PostgreSQL, `database.table` in MySQL): a
             mapping, or a regular expression with one group. By default the table has the last part of the name.
         open_timeout: The longest wait for the counts of a transaction to match, from its first event on, in processing
@@ -146,6 +156,7 @@ class DebeziumAssembly:
         query = topics.writeStream.foreachBatch(sink).option("checkpointLocation", "/data/checkpoint").start()
     """
 
+    transactions: Transactions = "whole"
     tables: TableRule = r"(?:.+\.)?([^.]+)"
     open_timeout: float | timedelta | str | None = None
     on_open_timeout: OnIncomplete = "quarantine"
@@ -159,6 +170,13 @@ class DebeziumAssembly:
     state_dir: str | None = None
 
     def __post_init__(self) -> None:
+        check_choice("transactions", self.transactions, get_args(Transactions))
+        if self.transactions == "none" and (self.open_timeout is not None or self.on_open_timeout != "quarantine"):
+            raise OptionError(
+                'open_timeout and on_open_timeout have no meaning with transactions="none": no change waits.',
+                hint="Leave them out.",
+                option="open_timeout",
+            )
         check_choice("deleted_row", self.deleted_row, get_args(DeletedRow))
         check_choice("on_malformed", self.on_malformed, get_args(OnMalformed))
         check_choice("reader", self.reader, get_args(Reader))
@@ -171,18 +189,22 @@ class DebeziumAssembly:
         return self.reader == "librdkafka"
 
     @property
-    def policy(self) -> VerifiedPolicy:
+    def policy(self) -> VerifiedPolicy | None:
+        """The rules of whole source transactions; None: each change by itself."""
+        if self.transactions == "none":
+            return None
         return VerifiedPolicy(seconds(self.open_timeout), self.on_open_timeout, self.dead_letter_table)
 
     @property
     def needs_state(self) -> bool:
-        """Whether a query that has run before must have a state: yes, it may have rows that do not come again."""
-        return True
+        """Whether a query that has run before must have a state: it may have rows that do not come again."""
+        return self.transactions == "whole"
 
     @property
     def lines(self) -> DebeziumMessages:
         """The format of the messages."""
-        letters = self.dead_letter_table if self.on_unknown_table == "dead_letter" else None
+        alone = self.transactions == "none"
+        letters = self.dead_letter_table if alone or self.on_unknown_table == "dead_letter" else None
         unavailable = None if self.unavailable_value is None else spellings_of_unavailable(self.unavailable_value)
         changes = DebeziumChanges(
             key=KEY if self.deleted_row == "key" else None,
@@ -190,8 +212,10 @@ class DebeziumAssembly:
             unavailable=unavailable,
             on_malformed=self.on_malformed,
             reader=self.reader,
+            placed=alone,
         )
-        return DebeziumMessages(changes, DebeziumMarkers(on_malformed=self.on_malformed), self.transaction_topic)
+        markers = None if alone else DebeziumMarkers(on_malformed=self.on_malformed)
+        return DebeziumMessages(changes, markers, self.transaction_topic)
 
 
 Assembly = TransactionAssembly | DebeziumAssembly

@@ -103,9 +103,10 @@ class EventsWriter:
     def write(self, frame: DataFrame, task: LaneTask, listener: Listener, collect: Collect) -> None:
         """Write one micro-batch of events."""
         before, now = Manifest(), batch_time(frame, task.checkpoint) or SystemClock().wall()
+        self._topic_names = self.assembly.policy is None  # a topic is a table, and a connector gets more of them
         if self.log is not None:
             before = self.log.before(task.batch_id, may_begin=not self.assembly.needs_state)
-            self._topic_names = self._needs_topic_names(frame, task, before)
+            self._topic_names = self._topic_names or self._needs_topic_names(frame, task, before)
             self._begun = self._begun or before
         alter = partial(add_missing, task.options, self.session, listener)
         written = self._lanes(frame, task, before, now, collect, alter)

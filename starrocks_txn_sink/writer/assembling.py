@@ -28,7 +28,8 @@ from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.model import Counters, Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
-from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage
+from starrocks_txn_sink.assembler.rules.single_events import SingleEvents
+from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage, other_rules
 from starrocks_txn_sink.assembler.verified.intake import VerifiedCounters
 from starrocks_txn_sink.assembler.verified.lane import VerifiedLane
 from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
@@ -61,16 +62,17 @@ _PIECE_BYTES: Final = 8 << 20  # about four are in memory at once, as text, as c
 class AssemblySpec:
     """The settings of a lane that assembles, and the open state of the previous micro-batch (`carried`, `inline`).
 
-    The kind of `policy` says which rules. `now` is in seconds since the Unix epoch; `lines` parses raw values, None for
-    parsed events. Without a `directory` (a batch frame has none) the lane spills to the executor's temporary directory.
-    With `arrival_order` events are not sorted; if they are also `sortable`, the driver may sort them after a wrong
-    order. Up to `small_rows` events may come in any order. The driver has written the file `marker` into the
-    `directory`: a lane that finds the file shares the directory. A `relayed` lane cannot reach the query's directory:
-    it has no `directory`, and all its files travel in `inline`. With `ranges` each lane reads its own offsets of Kafka,
-    and takes no rows from Spark. `compare`: see TransactionAssembler.
+    The kind of `policy` says which rules; None: each event is a unit of its own. `now` is in seconds since the Unix
+    epoch; `lines` parses raw values, None for parsed events. Without a `directory` (a batch frame has none) the lane
+    spills to the executor's temporary directory. With `arrival_order` events are not sorted; if they are also
+    `sortable`, the driver may sort them after a wrong order. Up to `small_rows` events may come in any order. The
+    driver has written the file `marker` into the `directory`: a lane that finds the file shares the directory. A
+    `relayed` lane cannot reach the query's directory: it has no `directory`, and all its files travel in `inline`. With
+    `ranges` each lane reads its own offsets of Kafka, and takes no rows from Spark. `compare`: see
+    TransactionAssembler.
     """
 
-    policy: Policy | VerifiedPolicy
+    policy: Policy | VerifiedPolicy | None
     content: PayloadEncoder
     now: float
     directory: StateDirectory | None
@@ -93,7 +95,7 @@ class AssemblySpec:
         Spark would send all rows again.
         """
         # Verified transactions are judged together, and the lane goes through all offsets again in the next round.
-        stops = bool(self.ranges) and isinstance(self.policy, Policy)
+        stops = bool(self.ranges) and not isinstance(self.policy, VerifiedPolicy)
         starts = self.ranges[attempt.lane].starts() if stops else {}
         return LaneAssembler(
             self, f"{self.stem}-{attempt.lane}-{attempt.number}", starts, round_end if starts else None
@@ -101,7 +103,7 @@ class AssemblySpec:
 
 
 class Assembler(Protocol):
-    """The rules over the events of one task: IncrementalAssembler, or VerifiedLane."""
+    """The rules over the events of one task: IncrementalAssembler, VerifiedLane, or SingleEvents."""
 
     @property
     def flows(self) -> Counters | VerifiedCounters: ...
@@ -216,6 +218,10 @@ def assembler_of(assembly: AssemblySpec, storage: SpillStorage) -> Assembler:
     policy, carried, now = assembly.policy, assembly.carried, assembly.now
     if isinstance(policy, VerifiedPolicy):
         return VerifiedLane(policy, carried, now, storage)
+    if policy is None:
+        for source in carried:  # rows of open source transactions would be lost
+            raise other_rules(source)
+        return SingleEvents(assembly.arrival_order)
     return IncrementalAssembler(policy, carried, now, storage, assembly.arrival_order, compare=assembly.compare)
 
 

@@ -36,10 +36,10 @@ def main(task: dict[str, Any]) -> None:
     """`task` has servers, jars, folder, format (events, debezium), per_trigger, checkpoint, the sink's options; it may
     have a trigger interval, `source` (balanced_kafka), `options_of_kafka` (whether `kafka_options` makes them),
     `topic` (names with commas between them) or `pattern`, `old_topic` (next to other topics its partitions keep their
-    numbers as names), `prefix` (of Debezium's topics), `assemble` (lanes), `reader` (of such lanes; how many there are
-    is printed), `changed` (whether a step stands in front of the sink), `restarted` (whether to stop the query after a
-    micro-batch and to start it again with the same sink), and `metrics` (whether to serve them; the address is in the
-    file `metrics`)."""
+    numbers as names), `prefix` (of Debezium's topics), `transactions` (of DebeziumAssembly), `assemble` (lanes),
+    `reader` (of such lanes; how many there are is printed), `changed` (whether a step stands in front of the sink),
+    `restarted` (whether to stop the query after a micro-batch and to start it again with the same sink), and `metrics`
+    (whether to serve them; the address is in the file `metrics`)."""
     spark = _spark(Path(task["folder"]), task["jars"])
     spark.dataSource.register(BalancedKafka)
     frame, assemble = _frame(spark, task)
@@ -84,7 +84,8 @@ def _frame(
     if task["format"] == "debezium":
         tables, markers = (name.format(task.get("prefix", "shop")) for name in (CHANGES, MARKERS))
         if task.get("assemble") == "lanes":
-            return _read(spark, task, subscribePattern=f"{tables}.*|{markers}"), DebeziumAssembly(reader=task["reader"])
+            assembly = DebeziumAssembly(reader=task["reader"], transactions=task.get("transactions", "whole"))
+            return _read(spark, task, subscribePattern=f"{tables}.*|{markers}"), assembly
         changes = parse_debezium(_read(spark, task, subscribePattern=f"{tables}.*"))
         return assemble_debezium(changes, parse_debezium_transactions(_read(spark, task, subscribe=markers))), None
     topics = {"subscribePattern": task["pattern"]} if "pattern" in task else {"subscribe": task.get("topic", EVENTS)}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -99,6 +100,38 @@ def test_debezium_rows_and_ends_of_many_partitions_over_a_killed_driver(
         query.kill()
     QueryProcess(task).finish(400)
     assert judge(run.shop.seen(), expected(1, transactions)) == Verdict()
+
+
+def plain(message: Message) -> dict[str, Any]:
+    """The message as a connector without transaction metadata writes it; markers stay."""
+    value = message.value or {}
+    return {**value, "transaction": None} if "op" in value else value
+
+
+@pytest.mark.parametrize("reader", ["librdkafka", "spark"])
+def test_debezium_changes_without_metadata_are_written_once_by_several_lanes_over_a_killed_driver(
+    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path, reader: str
+) -> None:
+    transactions, prefix = 150, f"alone-{reader}"
+    broker.create({f"{CHANGES.format(prefix)}.{table}": 3 for table in TABLES} | {MARKERS.format(prefix): 1})
+    twice = debezium(transactions, 5, 3, Random(7), prefix)
+    send(broker.servers, (replace(sent, value=plain(sent)) for sent in {id(sent): sent for sent in twice}.values()))
+    run = Run(broker, starrocks, spark_kafka, tmp_path, "debezium")
+    task = run.task | {"assemble": "lanes", "reader": reader, "prefix": prefix, "transactions": "none"}
+    task |= {"options": run.shop.options("debezium") | {"lanes": 2}}
+    query = QueryProcess(task)
+    try:
+        wait_until(lambda: bool(run.shop.seen()) or not query.running)
+    finally:
+        query.kill()
+    last = QueryProcess(task)
+    last.finish(400)
+    assert judge(run.shop.seen(), expected(1, transactions)) == Verdict()
+    assert positions(run) == sorted(
+        f"{CHANGES.format(prefix)}.{table}-{number}" for table in TABLES for number in range(3)
+    )
+    if reader == "librdkafka":
+        assert "lanes: 2" in last.messages()
 
 
 @pytest.mark.parametrize("lanes", [1, 2])

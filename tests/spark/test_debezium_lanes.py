@@ -9,7 +9,9 @@ from pyspark.errors import StreamingQueryException
 
 from starrocks_txn_sink import DebeziumAssembly, StarRocksSink
 from starrocks_txn_sink.errors import OptionError
-from tests.support.debezium_shop import DebeziumShop, begin, end, insert, read, whole
+from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
+from tests.support.debezium_feed import change, postgres
+from tests.support.debezium_shop import Changes, DebeziumShop, begin, end, insert, read, whole
 
 pytestmark = pytest.mark.spark
 
@@ -141,3 +143,123 @@ def test_a_batch_frame_gives_what_a_stream_gives(debezium: DebeziumShop) -> None
 def test_wrong_options_are_refused(option: str, value: object) -> None:
     with pytest.raises(OptionError):
         DebeziumAssembly(**{option: value})  # type: ignore[arg-type]
+
+
+def plain(number: int, seq: int = 1, **other: object) -> Changes:
+    """A row as a connector with its defaults writes it: without a transaction."""
+    return insert(number, seq, **other) | {"transaction": None}
+
+
+def test_without_metadata_each_change_is_written_once_over_restarts(debezium: DebeziumShop) -> None:
+    """Kafka's places are the ledger's positions; a marker, and a transaction in a message, change nothing."""
+    debezium.put(read(1), plain(1), begin(2), insert(2, 1))
+    debezium.put(plain(3), plain(4), partition=1)
+    debezium.put(plain(5), end(2, 9))
+    assert [r.rows for r in debezium.go(transactions="none")] == [3, 2, 1]
+    for batch in (2, 1):
+        debezium.forget_commit(batch)
+    assert debezium.go(transactions="none") == []
+    debezium.put(plain(6))
+    assert [r.rows for r in debezium.go(transactions="none")] == [1]
+    assert debezium.written() == (7, 7)
+    assert debezium.positions() == {"shop.public.items-0": 4000, "shop.public.items-1": 2001}
+
+
+def test_a_topic_that_was_written_anew_is_not_taken_for_a_repeat(debezium: DebeziumShop) -> None:
+    debezium.put(plain(1), plain(2))
+    debezium.go(transactions="none")
+    (file,) = debezium.source.iterdir()
+    file.write_text(file.read_text().replace('"position\\": 2', '"position\\": 9'))
+    debezium.forget_commit(0)
+    with pytest.raises(StreamingQueryException, match=r"source partition shop\.public\.items-0, position 1001 differ"):
+        debezium.go(transactions="none")
+
+
+@pytest.mark.parametrize("shuffle", ["auto", True])
+def test_lanes_share_the_topic_partitions_and_load_under_one_label(debezium: DebeziumShop, shuffle: object) -> None:
+    """Files are tasks of Spark's, as Kafka's partitions are."""
+    debezium.put(*(plain(1, seq) for seq in range(1, 40)), partition=0)
+    debezium.put(*(plain(2, seq) for seq in range(1, 40)), partition=1)
+    receipts = debezium.go(files=2, lanes=2, shuffle=shuffle, transactions="none")
+    assert [receipt.rows for receipt in receipts] == [78]
+    reports = [event.fields["report"] for event in debezium.told if event.name == "lane.reported"]
+    loaded = {report.lane for report in reports for load in report.loads if load.table == "items"}
+    assert len(loaded) == 2
+    assert debezium.positions() == {"shop.public.items-0": 1038, "shop.public.items-1": 2038}
+    assert debezium.written() == (78, 78)
+
+
+def test_two_lanes_with_messages_of_one_topic_partition_are_not_committed(debezium: DebeziumShop) -> None:
+    """Spark sorts them then: one lane has all messages of a topic-partition."""
+    debezium.put(plain(1))
+    debezium.put(plain(2))
+    assert [r.rows for r in debezium.go(files=2, lanes=2, transactions="none")] == [2]
+    assert debezium.rows() == [(1, 1), (2, 1)]
+
+
+def test_the_last_change_of_a_key_wins_within_and_over_micro_batches(debezium: DebeziumShop) -> None:
+    """Key 3 moves to key 4 in another partition, and back to life in its own one."""
+    debezium.ask("CREATE TABLE shop.stock (id BIGINT, note STRING) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+
+    def write(id: int, note: str | None, op: str = "u") -> Changes:
+        row = {"id": id, "note": note}
+        return change(postgres("stock", 1), None, None, None if op == "d" else row, row if op == "d" else None, op)
+
+    debezium.put(write(1, "a", "c"), write(1, "b"), write(2, "a", "c"), write(2, None, "d"), write(3, "a", "c"))
+    debezium.put(write(3, "a", "d"), write(3, "b", "c"), write(1, "c"), write(1, None, "d"), write(2, "c", "c"))
+    debezium.put(write(4, "a", "c"), write(4, "b"), partition=1)
+    receipts = debezium.go(files=3, shuffle=True, transactions="none")
+    assert len(receipts) == 1
+    assert debezium.ask("SELECT id, note FROM shop.stock ORDER BY id") == [(2, "c"), (3, "b"), (4, "b")]
+    debezium.put(write(2, None, "d"), write(3, "c"))
+    debezium.put(write(2, "d", "c"))
+    debezium.go(transactions="none", shuffle=True)
+    assert debezium.ask("SELECT id, note FROM shop.stock ORDER BY id") == [(2, "d"), (3, "c"), (4, "b")]
+
+
+def test_changes_may_be_written_in_rounds(debezium: DebeziumShop) -> None:
+    """A lane of sorted rows stops behind the changes of a topic-partition, and the next round goes on there."""
+    for partition in range(3):
+        debezium.put(*(plain(partition, seq) for seq in range(40)), partition=partition)
+    receipts = debezium.go(commit_interval=0.001, files=3, lanes=1, shuffle=True, transactions="none")
+    assert [(receipt.rows, receipt.recycled) for receipt in receipts] == [(40, True), (40, True), (40, False)]
+    assert debezium.written() == (120, 120)
+
+
+def test_changes_without_metadata_are_refused_with_both_ways_out(debezium: DebeziumShop) -> None:
+    debezium.put(plain(1))
+    with pytest.raises(StreamingQueryException, match=r'provide\.transaction\.metadata=true.*transactions="none"'):
+        debezium.go()
+    assert debezium.written() == (0, 0)
+
+
+def test_open_transactions_of_the_checkpoint_are_not_lost_by_the_other_way(debezium: DebeziumShop) -> None:
+    debezium.put(begin(5), insert(5, 1))
+    debezium.go()
+    debezium.put(plain(6))
+    with pytest.raises(StreamingQueryException, match="assembled by other rules"):
+        debezium.go(transactions="none")
+
+
+def test_a_batch_frame_of_changes_is_written_by_kafkas_places(debezium: DebeziumShop) -> None:
+    debezium.put(plain(1), plain(2))
+    debezium.put(plain(3), partition=1)
+    frame = debezium.messages(debezium.spark.read.text(str(debezium.source)))
+    sink = StarRocksSink(debezium.options(), assemble=DebeziumAssembly(reader="spark", transactions="none"))
+    assert [r.rows for r in sink.write(frame)] == [3]
+    assert sink.write(frame) == []
+    assert debezium.positions() == {"shop.public.items-0": 1001, "shop.public.items-1": 2000}
+
+
+def test_a_rejected_change_alone_becomes_a_dead_letter(debezium: DebeziumShop) -> None:
+    debezium.put(plain(1), plain(2, note="x" * 99), plain(3))
+    debezium.go(on_bad_rows="quarantine", transactions="none")
+    assert debezium.rows() == [(1, 1), (3, 1)]
+    letters = debezium.ask(f"SELECT source_partition, position, table_name FROM shop.{DEAD_LETTER_TABLE}")
+    assert letters == [("shop.public.items-0", 1001, "items")]
+
+
+def test_tables_follow_columns_that_changes_have_got(debezium: DebeziumShop) -> None:
+    debezium.put(plain(1), plain(2, colour="red"))
+    debezium.go(schema_changes="apply", transactions="none")
+    assert debezium.ask("SELECT position, colour FROM shop.items ORDER BY position") == [(1, None), (2, "red")]

@@ -13,6 +13,13 @@ from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactio
 from tests.support.debezium_feed import change, marker, message, postgres
 from tests.support.exactly_once_shop import Shop
 
+_SINK = (
+    "commit_interval",
+    "lanes",
+    "on_bad_rows",
+    "schema_changes",
+    "shuffle",
+)  # options of the sink, not the assembly
 Changes = dict[str, Any]
 _TEXTS = "topic STRING, partition INT, offset BIGINT, key STRING, value STRING, time BIGINT"
 
@@ -45,13 +52,14 @@ def whole(txn: int, rows: int) -> list[Changes]:
 class DebeziumShop(Shop):
     """`told` collects the events of the listener; a file is a micro-batch."""
 
-    def put(self, *values: Changes) -> None:
+    def put(self, *values: Changes, partition: int = 0) -> None:
+        """One more file of messages; `partition` is Kafka's."""
         self._files += 1
         lines = []
         for number, value in enumerate(values):
             topic = "shop.transaction" if "status" in value else "shop.public.items"
             place = (self._files * 1000 + number, value, topic)
-            _, partition, offset, _, text = message(*place)
+            _, _, offset, _, text = message(*place)
             kafka = {"topic": topic, "partition": partition, "offset": offset, "value": text and text.decode()}
             lines.append(json.dumps(kafka | {"time": offset}))
         file = self.source / f"{self._files}.json"
@@ -70,7 +78,7 @@ class DebeziumShop(Shop):
 
     def go(self, checkpoint: str = "checkpoint", *, files: int = 1, stage: bool = False, **given: Any) -> list[Receipt]:
         """Run a query until the folder is read; with `stage` Spark's stage assembles. `told` has the sink's events."""
-        options = {name: given.pop(name) for name in ("commit_interval",) if name in given}
+        options = {name: given.pop(name) for name in _SINK if name in given}
         receipts: list[Receipt] = []
         self.told: list[Any] = []
 

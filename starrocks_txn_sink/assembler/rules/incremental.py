@@ -20,7 +20,7 @@ from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, O
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.assembler.rules.repeats import Repeats
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState, SpillStorage, other_rules
-from starrocks_txn_sink.errors import StarRocksSinkError, Unordered
+from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.telemetry import Event
 
 MEMORY_BYTES: Final = 32 << 20
@@ -163,29 +163,14 @@ class IncrementalAssembler:
     def _check_order(self, given: PartitionedEvents) -> None:
         if given.table[model.POSITION].null_count:
             return  # the assembler rejects NULL positions and names their place
-        positions, starts = given.positions(), given.starts
+        positions = given.positions()
         if self.arrival_order:
-            self._refuse_disorder(given, positions, starts)
+            intake.refuse_disorder(given, positions, [self._buffers[name].latest for name in given.names])
         elif self._last is not None and self._last[0] in given.names:
             name, event = self._last
-            start = int(starts[given.names.index(name)])
+            start = int(given.starts[given.names.index(name)])
             if self._buffers[name].latest == positions[start]:
                 intake.refuse_other_content(event, _row(given, start), name)
-
-    def _refuse_disorder(self, given: PartitionedEvents, positions: intake.Indexes, starts: intake.Indexes) -> None:
-        latest = [self._buffers[name].latest for name in given.names]
-        back = intake.not_ascending(positions, given.ends)
-        for start, last in zip(starts.tolist(), latest, strict=True):
-            back[start] = last is not None and positions[start] <= last
-        if back.any():
-            at = int(back.argmax())
-            group = int(np.searchsorted(given.ends, at, side="right"))
-            before = latest[group] if at == starts[group] else positions[at - 1]
-            raise Unordered(
-                f"The events of source partition {given.names[group]} do not arrive in the order of their positions: "
-                f"{positions[at]} came after {before}. Nothing was committed.",
-                hint='Pass shuffle="auto" or True to TransactionAssembly, so that they are sorted first.',
-            )
 
     def _remember_order(self, given: PartitionedEvents) -> None:
         last = given.positions()[given.ends - 1]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.assembler.rules import model, repeats
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, EventKind, Partition
 from starrocks_txn_sink.assembler.rules.repeats import Repeats
-from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.errors import InputError, Unordered
 
 Indexes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -69,6 +69,10 @@ class PartitionedEvents:
         """The position of each event; NULL is not allowed."""
         positions: Indexes = self.table[model.POSITION].to_numpy()
         return positions if self.order is None else positions[self.order]
+
+    def name_at(self, place: int) -> Partition:
+        """The source partition of the event at `place`."""
+        return self.names[int(np.searchsorted(self.ends, place, side="right"))]
 
     def by_partition(self) -> Iterator[PartitionedEvents]:
         """Yield each source partition's events."""
@@ -196,6 +200,37 @@ def not_ascending(positions: Indexes, ends: Indexes) -> Mask:
     return marks
 
 
+def not_above(events: PartitionedEvents, positions: Indexes, latest: Sequence[int | None]) -> Mask:
+    """`not_ascending`, where the first event of source partition i follows the position `latest[i]` (None: none)."""
+    marks = not_ascending(positions, events.ends)
+    for start, last in zip(events.starts.tolist(), latest, strict=True):
+        marks[start] = last is not None and positions[start] <= last
+    return marks
+
+
+def refuse_disorder(events: PartitionedEvents, positions: Indexes, latest: Sequence[int | None]) -> None:
+    """Raise Unordered for the first event that is `not_above` the one before."""
+    back = not_above(events, positions, latest)
+    if back.any():
+        at = int(back.argmax())
+        group = int(np.searchsorted(events.ends, at, side="right"))
+        before = latest[group] if at == events.starts[group] else positions[at - 1]
+        raise Unordered(
+            f"The events of source partition {events.names[group]} do not arrive in the order of their positions: "
+            f"{positions[at]} came after {before}. Nothing was committed.",
+            hint='Set shuffle="auto" or true, so that they are sorted first.',
+        )
+
+
+def sorted_by_position(events: PartitionedEvents) -> PartitionedEvents:
+    """The events, sorted by position within each source partition."""
+    positions = events.positions()
+    if not not_ascending(positions, events.ends).any():
+        return events
+    order = _by_position(events, positions)
+    return replace(events, order=order if events.order is None else events.order[order])
+
+
 def _by_position(events: PartitionedEvents, positions: Indexes) -> Indexes:
     if len(events.names) == 1:
         return np.argsort(positions, kind="stable")
@@ -238,8 +273,8 @@ def _judge_repeats(
 def _validated_kinds(events: PartitionedEvents, *, need_txn_id: bool) -> npt.NDArray[np.int8]:
     """The EventKind of each row of `events.table`, in the table's order."""
     table = events.table
-    _refuse_null(events, model.POSITION)
-    _refuse_null(events, model.TYPE)
+    refuse_null(events, model.POSITION)
+    refuse_null(events, model.TYPE)
     found = pc.index_in(table[model.TYPE], value_set=value_set(*_SPELLINGS))
     if found.null_count:  # lower case is rare, so upper-case only on a miss
         found = pc.index_in(pc.utf8_upper(table[model.TYPE]), value_set=value_set(*_SPELLINGS))
@@ -248,13 +283,14 @@ def _validated_kinds(events: PartitionedEvents, *, need_txn_id: bool) -> npt.NDA
         raise _event_error(events, unknown, model.TYPE, "An event has an unknown type.", "Use BEGIN, DATA or END.")
     kinds: npt.NDArray[np.int8] = _KINDS[found.to_numpy()]
     if table[model.TABLE].null_count:
-        _refuse_null(events, model.TABLE, kinds == EventKind.DATA)
+        refuse_null(events, model.TABLE, kinds == EventKind.DATA)
     if need_txn_id:
-        _refuse_null(events, model.TXN_ID)
+        refuse_null(events, model.TXN_ID)
     return kinds
 
 
-def _refuse_null(events: PartitionedEvents, column: str, among: Mask | bool = True) -> None:
+def refuse_null(events: PartitionedEvents, column: str, among: Mask | bool = True) -> None:
+    """Raise InputError for the first NULL in `column` of the rows `among`."""
     values = events.table[column]
     if not values.null_count:
         return
@@ -270,11 +306,7 @@ def _event_error(events: PartitionedEvents, wrong: Mask, column: str, message: s
     position: Any = events.table[model.POSITION][row].as_py()
     if position is None:
         position = "NULL"
-    return InputError(message, hint=hint, partition=_name_at(events, place), position=position, column=column)
-
-
-def _name_at(events: PartitionedEvents, place: int) -> Partition:
-    return events.names[int(np.searchsorted(events.ends, place, side="right"))]
+    return InputError(message, hint=hint, partition=events.name_at(place), position=position, column=column)
 
 
 def _refuse_other_content(events: PartitionedEvents, table: pa.Table, positions: Indexes, again: Indexes) -> None:
@@ -290,7 +322,7 @@ def _refuse_other_content(events: PartitionedEvents, table: pa.Table, positions:
             raise InputError(
                 "Two different events have the same position.",
                 hint="Give every event its own, ascending position (in Kafka: the offset).",
-                partition=_name_at(events, place),
+                partition=events.name_at(place),
                 position=int(positions[place]),
                 column=column,
             )

@@ -259,7 +259,8 @@ def _check(events: pa.Table, source: str) -> None:
         (
             pc.and_(row, pc.and_(without_id, pc.invert(snapshot))),
             "A change has no transaction",
-            f"{metadata} {before}",
+            f'{metadata} {before} Or pass transactions="none" to DebeziumAssembly: each change is written once, in the '
+            "order of its key, but a transaction of the source may be split over two micro-batches.",
         ),
         (pc.and_(marker, without_id), "A transaction marker has no id", metadata),
         (unknown, "A transaction marker is neither BEGIN nor END", metadata),

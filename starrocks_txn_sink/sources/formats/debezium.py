@@ -22,6 +22,7 @@ from starrocks_txn_sink.sources.formats.debezium_other import LOGICAL, LOGICAL_C
 from starrocks_txn_sink.sources.formats.placeholders import UnavailableSpellings, columns_with, rows_with
 from starrocks_txn_sink.sources.formats.raw_format import (
     KEY,
+    POSITION,
     SOURCE_PARTITION,
     VALUE,
     OnMalformed,
@@ -55,7 +56,8 @@ class DebeziumChanges:
     """The rows of change events (`parse_debezium`); tombstones and messages without rows are passed over.
 
     `places` are the columns that name a message in errors; `key` is the column with a deleted row, None for `before`.
-    The column `timestamp` is in milliseconds.
+    The column `timestamp` is in milliseconds. With `placed` an event has its message's source partition and position,
+    not those of its source transaction.
     """
 
     value: str = "value"
@@ -65,11 +67,13 @@ class DebeziumChanges:
     unavailable: UnavailableSpellings | None = None
     on_malformed: OnMalformed = "fail"
     reader: Reader = "spark"
+    placed: bool = False
 
     @property
     def columns(self) -> Mapping[str, str]:
         key = {} if self.key is None else {KEY: self.key}
-        return {VALUE: self.value, **key, **{name: name for name in (*self.places, v.TIMESTAMP)}}
+        place = {SOURCE_PARTITION: "partition", POSITION: "offset"} if self.placed else {}
+        return {VALUE: self.value, **key, **place, **{name: name for name in (*self.places, v.TIMESTAMP)}}
 
     @property
     def events(self) -> pa.Schema:
@@ -146,11 +150,13 @@ class DebeziumChanges:
             known = pc.if_else(without, "", known)
             collection = pc.if_else(logical, LOGICAL_COLLECTION, collection)
         events = {
-            SOURCE_PARTITION: source["name"],
+            SOURCE_PARTITION: batch.column(SOURCE_PARTITION) if self.placed else source["name"],
             model.TXN_ID: _stable_id(txn_id),
             v.TOTAL_ORDER: total_order,
             v.COLLECTION: collection,
-            model.POSITION: _row_position(source["lsn"], source["file"], source["pos"]),
+            model.POSITION: (
+                batch.column(POSITION) if self.placed else _row_position(source["lsn"], source["file"], source["pos"])
+            ),
             model.DATABASE: pa.nulls(len(table), pa.string()),
             model.TABLE: table,
             model.OP: operation,

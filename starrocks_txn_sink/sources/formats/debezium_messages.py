@@ -33,20 +33,21 @@ class DebeziumMessages:
     """The messages of a connector's topics: `markers` of the topics whose last part is `transaction_topic`, `changes`
     of the others. A table may have the same name, so a value with an operation is a change in any topic.
 
-    The events are changes and markers, each in their order: the rules of `assembler.verified` take them in any.
+    The events are changes and markers, each in their order: the rules of `assembler.verified` take them in any. With
+    `markers` None the events are changes alone, in the order of their messages.
     """
 
     changes: DebeziumChanges
-    markers: DebeziumMarkers
+    markers: DebeziumMarkers | None
     transaction_topic: str = "transaction"
 
     @property
     def columns(self) -> Mapping[str, str]:
-        return {**self.markers.columns, **self.changes.columns}
+        return {**(self.markers.columns if self.markers else {}), **self.changes.columns}
 
     @property
     def events(self) -> pa.Schema:
-        return _EVENTS
+        return _EVENTS if self.markers else self.changes.events
 
     @property
     def on_malformed(self) -> OnMalformed:
@@ -59,6 +60,8 @@ class DebeziumMessages:
     def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> ParsedMessages:
         """The events of a batch (`RawFormat.parse`)."""
         is_marker = self._is_marker(batch)
+        if self.markers is None:
+            return self.changes.parse(batch if is_marker is None else batch.filter(pa.array(~is_marker)), keep)
         if is_marker is None:
             return _whole(self.changes, batch, keep)
         changes = _whole(self.changes, batch.filter(pa.array(~is_marker)), keep)

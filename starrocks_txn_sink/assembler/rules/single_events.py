@@ -1,0 +1,106 @@
+"""Events without source transactions over one task: each is a unit of its own, at its own position.
+
+Nothing waits for another event, so nothing is carried over, and rows go on as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink.assembler.rules import intake, model
+from starrocks_txn_sink.assembler.rules.intake import PartitionedEvents
+from starrocks_txn_sink.assembler.rules.model import Partition
+from starrocks_txn_sink.assembler.rules.release import ReleasedRows
+from starrocks_txn_sink.assembler.rules.spill import CarriedState
+from starrocks_txn_sink.assembler.verified.intake import SNAPSHOT, VerifiedCounters
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.rows.columns import EVENT_TIME
+from starrocks_txn_sink.telemetry import Event
+
+_COLUMNS: Final = (model.POSITION, *model.PAYLOAD)
+
+
+@dataclass(slots=True)
+class SingleEvents:
+    """Takes in the events of one task. An event without a table has no row.
+
+    With `arrival_order` the events are unsorted, and a position that does not ascend raises Unordered. Otherwise they
+    are sorted by (source partition, position).
+    """
+
+    arrival_order: bool
+    flows: VerifiedCounters = field(default_factory=VerifiedCounters)
+    notices: list[Event] = field(default_factory=list)
+    _latest: dict[Partition, int] = field(default_factory=dict)  # the last position of each source partition
+
+    def feed(self, events: pa.Table, *, any_order: bool = False) -> Iterator[ReleasedRows]:
+        """Yield the rows of `events`, per source partition in the order of their positions.
+
+        `any_order` is for a task with a single chunk. Raises Unordered, and InputError for a position that is NULL or
+        comes twice.
+        """
+        given = intake.group_by_partition(events, sort_names=any_order)
+        if not given.names:
+            return
+        intake.refuse_null(given, model.POSITION)
+        given = intake.sorted_by_position(given) if any_order else given
+        positions = given.positions()
+        self._check_order(given, positions, any_order=any_order)
+        self._latest |= zip(given.names, positions[given.ends - 1].tolist(), strict=True)
+        chosen = given.table.select([*_COLUMNS, *({EVENT_TIME} & {*given.table.column_names})])
+        rows = chosen if given.order is None else chosen.take(pa.array(given.order))
+        filled = rows[model.TABLE].is_valid()
+        groups = given.groups[filled.to_numpy()]
+        rows = rows.filter(filled) if len(groups) < len(positions) else rows
+        snapshots = pc.sum(pc.equal(given.table[model.OP], SNAPSHOT)).as_py() or 0
+        self.flows += VerifiedCounters(
+            events=len(positions),
+            data=len(positions) - snapshots,
+            snapshot_rows=snapshots,
+            rows=len(groups),
+            skipped_rows=len(positions) - len(groups),
+        )
+        counts = np.bincount(groups, minlength=len(given.names))
+        rows = rows.append_column(model.TRANSACTION_END, pa.repeat(pa.scalar(True), len(groups)))
+        yield ReleasedRows(given.names, counts, rows)
+
+    def _check_order(self, given: PartitionedEvents, positions: intake.Indexes, *, any_order: bool) -> None:
+        latest = [self._latest.get(name) for name in given.names]
+        if self.arrival_order and not any_order:
+            intake.refuse_disorder(given, positions, latest)
+        elif (again := intake.not_above(given, positions, latest)).any():
+            at = int(again.argmax())
+            raise InputError(
+                "Two events have the same position.",
+                hint="Give each message of Kafka once: dropDuplicates over topic, partition and offset.",
+                partition=given.name_at(at),
+                position=int(positions[at]),
+            )
+
+    @property
+    def names(self) -> set[str]:
+        """The source partitions with events in this task."""
+        return set(map(str, self._latest))
+
+    @property
+    def source_partitions(self) -> int:
+        """How many source partitions have events in this task."""
+        return len(self._latest)
+
+    def finish(self) -> Iterator[ReleasedRows]:
+        """None: no row waits."""
+        return iter(())
+
+    def repeat_notices(self) -> list[Event]:
+        """None: the ledger alone knows repeats."""
+        return []
+
+    def carry_over(self) -> dict[str, CarriedState]:
+        """Nothing: no event waits."""
+        return {}

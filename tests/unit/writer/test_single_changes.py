@@ -1,0 +1,258 @@
+"""The lane of Debezium's changes without source transactions, without Spark: each change once, at its Kafka offset."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from starrocks_txn_sink import DebeziumAssembly
+from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
+from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage
+from starrocks_txn_sink.assembler.verified.intake import VerifiedCounters, VerifiedState
+from starrocks_txn_sink.assembler.verified.lane import VerifiedLane
+from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.coordinator.coordinator import LaneShare
+from starrocks_txn_sink.errors import InputError, OptionError, Unordered
+from starrocks_txn_sink.rows.arrival import SMALL_ROWS
+from starrocks_txn_sink.sources.formats.debezium import PLACE
+from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
+from starrocks_txn_sink.writer.assembling import AssemblySpec, LaneAssembler
+from starrocks_txn_sink.writer.messages import CarryOver, decode, encode
+from starrocks_txn_sink.writer.worker import Attempt
+from tests.support.debezium_feed import change, marker, postgres
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_directory import MemoryDirectory
+
+ORDERS = "shop.public.orders"
+Row = tuple[str, int, str]
+
+
+def create(number: int, table: str = "orders", txn: str | None = None, **other: Any) -> dict[str, Any]:
+    return change(postgres(table, 90), txn, 1 if txn else None, {"id": number} | other)
+
+
+def delete(number: int) -> dict[str, Any]:
+    return change(postgres("orders", 90), None, None, None, {"id": number}, op="d")
+
+
+def messages(*places: tuple[str, int, int, Any]) -> pa.RecordBatch:
+    """A lane's input: (topic, partition, offset, value); a value that is text or None travels as it is."""
+    topics, partitions, offsets, values = zip(*places, strict=True)
+    texts = [value if isinstance(value, str | None) else json.dumps(value) for value in values]
+    return pa.RecordBatch.from_pydict(
+        {
+            "source_partition": [f"{topic}-{number}" for topic, number in zip(topics, partitions, strict=True)],
+            "position": pa.array(offsets, pa.int64()),
+            "value": pa.array([text and text.encode() for text in texts], pa.binary()),
+            "topic": pa.array(topics),
+            "partition": pa.array(partitions, pa.int32()),
+            "offset": pa.array(offsets, pa.int64()),
+            "timestamp": pa.array([70] * len(texts), pa.int64()),
+        }
+    )
+
+
+def lane(small_rows: int = SMALL_ROWS, *, sorted_rows: bool = False, **given: Any) -> LaneAssembler:
+    assembly = DebeziumAssembly(transactions="none", **given)
+    spec = AssemblySpec(
+        assembly.policy,
+        PayloadEncoder("shop"),
+        0.0,
+        MemoryDirectory(),
+        "s",
+        lines=assembly.lines,
+        small_rows=small_rows,
+        arrival_order=not sorted_rows,
+    )
+    return spec.open(Attempt(0, 0, False))
+
+
+def run(*batches: pa.RecordBatch, **given: Any) -> tuple[list[Row], CarryOver]:
+    """Source partition, position and payload of each row, and what is carried; each row ends its unit."""
+    opened = lane(**given)
+    rows = [row for batch in opened.rows(batches) for row in batch.to_pylist()]
+    assert all(row["transaction_end"] for row in rows)
+    carried = opened.carry_over()
+    opened.close()
+    return [(row["source_partition"], row["position"], row["payload"]) for row in rows], carried
+
+
+def test_each_change_is_a_unit_at_its_topic_partition_and_offset() -> None:
+    """The metadata of some messages changes nothing."""
+    rows, carried = run(
+        messages(
+            (ORDERS, 1, 5, create(1)),
+            ("shop.public.items", 0, 5, create(2, "items", txn="5:9")),
+            (ORDERS, 1, 6, change(postgres("orders", 90), None, None, {"id": 0}, op="r")),
+        ),
+        small_rows=1,
+    )
+    assert rows == [
+        (f"{ORDERS}-1", 5, ',{"id": 1}'),
+        (f"{ORDERS}-1", 6, ',{"id": 0}'),
+        ("shop.public.items-0", 5, ',{"id": 2}'),
+    ]
+    assert carried.partitions == {}
+    assert carried.flows == VerifiedCounters(events=3, data=2, snapshot_rows=1, rows=3)
+    assert decode(encode(carried)) == carried
+
+
+def test_a_change_of_a_key_is_a_delete_and_a_row_and_the_tombstone_none() -> None:
+    rows, _ = run(messages((ORDERS, 0, 5, delete(1)), (ORDERS, 0, 6, None), (ORDERS, 0, 7, create(2))))
+    assert rows == [(f"{ORDERS}-0", 5, ',{"__op":1,"id": 1}'), (f"{ORDERS}-0", 7, ',{"id": 2}')]
+
+
+def test_messages_without_rows_are_passed_over_also_markers() -> None:
+    """A table may have the name of the transaction topic."""
+    rows, carried = run(
+        messages(
+            ("shop.transaction", 1, 5, marker("BEGIN", "5:9")),
+            ("shop.transaction", 1, 6, marker("END", "5:9", {"public.orders": 1})),
+            ("shop.public.transaction", 0, 7, create(1, "transaction")),
+            ("__debezium-heartbeat.shop", 0, 5, {"ts_ms": 1}),
+            ("shop", 0, 5, {"ddl": "ALTER …", "tableChanges": []}),
+            (ORDERS, 0, 5, {"op": "m", "source": postgres("", 9), "message": {}}),
+            (ORDERS, 0, 6, {"op": "m", "source": postgres("", 9), "message": {}, "transaction": {"id": "5:9"}}),
+        )
+    )
+    assert rows == [("shop.public.transaction-0", 7, ',{"id": 1}')]
+    assert carried.malformed == 0
+
+
+def test_few_messages_may_come_in_any_order() -> None:
+    later = messages((ORDERS, 1, 9, create(3)), (ORDERS, 0, 8, create(2)))
+    rows, carried = run(later, messages((ORDERS, 0, 5, create(1))))
+    assert [(name, at) for name, at, _ in rows] == [(f"{ORDERS}-0", 5), (f"{ORDERS}-0", 8), (f"{ORDERS}-1", 9)]
+    assert carried.small
+
+
+@pytest.mark.parametrize("again", [5, 8])
+def test_many_messages_may_not(again: int) -> None:
+    batches = messages((ORDERS, 0, 5, create(1)), (ORDERS, 0, 8, create(2))), messages((ORDERS, 0, again, create(3)))
+    with pytest.raises(Unordered, match=f"{ORDERS}-0 do not arrive .* {again} came after 8"):
+        run(*batches, small_rows=1)
+
+
+@pytest.mark.parametrize("sizes", [(SMALL_ROWS, False), (1, True)])
+def test_an_offset_that_comes_twice_is_refused_by_its_place(sizes: tuple[int, bool]) -> None:
+    small_rows, sorted_rows = sizes
+    batches = messages((ORDERS, 0, 5, create(1)), (ORDERS, 0, 6, create(2))), messages((ORDERS, 0, 6, create(2)))
+    with pytest.raises(InputError, match=rf"the same position.*partition={ORDERS}-0, position=6.*dropDuplicates"):
+        run(*batches, small_rows=small_rows, sorted_rows=sorted_rows)
+
+
+def test_a_message_without_an_offset_is_refused() -> None:
+    batch = messages((ORDERS, 0, 5, create(1)))
+    batch = batch.set_column(1, "position", pa.nulls(1, pa.int64()))
+    with pytest.raises(InputError, match="no position"):
+        run(batch)
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        ("{", "not exactly one JSON object"),
+        (change(postgres("orders", 90), None, None, None, op="t"), "a TRUNCATE"),
+        ({"id": 1}, "without Debezium's envelope"),
+        (change(postgres("orders", 90), None, None, None, op="d"), "a delete that has no row"),
+    ],
+)
+def test_messages_that_cannot_be_read_are_named_or_dropped_and_counted(value: Any, what: str) -> None:
+    batch = messages((ORDERS, 3, 5, create(1)), (ORDERS, 3, 6, value), (ORDERS, 3, 7, create(2)))
+    with pytest.raises(InputError, match=rf"{what}.* at topic={ORDERS} partition=3 offset=6\."):
+        run(batch)
+    rows, carried = run(batch, on_malformed="drop")
+    assert ([at for _, at, _ in rows], carried.malformed) == ([5, 7], 1)
+
+
+def test_a_placeholder_is_refused_by_table_column_and_place() -> None:
+    batch = messages((ORDERS, 3, 5, create(1, note="__debezium_unavailable_value")))
+    with pytest.raises(InputError, match=rf"at table=orders columns=note position=5 topic={ORDERS} partition=3 off"):
+        run(batch)
+    assert len(run(batch, unavailable_value=None)[0]) == 1
+
+
+def test_rows_of_unknown_tables_are_refused_left_out_or_dead_letters() -> None:
+    batch = messages((ORDERS, 0, 5, create(1)), ("shop.public.items", 0, 9, create(2, "items")))
+    tables = {"public.orders": "orders"}
+    with pytest.raises(InputError, match=r"does not know public\.items"):
+        run(batch, tables=tables)
+    rows, carried = run(batch, tables=tables, on_unknown_table="skip")
+    assert [at for _, at, _ in rows] == [5]
+    assert carried.flows == VerifiedCounters(events=2, data=2, rows=1, skipped_rows=1)
+    rows, _ = run(batch, tables=tables, on_unknown_table="dead_letter", dead_letter_table="letters")
+    letter = json.loads(rows[0][2][1:])
+    assert (letter["collection"], letter["position"], letter["content"]) == ("public.items", 9, '{"id": 2}')
+
+
+def test_the_key_may_be_the_deleted_row() -> None:
+    batch = messages((ORDERS, 0, 5, change(postgres("orders", 90), None, None, None, op="d")))
+    batch = batch.append_column("key", pa.array([b'{"id": 7}'], pa.binary()))
+    assert run(batch, deleted_row="key")[0] == [(f"{ORDERS}-0", 5, ',{"__op":1,"id": 7}')]
+
+
+def test_a_lane_that_reads_kafka_stops_at_the_end_of_its_round_behind_all_that_it_has_read() -> None:
+    """Also behind messages without a row."""
+    clock = ManualClock()
+    assembly = DebeziumAssembly(transactions="none")
+    part = OffsetRanges({(ORDERS, 0): (5, 50), (ORDERS, 1): (0, 9)}, 120.0, {}, topic_names=True)
+    spec = AssemblySpec(
+        assembly.policy, PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=assembly.lines, ranges=[part]
+    )
+    opened = spec.open(Attempt(0, 0, False), Deadline.after(0.0, clock))
+    batches = messages((ORDERS, 0, 5, create(1)), (ORDERS, 0, 6, None)), messages((ORDERS, 0, 7, create(2)))
+    rows = [row for batch in opened.rows(batches) for row in batch.to_pylist()]
+    share, carried = opened.complete(LaneShare()), opened.carry_over()
+    opened.close()
+    assert [row["position"] for row in rows] == [5]
+    assert isinstance(share, LaneShare)
+    assert (share.stopped, share.partitions) == (True, (f"{ORDERS}-0",))
+    assert carried.reached == {f"{ORDERS}-0": 7, f"{ORDERS}-1": 0}
+    assert part.after(carried.reached).ranges == {(ORDERS, 0): (7, 50), (ORDERS, 1): (0, 9)}
+
+
+def test_open_source_transactions_of_a_checkpoint_are_not_forgotten() -> None:
+    assembly = DebeziumAssembly(transactions="none")
+    spec = AssemblySpec(
+        assembly.policy,
+        PayloadEncoder("shop"),
+        0.0,
+        MemoryDirectory(),
+        "s",
+        carried={"shop": CarriedState(VerifiedState())},
+        lines=assembly.lines,
+    )
+    with pytest.raises(InputError, match="assembled by other rules"):
+        spec.open(Attempt(0, 0, False))
+
+
+def test_whole_transactions_without_their_metadata_say_both_ways_out() -> None:
+    events = DebeziumAssembly().lines.parse(messages((ORDERS, 0, 5, create(1)))).events
+    opened = VerifiedLane(VerifiedPolicy(), {}, 0.0, SpillStorage(MemoryDirectory(), "s"))
+    list(opened.feed(events))
+    with pytest.raises(InputError, match=r'provide\.transaction\.metadata=true.*transactions="none".*may be split'):
+        list(opened.finish())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"open_timeout": "10 min"}, "no change waits"),
+        ({"on_open_timeout": "fail"}, "no change waits"),
+        ({"dead_letter_table": "letters"}, "do not fit together"),
+        ({"transactions": "each"}, "transactions"),
+    ],
+)
+def test_options_that_would_mean_nothing_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        DebeziumAssembly(**{"transactions": "none"} | given)
+
+
+def test_the_columns_are_kafkas() -> None:
+    lines = DebeziumAssembly(transactions="none", deleted_row="key").lines
+    assert set(lines.columns.values()) == {"key", "value", "timestamp", *PLACE}
+    assert (lines.columns["source_partition"], lines.columns["position"]) == ("partition", "offset")
