@@ -18,7 +18,6 @@ from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.coordinator import (
     NextRound,
     Order,
-    Orders,
     Pause,
     RunLanes,
     SharedTransactionCoordinator,
@@ -49,6 +48,7 @@ from starrocks_txn_sink.writer.worker import Attempt
 from .arriving import arriving_batches
 from .bounds import Bounds
 from .lane import NOTHING, LaneAttempt
+from .orders import follow, perform
 from .plain import PlainChecker, Unit, plain_batches, units_of
 from .scheduler import Fiber, Node
 from .source import Cut, SourceTransaction, batches_of
@@ -233,7 +233,7 @@ class Driver(Node):
         self._performer = Performer(
             task.options, NOTHING.transport, world.clock, deadline, world.rng, ownership=ownership
         )
-        self._run(self._coordinator.write(), self._written)
+        follow(self._coordinator.write(), self._carry_out, self._written)
 
     def _labelled(self, label: str) -> str:
         """`label` with a number of this schedule's own: equal seeds have equal labels."""
@@ -277,21 +277,6 @@ class Driver(Node):
             self._world.checker.report("other", f"{self.name} commits, and did not ask whether its label is listed")
         self._ownership.listed = self._listed = None
 
-    def _run(self, orders: Orders[Any], done: Callable[[object], None]) -> None:
-        """As `coordinator.coordinator.perform_all`, one order after the other."""
-
-        def go_on(answer: object) -> None:
-            try:
-                order = orders.throw(answer) if isinstance(answer, BaseException) else orders.send(answer)
-            except StopIteration as ended:
-                done(ended.value)
-            except (StarRocksSinkError, ConnectionError, InterruptedError) as error:
-                done(error)
-            else:
-                self._carry_out(order, go_on)
-
-        go_on(None)
-
     def _carry_out(self, order: Order, done: Callable[[object], None]) -> None:
         if self.over:
             return
@@ -310,22 +295,17 @@ class Driver(Node):
         performer = self._performer
         assert performer is not None
         self._bounds.sent(action)
-        steps, deadline = performer.steps(action)
-        if isinstance(action, CheckAction):
-            steps = self._looked_at(action.label, steps)
 
         def ended(result: object) -> None:
-            if isinstance(result, DeadlineExceeded):
-                try:
-                    result = performer.result_after_deadline(action, result)
-                except DeadlineExceeded as error:
-                    result = error
             if not self.over:
                 if isinstance(result, Aborted):
                     self._bounds.ended()
                 done(result)
 
-        Fiber(self, steps, deadline.at, self._world.network.send, ended)
+        if isinstance(action, CheckAction):
+            perform(self, performer, action, self._world.network.send, ended, partial(self._looked_at, action.label))
+        else:
+            perform(self, performer, action, self._world.network.send, ended)
 
     def _looked_at(self, label: str, steps: Steps[Any]) -> Steps[None]:
         """`steps` of a check; remember what the list said. For a `blind` driver it has nothing."""

@@ -10,10 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.coordinator import ChangeTables, NextRound, Order, Orders, Pause, RunLanes
-from starrocks_txn_sink.coordinator.model import Receipt
+from starrocks_txn_sink.coordinator.coordinator import ChangeTables, NextRound, Order, Pause, RunLanes
 from starrocks_txn_sink.coordinator.ownership import ReplayOwnership
-from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
 from starrocks_txn_sink.operations.dead_letters import load_rows, replay_coordinator, replay_ownership
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetterRow, take_over_replays
 from starrocks_txn_sink.protocol.label import labels
@@ -22,6 +20,7 @@ from starrocks_txn_sink.writer.runner import Performer
 
 from .driver import DATABASE, JOB
 from .lane import NOTHING
+from .orders import follow, perform
 from .scheduler import Fiber, Node
 
 if TYPE_CHECKING:
@@ -85,26 +84,11 @@ class Replayer(Node):
         self._rows = [DeadLetterRow(row["id"], row["table_name"], row["content"], row["load_columns"]) for row in mine]
         options = self._world.options
         coordinator = replay_coordinator(options, self._names, self._ownership(), self._deadline, self._world.rng)
-        self._run(coordinator.write())
+        follow(coordinator.write(), self._carry_out, self._written)
 
     def _ownership(self) -> ReplayOwnership:
         assert self.owner is not None
         return replay_ownership(self._world.options, self.owner, self._tokens)
-
-    def _run(self, orders: Orders[list[Receipt]]) -> None:
-        """As `coordinator.coordinator.perform_all`, one order after the other."""
-
-        def go_on(answer: object) -> None:
-            try:
-                order = orders.throw(answer) if isinstance(answer, BaseException) else orders.send(answer)
-            except StopIteration as ended:
-                self._written(ended.value)
-            except StarRocksSinkError as error:
-                self._end(False, str(error))
-            else:
-                self._carry_out(order, go_on)
-
-        go_on(None)
 
     def _carry_out(self, order: Order, done: Callable[[object], None]) -> None:
         world = self._world
@@ -123,19 +107,12 @@ class Replayer(Node):
                     world.rng,
                     ownership=self._ownership(),
                 )
-                steps, deadline = performer.steps(order)
+                perform(self, performer, order, world.network.send, done)
 
-                def ended(result: object) -> None:
-                    if isinstance(result, DeadlineExceeded):
-                        try:
-                            result = performer.result_after_deadline(order, result)
-                        except DeadlineExceeded as error:
-                            result = error
-                    done(result)
-
-                self._fiber(steps, deadline, ended)
-
-    def _written(self, receipts: list[Receipt]) -> None:
+    def _written(self, receipts: object) -> None:
+        if not isinstance(receipts, list):
+            self._end(False, str(receipts))
+            return
         for receipt in receipts:
             if receipt.label not in self._world.checker.published:
                 self._world.checker.report("lost", f"{self.name} takes {receipt.label} for visible")
