@@ -40,7 +40,9 @@ SEPARATOR: Final = ","
 
 MissingColumns = Mapping[str, Mapping[str, Sequence[str]]]
 """Columns that rows need and tables lack, by table and name, with the names of their values' kinds
-(`rows.value_kinds`)."""
+(`rows.value_kinds`), and behind TYPE_MARK each type of the column by the source's schema."""
+
+TYPE_MARK: Final = "="
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.coordinator.model import SEPARATOR, MissingColumns
+from starrocks_txn_sink.coordinator.model import SEPARATOR, TYPE_MARK, MissingColumns
 from starrocks_txn_sink.errors import UnknownColumn
 from starrocks_txn_sink.rows import columns, segments
 from starrocks_txn_sink.rows.value_kinds import ValueKind, kind_of, members_of, type_for
@@ -26,6 +26,14 @@ NewRows = Callable[[pa.Array, pa.Array], list[int] | None]
 
 ColumnsOf = Callable[[str, bool], Set[str] | None]
 """The names of a table's columns, None if nothing is known about the table; with True the server is asked again."""
+
+TypesOf = Callable[[str, str], Sequence[str]]
+"""The types of a table's column by the source's schema, in the order of the messages; none if it does not say."""
+
+
+def no_types(_table: str, _name: str) -> Sequence[str]:
+    return ()
+
 
 _SEPARATOR = SEPARATOR.encode()
 _PLACE = (columns.PARTITION, columns.POSITION)
@@ -49,6 +57,7 @@ class MemberNames:
     refuse: bool
     compared: Mapping[str, Set[str]] | None = None
     lacking: LackingColumns | None = None
+    types_of: TypesOf = no_types
     by_table: dict[str, set[str]] = field(default_factory=dict)
     """The names by table, of tables with a row that is no delete."""
     _shapes: set[tuple[str, ...]] = field(default_factory=set)  # without the compiled loop
@@ -95,7 +104,7 @@ class MemberNames:
         self.by_table.setdefault(table, set()).update(names)
         if self.refuse and self._unknown(table, names, False) and (unknown := self._unknown(table, names, True)):
             if self.lacking is None:
-                raise _unknown_column(table, unknown, text, place)
+                raise _unknown_column(table, unknown, text, place, self.types_of)
             self.lacking.watch(table, unknown, deletes=self.columns_of(table, False) is None)
 
     def _unknown(self, table: str, names: tuple[str, ...], again: bool) -> list[str]:
@@ -109,9 +118,10 @@ class MemberNames:
 class LackingColumns:
     """Columns that rows of a lane name and their tables lack, and the kinds of their values.
 
-    A column is `missing` with its first value that is not NULL: until then nothing is lost, and nothing tells its type.
+    A column is `missing` with its first value that is not NULL: until then nothing is lost, and no value has a kind.
     """
 
+    types_of: TypesOf = no_types
     watched: dict[str, set[str]] = field(default_factory=dict)
     with_deletes: set[str] = field(default_factory=set)  # tables that are not there, for a delete's key too
     found: dict[str, dict[str, set[ValueKind]]] = field(default_factory=dict)
@@ -155,9 +165,15 @@ class LackingColumns:
         return pc.or_(pc.match_substring_regex(texts, value), pc.match_substring(texts, "\\"))
 
     def missing(self) -> MissingColumns:
-        """The columns with a value, and the names of the values' kinds."""
+        """The columns with a value, the names of the values' kinds, and their types by the source's schema."""
         return {
-            table: {name: tuple(sorted(kind.name for kind in kinds)) for name, kinds in found.items()}
+            table: {
+                name: (
+                    *sorted(kind.name for kind in kinds),
+                    *(TYPE_MARK + type_ for type_ in self.types_of(table, name)),
+                )
+                for name, kinds in found.items()
+            }
             for table, found in self.found.items()
         }
 
@@ -182,12 +198,13 @@ def _names_of_odd(text: bytes) -> tuple[str, ...] | None:
     return tuple(name.encode("utf-8", "replace").decode() for name in row) if isinstance(row, dict) else None
 
 
-def _unknown_column(table: str, unknown: list[str], text: bytes, place: str) -> UnknownColumn:
+def _unknown_column(
+    table: str, unknown: list[str], text: bytes, place: str, types_of: TypesOf = no_types
+) -> UnknownColumn:
     names = ", ".join(unknown[:_SHOWN]) + (f", and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else "")
     row = members_of(memoryview(text)[1:]) or {}
-    added = ", ".join(
-        f"ADD COLUMN `{name.replace('`', '``')}` {_type_of(row.get(name)) or '<type>'}" for name in unknown[:_SHOWN]
-    )
+    types = {name: (*types_of(table, name), _type_of(row.get(name)) or "<type>")[0] for name in unknown[:_SHOWN]}
+    added = ", ".join(f"ADD COLUMN `{name.replace('`', '``')}` {type_}" for name, type_ in types.items())
     return UnknownColumn(
         f"A row names {'a column' if len(unknown) == 1 else 'columns'} that table {table} does not have"
         f"{place}: {names}.",

@@ -38,6 +38,7 @@ from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.errors import SourceTransactionError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME
+from starrocks_txn_sink.sources.formats.connect_types import columns_of
 from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, ParsedMessages, RawFormat
 from starrocks_txn_sink.sources.kafka.options import no_client
 from starrocks_txn_sink.telemetry import Event
@@ -142,6 +143,7 @@ class LaneAssembler:
         self._assembler = assembler_of(assembly, self._storage)
         self._small = False
         self._malformed = 0
+        self._schemas: dict[str, list[str]] = {}
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of ended source transactions, in the form that the lane reads.
@@ -181,6 +183,11 @@ class LaneAssembler:
         partitions = tuple(sorted(self._assembler.names.union(message.partitions)))
         return replace(message, partitions=partitions, stopped=message.stopped or self._stopped)
 
+    def types_of(self, table: str, name: str) -> list[str]:
+        """The types of a column by the schemas of the messages that were read, in their order; none without one."""
+        columns = [column for schema in self._schemas.get(table, ()) for column in columns_of(schema)]
+        return [column.type for column in columns if column.name == name and column.type]
+
     def close(self) -> None:
         self._storage.close()
         if self._scratch is not None:
@@ -196,6 +203,9 @@ class LaneAssembler:
             return
         for parsed, piece in map_ahead(partial(_parse, lines), _pieces(batches), _PARSERS):
             self._malformed += parsed.malformed
+            for table, schemas in parsed.schemas.items():
+                known = self._schemas.setdefault(table, [])
+                known += [schema for schema in schemas if schema not in known]
             yield parsed.events
             if self._round_end is not None and self._stops_after(piece, self._round_end):
                 return
@@ -319,6 +329,7 @@ class AssemblingLaneTask:
             assembler.close()
 
     def _write(self, batches: Iterator[pa.RecordBatch], lane: LaneTry, assembler: LaneAssembler) -> list[Message]:
+        lane.types_of = assembler.types_of
         try:
             messages = lane.run(batches, assembler.rows)
             return [*map(assembler.complete, messages), assembler.carry_over()]

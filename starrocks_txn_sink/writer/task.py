@@ -57,7 +57,7 @@ from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder, RowCheck
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import PARTITION, POSITION
 from starrocks_txn_sink.rows.keys import TableKey
-from starrocks_txn_sink.rows.member_names import LackingColumns, MemberNames
+from starrocks_txn_sink.rows.member_names import LackingColumns, MemberNames, TypesOf, no_types
 from starrocks_txn_sink.rows.segments import CheckRows, Replay, Segmenter, Skip, place_of, rows_of_part
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.writer import messages, worker
@@ -211,6 +211,7 @@ class LaneTry:
         encoding = Compression(task.options.compression).value
         self.metrics = LaneMetrics(task.job, attempt.lane, task.batch_id, encoding, clock)
         self.stopped = False  # at the end of the round, with more rows to come
+        self.types_of: TypesOf = no_types
         self._segmenter: Segmenter | None = None
         self._dead_letters = DeadLetters(task, partial(now_text, clock)) if task.part.dead_letter is not None else None
 
@@ -326,8 +327,10 @@ class LaneTry:
         def columns_of(table: str, again: bool) -> frozenset[str] | None:
             return known.of(table, again, self.deadline)
 
-        lacking = LackingColumns() if policy is SchemaChanges.APPLY else None
-        return MemberNames(compiled.Shapes().new_rows, columns_of, task.names_columns, refuse, task.compared, lacking)
+        lacking = LackingColumns(self.types_of) if policy is SchemaChanges.APPLY else None
+        return MemberNames(
+            compiled.Shapes().new_rows, columns_of, task.names_columns, refuse, task.compared, lacking, self.types_of
+        )
 
     def _check(self, allow_torn: bool = False) -> CheckRows:
         """The checks of the rows: their text, then their names."""

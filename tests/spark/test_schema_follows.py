@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from starrocks_emulator.server import Emulator
-from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
+from starrocks_txn_sink import DebeziumAssembly, SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.errors import RowsRejected, UnknownColumn
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.sink import events_writer
@@ -214,3 +214,22 @@ def test_debeziums_rows_bring_their_columns(
     kinds = query(server, "SELECT COLUMN_TYPE FROM information_schema.columns WHERE TABLE_NAME = 'people'")
     assert [kind for (kind,) in kinds] == ["bigint(20)", "varchar(9)", "decimal(12, 2)", "varchar(65533)"]
     assert query(server, "SELECT count(*) FROM shop.pets") == [(0,)]
+
+
+def test_types_of_new_columns_come_from_debeziums_schema(spark: SparkSession, server: Emulator) -> None:
+    """When the lane itself reads the messages: it knows what the source calls a text."""
+    price = base64.b64encode((1250).to_bytes(2, "big")).decode()
+    rows = [{"id": 1, "price": None, "born": None}, {"id": 2, "price": price, "born": 19723}]
+    values = [explained(change(postgres("people", 90 + at), None, None, row, op="r")) for at, row in enumerate(rows)]
+    frame = spark.createDataFrame([message(at, value) for at, value in enumerate(values)], KAFKA)
+    frame = frame.withColumn("timestamp", F.lit(0).cast("timestamp")).coalesce(1)
+    assembly = DebeziumAssembly(reader="spark")
+    with pytest.raises(UnknownColumn, match=r"ADD COLUMN `born` DATE, ADD COLUMN `price` DECIMAL\(38,2\)"):
+        StarRocksSink(options(server, schema_changes="fail"), assemble=assembly).write(frame)
+    events: list[Event] = []
+    StarRocksSink(options(server, job="other"), assemble=assembly, listener=events.append).write(frame)
+    assert statements(events) == [
+        "ALTER TABLE `shop`.`people` ADD COLUMN `price` DECIMAL(38,2) NULL, ADD COLUMN `born` DATE NULL"
+    ]
+    found = query(server, "SELECT id, CAST(price AS VARCHAR), CAST(born AS VARCHAR) FROM shop.people ORDER BY id")
+    assert found == [(1, None, None), (2, "12.50", "2024-01-01")]

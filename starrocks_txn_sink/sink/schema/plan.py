@@ -1,8 +1,8 @@
 """The statements that give tables the columns which JSON rows need: a plan, made from lists of columns alone.
 
-A new column gets its declared type, or the narrowest that holds all values seen (`rows.value_kinds`). It is NULL in the
-rows before. The plan adds and creates; it never drops, renames or narrows. What has no safe statement is an error that
-names table, column and the way out.
+A new column gets its declared type, or the type by the source's schema, or the narrowest that holds all values seen
+(`rows.value_kinds`). It is NULL in the rows before. The plan adds and creates; it never drops, renames or narrows. What
+has no safe statement is an error that names table, column and the way out.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from starrocks_txn_sink.coordinator.model import MissingColumns
+from starrocks_txn_sink.coordinator.model import TYPE_MARK, MissingColumns
 from starrocks_txn_sink.errors import UnknownColumn
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.rows.value_kinds import ValueKind, type_for
+from starrocks_txn_sink.sink.schema.widening import wider_type
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
+from starrocks_txn_sink.sources.formats.connect_types import TEXT, SourceColumn, key_column
 
 _KEY_TEXT = "VARCHAR(255)"  # the bytes of a key are limited, and a longer one is refused by the server
 NO_KEYS = frozenset(("DOUBLE", "FLOAT", "DECIMAL", "JSON", "ARRAY", "MAP", "STRUCT", "VARBINARY", "OTHER"))
@@ -65,12 +67,35 @@ def plan_missing(
     changes: list[SchemaChange] = []
     for table, needs in missing.items():
         declared, known = tables.get(table, TableOptions()), columns.get(table, ())
-        kinds = {name: [ValueKind[kind] for kind in found] for name, found in needs.items()}
-        changes += (_additions if known else _creation)(database, table, kinds, known, declared)
+        found = {name: _Needs.read(words) for name, words in needs.items()}
+        changes += (_additions if known else _creation)(database, table, found, known, declared)
     return changes
 
 
-_Kinds = Mapping[str, Sequence[ValueKind]]
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """What a column has to hold: values of these `kinds`, and of these `types` by the source's schema."""
+
+    kinds: tuple[ValueKind, ...]
+    types: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, words: Sequence[str]) -> _Needs:
+        """From the words of MissingColumns."""
+        kinds = tuple(ValueKind[word] for word in words if not word.startswith(TYPE_MARK))
+        return cls(kinds, tuple(word.removeprefix(TYPE_MARK) for word in words if word.startswith(TYPE_MARK)))
+
+    def type(self, *, key: bool = False) -> str | None:
+        """The type by the schema, else by the values; a text that is longer than the schema's type decides itself."""
+        by_schema, by_values = wider_type(self.types), type_for(self.kinds)
+        if by_schema == TEXT and not {ValueKind.LONG_TEXT, ValueKind.OVERSIZE}.isdisjoint(self.kinds):
+            by_schema = None
+        if by_schema is not None:
+            return (key_column(SourceColumn("", by_schema)).type or by_schema) if key else by_schema
+        return _KEY_TEXT if key and by_values is not None and by_values.startswith("VARCHAR") else by_values
+
+
+_Kinds = Mapping[str, _Needs]
 
 
 def _additions(
@@ -130,11 +155,11 @@ def refuse_same_names(table: str, names: Iterable[str]) -> None:
             )
 
 
-def _type(table: str, name: str, kinds: Sequence[ValueKind], declared: TableOptions) -> str:
+def _type(table: str, name: str, needs: _Needs, declared: TableOptions, *, key: bool = False) -> str:
     """The type of a new column; raises UnknownColumn if no type holds all values."""
-    wanted = declared.types.get(name) or type_for(kinds)
+    wanted = declared.types.get(name) or needs.type(key=key)
     if wanted is None:
-        words = ", ".join(sorted(kind.value for kind in kinds)) or "nothing but NULL"
+        words = ", ".join(sorted(kind.value for kind in needs.kinds)) or "nothing but NULL"
         raise UnknownColumn(
             f"No type of StarRocks holds all values of the column {name} that table {table} lacks: {words}.",
             hint=f"Declare its type, tables={{'{table}': TableOptions(types={{'{name}': '…'}})}}, or add the column by "
@@ -144,11 +169,8 @@ def _type(table: str, name: str, kinds: Sequence[ValueKind], declared: TableOpti
     return wanted
 
 
-def _key_type(table: str, name: str, kinds: Sequence[ValueKind], declared: TableOptions) -> str:
-    wanted = declared.types.get(name)
-    if wanted is None:
-        wanted = _type(table, name, kinds, declared)
-        wanted = _KEY_TEXT if wanted.startswith("VARCHAR") else wanted
+def _key_type(table: str, name: str, needs: _Needs, declared: TableOptions) -> str:
+    wanted = _type(table, name, needs, declared, key=True)
     if parse_type(wanted).name in NO_KEYS:
         raise UnknownColumn(
             f"The key column {name} of the new table {table} would be {wanted}, and StarRocks takes no such key.",

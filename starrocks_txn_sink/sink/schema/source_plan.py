@@ -6,21 +6,17 @@ wider types. What cannot be done without a loss is a refusal, which says the rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.errors import UnknownColumn
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.sink.schema.plan import NO_KEYS, SchemaChange, primary_key_table, refuse_same_names
-from starrocks_txn_sink.sink.typed.target import BITS, TargetColumn, TargetType, parse_type
+from starrocks_txn_sink.sink.schema.widening import fits_or_widens, holds, widened, wider_type
+from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 from starrocks_txn_sink.sources.formats.connect_types import SourceColumn, SourceTable, columns_of
 
-_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19, "LARGEINT": 39}
-_EXACT_BITS = {"FLOAT": 24, "DOUBLE": 53}
-_TEXTS = ("CHAR", "VARCHAR", "STRING")
-_MOST_TEXT = 65_533
-_WIDTHS = {"BOOLEAN": 5, "DATE": 10, "DATETIME": 26, "FLOAT": 24, "DOUBLE": 24}  # bytes of a value's text
 _KEPT = ("PRIMARY_KEYS", "DUP_KEYS")
 
 
@@ -198,7 +194,7 @@ def _column_faults(wanted: _Wanted, known: Sequence[TargetColumn]) -> Iterator[R
         if there.name != name:
             reason = f"the source names {name}, and the table has {there.name}: the case of names counts in rows"
             yield Refusal(table, reason, "Rename the column in the table.")
-        elif name not in wanted.declared.types and not _fits_or_widens(there, parse_type(column.type)):
+        elif name not in wanted.declared.types and not fits_or_widens(there, parse_type(column.type)):
             reason = f"{name} is {there.type} in the table, which does not hold all values of {column.type}"
             ways = f"Change the column by hand; or, if its values fit, say so: --type {table}.{name}={there.type}."
             yield Refusal(table, reason, ways)
@@ -218,65 +214,7 @@ def _alterations(database: str, wanted: _Wanted, known: Sequence[TargetColumn]) 
         column = by_name.get(name)
         if column is None or holds(column.type, parse_type(kind)):
             continue
-        wider = _wider(column, parse_type(kind))
+        wider = widened(column, parse_type(kind))
         if wider is not None:
             null = "NULL" if column.nullable else "NOT NULL"
             yield SchemaChange(wanted.name, f"ALTER TABLE {table} MODIFY COLUMN {identifier(name)} {wider} {null}")
-
-
-# --- types ---
-
-
-def holds(type_: TargetType, other: TargetType) -> bool:
-    """Whether a column of `type_` has room for each value of a column of type `other`, as rows write it."""
-    if type_.name in _TEXTS and other.name not in ("OTHER", "VARBINARY"):
-        return (type_.length or _MOST_TEXT) >= _width(other)
-    if type_.name in BITS and other.name in ("BOOLEAN", *BITS):
-        return other.name == "BOOLEAN" or BITS[type_.name] >= BITS[other.name]
-    if type_.name == "DECIMAL":
-        whole = (
-            other.precision - other.scale if other.name == "DECIMAL" else _DIGITS.get(other.name, type_.precision + 1)
-        )
-        return type_.precision - type_.scale >= whole and type_.scale >= other.scale
-    if type_.name in _EXACT_BITS and other.name in BITS:
-        return _EXACT_BITS[type_.name] >= BITS[other.name]
-    if type_.items:
-        pairs = zip(type_.items, other.items, strict=False)
-        return type_.name == other.name and all(holds(mine[1], theirs[1]) for mine, theirs in pairs)
-    return type_.name in ("JSON", other.name) or (type_.name, other.name) in (("DOUBLE", "FLOAT"), ("DATETIME", "DATE"))
-
-
-def _width(kind: TargetType) -> int:
-    if kind.name == "DECIMAL":
-        return kind.precision + 3  # a sign, a point, and a zero in front of it
-    if kind.name in _DIGITS:
-        return _DIGITS[kind.name] + 1
-    return kind.length or _WIDTHS.get(kind.name, _MOST_TEXT)
-
-
-def wider_type(types: Iterable[str]) -> str | None:
-    """The one of the types that holds the values of all; None if none does."""
-    given = list(types)
-    return next((kind for kind in given if all(holds(parse_type(kind), parse_type(other)) for other in given)), None)
-
-
-def _fits_or_widens(column: TargetColumn, wanted: TargetType) -> bool:
-    return holds(column.type, wanted) or _wider(column, wanted) is not None
-
-
-def _wider(column: TargetColumn, wanted: TargetType) -> TargetType | None:
-    """The type to which StarRocks can change a column so that it holds its values and those of `wanted`; else None.
-
-    A key cannot be changed, and a change would drop a DEFAULT.
-    """
-    own = column.type
-    if column.key or column.defaulted or column.generated:
-        return None
-    if own.name == wanted.name == "DECIMAL":
-        whole, scale = max(own.precision - own.scale, wanted.precision - wanted.scale), max(own.scale, wanted.scale)
-        return TargetType("DECIMAL", precision=whole + scale, scale=scale) if whole + scale <= 38 else None
-    if own.name in _TEXTS and wanted.name in _TEXTS:
-        return TargetType("VARCHAR", length=wanted.length)
-    if (own.name in BITS and wanted.name in BITS) or (own.name, wanted.name) == ("FLOAT", "DOUBLE"):
-        return wanted
-    return None

@@ -90,7 +90,7 @@ def column_of(field: Mapping[str, Any], *, key: bool = False) -> SourceColumn:
     try:
         name = str(field["field"])
         column = _column(name, field)
-        return _as_key(column) if key and not column.refusal else column
+        return key_column(column) if key and not column.refusal else column
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"no schema: {error!r}") from None
 
@@ -172,7 +172,7 @@ def _array(name: str, field: Mapping[str, Any]) -> SourceColumn:
     return replace(element, type=f"ARRAY<{element.type}>" if element.type else "")
 
 
-def _as_key(column: SourceColumn) -> SourceColumn:
+def key_column(column: SourceColumn) -> SourceColumn:
     """The column in a primary key, where StarRocks takes whole numbers, texts, dates and BOOLEAN."""
     kind, _, sizes = column.type.partition("(")
     if column.note == _VARIABLE or (kind == "DECIMAL" and not sizes.endswith(",0)")):

@@ -376,7 +376,7 @@ class PlansOfValues:
     def __init__(self) -> None:
         self.plans: list[Plan] = []
         self._numbers: dict[int, int] = {}
-        self._fronts: dict[str, Mapping[str, Plan] | None] = {}
+        self._fronts: dict[str, tuple[Mapping[str, Plan], str] | None] = {}
 
     def numbers(self, text: str, names: Sequence[str]) -> list[int]:
         """The number in `plans` of each row of `names` in a value (`plans_of`).
@@ -384,10 +384,18 @@ class PlansOfValues:
         It is -1 without a plan, and MALFORMED for a value with a schema that is none.
         """
         try:
-            named = self._plans(text)
+            named, _ = self._plans(text) or ({}, "")
         except ValueError:
             return [MALFORMED] * len(names)
-        return [-1 if named is None or name not in named else self._number(named[name]) for name in names]
+        return [self._number(named[name]) if name in named else -1 for name in names]
+
+    def schema(self, text: str) -> str | None:
+        """The schema of a value, as JSON; None without one, and for a value with a schema that is none."""
+        try:
+            named = self._plans(text)
+        except ValueError:
+            return None
+        return None if named is None else named[1]
 
     def _number(self, plan: Plan) -> int:
         number = self._numbers.setdefault(id(plan), len(self.plans))
@@ -395,7 +403,8 @@ class PlansOfValues:
             self.plans.append(plan)
         return number
 
-    def _plans(self, text: str) -> Mapping[str, Plan] | None:
+    def _plans(self, text: str) -> tuple[Mapping[str, Plan], str] | None:
+        """The plans of a value, and the text of its schema."""
         escaped = text.find("\\u") >= 0  # a name may be spelled with escapes
         if f'"{_PAYLOAD}"' not in text and not escaped:
             return None
@@ -405,7 +414,7 @@ class PlansOfValues:
         if front is not None and front in self._fronts:
             return self._fronts[front]
         (schema, raw), (payload, _) = (members(text).get(name, (None, "")) for name in (_SCHEMA, _PAYLOAD))
-        named = None if schema is None or payload is None else plans_of(raw)
+        named = None if schema is None or payload is None else (plans_of(raw), raw)
         if front == f'{{"{_SCHEMA}":{raw}':
             self._fronts[front] = named
         return named

@@ -92,7 +92,8 @@ class DebeziumChanges:
         read, batch, malformed = _without_malformed(self, "change event", read, batch, valid, good)
         if self.on_malformed == "drop":
             malformed += pc.sum(pc.equal(read["op"], TRUNCATE)).as_py() or 0
-        return ParsedMessages(self._events(read, batch, keep), malformed)
+        events = self._events(read, batch, keep)
+        return ParsedMessages(events, malformed, _schemas_by_table(rows.schemas, read[ORIGIN], events[model.TABLE]))
 
     @property
     def _operations(self) -> pa.Array:
@@ -109,7 +110,7 @@ class DebeziumChanges:
         deleted: Bools = deletes.to_numpy(zero_copy_only=False)
         sound: Bools = np.ones(len(deletes), dtype=bool)
         plans = PlansOfValues()
-        of_before, of_after = _plan_numbers(plans, batch.column(VALUE), read[ORIGIN].to_numpy())
+        (of_before, of_after), schemas = _plan_numbers(plans, batch.column(VALUE), read[ORIGIN].to_numpy())
         if self.key is not None and deletes.true_count:
             keys = batch.column(KEY).filter(pa.array(valid))
             asked = pc.and_(deletes, keys.is_valid())
@@ -131,7 +132,7 @@ class DebeziumChanges:
         if (chosen >= 0).any():
             text, fits = convert_rows(text, plans.plans, chosen)
             sound &= fits
-        return _Rows(text, sound, pa.array(unavailable))
+        return _Rows(text, sound, pa.array(unavailable), schemas)
 
     def _events(self, read: pa.Table, batch: pa.RecordBatch, keep: tuple[str, ...]) -> pa.Table:
         fields = [field.name for field in CHANGE.field("source").type]
@@ -198,22 +199,48 @@ class DebeziumChanges:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of values, masks of those that are sound, and of those with a placeholder, which stay as they came."""
+    """Rows of values, masks of those that are sound, and of those with a placeholder, which stay as they came.
+
+    `schemas` has the schema of each value that stands for all with the same one.
+    """
 
     text: pa.Array
     sound: Bools
     unavailable: pa.Array
+    schemas: Mapping[int, str]
 
 
-def _plan_numbers(plans: PlansOfValues, values: pa.Array, origins: np.ndarray[Any, np.dtype[np.int64]]) -> _Numbers:
-    """The numbers of the plans of `before`, and of `after`, for each row; its schema is that of value `origins`."""
+def _plan_numbers(
+    plans: PlansOfValues, values: pa.Array, origins: np.ndarray[Any, np.dtype[np.int64]]
+) -> tuple[_Numbers, dict[int, str]]:
+    """The numbers of the plans of `before`, and of `after`, for each row; its schema is that of value `origins`.
+
+    And the schema of each of these values.
+    """
     if not (origins >= 0).any():
-        return np.full((2, len(origins)), -1, dtype=np.int32)
+        return np.full((2, len(origins)), -1, dtype=np.int32), {}
     distinct, places = np.unique(origins, return_inverse=True)
-    texts = _texts(values.take(pa.array(distinct, mask=distinct < 0)), distinct >= 0)
+    texts = [*_texts(values.take(pa.array(distinct, mask=distinct < 0)), distinct >= 0)]
     numbers = [plans.numbers(text, ("before", "after")) for text in texts]
     chosen: _Numbers = np.array(numbers, dtype=np.int32).T[:, places]
-    return chosen
+    schemas = zip(distinct.tolist(), map(plans.schema, texts), strict=True)
+    return chosen, {origin: schema for origin, schema in schemas if schema is not None}
+
+
+def _schemas_by_table(
+    schemas: Mapping[int, str], origins: pa.ChunkedArray, tables: pa.ChunkedArray
+) -> dict[str, list[str]]:
+    """The schemas of the rows of each table, without rows that go to no table."""
+    if not schemas:
+        return {}
+    pairs = (
+        pa.table({"origin": origins, "table": tables}).group_by(["origin", "table"], use_threads=False).aggregate([])
+    )
+    by_table: dict[str, list[str]] = {}
+    for origin, table in zip(pairs["origin"].to_pylist(), pairs["table"].to_pylist(), strict=True):
+        if table is not None and origin in schemas:
+            by_table.setdefault(table, []).append(schemas[origin])
+    return by_table
 
 
 def _texts(values: pa.Array, sound: Bools) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -67,7 +67,7 @@ class DebeziumMessages:
         changes = _whole(self.changes, batch.filter(pa.array(~is_marker)), keep)
         markers = _whole(self.markers, batch.filter(pa.array(is_marker)), keep)
         events = pa.concat_tables([changes.events, markers.events])
-        return ParsedMessages(events, changes.malformed + markers.malformed)
+        return ParsedMessages(events, changes.malformed + markers.malformed, changes.schemas)
 
     def _is_marker(self, batch: pa.RecordBatch) -> Bools | None:
         """A mask of the markers; None without any."""
@@ -92,4 +92,4 @@ def _whole(messages: RawFormat, batch: pa.RecordBatch, keep: tuple[str, ...]) ->
         for field in _EVENTS
     ]
     kept = [parsed.events[name] for name in keep]
-    return ParsedMessages(pa.table([*columns, *kept], [*_EVENTS.names, *keep]), parsed.malformed)
+    return replace(parsed, events=pa.table([*columns, *kept], [*_EVENTS.names, *keep]))

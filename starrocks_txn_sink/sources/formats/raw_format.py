@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 import pyarrow as pa
@@ -23,11 +23,13 @@ MALFORMED_HINT: Final = 'Correct the source, or pass on_malformed="drop" to lose
 class ParsedMessages:
     """The events of a batch of messages, in order, and the number of malformed messages that were dropped.
 
-    A message that is neither, such as a tombstone, was passed over.
+    A message that is neither, such as a tombstone, was passed over. `schemas` has the converter's schemas (JSON) of the
+    messages of each StarRocks table, as far as they have any.
     """
 
     events: pa.Table
     malformed: int
+    schemas: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 class RawFormat(Protocol):

@@ -289,3 +289,14 @@ def test_a_lacking_column_whose_values_cannot_be_read_ends_the_lane(text: str) -
     names, _ = applying()
     with pytest.raises(UnknownColumn, match="table t does not have at source partition p, position 1"):
         names(batch(("t", text)))
+
+
+def test_the_source_s_schema_says_types_and_the_error_shows_the_statement() -> None:
+    types = {("t", "price"): ["DECIMAL(10,2)", "DECIMAL(12,2)"]}
+    names, lacking = applying()
+    names.types_of = lacking.types_of = lambda table, name: types.get((table, name), [])
+    names(batch(("t", '{"id":1,"price":"1.50","age":1}')))
+    assert lacking.missing() == {"t": {"price": ("TEXT", "=DECIMAL(10,2)", "=DECIMAL(12,2)"), "age": ("INTEGER",)}}
+    names.lacking = None
+    with pytest.raises(UnknownColumn, match=r"`t` ADD COLUMN `age` BIGINT, ADD COLUMN `price` DECIMAL\(10,2\)"):
+        names(batch(("t", '{"age":1,"price":"1.50"}')))

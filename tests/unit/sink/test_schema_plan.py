@@ -63,7 +63,35 @@ def test_a_name_that_no_statement_can_hold_is_an_error() -> None:
         statements({"t": {"a\nb": ["TEXT"]}})
 
 
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["TEXT", "=DECIMAL(10,2)"], "DECIMAL(10,2)"),
+        (["TEXT", "=DATE"], "DATE"),
+        (["INTEGER", "=INT", "=BIGINT"], "BIGINT"),
+        (["TEXT", "=STRING"], "STRING"),
+        (["LONG_TEXT", "TEXT", "=STRING"], "VARCHAR(1048576)"),
+        (["TEXT", "=DATE", "=BOOLEAN"], "VARCHAR(65533)"),
+    ],
+)
+def test_the_source_s_schema_comes_before_the_values(words: list[str], kind: str) -> None:
+    """A column whose type has changed at the source gets the wider one; without one the values decide."""
+    assert statements({"t": {"new": words}}) == [f"ALTER TABLE `shop`.`t` ADD COLUMN `new` {kind} NULL"]
+    (declared,) = statements({"t": {"new": words}}, t=TableOptions(types={"new": "JSON"}))
+    assert declared.endswith("`new` JSON NULL")
+
+
 # --- new tables ---
+
+
+@pytest.mark.parametrize(
+    ("type_", "key"), [("STRING", "VARCHAR(65533)"), ("DECIMAL(20,0)", "LARGEINT"), ("VARCHAR(12)", "VARCHAR(12)")]
+)
+def test_a_key_by_the_schema_has_a_type_of_keys(type_: str, key: str) -> None:
+    (statement,) = statements({"new": {"id": ["TEXT", f"={type_}"]}}, new=TableOptions(keys=["id"]))
+    assert f"(`id` {key} NOT NULL)" in statement
+    with pytest.raises(UnknownColumn, match="would be DOUBLE"):
+        statements({"new": {"id": ["FRACTION", "=DOUBLE"]}}, new=TableOptions(keys=["id"]))
 
 
 def test_a_table_is_created_with_its_declared_key_first() -> None:

@@ -10,7 +10,8 @@ from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options import TableOptions
-from starrocks_txn_sink.sink.schema.source_plan import SourcePlan, holds, plan_sources, wider_type
+from starrocks_txn_sink.sink.schema.source_plan import SourcePlan, plan_sources
+from starrocks_txn_sink.sink.schema.widening import holds, wider_type
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 from starrocks_txn_sink.sources.formats.connect_types import SourceTable, table_of_message
 from tests.support.connect_schema import TIME, Field, change, decimal, field, key

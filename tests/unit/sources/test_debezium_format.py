@@ -384,3 +384,22 @@ def test_what_is_no_message_of_its_topic_has_a_place_or_is_counted() -> None:
             DebeziumChanges(tables=LAST, on_malformed="drop"), DebeziumMarkers(on_malformed="drop")
         ).parse(batch)
         assert (dropping.events.num_rows, dropping.malformed) == (1, 1)
+
+
+def test_the_schemas_of_a_batch_are_known_by_table() -> None:
+    """Also of messages whose rows go to no table; a value without a schema has none."""
+
+    def value(table: str, kind: str, op: str = "c") -> Any:
+        wrapped = with_schema(change(postgres(table, 90), "5:90", 1, {"id": 1}, op=op))
+        row = {"type": "struct", "fields": [{"field": "id", "type": kind}]}
+        return {**wrapped, "schema": {"type": "struct", "fields": [{"field": "after", **row}]}}
+
+    values = [value("a", "int32"), value("b", "int32"), value("a", "int64"), value("a", "int32"), value("c", "int8")]
+    batch = messages(*values, change(postgres("d", 90), "5:90", 2, {"id": 1}), None)
+    changes = DebeziumChanges(tables=TableMapping(r"public\.([abd])", "skip"))
+    for parsed in (changes.parse(batch), DebeziumMessages(changes, DebeziumMarkers()).parse(batch)):
+        found = {
+            table: [json.loads(schema)["fields"][0]["fields"][0]["type"] for schema in schemas]
+            for table, schemas in parsed.schemas.items()
+        }
+        assert {table: set(kinds) for table, kinds in found.items()} == {"a": {"int32", "int64"}, "b": {"int32"}}
