@@ -113,6 +113,17 @@ def for_postgres(port: int, database: str = "postgres") -> dict[str, str]:
     }
 
 
+def with_defaults(connector: Mapping[str, str]) -> dict[str, str]:
+    """The connector without a setting for transactions or values, and JSON with the schema, as Kafka Connect has it."""
+    ours = ("provide.transaction.metadata", "decimal.handling.mode", "tombstones.on.delete")
+    converters = {
+        f"{part}.converter{name}": value
+        for part in ("key", "value")
+        for name, value in (("", "org.apache.kafka.connect.json.JsonConverter"), (".schemas.enable", "true"))
+    }
+    return {name: value for name, value in connector.items() if name not in ours} | converters
+
+
 def _write(file: Path, settings: Mapping[str, str]) -> None:
     """Properties of Java, where a backslash stands twice."""
     lines = (f"{name}={value}\n".replace("\\", "\\\\") for name, value in settings.items())

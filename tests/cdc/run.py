@@ -12,7 +12,7 @@ from typing import Any
 
 from starrocks_emulator.process import EmulatorProcess
 from tests.cdc import shop
-from tests.cdc.connect import Connect, for_postgres
+from tests.cdc.connect import Connect, for_postgres, with_defaults
 from tests.cdc.postgres import Postgres
 from tests.cdc.witness import Witness, wait_or_time_out
 from tests.kafka.broker import Broker
@@ -39,10 +39,18 @@ class Verdict:
 
 
 def run(
-    home: Path, *, writers: int, transactions: int, seconds: float, huge: int, say: Callable[[str], None]
+    home: Path,
+    *,
+    writers: int,
+    transactions: int,
+    seconds: float,
+    huge: int,
+    say: Callable[[str], None],
+    defaults: bool = False,
 ) -> Verdict:
-    """Capture, crash, catch up, compare; writers are busy for `seconds` with so many transactions each. Raises NoMaven
-    and NoPostgres where something is not there."""
+    """Capture, crash, catch up, compare; writers are busy for `seconds` with so many transactions each. With `defaults`
+    the connector has those of Debezium, and two lanes take each change by itself. Raises NoMaven and NoPostgres where
+    something is not there."""
     jars = archives(SPARK)
     with ExitStack() as stack:
         postgres = stack.enter_context(Postgres())
@@ -52,15 +60,21 @@ def run(
         postgres.sql(shop.POSTGRES)
         for sql in shop.STARROCKS:
             ask(sql)
-        connect = stack.enter_context(Connect(home / "connect", broker.servers, for_postgres(postgres.port)))
+        connector = for_postgres(postgres.port)
+        connector = with_defaults(connector) if defaults else connector
+        connect = stack.enter_context(Connect(home / "connect", broker.servers, connector))
+        first = "shop.public.stock_a" if defaults else MARKERS.format("shop")
         wait_or_time_out(
-            lambda: not connect.running or MARKERS.format("shop") in broker.topics() or bool(postgres.sql(_TOUCH)),
+            lambda: not connect.running or first in broker.topics() or bool(postgres.sql(_TOUCH)),
             _WAIT,
             "Debezium",
         )
         _check(connect)
         say("PostgreSQL, Debezium, Kafka and the emulator of StarRocks are up")
         task = task_of(broker, starrocks, jars, home)
+        if defaults:
+            task |= {"assemble": "lanes", "reader": "librdkafka", "transactions": "none"}
+            task["options"] |= {"lanes": 2}
         query = QueryProcess(task)
         stack.callback(lambda: query.kill())
         witness = stack.enter_context(Witness(ask))

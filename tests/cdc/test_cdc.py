@@ -22,3 +22,16 @@ def test_stock_never_appears_or_vanishes_and_the_tables_equal_postgresqls(tmp_pa
     assert found.different == ()
     assert found.torn == 0
     assert found.looks > 3
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1200)
+def test_the_tables_equal_postgresqls_with_debeziums_defaults_change_by_change(tmp_path: Path) -> None:
+    """A transaction may be seen in part meanwhile."""
+    said: list[str] = []
+    try:
+        found = run(tmp_path, writers=2, transactions=60, seconds=30, huge=20_000, say=said.append, defaults=True)
+    except (NoMaven, NoPostgres) as missing:
+        pytest.skip(str(missing))
+    assert found.different == ()
+    assert found.looks > 3
