@@ -90,6 +90,13 @@ COMMANDS = (
         "kafka",
         error_code=2,
     ),
+    Command(
+        "sync",
+        "starrocks_txn_sink.operations.sync.command",
+        "create the tables of Debezium's topics and write them all, as a file describes it",
+        "kafka",
+        error_code=2,
+    ),
 )
 
 

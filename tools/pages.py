@@ -24,6 +24,7 @@ from starrocks_txn_sink.events import EVENTS
 from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, MetricKind
 from starrocks_txn_sink.metrics.series import bounds
 from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED
+from starrocks_txn_sink.operations.sync.settings import reference
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import (
     CONFLICTS,
@@ -369,6 +370,15 @@ def source_types() -> str:
     return table("the source's type | column | in the key | remark", iter(rows))
 
 
+# --- docs/reference/sync.md ---
+
+
+def sync_settings() -> str:
+    """The settings of the file that are its own, by section."""
+    rows = ((f"`[{section}]`", f"`{name}`", *rest) for section, name, *rest in reference())
+    return table("section | setting | type | default | meaning", rows)
+
+
 # --- docs/reference/cli.md ---
 
 
@@ -460,5 +470,6 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     **errors.PAGES,
     "docs/guides/types.md": {"types": types},
     "docs/guides/debezium.md": {"source-types": source_types},
+    "docs/reference/sync.md": {"sync-settings": sync_settings},
 }
 """The generated parts of each page."""

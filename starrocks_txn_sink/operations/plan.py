@@ -64,7 +64,7 @@ def _messages_of_kafka(args: argparse.Namespace) -> Iterator[KeyedMessage]:
     given = {f"kafka.{name.strip()}": value for name, _, value in pairs} | {"kafka.bootstrap.servers": args.kafka}
     given |= {name: value for name, value in (("subscribe", args.topics), ("subscribePattern", args.pattern)) if value}
     options = BalancedOptions.read(given)
-    return newest_messages(options, _NEWEST, args.deadline)
+    return newest_messages(options.config, _NEWEST, args.deadline, topics=options.topics, pattern=options.pattern)
 
 
 # --- the command ---

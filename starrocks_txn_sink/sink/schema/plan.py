@@ -8,10 +8,11 @@ has no safe statement is an error that names table, column and the way out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from starrocks_txn_sink.coordinator.model import TYPE_MARK, MissingColumns
-from starrocks_txn_sink.errors import UnknownColumn
+from starrocks_txn_sink.errors import OptionError, UnknownColumn
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.rows.value_kinds import ValueKind, type_for
@@ -25,20 +26,42 @@ NO_KEYS = frozenset(("DOUBLE", "FLOAT", "DECIMAL", "JSON", "ARRAY", "MAP", "STRU
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """One statement for a table, which `creates` the table or alters it."""
+    """One statement for a table, which `creates` the table, with `properties` of its own, or alters it."""
 
     table: str
     sql: str
     creates: bool = False
+    properties: tuple[tuple[str, str], ...] = ()
 
     def statement(self, replication: int | None) -> str:
         """The statement; for a new table with a number of replicas, None for the server's default."""
-        properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication and self.creates else ""
-        return f"{self.sql}{properties}"
+        replicas = {"replication_num": str(replication)} if replication and self.creates else {}
+        pairs = ", ".join(
+            f"{_quoted(name)} = {_quoted(value)}" for name, value in (replicas | dict(self.properties)).items()
+        )
+        return f"{self.sql} PROPERTIES ({pairs})" if pairs else self.sql
+
+
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """What a new table gets beside its columns: `buckets` (None: StarRocks' choice), and properties of its DDL."""
+
+    buckets: int | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def _quoted(text: str) -> str:
+    if not text.isprintable():
+        raise OptionError(f"A property of a table has a control character: {text!r}.", hint="Correct it.")
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+_PLAIN: Final = TableLayout()
 
 
 def primary_key_table(
-    database: str, table: str, types: Mapping[str, str], keys: Sequence[str], buckets: int | None = None
+    database: str, table: str, types: Mapping[str, str], keys: Sequence[str], layout: TableLayout = _PLAIN
 ) -> SchemaChange:
     """The statement that creates a table with columns of these `types`, those of its key first."""
     columns = ", ".join(
@@ -49,7 +72,8 @@ def primary_key_table(
         f"CREATE TABLE IF NOT EXISTS {identifier(database, table)} ({columns}) PRIMARY KEY ({key}) "
         f"DISTRIBUTED BY HASH ({key})"
     )
-    return SchemaChange(table, sql if buckets is None else f"{sql} BUCKETS {buckets}", creates=True)
+    buckets = "" if layout.buckets is None else f" BUCKETS {layout.buckets}"
+    return SchemaChange(table, f"{sql}{buckets}", creates=True, properties=tuple(layout.properties.items()))
 
 
 def plan_missing(

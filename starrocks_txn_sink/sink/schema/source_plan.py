@@ -6,13 +6,13 @@ wider types. What cannot be done without a loss is a refusal, which says the rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.errors import UnknownColumn
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.protocol.ledger import identifier
-from starrocks_txn_sink.sink.schema.plan import NO_KEYS, SchemaChange, primary_key_table, refuse_same_names
+from starrocks_txn_sink.sink.schema.plan import NO_KEYS, SchemaChange, TableLayout, primary_key_table, refuse_same_names
 from starrocks_txn_sink.sink.schema.widening import fits_or_widens, holds, widened, wider_type
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 from starrocks_txn_sink.sources.formats.connect_types import SourceColumn, SourceTable, columns_of
@@ -63,12 +63,13 @@ def plan_sources(
     columns: Mapping[str, Sequence[TargetColumn]],
     models: Mapping[str, str],
     declared: Mapping[str, TableOptions],
-    buckets: int | None = None,
+    layout_of: Callable[[str], TableLayout],
 ) -> SourcePlan:
     """The plan for tables by name, each with the source's tables whose rows it gets.
 
     `columns` and `models` have the columns of tables that exist, and what information_schema calls their models.
-    `declared` has keys and types that win over the source's. Raises InputError for a name that no statement can hold.
+    `declared` has keys and types that win over the source's; `layout_of` a new table is asked by its name. Raises
+    InputError for a name that no statement can hold.
     """
     plan = SourcePlan()
     for name, given in sources.items():
@@ -85,7 +86,7 @@ def plan_sources(
             else:
                 refusals += _creation_faults(wanted)
                 plan.changes += (
-                    [] if refusals else [primary_key_table(database, name, wanted.types, wanted.keys, buckets)]
+                    [] if refusals else [primary_key_table(database, name, wanted.types, wanted.keys, layout_of(name))]
                 )
         plan.refusals += refusals
     return plan

@@ -14,7 +14,7 @@ from starrocks_txn_sink.errors import InputError, QueryRefused
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink.schema.changes import SqlTables, carry_out
-from starrocks_txn_sink.sink.schema.plan import SchemaChange
+from starrocks_txn_sink.sink.schema.plan import SchemaChange, TableLayout
 from starrocks_txn_sink.sink.schema.source_plan import Refusal, SourcePlan, plan_sources
 from starrocks_txn_sink.sink.typed.tables import Columns, table_columns, table_models
 from starrocks_txn_sink.sources.formats.connect_types import SourceTable, table_of_message
@@ -39,7 +39,7 @@ class TablePlan:
     options: SinkOptions
     sources: dict[str, list[SourceTable]]
     left_out: list[str] = field(default_factory=list)
-    buckets: int | None = None
+    layout_of: Callable[[str], TableLayout] = lambda _: TableLayout()
     replication: int | None = None
     plan: SourcePlan = field(default_factory=SourcePlan)
 
@@ -74,8 +74,11 @@ class TablePlan:
             port = SqlTables(connection, options, [*self.sources], deadline)
             carry_out(plan, port, deadline, lambda change: said(change.statement(self.replication)))
 
-    def read(self, seconds: float) -> None:
-        """Compare with the server's tables; raises the errors of the server."""
+    def make(self, seconds: float) -> None:
+        """Make the plan, against the server's tables if there is a `query_url`; raises the errors of the server."""
+        if self.options.query_url is None:
+            self.plan = self._plan({}, {})
+            return
         deadline = Deadline.after(seconds, SystemClock())
         with contextlib.closing(LeaderConnection(self.options)) as connection:
             models = table_models(connection, self.options, deadline)
@@ -85,7 +88,7 @@ class TablePlan:
 
     def _plan(self, columns: Columns, models: dict[str, str]) -> SourcePlan:
         declared = {table: self.options.options_of(table) for table in self.sources}
-        return plan_sources(self.options.database, self.sources, columns, models, declared, self.buckets)
+        return plan_sources(self.options.database, self.sources, columns, models, declared, self.layout_of)
 
 
 @suggests_arguments
@@ -116,6 +119,18 @@ def plan_tables(
         InputError: A change has no schema, or no message is a change.
         StarRocksSinkError: The server does not answer, or refuses a question.
     """
+    sources, left_out = sources_of(messages, tables)
+    layout = TableLayout(buckets)
+    plan = TablePlan(options, sources, left_out, lambda _: layout, options.ledger_replication)
+    plan.make(seconds)
+    return plan
+
+
+def sources_of(messages: Iterable[KeyedMessage], tables: TableRule) -> tuple[dict[str, list[SourceTable]], list[str]]:
+    """The source's tables of messages by the StarRocks table of the rule, and those that the rule leaves out.
+
+    Raises InputError as `plan_tables`.
+    """
     found: dict[str, SourceTable] = {}
     for key, value in messages:
         source = table_of_message(key, value) if value is not None else None
@@ -126,18 +141,15 @@ def plan_tables(
             "None of the messages is a change of a row.",
             hint="Name the topics of tables, and plan once each has a message; a snapshot writes some.",
         )
-    plan = TablePlan(options, {}, buckets=buckets, replication=options.ledger_replication)
+    sources: dict[str, list[SourceTable]] = {}
+    left_out: list[str] = []
     _, targets = TableMapping(tables, "skip").tables_of(pa.array([*found], pa.string()))
     for source, table in zip(found.values(), targets.to_pylist(), strict=True):
         if table is None:
-            plan.left_out.append(source.collection)
+            left_out.append(source.collection)
         else:
-            plan.sources.setdefault(table, []).append(source)
-    if options.query_url is None:
-        plan.plan = plan._plan({}, {})
-    else:
-        plan.read(seconds)
-    return plan
+            sources.setdefault(table, []).append(source)
+    return sources, left_out
 
 
 def _replication(connection: LeaderConnection, deadline: Deadline) -> int | None:

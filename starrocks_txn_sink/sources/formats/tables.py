@@ -14,7 +14,14 @@ from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
 
 OnUnknownTable = Literal["fail", "skip", "dead_letter"]
-TableRule = str | Mapping[str, str]
+TableRoutes = tuple[tuple[str, str], ...]
+"""Regular expressions for whole names, each with a template; the first one that matches counts.
+
+In a template `{1}` is a group of the expression and `{0}` the whole name. An empty template leaves the rows out.
+"""
+TableRule = str | Mapping[str, str] | TableRoutes
+
+_GROUP = re.compile(r"\{(\d+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +29,9 @@ class TableMapping:
     """Maps a collection, Debezium's name for a source's table (`public.orders`), to a StarRocks table.
 
     `rule` is a mapping, or a regular expression (matched against the whole name; `\\w`, `\\d` and `\\s` mean ASCII)
-    whose one group is the table's name. `on_unknown` decides about rows of a collection outside the rule: `fail` the
-    query, `skip` them, or send them to `dead_letter_table`. In all cases they count for their transaction. Raises
-    OptionError for a bad combination.
+    whose one group is the table's name, or TableRoutes. `on_unknown` decides about rows of a collection outside the
+    rule: `fail` the query, `skip` them, or send them to `dead_letter_table`. In all cases they count for their
+    transaction. Raises OptionError for a bad combination.
     """
 
     rule: TableRule
@@ -39,7 +46,12 @@ class TableMapping:
                 hint='Give both on_unknown_table="dead_letter" and dead_letter_table, or neither.',
             )
         if isinstance(self.rule, str):
-            _check_pattern(self.rule)
+            groups = _groups_of(self.rule)
+            if groups != 1:
+                hint = r"Put the table's name into the one group, as in public\.(\w+)."
+                raise OptionError(f"tables has {groups} groups.", hint=hint)
+        elif isinstance(self.rule, tuple):
+            check_routes(self.rule)
         elif not self.rule:
             raise OptionError("tables is empty.", hint="Name at least one table, or give a regular expression.")
 
@@ -55,27 +67,48 @@ class TableMapping:
                 f"The table rule does not know {names.dictionary[known.index(None)].as_py()}.",
                 hint='Add it to tables, or pass on_unknown_table="skip" or "dead_letter".',
             )
-        targets = [self.dead_letter_table if table is None else table for table in known]
+        targets = [self.dead_letter_table if table is None else table or None for table in known]
         by_rule, target = (pa.array(tables, pa.string()).take(names.indices) for tables in (known, targets))
         return by_rule, target
 
     def _table(self, collection: str) -> str | None:
-        if not isinstance(self.rule, str):
+        if isinstance(self.rule, Mapping):
             return self.rule.get(collection)
-        found = re.fullmatch(self.rule, collection, re.ASCII)
-        return found[1] or None if found else None
+        if isinstance(self.rule, tuple):
+            found = route_of(self.rule, collection)
+            return found and found[1]
+        match = re.fullmatch(self.rule, collection, re.ASCII)
+        return match[1] or None if match else None
 
 
-def _check_pattern(pattern: str) -> None:
+def route_of(routes: TableRoutes, collection: str) -> tuple[int, str] | None:
+    """The number of the first route that matches a source table's name, and the StarRocks table; None without one."""
+    for number, (pattern, template) in enumerate(routes):
+        match = re.fullmatch(pattern, collection, re.ASCII)
+        if match:
+            return number, _GROUP.sub(lambda group, match=match: match[int(group[1])] or "", template)  # type: ignore[misc]
+    return None
+
+
+def check_routes(routes: TableRoutes) -> None:
+    """Raise OptionError for an expression that is none, and for a template with a group that its expression lacks."""
+    for pattern, template in routes:
+        groups = _groups_of(pattern)
+        beyond = [number for number in _GROUP.findall(template) if int(number) > groups]
+        if beyond:
+            raise OptionError(
+                f"The template {template} has {{{beyond[0]}}}, and its expression {groups} groups.",
+                hint="Put each part of the name that the template uses into a group.",
+            )
+
+
+def _groups_of(pattern: str) -> int:
+    """The number of a regular expression's groups; raises OptionError for one that is none."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "error"
             )  # of a set in a set, which some regular expressions have and Python's have not
-            groups = re.compile(pattern, re.ASCII).groups
+            return re.compile(pattern, re.ASCII).groups
     except (re.error, FutureWarning) as error:
-        raise OptionError(f"tables is no regular expression: {error}.", hint="Correct the pattern.") from None
-    if groups != 1:
-        raise OptionError(
-            f"tables has {groups} groups.", hint=r"Put the table's name into the one group, as in public\.(\w+)."
-        )
+        raise OptionError(f"{pattern} is no regular expression: {error}.", hint="Correct the pattern.") from None

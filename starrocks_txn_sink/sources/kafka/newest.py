@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.sources.kafka.admin import KafkaAdmin
-from starrocks_txn_sink.sources.kafka.options import BalancedOptions
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, close_consumer, read_ranges
 
 
-def newest_messages(options: BalancedOptions, most: int, seconds: float) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Key and value of up to `most` messages of each partition, the newest of all first.
+def newest_messages(
+    config: Mapping[str, Any], most: int, seconds: float, *, topics: Iterable[str] = (), pattern: str | None = None
+) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Key and value of up to `most` messages of each partition, the newest of all first; `config` is librdkafka's.
 
     No consumer group takes part. Raises InputError for a topic that Kafka does not have, DeadlineExceeded after
     `seconds`.
     """
     clock = SystemClock()
     deadline = Deadline.after(seconds, clock)
-    admin = KafkaAdmin(options.config, seconds, clock)
-    partitions = admin.partitions(options.topics, options.pattern)
+    admin = KafkaAdmin(config, seconds, clock)
+    partitions = admin.partitions(topics, pattern)
     first, ends = admin.first_offsets(partitions), admin.end_offsets(partitions)
     ranges = {place: (max(first[place], ends[place] - most), ends[place]) for place in partitions}
     part = OffsetRanges(
         {place: (start, end) for place, (start, end) in ranges.items() if start < end},
         seconds,
-        options.config,
+        config,
         keys=True,
     )
     messages: list[tuple[int, bytes | None, bytes | None]] = []

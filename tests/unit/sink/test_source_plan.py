@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, strategies as st
 
-from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import TableOptions
+from starrocks_txn_sink.sink.schema.plan import TableLayout
 from starrocks_txn_sink.sink.schema.source_plan import SourcePlan, plan_sources
 from starrocks_txn_sink.sink.schema.widening import holds, wider_type
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
@@ -21,6 +22,8 @@ ORDERS: dict[str, Field] = {
     "region": field("string", source_type="VARCHAR", source_length=2),
     "id": field("int64"),
 }
+
+PLAIN = TableLayout()
 
 
 def source(fields: dict[str, Field], keys: Sequence[str] = ("id",), name: str = "orders") -> SourceTable:
@@ -37,11 +40,11 @@ def plan(
     *sources: SourceTable,
     known: Sequence[TargetColumn] = (),
     model: str = "PRIMARY_KEYS",
-    buckets: int | None = None,
+    layout: TableLayout = PLAIN,
     **declared: object,
 ) -> SourcePlan:
     columns, models = ({"t": known}, {"t": model}) if known else ({}, {})
-    return plan_sources("shop", {"t": sources}, columns, models, {"t": TableOptions(**declared)}, buckets)  # type: ignore[arg-type]
+    return plan_sources("shop", {"t": sources}, columns, models, {"t": TableOptions(**declared)}, lambda _: layout)  # type: ignore[arg-type]
 
 
 def statements(*sources: SourceTable, **more: object) -> list[str]:
@@ -68,8 +71,12 @@ def test_a_table_has_its_source_s_key_first() -> None:
 
 
 def test_buckets_are_the_server_s_choice_unless_they_are_given() -> None:
-    (statement,) = statements(source(ORDERS), buckets=12)
-    assert "DISTRIBUTED BY HASH (`id`) BUCKETS 12 PROPERTIES" in statement
+    (statement,) = statements(source(ORDERS), layout=TableLayout(12, {"a": '"x\\'}))
+    assert 'HASH (`id`) BUCKETS 12 PROPERTIES ("replication_num" = "2", "a" = "\\"x\\\\")' in statement
+    (own,) = statements(source(ORDERS), layout=TableLayout(properties={"replication_num": "1"}))
+    assert own.endswith('PROPERTIES ("replication_num" = "1")')
+    with pytest.raises(OptionError, match="control character"):
+        statements(source(ORDERS), layout=TableLayout(properties={"a": "\n"}))
 
 
 def test_a_source_without_a_key_is_refused_with_two_ways_out() -> None:

@@ -1,0 +1,130 @@
+"""`starrocks-txn-sink sync FILE`: a whole database from Debezium's topics, described by a file.
+
+The command makes the objects that a pipeline in Python has, creates the tables, and runs the query until it is stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.operations.sync.settings import LEFT_OUT, Sync, read_sync
+from starrocks_txn_sink.options import command_line
+from starrocks_txn_sink.options.declarations import declarations
+from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage, TablePlan, sources_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NEWEST: Final = 20  # messages of each partition, because the newest ones may be tombstones
+_KAFKA: Final = "kafka."
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, whose JVM has its archives already
+_ARCHIVES: Final = ("spark.jars", "spark.jars.packages")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the settings, in TOML")
+    parser.add_argument("--dry-run", action="store_true", help="print the DDL, the routes and the options, and end")
+    command_line.add_shared_arguments(
+        parser, deadline={"default": 600.0, "help": "seconds for the tables (default %(default)g)"}
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what the file describes, or run it; raises StarRocksSinkError for a file or a table that cannot work."""
+    sync = read_sync(args.file)
+    plan = planned(sync, newest(sync, args.deadline), args.deadline) if sync.create or args.dry_run else None
+    if args.dry_run:
+        command_line.print_lines(text_lines(sync, plan))
+    if plan is not None and plan.refusals:
+        for refusal in plan.refusals:
+            sys.stderr.write(f"{refusal}\n")
+        return 1
+    if args.dry_run:
+        return 0
+    if plan is not None:
+        plan.apply(lambda statement: command_line.print_lines([f"{statement};"]), args.deadline)
+    return start(sync)
+
+
+def newest(sync: Sync, seconds: float) -> Iterator[KeyedMessage]:
+    """The newest messages of the topics."""
+    from starrocks_txn_sink.sources.kafka.newest import newest_messages  # the extra kafka
+    from starrocks_txn_sink.sources.kafka.options import client_config
+
+    own = {name.removeprefix(_KAFKA): value for name, value in sync.kafka.items() if name.startswith(_KAFKA)}
+    config = {**client_config(own), "group.id": "starrocks-txn-sink"}  # required; no offset is committed
+    return newest_messages(config, _NEWEST, seconds, pattern=sync.kafka["subscribePattern"])
+
+
+def planned(sync: Sync, messages: Iterator[KeyedMessage], seconds: float) -> TablePlan:
+    """The plan for the tables of the messages, with the layouts of their routes.
+
+    Raises InputError without a table: nothing would be written.
+    """
+    sources, left_out = sources_of(messages, sync.routes)
+    if not sources:
+        hint = "Correct routes, include or exclude."
+        raise InputError(f"No table of the source has a route: {', '.join(left_out)}.", hint=hint)
+    layouts = {table: sync.layout_of(of[0].collection) for table, of in sources.items()}
+    plan = TablePlan(sync.options, sources, left_out, layouts.__getitem__)
+    plan.make(seconds)
+    return plan
+
+
+def session(sync: Sync) -> SparkSession:
+    """Spark's session: that of spark-submit, or a local one with Spark's Kafka source."""
+    import pyspark
+    from pyspark.sql import SparkSession
+
+    from starrocks_txn_sink.spark_version import recommended_conf
+
+    settings: dict[str, bool | float | int | str | None] = {**recommended_conf(), **sync.spark}
+    if _SUBMITTED not in os.environ and not any(name in settings for name in _ARCHIVES):
+        scala = "2.12" if pyspark.__version__.startswith("3.") else "2.13"
+        settings["spark.jars.packages"] = f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{pyspark.__version__}"
+    return SparkSession.builder.config(map=settings).getOrCreate()
+
+
+def start(sync: Sync) -> int:
+    """Run the query until it ends or is stopped; returns the exit code of `run_forever`."""
+    from starrocks_txn_sink.sink.sink import StarRocksSink
+    from starrocks_txn_sink.sink.supervisor import run_forever
+
+    messages = session(sync).readStream.format("kafka").options(**sync.kafka).load()
+    sink = StarRocksSink(sync.options, assemble=sync.assembly)
+    query = messages.writeStream.foreachBatch(sink).option("checkpointLocation", sync.checkpoint)
+    if sync.trigger is not None:
+        query = query.trigger(processingTime=sync.trigger)
+    if sync.until_end:
+        query = query.trigger(availableNow=True)
+    return run_forever(query.start)
+
+
+def text_lines(sync: Sync, plan: TablePlan | None) -> Iterator[str]:
+    """What the command would do: DDL as SQL, all else as comments in it."""
+    yield f"-- topics: {sync.kafka['subscribePattern']} of {sync.kafka['kafka.bootstrap.servers']}"
+    for pattern, template in sync.routes:
+        yield f"-- route: {pattern} -> {'left out' if template == LEFT_OUT else template}"
+    for name, value in options_given(sync).items():
+        yield f"-- target: {name} = {value!r}"
+    if plan is None:
+        return
+    for table, sources in plan.sources.items():
+        yield f"-- table: {', '.join(source.collection for source in sources)} -> {table}"
+    if plan.left_out:
+        yield f"-- left out: {', '.join(plan.left_out)}"
+    for table, notes in plan.notes.items():
+        yield from (f"-- {table}.{note}" for note in notes)
+    yield from (f"{statement};" for statement in plan.statements)
+
+
+def options_given(sync: Sync) -> Mapping[str, Any]:
+    """The sink's options that differ from their defaults, without secrets."""
+    options = sync.options
+    values = {name: (getattr(options, name), of.default_for(options)) for name, of in declarations(type(options))}
+    return {name: value for name, (value, default) in values.items() if value != default and name != "password"}

@@ -1,0 +1,319 @@
+"""The file of `sync`: TOML, read into the objects that a pipeline in Python has. Errors name the file and the line."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.options import SinkOptions, TableOptions
+from starrocks_txn_sink.options.declarations import declarations
+from starrocks_txn_sink.sink.assembly import DebeziumAssembly
+from starrocks_txn_sink.sink.schema.plan import TableLayout
+from starrocks_txn_sink.sources.formats.tables import TableRoutes, check_routes, route_of
+from starrocks_txn_sink.sources.kafka.spark_reader import kafka_options
+
+LEFT_OUT: Final = ""
+_LAST_PART: Final = (r"(?:.+\.)?([^.]+)", "{1}")
+_HEADER: Final = re.compile(r"\s*\[{1,2}\s*([^\[\]#]+?)\s*\]{1,2}\s*(?:#.*)?")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting of the file; without a `default` it is required."""
+
+    kind: type
+    meaning: str
+    default: Any = None
+    required: bool = False
+    choices: tuple[str, ...] = ()
+
+    @property
+    def kind_name(self) -> str:
+        return _KINDS[self.kind]
+
+
+_KINDS: Final[Mapping[type, str]] = {
+    str: "text",
+    int: "whole number",
+    bool: "true or false",
+    list: "list of texts",
+    dict: "table",
+}
+
+SOURCE: Final[Mapping[str, Setting]] = {
+    "brokers": Setting(str, "brokers as host:port, separated by commas", required=True),
+    "topics": Setting(
+        str,
+        "regular expression for the topics of **all** captured tables and the transaction topic, such as "
+        r"`'shop\.(public\..*|transaction)'`",
+        required=True,
+    ),
+    "format": Setting(str, "the messages' format: Debezium's JSON", "debezium", choices=("debezium",)),
+    "transactions": Setting(str, "last part of the transaction topic's name", "transaction"),
+    "starting_offsets": Setting(str, "where the first start reads from", "earliest", choices=("earliest", "latest")),
+    "max_offsets": Setting(int, "most messages of a micro-batch", 500_000),
+    "options": Setting(dict, 'further options of Spark\'s Kafka source, such as `"kafka.security.protocol" = "SSL"`'),
+}
+TABLES: Final[Mapping[str, Setting]] = {
+    "create": Setting(bool, "at each start create tables that lack, and change those that lack columns", True),
+    "include": Setting(list, "regular expressions for source tables: the others are left out"),
+    "exclude": Setting(list, "regular expressions for source tables that are left out"),
+}
+ROUTES: Final[Mapping[str, Setting]] = {
+    "from": Setting(str, r"regular expression for source tables, such as `'public\.(.*)'`", required=True),
+    "to": Setting(str, "the StarRocks table: `{1}` is the first group, `{0}` the whole name", required=True),
+    "buckets": Setting(int, "buckets of a table that is created; without it StarRocks chooses"),
+    "properties": Setting(dict, "properties in the DDL of a table that is created"),
+}
+QUERY: Final[Mapping[str, Setting]] = {
+    "checkpoint": Setting(str, "folder of the checkpoint", required=True),
+    "trigger": Setting(str, "time between two micro-batches, such as `1 second`; without it as fast as it goes"),
+    "until_end": Setting(bool, "end once all messages of the start are written (`availableNow`)", False),
+}
+SECTIONS: Final[Mapping[str, Mapping[str, Setting]]] = {
+    "source": SOURCE,
+    "tables": TABLES,
+    "routes": ROUTES,
+    "query": QUERY,
+}
+"""The sections that are the file's own. `target` has the options of SinkOptions, `assembly` the arguments of
+DebeziumAssembly, `spark` settings of Spark."""
+_OTHER_SECTIONS: Final = ("target", "assembly", "spark")
+_NOT_IN_TARGET: Final = {"password": "Use password_file or password_environment."}
+_NOT_IN_ASSEMBLY: Final = ("tables", "transaction_topic", "lines")
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """What a file describes: Kafka's options for Spark, the sink's options, the rules, the tables' layouts."""
+
+    kafka: Mapping[str, str]
+    options: SinkOptions
+    assembly: DebeziumAssembly
+    create: bool
+    layouts: Mapping[int, TableLayout]
+    checkpoint: str
+    trigger: str | None = None
+    until_end: bool = False
+    spark: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def routes(self) -> TableRoutes:
+        assert isinstance(self.assembly.tables, tuple)
+        return self.assembly.tables
+
+    def layout_of(self, collection: str) -> TableLayout:
+        """The layout of the table for a source's table."""
+        found = route_of(self.routes, collection)
+        return TableLayout() if found is None else self.layouts.get(found[0], TableLayout())
+
+
+def read_sync(path: str) -> Sync:
+    """The settings in a file; raises OptionError that names the file, the line and the remedy."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"{path} cannot be read: {error}.", hint="Name a text file in UTF-8.") from None
+    return parse_sync(text, path)
+
+
+def parse_sync(text: str, path: str = "FILE") -> Sync:
+    """The settings in a text (`read_sync`)."""
+    return _File(path, text, _toml(text, path)).sync()
+
+
+def _toml(text: str, path: str) -> dict[str, Any]:
+    try:
+        import tomllib
+    except ModuleNotFoundError:
+        raise OptionError("sync needs Python 3.11 or newer.", hint="Write the pipeline in Python.") from None
+    try:
+        document: dict[str, Any] = tomllib.loads(text)
+        return document
+    except tomllib.TOMLDecodeError as error:
+        raise OptionError(f"{path} is no TOML: {error}.", hint="See https://toml.io.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file's text and its document."""
+
+    path: str
+    text: str
+    document: Mapping[str, Any]
+
+    def sync(self) -> Sync:
+        self._check_names((), self.document, (*SECTIONS, *_OTHER_SECTIONS), "section")
+        own = {name: self._values(name, self.document.get(name, {})) for name in ("source", "tables", "query")}
+        source, tables, query = own.values()
+        routes = self.document.get("routes", [])
+        if not isinstance(routes, list):
+            raise self._error(("routes",), "routes is one table", "Write [[routes]], with two brackets.")
+        given = [self._values("routes", route, number) for number, route in enumerate(routes)]
+        for number, route in enumerate(given):
+            self._checked("routes", lambda route=route: check_routes(((route["from"], route["to"]),)), number)  # type: ignore[misc]
+        left_out = self._left_out(tables)
+        rules = (*left_out, *((route["from"], route["to"]) for route in given)) if given else (*left_out, _LAST_PART)
+        layouts = {
+            len(left_out) + number: TableLayout(
+                route["buckets"], {name: str(value) for name, value in (route["properties"] or {}).items()}
+            )
+            for number, route in enumerate(given)
+        }
+        if query["trigger"] and query["until_end"]:
+            message = "trigger and until_end exclude each other"
+            raise self._error(("query", "until_end"), message, "Leave one of them out.")
+        return Sync(
+            self._checked("source", lambda: self._kafka(source)),
+            self._checked("target", self._options),
+            self._checked("assembly", lambda: self._assembly(rules, source["transactions"])),
+            tables["create"],
+            layouts,
+            query["checkpoint"],
+            query["trigger"],
+            query["until_end"],
+            {name: str(value) for name, value in self._table("spark").items()},
+        )
+
+    def _kafka(self, source: Mapping[str, Any]) -> dict[str, str]:
+        return kafka_options(
+            source["brokers"],
+            subscribePattern=source["topics"],
+            startingOffsets=source["starting_offsets"],
+            maxOffsetsPerTrigger=source["max_offsets"],
+            **(source["options"] or {}),
+        )
+
+    def _options(self) -> SinkOptions:
+        given = self._table("target")
+        known = dict(declarations(SinkOptions))
+        for name, way in _NOT_IN_TARGET.items():
+            if name in given:
+                raise self._error(("target", name), "A password does not belong into the file", way)
+        self._check_names(("target",), given, known, "option")
+        lacking = [name for name in ("load_url", "query_url", "database") if name not in given]
+        if lacking:
+            raise self._error(("target",), f"target lacks {lacking[0]}", f'Add {lacking[0]} = "…" to [target].')
+        tables = {name: self._table_options(name, value) for name, value in given.get("tables", {}).items()}
+        return SinkOptions(**{"schema_changes": "apply", **given, "tables": tables})
+
+    def _table_options(self, name: str, given: Any) -> TableOptions:
+        place = ("target", "tables", name)
+        if not isinstance(given, dict):
+            raise self._error(place, f"{name} is no table", f"Write [target.tables.{name}].")
+        self._check_names(place, given, ("keys", "types", "properties"), "option of a table")
+        return TableOptions(**given)
+
+    def _assembly(self, rules: TableRoutes, transactions: str) -> DebeziumAssembly:
+        given = self._table("assembly")
+        known = [name for name in inspect.signature(DebeziumAssembly).parameters if name not in _NOT_IN_ASSEMBLY]
+        self._check_names(("assembly",), given, known, "argument")
+        return DebeziumAssembly(**given, tables=rules, transaction_topic=transactions)
+
+    def _left_out(self, tables: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Rules that leave tables out: what is excluded, and what no `include` names."""
+        for name in ("include", "exclude"):
+            given = tuple((pattern, LEFT_OUT) for pattern in tables[name] or ())
+            self._checked("tables", lambda given=given: check_routes(given))  # type: ignore[misc]
+        rules = [(pattern, LEFT_OUT) for pattern in tables["exclude"] or ()]
+        if tables["include"]:
+            rules.append((rf"(?!(?:{'|'.join(tables['include'])})\Z).*", LEFT_OUT))
+        return rules
+
+    def _values(self, section: str, given: Any, number: int = 0) -> dict[str, Any]:
+        """All settings of one of the file's own sections, with their defaults."""
+        settings = SECTIONS[section]
+        if not isinstance(given, dict):
+            raise self._error((section,), f"{section} is no table", f"Write [{section}].")
+        self._check_names((section,), given, settings, "setting", number)
+        for name, setting in settings.items():
+            if name not in given and setting.required:
+                raise self._error((section,), f"{section} lacks {name}", f"Add it: {setting.meaning}.", number)
+            if name in given:
+                self._check_kind((section, name), given[name], setting, number)
+        return {name: given.get(name, setting.default) for name, setting in settings.items()}
+
+    def _check_kind(self, place: tuple[str, ...], value: Any, setting: Setting, number: int) -> None:
+        fits = isinstance(value, setting.kind) and (setting.kind is bool or not isinstance(value, bool))
+        if fits and setting.kind is list:
+            fits = all(isinstance(part, str) for part in value)
+        if fits and setting.kind is int:
+            fits = value > 0
+        if not fits:
+            raise self._error(place, f"{place[-1]} is {value!r}", f"Give a {setting.kind_name}.", number)
+        if setting.choices and value not in setting.choices:
+            hint = _nearest(str(value), setting.choices) or f"Use {' or '.join(setting.choices)}."
+            raise self._error(place, f"{place[-1]} is {value!r}", hint, number)
+
+    def _table(self, section: str) -> dict[str, Any]:
+        given = self.document.get(section, {})
+        if not isinstance(given, dict):
+            raise self._error((section,), f"{section} is no table", f"Write [{section}].")
+        return dict(given)
+
+    def _check_names(
+        self, place: tuple[str, ...], given: Collection[str], known: Collection[str], what: str, number: int = 0
+    ) -> None:
+        for name in given:
+            if name not in known:
+                where = f" in [{'.'.join(place)}]" if place else ""
+                hint = _nearest(name, known) or f"Known are {', '.join(sorted(known))}."
+                raise self._error((*place, name), f"There is no {what} {name}{where}", hint, number)
+
+    def _checked(self, section: str, make: Callable[[], _T], number: int = 0) -> _T:
+        """What `make` returns; its OptionError gets the file and the line of the option that it is about."""
+        try:
+            return make()
+        except OptionError as error:
+            if error.context.get("file"):
+                raise
+            option = str(error.context.get("option", ""))
+            nested = () if section != "source" or option in SOURCE else ("options",)
+            raise self._error((section, *nested, option), error.message.rstrip("."), error.advice, number) from None
+
+    def _error(self, place: tuple[str, ...], message: str, hint: str, number: int = 0) -> OptionError:
+        line = _line_of(self.text, place, number)
+        return OptionError(f"{self.path}, line {line}: {message}.", hint=hint, file=self.path, line=line)
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"Did you mean {near[0]}?" if near else ""
+
+
+def _line_of(text: str, place: tuple[str, ...], number: int = 0) -> int:
+    """The line of a name in a section, else of the section's header, else the first one.
+
+    `place` are the section's names and the name itself; of several sections with one header `number` says which.
+    """
+    header, *_ = place or ("",)
+    found, seen, at = 1, -1, ""
+    for line, content in enumerate(text.splitlines(), 1):
+        opened = _HEADER.fullmatch(content)
+        if opened:
+            at = opened[1]
+            seen += at == header
+            if at == header and seen == number:
+                found = line
+            if at == ".".join(place) and (len(place) > 1 or seen == number):
+                return line
+        within = at == ".".join(place[:-1]) and (len(place) == 1 or at != header or seen == number)
+        if within and re.match(rf"""\s*["']?{re.escape(place[-1])}["']?\s*[=.]""", content, re.IGNORECASE):
+            return line
+    return found
+
+
+def reference() -> Iterator[tuple[str, str, str, str, str]]:
+    """The file's own settings: section, name, type, default, meaning."""
+    for section, settings in SECTIONS.items():
+        for name, setting in settings.items():
+            shown = str(setting.default).lower() if isinstance(setting.default, bool) else setting.default
+            default = "required" if setting.required else "" if shown is None else f"`{shown}`"
+            yield section, name, setting.kind_name, default, setting.meaning

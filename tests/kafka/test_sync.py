@@ -1,0 +1,86 @@
+"""The quick start with a whole database: its file creates the tables and writes whole transactions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.kafka.broker import Broker
+from tests.support.connect_schema import change, decimal, field, key
+from tests.support.debezium_feed import marker
+from tests.support.quick_start import Pipeline, Warehouse, blocks
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+PAGE = "docs/start/database.md"
+ORDERS = {"id": field("int64"), "total": decimal(2, 12)}
+ITEMS = {"id": field("int64"), "born": field("int32", "io.debezium.time.Date")}
+
+
+Message = tuple[str, bytes | None, bytes]
+
+
+def transaction(number: int, *rows: tuple[str, dict[str, Any], dict[str, Any]]) -> list[Message]:
+    """The messages of a source transaction, by topic."""
+    counts: dict[str, int] = {}
+    messages: list[Message] = []
+    for order, (table, fields, row) in enumerate(rows, 1):
+        counts[f"public.{table}"] = counts.get(f"public.{table}", 0) + 1
+        block = {"id": f"{number}:{number}", "total_order": order, "data_collection_order": counts[f"public.{table}"]}
+        value = change(table, fields, row, transaction=block, lsn=100 * number + order)
+        messages.append((f"shop.public.{table}", key({"id": fields["id"]}, {"id": row["id"]}), value))
+    ends: list[Message] = [
+        ("shop.transaction", None, json.dumps(marker(status, f"{number}:{lsn}", tables)).encode())
+        for status, lsn, tables in (("BEGIN", 100 * number, None), ("END", 100 * number + 50, counts))
+    ]
+    return [ends[0], *messages, ends[1]]
+
+
+def send(servers: str, messages: list[Message]) -> None:
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
+    for topic, key_, value in messages:
+        producer.produce(topic, value, key_)
+    assert producer.flush(60) == 0
+
+
+def test_a_whole_database_from_one_file(broker: Broker, spark_kafka: str, tmp_path: Path) -> None:
+    (settings,), (program,) = blocks(PAGE, "toml"), blocks(PAGE, "python")
+    broker.create({"shop.transaction": 1, "shop.public.orders": 1, "shop.public.items": 1, "shop.public.secret": 1})
+    first = transaction(
+        1,
+        ("orders", ORDERS, {"id": 1, "total": "MDk="}),  # 12345
+        ("items", ITEMS, {"id": 11, "born": 19782}),
+        ("secret", {"id": field("int64")}, {"id": 1}),
+    )
+    send(broker.servers, first)
+    home = tmp_path / "home"
+    home.mkdir()
+    with Warehouse(tmp_path / "starrocks") as starrocks:
+        starrocks.run("CREATE DATABASE shop;")
+        here = {
+            "broker:9092": broker.servers,
+            "http://fe:8030": starrocks.server.load_url,
+            "mysql://fe:9030": starrocks.server.query_url,
+        }
+        for printed, replacement in here.items():
+            assert printed in settings
+            settings = settings.replace(printed, replacement)
+        archives = f'\n[spark]\n"spark.jars" = {json.dumps(spark_kafka)}\n'
+        (home / "shop.toml").write_text(settings + archives, encoding="utf-8")
+        arguments = {"import runpy": "import runpy, sys; sys.argv[1:] = ['sync', 'shop.toml']"}
+        with Pipeline(program, home, arguments) as pipeline:
+            created = {("ods_items",), ("ods_orders",)}
+            pipeline.wait(lambda: created <= set(starrocks.ask("SHOW TABLES FROM shop")))
+            rows = "SELECT CAST(total AS VARCHAR), CAST(born AS VARCHAR) FROM shop.ods_orders o, shop.ods_items i"
+            pipeline.wait(lambda: starrocks.ask(rows) == [("123.45", "2024-02-29")])
+            grown = {**ITEMS, "price": decimal(1, 5)}
+            send(broker.servers, transaction(2, ("items", grown, {"id": 12, "born": None, "price": "Dw=="})))
+            pipeline.wait(lambda: "`price` decimal(5, 1)" in str(starrocks.ask("SHOW CREATE TABLE shop.ods_items")))
+            pipeline.wait(lambda: (12,) in starrocks.ask("SELECT id FROM shop.ods_items"))
+        found = starrocks.ask("SELECT id, CAST(price AS VARCHAR) FROM shop.ods_items ORDER BY id")
+        assert found == [(11, None), (12, "1.5")]
+        assert not [name for (name,) in starrocks.ask("SHOW TABLES FROM shop") if "secret" in name]

@@ -1,0 +1,209 @@
+"""The file of `starrocks-txn-sink sync`: it becomes the objects of a pipeline, and errors name the line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from starrocks_emulator.server import Emulator
+from starrocks_txn_sink import DebeziumAssembly, SinkOptions, cli
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.operations.sync import command
+from starrocks_txn_sink.operations.sync.settings import SECTIONS, Sync, parse_sync, reference
+from starrocks_txn_sink.options import SchemaChanges, TableOptions
+from starrocks_txn_sink.sink.schema.plan import TableLayout
+from starrocks_txn_sink.sources import kafka_options
+from starrocks_txn_sink.sources.formats.tables import route_of
+from tests.support.connect_schema import change, field, key
+from tests.support.query_port import query
+
+SOURCE = "[source]\nbrokers = \"b:9092\"\ntopics = 'shop\\..*'\n"
+TARGET = '[target]\nload_url = "http://fe:8030"\nquery_url = "mysql://fe:9030"\ndatabase = "shop"\n'
+QUERY = '[query]\ncheckpoint = "/data/checkpoint"\n'
+SMALLEST = SOURCE + TARGET + QUERY
+
+
+def test_the_smallest_file_is_a_whole_pipeline() -> None:
+    sync = parse_sync(SMALLEST)
+    assert sync.kafka == kafka_options(
+        "b:9092", subscribePattern=r"shop\..*", startingOffsets="earliest", maxOffsetsPerTrigger=500_000
+    )
+    assert sync.options == SinkOptions(
+        load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop", schema_changes="apply"
+    )
+    assert sync.assembly == DebeziumAssembly(tables=((r"(?:.+\.)?([^.]+)", "{1}"),))
+    assert (sync.create, sync.checkpoint, sync.trigger, sync.until_end) == (True, "/data/checkpoint", None, False)
+
+
+def test_every_setting_reaches_its_object() -> None:
+    text = (
+        SOURCE
+        + 'format = "debezium"\ntransactions = "txn"\nstarting_offsets = "latest"\nmax_offsets = 7\n'
+        + '[source.options]\n"kafka.security.protocol" = "SSL"\nminPartitions = 3\n'
+        + TARGET
+        + 'password_environment = "SECRET"\nledger_replication = 1\nredirect_hosts = ["be1"]\nschema_changes = "fail"\n'
+        + '[target.tables.ods_orders]\nkeys = ["id"]\ntypes = { price = "DECIMAL(12,2)" }\n'
+        + '[assembly]\nopen_timeout = "10 min"\non_open_timeout = "fail"\n'
+        + "[tables]\ncreate = false\ninclude = ['public\\..*', 'audit\\.log']\nexclude = ['.*\\.secret']\n"
+        + "[[routes]]\nfrom = 'public\\.(big_.*)'\nto = 'ods_{1}'\nbuckets = 48\nproperties = { bucket_size = 7 }\n"
+        + "[[routes]]\nfrom = '(\\w+)\\.(.*)'\nto = '{1}_{2}'\n"
+        + QUERY
+        + 'trigger = "1 second"\n[spark]\n"spark.sql.shuffle.partitions" = 2\n'
+    )
+    sync = parse_sync(text)
+    assert {
+        "kafka.security.protocol": "SSL",
+        "minPartitions": "3",
+        "startingOffsets": "latest",
+    }.items() <= sync.kafka.items()
+    assert sync.options.tables["ods_orders"] == TableOptions(keys=("id",), types={"price": "DECIMAL(12,2)"})
+    assert (str(sync.options.schema_changes), sync.options.password_environment) == (str(SchemaChanges.FAIL), "SECRET")
+    assert (sync.assembly.open_timeout, sync.assembly.transaction_topic) == ("10 min", "txn")
+    assert (sync.create, sync.trigger, sync.spark) == (False, "1 second", {"spark.sql.shuffle.partitions": "2"})
+    tables = {name: found and found[1] for name in NAMES for found in [route_of(sync.routes, name)]}
+    assert tables == {
+        "public.big_one": "ods_big_one",
+        "public.orders": "public_orders",
+        "public.secret": "",
+        "audit.log": "audit_log",
+        "audit.logs": "",
+        "other.x": "",
+    }
+    assert sync.layout_of("public.big_one") == TableLayout(48, {"bucket_size": "7"})
+    assert sync.layout_of("public.orders") == TableLayout()
+
+
+NAMES = ("public.big_one", "public.orders", "public.secret", "audit.log", "audit.logs", "other.x")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (SMALLEST + "[sorce]\n", r"FILE, line 10: There is no section sorce.* Did you mean source\?"),
+        (SOURCE + "broker = 1\n" + TARGET + QUERY, r"line 4: .*no setting broker in \[source\].* Did you mean brokers"),
+        (TARGET + QUERY, "line 1: source lacks brokers"),
+        (SOURCE + TARGET, "line 1: query lacks checkpoint"),
+        (SOURCE + TARGET + "[query]\n", "line 8: query lacks checkpoint"),
+        (SOURCE + "max_offsets = true\n" + TARGET + QUERY, "line 4: max_offsets is True.* whole number"),
+        (SOURCE + "max_offsets = 0\n" + TARGET + QUERY, "line 4: max_offsets is 0"),
+        (SOURCE + 'format = "debesium"\n' + TARGET + QUERY, "line 4: format is 'debesium'.* Did you mean debezium"),
+        (SOURCE + '[source.options]\n"minPartitionz" = 3\n' + TARGET + QUERY, "line 5: .*no option minpartitionz"),
+        (
+            SOURCE + TARGET + 'databse = "x"\n' + QUERY,
+            r"line 8: .*no option databse in \[target\].* Did you mean database",
+        ),
+        (SOURCE + TARGET + 'password = "x"\n' + QUERY, "line 8: A password does not belong.* password_environment"),
+        (SOURCE + '[target]\nload_url = "http://fe:8030"\n' + QUERY, "line 4: target lacks query_url"),
+        (SOURCE + TARGET + 'compression = "zap"\n' + QUERY, "line 8: compression is 'zap'"),
+        (SOURCE + TARGET + '[target.tables.t]\nkey = ["id"]\n' + QUERY, "line 9: .* Did you mean keys"),
+        (SMALLEST + '[assembly]\nopen_timout = "1 min"\n', "line 11: .*open_timout.* Did you mean open_timeout"),
+        (SMALLEST + '[assembly]\ntables = "x"\n', "line 11: .*no argument tables"),
+        (SMALLEST + "[[routes]]\nfrom = 'a'\nto = 'b'\n[[routes]]\nfrom = 'c'\n", "line 13: routes lacks to"),
+        (SMALLEST + "[[routes]]\nfrom = 'a'\nto = 'b'\n[[routes]]\nfrom = 'c'\nto = 5\n", "line 15: to is 5"),
+        (
+            SMALLEST + "[[routes]]\nfrom = 'a'\nto = '{1}'\n",
+            r"line 10: The template \{1\} has \{1\}, and its expression 0",
+        ),
+        (SMALLEST + "[routes]\nfrom = 'a'\n", "line 10: routes is one table"),
+        (SMALLEST + "[tables]\nexclude = ['(']\n", r"line 10: \( is no regular expression"),
+        (SMALLEST + "[tables]\ninclude = [1]\n", "line 11: include is .* list of texts"),
+        (SMALLEST + 'trigger = "1 s"\nuntil_end = true\n', "line 11: trigger and until_end exclude"),
+        (SMALLEST + "= 1\n", r"FILE is no TOML: .*line 10"),
+    ],
+)
+def test_an_error_names_the_line_and_the_right_word(text: str, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        parse_sync(text)
+
+
+def test_a_file_that_cannot_be_read_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["sync", str(tmp_path / "nowhere.toml")]) == 2
+    assert "nowhere.toml cannot be read" in capsys.readouterr().err
+
+
+def test_the_reference_has_every_setting() -> None:
+    rows = list(reference())
+    assert len(rows) == sum(map(len, SECTIONS.values()))
+    assert ("tables", "create", "true or false", "`true`") in [row[:4] for row in rows]
+
+
+# --- with a broker of librdkafka, and the emulator ---
+
+
+def event(table: str, topic: str, **fields: Any) -> tuple[str, bytes, bytes]:
+    columns = {"id": field("int64"), **fields}
+    return topic, key({"id": columns["id"]}), change(table, columns)
+
+
+@pytest.fixture
+def file(server: Emulator, tmp_path: Path) -> tuple[Path, Producer]:
+    broker = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    place = next(iter(broker.list_topics(timeout=10).brokers.values()))
+    for topic, key_, value in (event("orders", "shop.public.orders"), event("secret", "shop.public.secret")):
+        broker.produce(topic, value, key_, partition=0)
+    assert broker.flush(10) == 0
+    path = tmp_path / "shop.toml"
+    path.write_text(
+        f"[source]\nbrokers = \"{place.host}:{place.port}\"\ntopics = 'shop\\..*'\n"
+        f'[target]\nload_url = "{server.load_url}"\nquery_url = "{server.query_url}"\ndatabase = "shop"\n'
+        f"[tables]\nexclude = ['.*\\.secret']\n[[routes]]\nfrom = 'public\\.(.*)'\nto = 'ods_{{1}}'\nbuckets = 3\n"
+        f'properties = {{ "compression" = "ZSTD" }}\n[query]\ncheckpoint = "{tmp_path}/checkpoint"\n',
+        encoding="utf-8",
+    )
+    return path, broker
+
+
+STATEMENT = (
+    "CREATE TABLE IF NOT EXISTS `shop`.`ods_orders` (`id` BIGINT NOT NULL) PRIMARY KEY (`id`) DISTRIBUTED BY "
+    'HASH (`id`) BUCKETS 3 PROPERTIES ("replication_num" = "1", "compression" = "ZSTD");'
+)
+
+
+def test_a_dry_run_prints_what_would_happen(
+    file: tuple[Path, Producer], server: Emulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["sync", str(file[0]), "--dry-run", "--deadline", "30"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == STATEMENT
+    assert all(line.startswith("-- ") for line in lines[:-1])
+    assert {
+        r"-- route: .*\.secret -> left out",
+        r"-- route: public\.(.*) -> ods_{1}",
+        "-- table: public.orders -> ods_orders",
+        "-- left out: public.secret",
+        "-- target: database = 'shop'",
+    } <= set(lines)
+    assert query(server, "SHOW TABLES FROM shop") == []
+
+
+def test_tables_are_created_before_the_query_starts(
+    file: tuple[Path, Producer], server: Emulator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = list[Any]()
+
+    def start(_: Sync) -> int:
+        started.append(query(server, "SHOW TABLES FROM shop"))
+        return 0
+
+    monkeypatch.setattr(command, "start", start)
+    assert cli.main(["sync", str(file[0]), "--deadline", "30"]) == 0
+    assert started == [[("ods_orders",)]]
+    assert capsys.readouterr().out == STATEMENT + "\n"
+    assert cli.main(["sync", str(file[0]), "--deadline", "30"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_table_that_is_refused_stops_the_start(
+    file: tuple[Path, Producer], server: Emulator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, broker = file
+    monkeypatch.setattr(command, "start", None)
+    broker.produce("shop.public.logs", change("logs", {"n": field("int32")}), json.dumps(None).encode(), partition=0)
+    assert broker.flush(10) == 0
+    assert cli.main(["sync", str(path), "--deadline", "30"]) == 1
+    assert "Table ods_logs: its source has no key" in capsys.readouterr().err
+    assert query(server, "SHOW TABLES FROM shop") == []
