@@ -128,7 +128,9 @@ class Lane:
             yield self._action(chunks, now, newest_first)
 
     def _action(self, chunks: tuple[Chunk, ...], now: float, newest_first: bool) -> model.LoadAction:
-        action = model.LoadAction(self.label, chunks[0].table, chunks, newest_first)
+        table = chunks[0].table
+        older = tuple(self.buffer.pending[table]) if newest_first else ()
+        action = model.LoadAction(self.label, table, chunks, newest_first, older)
         self._loading[action.table] = now
         return action
 

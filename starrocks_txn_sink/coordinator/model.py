@@ -381,11 +381,15 @@ class BeginAction(_LabelAction):
 
 @dataclass(frozen=True)
 class LoadAction(_LabelAction):
-    """Send chunks of one table under the label; with `newest_first` the table's earlier loads had newer chunks."""
+    """Send chunks of one table under the label.
+
+    With `newest_first` the table's earlier loads had newer chunks; the `older` ones wait for later loads.
+    """
 
     table: str
     chunks: tuple[Chunk, ...]
     newest_first: bool = False
+    older: tuple[Chunk, ...] = ()
 
     @property
     def said(self) -> str:

@@ -34,8 +34,9 @@ from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLett
 from starrocks_txn_sink.protocol.label import Label, RetryPolicy, Steps, labels
 from starrocks_txn_sink.protocol.ledger import REPLAY, NewToken, Owner, fresh_tokens
 from starrocks_txn_sink.protocol.wire import Body
-from starrocks_txn_sink.rows.body import load_body, without_replaced
+from starrocks_txn_sink.rows.body import load_body, with_unchanged_values, without_replaced
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
+from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.failures import NO_TABLE
 from starrocks_txn_sink.writer.runner import Performer
@@ -94,6 +95,7 @@ def _replay(
             options, transport, clock, deadline, rng, ownership=ownership, ledger=ledger, query=connection.query
         )
         written, keys = 0, _primary_keys(connection, options, deadline)
+        unchanged = UnchangedValues(options.database, lambda sql, values: connection.query(sql, values, deadline), keys)
         for one in dead_letters():
             chosen = letter_table.select_rows(options.database, job, one.partition, one.position)
             rows = letter_table.read_rows(connection.query(*chosen, deadline))
@@ -101,7 +103,7 @@ def _replay(
                 continue  # a newer replay has written this source transaction
             _refuse_own_tables(one, rows)
             coordinator = replay_coordinator(options, names, ownership, deadline, rng)
-            perform = partial(_carry_out, performer, partial(load_rows, options, rows, keys))
+            perform = partial(_carry_out, performer, partial(load_rows, options, rows, keys, unchanged=unchanged))
             try:
                 (receipt,) = perform_all(coordinator.write(), perform)
             except StarRocksSinkError as error:
@@ -128,10 +130,15 @@ def replay_coordinator(
 
 
 def load_rows(
-    options: SinkOptions, rows: list[DeadLetterRow], keys: Mapping[str, TableKey], label: str, rng: random.Random
+    options: SinkOptions,
+    rows: list[DeadLetterRow],
+    keys: Mapping[str, TableKey],
+    label: str,
+    rng: random.Random,
+    unchanged: UnchangedValues | None = None,
 ) -> Steps[LanesResult]:
     """Load one source transaction under `label`; raises the error of a load."""
-    loads = _loads(options, rows, keys)
+    loads = _loads(options, rows, keys, unchanged)
     for table, body, headers in loads:
         yield from protocol.load(Label(options.database, label), table, body, headers, RetryPolicy(), rng)
     loaded = Receipt(label, None, str(options.job), 0, (), (), len(loads), attempts=1, retries=0, recycled=False)
@@ -190,7 +197,7 @@ def _primary_keys(connection: LeaderConnection, options: SinkOptions, deadline: 
 
 
 def _loads(
-    options: SinkOptions, rows: list[DeadLetterRow], keys: Mapping[str, TableKey]
+    options: SinkOptions, rows: list[DeadLetterRow], keys: Mapping[str, TableKey], unchanged: UnchangedValues | None
 ) -> list[tuple[str, Body, Mapping[str, str]]]:
     """Loads of one source transaction: its rows, and the deletes of its dead letters.
 
@@ -202,6 +209,8 @@ def _loads(
         pieces: Sequence[memoryview] = [memoryview((SEPARATOR + row.content).encode()) for row in mine]
         recorded = {"columns": mine[0].columns} if mine[0].columns else {}
         headers, key = recorded | options.load_headers(table), keys.get(table, ())  # the options win
+        if unchanged is not None:
+            pieces = with_unchanged_values(pieces, table, key, unchanged)
         if key and not why_not_compacted(headers, [column.name for column in key]):
             pieces = without_replaced(pieces, key)
         loads.append((table, pieces, headers))

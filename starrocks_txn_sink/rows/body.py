@@ -30,6 +30,7 @@ from starrocks_txn_sink.protocol.wire import Body
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.keys import ROOM, TableKey, of_one_type, read_keys
 from starrocks_txn_sink.rows.segments import Bools, Octets, layout
+from starrocks_txn_sink.rows.unchanged import MARK, RowsOfKey, UnchangedValues, refuse_unchanged
 
 _RELEASED_BYTES: Final = 1 << 20
 _CODECS = {"gzip": "gzip", "lz4_frame": "lz4", "zstd": "zstd"}  # our option's value -> pyarrow's name of the codec
@@ -128,6 +129,29 @@ def without_replaced(pieces: Sequence[memoryview], key: TableKey) -> Sequence[me
     return pieces if kept is None else [pieces[row] for row in np.flatnonzero(kept).tolist()]
 
 
+def with_unchanged_values(
+    pieces: Sequence[memoryview], table: str, key: TableKey, unchanged: UnchangedValues
+) -> Sequence[memoryview]:
+    """The `pieces`, each one row with its separator, with the values that rows leave out.
+
+    Raises InputError without a key, and as `UnchangedValues.complete`.
+    """
+    rows = [bytes(piece) for piece in pieces]
+    marked = [number for number, row in enumerate(rows) if MARK in row]
+    if not marked:
+        return pieces
+    if not key:
+        refuse_unchanged(table, rows[marked[0]], "")
+    content = np.frombuffer(b"".join((*rows, bytes(ROOM))), dtype=np.uint8)
+    keys = read_keys(content, np.cumsum([0, *map(len, rows)]), key).to_pylist()
+    histories = [
+        RowsOfKey([rows[before] for before in range(number) if keys[before] == keys[number]] + [rows[number]], "")
+        for number in marked
+    ]
+    completed = dict(zip(marked, unchanged.complete(table, key, histories), strict=True))
+    return [memoryview(completed.get(number, row)) for number, row in enumerate(rows)]
+
+
 @dataclass(slots=True)
 class SentKeys:
     """The keys that a lane has sent to one table, by chunk.
@@ -194,13 +218,14 @@ class Selection:
 class UniqueRows:
     """Leaves rows out of the loads of one try at a lane, so that its StarRocks transaction has one row of each key.
 
-    `keys` has the primary keys by table; rows of other tables are sent as they are. Several threads may call it, if a
-    table has one load at a time. `repeated` says whether a key has come in two loads of a label; `replaced_deletes`
-    counts deletes that were not sent, by label and table.
+    `keys` has the primary keys by table; rows of other tables are sent as they are. `unchanged` completes rows that
+    leave values out. Several threads may call it, if a table has one load at a time. `repeated` says whether a key has
+    come in two loads of a label; `replaced_deletes` counts deletes that were not sent, by label and table.
     """
 
-    def __init__(self, keys: Mapping[str, TableKey]) -> None:
+    def __init__(self, keys: Mapping[str, TableKey], unchanged: UnchangedValues | None = None) -> None:
         self._keys = keys
+        self._unchanged = unchanged
         self._sent: dict[str, SentKeys] = {}
         self.repeated = False
         self.replaced_deletes: Counter[tuple[str, str]] = Counter()
@@ -228,21 +253,59 @@ class UniqueRows:
                     label=action.label,
                 )
             kept = ~again if kept is None else kept & ~again
+        completed = self._complete(action, groups, key, _concat(by_chunk), kept)
         sent.add(by_chunk)
-        if kept is None:
+        if kept is None and not completed:
             return Selection(action.pieces)
-        return self._select(action, groups, kept)
+        return self._select(action, groups, kept, completed)
 
-    def _select(self, action: LoadAction, groups: Sequence[Sequence[_Part]], kept: Bools) -> Selection:
-        pieces: list[memoryview] = []
+    def _complete(
+        self, action: LoadAction, groups: Sequence[Sequence[_Part]], key: TableKey, keys: pa.Array, kept: Bools | None
+    ) -> dict[int, bytes]:
+        """The rows of the load that leave values out, with these values, by their numbers; InputError as `complete`."""
+        if self._unchanged is None or action.table not in self._unchanged.tables:
+            return {}
+        rows = _rows_of(groups)
+        marked = pc.match_substring(rows, MARK).to_numpy(zero_copy_only=False)
+        wanted = np.flatnonzero(marked if kept is None else marked & kept)
+        if not len(wanted):
+            return {}
+        older = list(_groups(action.older))
+        if older:
+            keys = _concat([*_keys_by_chunk(older, key), keys])
+            rows = pa.concat_arrays([_rows_of(older), rows])
+        before = len(keys) - len(marked)
+        codes = pc.dictionary_encode(keys).indices.fill_null(-1).to_numpy()
+        related = np.flatnonzero(np.isin(codes, codes[wanted + before]))
+        by_key: dict[int, list[int]] = {}
+        for row in related.tolist():
+            by_key.setdefault(int(codes[row]), []).append(row)
+        places = _places_of(groups)
+        histories = []
+        for row in wanted.tolist():
+            last = row + before
+            numbers = by_key[int(codes[last])] if codes[last] >= 0 else [last]
+            histories.append(RowsOfKey([rows[number].as_py() for number in numbers if number <= last], places(row)))
+        return dict(zip(wanted.tolist(), self._unchanged.complete(action.table, key, histories), strict=True))
+
+    def _select(
+        self, action: LoadAction, groups: Sequence[Sequence[_Part]], kept: Bools | None, completed: Mapping[int, bytes]
+    ) -> Selection:
+        if kept is None:
+            kept = np.ones(sum(part.rows for group in groups for part in group), dtype=bool)
+        as_they_are = kept
+        if completed:
+            as_they_are = kept.copy()
+            as_they_are[list(completed)] = False
+        pieces: list[memoryview] = [memoryview(row) for row in completed.values()]
         replaced: dict[str, ReplacedRows] = {}
         low = 0
         for group in groups:
             high = low + sum(part.rows for part in group)
-            if kept[low:high].all():
+            if as_they_are[low:high].all():
                 pieces += [part.piece for part in group]
             else:
-                piece, deletes = _GroupRows.of(group).select(kept[low:high], replaced)
+                piece, deletes = _GroupRows.of(group).select(as_they_are[low:high], kept[low:high], replaced)
                 pieces += [piece] if len(piece) else []
                 self.replaced_deletes[(action.label, action.table)] += deletes
             low = high
@@ -302,6 +365,22 @@ def _groups(chunks: Sequence[Chunk]) -> Iterator[Sequence[_Part]]:
         yield group
 
 
+def _rows_of(groups: Iterable[Sequence[_Part]]) -> pa.Array:
+    return pa.concat_arrays([_GroupRows.of(group).rows for group in groups])
+
+
+def _places_of(groups: Sequence[Sequence[_Part]]) -> Callable[[int], str]:
+    """A function that says where a row came from, by its number in the groups."""
+    parts = [part for group in groups for part in group]
+    ends = np.cumsum([part.rows for part in parts])
+
+    def place(row: int) -> str:
+        part = parts[int(np.searchsorted(ends, row, side="right"))]
+        return f" at source_partition={part.chunk.partition}"
+
+    return place
+
+
 def _keys_by_chunk(groups: Iterable[Sequence[_Part]], key: TableKey) -> list[pa.Array]:
     """The keys of each chunk's rows."""
     by_chunk: dict[int, list[pa.Array]] = {}
@@ -340,11 +419,15 @@ class _GroupRows:
     def _bounds(self) -> Iterator[tuple[int, int]]:
         return pairwise([0, *accumulate(part.rows for part in self.group)])
 
-    def select(self, kept: Bools, replaced: dict[str, ReplacedRows]) -> tuple[memoryview, int]:
-        """The `kept` rows, and the number of deletes among those left out; adds the rows left out to `replaced`."""
+    @property
+    def rows(self) -> pa.Array:
         buffers = [None, pa.py_buffer(self.starts), pa.py_buffer(self.text)]
-        rows = pa.Array.from_buffers(pa.large_binary(), len(kept), buffers)
-        offsets, data = layout(rows.filter(pa.array(kept)))
+        return pa.Array.from_buffers(pa.large_binary(), len(self.starts) - 1, buffers)
+
+    def select(self, chosen: Bools, kept: Bools, replaced: dict[str, ReplacedRows]) -> tuple[memoryview, int]:
+        """The `chosen` rows, and the number of deletes among those that are not `kept`; adds these to `replaced`."""
+        rows = self.rows
+        offsets, data = layout(rows.filter(pa.array(chosen)))
         sizes = np.diff(self.starts)
         for part, (low, high) in zip(self.group, self._bounds(), strict=True):
             left_out = ~kept[low:high]

@@ -39,6 +39,9 @@ OWN_OP: Final = "__op"
 DELETING: Final = f'{{"{OWN_OP}":1'
 """Beginning of a deleted row, in place of its opening brace."""
 
+UNCHANGED: Final = "__starrocks_txn_sink_unchanged"
+"""The last member of a JSON row: an array of columns that keep their values (`rows.unchanged`)."""
+
 KEY_DELETES: Final = "starrocks_txn_sink.key_deletes"
 """In the metadata of a frame's OP: true if its deletes carry only their key, or NULL outside it."""
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.coordinator.model import SEPARATOR, TYPE_MARK, MissingColumns
 from starrocks_txn_sink.errors import UnknownColumn
 from starrocks_txn_sink.rows import columns, segments
+from starrocks_txn_sink.rows.unchanged import UnchangedValues, refuse_unchanged
 from starrocks_txn_sink.rows.value_kinds import ValueKind, kind_of, members_of, type_for
 
 NewRows = Callable[[pa.Array, pa.Array], list[int] | None]
@@ -48,7 +49,8 @@ class MemberNames:
     `new_rows` finds the rows of a new shape. `wants` says of a table whether its names are columns. With `refuse` a
     name without a column raises UnknownColumn, or with `lacking` waits there for its column; the driver compares `news`
     otherwise. Deletes do not count: only their key matters. Nor does text that is no JSON: the server rejects it.
-    `compared` has the names that the driver knows by table; None if it does not want to know any.
+    `compared` has the names that the driver knows by table; None if it does not want to know any. Rows that leave
+    unchanged values out are `completed`, in the tables with a key.
     """
 
     new_rows: NewRows
@@ -58,6 +60,7 @@ class MemberNames:
     compared: Mapping[str, Set[str]] | None = None
     lacking: LackingColumns | None = None
     types_of: TypesOf = no_types
+    completed: UnchangedValues | None = None
     by_table: dict[str, set[str]] = field(default_factory=dict)
     """The names by table, of tables with a row that is no delete."""
     _shapes: set[tuple[str, ...]] = field(default_factory=set)  # without the compiled loop
@@ -94,9 +97,12 @@ class MemberNames:
         table = str(batch.column(columns.TABLE)[row].as_py())
         text = batch.column(columns.PAYLOAD)[row].cast(pa.large_binary()).as_py()
         names = _names_in(text)
+        place = segments.place_of(batch, row, " at ", _PLACE)
+        if names is not None and names[-1:] == (columns.UNCHANGED,):
+            self._note_unchanged(table, text, place)
+            names = names[:-1]
         if names is None or not self.wants(table):
             return
-        place = segments.place_of(batch, row, " at ", _PLACE)
         if columns.OWN_OP in names:
             if self.lacking is not None and self.columns_of(table, False) is None:  # where could it delete?
                 self.lacking.watch(table, [name for name in names if name != columns.OWN_OP], deletes=True)
@@ -106,6 +112,12 @@ class MemberNames:
             if self.lacking is None:
                 raise _unknown_column(table, unknown, text, place, self.types_of)
             self.lacking.watch(table, unknown, deletes=self.columns_of(table, False) is None)
+
+    def _note_unchanged(self, table: str, text: bytes, place: str) -> None:
+        if self.completed is None or table not in self.completed.keyed or not self.wants(table):
+            refuse_unchanged(table, text, place)
+        else:
+            self.completed.tables.add(table)
 
     def _unknown(self, table: str, names: tuple[str, ...], again: bool) -> list[str]:
         known = self.columns_of(table, again)

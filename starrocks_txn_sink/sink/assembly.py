@@ -137,7 +137,8 @@ class DebeziumAssembly:
         on_unknown_table: `fail` the query at rows of a table outside the rule, `skip` them, or send them to
             `dead_letter_table` (`dead_letter`). They count for their transaction in all cases.
         deleted_row: The row of a delete: Debezium's `before`, or the message's `key`.
-        unavailable_value: The connector's placeholder for values that did not change; None writes it as a value.
+        unavailable_value: The connector's placeholder for values that did not change. The columns keep their values in
+            tables whose key the sink knows; None writes the placeholder as a value.
         on_malformed: `fail` the query at a malformed message, or `drop` the message and count it.
         transaction_topic: The last part of the transaction topic's name.
         reader: `librdkafka`: the lane itself reads the offsets that Spark's Kafka source has planned; or `spark` reads
@@ -210,6 +211,7 @@ class DebeziumAssembly:
             key=KEY if self.deleted_row == "key" else None,
             tables=TableMapping(self.tables, self.on_unknown_table, letters),
             unavailable=unavailable,
+            keeps_unchanged=True,
             on_malformed=self.on_malformed,
             reader=self.reader,
             placed=alone,

@@ -330,6 +330,7 @@ class AssemblingLaneTask:
 
     def _write(self, batches: Iterator[pa.RecordBatch], lane: LaneTry, assembler: LaneAssembler) -> list[Message]:
         lane.types_of = assembler.types_of
+        lane.completes = self.assembly.lines is not None and self.assembly.lines.keeps_unchanged
         try:
             messages = lane.run(batches, assembler.rows)
             return [*map(assembler.complete, messages), assembler.carry_over()]

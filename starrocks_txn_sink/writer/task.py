@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -59,7 +59,9 @@ from starrocks_txn_sink.rows.columns import PARTITION, POSITION
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.rows.member_names import LackingColumns, MemberNames, TypesOf, no_types
 from starrocks_txn_sink.rows.segments import CheckRows, Replay, Segmenter, Skip, place_of, rows_of_part
+from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
+from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.writer import messages, worker
 from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import LaneRunner, Performer
@@ -203,7 +205,7 @@ class LaneTask:
 
 
 class LaneTry:
-    """One try at the lane of `task`: its time, its counts."""
+    """One try at the lane of `task`: its time, its counts. It `completes` rows that leave unchanged values out."""
 
     def __init__(self, task: LaneTask, attempt: worker.Attempt, clock: Clock, rng: random.Random | None = None) -> None:
         self.task, self.attempt, self.clock, self.rng = task, attempt, clock, rng or random.Random()
@@ -212,6 +214,7 @@ class LaneTry:
         self.metrics = LaneMetrics(task.job, attempt.lane, task.batch_id, encoding, clock)
         self.stopped = False  # at the end of the round, with more rows to come
         self.types_of: TypesOf = no_types
+        self.completes = False
         self._segmenter: Segmenter | None = None
         self._dead_letters = DeadLetters(task, partial(now_text, clock)) if task.part.dead_letter is not None else None
 
@@ -301,7 +304,8 @@ class LaneTry:
             lane_limits or limits(options), spill.take if spill is not None else None, keys.keys(), hold=task.hold
         )
         core = Lane(task.job, task.batch_id, task.label, buffer, self.clock.wall)
-        unique = UniqueRows(keys)
+        unchanged = self._unchanged_values(keys, resources.connection)
+        unique = UniqueRows(keys, unchanged)
         self.metrics.core, self.metrics.unique = core, unique
         performer = Performer(
             options,
@@ -314,22 +318,41 @@ class LaneTry:
             unique=unique,
             release=spill.release if spill is not None else None,
         )
-        self.metrics.members = self._member_names(resources.columns)
+        self.metrics.members = self._member_names(resources.columns, unchanged)
         return OpenLane(core, performer, self._segments(batches, rows))
 
-    def _member_names(self, known: worker.KnownColumns | None) -> MemberNames | None:
+    def _unchanged_values(
+        self, keys: Mapping[str, TableKey], connection: LeaderConnection | None
+    ) -> UnchangedValues | None:
+        if not self.completes:
+            return None
+
+        def query(sql: str, parameters: tuple[object, ...]) -> list[tuple[Any, ...]]:
+            assert connection is not None, "without a query port no key is known"
+            return connection.query(sql, parameters, self.deadline)
+
+        return UnchangedValues(self.task.options.database, query, keys.keys())
+
+    def _member_names(self, known: worker.KnownColumns | None, unchanged: UnchangedValues | None) -> MemberNames | None:
         """The check of the names in rows; None if nobody would learn from it."""
         task, policy = self.task, self.task.options.schema_changes
-        refuse = policy is not SchemaChanges.IGNORE
-        if known is None or not (refuse or task.compared is not None):
+        refuse = policy is not SchemaChanges.IGNORE and known is not None
+        if unchanged is None and (known is None or not (refuse or task.compared is not None)):
             return None
 
         def columns_of(table: str, again: bool) -> frozenset[str] | None:
-            return known.of(table, again, self.deadline)
+            return known.of(table, again, self.deadline) if known is not None else None
 
-        lacking = LackingColumns(self.types_of) if policy is SchemaChanges.APPLY else None
+        lacking = LackingColumns(self.types_of) if policy is SchemaChanges.APPLY and known is not None else None
         return MemberNames(
-            compiled.Shapes().new_rows, columns_of, task.names_columns, refuse, task.compared, lacking, self.types_of
+            compiled.Shapes().new_rows,
+            columns_of,
+            task.names_columns,
+            refuse,
+            task.compared,
+            lacking,
+            self.types_of,
+            unchanged,
         )
 
     def _check(self, allow_torn: bool = False) -> CheckRows:

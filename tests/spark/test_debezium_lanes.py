@@ -11,7 +11,7 @@ from starrocks_txn_sink import DebeziumAssembly, StarRocksSink
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from tests.support.debezium_feed import change, postgres
-from tests.support.debezium_shop import Changes, DebeziumShop, begin, end, insert, read, whole
+from tests.support.debezium_shop import Changes, DebeziumShop, begin, end, insert, read, update, whole
 
 pytestmark = pytest.mark.spark
 
@@ -263,3 +263,32 @@ def test_tables_follow_columns_that_changes_have_got(debezium: DebeziumShop) -> 
     debezium.put(plain(1), plain(2, colour="red"))
     debezium.go(schema_changes="apply", transactions="none")
     assert debezium.ask("SELECT position, colour FROM shop.items ORDER BY position") == [(1, None), (2, "red")]
+
+
+UNAVAILABLE = "__debezium_unavailable_value"
+
+
+@pytest.mark.parametrize("transactions", ["whole", "none"])
+def test_a_column_keeps_the_value_that_a_message_leaves_out(debezium: DebeziumShop, transactions: str) -> None:
+    """From the table, and from a row before it in the micro-batch; also after a restart."""
+    debezium.ask(
+        "CREATE TABLE shop.documents (position BIGINT NOT NULL, note STRING, part STRING, seq INT) "
+        "PRIMARY KEY(position) DISTRIBUTED BY HASH(position)"
+    )
+    tables = {"public.items": "documents"}
+    debezium.put(insert(5, 1, note='it\'s "long"'), end(5, 1))
+    debezium.put(insert(6, 1, note="new"), update(6, 2, note=UNAVAILABLE), update(6, 3, 5, note=UNAVAILABLE), end(6, 3))
+    debezium.put(insert(7, 1, note="open"), update(7, 2, 5, note=UNAVAILABLE))
+    debezium.put(update(7, 3, note=UNAVAILABLE), end(7, 3))
+    debezium.go(tables=tables, transactions=transactions)
+    debezium.forget_commit(3)
+    debezium.go(tables=tables, transactions=transactions)
+    found = debezium.ask("SELECT position, seq, note FROM shop.documents ORDER BY position")
+    assert found == [(5, 2, 'it\'s "long"'), (6, 2, "new"), (7, 3, "open")]
+
+
+def test_a_value_that_is_left_out_is_an_error_where_it_cannot_be_looked_up(debezium: DebeziumShop) -> None:
+    debezium.put(update(5, 1, note=UNAVAILABLE), end(5, 1))
+    with pytest.raises(StreamingQueryException, match=r"table items has columns without a value.*\(note\)"):
+        debezium.go()
+    assert debezium.rows() == []

@@ -31,6 +31,14 @@ def insert(txn: int, order: int, **other: Any) -> Changes:
     return change(postgres("items", lsn), f"{txn}:{lsn}", order, row | other)
 
 
+def update(txn: int, order: int, position: int | None = None, **other: Any) -> Changes:
+    """Row `order` of the transaction changes the row of another one, or of its own."""
+    changed = insert(txn, order, **other)
+    changed["op"] = "u"
+    changed["after"] |= {} if position is None else {"position": position}
+    return changed
+
+
 def read(number: int) -> Changes:
     """A row of a snapshot."""
     row = {"part": "snapshot", "position": number, "seq": 0, "note": "x"}

@@ -27,6 +27,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import Committed
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.keys import TableKey
+from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.writer.runner import Performer
 from tests.support.manual_clock import ManualClock
 from tests.support.model_server import ModelServer
@@ -61,6 +62,7 @@ class LaneDriver:
         spill: Spill | None = None,
         *,
         hold: bool = False,
+        unchanged: UnchangedValues | None = None,
     ) -> None:
         self.clock = ManualClock()
         self.server = server
@@ -68,7 +70,7 @@ class LaneDriver:
         buffer = WriteBuffer(limits, spill, (keys or {}).keys(), hold=hold)
         self.core = Lane("job", 0, LABEL, buffer, self.clock.wall)
         options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
-        self.unique = UniqueRows(keys or {})
+        self.unique = UniqueRows(keys or {}, unchanged)
         limit = Deadline.after(3600.0, self.clock)
         self.perform = Performer(options, server, self.clock, limit, self.rng, unique=self.unique)
         self.perform(BeginAction(LABEL))

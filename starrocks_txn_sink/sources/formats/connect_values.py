@@ -22,8 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink import compiled
+from starrocks_txn_sink.rows.json_members import Number, elements_of, members, spans_of
 from starrocks_txn_sink.rows.segments import Bools
-from starrocks_txn_sink.sources.formats.json_text import Number, elements_of, members, spans_of, whole_number
+from starrocks_txn_sink.sources.formats.json_text import whole_number
 
 
 class Kind(enum.IntEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 import orjson
@@ -19,7 +19,12 @@ from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.connect_values import MALFORMED, PlansOfValues, convert_rows
 from starrocks_txn_sink.sources.formats.debezium_json import CHANGE, MARKER, read_keys, read_values
 from starrocks_txn_sink.sources.formats.debezium_other import LOGICAL, LOGICAL_COLLECTION, TRUNCATE, judge_other
-from starrocks_txn_sink.sources.formats.placeholders import UnavailableSpellings, columns_with, rows_with
+from starrocks_txn_sink.sources.formats.placeholders import (
+    UnavailableSpellings,
+    columns_with,
+    rows_with,
+    without_unavailable,
+)
 from starrocks_txn_sink.sources.formats.raw_format import (
     KEY,
     POSITION,
@@ -57,7 +62,8 @@ class DebeziumChanges:
 
     `places` are the columns that name a message in errors; `key` is the column with a deleted row, None for `before`.
     The column `timestamp` is in milliseconds. With `placed` an event has its message's source partition and position,
-    not those of its source transaction.
+    not those of its source transaction. With `keeps_unchanged` rows name the columns that `unavailable` stands in, and
+    leave them out (`rows.unchanged`); otherwise such a row is an error.
     """
 
     value: str = "value"
@@ -65,6 +71,7 @@ class DebeziumChanges:
     places: tuple[str, ...] = PLACE
     tables: TableMapping
     unavailable: UnavailableSpellings | None = None
+    keeps_unchanged: bool = False
     on_malformed: OnMalformed = "fail"
     reader: Reader = "spark"
     placed: bool = False
@@ -126,6 +133,8 @@ class DebeziumChanges:
         unavailable: Bools = np.zeros(len(text), dtype=bool)
         if self.unavailable is not None:
             unavailable = rows_with(self.unavailable, text).to_numpy(zero_copy_only=False) & ~deleted
+            if self.keeps_unchanged and unavailable.any():
+                text, unavailable = without_unavailable(self.unavailable, text, unavailable)
         chosen = np.where(deleted, of_before, of_after)
         sound &= chosen != MALFORMED
         chosen[unavailable | without | ~sound] = -1
@@ -256,6 +265,8 @@ class DebeziumMarkers:
 
     `source` is the source partition; None takes the topic without its last part. See DebeziumChanges.
     """
+
+    keeps_unchanged: ClassVar[bool] = False
 
     value: str = "value"
     source: str | None = None

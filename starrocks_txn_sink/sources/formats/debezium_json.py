@@ -16,16 +16,15 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink import compiled
 from starrocks_txn_sink.assembler.verified.intake import COLLECTION_COUNTS
+from starrocks_txn_sink.rows.json_members import members, value_at
 from starrocks_txn_sink.rows.json_objects import checked_text, read_objects
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.json_text import (
-    members,
     members_of,
     read_members,
     read_one_by_one,
     strict_text,
     text_of,
-    value_at,
     with_origins,
 )
 

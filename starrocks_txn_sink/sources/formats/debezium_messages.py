@@ -54,6 +54,10 @@ class DebeziumMessages:
         return self.changes.on_malformed
 
     @property
+    def keeps_unchanged(self) -> bool:
+        return self.changes.keeps_unchanged
+
+    @property
     def reader(self) -> Reader:
         return self.changes.reader
 

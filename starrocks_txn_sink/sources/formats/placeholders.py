@@ -9,12 +9,15 @@ import uuid
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.rows.segments import layout
-from starrocks_txn_sink.sources.formats.json_text import members, text_of
+from starrocks_txn_sink.rows.json_members import members
+from starrocks_txn_sink.rows.segments import Bools, layout
+from starrocks_txn_sink.rows.unchanged import with_unchanged
+from starrocks_txn_sink.sources.formats.json_text import text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +79,17 @@ def columns_with(spellings: UnavailableSpellings, row: str) -> list[str]:
         for name, text in texts.items()
         if text in spellings.alone or any(spelling in text for spelling in spellings.in_row)
     ]
+
+
+def without_unavailable(
+    spellings: UnavailableSpellings, rows: pa.Array, with_placeholder: Bools
+) -> tuple[pa.Array, Bools]:
+    """The rows (JSON), which name the columns of placeholders instead of having them (`rows.unchanged`).
+
+    The mask that comes back has the rows whose placeholder is in no column by itself: they stay as they are.
+    """
+    texts, left = rows.filter(pa.array(with_placeholder)).to_pylist(), with_placeholder.copy()
+    for place, number in enumerate(np.flatnonzero(with_placeholder).tolist()):
+        if unchanged := columns_with(spellings, texts[place]):
+            texts[place], left[number] = with_unchanged(members(texts[place]), unchanged), False
+    return pc.replace_with_mask(rows, pa.array(with_placeholder), pa.array(texts, rows.type)), left

@@ -52,6 +52,10 @@ class RawFormat(Protocol):
         """`fail` at a malformed message, or `drop` it and count it."""
 
     @property
+    def keeps_unchanged(self) -> bool:
+        """Whether rows may leave values out because they did not change (`rows.unchanged`)."""
+
+    @property
     def reader(self) -> Reader:
         """`spark` reads the messages, or with `librdkafka` the lanes do."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, get_args
+from typing import ClassVar, Final, get_args
 
 import numpy as np
 import orjson
@@ -64,6 +64,7 @@ class TxnEventLines:
     position: str | None = "offset"
     on_malformed: OnMalformed = "fail"
     reader: Reader = "spark"
+    keeps_unchanged: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_choice("on_malformed", self.on_malformed, get_args(OnMalformed))

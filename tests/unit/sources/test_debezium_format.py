@@ -10,6 +10,7 @@ import pytest
 
 from starrocks_txn_sink.assembler.verified import intake
 from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.rows.columns import UNCHANGED
 from starrocks_txn_sink.sources.formats.debezium import DebeziumChanges, DebeziumMarkers
 from starrocks_txn_sink.sources.formats.debezium_messages import DebeziumMessages
 from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
@@ -278,6 +279,17 @@ def test_a_placeholder_is_found_before_values_are_rewritten() -> None:
     update = change(ORDERS, "5:9", 1, {"id": 1, "day": 1, "price": "Z29uZQ=="}, op="u")
     with pytest.raises(InputError, match="columns=price"):
         rows(described(update, DAY, PRICE), unavailable=spellings)
+
+
+def test_a_row_may_name_the_columns_of_placeholders_and_its_other_values_are_rewritten() -> None:
+    spellings = spellings_of_unavailable("gone")
+    update = change(ORDERS, "5:9", 1, {"id": 1, "price": "Z29uZQ==", "day": 1, "note": ["gone"]}, op="u")
+    plain = change(ORDERS, "5:9", 2, {"id": 2, "price": "AQ==", "day": 1, "note": "going"}, op="u")
+    fields = DAY, PRICE, NOTE
+    events = [described(update, *fields), described(plain, *fields)]
+    first, second = rows(*events, unavailable=spellings, keeps_unchanged=True)
+    assert json.loads(first["row"]) == {"id": 1, "day": "1970-01-02", UNCHANGED: ["price", "note"]}
+    assert json.loads(second["row"]) == {"id": 2, "price": "0.01", "day": "1970-01-02", "note": "going"}
 
 
 @pytest.mark.parametrize("wrap", [lambda value: value, with_schema])

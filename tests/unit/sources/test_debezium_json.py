@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.sources.formats import debezium_json, json_text
 from starrocks_txn_sink.sources.formats.debezium_json import CHANGE, MARKER, read_keys, read_values
-from starrocks_txn_sink.sources.formats.json_text import judge_object, members
+from starrocks_txn_sink.sources.formats.json_text import judge_object
 from tests.support.debezium_feed import change, marker, postgres, with_schema
 from tests.support.depth import scaled
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,6 +43,7 @@ MEMBERS = pa.schema(
 class StepLines:
     """`{"tx": {"id": …, "step": "first" | "row" | "last"}, "into": table, "data": row}`, perhaps under `"body"`."""
 
+    keeps_unchanged: ClassVar[bool] = False
     on_malformed: OnMalformed = "fail"
     reader: Reader = "spark"
 

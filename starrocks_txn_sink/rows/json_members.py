@@ -1,0 +1,120 @@
+"""The members of a text that is one JSON object, in their own characters."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+_SPACES: Final = frozenset(" \t\r\n")
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_PLAIN_NAME: Final = re.compile(r'"([^"\\\x00-\x1f]*)"[ \t\r\n]*:[ \t\r\n]*')
+
+
+class Number(str):
+    """A JSON number in its own digits."""
+
+    __slots__ = ()
+
+
+def members(text: str) -> dict[str, tuple[Any, str]]:
+    """The value and the raw JSON of each member of the one JSON object in `text`. The last of equal names counts.
+
+    Numbers are `Number`. Raises ValueError or IndexError for any other text: malformed, or more than one document.
+    """
+    return {name: (value, text[start:end]) for name, value, start, end in spans_of(text)}
+
+
+def spans_of(text: str) -> Iterator[tuple[str, Any, int, int]]:
+    """The name and the value of each member of the one JSON object in `text`, and where the value is (`members`)."""
+    at = _skip(text, 0)
+    _expect(text, at, "{")
+    at = _skip(text, at + 1)
+    while text[at] != "}":
+        name, start = _name(text, at)
+        value, end = value_at(text, start)
+        yield name, value, start, end
+        at = _skip(text, end)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+            _expect(text, at, '"')
+        else:
+            _expect(text, at, "}")
+    if _skip(text, at + 1) != len(text):
+        raise ValueError("more than one object")
+
+
+def elements_of(text: str) -> Iterator[tuple[Any, int, int]]:
+    """The elements of the JSON array in `text`, which is well-formed, and where each one stands."""
+    at = _skip(text, 1)
+    while text[at] != "]":
+        value, end = value_at(text, at)
+        yield value, at, end
+        at = _skip(text, end)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+
+
+def _name(text: str, at: int) -> tuple[str, int]:
+    """The name of a member and the place of its value."""
+    plain = _PLAIN_NAME.match(text, at)
+    if plain:
+        return plain[1], plain.end()
+    _expect(text, at, '"')
+    name, at = _DECODER.raw_decode(text, at)
+    at = _skip(text, at)
+    _expect(text, at, ":")
+    return name, _skip(text, at + 1)
+
+
+def _skip(text: str, at: int) -> int:
+    if text[at : at + 1] not in _SPACES:
+        return at
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def _expect(text: str, at: int, character: str) -> None:
+    if text[at] != character:
+        raise ValueError(character)
+
+
+def value_at(text: str, at: int) -> tuple[Any, int]:
+    """The value at `at` (numbers as text) and its end; for a value nested too deep for `json` only the end."""
+    try:
+        value, end = _DECODER.raw_decode(text, at)
+    except RecursionError:
+        return (), _end_of_nested(text, at)
+    return value, end
+
+
+def _end_of_nested(text: str, at: int) -> int:
+    """The end of the array or object at `at`, without recursion; ValueError or IndexError if it is malformed."""
+    closers: list[str] = []
+    due = "value"
+    while True:
+        at = _skip(text, at)
+        character = text[at]
+        if closers and character == closers[-1] and due in ("comma", "first", "first key"):
+            closers.pop()
+            at, due = at + 1, "comma"
+            if not closers:
+                return at
+        elif due == "comma":
+            _expect(text, at, ",")
+            at, due = at + 1, "key" if closers[-1] == "}" else "value"
+        elif due in ("key", "first key"):
+            at, due = _name(text, at)[1], "value"
+        elif character in "[{":
+            closers.append("]" if character == "[" else "}")
+            at, due = at + 1, "first" if character == "[" else "first key"
+        else:
+            at, due = _DECODER.raw_decode(text, at)[1], "comma"
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)  # json accepts NaN and Infinity, which are no JSON
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant, parse_float=Number, parse_int=Number)

@@ -1,0 +1,207 @@
+"""Rows whose source left values out because they did not change: each such column keeps its value.
+
+The server can keep a column only in a partial update, and the loads of a table under one label are all partial ones, of
+the same columns, or none is (wire contract 4.6). So the lane completes such a row before it sends it: with the value of
+the key's row before it under the label, else with the value in the table, which has all StarRocks transactions before.
+
+A row says it with its last member, UNCHANGED. `rows.body` asks for the rows of a load; one key is in one lane.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from starrocks_txn_sink.coordinator.model import SEPARATOR
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.rows.columns import OWN_OP, UNCHANGED
+from starrocks_txn_sink.rows.json_members import members
+from starrocks_txn_sink.rows.keys import ROOM, KeyType, TableKey, read_keys
+
+MARK: Final = f'"{UNCHANGED}":'.encode()
+"""In each row with unchanged columns, and in no other one: inside of a string its quotes are escaped."""
+
+Query = Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]]
+"""Executes a statement with parameters; returns its rows, and raises QueryFailed or QueryRefused."""
+
+_TYPES: Final = (
+    "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.columns WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+)
+_KEYS_A_QUERY: Final = 500
+_NESTED: Final = ("array", "map", "struct")
+_OPAQUE: Final = ("varbinary", "binary", "bitmap", "hll", "percentile")
+_REMEDY: Final = (
+    "At the source, give each change all values (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL), or leave the column "
+    'out; see docs/guides/debezium.md, "Values that did not change".'
+)
+
+
+def with_unchanged(members_of_row: Mapping[str, tuple[Any, str]], unchanged: Sequence[str]) -> str:
+    """A row of these members, as text, but for the `unchanged` ones, which it names in its last member."""
+    named = {name: raw for name, (_, raw) in members_of_row.items() if name not in unchanged}
+    return _row({**named, UNCHANGED: json.dumps(list(unchanged), ensure_ascii=False)})
+
+
+def refuse_unchanged(table: str, text: bytes, place: str) -> None:
+    """Raise InputError for a row of a table whose key the sink does not know."""
+    names = ", ".join(json.loads(members(text[len(SEPARATOR) :].decode())[UNCHANGED][1]))
+    raise InputError(
+        f"A row of table {table} has columns without a value, because it did not change ({names}){place}, and the sink "
+        "cannot look it up: the table has no primary key, or the sink does not know it.",
+        hint="Make it a PRIMARY KEY table, without `compact=False` and without load properties that rename columns. "
+        + _REMEDY,
+        table=table,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOfKey:
+    """The rows of one key under a label up to the one to send, in their order, each with its separator.
+
+    `place` says where the last one came from.
+    """
+
+    rows: Sequence[bytes]
+    place: str
+
+
+@dataclass(slots=True)
+class UnchangedValues:
+    """Completes rows of `tables`, the `keyed` ones that have had a row with unchanged columns; see the module."""
+
+    database: str
+    query: Query
+    keyed: Collection[str]
+    tables: set[str] = field(default_factory=set)
+
+    def complete(self, table: str, key: TableKey, histories: Sequence[RowsOfKey]) -> list[bytes]:
+        """The last row of each history, with all values; raises InputError if a value is nowhere."""
+        folded = [_fold(history.rows) for history in histories]
+        lacking = [number for number, row in enumerate(folded) if row.open_names]
+        for number in lacking:
+            if folded[number].was_deleted or not _has_key(folded[number].values, key):
+                raise _no_row(table, folded[number].open_names, histories[number].place)
+        columns = sorted({name for number in lacking for name in folded[number].open_names})
+        for low in range(0, len(lacking), _KEYS_A_QUERY):
+            part = lacking[low : low + _KEYS_A_QUERY]
+            read = self._read(table, key, columns, [folded[number].values for number in part])
+            for number, values in zip(part, read, strict=True):
+                row = folded[number]
+                if values is None:
+                    raise _no_row(table, row.open_names, histories[number].place)
+                row.values |= {name: values[name] for name in row.open_names}
+        return [f"{SEPARATOR}{_row(row.values)}".encode() for row in folded]
+
+    def _read(
+        self, table: str, key: TableKey, columns: Sequence[str], rows: Sequence[Mapping[str, str]]
+    ) -> list[dict[str, str] | None]:
+        """The values of `columns` in the table, as JSON, for the key of each row; None where it has no such row."""
+        types = {str(name): str(kind).lower() for name, kind in self.query(_TYPES, (self.database, table))}
+        for name in columns:
+            if name not in types or types[name].startswith(_OPAQUE):
+                lacks = f"of type {types[name]}" if name in types else "not in the table"
+                raise InputError(
+                    f"A row of table {table} leaves out column {name}, because its value did not change, and the sink "
+                    f"cannot look it up: the column is {lacks}.",
+                    hint=_REMEDY,
+                    table=table,
+                )
+        selected = [f"CAST({_quoted(column.name)} AS VARCHAR)" for column in key]
+        selected += [_expression(name, types[name]) for name in columns]
+        one = " AND ".join(f"{_quoted(column.name)} = %s" for column in key)
+        parameters = tuple(_parameter(column.key_type, row[column.field]) for row in rows for column in key)
+        rows_read = self.query(
+            f"SELECT {', '.join(selected)} FROM {_quoted(self.database)}.{_quoted(table)} "
+            f"WHERE {' OR '.join([f'({one})'] * len(rows))}",
+            parameters,
+        )
+        names = [column.field for column in key]
+        read = [_row(dict(zip(names, map(json.dumps, map(str, values)), strict=False))) for values in rows_read]
+        asked = [_row({name: row[name] for name in names}) for row in rows]
+        forms = _forms([*asked, *read], key)
+        by_key = {
+            form: {name: _json(value, types[name]) for name, value in zip(columns, values[len(key) :], strict=True)}
+            for form, values in zip(forms[len(asked) :], rows_read, strict=True)
+        }
+        return [by_key.get(form) for form in forms[: len(asked)]]
+
+
+@dataclass(slots=True)
+class _Folded:
+    """The last row of a key as raw JSON by name; none of its rows has a value of `open_names`."""
+
+    values: dict[str, str]
+    open_names: list[str]
+    was_deleted: bool
+
+
+def _fold(rows: Sequence[bytes]) -> _Folded:
+    """The last row, with values of the rows before it."""
+    before: dict[str, str] | None = None
+    open_names: list[str] = []
+    was_deleted = False
+    for text in rows:
+        row = {name: raw for name, (_, raw) in members(text[len(SEPARATOR) :].decode()).items()}
+        names: list[str] = json.loads(row.pop(UNCHANGED, "[]"))
+        if before is not None:
+            row |= {name: before.get(name, "null") for name in names if name not in open_names}
+            names = [name for name in names if name in open_names]
+        open_names = names
+        if OWN_OP in row:
+            before, was_deleted = None, True
+        else:
+            before = row
+    return _Folded(before or {}, open_names, was_deleted)
+
+
+def _has_key(row: Mapping[str, str], key: TableKey) -> bool:
+    return all(row.get(column.field, "null") != "null" for column in key)
+
+
+def _forms(rows: Sequence[str], key: TableKey) -> list[object]:
+    """The keys of JSON rows, equal for equal keys."""
+    pieces = [f"{SEPARATOR}{row}".encode() for row in rows]
+    starts = np.cumsum([0, *map(len, pieces)])
+    content = np.frombuffer(b"".join((*pieces, bytes(ROOM))), np.uint8)
+    forms: list[object] = [str(form) for form in read_keys(content, starts, key).to_pylist()]
+    return forms
+
+
+def _row(row: Mapping[str, str]) -> str:
+    return "{" + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{raw}" for name, raw in row.items()) + "}"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``").replace("%", "%%") + "`"
+
+
+def _expression(name: str, kind: str) -> str:
+    nested = kind.startswith(_NESTED)
+    return f"CAST({f'to_json({_quoted(name)})' if nested else _quoted(name)} AS VARCHAR)"
+
+
+def _parameter(kind: KeyType, raw: str) -> object:
+    """A key's value of a row as a parameter of its column's type."""
+    value = json.loads(raw, parse_float=str, parse_int=str)
+    return int(value) if kind is KeyType.INTEGER else str(value).lower() if isinstance(value, bool) else value
+
+
+def _json(value: Any, kind: str) -> str:
+    """A value of the table as JSON for a load."""
+    if value is None:
+        return "null"
+    return str(value) if kind.startswith(("json", *_NESTED)) else json.dumps(str(value), ensure_ascii=False)
+
+
+def _no_row(table: str, names: Sequence[str], place: str) -> InputError:
+    return InputError(
+        f"A row of table {table} leaves out {', '.join(names)}, because the value did not change{place}, but the table "
+        "has no row with this key to take it from.",
+        hint="Let a snapshot of the source's table write its rows first (Debezium's signal `execute-snapshot`). "
+        + _REMEDY,
+        table=table,
+    )

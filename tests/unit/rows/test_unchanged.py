@@ -1,0 +1,227 @@
+"""Rows that leave unchanged values out are sent whole: against a reference that folds all rows of a key."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, strategies as st
+
+from starrocks_txn_sink.coordinator.model import Chunk, LoadAction, RowIndex
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.rows.body import UniqueRows, with_unchanged_values
+from starrocks_txn_sink.rows.columns import DELETING, UNCHANGED
+from starrocks_txn_sink.rows.keys import KeyColumn
+from starrocks_txn_sink.rows.member_names import MemberNames
+from starrocks_txn_sink.rows.unchanged import MARK, UnchangedValues, with_unchanged
+from tests.support.lane_driver import LABEL, LaneDriver, small_limits
+from tests.support.model_server import ModelServer
+
+KEYS = {"t": [KeyColumn.of("id", "BIGINT", None)]}
+TYPES = {"id": "bigint(20)", "note": "varchar(65533)", "doc": "json", "tags": "array<int(11)>", "raw": "varbinary"}
+IN_TABLE = {n: {"note": f"it's {n}", "doc": f'{{"n": {n}.10}}', "tags": "[1,2]"} for n in range(5)}
+
+
+class Table:
+    """A table's answers to the statements, and how many there were."""
+
+    def __init__(self, **types: str) -> None:
+        self.types = TYPES | types
+        self.statements: list[str] = []
+
+    def __call__(self, sql: str, parameters: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        self.statements.append(sql)
+        if "information_schema" in sql:
+            assert parameters == ("shop", "t")
+            return list(self.types.items())
+        names = re.findall(r"CAST\((?:to_json\()?`(\w+)`\)? AS VARCHAR\)", sql)
+        assert names[0] == "id"
+        found = {int(str(key)) for key in parameters} & IN_TABLE.keys()
+        return [(str(key), *(IN_TABLE[key][name] for name in names[1:])) for key in sorted(found)]
+
+
+def unique(table: Table) -> UniqueRows:
+    unchanged = UnchangedValues("shop", table, KEYS)
+    unchanged.tables.add("t")
+    return UniqueRows(KEYS, unchanged)
+
+
+def text(row: dict[str, Any], *names: str) -> bytes:
+    members = {name: (value, json.dumps(value)) for name, value in row.items()}
+    return ("," + (with_unchanged(members, names) if names else json.dumps(row))).encode()
+
+
+def deleted(key: int) -> bytes:
+    return f',{DELETING},"id":{key}}}'.encode()
+
+
+def chunk(rows: list[bytes], positions: int = 1) -> Chunk:
+    content, filled = b"".join(rows), Chunk("p", "t")
+    index = RowIndex(np.full(len(rows), positions), np.cumsum([0, *map(len, rows)]))
+    filled.append(memoryview(content), len(rows), index)
+    return filled
+
+
+def sent(subject: UniqueRows, *loads: list[bytes], newest_first: bool = False) -> list[dict[str, Any]]:
+    chunks = [chunk(load) for load in loads]
+    rows: list[dict[str, Any]] = []
+    for number in reversed(range(len(chunks))) if newest_first else range(len(chunks)):
+        older = tuple(chunks[:number]) if newest_first else ()
+        selection = subject.select(LoadAction("L", "t", (chunks[number],), newest_first, older))
+        rows += json.loads(b"[" + b"".join(selection.pieces)[1:] + b"]") if selection.pieces else []
+        replaced = sum(count.rows for count in selection.replaced.values())
+        assert replaced <= len(loads[number])
+    assert UNCHANGED not in json.dumps(rows)
+    return rows
+
+
+Row = tuple[int, dict[str, Any] | None]  # key; None is a delete, a value None in the row is unchanged
+NAMES = ("note", "doc")
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[list[Row]]:
+    value = st.none() | st.integers(0, 99)
+    present = dict.fromkeys(IN_TABLE, True)
+    loads = []
+    for _ in range(draw(st.integers(1, 4))):
+        load: list[Row] = []
+        for key in draw(st.lists(st.sampled_from(list(IN_TABLE)), min_size=1, max_size=8)):
+            if draw(st.integers(0, 9)) == 0:
+                load.append((key, None))
+                present[key] = False
+            else:
+                row = {name: draw(value if present[key] else st.integers(0, 99)) for name in NAMES}
+                load.append((key, row))
+                present[key] = True
+        loads.append(load)
+    return loads
+
+
+@given(histories())
+def test_a_column_keeps_the_value_that_it_had_before_the_row(loads: list[list[Row]]) -> None:
+    expected: dict[int, dict[str, Any] | None] = {}
+    texts: list[list[bytes]] = []
+    for load in loads:
+        texts.append([])
+        for key, row in load:
+            if row is None:
+                expected[key] = None
+                texts[-1].append(deleted(key))
+                continue
+            before = expected.get(key) or {
+                "note": IN_TABLE[key]["note"],
+                "doc": json.loads(IN_TABLE[key]["doc"]),
+            }
+            expected[key] = {name: before[name] if row[name] is None else row[name] for name in NAMES}
+            names = [name for name in NAMES if row[name] is None]
+            texts[-1].append(text({"id": key, **row}, *names))
+    rows = sent(unique(Table()), *texts, newest_first=True)
+    written = {row["id"]: None if "__op" in row else {name: row[name] for name in NAMES} for row in rows}
+    assert len(rows) == len(expected)
+    assert written == expected
+
+
+def test_values_come_from_the_table_as_json_of_their_types_and_many_keys_take_one_statement() -> None:
+    table = Table()
+    rows = sent(unique(table), [text({"id": n, "n": n}, "note", "doc", "tags") for n in (3, 1)])
+    assert rows == [{"id": n, "n": n, "note": f"it's {n}", "doc": {"n": n + 0.1}, "tags": [1, 2]} for n in (3, 1)]
+    assert len(table.statements) == 2
+    assert "CAST(to_json(`tags`) AS VARCHAR)" in table.statements[1]
+
+
+def test_a_load_without_such_rows_asks_nothing() -> None:
+    table = Table()
+    assert sent(unique(table), [text({"id": 1, "note": "x"})]) == [{"id": 1, "note": "x"}]
+    assert not table.statements
+
+
+def test_rows_of_a_dead_letter_are_completed_one_by_one() -> None:
+    table = Table()
+    rows = [text({"id": 1}, "note"), text({"id": 2, "note": "y"}), text({"id": 1, "n": 3}, "note"), deleted(2)]
+    unchanged = UnchangedValues("shop", table, KEYS)
+    pieces = with_unchanged_values([memoryview(row) for row in rows], "t", KEYS["t"], unchanged)
+    first, second, third, last = (json.loads(piece[1:]) for piece in map(bytes, pieces))
+    assert first == {"id": 1, "note": "it's 1"}
+    assert second == {"id": 2, "note": "y"}
+    assert third == {"id": 1, "n": 3, "note": "it's 1"}
+    assert last == {"__op": 1, "id": 2}
+    with pytest.raises(InputError, match="no primary key"):
+        with_unchanged_values([memoryview(rows[0])], "t", [], unchanged)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([text({"id": 77}, "note")], "leaves out note.* has no row with this key"),
+        ([deleted(1), text({"id": 1}, "note")], "has no row with this key"),
+        ([text({"id": None}, "note")], "has no row with this key"),
+        ([text({"id": 1}, "raw")], "leaves out column raw.*of type varbinary"),
+        ([text({"id": 1}, "gone")], "leaves out column gone.*not in the table"),
+    ],
+)
+def test_a_value_that_is_nowhere_is_an_error(rows: list[bytes], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        sent(unique(Table()), rows)
+    assert "REPLICA IDENTITY FULL" in str(caught.value.advice)
+
+
+def test_the_mark_is_in_no_string() -> None:
+    inside = text({"id": 1, "note": f'"{UNCHANGED}":["doc"]'})
+    assert MARK not in inside
+    assert MARK in text({"id": 1}, "note")
+
+
+def test_a_table_without_a_known_key_refuses_such_a_row_by_its_place() -> None:
+    batch = pa.record_batch(
+        {
+            "source_partition": ["p"],
+            "position": [7],
+            "table": ["u"],
+            "transaction_end": [True],
+            "payload": [text({"id": 1, "n": 2}, "note").decode()],
+        }
+    )
+    for completed in (None, UnchangedValues("shop", Table(), KEYS)):
+        names = MemberNames(lambda *_: None, lambda *_: None, lambda _: True, refuse=False, completed=completed)
+        with pytest.raises(InputError, match=r"table u has columns without a value.*\(note\) at .*7.*no primary key"):
+            names(batch)
+
+
+def test_a_row_with_unchanged_columns_marks_its_table() -> None:
+    completed = UnchangedValues("shop", Table(), KEYS)
+    names = MemberNames(
+        lambda *_: None, lambda *_: frozenset({"id", "n", "note"}), lambda _: True, refuse=True, completed=completed
+    )
+    batch = pa.record_batch(
+        {"source_partition": ["p"], "position": [7], "table": ["t"], "transaction_end": [True],
+         "payload": [text({"id": 1, "n": 2}, "note").decode()]}
+    )  # fmt: skip
+    names(batch)
+    assert completed.tables == {"t"}
+    assert names.by_table == {"t": {"id", "n"}}
+
+
+def test_a_held_lane_takes_values_from_chunks_that_it_sends_later() -> None:
+    table, server = Table(), ModelServer()
+    unchanged = UnchangedValues("shop", table, KEYS)
+    unchanged.tables.add("t")
+    limits = small_limits(chunk_bytes=30, body_bytes=60)
+    lane = LaneDriver(server, limits, keys=KEYS, spill=lambda _: True, hold=True, unchanged=unchanged)
+    rows: list[dict[str, Any]] = [{"id": 1, "n": 0, "note": "first"}, {"id": 2, "n": 0, UNCHANGED: ["note"]}]
+    rows += [{"id": 1, "n": n, UNCHANGED: ["note"]} for n in range(1, 9)]
+    for position, row in enumerate(rows, 1):
+        lane.write_rows("p", "t", [row])
+        lane.end("p", position)
+    lane.finish()
+    lane.commit()
+    sent_rows = [row for _, body in server.history[LABEL].loads for row in json.loads(body)]
+    assert sorted(sent_rows, key=lambda row: row["id"]) == [
+        {"id": 1, "n": 8, "note": "first"},
+        {"id": 2, "n": 0, "note": "it's 2"},
+    ]
+    assert len(table.statements) == 2
