@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, functions as F, types as T
 from starrocks_txn_sink.assembler.rules.incremental import expire
 from starrocks_txn_sink.assembler.rules.model import Counters, Policy
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
+from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions
@@ -26,7 +27,7 @@ from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink import projection
-from starrocks_txn_sink.sink.assembly import Assembly, DebeziumAssembly, TransactionAssembly, event_columns, raw_columns
+from starrocks_txn_sink.sink.assembly import Assembly, TransactionAssembly, event_columns, raw_columns
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.lanes import AlterTables, Collect, LanePlan, Reading, Written, write_shared
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
@@ -131,7 +132,7 @@ class EventsWriter:
         plan = self.plan
         if plan is None:
             direct = self.assembly.reads_kafka and task.streaming
-            proves = isinstance(self.assembly, DebeziumAssembly)
+            proves = isinstance(self.assembly.policy, VerifiedPolicy)
             plan = self.plan = LanePlan.of(
                 frame, task.options, positioned=True, streaming=task.streaming, direct=direct, proves=proves
             )
