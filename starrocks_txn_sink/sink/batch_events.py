@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import is_remote
 
 from starrocks_txn_sink import __version__
+from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, name_spans
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
@@ -61,16 +62,31 @@ def receipt_events(receipts: Sequence[Receipt]) -> Iterator[Event]:
         yield Event("rows.dead_lettered", {**fields, "place": name_spans(of_table)})
 
 
-class BatchReceipts:
-    """The receipts of one micro-batch. Each is an event at once: the micro-batch may still fail, its rows stay."""
+class BatchTries:
+    """The tries at one micro-batch: its receipts, and the deadline, which each receipt renews.
 
-    def __init__(self, emit: Listener) -> None:
-        self._emit, self.collected = emit, list[Receipt]()
+    A receipt is an event at once: the micro-batch may still fail, its rows stay. `tokens` are the owner's tokens that
+    the tries have held or written.
+    """
 
-    def add(self, receipts: Sequence[Receipt]) -> None:
-        self.collected += receipts
+    def __init__(self, emit: Listener, seconds: float) -> None:
+        self._emit, self._seconds = emit, seconds
+        self.receipts, self.tokens = list[Receipt](), set[str]()
+        self.renew()
+
+    def renew(self) -> None:
+        """Give the micro-batch its whole time again."""
+        self.deadline = Deadline.after(self._seconds, SystemClock())
+
+    def collect(self, receipts: Sequence[Receipt]) -> None:
+        self.receipts += receipts
         for event in receipt_events(receipts):
             self._emit(event)
+        if receipts:
+            self.renew()
+
+    def expired(self) -> bool:
+        return self.deadline.expired()
 
 
 class Endpoint(Protocol):
@@ -107,14 +123,14 @@ class SinkEvents:
         self.emit(self._made)
 
     @contextlib.contextmanager
-    def follow_batch(self, frame: DataFrame, origin: BatchOrigin) -> Iterator[BatchReceipts]:
-        """Emit the events of the micro-batch that the block writes; the block adds its receipts.
+    def follow_batch(self, frame: DataFrame, origin: BatchOrigin) -> Iterator[BatchTries]:
+        """Emit the events of the micro-batch that the block writes; the block collects its receipts.
 
         `batch.completed` comes last, with counts of all receipts. An error that leaves the block emits
         `batch.failed`, or `batch.stopped` if Spark interrupted the micro-batch to stop the query. A lane's or a stage's
         own error replaces Spark's text about it. Spark's own errors pass unchanged.
         """
-        started, receipts = time.monotonic(), BatchReceipts(self.emit)
+        started, tries = time.monotonic(), BatchTries(self.emit, self._options.batch_deadline)
         query = origin.checkpoint if origin.streaming else ""
         if shares_stderr():
             end_progress_bar(frame)
@@ -123,7 +139,7 @@ class SinkEvents:
         begun = {**place, "query": query, "database": self._options.database}
         self.emit(Event("batch.started", begun))
         try:
-            yield receipts
+            yield tries
         except BaseException as error:
             _log_sink.debug("batch.traceback", **place, exc_info=error)
             ours = self._report_failure(frame, error, query, place, time.monotonic() - started)
@@ -136,8 +152,8 @@ class SinkEvents:
             self._open.session = frame.sparkSession
             STAGES.follow(self._open, frame)
         counted = ("rows", "source_transactions", "dead_lettered_rows", "dead_lettered_transactions")
-        counts = {name: sum(getattr(receipt, name) for receipt in receipts.collected) for name in counted}
-        counts = {"seconds": time.monotonic() - started, "receipts": len(receipts.collected), **counts}
+        counts = {name: sum(getattr(receipt, name) for receipt in tries.receipts) for name in counted}
+        counts = {"seconds": time.monotonic() - started, "receipts": len(tries.receipts), **counts}
         self.emit(Event("batch.completed", {**place, **counts}))
 
     def _report_failure(

@@ -16,7 +16,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from starrocks_txn_sink import compiled
-from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
+from starrocks_txn_sink.clock import microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
@@ -24,7 +24,7 @@ from starrocks_txn_sink.options.combinations import Feature, refuse_without_sql
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink import session as sessions, termination
 from starrocks_txn_sink.sink.assembly import Assembly
-from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchReceipts, Endpoint, SinkEvents
+from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries, Endpoint, SinkEvents
 from starrocks_txn_sink.sink.checkpoint import ProofLog, query_directory
 from starrocks_txn_sink.sink.events_writer import EventsWriter
 from starrocks_txn_sink.sink.failures import has_begun, wait_out
@@ -208,25 +208,25 @@ class StarRocksSink:
     def _write(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
         termination.roll_back_at_exit(self, on_sigterm=self.options.roll_back_on_sigterm)
         with (
-            self._events.follow_batch(frame, origin) as receipts,
+            self._events.follow_batch(frame, origin) as tries,
             self._run(origin.job).one_at_a_time(self.options.batch_deadline),
         ):
-            self._commit_or_wait(frame, origin, receipts)
-        return receipts.collected
+            self._commit_or_wait(frame, origin, tries)
+        return tries.receipts
 
     def _run(self, job: str) -> JobRun:
         return self._runs.setdefault(job, JobRun(job))
 
-    def _commit_or_wait(self, frame: DataFrame, origin: BatchOrigin, receipts: BatchReceipts) -> None:
+    def _commit_or_wait(self, frame: DataFrame, origin: BatchOrigin, tries: BatchTries) -> None:
         """Commit the micro-batch; wait while StarRocks has an outage.
 
         Before StarRocks has begun a transaction of the job, raises a failure at once: probably an address is wrong.
         Raises Fenced if another writer took the job over during the outage.
         """
         run = self._run(origin.job)
-        session = run.session_of(origin)
-        tokens = {session.token} if session is not None else set[str]()
-        tries = _Tries(self.options.batch_deadline, receipts, tokens)
+        tries.renew()  # the time that other writes of the job have taken does not count
+        if (session := run.session_of(origin)) is not None:
+            tries.tokens.add(session.token)
         try:
             return self._commit(frame, origin, run, tries)
         except Exception as error:
@@ -237,7 +237,7 @@ class StarRocksSink:
         write, stopped = partial(self._commit, frame, origin, run, tries), partial(is_stopped, frame)
         return wait_out(failed, write, place, tries.expired, self._listener, stopped)
 
-    def _commit(self, frame: DataFrame, origin: BatchOrigin, run: JobRun, tries: _Tries) -> None:
+    def _commit(self, frame: DataFrame, origin: BatchOrigin, run: JobRun, tries: BatchTries) -> None:
         """Try once to commit the micro-batch, before the deadline of `tries`. A failure ends the session."""
         session = run.session_of(origin) or self._open_session(frame, origin, run, tries)
         try:
@@ -252,7 +252,7 @@ class StarRocksSink:
             session.proofs.record(session.proof(origin.batch_id))
         run.served = True
 
-    def _open_session(self, frame: DataFrame, origin: BatchOrigin, run: JobRun, tries: _Tries) -> sessions.Session:
+    def _open_session(self, frame: DataFrame, origin: BatchOrigin, run: JobRun, tries: BatchTries) -> sessions.Session:
         """Take the job over for this run of the query."""
         run.replace(origin)
         proofs = self._proof_log(frame, origin)
@@ -291,7 +291,7 @@ class StarRocksSink:
         return ProofLog(directory) if directory is not None else None
 
     def _run_lanes(
-        self, frame: DataFrame, origin: BatchOrigin, run: JobRun, session: sessions.Session, tries: _Tries
+        self, frame: DataFrame, origin: BatchOrigin, run: JobRun, session: sessions.Session, tries: BatchTries
     ) -> None:
         if self.assemble is None:
             self._change_schema(frame, session)
@@ -304,7 +304,7 @@ class StarRocksSink:
         self,
         origin: BatchOrigin,
         session: sessions.Session,
-        tries: _Tries,
+        tries: BatchTries,
         receipts: Sequence[Receipt],
         reports: Sequence[LaneReport],
     ) -> None:
@@ -365,25 +365,6 @@ class StarRocksSink:
         """Alter the tables as the frame needs. No transaction of the job is open between two micro-batches."""
         if self.options.schema_changes is SchemaChanges.APPLY and session.tables.columns is not None:
             apply_schema_changes(self.options, self.routes, frame.schema, session, self._listener)
-
-
-class _Tries:
-    """The tries at one micro-batch: their deadline, which each receipt renews, and the receipts.
-
-    `tokens` are the owner's tokens that the tries have held or written.
-    """
-
-    def __init__(self, seconds: float, receipts: BatchReceipts, tokens: set[str]) -> None:
-        self._seconds, self._receipts, self.tokens = seconds, receipts, tokens
-        self.deadline = Deadline.after(seconds, SystemClock())
-
-    def collect(self, receipts: Sequence[Receipt]) -> None:
-        if receipts:
-            self._receipts.add(receipts)
-            self.deadline = Deadline.after(self._seconds, SystemClock())
-
-    def expired(self) -> bool:
-        return self.deadline.expired()
 
 
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"  # Spark groups a streaming run's jobs by its run id

@@ -39,8 +39,7 @@ from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.assembler.verified.intake import VerifiedCounters
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.coordinator.model import MissingColumns, Receipt, receipt_of
-from starrocks_txn_sink.errors import StarRocksSinkError, Unordered, add_note, class_of
-from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.errors import StarRocksSinkError, add_note, class_of
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.telemetry import Event
 
@@ -383,14 +382,6 @@ def message_batch(messages: Iterable[Message]) -> pa.RecordBatch:
 def of_kind(messages: Iterable[Message], kind: type[MessageType]) -> list[MessageType]:
     """The `messages` of one kind."""
     return [message for message in messages if isinstance(message, kind)]
-
-
-def why_to_sort(messages: Sequence[Message], options: SinkOptions, what: str) -> str | None:
-    """Why a lane could not take `what` in arrival order; None if it could. Raises Unordered when `shuffle` is off."""
-    violations = of_kind(messages, OrderViolation)
-    if violations and options.shuffle is False:
-        raise Unordered(violations[0].why, hint=f'Set shuffle to "auto" or true, so that {what} are sorted first.')
-    return violations[0].why if violations else None
 
 
 # --- on an error ---

@@ -30,7 +30,7 @@ class Frame:
 
 def told(watch: SinkEvents, receipts: Sequence[Receipt] = (), *, error: BaseException | None = None) -> None:
     with watch.follow_batch(Frame(), BatchOrigin(1, "shop", "q", "r", streaming=True)) as collected:  # type: ignore[arg-type]
-        collected.add(receipts)
+        collected.collect(receipts)
         if error is not None:
             raise error
 

@@ -14,8 +14,8 @@ from pyspark import cloudpickle
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import Fenced, LoadFailed, NotSent, OptionError, StarRocksSinkError
-from starrocks_txn_sink.sink import failures, rows_writer, session as sessions, sink as sink_module
-from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchReceipts
+from starrocks_txn_sink.sink import batch_events, failures, rows_writer, session as sessions, sink as sink_module
+from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries
 from starrocks_txn_sink.sink.job_run import JobRun
 from starrocks_txn_sink.sink.lanes import Collect, LanePlan, Written
 from starrocks_txn_sink.sink.rows_writer import RowsWriter
@@ -121,7 +121,7 @@ def test_all_tries_at_a_micro_batch_know_the_tokens_of_the_run(monkeypatch: pyte
     monkeypatch.setattr(StarRocksSink, "_proof_log", lambda *_: None)
     sink._runs["job"] = JobRun("job", Session("checkpoint", "job", "epoch", "key", token="mine"), served=True)
     with pytest.raises(Fenced):
-        sink._commit_or_wait(frame, BatchOrigin(7, "job", "key", "checkpoint", True), BatchReceipts(ignore_event))
+        sink._commit_or_wait(frame, BatchOrigin(7, "job", "key", "checkpoint", True), BatchTries(ignore_event, 600.0))
     assert seen == [{"mine"}, {"mine", "try 1"}, {"mine", "try 1", "try 2"}]
 
 
@@ -146,7 +146,7 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(sessions, "open_session", open_session)
     monkeypatch.setattr(sessions, "clean_up", lambda *_, **__: None)
-    monkeypatch.setattr(sink_module, "SystemClock", lambda: clock)
+    monkeypatch.setattr(batch_events, "SystemClock", lambda: clock)
     monkeypatch.setattr(failures, "SystemClock", lambda: clock)
     monkeypatch.setattr(sink_module, "is_stopped", lambda _: False)
     monkeypatch.setattr(StarRocksSink, "_advise", lambda *_: None)
@@ -156,7 +156,7 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(LanePlan, "of", lambda *_, **__: LanePlan(1))
     monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
     sink._runs["job"] = JobRun("job", served=True)
-    sink._commit_or_wait(frame, BatchOrigin(7, "job", "checkpoint", "key", True), BatchReceipts(ignore_event))
+    sink._commit_or_wait(frame, BatchOrigin(7, "job", "checkpoint", "key", True), BatchTries(ignore_event, 600.0))
     assert given[0] == (600.0, 600.0)
     assert [
         opened == lanes == pytest.approx(500.0 - 100.0 * tries, abs=20)
@@ -176,7 +176,9 @@ def test_missing_loops_are_said_once_at_the_start(
     monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
     for batch in range(2):
         sink._run("job").session = None  # as after a failure
-        sink._commit_or_wait(frame, BatchOrigin(batch, "job", "checkpoint", "key", False), BatchReceipts(ignore_event))
+        sink._commit_or_wait(
+            frame, BatchOrigin(batch, "job", "checkpoint", "key", False), BatchTries(ignore_event, 600.0)
+        )
     said = [event.name for event in events if event.name in ("loops.missing", "session.opened")]
     assert said == ["session.opened", *(["loops.missing"] if loop == "pure" else []), "session.opened"]
     warnings = records_of(caplog, "loops.missing")
@@ -202,7 +204,7 @@ def test_what_a_failed_micro_batch_has_written_is_counted_and_renews_its_time(mo
 
     monkeypatch.setattr(sessions, "open_session", lambda *_, **__: session)
     monkeypatch.setattr(sessions, "clean_up", lambda *_, **__: None)
-    monkeypatch.setattr(sink_module, "SystemClock", lambda: clock)
+    monkeypatch.setattr(batch_events, "SystemClock", lambda: clock)
     monkeypatch.setattr(failures, "SystemClock", lambda: clock)
     monkeypatch.setattr(sink_module, "is_stopped", lambda _: False)
     monkeypatch.setattr(StarRocksSink, "_advise", lambda *_: None)
@@ -210,8 +212,8 @@ def test_what_a_failed_micro_batch_has_written_is_counted_and_renews_its_time(mo
     monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
     origin = BatchOrigin(7, "job", "checkpoint", "key", True)
     sink._runs["job"] = JobRun("job", served=True)
-    with pytest.raises(NotSent), sink._events.follow_batch(frame, origin) as receipts:
-        sink._commit_or_wait(frame, origin, receipts)
+    with pytest.raises(NotSent), sink._events.follow_batch(frame, origin) as tried:
+        sink._commit_or_wait(frame, origin, tried)
     assert len(tries) == 4, "the last one wrote nothing in its 1000 seconds"
     names = [event.name for event in events if event.name in ("lane.reported", "receipt.collected", "batch.failed")]
     assert names == ["lane.reported", "receipt.collected"] * 3 + ["batch.failed"]

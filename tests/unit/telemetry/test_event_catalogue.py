@@ -166,7 +166,7 @@ def options(server: Emulator) -> SinkOptions:
 def follow(events: SinkEvents, receipts: list[Receipt], error: Exception | None = None) -> None:
     origin = BatchOrigin(1, "shop", "q", "run", streaming=True)
     with events.follow_batch(SimpleNamespace(sparkSession=None), origin) as collected:  # type: ignore[arg-type]
-        collected.add(receipts)
+        collected.collect(receipts)
         if error is not None:
             raise error
 

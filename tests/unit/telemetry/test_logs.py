@@ -252,7 +252,7 @@ def test_a_micro_batch_that_succeeds_is_one_line_at_info(server: Emulator) -> No
     )
     origin = BatchOrigin(1, "shop", "q", "r", streaming=True)
     with events.follow_batch(SimpleNamespace(sparkSession=None), origin) as collected:  # type: ignore[arg-type]
-        collected.add(receipts)
+        collected.collect(receipts)
     (line,) = written(stream)
     assert (line["event"], line["receipts"], line["source_transactions"]) == ("batch.completed", 3, 0)
 
