@@ -18,6 +18,7 @@ from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.errors import InputError, OptionError, Unordered
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
+from starrocks_txn_sink.rows.columns import UNCHANGED
 from starrocks_txn_sink.sources.formats.debezium import PLACE
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
 from starrocks_txn_sink.writer.assembling import AssemblySpec, LaneAssembler
@@ -169,11 +170,12 @@ def test_messages_that_cannot_be_read_are_named_or_dropped_and_counted(value: An
     assert ([at for _, at, _ in rows], carried.malformed) == ([5, 7], 1)
 
 
-def test_a_placeholder_is_refused_by_table_column_and_place() -> None:
+def test_a_row_names_the_columns_that_a_placeholder_stands_in() -> None:
     batch = messages((ORDERS, 3, 5, create(1, note="__debezium_unavailable_value")))
-    with pytest.raises(InputError, match=rf"at table=orders columns=note position=5 topic={ORDERS} partition=3 off"):
-        run(batch)
-    assert len(run(batch, unavailable_value=None)[0]) == 1
+    ((_, _, payload),), _ = run(batch)
+    assert json.loads(payload[1:]) == {"id": 1, UNCHANGED: ["note"]}
+    ((_, _, payload),), _ = run(batch, unavailable_value=None)
+    assert json.loads(payload[1:])["note"] == "__debezium_unavailable_value"
 
 
 def test_rows_of_unknown_tables_are_refused_left_out_or_dead_letters() -> None:
