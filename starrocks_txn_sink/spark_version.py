@@ -205,6 +205,16 @@ def items(sequence: Any) -> Iterator[Any]:
     return (sequence.apply(at) for at in range(sequence.size()))
 
 
+def running_query(session: Any, query: str) -> Any:
+    """Spark's execution of the query with this id, which runs in any session of the driver; None if none runs.
+
+    Raises the errors of py4j where it is hidden: on Spark Connect, for a batch write, which has no id, and if Spark's
+    inner classes have changed.
+    """
+    key = session._jvm.java.util.UUID.fromString(query)
+    return session._jsparkSession.sharedState().activeStreamingQueries().get(key)
+
+
 def class_name(node: Any) -> str:
     """The name of an object's class, without its package."""
     return str(node.getClass().getSimpleName())

@@ -32,7 +32,9 @@ from starrocks_txn_sink.assembler.rules.directory import FileDirectory, StateDir
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import StarRocksSinkError, StateNotRead, StateNotWritten
 from starrocks_txn_sink.rows.segments import Skip
+from starrocks_txn_sink.sink.spark_jobs import context_of
 from starrocks_txn_sink.sink.termination import run_with_timeout, start_thread
+from starrocks_txn_sink.spark_version import running_query
 from starrocks_txn_sink.telemetry import get_logger
 from starrocks_txn_sink.writer.messages import LaneReport
 
@@ -138,13 +140,10 @@ def query_directory(frame: DataFrame, state_dir: str | None, query: str) -> Stat
 
 def checkpoint_root(frame: DataFrame, query: str) -> str | None:
     """The checkpoint location of the running query `query`; None when this process cannot see it."""
-    session: Any = getattr(frame.sparkSession, "_jsparkSession", None)
-    context: Any = getattr(frame.sparkSession, "_sc", None)
-    if session is None or context is None:
+    if context_of(frame) is None:
         return None
     try:
-        number = context._jvm.java.util.UUID.fromString(query)
-        running = session.sharedState().activeStreamingQueries().get(number)
+        running = running_query(frame.sparkSession, query)
         return None if running is None else str(running.resolvedCheckpointRoot())
     except Exception:  # py4j's errors differ between versions of Spark; callers handle None
         _log.debug("checkpoint.not_found", exc_info=True)

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.sink import progress
+from starrocks_txn_sink.spark_version import running_query
 from starrocks_txn_sink.telemetry import Listener
 
 
@@ -109,9 +110,7 @@ def is_running(session: SparkSession | None, query: str) -> bool:
     True where that is unknown: on Spark Connect, and for a batch write, which has no id.
     """
     with contextlib.suppress(Exception):
-        spark: Any = session
-        key = spark._jvm.java.util.UUID.fromString(query)
-        return bool(spark._jsparkSession.sharedState().activeStreamingQueries().containsKey(key))
+        return running_query(session, query) is not None
     return True
 
 
@@ -122,9 +121,7 @@ def batch_time(frame: DataFrame, query: str) -> float | None:
     on Spark Connect, and for a batch write, which has no id.
     """
     with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
-        spark: Any = frame.sparkSession
-        key = spark._jvm.java.util.UUID.fromString(query)
-        execution = spark._jsparkSession.sharedState().activeStreamingQueries().get(key).lastExecution()
+        execution = running_query(frame.sparkSession, query).lastExecution()
         return int(execution.offsetSeqMetadata().batchTimestampMs()) / 1000
     return None
 

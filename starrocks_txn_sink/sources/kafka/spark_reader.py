@@ -22,7 +22,7 @@ from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, offsets_of, parse_offsets
 from starrocks_txn_sink.sources.formats.raw_format import KEY, SOURCE_PARTITION
 from starrocks_txn_sink.sources.kafka.options import PATIENCE, SPARK_READS, client_config, no_client
-from starrocks_txn_sink.spark_version import analyzed_plan, class_name, items
+from starrocks_txn_sink.spark_version import analyzed_plan, class_name, items, running_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -198,7 +198,7 @@ def query_topics(frame: DataFrame, query: str) -> frozenset[str]:
     Never raises; empty where the query is hidden (Spark Connect) or reads no Kafka.
     """
     with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
-        ends = elements(_stream(frame, query).availableOffsets().valuesIterator())
+        ends = elements(running_query(frame.sparkSession, query).availableOffsets().valuesIterator())
         return frozenset(topic for end in ends for topic, _ in offsets_of(str(end.json())))
     return frozenset()
 
@@ -280,7 +280,7 @@ class KafkaSource:
     """Spark's Kafka source of the running query `query`: Spark plans the offsets, and the lanes read them."""
 
     query: str
-    stream: Any  # Spark's execution of the query
+    stream: Any  # Spark's execution of the query; its `lastExecution` is the micro-batch, as Spark has planned it
     config: Mapping[str, Any] = field(repr=False)  # librdkafka's; may hold a password, so not in repr
     columns: tuple[str, ...]  # of the lanes' batches
     time: bool = False  # whether lanes take EVENT_TIME
@@ -295,7 +295,7 @@ class KafkaSource:
         """
         _require_client()
         try:
-            stream = _stream(frame, query)
+            stream = running_query(frame.sparkSession, query)
             execution = stream.lastExecution()
             own_names, steps = _source_columns_and_steps(execution.analyzed())
         except Exception as error:  # py4j's: the plan is hidden, or of another version of Spark
@@ -324,7 +324,7 @@ class KafkaSource:
         rdd = rows.rdd().id() if class_name(rows) == "LogicalRDD" else None
         execution = self.stream.lastExecution()
         if rdd != execution.toRdd().id():  # perhaps the query has been started again
-            self.stream = _stream(frame, self.query)
+            self.stream = running_query(frame.sparkSession, self.query)
             execution = self.stream.lastExecution()
             if rdd != execution.toRdd().id():
                 raise _not_alone("there is a step in front of the sink")
@@ -353,13 +353,6 @@ def _require_client() -> ModuleType:
     except ImportError:
         raise no_client() from None
     return ranges
-
-
-def _stream(frame: DataFrame, query: str) -> Any:
-    """The running query; its `lastExecution` is the micro-batch, as Spark has planned it."""
-    session: Any = frame.sparkSession
-    number = session._jvm.java.util.UUID.fromString(query)
-    return session._jsparkSession.sharedState().activeStreamingQueries().get(number)
 
 
 def _scan(execution: Any) -> Any:
