@@ -778,7 +778,7 @@ int64_t txn_sink_new_shapes(const void *bounds, int32_t wide, const uint8_t *dat
 /* What a value is: KEEP leaves it as it is, ODD leaves the row to Python. The number is that of the decimals of a second, or
    the scale. */
 enum { KEEP = 0, ODD = 1, DATE = 2, TIME = 3, TIMESTAMP = 4, ISO_DATE = 5, ISO_TIME = 6, ISO_TIMESTAMP = 7, DECIMAL = 8,
-       VARIABLE_DECIMAL = 9, BITS = 10 };
+       VARIABLE_DECIMAL = 9, BITS = 10, DOCUMENT = 11 };
 
 typedef struct {
     const char *name;
@@ -1066,6 +1066,29 @@ static uint8_t *put_variable_decimal(uint8_t *to, Place *p, const Bounds *b) {
     return start && scales ? put_decimal(to, start, end, scale) : NULL;
 }
 
+/* Write the document whose text is the string at `*p`; NULL if it is none. `*full` says that there was no room. */
+static uint8_t *put_document(uint8_t *to, const uint8_t *most, Place *p, const Bounds *b, int *full) {
+    int escaped = 0;
+    Place start = *p + 1;
+    if (at(*p, b) == 'n') {
+        *p = skip_word(*p, b, "null", 4);
+        return *p ? put_text(to, "null") : NULL;
+    }
+    if (at(*p, b) != '"') return NULL;
+    Place end = end_of_string(start, b, &escaped);
+    if (!end) return NULL;
+    if (most - to < end - start + ROOM_A_VALUE) {
+        *full = 1;
+        return NULL;
+    }
+    uint8_t *written = escaped ? unescape(to, start, end, b->last) : copy(to, start, end - start, b->last);
+    if (!written) return NULL;
+    Bounds text = {written, written - 16};
+    Place after = skip_value(skip_spaces(to, &text), &text);
+    *p = end + 1;
+    return after && skip_spaces(after, &text) == written ? written : NULL;
+}
+
 /* Rewrite one value; NULL outside of the subset. `*p` moves behind it. */
 static uint8_t *put_value(uint8_t *to, Place *p, const Bounds *b, const Conversion *as) {
     Place start = *p;
@@ -1151,7 +1174,7 @@ static uint8_t *put_row(uint8_t *to, const uint8_t *most, Place p, const Bounds 
                 return NULL;
             }
             to = copy(to, copied, p - copied, b->last);
-            if (!empty) to = put_value(to, &p, b, as);
+            if (!empty) to = as->kind == DOCUMENT ? put_document(to, most, &p, b, full) : put_value(to, &p, b, as);
             if (!to) return NULL;
             copied = p;
             if (!array) break;

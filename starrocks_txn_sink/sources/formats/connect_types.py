@@ -42,6 +42,7 @@ _BY_KIND: Final = {
     Kind.ISO_TIME: TEXT,
     Kind.TIMESTAMP: "DATETIME",
     Kind.ISO_TIMESTAMP: "DATETIME",
+    Kind.DOCUMENT: "JSON",
 }
 _CHARACTERS: Final = re.compile(r"(N?CHAR|N?VARCHAR2?|BPCHAR|(NATIONAL )?CHARACTER( VARYING)?)\b.*")
 _NUMERIC: Final = re.compile(r"(NUMERIC|DECIMAL|DEC|FIXED|NUMBER)\b.*")
@@ -55,7 +56,6 @@ _NANOSECONDS: Final = (
 )
 _VARIABLE: Final = "the source's type has no scale: the text has all digits"
 _BASE64: Final = "the text is base64, as the converter writes bytes"
-_DOCUMENT: Final = "the text of a JSON document, as Debezium writes it; parse_json() reads it"
 _TOO_WIDE: Final = f"numbers with more digits than the {MOST_DIGITS} of a DECIMAL: the text has all of them"
 _NO_PRECISION: Final = "the schema does not say how many digits there are: StarRocks refuses longer numbers"
 
@@ -125,8 +125,6 @@ def _plain(name: str, field: Mapping[str, Any], kind: str) -> SourceColumn:
 
 
 def _text(name: str, field: Mapping[str, Any]) -> SourceColumn:
-    if field.get("name") == "io.debezium.data.Json":
-        return SourceColumn(name, TEXT, _DOCUMENT)
     source, length = _source_type(field), _parameter(field, _SOURCE + "length")
     if field.get("name") or length is None or length < 1:  # the length of an ENUM is not that of its values
         return SourceColumn(name, TEXT)

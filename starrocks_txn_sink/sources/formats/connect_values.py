@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink import compiled
-from starrocks_txn_sink.rows.json_members import Number, elements_of, members, spans_of
+from starrocks_txn_sink.rows.json_members import Number, elements_of, members, spans_of, value_at
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.json_text import whole_number
 
@@ -41,6 +41,7 @@ class Kind(enum.IntEnum):
     DECIMAL = 8
     VARIABLE_DECIMAL = 9
     BITS = 10
+    DOCUMENT = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ _BY_NAME: Final = {
     _TIME + "ZonedTimestamp": Conversion(Kind.ISO_TIMESTAMP),
     _DATA + "VariableScaleDecimal": Conversion(Kind.VARIABLE_DECIMAL),
     _DATA + "Bits": Conversion(Kind.BITS),
+    _DATA + "Json": Conversion(Kind.DOCUMENT),
 }
 _DECIMAL: Final = _CONNECT + "Decimal"
 
@@ -191,6 +193,8 @@ def _plain(conversion: Conversion, value: Any, raw: str) -> str:
     if value is None:
         return raw
     kind, number = conversion.kind, conversion.number
+    if kind is Kind.DOCUMENT:
+        return value if _is_document(value) else raw
     if kind is Kind.BITS:
         return str(int.from_bytes(b"" if value == "" else _bytes(value), "little"))
     if kind is Kind.DECIMAL:
@@ -209,6 +213,21 @@ def _plain(conversion: Conversion, value: Any, raw: str) -> str:
     if kind is Kind.DATE and not -(2**31) <= count < 2**31:
         raise ValueError(value)
     return f'"{_counted(kind, count, number)}"'
+
+
+def _is_document(value: Any) -> bool:
+    """Whether a value is the text of a JSON document; the connector's placeholder is none."""
+    if not isinstance(value, str) or isinstance(value, Number):
+        return False
+    try:
+        value.encode()
+        _, end = value_at(value, len(value) - len(value.lstrip(_BLANKS)))
+    except (ValueError, IndexError):
+        return False
+    return not value[end:].strip(_BLANKS)
+
+
+_BLANKS: Final = " \t\r\n"
 
 
 def _odd(conversion: Conversion, value: Any) -> str:

@@ -137,7 +137,7 @@ def test_decimals_bits_and_what_holds_them_are_exact(of: dict[str, Any], value: 
     "of",
     [
         field("int64"), field("double"), field("string"), field("bytes"), field("boolean"),
-        field("string", "io.debezium.data.Json"), field("string", DEBEZIUM + "ZonedTime"),
+        field("string", "io.debezium.data.Xml"), field("string", DEBEZIUM + "ZonedTime"),
         field("int64", DEBEZIUM + "MicroDuration"), field("int32", DEBEZIUM + "Year"),
         field("struct", "io.debezium.data.geometry.Point", fields=[field("double"), field("bytes")]),
         field("array", items=field("int32")), field("map", keys=field("string"), values=field("string")),
@@ -184,13 +184,52 @@ def test_decimals_agree_with_pythons() -> None:
         assert exponent == -scale
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a": [1, 2.50], "b": "x\\"\\u00e9"}', None),
+        ('"text"', None),
+        (" [true ]\n", None),
+        ("-0.5e-3", None),
+        ("null", None),
+        ('{"😀": "\t"}', '{"😀": "\t"}'),
+        ("", '""'),
+        ("__debezium_unavailable_value", '"__debezium_unavailable_value"'),
+        ("{} {}", '"{} {}"'),
+        ("NaN", '"NaN"'),
+        ('{"a": "\x00"}', None),
+    ],
+)
+def test_a_document_stands_in_the_row_as_itself(text: str, expected: str | None) -> None:
+    """However its text is escaped; a text that is no JSON stays a text."""
+    column = field("string", "io.debezium.data.Json")
+    spellings = json.dumps(text), json.dumps(text, ensure_ascii=False)
+    for spelling, found in zip(spellings, written(column, *spellings), strict=True):
+        if expected is None and "\x00" not in text:
+            assert found == text
+        elif "\t" in text or "\x00" in text:
+            assert found == spelling  # a control character within a string is no JSON
+        else:
+            assert found == expected
+
+
+def test_long_documents_find_room() -> None:
+    texts = ["[" + ",".join(['"' + "\u00e9" * 500 + '"'] * size) + "]" for size in (1, 40, 400)]
+    assert written(field("string", "io.debezium.data.Json"), *map(json.dumps, texts)) == texts
+
+
+def test_an_array_of_documents() -> None:
+    of = field("array", items={"type": "string", "name": "io.debezium.data.Json"})
+    assert written(of, r'["{\"a\":1}", null, "x"]') == ['[{"a":1}, null, "x"]']
+
+
 # --- rows ---
 
 PLAN = {
     "d": Conversion(Kind.DATE), "t": Conversion(Kind.TIMESTAMP, 6), "m": Conversion(Kind.DECIMAL, 2),
     "a": Conversion(Kind.DATE, array=True), "v": Conversion(Kind.VARIABLE_DECIMAL), "k": Conversion(),
     "o": Conversion(Kind.ODD, inner=Conversion(Kind.DATE)), "z": Conversion(Kind.ISO_TIMESTAMP),
-    "b": Conversion(Kind.BITS),
+    "b": Conversion(Kind.BITS), "j": Conversion(Kind.DOCUMENT), "l": Conversion(Kind.DOCUMENT, array=True),
 }  # fmt: skip
 _VALUES = {
     "d": ("1", "-1", "null", "1e2", '"x"'), "t": ("0", "-1", "9223372036825200000", "-0", "00"),
@@ -200,7 +239,10 @@ _VALUES = {
           "7"),
     "k": ('{"d":1}', '"é\\n"', "[" * 70 + "]" * 70, "tru"), "o": ("[1,2]", '{"a":1}', "null"),
     "z": ('"2024-01-01T00:00:00Z"', '"2024-01-01T00:00:00.0000000001Z"', '"2024-02-31T00:00:00Z"', '"2024-1-1"'),
-    "b": ('"AQA="', '"AQB="', '""'), r"\u0064": ("1",), "other": ("1", "{}"),
+    "b": ('"AQA="', '"AQB="', '""'),
+    "j": (json.dumps('{"a": ["é", 1e2, "\\n"]}'), "null", '" 7 "', '"x"', r'"\ud83d\ude00"',
+          r'"{\"\ud83d\ude00\":\n1}"', "7", r'"\"\ud83d\""', json.dumps("[" * 70 + "]" * 70)),
+    "l": (r'["{}", null, "\"\""]', "[]", '"{}"', "[7]", '["]"]'), r"\u0064": ("1",), "other": ("1", "{}"),
 }  # fmt: skip
 
 
@@ -254,6 +296,7 @@ def test_python_converts_no_plain_value(monkeypatch: pytest.MonkeyPatch, loop: s
         pytest.skip("without the loop Python converts all")
     monkeypatch.setattr(connect_values, "convert_row", None)
     row = '{"d":1,"t":2,"m":"AQ==","a":[3],"v":{"scale":1,"value":"AQ=="},"z":"2024-01-01T00:00:00Z","b":"AQ=="}'
+    row = row[:-1] + r',"j":"{\"a\":1}","l":["[]"]}'
     found, fits = convert_rows(pa.array([row] * 100), [PLAN], np.zeros(100, dtype=np.int32))
     assert fits.all()
     assert len(set(found.to_pylist())) == 1
