@@ -51,12 +51,15 @@ SOURCE: Final[Mapping[str, Setting]] = {
     "brokers": Setting(str, "brokers as host:port, separated by commas", required=True),
     "topics": Setting(
         str,
-        "regular expression for the topics of **all** captured tables and the transaction topic, such as "
+        "regular expression for the topics of **all** captured tables and the transaction topic, as in "
         r"`'shop\.(public\..*|transaction)'`",
         required=True,
     ),
     "format": Setting(str, "the messages' format: Debezium's JSON", "debezium", choices=("debezium",)),
-    "transactions": Setting(str, "last part of the transaction topic's name", "transaction"),
+    "transactions": Setting(
+        str, "`whole` source transactions, or `none`: each change by itself", "whole", choices=("whole", "none")
+    ),
+    "transaction_topic": Setting(str, "last part of the transaction topic's name", "transaction"),
     "starting_offsets": Setting(str, "where the first start reads from", "earliest", choices=("earliest", "latest")),
     "max_offsets": Setting(int, "most messages of a micro-batch", 500_000),
     "options": Setting(dict, 'further options of Spark\'s Kafka source, such as `"kafka.security.protocol" = "SSL"`'),
@@ -87,7 +90,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Setting]]] = {
 DebeziumAssembly, `spark` settings of Spark."""
 _OTHER_SECTIONS: Final = ("target", "assembly", "spark")
 _NOT_IN_TARGET: Final = {"password": "Use password_file or password_environment."}
-_NOT_IN_ASSEMBLY: Final = ("tables", "transaction_topic", "lines")
+_NOT_IN_ASSEMBLY: Final = ("tables", "transactions", "transaction_topic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,7 @@ class _File:
         return Sync(
             self._checked("source", lambda: self._kafka(source)),
             self._checked("target", self._options),
-            self._checked("assembly", lambda: self._assembly(rules, source["transactions"])),
+            self._checked("assembly", lambda: self._assembly(rules, source)),
             tables["create"],
             layouts,
             query["checkpoint"],
@@ -211,11 +214,12 @@ class _File:
         self._check_names(place, given, ("keys", "types", "properties"), "option of a table")
         return TableOptions(**given)
 
-    def _assembly(self, rules: TableRoutes, transactions: str) -> DebeziumAssembly:
+    def _assembly(self, rules: TableRoutes, source: Mapping[str, Any]) -> DebeziumAssembly:
         given = self._table("assembly")
         known = [name for name in inspect.signature(DebeziumAssembly).parameters if name not in _NOT_IN_ASSEMBLY]
         self._check_names(("assembly",), given, known, "argument")
-        return DebeziumAssembly(**given, tables=rules, transaction_topic=transactions)
+        own = {name: source[name] for name in ("transactions", "transaction_topic")}
+        return DebeziumAssembly(**given, tables=rules, **own)
 
     def _left_out(self, tables: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Rules that leave tables out: what is excluded, and what no `include` names."""

@@ -42,7 +42,8 @@ def test_the_smallest_file_is_a_whole_pipeline() -> None:
 def test_every_setting_reaches_its_object() -> None:
     text = (
         SOURCE
-        + 'format = "debezium"\ntransactions = "txn"\nstarting_offsets = "latest"\nmax_offsets = 7\n'
+        + 'format = "debezium"\ntransactions = "whole"\ntransaction_topic = "txn"\n'
+        + 'starting_offsets = "latest"\nmax_offsets = 7\n'
         + '[source.options]\n"kafka.security.protocol" = "SSL"\nminPartitions = 3\n'
         + TARGET
         + 'password_environment = "SECRET"\nledger_replication = 1\nredirect_hosts = ["be1"]\nschema_changes = "fail"\n'
@@ -77,6 +78,13 @@ def test_every_setting_reaches_its_object() -> None:
     assert sync.layout_of("public.orders") == TableLayout()
 
 
+def test_each_change_by_itself() -> None:
+    text = SOURCE + 'transactions = "none"\n' + TARGET + QUERY
+    assert parse_sync(text).assembly.transactions == "none"
+    with pytest.raises(OptionError, match="have no meaning with transactions"):
+        parse_sync(text + '[assembly]\nopen_timeout = "1 min"\n')
+
+
 NAMES = ("public.big_one", "public.orders", "public.secret", "audit.log", "audit.logs", "other.x")
 
 
@@ -101,6 +109,7 @@ NAMES = ("public.big_one", "public.orders", "public.secret", "audit.log", "audit
         (SOURCE + TARGET + 'compression = "zap"\n' + QUERY, "line 8: compression is 'zap'"),
         (SOURCE + TARGET + '[target.tables.t]\nkey = ["id"]\n' + QUERY, "line 9: .* Did you mean keys"),
         (SMALLEST + '[assembly]\nopen_timout = "1 min"\n', "line 11: .*open_timout.* Did you mean open_timeout"),
+        (SOURCE + 'transactions = "nine"\n' + TARGET + QUERY, "line 4: transactions is 'nine'.* Did you mean none"),
         (SMALLEST + '[assembly]\ntables = "x"\n', "line 11: .*no argument tables"),
         (SMALLEST + "[[routes]]\nfrom = 'a'\nto = 'b'\n[[routes]]\nfrom = 'c'\n", "line 13: routes lacks to"),
         (SMALLEST + "[[routes]]\nfrom = 'a'\nto = 'b'\n[[routes]]\nfrom = 'c'\nto = 5\n", "line 15: to is 5"),
