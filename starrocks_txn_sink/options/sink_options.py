@@ -107,7 +107,8 @@ class SinkOptions:
         default=None,
         default_text="80 % of `timeout`, so that a micro-batch mostly is one StarRocks transaction",
     )
-    timeout: int = kind.whole_seconds(259_200)(
+    # Spark's first task alone may take some seconds, and a label that is too old then never takes a row.
+    timeout: int = kind.whole_seconds(10, 259_200)(
         "Lifetime of a StarRocks transaction, sent at begin; the server rolls older ones back.", default=600
     )
     batch_deadline: float = kind.SECONDS(
