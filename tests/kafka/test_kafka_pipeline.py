@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -102,10 +101,10 @@ def test_debezium_rows_and_ends_of_many_partitions_over_a_killed_driver(
     assert judge(run.shop.seen(), expected(1, transactions)) == Verdict()
 
 
-def plain(message: Message) -> dict[str, Any]:
-    """The message as a connector without transaction metadata writes it; markers stay."""
+def plain(message: Message) -> Message:
+    """The message as a connector without transaction metadata writes it; a marker stays."""
     value = message.value or {}
-    return {**value, "transaction": None} if "op" in value else value
+    return replace(message, value={**value, "transaction": None}) if "op" in value else message
 
 
 @pytest.mark.parametrize("reader", ["librdkafka", "spark"])
@@ -115,7 +114,7 @@ def test_debezium_changes_without_metadata_are_written_once_by_several_lanes_ove
     transactions, prefix = 150, f"alone-{reader}"
     broker.create({f"{CHANGES.format(prefix)}.{table}": 3 for table in TABLES} | {MARKERS.format(prefix): 1})
     twice = debezium(transactions, 5, 3, Random(7), prefix)
-    send(broker.servers, (replace(sent, value=plain(sent)) for sent in {id(sent): sent for sent in twice}.values()))
+    send(broker.servers, (plain(sent) for sent in {id(sent): sent for sent in twice}.values()))
     run = Run(broker, starrocks, spark_kafka, tmp_path, "debezium")
     task = run.task | {"assemble": "lanes", "reader": reader, "prefix": prefix, "transactions": "none"}
     task |= {"options": run.shop.options("debezium") | {"lanes": 2}}
@@ -132,6 +131,31 @@ def test_debezium_changes_without_metadata_are_written_once_by_several_lanes_ove
     )
     if reader == "librdkafka":
         assert "lanes: 2" in last.messages()
+
+
+def test_debezium_changes_without_metadata_are_written_in_rounds_over_a_killed_driver(
+    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path
+) -> None:
+    """One micro-batch has all offsets. Each round ends behind the messages that its lanes have parsed at once."""
+    transactions, prefix = 20_000, "alone-in-rounds"
+    broker.create({f"{CHANGES.format(prefix)}.{table}": 1 for table in TABLES} | {MARKERS.format(prefix): 1})
+    twice = debezium(transactions, 5, 1, Random(7), prefix)
+    send(broker.servers, (plain(sent) for sent in {id(sent): sent for sent in twice}.values()))
+    run = Run(broker, starrocks, spark_kafka, tmp_path, "debezium")
+    task = run.task | {"assemble": "lanes", "reader": "librdkafka", "prefix": prefix, "transactions": "none"}
+    task |= {
+        "options": run.shop.options("debezium") | {"lanes": 2, "commit_interval": 0.001},
+        "per_trigger": 10_000_000,
+    }
+    query = QueryProcess(task)
+    try:
+        wait_until(lambda: bool(run.shop.seen()) or not query.running)
+    finally:
+        query.kill()
+    QueryProcess(task).finish(400)
+    assert judge(run.shop.seen(), expected(1, transactions)) == Verdict()
+    visible = "SELECT count(DISTINCT LABEL) FROM information_schema.loads WHERE STATE = 'FINISHED'"
+    assert run.shop.ask(visible)[0][0] > 1
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
