@@ -63,7 +63,7 @@ def test_python_imports_only_names_that_exist(page: str) -> None:
     *_, snippet = blocks(page, "python")  # the last block is the pipeline
     imported = [node for node in ast.walk(ast.parse(snippet)) if isinstance(node, ast.ImportFrom)]
     ours = [node for node in imported if (node.module or "").startswith("starrocks_txn_sink")]
-    assert ours
+    assert ours or '"starrocks_txn_sink"' in snippet
     for node in ours:
         module = importlib.import_module(node.module or "")
         for alias in node.names:
