@@ -22,10 +22,14 @@ from starrocks_txn_sink.sources.formats.json_text import text_of
 
 @dataclass(frozen=True, slots=True)
 class UnavailableSpellings:
-    """How a placeholder is written: `in_row`, texts of a row's JSON that nothing else is; `alone`, as a text itself."""
+    """How a placeholder is written: `in_row`, texts of a row's JSON that nothing else is; `alone`, as a text itself.
+
+    `nested` are lists and maps of it, as JSON without spaces.
+    """
 
     in_row: tuple[str, ...]
     alone: tuple[str, ...]
+    nested: frozenset[str]
 
 
 _HEX: Final = "hex:"
@@ -57,7 +61,9 @@ def spellings_of_unavailable(placeholder: str) -> UnavailableSpellings:
     quoted = [json.dumps(spelling, ensure_ascii=False) for spelling in alone]
     escaped = json.dumps(quoted[0], ensure_ascii=False)[1:-1]
     numbers = json.dumps([byte - 256 if byte > 127 else byte for byte in value], separators=(",", ":"))
-    return UnavailableSpellings((*quoted, f"{escaped}:{escaped}", numbers), tuple(alone))
+    nested = {*(f"[{spelling}]" for spelling in quoted), *(f"{{{text}:{text}}}" for text in quoted), numbers}
+    in_row = (*quoted, f"{escaped}:{escaped}", numbers)
+    return UnavailableSpellings(in_row, tuple(alone), frozenset(map(_compact, nested)))
 
 
 def rows_with(spellings: UnavailableSpellings, rows: pa.Array) -> pa.Array:
@@ -72,13 +78,13 @@ def rows_with(spellings: UnavailableSpellings, rows: pa.Array) -> pa.Array:
 
 
 def columns_with(spellings: UnavailableSpellings, row: str) -> list[str]:
-    """The columns of a row (JSON) whose values are a placeholder."""
+    """The columns of a row (JSON) whose values are a placeholder, and nothing else."""
     texts = {name: text_of(*member) or "" for name, member in members(row).items()}
-    return [
-        name
-        for name, text in texts.items()
-        if text in spellings.alone or any(spelling in text for spelling in spellings.in_row)
-    ]
+    return [name for name, text in texts.items() if text in spellings.alone or _compact(text) in spellings.nested]
+
+
+def _compact(text: str) -> str:
+    return "".join(text.split())
 
 
 def without_unavailable(
@@ -86,10 +92,11 @@ def without_unavailable(
 ) -> tuple[pa.Array, Bools]:
     """The rows (JSON), which name the columns of placeholders instead of having them (`rows.unchanged`).
 
-    The mask that comes back has the rows whose placeholder is in no column by itself: they stay as they are.
+    The mask that comes back has the rows with a placeholder that is no column's whole value: they stay as they are.
     """
     texts, left = rows.filter(pa.array(with_placeholder)).to_pylist(), with_placeholder.copy()
     for place, number in enumerate(np.flatnonzero(with_placeholder).tolist()):
-        if unchanged := columns_with(spellings, texts[place]):
-            texts[place], left[number] = with_unchanged(members(texts[place]), unchanged), False
+        row = with_unchanged(members(texts[place]), columns_with(spellings, texts[place]))
+        if not any(spelling in row for spelling in spellings.in_row):
+            texts[place], left[number] = row, False
     return pc.replace_with_mask(rows, pa.array(with_placeholder), pa.array(texts, rows.type)), left

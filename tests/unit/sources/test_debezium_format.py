@@ -292,6 +292,36 @@ def test_a_row_may_name_the_columns_of_placeholders_and_its_other_values_are_rew
     assert json.loads(second["row"]) == {"id": 2, "price": "0.01", "day": "1970-01-02", "note": "going"}
 
 
+@pytest.mark.parametrize(
+    ("value", "unchanged"),
+    [
+        (["gone"], True),
+        (["Z29uZQ=="], True),
+        ({"gone": "gone"}, True),
+        ('{"gone":"gone"}', True),
+        ([103, 111, 110, 101], True),
+        (["gone", "x"], False),
+        ({"text": "gone"}, False),
+    ],
+)
+def test_a_placeholder_is_a_columns_whole_value(value: Any, unchanged: bool) -> None:
+    update = change(ORDERS, "5:9", 1, {"id": 1, "note": "gone", "value": value}, op="u")
+    given: dict[str, Any] = {"unavailable": spellings_of_unavailable("gone"), "keeps_unchanged": True}
+    if unchanged:
+        (row,) = rows(update, **given)
+        assert json.loads(row["row"]) == {"id": 1, UNCHANGED: ["note", "value"]}
+    else:
+        with pytest.raises(InputError, match="columns=note"):
+            rows(update, **given)
+
+
+def test_a_document_with_the_placeholders_text_is_a_value() -> None:
+    document = json.dumps({"text": "gone"})
+    update = change(ORDERS, "5:9", 1, {"id": 1, "note": "gone", "doc": document}, op="u")
+    (row,) = rows(update, unavailable=spellings_of_unavailable("gone"), keeps_unchanged=True)
+    assert json.loads(row["row"]) == {"id": 1, "doc": document, UNCHANGED: ["note"]}
+
+
 @pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
 def test_markers_have_the_stable_part_of_the_id_and_the_position(wrap: Any) -> None:
     batch = messages(
