@@ -38,6 +38,7 @@ from starrocks_txn_sink.protocol.ledger import (
     retry_until_answered,
 )
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder
+from starrocks_txn_sink.sink.checkpoint import Proof
 from starrocks_txn_sink.sink.lanes import LanePlan, Reading, coordinator_of, ownership_of, result_of
 from starrocks_txn_sink.sink.session import Resumed, Resumption, Session, resume
 from starrocks_txn_sink.writer.messages import LaneReport, LaneTrouble, Message, OrderViolation, of_kind
@@ -142,7 +143,7 @@ class Driver(Node):
         world = self._world
         scope = Scope(JOB, DATABASE, Owner("", self.epoch, self.checkpoint.name))
         steps = take_over(scope, fresh_tokens(self.epoch, 0, world.rng), world.rng)
-        resumption = Resumption(self._batch, world.proofs.get(self.checkpoint.name, []))
+        resumption = Resumption(self._batch, self._proofs())
         resuming = resume(resumption, JOB, self.checkpoint.name, steps, world.rng)
         if self.oddity in LEDGERS:
             resuming = _over_another_ledger(self.oddity, resuming)
@@ -150,6 +151,12 @@ class Driver(Node):
         self._fiber = Fiber(
             self, resuming, self.scheduler.now + world.options.batch_deadline, world.network.send, self._taken_over
         )
+
+    def _proofs(self) -> list[Proof]:
+        """The proofs of its checkpoint. Spark keeps one plan of a micro-batch, and ends a driver that has another."""
+        proofs = self._world.proofs.get(self.checkpoint.name, [])
+        here = len(self._offsets)
+        return [proof for plan, proof in proofs if here < len(plan) or self._offsets[: len(plan)] == plan]
 
     def _taken_over(self, result: object) -> None:
         if isinstance(result, Resumed):
@@ -499,7 +506,7 @@ class Driver(Node):
         self._world.checker.acknowledged(self.name, self._cut)
         if self._world.rng.random() < 0.8:
             proof = self.session.proof(self._batch)
-            self._world.proofs.setdefault(self.checkpoint.name, []).append(proof)
+            self._world.proofs.setdefault(self.checkpoint.name, []).append((self._offsets[: self._batch + 1], proof))
         self._batch += 1
         self.checkpoint.done = max(self.checkpoint.done, self._batch) if self.plain else self._batch
         self.checkpoint.newest = max(self.checkpoint.newest, self._batch)

@@ -41,7 +41,7 @@ from .poison import JudgingServer, PoisonChecker, poisoned
 from .profile import Profile, among_others, draw, plain_profile
 from .replays import Replayer, Replays
 from .scheduler import Fiber, Node, Scheduler, SimulatedClock
-from .source import make_source
+from .source import Cut, make_source
 from .trace import Say, Trace
 
 TIMEOUT = 60
@@ -128,7 +128,7 @@ class World:
         self.drivers: list[Driver] = []
         self.lanes: list[LaneAttempt] = []
         self.replays = Replays(self)
-        self.proofs: dict[str, list[Proof]] = {}  # by checkpoint
+        self.proofs: dict[str, list[tuple[list[Cut], Proof]]] = {}  # by checkpoint, each with the plan so far
         self.events = 0
         self.done = False
         self._attempts = 0
@@ -279,7 +279,7 @@ class World:
     def _proved(self, checkpoint: Checkpoint) -> bool:
         """Whether something next to the checkpoint says what was visible; often enough."""
         proofs = self.proofs.get(checkpoint.name, [])
-        return checkpoint.done > 0 and any(each.positions for each in proofs) and self.rng.random() < 0.5
+        return checkpoint.done > 0 and any(proof.positions for _, proof in proofs) and self.rng.random() < 0.5
 
     def _older(self, checkpoint: Checkpoint) -> Checkpoint:
         self.events += 1
