@@ -221,8 +221,9 @@ def test_a_whole_job_ends_when_the_server_hangs_and_leaves_nothing_on_the_driver
     def job(seconds: float) -> None:
         StarRocksSink(quick(shop, seconds)).write(shop.frame(rows_of("p-0", [1])))
 
-    said = ends(job, lambda: hits(shop), DeadlineExceeded)
-    assert "deadline" in said
+    # A load that began late waits until the deadline too, and may say so first.
+    said = ends(job, lambda: hits(shop), DeadlineExceeded, LoadFailed)
+    assert "deadline" in said or "reply did not arrive" in said
     left.gone()
     shop.fault()
     assert shop.written() == (0, 0)

@@ -30,7 +30,7 @@ def sorts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def six_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.sink.sink.SMALL_ROWS", 6)
+    monkeypatch.setattr("starrocks_txn_sink.sink.rows_writer.SMALL_ROWS", 6)
 
 
 def small_and_mixed(shop: Shop, *firsts: int) -> None:
@@ -100,7 +100,7 @@ def test_tasks_that_read_a_shuffle_are_the_lanes(shop: Shop, sorts: list[int]) -
 def test_without_a_shuffle_rows_in_order_are_written_however_many(
     shop: Shop, sorts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.sink.sink.SMALL_ROWS", 0)
+    monkeypatch.setattr("starrocks_txn_sink.sink.rows_writer.SMALL_ROWS", 0)
     shop.feed([*rows_of("p-1", range(1, 40)), *rows_of("p-0", range(1, 40))])
     shop.feed(rows_of("p-1", [40]))
     assert [r.rows for r in shop.run(files=2, shuffle=False)] == [158]
@@ -110,7 +110,7 @@ def test_without_a_shuffle_rows_in_order_are_written_however_many(
 def test_without_a_shuffle_rows_out_of_order_are_an_error_before_anything_is_committed(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.sink.sink.SMALL_ROWS", 0)
+    monkeypatch.setattr("starrocks_txn_sink.sink.rows_writer.SMALL_ROWS", 0)
     small_and_mixed(shop)
     with pytest.raises(StreamingQueryException, match=r'position 1 came after 5.*Set shuffle to "auto"'):
         shop.run(files=2, shuffle=False)
