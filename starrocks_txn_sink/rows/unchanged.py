@@ -180,8 +180,12 @@ def _quoted(name: str) -> str:
 
 
 def _expression(name: str, kind: str) -> str:
-    nested = kind.startswith(_NESTED)
-    return f"CAST({f'to_json({_quoted(name)})' if nested else _quoted(name)} AS VARCHAR)"
+    """The SQL for a column's value: JSON as JSON, because a cast of it to text may take a string's quotes away."""
+    if kind.startswith("json"):
+        return _quoted(name)
+    if kind.startswith("array"):
+        return f"CAST({_quoted(name)} AS JSON)"
+    return f"to_json({_quoted(name)})" if kind.startswith(_NESTED) else f"CAST({_quoted(name)} AS VARCHAR)"
 
 
 def _parameter(kind: KeyType, raw: str) -> object:

@@ -54,11 +54,12 @@ def test_an_unchanged_large_value_is_never_overwritten(tmp_path: Path) -> None:
         task = task_of(broker, starrocks, jars, tmp_path) | {"assemble": "lanes", "reader": "librdkafka"}
         query = QueryProcess(task)
         stack.callback(lambda: query.kill())
-        values = "MD5(body), CAST(content AS VARCHAR), CAST(to_json(numbers) AS VARCHAR) FROM shop.documents"
+        values = "MD5(body), content, CAST(numbers AS JSON) FROM shop.documents"
         wait_until(lambda: ask("SELECT title FROM shop.documents") == [("draft",)], what=query.messages)
         written = ask(f"SELECT {values}")
         postgres.sql("UPDATE documents SET title = 'final' WHERE id = 1")
         wait_until(lambda: ask("SELECT title FROM shop.documents") == [("final",)], what=query.messages)
         assert ask(f"SELECT {values}") == written
         ((_, content, numbers),) = written
-        assert (len(json.loads(content)["text"]), len(json.loads(numbers))) == (12_800, 2000)
+        document = json.loads(json.loads(content))  # without the converter's schema it comes as a text
+        assert (len(document["text"]), len(json.loads(numbers))) == (12_800, 2000)
