@@ -153,10 +153,17 @@ class Driver(Node):
         )
 
     def _proofs(self) -> list[Proof]:
-        """The proofs of its checkpoint. Spark keeps one plan of a micro-batch, and ends a driver that has another."""
-        proofs = self._world.proofs.get(self.checkpoint.name, [])
-        here = len(self._offsets)
-        return [proof for plan, proof in proofs if here < len(plan) or self._offsets[: len(plan)] == plan]
+        """The proofs of its checkpoint, with the skips of its own plan last.
+
+        Spark keeps one plan of a micro-batch, and ends a driver that has another: its skips are in no checkpoint.
+        """
+        ours, others = [], []
+        for plan, proof in self._world.proofs.get(self.checkpoint.name, []):
+            if len(self._offsets) < len(plan) or self._offsets[: len(plan)] == plan:
+                ours.append(proof)
+            else:
+                others.append(replace(proof, skips={}))
+        return [*others, *ours]
 
     def _taken_over(self, result: object) -> None:
         if isinstance(result, Resumed):
