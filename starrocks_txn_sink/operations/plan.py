@@ -12,14 +12,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions, TableOptions, command_line
-from starrocks_txn_sink.sink.schema.source_tables import LAST_PART, KeyedMessage, TablePlan, plan_tables
-
-_NEWEST: Final = 20  # messages of each partition, because the newest ones may be tombstones
-
+from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage, TablePlan, plan_tables
+from starrocks_txn_sink.sources.formats.tables import LAST_PART
 
 # --- messages ---
 
@@ -64,7 +62,7 @@ def _messages_of_kafka(args: argparse.Namespace) -> Iterator[KeyedMessage]:
     given = {f"kafka.{name.strip()}": value for name, _, value in pairs} | {"kafka.bootstrap.servers": args.kafka}
     given |= {name: value for name, value in (("subscribe", args.topics), ("subscribePattern", args.pattern)) if value}
     options = BalancedOptions.read(given)
-    return newest_messages(options.config, _NEWEST, args.deadline, topics=options.topics, pattern=options.pattern)
+    return newest_messages(options.config, args.deadline, topics=options.topics, pattern=options.pattern)
 
 
 # --- the command ---

@@ -30,7 +30,7 @@ from starrocks_txn_sink.protocol.wire import Body
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.keys import ROOM, TableKey, of_one_type, read_keys
 from starrocks_txn_sink.rows.segments import Bools, Octets, layout
-from starrocks_txn_sink.rows.unchanged import MARK, RowsOfKey, UnchangedValues, refuse_unchanged
+from starrocks_txn_sink.rows.unchanged import MARK, UnchangedValues, histories_of, refuse_unchanged
 
 _RELEASED_BYTES: Final = 1 << 20
 _CODECS = {"gzip": "gzip", "lz4_frame": "lz4", "zstd": "zstd"}  # our option's value -> pyarrow's name of the codec
@@ -143,11 +143,8 @@ def with_unchanged_values(
     if not key:
         refuse_unchanged(table, rows[marked[0]], "")
     content = np.frombuffer(b"".join((*rows, bytes(ROOM))), dtype=np.uint8)
-    keys = read_keys(content, np.cumsum([0, *map(len, rows)]), key).to_pylist()
-    histories = [
-        RowsOfKey([rows[before] for before in range(number) if keys[before] == keys[number]] + [rows[number]], "")
-        for number in marked
-    ]
+    keys = read_keys(content, np.cumsum([0, *map(len, rows)]), key)
+    histories = histories_of(pa.array(rows, pa.large_binary()), keys, marked)
     completed = dict(zip(marked, unchanged.complete(table, key, histories), strict=True))
     return [memoryview(completed.get(number, row)) for number, row in enumerate(rows)]
 
@@ -275,17 +272,9 @@ class UniqueRows:
             keys = _concat([*_keys_by_chunk(older, key), keys])
             rows = pa.concat_arrays([_rows_of(older), rows])
         before = len(keys) - len(marked)
-        codes = pc.dictionary_encode(keys).indices.fill_null(-1).to_numpy()
-        related = np.flatnonzero(np.isin(codes, codes[wanted + before]))
-        by_key: dict[int, list[int]] = {}
-        for row in related.tolist():
-            by_key.setdefault(int(codes[row]), []).append(row)
-        places = _places_of(groups)
-        histories = []
-        for row in wanted.tolist():
-            last = row + before
-            numbers = by_key[int(codes[last])] if codes[last] >= 0 else [last]
-            histories.append(RowsOfKey([rows[number].as_py() for number in numbers if number <= last], places(row)))
+        histories = histories_of(
+            rows, keys, (wanted + before).tolist(), lambda row: _place_in(action.chunks, row - before)
+        )
         return dict(zip(wanted.tolist(), self._unchanged.complete(action.table, key, histories), strict=True))
 
     def _select(
@@ -369,16 +358,14 @@ def _rows_of(groups: Iterable[Sequence[_Part]]) -> pa.Array:
     return pa.concat_arrays([_GroupRows.of(group).rows for group in groups])
 
 
-def _places_of(groups: Sequence[Sequence[_Part]]) -> Callable[[int], str]:
-    """A function that says where a row came from, by its number in the groups."""
-    parts = [part for group in groups for part in group]
-    ends = np.cumsum([part.rows for part in parts])
-
-    def place(row: int) -> str:
-        part = parts[int(np.searchsorted(ends, row, side="right"))]
-        return f" at source_partition={part.chunk.partition}"
-
-    return place
+def _place_in(chunks: Iterable[Chunk], row: int) -> str:
+    """Where a row of the chunks came from, by its number."""
+    for chunk in chunks:
+        if row < chunk.rows:
+            positions = np.concatenate([index.positions for index in chunk.row_indexes if index is not None])
+            return f" at source_partition={chunk.partition} position={positions[row]}"
+        row -= chunk.rows
+    return ""
 
 
 def _keys_by_chunk(groups: Iterable[Sequence[_Part]], key: TableKey) -> list[pa.Array]:

@@ -12,12 +12,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.rows.columns import OWN_OP, UNCHANGED
 from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.keys import ROOM, KeyType, TableKey, read_keys
@@ -66,7 +70,22 @@ class RowsOfKey:
     """
 
     rows: Sequence[bytes]
-    place: str
+    place: Callable[[], str] = lambda: ""
+
+
+def histories_of(
+    rows: pa.Array, keys: pa.Array, last: Sequence[int], place: Callable[[int], str] = lambda _: ""
+) -> list[RowsOfKey]:
+    """For each of the rows `last` (numbers) the rows of its key up to it; a row without a key is alone."""
+    codes = pc.dictionary_encode(keys).indices.fill_null(-1).to_numpy()
+    by_key: dict[int, list[int]] = {}
+    for row in np.flatnonzero(np.isin(codes, codes[last])).tolist():
+        by_key.setdefault(int(codes[row]), []).append(row)
+    chosen = [by_key[int(codes[row])] if codes[row] >= 0 else [row] for row in last]
+    return [
+        RowsOfKey([rows[number].as_py() for number in numbers if number <= row], partial(place, row))
+        for row, numbers in zip(last, chosen, strict=True)
+    ]
 
 
 @dataclass(slots=True)
@@ -84,7 +103,7 @@ class UnchangedValues:
         lacking = [number for number, row in enumerate(folded) if row.open_names]
         for number in lacking:
             if folded[number].was_deleted or not _has_key(folded[number].values, key):
-                raise _no_row(table, folded[number].open_names, histories[number].place)
+                raise _no_row(table, folded[number].open_names, histories[number].place())
         columns = sorted({name for number in lacking for name in folded[number].open_names})
         for low in range(0, len(lacking), _KEYS_A_QUERY):
             part = lacking[low : low + _KEYS_A_QUERY]
@@ -92,7 +111,7 @@ class UnchangedValues:
             for number, values in zip(part, read, strict=True):
                 row = folded[number]
                 if values is None:
-                    raise _no_row(table, row.open_names, histories[number].place)
+                    raise _no_row(table, row.open_names, histories[number].place())
                 row.values |= {name: values[name] for name in row.open_names}
         return [f"{SEPARATOR}{_row(row.values)}".encode() for row in folded]
 
@@ -115,7 +134,7 @@ class UnchangedValues:
         one = " AND ".join(f"{_quoted(column.name)} = %s" for column in key)
         parameters = tuple(_parameter(column.key_type, row[column.field]) for row in rows for column in key)
         rows_read = self.query(
-            f"SELECT {', '.join(selected)} FROM {_quoted(self.database)}.{_quoted(table)} "
+            f"SELECT {', '.join(selected)} FROM {_quoted(self.database, table)} "
             f"WHERE {' OR '.join([f'({one})'] * len(rows))}",
             parameters,
         )
@@ -175,8 +194,8 @@ def _row(row: Mapping[str, str]) -> str:
     return "{" + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{raw}" for name, raw in row.items()) + "}"
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``").replace("%", "%%") + "`"
+def _quoted(*names: str) -> str:
+    return identifier(*names).replace("%", "%%")  # the statement has parameters
 
 
 def _expression(name: str, kind: str) -> str:

@@ -29,7 +29,7 @@ from starrocks_txn_sink.sources.formats.raw_format import (
     RawFormat,
     Reader,
 )
-from starrocks_txn_sink.sources.formats.tables import OnUnknownTable, TableMapping, TableRule
+from starrocks_txn_sink.sources.formats.tables import LAST_PART, OnUnknownTable, TableMapping, TableRule
 from starrocks_txn_sink.sources.messages import named_column
 
 
@@ -158,7 +158,7 @@ class DebeziumAssembly:
     """
 
     transactions: Transactions = "whole"
-    tables: TableRule = r"(?:.+\.)?([^.]+)"
+    tables: TableRule = LAST_PART
     open_timeout: float | timedelta | str | None = None
     on_open_timeout: OnIncomplete = "quarantine"
     dead_letter_table: str | None = None

@@ -10,7 +10,7 @@ from starrocks_txn_sink.rows.columns import KEY_DELETES
 from starrocks_txn_sink.sources.formats.debezium import PLACE, DebeziumChanges, DebeziumMarkers, DeletedRow
 from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
 from starrocks_txn_sink.sources.formats.raw_format import OnMalformed
-from starrocks_txn_sink.sources.formats.tables import OnUnknownTable, TableMapping, TableRule
+from starrocks_txn_sink.sources.formats.tables import LAST_PART, OnUnknownTable, TableMapping, TableRule
 from starrocks_txn_sink.sources.messages import check_input, parse_messages
 
 _TIMESTAMP: Final = "timestamp"
@@ -19,7 +19,7 @@ _TIMESTAMP: Final = "timestamp"
 @suggests_arguments
 def parse_debezium(
     df: DataFrame,
-    tables: TableRule = r"(?:.+\.)?([^.]+)",
+    tables: TableRule = LAST_PART,
     *,
     value: str = "value",
     key: str = "key",

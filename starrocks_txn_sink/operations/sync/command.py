@@ -20,7 +20,6 @@ from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage, TablePlan
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_NEWEST: Final = 20  # messages of each partition, because the newest ones may be tombstones
 _KAFKA: Final = "kafka."
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, whose JVM has its archives already
 _ARCHIVES: Final = ("spark.jars", "spark.jars.packages")
@@ -58,7 +57,7 @@ def newest(sync: Sync, seconds: float) -> Iterator[KeyedMessage]:
 
     own = {name.removeprefix(_KAFKA): value for name, value in sync.kafka.items() if name.startswith(_KAFKA)}
     config = {**client_config(own), "group.id": "starrocks-txn-sink"}  # required; no offset is committed
-    return newest_messages(config, _NEWEST, seconds, pattern=sync.kafka["subscribePattern"])
+    return newest_messages(config, seconds, pattern=sync.kafka["subscribePattern"])
 
 
 def planned(sync: Sync, messages: Iterator[KeyedMessage], seconds: float) -> TablePlan:

@@ -15,11 +15,10 @@ from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.sink.assembly import DebeziumAssembly
 from starrocks_txn_sink.sink.schema.plan import TableLayout
-from starrocks_txn_sink.sources.formats.tables import TableRoutes, check_routes, route_of
+from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableRoutes, check_routes, route_of
 from starrocks_txn_sink.sources.kafka.spark_reader import kafka_options
 
 LEFT_OUT: Final = ""
-_LAST_PART: Final = (r"(?:.+\.)?([^.]+)", "{1}")
 _HEADER: Final = re.compile(r"\s*\[{1,2}\s*([^\[\]#]+?)\s*\]{1,2}\s*(?:#.*)?")
 _T = TypeVar("_T")
 
@@ -163,7 +162,11 @@ class _File:
         for number, route in enumerate(given):
             self._checked("routes", lambda route=route: check_routes(((route["from"], route["to"]),)), number)  # type: ignore[misc]
         left_out = self._left_out(tables)
-        rules = (*left_out, *((route["from"], route["to"]) for route in given)) if given else (*left_out, _LAST_PART)
+        rules = (
+            (*left_out, *((route["from"], route["to"]) for route in given))
+            if given
+            else (*left_out, (LAST_PART, "{1}"))
+        )
         layouts = {
             len(left_out) + number: TableLayout(
                 route["buckets"], {name: str(value) for name, value in (route["properties"] or {}).items()}
@@ -199,7 +202,7 @@ class _File:
         known = dict(declarations(SinkOptions))
         for name, way in _NOT_IN_TARGET.items():
             if name in given:
-                raise self._error(("target", name), "A password does not belong into the file", way)
+                raise self._error(("target", name), "A password does not belong in the file", way)
         self._check_names(("target",), given, known, "option")
         lacking = [name for name in ("load_url", "query_url", "database") if name not in given]
         if lacking:

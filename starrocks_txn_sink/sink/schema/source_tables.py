@@ -18,10 +18,9 @@ from starrocks_txn_sink.sink.schema.plan import SchemaChange, TableLayout
 from starrocks_txn_sink.sink.schema.source_plan import Refusal, SourcePlan, plan_sources
 from starrocks_txn_sink.sink.typed.tables import Columns, table_columns, table_models
 from starrocks_txn_sink.sources.formats.connect_types import SourceTable, table_of_message
-from starrocks_txn_sink.sources.formats.tables import TableMapping, TableRule
+from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableMapping, TableRule
 from starrocks_txn_sink.sql.connection import LeaderConnection, count_alive
 
-LAST_PART: Final = r"(?:.+\.)?([^.]+)"
 _MOST_REPLICAS: Final = 3  # StarRocks' own default
 
 KeyedMessage = tuple[bytes | None, bytes | None]

@@ -15,6 +15,7 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.compiled import ORIGIN
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.connect_values import MALFORMED, PlansOfValues, convert_rows
 from starrocks_txn_sink.sources.formats.debezium_json import CHANGE, MARKER, read_keys, read_values
@@ -193,7 +194,7 @@ class DebeziumChanges:
             return
         place = {
             "table": known[number].as_py() or "NULL",
-            "columns": ",".join(columns_with(spellings, events[model.ROW][number].as_py())) or "?",
+            "columns": ",".join(columns_with(spellings, members(events[model.ROW][number].as_py()))) or "?",
             "position": events[model.POSITION][number].as_py() or "NULL",
             **place_of(batch, number, self.places),
         }

@@ -6,8 +6,9 @@ import base64
 import hashlib
 import json
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -77,9 +78,9 @@ def rows_with(spellings: UnavailableSpellings, rows: pa.Array) -> pa.Array:
     return mask
 
 
-def columns_with(spellings: UnavailableSpellings, row: str) -> list[str]:
-    """The columns of a row (JSON) whose values are a placeholder, and nothing else."""
-    texts = {name: text_of(*member) or "" for name, member in members(row).items()}
+def columns_with(spellings: UnavailableSpellings, row: Mapping[str, tuple[Any, str]]) -> list[str]:
+    """The columns of a row (its `members`) whose values are a placeholder, and nothing else."""
+    texts = {name: text_of(*member) or "" for name, member in row.items()}
     return [name for name, text in texts.items() if text in spellings.alone or _compact(text) in spellings.nested]
 
 
@@ -96,7 +97,8 @@ def without_unavailable(
     """
     texts, left = rows.filter(pa.array(with_placeholder)).to_pylist(), with_placeholder.copy()
     for place, number in enumerate(np.flatnonzero(with_placeholder).tolist()):
-        row = with_unchanged(members(texts[place]), columns_with(spellings, texts[place]))
+        read = members(texts[place])
+        row = with_unchanged(read, columns_with(spellings, read))
         if not any(spelling in row for spelling in spellings.in_row):
             texts[place], left[number] = row, False
     return pc.replace_with_mask(rows, pa.array(with_placeholder), pa.array(texts, rows.type)), left

@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 import pyarrow as pa
 
@@ -20,6 +20,8 @@ TableRoutes = tuple[tuple[str, str], ...]
 In a template `{1}` is a group of the expression and `{0}` the whole name. An empty template leaves the rows out.
 """
 TableRule = str | Mapping[str, str] | TableRoutes
+LAST_PART: Final = r"(?:.+\.)?([^.]+)"
+"""The rule by default: the last part of the name."""
 
 _GROUP = re.compile(r"\{(\d+)\}")
 

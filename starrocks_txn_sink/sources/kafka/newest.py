@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,11 +11,14 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.sources.kafka.admin import KafkaAdmin
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, close_consumer, read_ranges
 
+MOST: Final = 20
+"""Messages of each partition: the newest ones may be tombstones."""
+
 
 def newest_messages(
-    config: Mapping[str, Any], most: int, seconds: float, *, topics: Iterable[str] = (), pattern: str | None = None
+    config: Mapping[str, Any], seconds: float, *, topics: Iterable[str] = (), pattern: str | None = None
 ) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Key and value of up to `most` messages of each partition, the newest of all first; `config` is librdkafka's.
+    """Key and value of up to MOST messages of each partition, the newest of all first; `config` is librdkafka's.
 
     No consumer group takes part. Raises InputError for a topic that Kafka does not have, DeadlineExceeded after
     `seconds`.
@@ -25,7 +28,7 @@ def newest_messages(
     admin = KafkaAdmin(config, seconds, clock)
     partitions = admin.partitions(topics, pattern)
     first, ends = admin.first_offsets(partitions), admin.end_offsets(partitions)
-    ranges = {place: (max(first[place], ends[place] - most), ends[place]) for place in partitions}
+    ranges = {place: (max(first[place], ends[place] - MOST), ends[place]) for place in partitions}
     part = OffsetRanges(
         {place: (start, end) for place, (start, end) in ranges.items() if start < end},
         seconds,

@@ -157,7 +157,7 @@ def test_rows_of_a_dead_letter_are_completed_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([text({"id": 77}, "note")], "leaves out note.* has no row with this key"),
+        ([text({"id": 77}, "note")], r"leaves out note.* at source_partition=p position=1, .*has no row with this key"),
         ([deleted(1), text({"id": 1}, "note")], "has no row with this key"),
         ([text({"id": None}, "note")], "has no row with this key"),
         ([text({"id": 1}, "raw")], "leaves out column raw.*of type varbinary"),
