@@ -36,45 +36,48 @@ ROOT = Path(__file__).parents[1]
 SUITE = ROOT / "tests" / "contract"
 PAGE = ROOT / "docs" / "inside" / "conformance.md"
 NOT_RUN = "not run"
+USUAL = ("passes", "as expected")
 _SECTIONS = re.compile(r"wire contract (\d+(?:\.\d+)*(?:, \d+(?:\.\d+)*)*)", re.IGNORECASE)
 
 _HEAD = """# Conformance
 
-What the sink relies on, what other clients of the emulator do (the rules of 11 and of single mode), and where it was
-seen to hold. Each line is a test of `tests/contract`; sections are those of
-[the wire contract](../reference/wire-contract.md), which was read from StarRocks' sources, documentation and recorded
-replies. *emulator* is the one of this package, in its generations B (4.0.7 and later, 4.1) and C (newer patches);
-*frontend* is a real frontend of StarRocks 4.1.1, whose answers are recorded (`tests/contract/recordings`); *real* is
-StarRocks in a container, or a user's cluster by a rehearsal's report ([rehearsal.md](../operations/rehearsal.md)).
+Which rules of [the wire contract](../reference/wire-contract.md) were seen to hold, and where: those that the sink
+relies on, and those of the emulator's other clients (11, single mode).
+**No row has been loaded into a real StarRocks yet.**
 
-The frontend's backends were doubles, which count rows and keep none, so it says nothing of bodies, formats, what is
-filtered and what is shown. The real columns are filled by `make integration` where a Docker engine is, and by reports;
-**so far no row has been loaded into a real StarRocks**. So a "passes" without "recorded" says that the emulator follows
-the contract as we read it, not that StarRocks does. 4.1.1 is of generation B: no real frontend was asked what only C
-does.
+- *emulator*: the package's own, in generations B (4.0.7 and later, 4.1) and C (newer patches). It follows the contract
+  as we read it, and proves nothing of StarRocks.
+- *frontend*: a real one of StarRocks 4.1.1 (B), whose answers are recorded (`tests/contract/recordings`). Its backends
+  were doubles, which count rows and keep none: it says nothing of bodies, formats, what is filtered and shown, nor of
+  what only C does.
+- *real*: StarRocks in a container (`make integration`, where a Docker engine is), or a user's cluster by
+  [a rehearsal's report](../operations/rehearsal.md).
 
-Made by `make conformance`; a test keeps the lists up to date, and `make docs` the recorded answers and the column
-*frontend*.
+Made by `make conformance`; a test keeps the lists up to date, `make docs` the recorded answers and who gave them.
 
 ## Recorded answers
 
 What the frontend was asked, and what it answered. *same*: the emulator gives the same answer, with ids, labels and
-times as variables; *another*: it gives another one, for one of the reasons below the table. *judged*: the sink makes of
+times as variables; *another*: it gives another one, for a reason below the table. *judged*: the sink makes of
 the answer what the contract says.
 
 {recordings}
 
 ## Rehearsal
 
-What `starrocks-txn-sink rehearse` found.
+What `starrocks-txn-sink rehearse` found. Where nothing else is said: *emulator* as expected, *real* not run.
 
 {rehearsal}
 
 ## Contract suite
 
-| rule | sections | emulator | frontend | real |
-|---|---|---|---|---|
+Tests of `tests/contract`, in its order, with sections of the contract. Where nothing else is said: *emulator* passes,
+*real* not run.
+
 """
+RECORDED = "Answered by the frontend too"
+EMULATOR_ONLY = "Asked of the emulator only"
+_ENTRY = re.compile(r"^- ([^(:]+?)(?: \(.*)?$")
 _ANSWERS = re.compile(r"(?s)(?<=says\.\n\n)\| recording .*?(?=\n\n## Rehearsal)")
 
 
@@ -166,11 +169,21 @@ def rehearsal_table(reports: Iterable[Mapping[str, Any]]) -> str:
         for check in report["checks"]:
             real = not version.endswith("-emulator")
             verdicts.setdefault((str(check["check"]), real), []).append(f"{check['verdict']} ({version})")
-    lines = ["| check | sections | emulator | real |", "|---|---|---|---|"]
-    for check in (*CHECKS, CLEARED):
-        cells = (_joined(verdicts.get((check.name, real), ())) for real in (False, True))
-        lines.append(f"| {check.name} | {', '.join(check.sections)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return "\n".join(
+        _line(check.name, check.sections, *(_joined(verdicts.get((check.name, real), ())) for real in (False, True)))
+        for check in (*CHECKS, CLEARED)
+    )
+
+
+def _line(name: str, sections: Sequence[str], emulator: str, real: str) -> str:
+    """An entry of a list, with what differs from the list's first sentence."""
+    verdicts = [
+        f"*{server}* {verdict}"
+        for server, verdict, usual in (("emulator", emulator, USUAL), ("real", real, (NOT_RUN,)))
+        if verdict not in usual
+    ]
+    places = f" ({', '.join(sections)})" if sections else ""
+    return f"- {name}{places}" + (f": {'; '.join(verdicts)}" if verdicts else "")
 
 
 def _joined(verdicts: Sequence[str]) -> str:
@@ -213,32 +226,28 @@ def page(
     lines = []
     for rule in rules():
         key = (rule.module, rule.name)
-        frontend = "recorded" if rule.recorded else "–"
-        cells = (rule.text, ", ".join(rule.sections), emulator.get(key, NOT_RUN), frontend, real.get(key, NOT_RUN))
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append((rule, _line(rule.text, rule.sections, emulator.get(key, NOT_RUN), real.get(key, NOT_RUN))))
     head = _HEAD.replace("{recordings}", recordings_table()).replace("{rehearsal}", rehearsal_table(rehearsals))
-    return head + "\n".join(lines) + "\n"
+    return head + _by_frontend(lines)
 
 
-_ROW = re.compile(
-    r"^\| (?P<rule>[^|]+) \| (?P<sections>[\d., ]+) \| (?P<emulator>[^|]+)"
-    r" \| (?P<frontend>recorded|–) \| (?P<real>[^|]+) \|$"
-)
+def _by_frontend(lines: Iterable[tuple[Rule, str]]) -> str:
+    """The entries of the suite: those that a real frontend has answered, and the others."""
+    parts: dict[bool, list[str]] = {True: [], False: []}
+    for rule, line in lines:
+        parts[rule.recorded].append(line)
+    return "\n".join(
+        f"### {RECORDED if recorded else EMULATOR_ONLY}: {len(part)} rules\n\n" + "\n".join(part) + "\n"
+        for recorded, part in parts.items()
+    )
 
 
 def with_recordings(text: str) -> str:
-    """The page with numbers and the column *frontend* as the recordings are now; the runs of other servers stay."""
-    marks = {rule.text: "recorded" if rule.recorded else "–" for rule in rules()}
+    """The page with numbers and parts as the recordings are now; the runs of other servers stay."""
     text = _ANSWERS.sub(lambda _: recordings_table(), text)
-    return "\n".join(_remarked(line, marks) for line in text.split("\n"))
-
-
-def _remarked(line: str, marks: Mapping[str, str]) -> str:
-    match = _ROW.match(line)
-    if match is None:
-        return line
-    cells = (match["rule"], match["sections"], match["emulator"], marks.get(match["rule"], "–"), match["real"])
-    return "| " + " | ".join(cells) + " |"
+    head, _, suite = text.partition(f"### {RECORDED}")
+    lines = {_ENTRY.sub(r"\1", line): line for line in suite.splitlines() if line.startswith("- ")}
+    return head + _by_frontend((rule, lines[rule.text]) for rule in rules() if rule.text in lines)
 
 
 def main() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from integration import conformance
 from integration.conformance import (
+    EMULATOR_ONLY,
     NOT_RUN,
     PAGE,
+    RECORDED,
     Rule,
     page,
     recordings_table,
@@ -41,9 +44,9 @@ def test_one_failure_is_a_failure_and_a_skipped_generation_is_none(tmp_path: Pat
 
 def test_what_was_not_run_is_named() -> None:
     first = rules()[0]
-    text = page({(first.module, first.name): "passes"}, {})
-    assert f"| passes | {'recorded' if first.recorded else '–'} | {NOT_RUN} |" in text
-    assert text.count(NOT_RUN) > len(rules())
+    text = page({(first.module, first.name): "passes"}, {(first.module, first.name): "fails"})
+    assert f"- {first.text} ({', '.join(first.sections)}): *real* fails\n" in text
+    assert text.count(f": *emulator* {NOT_RUN}\n") == len(rules()) - 1 + len((*CHECKS, CLEARED))
 
 
 def test_what_a_real_frontend_has_answered_is_named() -> None:
@@ -51,14 +54,17 @@ def test_what_a_real_frontend_has_answered_is_named() -> None:
     assert recorded["only loads may be put"]
     assert recorded["a repeated commit is ok"]
     assert not recorded["a load answers bytes and no row counts"]
-    text = page({}, {})
-    assert f"| only loads may be put | 1.1 | {NOT_RUN} | recorded | {NOT_RUN} |" in text
+    suite = PAGE.read_text(encoding="utf-8").partition(f"### {RECORDED}: ")[2]
+    answered, _, others = suite.partition(f"### {EMULATOR_ONLY}: ")
+    assert "- only loads may be put (1.1)\n" in answered
+    assert "- a load answers bytes and no row counts (2.2)\n" in others
 
 
-def test_the_column_of_the_frontend_follows_the_recordings() -> None:
-    wrong = PAGE.read_text(encoding="utf-8").replace("| 1.1 | passes | recorded |", "| 1.1 | passes | – |")
-    assert wrong != PAGE.read_text(encoding="utf-8")
-    assert with_recordings(wrong) == PAGE.read_text(encoding="utf-8")
+def test_the_part_of_the_frontend_follows_the_recordings_and_verdicts_stay() -> None:
+    rule, verdict = "- only loads may be put (1.1)\n", "- a load answers bytes and no row counts (2.2)"
+    right = PAGE.read_text(encoding="utf-8").replace(verdict, f"{verdict}: *real* fails")
+    assert f"{verdict}: *real* fails\n" in right
+    assert with_recordings(right.replace(rule, "") + rule) == right
     assert generate()["docs/inside/conformance.md"] == PAGE.read_text(encoding="utf-8")
 
 
@@ -91,18 +97,20 @@ def test_reports_of_real_servers_fill_their_column() -> None:
     emulator = [report(f"{version}-emulator", "as expected") for version in ("4.0.7", "4.1.5")]
     real = [report("4.0.13", "as expected"), report("4.1.1", "differs, harmless")]
     table = rehearsal_table([*emulator, *real])
-    line = "| load.order | 4.10, 8.8 | as expected | as expected (4.0.13); differs, harmless (4.1.1) |"
+    line = "- load.order (4.10, 8.8): *real* as expected (4.0.13); differs, harmless (4.1.1)"
     assert line in table.splitlines()
-    assert f"| load.lz4 | 5.2 | {NOT_RUN} | {NOT_RUN} |" in table.splitlines()
+    assert f"- load.lz4 (5.2): *emulator* {NOT_RUN}" in table.splitlines()
 
 
 def test_the_page_has_every_rule_and_none_fails() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    shown = [line.split(" | ")[0].removeprefix("| ") for line in text.splitlines() if line.startswith("| ")]
-    names = [check.name for check in (*CHECKS, CLEARED)]
-    files = [path.stem for path in recordings()]
-    assert shown == ["recording", *files, "all", "check", *names, "rule", *(rule.text for rule in rules())]
-    assert "| fails |" not in text
+    answers, _, lists = text.partition("## Rehearsal")
+    for path in recordings():
+        assert f"| {path.stem} | " in answers
+    shown = [re.split(r" \(|: ", line[2:])[0] for line in lists.splitlines() if line.startswith("- ")]
+    suite = sorted(rules(), key=lambda rule: not rule.recorded)
+    assert shown == [*(check.name for check in (*CHECKS, CLEARED)), *(rule.text for rule in suite)]
+    assert "fails\n" not in text
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.name)
