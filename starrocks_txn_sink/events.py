@@ -170,6 +170,8 @@ _ALL: Final = (
         source__repeated="a source partition repeats events that this run has not read, too old to be compared: its "
         "source may be another one ([Error `source_changed`](errors/source_changed.md))",
         transaction__late="events of a transaction came after it was given up",
+        truncate__ignored="the source has emptied a `table` with TRUNCATE, `count` times, and it keeps its rows "
+        '(`on_truncate="ignore"`, [debezium.md](../guides/debezium.md#truncate))',
     ),
     *_kinds(
         logging.INFO,

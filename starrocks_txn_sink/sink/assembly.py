@@ -26,6 +26,7 @@ from starrocks_txn_sink.sources.formats.raw_format import (
     SOURCE_PARTITION,
     VALUE,
     OnMalformed,
+    OnTruncate,
     RawFormat,
     Reader,
 )
@@ -140,6 +141,8 @@ class DebeziumAssembly:
         unavailable_value: The connector's placeholder for values that did not change. The columns keep their values in
             tables whose key the sink knows; None writes the placeholder as a value.
         on_malformed: `fail` the query at a malformed message, or `drop` the message and count it.
+        on_truncate: `fail` the query where the source has emptied a table with TRUNCATE, or `ignore` this: the table
+            keeps its rows, and the log names the table.
         transaction_topic: The last part of the transaction topic's name.
         reader: `librdkafka`: the lane itself reads the offsets that Spark's Kafka source has planned; or `spark` reads
             the frame (docs/guides/assembling.md, "Lanes that read Kafka").
@@ -166,6 +169,7 @@ class DebeziumAssembly:
     deleted_row: DeletedRow = "before"
     unavailable_value: str | None = "__debezium_unavailable_value"
     on_malformed: OnMalformed = "fail"
+    on_truncate: OnTruncate = "fail"
     transaction_topic: str = "transaction"
     reader: Reader = "librdkafka"
     state_dir: str | None = None
@@ -180,6 +184,7 @@ class DebeziumAssembly:
             )
         check_choice("deleted_row", self.deleted_row, get_args(DeletedRow))
         check_choice("on_malformed", self.on_malformed, get_args(OnMalformed))
+        check_choice("on_truncate", self.on_truncate, get_args(OnTruncate))
         check_choice("reader", self.reader, get_args(Reader))
         _ = self.policy, self.lines
         _check_state_dir(self.state_dir)
@@ -213,6 +218,7 @@ class DebeziumAssembly:
             unavailable=unavailable,
             keeps_unchanged=True,
             on_malformed=self.on_malformed,
+            on_truncate=self.on_truncate,
             reader=self.reader,
             placed=alone,
         )

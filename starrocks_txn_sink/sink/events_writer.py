@@ -268,6 +268,9 @@ class EventsWriter:
         if carried.malformed:
             _log.warning("events.malformed", count=carried.malformed, batch=task.batch_id)
         told: dict[str, float] = {**counts.as_dict(), "oldest_open": oldest, "malformed": carried.malformed}
+        told["truncates"] = sum(
+            notice.fields["count"] for notice in carried.notices if notice.name == "truncate.ignored"
+        )
         told |= {"open": levels.open, "open_rows": levels.open_rows, "state_bytes": levels.state_bytes}
         fields = {"query": task.checkpoint, "name": f"{task.checkpoint}/{STAGE}"}
         listener(Event("assembler.counted", {**fields, "counts": told, "oldest": _oldest_open(after)}))

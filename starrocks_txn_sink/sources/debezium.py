@@ -9,7 +9,7 @@ from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.columns import KEY_DELETES
 from starrocks_txn_sink.sources.formats.debezium import PLACE, DebeziumChanges, DebeziumMarkers, DeletedRow
 from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
-from starrocks_txn_sink.sources.formats.raw_format import OnMalformed
+from starrocks_txn_sink.sources.formats.raw_format import OnMalformed, OnTruncate
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, OnUnknownTable, TableMapping, TableRule
 from starrocks_txn_sink.sources.messages import check_input, parse_messages
 
@@ -28,13 +28,14 @@ def parse_debezium(
     deleted_row: DeletedRow = "before",
     unavailable_value: str | None = "__debezium_unavailable_value",
     on_malformed: OnMalformed = "fail",
+    on_truncate: OnTruncate = "fail",
     name: str = "parse_debezium",
 ) -> DataFrame:
     """Parse the rows of Debezium's change events.
 
     Tombstones are left out, and so are heartbeats, schema changes and logical messages. A value is malformed if it is
-    not exactly one JSON object, has a field of another type, or is a TRUNCATE, another operation without a row, or a
-    row without Debezium's envelope. An error never shows its content.
+    not exactly one JSON object, has a field of another type, or is an operation without a row, or a row without
+    Debezium's envelope. An error never shows its content.
 
     A row with a placeholder for a value that Debezium did not get (PostgreSQL's unchanged TOAST values) fails the
     query, because it would overwrite the true value.
@@ -54,7 +55,9 @@ def parse_debezium(
         unavailable_value: The placeholder, if the connector's `unavailable.value.placeholder` sets another one. None
             hands placeholders on as values, for tables that keep each change.
         on_malformed: `fail` the query at a malformed value, or `drop` the value and count it in each progress under
-            `observedMetrics[name]["malformed"]`. The transaction of a dropped value never adds up, but for a TRUNCATE.
+            `observedMetrics[name]["malformed"]`. The transaction of a dropped value never adds up.
+        on_truncate: `fail` the query where the source has emptied a table with TRUNCATE, or `ignore` this, and count it
+            under `observedMetrics[name]["truncates"]`: it counts for its transaction, and the table keeps its rows.
         name: The key of the count.
 
     Returns:
@@ -82,6 +85,7 @@ def parse_debezium(
     rule = TableMapping(tables, on_unknown_table, dead_letter_table)
     check_choice("deleted_row", deleted_row, get_args(DeletedRow))
     check_choice("on_malformed", on_malformed, get_args(OnMalformed))
+    check_choice("on_truncate", on_truncate, get_args(OnTruncate))
     check_input(df, (value, *((key,) if deleted_row == "key" else ())))
     changes = DebeziumChanges(
         value=value,
@@ -90,8 +94,10 @@ def parse_debezium(
         tables=rule,
         unavailable=None if unavailable_value is None else spellings_of_unavailable(unavailable_value),
         on_malformed=on_malformed,
+        on_truncate=on_truncate,
     )
-    events = parse_messages(_with_milliseconds(df), changes, (), name)
+    counts = ("truncates",) if on_truncate == "ignore" else ()
+    events = parse_messages(_with_milliseconds(df), changes, (), name, counts)
     metadata = {KEY_DELETES: True} if deleted_row == "key" else {}
     return events.withMetadata("op", metadata) if metadata else events
 

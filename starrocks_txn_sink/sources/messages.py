@@ -11,15 +11,19 @@ from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.ledger import quote
 from starrocks_txn_sink.sources.formats.raw_format import RawFormat
 
-_MALFORMED: Final = "_malformed"
+_COUNT: Final = "_count"
+_COUNTS: Final = ("malformed", "truncates")
 
 
-def parse_messages(df: DataFrame, messages: RawFormat, keep: tuple[str, ...], name: str) -> DataFrame:
+def parse_messages(
+    df: DataFrame, messages: RawFormat, keep: tuple[str, ...], name: str, counts: tuple[str, ...] = ()
+) -> DataFrame:
     """The events of `df`, then its columns `keep`.
 
-    If the format drops malformed messages, each progress of the query counts them under
-    `observedMetrics[name]["malformed"]`.
+    Each progress of the query has the `counts` (of _COUNTS) under `observedMetrics[name]`, and `malformed` if the
+    format drops malformed messages.
     """
+    counts = counts if messages.on_malformed == "fail" else ("malformed", *counts)
     kept = {f"keep_{number}": column for number, column in enumerate(keep)}
     given = {**messages.columns, **kept}
     check_input(df, tuple(given.values()), ", or None to take the field from the JSON")
@@ -29,36 +33,39 @@ def parse_messages(df: DataFrame, messages: RawFormat, keep: tuple[str, ...], na
         for field in messages.events
     ]
     fields += [T.StructField(column, raw.schema[batch_name].dataType) for batch_name, column in kept.items()]
-    if messages.on_malformed == "fail":
+    if not counts:
         return raw.mapInArrow(_Parser(messages, tuple(kept)), T.StructType(fields))
-    parser, counted = _Parser(messages, tuple(kept), counting=True), T.StructField(_MALFORMED, T.LongType())
-    events = raw.mapInArrow(parser, T.StructType([*fields, counted]))
-    observed = events.observe(name, F.coalesce(F.sum(_MALFORMED), F.lit(0)).alias("malformed"))
-    return observed.where(F.col(_MALFORMED).isNull()).drop(_MALFORMED)
+    parser, columns = _Parser(messages, tuple(kept), counts), [_COUNT + count for count in counts]
+    counted = [T.StructField(column, T.LongType()) for column in columns]
+    events = raw.mapInArrow(parser, T.StructType([*fields, *counted]))
+    sums = [F.coalesce(F.sum(_COUNT + count), F.lit(0)).alias(count) for count in counts]
+    return events.observe(name, *sums).where(F.col(columns[0]).isNull()).drop(*columns)
 
 
 @dataclass(frozen=True, slots=True)
 class _Parser:
-    """Parses Arrow batches in a Spark task. `counting` adds a column for the number of malformed values: NULL in each
-    event, and a last row with the number alone."""
+    """Parses Arrow batches in a Spark task. `counts` adds columns for numbers: NULL in each event, and a last row with
+    the numbers alone."""
 
     messages: RawFormat
     keep: tuple[str, ...]
-    counting: bool = False
+    counts: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        malformed = 0
+        numbers = dict.fromkeys(_COUNTS, 0)
         events: pa.Table | None = None
         for batch in batches:
             parsed = self.messages.parse(batch, self.keep)
-            malformed += parsed.malformed
+            numbers["malformed"] += parsed.malformed
+            numbers["truncates"] += sum(parsed.truncates.values())
             events = parsed.events
-            if self.counting:
-                events = events.append_column(_MALFORMED, pa.nulls(events.num_rows, pa.int64()))
+            for count in self.counts:
+                events = events.append_column(_COUNT + count, pa.nulls(events.num_rows, pa.int64()))
             yield from events.combine_chunks().to_batches()
-        if malformed and events is not None:
+        if any(numbers[count] for count in self.counts) and events is not None:
             row = {name: pa.nulls(1, events.schema.field(name).type) for name in events.column_names}
-            yield pa.RecordBatch.from_pydict({**row, _MALFORMED: pa.array([malformed], pa.int64())})
+            counted = {_COUNT + count: pa.array([numbers[count]], pa.int64()) for count in self.counts}
+            yield pa.RecordBatch.from_pydict(row | counted)
 
 
 def _spark_type(kind: pa.DataType) -> T.DataType:

@@ -12,7 +12,7 @@ shuffle would be the larger part of the time.
 from __future__ import annotations
 
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -143,6 +143,7 @@ class LaneAssembler:
         self._assembler = assembler_of(assembly, self._storage)
         self._small = False
         self._malformed = 0
+        self._truncates: Counter[str] = Counter()
         self._schemas: dict[str, list[str]] = {}
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -169,12 +170,16 @@ class LaneAssembler:
         return CarryOver(
             partitions,
             self._assembler.flows,
-            (*self._assembler.notices, *self._assembler.repeat_notices()),
+            (*self._assembler.notices, *self._assembler.repeat_notices(), *self._truncate_notices()),
             inline,
             small=self._small,
             malformed=self._malformed,
             reached=self._reached if self._stopped else None,
         )
+
+    def _truncate_notices(self) -> Iterator[Event]:
+        for table, count in self._truncates.items():
+            yield Event("truncate.ignored", {"table": table, "count": count})
 
     def complete(self, message: Message) -> Message:
         """The message; a LaneShare also gets the source partitions without a released row, and says if it stopped."""
@@ -203,6 +208,7 @@ class LaneAssembler:
             return
         for parsed, piece in map_ahead(partial(_parse, lines), _pieces(batches), _PARSERS):
             self._malformed += parsed.malformed
+            self._truncates.update(parsed.truncates)
             for table, schemas in parsed.schemas.items():
                 known = self._schemas.setdefault(table, [])
                 known += [schema for schema in schemas if schema not in known]

@@ -267,10 +267,19 @@ class Stream:
         self.files, self.offset = 0, 0
         self.queries: list[StreamingQuery] = []
 
-    def start(self, on_malformed: Any = "fail", *, available_now: bool = False, **options: Any) -> StreamingQuery:
+    def start(
+        self,
+        on_malformed: Any = "fail",
+        *,
+        on_truncate: Any = "fail",
+        available_now: bool = False,
+        **options: Any,
+    ) -> StreamingQuery:
         text = self.spark.readStream.text(str(self.folder))
         kafka = text.select(F.from_json("value", KAFKA.replace("BINARY", "STRING")).alias("m")).select("m.*")
-        changes = parse_debezium(kafka.where("topic <> 'shop.transaction'"), on_malformed=on_malformed)
+        changes = parse_debezium(
+            kafka.where("topic <> 'shop.transaction'"), on_malformed=on_malformed, on_truncate=on_truncate
+        )
         markers = kafka.where("topic = 'shop.transaction'")
         ends = parse_debezium_transactions(markers, on_malformed=on_malformed)
         writer = assemble_debezium(changes, ends, **options).writeStream.foreachBatch(self.take)
@@ -371,13 +380,14 @@ def test_available_now_ends_while_a_transaction_waits_for_its_rows(stream: Strea
 @pytest.mark.deep
 @with_rocksdb
 def test_what_is_malformed_and_dropped_is_counted(stream: Stream) -> None:
-    query = stream.start(on_malformed="drop")
-    good = change(ORDERS, "5:90", 1, {"id": 1}), marker("END", "5:99", {"public.orders": 1})
+    query = stream.start(on_malformed="drop", on_truncate="ignore")
+    good = change(ORDERS, "5:90", 1, {"id": 1}), marker("END", "5:99", {"public.orders": 2})
     stream.put(*good, good[0] | {"op": "?"}, good[0] | {"transaction": "no object"}, good[1] | {"event_count": "many"})
+    stream.put(change(ORDERS, "5:91", 2, None, op="t"))
     query.processAllAvailable()
     query.stop()
     assert len(stream.out) == 1
-    assert observed(query, "parse_debezium") == {"malformed": 2}
+    assert observed(query, "parse_debezium") == {"malformed": 2, "truncates": 1}
     assert observed(query, "parse_debezium_transactions") == {"malformed": 1}
 
 

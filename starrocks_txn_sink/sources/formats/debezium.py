@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
@@ -19,7 +20,13 @@ from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.connect_values import MALFORMED, PlansOfValues, convert_rows
 from starrocks_txn_sink.sources.formats.debezium_json import CHANGE, MARKER, read_keys, read_values
-from starrocks_txn_sink.sources.formats.debezium_other import LOGICAL, LOGICAL_COLLECTION, TRUNCATE, judge_other
+from starrocks_txn_sink.sources.formats.debezium_other import (
+    LOGICAL,
+    LOGICAL_COLLECTION,
+    TRUNCATE,
+    TRUNCATE_HINT,
+    judge_other,
+)
 from starrocks_txn_sink.sources.formats.placeholders import (
     UnavailableSpellings,
     columns_with,
@@ -32,6 +39,7 @@ from starrocks_txn_sink.sources.formats.raw_format import (
     SOURCE_PARTITION,
     VALUE,
     OnMalformed,
+    OnTruncate,
     ParsedMessages,
     Reader,
     place_of,
@@ -47,8 +55,7 @@ _TYPES: Final = {field.name: field.type for field in v.EVENTS} | {SOURCE_PARTITI
 _DELETE: Final = "d"
 _UNAVAILABLE: Final = "unavailable"  # a mask of rows with a placeholder
 _Numbers = np.ndarray[Any, np.dtype[np.int32]]
-_OPS: Final = pa.array(["c", "u", v.SNAPSHOT, _DELETE, LOGICAL])
-_OPS_AND_TRUNCATE: Final = pa.array([*_OPS.to_pylist(), TRUNCATE])
+_OPS: Final = pa.array(["c", "u", v.SNAPSHOT, _DELETE, LOGICAL, TRUNCATE])
 _WITHOUT_ROW: Final = pa.array([LOGICAL, TRUNCATE])
 _STATUSES: Final = pa.array([v.BEGIN, v.END])
 _NUMBER_AND_LSN: Final = r"^\d+:\d+$"
@@ -64,7 +71,8 @@ class DebeziumChanges:
     `places` are the columns that name a message in errors; `key` is the column with a deleted row, None for `before`.
     The column `timestamp` is in milliseconds. With `placed` an event has its message's source partition and position,
     not those of its source transaction. With `keeps_unchanged` rows name the columns that `unavailable` stands in, and
-    leave them out (`rows.unchanged`); otherwise such a row is an error.
+    leave them out (`rows.unchanged`); otherwise such a row is an error. A logical message and a TRUNCATE are events
+    without a row: they count for their transaction.
     """
 
     value: str = "value"
@@ -74,6 +82,7 @@ class DebeziumChanges:
     unavailable: UnavailableSpellings | None = None
     keeps_unchanged: bool = False
     on_malformed: OnMalformed = "fail"
+    on_truncate: OnTruncate = "fail"
     reader: Reader = "spark"
     placed: bool = False
 
@@ -92,24 +101,15 @@ class DebeziumChanges:
         read, valid = read_values(batch.column(VALUE), CHANGE)
         rows = self._rows(read, batch, valid)
         source = read["source"].combine_chunks()
-        operation = pc.is_in(read["op"].combine_chunks(), value_set=self._operations)
+        operation = pc.is_in(read["op"].combine_chunks(), value_set=_OPS)
         alone = pc.and_(pc.equal(read["op"].combine_chunks(), LOGICAL), read["transaction"].combine_chunks().is_null())
         operation = pc.and_not(operation, pc.fill_null(alone, False))
         good = pc.and_(pc.and_(operation, source.is_valid()), pc.and_(rows.text.is_valid(), pa.array(rows.sound)))
         read = read.append_column(model.ROW, rows.text).append_column(_UNAVAILABLE, rows.unavailable)
         read, batch, malformed = _without_malformed(self, "change event", read, batch, valid, good)
-        if self.on_malformed == "drop":
-            malformed += pc.sum(pc.equal(read["op"], TRUNCATE)).as_py() or 0
-        events = self._events(read, batch, keep)
-        return ParsedMessages(events, malformed, _schemas_by_table(rows.schemas, read[ORIGIN], events[model.TABLE]))
-
-    @property
-    def _operations(self) -> pa.Array:
-        """The operations of events.
-
-        A logical message and a TRUNCATE that is dropped count for their transaction, but have no row.
-        """
-        return _OPS_AND_TRUNCATE if self.on_malformed == "drop" else _OPS
+        events, truncates = self._events(read, batch, keep)
+        schemas = _schemas_by_table(rows.schemas, read[ORIGIN], events[model.TABLE])
+        return ParsedMessages(events, malformed, schemas, truncates)
 
     def _rows(self, read: pa.Table, batch: pa.RecordBatch, valid: Bools) -> _Rows:
         """The rows of the values that were read."""
@@ -144,7 +144,10 @@ class DebeziumChanges:
             sound &= fits
         return _Rows(text, sound, pa.array(unavailable), schemas)
 
-    def _events(self, read: pa.Table, batch: pa.RecordBatch, keep: tuple[str, ...]) -> pa.Table:
+    def _events(
+        self, read: pa.Table, batch: pa.RecordBatch, keep: tuple[str, ...]
+    ) -> tuple[pa.Table, Mapping[str, int]]:
+        """The events, and the TRUNCATEs among them by table."""
         fields = [field.name for field in CHANGE.field("source").type]
         source = dict(zip(fields, read["source"].combine_chunks().flatten(), strict=True))
         txn_id, total_order = read["transaction"].combine_chunks().flatten()
@@ -156,7 +159,9 @@ class DebeziumChanges:
             collection = pc.if_else(logical, pa.scalar(None, collection.type), collection)
         known, table = self.tables.tables_of(collection)
         without = pc.is_in(operation, value_set=_WITHOUT_ROW)
+        truncates: Mapping[str, int] = {}
         if without.true_count:
+            truncates = self._truncates(pc.and_(pc.equal(operation, TRUNCATE), pc.is_valid(known)), table, batch)
             table = pc.if_else(without, pa.scalar(None, table.type), table)
             known = pc.if_else(without, "", known)
             collection = pc.if_else(logical, LOGICAL_COLLECTION, collection)
@@ -178,7 +183,21 @@ class DebeziumChanges:
             self._refuse_unavailable(self.unavailable, read[_UNAVAILABLE].combine_chunks(), events, known, batch)
         if self.tables.dead_letter_table is not None:
             events |= _with_dead_letters(events, known.is_null())
-        return pa.table(events | {name: batch.column(name) for name in keep}).select([*self.events.names, *keep])
+        columns = pa.table(events | {name: batch.column(name) for name in keep})
+        return columns.select([*self.events.names, *keep]), truncates
+
+    def _truncates(self, truncates: pa.Array, tables: pa.Array, batch: pa.RecordBatch) -> Mapping[str, int]:
+        """How often the source has emptied each table that is written; InputError for the first time under `fail`."""
+        number = pc.index(pc.and_(truncates, pc.is_valid(tables)), True).as_py()
+        if number < 0:
+            return {}
+        if self.on_truncate == "fail":
+            place = place_text({"table": tables[number].as_py(), **place_of(batch, number, self.places)})
+            raise InputError(
+                f"The source has emptied a table with TRUNCATE, which no load can do in StarRocks,{place}.",
+                hint=TRUNCATE_HINT,
+            )
+        return dict(Counter(tables.filter(truncates).drop_null().to_pylist()))
 
     def _refuse_unavailable(
         self,

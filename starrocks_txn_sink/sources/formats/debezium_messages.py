@@ -71,7 +71,7 @@ class DebeziumMessages:
         changes = _whole(self.changes, batch.filter(pa.array(~is_marker)), keep)
         markers = _whole(self.markers, batch.filter(pa.array(is_marker)), keep)
         events = pa.concat_tables([changes.events, markers.events])
-        return ParsedMessages(events, changes.malformed + markers.malformed, changes.schemas)
+        return replace(changes, events=events, malformed=changes.malformed + markers.malformed)
 
     def _is_marker(self, batch: pa.RecordBatch) -> Bools | None:
         """A mask of the markers; None without any."""

@@ -18,6 +18,11 @@ LOGICAL: Final = "m"
 LOGICAL_COLLECTION: Final = "LOGICAL_DECODING_MESSAGE"
 """The table under which an END counts logical messages (Debezium's LogicalDecodingMessageMonitor)."""
 
+TRUNCATE_HINT: Final = (
+    'Pass on_truncate="ignore" until the query is behind it, then truncate the table in StarRocks and have Debezium '
+    'snapshot it again (docs/guides/debezium.md, "TRUNCATE"); for the next time leave skipped.operations at its '
+    "default, t."
+)
 _PAGE: Final = 'docs/guides/debezium.md, "Other messages"'
 _ENVELOPE: Final = frozenset({"before", "after", "op", "source"})
 _HEARTBEAT: Final = frozenset({"ts_ms", "ts_us", "ts_ns"})
@@ -34,12 +39,6 @@ class OtherMessage:
 
 
 _PASSED: Final = OtherMessage(passed=True)
-_TRUNCATE: Final = OtherMessage(
-    "but a TRUNCATE, which has no rows",
-    'Pass on_malformed="drop" until the query is behind it (its transaction stays whole), then truncate the table in '
-    "StarRocks and have Debezium snapshot it again; for the next time leave skipped.operations at its default, t "
-    f"({_PAGE}).",
-)
 _DELETE: Final = OtherMessage(
     "but a delete that has no row",
     "PostgreSQL: give the table a primary key or ALTER TABLE … REPLICA IDENTITY FULL; or pass "
@@ -77,8 +76,6 @@ def _judge(fields: Mapping[str, Any], *, markers: bool) -> OtherMessage:
         return _PASSED
     if markers:
         return _CHANGE if operation is not None and "source" in fields else OtherMessage()
-    if operation == TRUNCATE:
-        return _TRUNCATE
     if operation == "d" and fields.get("before") is None and fields.get("source") is not None:
         return _DELETE
     if operation is None and fields.get("status") is not None and fields.get("id") is not None:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Protocol
 import pyarrow as pa
 
 OnMalformed = Literal["fail", "drop"]
+OnTruncate = Literal["fail", "ignore"]
 Reader = Literal["spark", "librdkafka"]
 
 VALUE: Final = "value"
@@ -24,12 +25,14 @@ class ParsedMessages:
     """The events of a batch of messages, in order, and the number of malformed messages that were dropped.
 
     A message that is neither, such as a tombstone, was passed over. `schemas` has the converter's schemas (JSON) of the
-    messages of each StarRocks table, as far as they have any.
+    messages of each StarRocks table, as far as they have any. `truncates` counts the source's TRUNCATEs that were
+    ignored, by StarRocks table.
     """
 
     events: pa.Table
     malformed: int
     schemas: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    truncates: Mapping[str, int] = field(default_factory=dict)
 
 
 class RawFormat(Protocol):

@@ -117,7 +117,6 @@ def test_messages_without_rows_are_passed_over(on_malformed: Any, other: Any, wr
 @pytest.mark.parametrize(
     ("odd", "what", "remedy"),
     [
-        (change(ORDERS, "5:9", 1, None, op="t"), "a TRUNCATE", r'on_malformed="drop".*skipped\.operations'),
         (change(ORDERS, "5:9", 1, None, op="d"), "a delete that has no row", "REPLICA IDENTITY FULL.*deleted_row"),
         ({"id": 1, "__deleted": "secret"}, "without Debezium's envelope", "ExtractNewRecordState"),
         ({}, "without Debezium's envelope", "ExtractNewRecordState"),
@@ -142,17 +141,38 @@ def test_a_change_among_the_markers_is_named() -> None:
 
 
 @pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
-def test_a_truncate_that_is_dropped_still_counts_for_its_transaction(wrap: Any) -> None:
+def test_a_truncate_that_is_ignored_still_counts_for_its_transaction(wrap: Any) -> None:
     values = [wrap(change(ORDERS, "5:9", 1, {"id": 1})), wrap(change(ORDERS, "5:10", 2, None, op="t"))]
     rule = TableMapping({"public.orders": "o"}, "dead_letter", "letters")
-    for tables in (LAST, rule):
-        parsed = DebeziumChanges(tables=tables, on_malformed="drop").parse(messages(*values))
+    for tables, name in ((LAST, "orders"), (rule, "o")):
+        parsed = DebeziumChanges(tables=tables, on_truncate="ignore").parse(messages(*values))
         found = parsed.events.to_pylist()
-        assert [(row["total_order"], row["op"], row["table"]) for row in found] == [
-            (1, "c", found[0]["table"]),
-            (2, "t", None),
-        ]
-        assert parsed.malformed == 1
+        assert [(row["total_order"], row["op"], row["table"]) for row in found] == [(1, "c", name), (2, "t", None)]
+        assert (parsed.malformed, parsed.truncates) == (0, {name: 1})
+
+
+@pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
+@pytest.mark.parametrize("on_malformed", ["fail", "drop"])
+def test_a_truncate_is_named_with_its_place_and_its_remedy(on_malformed: Any, wrap: Any) -> None:
+    """It is no malformed message, so that nobody drops it unseen."""
+    values = change(ORDERS, "5:9", 1, {"id": 1}), wrap(change(ORDERS, "5:9", 2, None, op="t"))
+    expected = (
+        r"TRUNCATE.* at table=orders topic=shop\.public\.orders partition=0 offset=6\. .*on_truncate.*skipped\.op"
+    )
+    with pytest.raises(InputError, match=expected):
+        rows(*values, on_malformed=on_malformed)
+
+
+def test_a_truncate_of_a_table_that_is_not_written_changes_nothing() -> None:
+    values = change(ORDERS, "5:9", 1, {"id": 1}), change(postgres("audit", 91), "5:9", 2, None, op="t")
+    for rule in (
+        TableMapping({"public.orders": "o"}, "skip"),
+        TableMapping({"public.orders": "o"}, "dead_letter", "letters"),
+        TableMapping(((r"public\.audit", ""), (r"public\.(\w+)", "o"))),
+    ):
+        parsed = DebeziumChanges(tables=rule).parse(messages(*values))
+        assert [(row["total_order"], row["table"]) for row in parsed.events.to_pylist()] == [(1, "o"), (2, None)]
+        assert parsed.truncates == {}
 
 
 @pytest.mark.parametrize("wrap", [lambda value: value, with_schema])

@@ -21,6 +21,7 @@ from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import UNCHANGED
 from starrocks_txn_sink.sources.formats.debezium import PLACE
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
+from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.assembling import AssemblySpec, LaneAssembler
 from starrocks_txn_sink.writer.messages import CarryOver, decode, encode
 from starrocks_txn_sink.writer.worker import Attempt
@@ -157,7 +158,6 @@ def test_a_message_without_an_offset_is_refused() -> None:
     ("value", "what"),
     [
         ("{", "not exactly one JSON object"),
-        (change(postgres("orders", 90), None, None, None, op="t"), "a TRUNCATE"),
         ({"id": 1}, "without Debezium's envelope"),
         (change(postgres("orders", 90), None, None, None, op="d"), "a delete that has no row"),
     ],
@@ -168,6 +168,17 @@ def test_messages_that_cannot_be_read_are_named_or_dropped_and_counted(value: An
         run(batch)
     rows, carried = run(batch, on_malformed="drop")
     assert ([at for _, at, _ in rows], carried.malformed) == ([5, 7], 1)
+
+
+def test_a_truncate_that_is_ignored_is_told_and_has_no_row() -> None:
+    emptied = change(postgres("orders", 90), None, None, None, op="t")
+    batches = messages((ORDERS, 3, 5, create(1)), (ORDERS, 3, 6, emptied)), messages((ORDERS, 2, 7, emptied))
+    with pytest.raises(InputError, match=rf"TRUNCATE.* at table=orders topic={ORDERS} partition=3 offset=6\."):
+        run(*batches)
+    rows, carried = run(*batches, on_truncate="ignore")
+    assert ([at for _, at, _ in rows], carried.malformed) == ([5], 0)
+    assert carried.flows == VerifiedCounters(events=3, data=3, rows=1, skipped_rows=2)
+    assert carried.notices == (Event("truncate.ignored", {"table": "orders", "count": 2}),)
 
 
 def test_a_row_names_the_columns_that_a_placeholder_stands_in() -> None:
