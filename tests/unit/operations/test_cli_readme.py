@@ -8,19 +8,21 @@ import importlib
 import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from starrocks_demo.command import add_arguments
 from starrocks_txn_sink import cli
+from starrocks_txn_sink.operations.sync.settings import parse_sync
 from tests.support.quick_start import blocks, rows_of, statements
 
 ROOT = Path(__file__).parents[3]
 STARTS = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "docs" / "start").glob("*.md"))
 PAGES = ["README.md", *STARTS]
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
-WITH_EVENTS = ("README.md", "docs/start/kafka.md", "docs/start/files.md")
+WITH_EVENTS = ("docs/start/kafka.md", "docs/start/files.md")
 
 
 def commands(page: str) -> list[str]:
@@ -33,7 +35,7 @@ def test_the_two_commands_come_first() -> None:
 
 def test_the_readme_is_short() -> None:
     lines = TEXTS["README.md"].partition("\n[demo]: ")[0].splitlines()
-    assert len(lines) <= 130
+    assert len(lines) <= 110
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"(?:`|\$ )make ([a-z]+)\b", "".join(TEXTS.values())))))
@@ -78,14 +80,27 @@ def test_the_events_are_json_and_their_rows_too(page: str) -> None:
 
 
 def test_the_readme_prints_what_the_quick_starts_run() -> None:
-    """Tests of tests/cdc and tests/kafka run the programs of both quick starts."""
-    kafka, debezium = "docs/start/kafka.md", "docs/start/debezium.md"
-    assert blocks("README.md", "python") == blocks(debezium, "python")
-    assert set(blocks("README.md", "json")[0].splitlines()) <= set(blocks(kafka, "json")[0].splitlines())
-    (from_debezium, from_kafka) = re.findall(r"^\| \[(?:Debezium|Kafka)\].*$", TEXTS["README.md"], re.MULTILINE)
-    for row, page in (from_debezium, debezium), (from_kafka, kafka):
-        (program,) = blocks(page, "python")
-        assert all(code in program for code in re.findall(r"`((?:subscribe=|\w+Assembly).*?)`", row)), row
+    """Tests of tests/cdc and tests/kafka run the quick starts as printed."""
+    (printed,), (program,) = blocks("README.md", "python"), blocks("docs/start/debezium.md", "python")
+    run = {ast.unparse(node) for node in ast.parse(program).body}
+    sink, *others = ast.parse(printed).body
+    assert [ast.unparse(node) for node in others if ast.unparse(node) not in run] == []
+    assert any(ast.unparse(sink).partition(", ")[2] in line for line in run)
+    codes = re.findall(r"`((?:subscribe=|\w+Assembly\().*?)`(?=[ :|])", TEXTS["README.md"])
+    assert len(codes) == 4
+    pages = "".join(TEXTS[page] for page in STARTS)
+    assert [code for code in codes if code not in pages] == []
+
+
+def test_the_readme_prints_the_file_of_sync_without_what_is_optional(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (short,), (whole,) = blocks("README.md", "toml"), blocks("docs/start/database.md", "toml")
+    short_file, whole_file = tomllib.loads(short), tomllib.loads(whole)
+    assert short_file == {section: whole_file[section] for section in short_file}
+    assert set(whole_file) - set(short_file) == {"tables", "routes"}
+    monkeypatch.setenv("STARROCKS_PASSWORD", "x")
+    parse_sync(short)
 
 
 def test_links_of_the_readme_lead_to_files() -> None:
