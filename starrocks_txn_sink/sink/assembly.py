@@ -128,7 +128,8 @@ class DebeziumAssembly:
         transactions: `whole` source transactions, by Debezium's transaction metadata; or `none`: each change by itself,
             also where a message has such metadata. The transaction topic is then left out.
         tables: The StarRocks table of each source table (`schema.table` in PostgreSQL, `database.table` in MySQL): a
-            mapping, or a regular expression with one group. By default the table has the last part of the name.
+            mapping, in which an empty name leaves a table out, or a regular expression with one group. By default the
+            table has the last part of the name.
         open_timeout: The longest wait for the counts of a transaction to match, from its first event on, in processing
             time: seconds, a timedelta or text like `10 min`. None sets no limit, and later commits wait too. The sink
             checks it when a micro-batch runs; Spark runs none while no message comes.

@@ -33,9 +33,9 @@ def parse_debezium(
 ) -> DataFrame:
     """Parse the rows of Debezium's change events.
 
-    Tombstones are left out, and so are heartbeats, schema changes and logical messages. A value is malformed if it is
-    not exactly one JSON object, has a field of another type, or is an operation without a row, or a row without
-    Debezium's envelope. An error never shows its content.
+    Tombstones are left out, and so are heartbeats, schema changes, signals, notifications and logical messages. A value
+    is malformed if it is not exactly one JSON object, has a field of another type, or is an operation without a row, or
+    a row without Debezium's envelope. An error never shows its content.
 
     A row with a placeholder for a value that Debezium did not get (PostgreSQL's unchanged TOAST values) fails the
     query, because it would overwrite the true value.
@@ -44,8 +44,8 @@ def parse_debezium(
         df: Messages of the topics of all tables. Errors name Kafka's topic, partition and offset if `df` has these
             columns. `timestamp` joins a transaction that a restart of the connector cut.
         tables: The StarRocks table of each source table (`schema.table` in PostgreSQL, `database.table` in MySQL): a
-            mapping, or a regular expression with one group (TableMapping). By default the table has the last part of
-            the name.
+            mapping, in which an empty name leaves a table out, or a regular expression with one group (TableMapping).
+            By default the table has the last part of the name.
         value: The column with the change event (string or binary).
         key: The column with the message's key, read with `deleted_row="key"` only.
         on_unknown_table: `fail` the query at rows of a table outside the rule, `skip` them, or send them to

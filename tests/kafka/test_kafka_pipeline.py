@@ -133,6 +133,36 @@ def test_debezium_changes_without_metadata_are_written_once_by_several_lanes_ove
         assert "lanes: 2" in last.messages()
 
 
+@pytest.mark.parametrize("transactions", ["whole", "none"])
+def test_a_table_and_partitions_that_come_while_the_query_runs_are_read(
+    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path, transactions: str
+) -> None:
+    prefix = f"grows-{transactions}"
+    first, second = (f"{CHANGES.format(prefix)}.{table}" for table in TABLES)
+    broker.create({first: 1, MARKERS.format(prefix): 1})
+    run = Run(broker, starrocks, spark_kafka, tmp_path, "debezium")
+    task = run.task | {"assemble": "lanes", "reader": "librdkafka", "prefix": prefix, "transactions": transactions}
+
+    def whole(wanted: set[tuple[str, int]]) -> bool:
+        return judge(run.shop.seen(), wanted) == Verdict()
+
+    def sent(upto: int, size: int, partitions: int) -> Iterator[Message]:
+        twice = debezium(upto, size, partitions, Random(7), prefix)
+        once = {id(message): message for message in twice if message.at > upto - 20}.values()
+        return (plain(message) if transactions == "none" else message for message in once)
+
+    send(broker.servers, sent(20, 1, 1))
+    query = QueryProcess(task | {"trigger": "200 milliseconds"})
+    try:
+        wait_until(lambda: whole(expected(1, 20)), alive=lambda: query.running, what=query.messages)
+        broker.add_partitions(first, 3)
+        broker.create({second: 2})
+        send(broker.servers, sent(40, 4, 2))
+        wait_until(lambda: whole(expected(1, 40)), alive=lambda: query.running, what=query.messages)
+    finally:
+        query.kill()
+
+
 def test_debezium_changes_without_metadata_are_written_in_rounds_over_a_killed_driver(
     broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path
 ) -> None:

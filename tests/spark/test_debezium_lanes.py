@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from starrocks_txn_sink import DebeziumAssembly, StarRocksSink
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
-from tests.support.debezium_feed import change, postgres
+from tests.support.debezium_feed import change, marker, postgres
 from tests.support.debezium_shop import Changes, DebeziumShop, begin, end, insert, read, update, whole
 
 pytestmark = pytest.mark.spark
@@ -292,3 +292,47 @@ def test_a_value_that_is_left_out_is_an_error_where_it_cannot_be_looked_up(debez
     with pytest.raises(StreamingQueryException, match=r"table items has columns without a value.*\(note\)"):
         debezium.go()
     assert debezium.rows() == []
+
+
+SIGNALS = "public.debezium_signal"
+
+
+def signal(txn: int, order: int, name: str, kind: str) -> Changes:
+    """A watermark of an incremental snapshot, in the connector's signal table."""
+    row = {"id": f"{name}-{kind}", "type": f"snapshot-window-{kind}", "data": "{}"}
+    return change(postgres("debezium_signal", 1000 * txn + order), f"{txn}:{1000 * txn + order}", order, row)
+
+
+@pytest.mark.parametrize("transactions", ["whole", "none"])
+def test_rows_of_an_incremental_snapshot_come_between_changes(debezium: DebeziumShop, transactions: str) -> None:
+    """Debezium leaves out the rows that changes between the watermarks have; the signal table is not written."""
+    debezium.ask(
+        "CREATE TABLE shop.stock (position BIGINT NOT NULL, note STRING, part STRING, seq INT) "
+        "PRIMARY KEY(position) DISTRIBUTED BY HASH(position)"
+    )
+    tables = {"public.items": "stock", SIGNALS: ""}
+
+    def seen(position: int, note: str, last: str = "incremental") -> Changes:
+        row = read(position)
+        return row | {"after": row["after"] | {"note": note}, "source": row["source"] | {"snapshot": last}}
+
+    def ended(txn: int, rows: int, signals: int = 0) -> Changes:
+        return marker("END", f"{txn}:{1000 * txn + 999}", {"public.items": rows, SIGNALS: signals})
+
+    debezium.put(seen(1, "old", "first"), seen(2, "old", "true"), seen(3, "old", "last"))
+    debezium.put(update(5, 1, 1, note="a"), end(5, 1), signal(6, 1, "w", "open"), ended(6, 0, 1))
+    debezium.put(update(7, 1, 2, note="b"))
+    debezium.put(seen(1, "a"), seen(3, "old"), signal(8, 1, "w", "close"), update(9, 1, 3, note="c"))
+    debezium.put(end(7, 1), ended(8, 0, 1), end(9, 1))
+    debezium.go(tables=tables, transactions=transactions)
+    assert debezium.ask("SELECT position, note FROM shop.stock ORDER BY position") == [(1, "a"), (2, "b"), (3, "c")]
+
+
+@pytest.mark.parametrize("transactions", ["whole", "none"])
+def test_a_row_of_eleven_megabytes_arrives_whole(debezium: DebeziumShop, transactions: str) -> None:
+    debezium.ask("CREATE TABLE shop.files (position BIGINT, note JSON, part STRING, seq INT) DUPLICATE KEY(position)")
+    content = {"text": "x" * (11 << 20)}
+    debezium.put(insert(5, 1, note="small"), insert(5, 2, note=content), insert(5, 3, note="small"), end(5, 3))
+    debezium.go(tables={"public.items": "files"}, transactions=transactions)
+    sizes = debezium.ask("SELECT CHAR_LENGTH(CAST(note AS STRING)) FROM shop.files ORDER BY 1")
+    assert [size for (size,) in sizes] == [7, 7, len(json.dumps(content))]

@@ -309,13 +309,19 @@ def _event_error(events: PartitionedEvents, wrong: Mask, column: str, message: s
     return InputError(message, hint=hint, partition=events.name_at(place), position=position, column=column)
 
 
-def _refuse_other_content(events: PartitionedEvents, table: pa.Table, positions: Indexes, again: Indexes) -> None:
+def _refuse_other_content(
+    events: PartitionedEvents,
+    table: pa.Table,
+    positions: Indexes,
+    again: Indexes,
+    identity: Sequence[str] = _IDENTITY,
+) -> None:
     """Raise InputError if an event of `again` differs from the previous event at the same position.
 
     Dropping it as a repeat would silently lose a row.
     """
     before, after = table.take(pa.array(again - 1)), table.take(pa.array(again))
-    for column in _IDENTITY:
+    for column in identity:
         same = same_values(before[column], after[column])
         if not pc.all(same, min_count=0).as_py():
             place = int(again[int(pc.index(same, False).as_py())])
@@ -328,7 +334,21 @@ def _refuse_other_content(events: PartitionedEvents, table: pa.Table, positions:
             )
 
 
-def refuse_other_content(before: pa.Table, event: pa.Table, name: Partition) -> None:
+def refuse_other_content(
+    before: pa.Table, event: pa.Table, name: Partition, identity: Sequence[str] = _IDENTITY
+) -> None:
     """Raise InputError unless `event`, at the same position as `before`, is the same event; one row each."""
-    both = pa.concat_tables([one.select([model.POSITION, *_IDENTITY]) for one in (before, event)])
-    _refuse_other_content(one_partition(name, both), both, both[model.POSITION].to_numpy(), np.array([1]))
+    both = pa.concat_tables([one.select([model.POSITION, *identity]) for one in (before, event)])
+    _refuse_other_content(one_partition(name, both), both, both[model.POSITION].to_numpy(), np.array([1]), identity)
+
+
+def without_repeats(events: PartitionedEvents, repeated: Mask, identity: Sequence[str]) -> PartitionedEvents:
+    """The events without those `repeated`; InputError if the content of any is not that of the event before it.
+
+    The first event of a source partition has none before it here.
+    """
+    table = events.table if events.order is None else events.table.take(pa.array(events.order))
+    again = np.setdiff1d(np.flatnonzero(repeated), events.starts)
+    _refuse_other_content(events, table, table[model.POSITION].to_numpy(), again, identity)
+    ends = np.cumsum(np.bincount(events.groups[~repeated], minlength=len(events.names)))
+    return PartitionedEvents(events.names, ends, table.filter(pa.array(~repeated)))

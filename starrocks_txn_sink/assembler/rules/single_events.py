@@ -18,17 +18,17 @@ from starrocks_txn_sink.assembler.rules.intake import PartitionedEvents
 from starrocks_txn_sink.assembler.rules.model import Partition
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
-from starrocks_txn_sink.assembler.verified.intake import SNAPSHOT, VerifiedCounters
-from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.assembler.verified.intake import COLLECTION, SNAPSHOT, VerifiedCounters
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.telemetry import Event
 
 _COLUMNS: Final = (model.POSITION, *model.PAYLOAD)
+_IDENTITY: Final = (COLLECTION, *model.PAYLOAD)
 
 
 @dataclass(slots=True)
 class SingleEvents:
-    """Takes in the events of one task. An event without a table has no row.
+    """Takes in the events of one task. An event without a table has no row, and one that comes twice is dropped.
 
     With `arrival_order` the events are unsorted, and a position that does not ascend raises Unordered. Otherwise they
     are sorted by (source partition, position).
@@ -38,50 +38,55 @@ class SingleEvents:
     flows: VerifiedCounters = field(default_factory=VerifiedCounters)
     notices: list[Event] = field(default_factory=list)
     _latest: dict[Partition, int] = field(default_factory=dict)  # the last position of each source partition
+    _last: dict[Partition, pa.Table] = field(default_factory=dict)  # of sorted events, with which a chunk may go on
 
     def feed(self, events: pa.Table, *, any_order: bool = False) -> Iterator[ReleasedRows]:
         """Yield the rows of `events`, per source partition in the order of their positions.
 
-        `any_order` is for a task with a single chunk. Raises Unordered, and InputError for a position that is NULL or
-        comes twice.
+        `any_order` is for a task with a single chunk. Raises Unordered, and InputError for a position that is NULL, and
+        for two different events at one position.
         """
         given = intake.group_by_partition(events, sort_names=any_order)
         if not given.names:
             return
         intake.refuse_null(given, model.POSITION)
         given = intake.sorted_by_position(given) if any_order else given
-        positions = given.positions()
-        self._check_order(given, positions, any_order=any_order)
-        self._latest |= zip(given.names, positions[given.ends - 1].tolist(), strict=True)
+        arrived, snapshots = given.table.num_rows, pc.sum(pc.equal(given.table[model.OP], SNAPSHOT)).as_py() or 0
+        given = self._without_repeats(given, any_order=any_order)
+        count = given.table.num_rows
         chosen = given.table.select([*_COLUMNS, *({EVENT_TIME} & {*given.table.column_names})])
         rows = chosen if given.order is None else chosen.take(pa.array(given.order))
         filled = rows[model.TABLE].is_valid()
         groups = given.groups[filled.to_numpy()]
-        rows = rows.filter(filled) if len(groups) < len(positions) else rows
-        snapshots = pc.sum(pc.equal(given.table[model.OP], SNAPSHOT)).as_py() or 0
+        rows = rows.filter(filled) if len(groups) < count else rows
         self.flows += VerifiedCounters(
-            events=len(positions),
-            data=len(positions) - snapshots,
+            events=arrived,
+            data=arrived - snapshots,
             snapshot_rows=snapshots,
             rows=len(groups),
-            skipped_rows=len(positions) - len(groups),
+            skipped_rows=count - len(groups),
+            repeats=arrived - count,
+            repeated_rows=arrived - count,
         )
         counts = np.bincount(groups, minlength=len(given.names))
         rows = rows.append_column(model.TRANSACTION_END, pa.repeat(pa.scalar(True), len(groups)))
         yield ReleasedRows(given.names, counts, rows)
 
-    def _check_order(self, given: PartitionedEvents, positions: intake.Indexes, *, any_order: bool) -> None:
+    def _without_repeats(self, given: PartitionedEvents, *, any_order: bool) -> PartitionedEvents:
+        positions = given.positions()
         latest = [self._latest.get(name) for name in given.names]
+        self._latest |= zip(given.names, positions[given.ends - 1].tolist(), strict=True)
         if self.arrival_order and not any_order:
             intake.refuse_disorder(given, positions, latest)
-        elif (again := intake.not_above(given, positions, latest)).any():
-            at = int(again.argmax())
-            raise InputError(
-                "Two events have the same position.",
-                hint="Give each message of Kafka once: dropDuplicates over topic, partition and offset.",
-                partition=given.name_at(at),
-                position=int(positions[at]),
-            )
+            return given
+        before, self._last = self._last, {given.names[-1]: _row(given, given.table.num_rows - 1)}
+        repeated = intake.not_above(given, positions, latest)
+        for group in np.flatnonzero(repeated[given.starts]).tolist():
+            name = given.names[group]
+            if name not in before:
+                intake.refuse_disorder(given, positions, latest)
+            intake.refuse_other_content(before[name], _row(given, int(given.starts[group])), name, _IDENTITY)
+        return intake.without_repeats(given, repeated, _IDENTITY) if repeated.any() else given
 
     @property
     def names(self) -> set[str]:
@@ -104,3 +109,8 @@ class SingleEvents:
     def carry_over(self) -> dict[str, CarriedState]:
         """Nothing: no event waits."""
         return {}
+
+
+def _row(events: PartitionedEvents, place: int) -> pa.Table:
+    """The event at `place`; a copy, because a slice would keep its chunk in memory."""
+    return events.table.take(pa.array([place if events.order is None else int(events.order[place])]))

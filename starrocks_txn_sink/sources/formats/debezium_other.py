@@ -23,10 +23,15 @@ TRUNCATE_HINT: Final = (
     'snapshot it again (docs/guides/debezium.md, "TRUNCATE"); for the next time leave skipped.operations at its '
     "default, t."
 )
-_PAGE: Final = 'docs/guides/debezium.md, "Other messages"'
+_PAGE: Final = 'docs/guides/debezium.md, "Odd events"'
 _ENVELOPE: Final = frozenset({"before", "after", "op", "source"})
 _HEARTBEAT: Final = frozenset({"ts_ms", "ts_us", "ts_ns"})
 _SCHEMA_CHANGE: Final = frozenset({"ddl", "tableChanges"})
+_SIGNAL: Final = frozenset({"id", "type", "data"})
+_SIGNALS: Final = frozenset(
+    {"execute-snapshot", "stop-snapshot", "pause-snapshot", "resume-snapshot", "log", "schema-changes"}
+)
+_NOTIFICATION: Final = frozenset({"id", "type", "aggregate_type", "additional_data"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,5 +89,9 @@ def _judge(fields: Mapping[str, Any], *, markers: bool) -> OtherMessage:
 
 
 def _has_no_row(fields: Mapping[str, Any]) -> bool:
-    """Whether these are the members of a heartbeat or of a schema change."""
-    return bool(fields) and (fields.keys() <= _HEARTBEAT or fields.keys() >= _SCHEMA_CHANGE)
+    """Whether these are the members of a heartbeat, a schema change, a signal or a notification."""
+    names = fields.keys()
+    if not names or names <= _HEARTBEAT or names >= _SCHEMA_CHANGE:
+        return bool(names)
+    signal = names <= _SIGNAL and fields.get("type") in _SIGNALS and isinstance(fields.get("data"), dict)
+    return signal or names - {"timestamp"} == _NOTIFICATION

@@ -96,11 +96,19 @@ def test_malformed_messages_have_a_place_or_are_counted(bad: Any) -> None:
 
 SCHEMA_CHANGE = {"source": {"name": "shop"}, "ts_ms": 1, "databaseName": "shop", "ddl": "ALTER …", "tableChanges": []}
 LOGICAL = {"op": "m", "ts_ms": 1, "source": postgres("", 91), "message": {"prefix": "x", "content": "Zm9v"}}
+SIGNAL = {"type": "execute-snapshot", "data": {"data-collections": ["public.orders"], "type": "INCREMENTAL"}}
+NOTIFICATION = {
+    "id": "5",
+    "aggregate_type": "Initial Snapshot",
+    "type": "STARTED",
+    "additional_data": {},
+    "timestamp": 1,
+}
 HEARTBEAT = {"ts_ms": 1, "ts_us": 1000, "ts_ns": 1000000}
 
 
 @pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
-@pytest.mark.parametrize("other", [SCHEMA_CHANGE, LOGICAL, HEARTBEAT, {"ts_ms": 1}])
+@pytest.mark.parametrize("other", [SCHEMA_CHANGE, LOGICAL, HEARTBEAT, {"ts_ms": 1}, SIGNAL, NOTIFICATION])
 @pytest.mark.parametrize("on_malformed", ["fail", "drop"])
 def test_messages_without_rows_are_passed_over(on_malformed: Any, other: Any, wrap: Any) -> None:
     good = change(ORDERS, "5:9", 1, {"id": 1})
@@ -121,6 +129,9 @@ def test_messages_without_rows_are_passed_over(on_malformed: Any, other: Any, wr
         ({"id": 1, "__deleted": "secret"}, "without Debezium's envelope", "ExtractNewRecordState"),
         ({}, "without Debezium's envelope", "ExtractNewRecordState"),
         (marker("END", "5:9", {}), "a transaction marker", "parse_debezium_transactions.*transaction_topic"),
+        ({"type": "execute-snapshot", "data": "secret"}, "without Debezium's envelope", "ExtractNewRecordState"),
+        ({"type": "secret", "data": {}}, "without Debezium's envelope", "ExtractNewRecordState"),
+        (NOTIFICATION | {"note": "secret"}, "without Debezium's envelope", "ExtractNewRecordState"),
         ({"ddl": "secret"}, "without Debezium's envelope", "other producers"),
     ],
 )

@@ -140,11 +140,22 @@ def test_many_messages_may_not(again: int) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(SMALL_ROWS, False), (1, True)])
-def test_an_offset_that_comes_twice_is_refused_by_its_place(sizes: tuple[int, bool]) -> None:
+def test_an_offset_that_comes_twice_is_dropped_if_its_message_is_the_same(
+    sizes: tuple[int, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an event of TxnEvents: Kafka gives an offset once, but a frame of another source may not."""
     small_rows, sorted_rows = sizes
-    batches = messages((ORDERS, 0, 5, create(1)), (ORDERS, 0, 6, create(2))), messages((ORDERS, 0, 6, create(2)))
-    with pytest.raises(InputError, match=rf"the same position.*partition={ORDERS}-0, position=6.*dropDuplicates"):
-        run(*batches, small_rows=small_rows, sorted_rows=sorted_rows)
+    monkeypatch.setattr(LaneAssembler, "_chunk_rows", lambda _: 1)
+    orders = (ORDERS, 0, 5, create(1)), (ORDERS, 0, 6, create(2))
+    items = ("shop.public.items", 1, 6, create(2, "items")), ("shop.public.items", 1, 7, create(3, "items"))
+    batches = messages(*orders), messages(orders[1]), messages(orders[1], *items)
+    rows, carried = run(*batches, small_rows=small_rows, sorted_rows=sorted_rows)
+    places = [(f"{ORDERS}-0", 5), (f"{ORDERS}-0", 6), ("shop.public.items-1", 6), ("shop.public.items-1", 7)]
+    assert sorted((name, at) for name, at, _ in rows) == sorted(places)
+    assert carried.flows == VerifiedCounters(events=6, data=6, rows=4, repeats=2, repeated_rows=2)
+    for other in (create(4), create(2) | {"op": "u"}, create(2, "items")):
+        with pytest.raises(InputError, match=rf"different events.* same position.*partition={ORDERS}-0, position=6"):
+            run(*batches[:2], messages((ORDERS, 0, 6, other)), small_rows=small_rows, sorted_rows=sorted_rows)
 
 
 def test_a_message_without_an_offset_is_refused() -> None:
