@@ -18,7 +18,7 @@ from starrocks_txn_sink.errors import (
     Terminal,
     Transient,
 )
-from starrocks_txn_sink.metrics.catalogue import ERRORS, PREFIX, SPARK
+from starrocks_txn_sink.metrics.catalogue import ERRORS, SPARK
 from tools.tables import table
 
 FOLDER = "docs/operations/errors"
@@ -59,13 +59,9 @@ def _what_then(code: str) -> tuple[str, str]:
 
 
 def head(code: str) -> str:
-    """The beginning of a page: what the error is, what follows by itself, and how to see it."""
-    seen = f'`{PREFIX}errors_total{{code="{code}"}}`; in the log `code={code}`.'
-    if code in COMMANDS:
-        seen = "The command prints it."
-    if code in _BY_CALLS:
-        seen = f"The call raises it, mostly before a query starts; later {seen}"
-    return f"{_summary(code)}\n{_what_then(code)[1]} ([All codes](../runbook.md#error-codes))\n\n**See it.** {seen}\n"
+    """The beginning of a page: what the error is, and what follows by itself."""
+    raised = "The call raises it, mostly before a query starts. " if code in _BY_CALLS else ""
+    return f"{_summary(code)}\n{raised}{_what_then(code)[1]} ([All codes](../runbook.md#error-codes))\n"
 
 
 def index() -> str:

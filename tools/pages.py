@@ -12,7 +12,7 @@ import importlib
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any
@@ -21,7 +21,7 @@ from pyspark.sql import types as T
 
 from starrocks_txn_sink.cli import COMMANDS, Command
 from starrocks_txn_sink.events import EVENTS
-from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, MetricKind
+from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, Metric, MetricKind
 from starrocks_txn_sink.metrics.series import bounds
 from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED
 from starrocks_txn_sink.operations.sync.settings import reference
@@ -55,7 +55,8 @@ from tools import errors
 from tools.alerts import ALERTS
 from tools.tables import table
 
-IN_MANY_COMMANDS = 4
+NO_EFFECT = "no effect"
+IN_MANY_COMMANDS = 3
 """Options that as many commands share stand once on their page."""
 _SAID_DEFAULT = re.compile(r" \(default [^:()]+\)$")
 _PART = re.compile(r"(<!-- made from the code: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -74,20 +75,17 @@ def with_parts(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
 
 def metrics() -> str:
     """Every metric of the catalogue, after what is true of all of them."""
-    rows = (
-        (
-            f"`{metric.name}`{'*' if metric.initial or not metric.labels else ''}",
-            metric.kind.value,
-            ", ".join(f"`{label}`" for label in metric.labels),
-            metric.help,
-        )
-        for metric in METRICS
-    )
-    return (
+    head = (
         f"All names begin with `{PREFIX}`. Labels are bounded: {TABLES} tables and {PARTITIONS} source partitions are "
-        "told apart, the\nrest is `_other` or left out. A star * marks a metric that is there from the start, as 0.\n\n"
-        + table("metric | kind | labels | meaning", rows)
+        "told apart, the\nrest is `_other` or left out. A star * marks a metric that is there from the start, as 0.\n"
     )
+    return "\n".join((head, *map(_metric, METRICS))) + "\n"
+
+
+def _metric(metric: Metric) -> str:
+    star = "*" if metric.initial or not metric.labels else ""
+    labels = f" by {', '.join(f'`{label}`' for label in metric.labels)}" if metric.labels else ""
+    return f"- `{metric.name}`{star} ({metric.kind.value}{labels}): {metric.help}"
 
 
 def buckets() -> str:
@@ -118,18 +116,13 @@ def alerts() -> str:
 
 
 def events() -> str:
-    """Every event of the catalogue, those with the highest level first."""
-    kinds = sorted(EVENTS.values(), key=lambda kind: -(kind.level or 0))
-    rows = (
-        (
-            f"`{kind.name}`",
-            logging.getLevelName(kind.level) if kind.level is not None else "no line",
-            ", ".join(f"`{logger}`" for logger in kind.loggers),
-            kind.meaning,
-        )
-        for kind in kinds
-    )
-    return table("event | level | logger | when", rows)
+    """Every event of the catalogue, by level, the highest first."""
+    levels: dict[str, list[str]] = {}
+    for kind in sorted(EVENTS.values(), key=lambda kind: -(kind.level or 0)):
+        level = logging.getLevelName(kind.level) if kind.level is not None else "Without a line"
+        others = ", ".join(f"`{logger}`" for logger in kind.loggers) if kind.loggers not in ((), ("sink",)) else ""
+        levels.setdefault(level, []).append(f"- `{kind.name}`{f' ({others})' if others else ''}: {kind.meaning}\n")
+    return "\n".join(f"**{level}**\n\n{''.join(entries)}" for level, entries in levels.items())
 
 
 # --- docs/reference/options.md, docs/guides/migration.md ---
@@ -138,10 +131,15 @@ def events() -> str:
 def options() -> str:
     """Every option of SinkOptions, from its declaration."""
     rows = (
-        (f"`{name}`", declared.kind.name, declared.default_text, declared.kind.unit, declared.meaning)
+        (
+            f"`{name}`",
+            ", ".join(filter(None, (declared.kind.name, declared.kind.unit))),
+            declared.default_text,
+            declared.meaning,
+        )
         for name, declared in declarations(SinkOptions)
     )
-    return table("option | type | default | unit | meaning", rows)
+    return table("option | type | default | meaning", rows)
 
 
 def without_effect() -> str:
@@ -179,15 +177,17 @@ def _connector(
     named: dict[str, list[str]] = {}
     for option, outcome in outcomes.items():
         named.setdefault(outcome, []).append(f"`{option}`")
-    return table(f"{name} connector | here", ((", ".join(names), outcome) for outcome, names in named.items()))
+    no_effect = ", ".join(named.pop(NO_EFFECT))
+    rows = table(f"{name} connector | here", ((", ".join(names), outcome) for outcome, names in named.items()))
+    return f"{rows}\nNo effect, with the warning `option.without_effect`, which has the reason: {no_effect}.\n"
 
 
 def _outcome(rule: Rule) -> str:
     match rule:
         case MapsTo(option, _, note):
             return f"`{option}`" + (f" ({note})" if note else "")
-        case WithoutEffect(reason):
-            return f"no effect: {reason}"
+        case WithoutEffect():
+            return NO_EFFECT
         case Refused(reason, values):
             allowed = f"; accepted as {' or '.join(f'`{value}`' for value in values)}" if values else ""
             return f"refused: {reason}{allowed}"
@@ -387,7 +387,7 @@ def commands() -> str:
     arguments = {command: _arguments(command) for command in COMMANDS}
     counts = Counter(argument for rows in arguments.values() for argument in rows)
     common = [argument for argument, count in counts.items() if count >= IN_MANY_COMMANDS]
-    head = f"## Options of many commands\n\n{table('option | default | meaning', iter(common))}"
+    head = f"## Options of many commands\n\n{_entries(common)}"
     return "\n".join((head, *(_section(command, rows, common) for command, rows in arguments.items())))
 
 
@@ -401,9 +401,17 @@ def _arguments(command: Command) -> list[tuple[str, ...]]:
 def _section(command: Command, arguments: Sequence[tuple[str, ...]], common: Sequence[tuple[str, ...]]) -> str:
     shared = ", ".join(f"`{argument[0].split()[0].strip('`')}`" for argument in common if argument in arguments)
     extra = f" Needs the extra `{command.extra}`." if command.extra else ""
-    also = f"\nOf the [options of many commands](#options-of-many-commands): {shared}." if shared else ""
-    rows = table("option | default | meaning", (argument for argument in arguments if argument not in common))
-    return f"## {command.name}\n\n{command.help[0].upper()}{command.help[1:]}.{extra}{also}\n\n{rows}"
+    also = f" [Options of many commands](#options-of-many-commands): {shared}." if shared else ""
+    entries = _entries(argument for argument in arguments if argument not in common)
+    return f"## {command.name}\n\n{command.help[0].upper()}{command.help[1:]}.{extra}{also}\n\n{entries}"
+
+
+def _entries(arguments: Iterable[tuple[str, ...]]) -> str:
+    """A list of options, with the default in brackets."""
+    return "".join(
+        f"- {name}{f' ({default})' if default else ''}{f': {meaning}' if meaning else ''}\n"
+        for name, default, meaning in arguments
+    )
 
 
 def _argument(action: argparse.Action) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def test_documented_commands_parse() -> None:
         parser.parse_args(words)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+@pytest.mark.parametrize("page", [page for page in STARTS if blocks(page, "python")])
 def test_python_imports_only_names_that_exist(page: str) -> None:
     *_, snippet = blocks(page, "python")  # the last block is the pipeline
     imported = [node for node in ast.walk(ast.parse(snippet)) if isinstance(node, ast.ImportFrom)]
