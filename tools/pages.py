@@ -13,8 +13,6 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import product
-from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 from pyspark.sql import types as T
@@ -26,15 +24,7 @@ from starrocks_txn_sink.metrics.series import bounds
 from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED
 from starrocks_txn_sink.operations.sync.settings import reference
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.combinations import (
-    CONFLICTS,
-    NOT_COMPACTED,
-    OVER_SQL,
-    Conflict,
-    Feature,
-    default_phrases,
-    find_conflict,
-)
+from starrocks_txn_sink.options.combinations import CONFLICTS, NOT_COMPACTED, OVER_SQL, Feature
 from starrocks_txn_sink.options.connectors import (
     FLINK_OPTIONS,
     FLINK_PREFIXES,
@@ -202,50 +192,24 @@ IMPLIED: Mapping[Feature, tuple[Feature, ...]] = {
 }
 """Feature → all features that it implies."""
 
-ALTERNATIVES = (
-    frozenset((Feature.ROUTES, Feature.JSON_TEXTS)),
-    frozenset((Feature.ASSEMBLE, Feature.PLAIN_ROWS)),
-)
-"""Pairs of alternatives, and so all features that imply them: a user can choose only one."""
-
-
-def find_conflict_between(one: Feature, other: Feature) -> Conflict | None:
-    """The conflict between `one` and `other`, implied features included; None if they go together."""
-    return find_conflict(default_phrases(*with_implied(one), *with_implied(other)))
-
 
 def with_implied(feature: Feature) -> tuple[Feature, ...]:
     """`feature` and all that it implies."""
     return (feature, *IMPLIED.get(feature, ()))
 
 
-def are_alternatives(one: Feature, other: Feature) -> bool:
-    """Whether a user cannot choose both."""
-    return any(frozenset(each) in ALTERNATIVES for each in product(with_implied(one), with_implied(other)))
-
-
-def pairs() -> str:
-    """A matrix of all features, with the number of the conflict for each refused pair."""
-    letters = dict(zip(Feature, ascii_uppercase + ascii_lowercase, strict=False))
-    rows = ((letters[one], one.title, *(_cell(one, other) for other in Feature)) for one in Feature)
-    return table(f" | feature | {' | '.join(letters.values())}", rows)
-
-
-def _cell(one: Feature, other: Feature) -> str:
-    if one is other:
-        return ""
-    if (found := find_conflict_between(one, other)) is not None:
-        return str(CONFLICTS.index(found) + 1)
-    return "–" if are_alternatives(one, other) else ""
-
-
 def conflicts() -> str:
-    """The reason and the advice of each refused pair."""
+    """The reason and the advice of each refused pair, with the features that imply one of it."""
     rows = (
-        (str(number), f"{each.one.title} and {each.other.title}", each.why, each.advice)
-        for number, each in enumerate(CONFLICTS, 1)
+        (f"{_implying(conflict.one)} **and** {_implying(conflict.other)}", conflict.why, conflict.advice)
+        for conflict in CONFLICTS
     )
-    return table(" | pair | why | what to do", rows)
+    return table("pair | why | what to do", rows)
+
+
+def _implying(feature: Feature) -> str:
+    """The titles of all features that bring `feature` along."""
+    return " or ".join(other.title for other in Feature if feature in with_implied(other))
 
 
 def needs_sql() -> str:
@@ -445,25 +409,17 @@ def checks() -> str:
 
 
 def spark_versions() -> str:
-    """Every feature with the versions of Spark that have it."""
-    columns = ((3, 5), (4, 0), (4, 1), (4, 2))
+    """Every feature with the oldest version of Spark that has it."""
     rows = (
-        (
-            each.name,
-            *("yes" if each.least <= column else "no" for column in columns),
-            each.instead * (each.least > OLDEST),
-        )
-        for each in FEATURES
+        (feature.name, ".".join(map(str, feature.least)), feature.instead * (feature.least > OLDEST))
+        for feature in FEATURES
     )
-    heads = [f"Spark {major}.{minor}" for major, minor in columns]
-    heads[-1] += " and newer"
-    return table(" | ".join(["", *heads, "without it"]), rows)
+    return table("feature | from Spark | before", rows)
 
 
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/reference/cli.md": {"commands": commands},
     "docs/reference/combinations.md": {
-        "pairs": pairs,
         "conflicts": conflicts,
         "needs-sql": needs_sql,
         "consequences": consequences,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from functools import partial
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 from typing import Any
 from unittest import mock
 
@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession, types as T
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.options.combinations import CONFLICTS, Conflict, Feature
+from starrocks_txn_sink.options.combinations import CONFLICTS, Conflict, Feature, default_phrases, find_conflict
 from starrocks_txn_sink.sink import plain_frames, sink
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.typed.tables import Tables
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.telemetry import Event
-from tools.pages import ALTERNATIVES, IMPLIED, are_alternatives, find_conflict_between
+from tools.pages import IMPLIED, with_implied
 
 
 class Free(Enum):
@@ -64,6 +64,23 @@ TEXTS: set[Either] = {Feature.JSON_TEXTS, *EVENTS}
 
 Pair = tuple[Either, Either]
 Conflicting = tuple[Feature, Feature]
+
+
+ALTERNATIVES = (
+    frozenset((Feature.ROUTES, Feature.JSON_TEXTS)),
+    frozenset((Feature.ASSEMBLE, Feature.PLAIN_ROWS)),
+)
+"""Pairs of alternatives, and so all features that imply them: a user can choose only one."""
+
+
+def find_conflict_between(one: Feature, other: Feature) -> Conflict | None:
+    """The conflict between `one` and `other`, implied features included; None if they go together."""
+    return find_conflict(default_phrases(*with_implied(one), *with_implied(other)))
+
+
+def are_alternatives(one: Feature, other: Feature) -> bool:
+    """Whether a user cannot choose both."""
+    return any(frozenset(pair) in ALTERNATIVES for pair in product(with_implied(one), with_implied(other)))
 
 
 def of_table(pair: Pair) -> Conflicting | None:
