@@ -46,12 +46,18 @@ def redirect_map(name: str, value: Mapping[Any, Any]) -> dict[str, str]:
 def tables(name: str, value: Mapping[Any, Any]) -> dict[str, TableOptions]:
     checked = {}
     for table, given in value.items():
+        label = f"{name}[{str(table)[:80]!r}]"
         properties = given.properties if isinstance(given, TableOptions) else given
         if not isinstance(properties, Mapping):
-            raise refusal(f"{name}[{str(table)[:80]!r}]", given, "TableOptions or a mapping of stream-load properties")
+            raise refusal(label, given, "TableOptions or a mapping of stream-load properties")
+        if properties is given and (fields := sorted(TableOptions.__dataclass_fields__.keys() & given.keys())):
+            raise OptionError(
+                f"{label} is a mapping, which holds stream-load properties, and has {' and '.join(fields)}.",
+                hint=f"Write TableOptions({', '.join(f'{field}=…' for field in fields)}) in its place.",
+                option=name,
+            )
         good = load_properties.check_properties(properties, load_properties.table_label(str(table)))
         more = given if isinstance(given, TableOptions) else TableOptions()
-        label = f"{name}[{str(table)[:80]!r}]"
         checked[str(table)] = TableOptions(properties=good, keys=_keys(label, more), types=_types(label, more))
     return checked
 

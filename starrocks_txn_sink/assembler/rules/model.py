@@ -101,12 +101,16 @@ def check_open_timeout(limit: float | None) -> None:
 
 
 def seconds(value: float | timedelta | str | None) -> float | None:
-    """`value` in seconds: a number of seconds, a timedelta, or text such as `500ms`, `30 seconds`, `2 min`, `1h`."""
+    """An `open_timeout` in seconds: a number of seconds, a timedelta, or text such as `500ms`, `2 min`, `1h`."""
     if value is None:
         return None
     parsed = parse_duration(value)
     if parsed is None:
-        raise OptionError(f"{value!r} is not a duration.", hint="Write it like 500ms, 30s, 2min or 1h.")
+        raise OptionError(
+            f"open_timeout is {repr(value)[:80]}, which is no duration.",
+            hint="Write it like 500ms, 30s, 2min or 1h.",
+            option="open_timeout",
+        )
     return parsed
 
 

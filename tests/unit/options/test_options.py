@@ -191,6 +191,13 @@ def test_begin_headers_carry_lifetime_and_warehouse() -> None:
     assert options(timeout=30, warehouse="etl").begin_headers() == {"timeout": "30", "warehouse": "etl"}
 
 
+def test_a_mapping_with_fields_of_the_options_of_a_table_names_them() -> None:
+    said = refused(tables={"orders": {"keys": ["id"], "strict_mode": "false", "types": {}}})
+    assert "tables['orders'] is a mapping, which holds stream-load properties, and has keys and types." in said
+    assert "Write TableOptions(keys=…, types=…) in its place." in said
+    assert options(tables={"orders": {"columns": "id"}}).tables["orders"] == TableOptions(properties={"columns": "id"})
+
+
 def test_load_headers_lay_the_tables_properties_over_all() -> None:
     config = options(
         compression="gzip",
