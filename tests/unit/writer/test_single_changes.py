@@ -58,19 +58,15 @@ def messages(*places: tuple[str, int, int, Any]) -> pa.RecordBatch:
     )
 
 
+def spec(assembly: DebeziumAssembly, **given: Any) -> AssemblySpec:
+    return AssemblySpec(
+        assembly.policy, PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=assembly.lines, **given
+    )
+
+
 def lane(small_rows: int = SMALL_ROWS, *, sorted_rows: bool = False, **given: Any) -> LaneAssembler:
     assembly = DebeziumAssembly(transactions="none", **given)
-    spec = AssemblySpec(
-        assembly.policy,
-        PayloadEncoder("shop"),
-        0.0,
-        MemoryDirectory(),
-        "s",
-        lines=assembly.lines,
-        small_rows=small_rows,
-        arrival_order=not sorted_rows,
-    )
-    return spec.open(Attempt(0, 0, False))
+    return spec(assembly, small_rows=small_rows, arrival_order=not sorted_rows).open(Attempt(0, 0, False))
 
 
 def run(*batches: pa.RecordBatch, **given: Any) -> tuple[list[Row], CarryOver]:
@@ -222,12 +218,9 @@ def test_the_key_may_be_the_deleted_row() -> None:
 def test_a_lane_that_reads_kafka_stops_at_the_end_of_its_round_behind_all_that_it_has_read() -> None:
     """Also behind messages without a row."""
     clock = ManualClock()
-    assembly = DebeziumAssembly(transactions="none")
     part = OffsetRanges({(ORDERS, 0): (5, 50), (ORDERS, 1): (0, 9)}, 120.0, {}, topic_names=True)
-    spec = AssemblySpec(
-        assembly.policy, PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=assembly.lines, ranges=[part]
-    )
-    opened = spec.open(Attempt(0, 0, False), Deadline.after(0.0, clock))
+    reading = spec(DebeziumAssembly(transactions="none"), ranges=[part])
+    opened = reading.open(Attempt(0, 0, False), Deadline.after(0.0, clock))
     batches = messages((ORDERS, 0, 5, create(1)), (ORDERS, 0, 6, None)), messages((ORDERS, 0, 7, create(2)))
     rows = [row for batch in opened.rows(batches) for row in batch.to_pylist()]
     share, carried = opened.complete(LaneShare()), opened.carry_over()
@@ -240,18 +233,9 @@ def test_a_lane_that_reads_kafka_stops_at_the_end_of_its_round_behind_all_that_i
 
 
 def test_open_source_transactions_of_a_checkpoint_are_not_forgotten() -> None:
-    assembly = DebeziumAssembly(transactions="none")
-    spec = AssemblySpec(
-        assembly.policy,
-        PayloadEncoder("shop"),
-        0.0,
-        MemoryDirectory(),
-        "s",
-        carried={"shop": CarriedState(VerifiedState())},
-        lines=assembly.lines,
-    )
+    other = spec(DebeziumAssembly(transactions="none"), carried={"shop": CarriedState(VerifiedState())})
     with pytest.raises(InputError, match="assembled by other rules"):
-        spec.open(Attempt(0, 0, False))
+        other.open(Attempt(0, 0, False))
 
 
 def test_whole_transactions_without_their_metadata_say_both_ways_out() -> None:
