@@ -12,6 +12,7 @@ from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.declarations import OptionKind, refusal
+from starrocks_txn_sink.options.enums import COMPRESSIONS, Compression
 from starrocks_txn_sink.telemetry import get_logger
 
 Convert = Callable[[str, str], Any]
@@ -84,10 +85,11 @@ def refuse_every_database(properties: Mapping[str, Any]) -> None:
 
 
 def _compression(name: str, written: str) -> str:
-    known = {"no_compression": "none", "none": "none", "gzip": "gzip", "lz4_frame": "lz4_frame", "zstd": "zstd"}
-    if written.strip().lower() not in known:
-        raise refusal(name, written, "gzip, lz4_frame or zstd")
-    return known[written.strip().lower()]
+    text = written.strip().lower()
+    value = Compression.NONE.value if text == "no_compression" else text
+    if value not in (compression.value for compression in Compression):
+        raise refusal(name, written, COMPRESSIONS)
+    return value
 
 
 def _count(name: str, written: str) -> int | None:

@@ -142,12 +142,18 @@ SWITCH = OptionKind(
 )
 
 
+def alternatives(values: type[Enum]) -> str:
+    """The values in words: `a, b or c`."""
+    *others, last = (str(member.value) for member in values)
+    return f"{', '.join(others)} or {last}"
+
+
 def choice(values: type[Enum]) -> OptionKind:
     def check(option: str, value: Any) -> Enum:
         try:
             return values(value)
         except ValueError:
-            raise refusal(option, value, " or ".join(str(member.value) for member in values)) from None
+            raise refusal(option, value, alternatives(values)) from None
 
     return OptionKind("choice", check, lambda written: written.strip().lower())
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from starrocks_txn_sink.options.declarations import alternatives
 from starrocks_txn_sink.public_names import suggests_arguments
 
 
@@ -32,7 +33,10 @@ class OnBadRows(Enum):
 
 
 class Compression(Enum):
-    """Compression of load bodies: `value` is the option's text, and the header `compression` except for `none`."""
+    """Compression of load bodies, and all that is said of a codec: a further one is one line.
+
+    `value` is the option's text, and the header `compression` except for `none`.
+    """
 
     NONE = "none"
     GZIP = "gzip"
@@ -40,9 +44,17 @@ class Compression(Enum):
     ZSTD = "zstd"
 
     @property
+    def codec(self) -> str:
+        """The codec's name in pyarrow, and in the server's formats of compressed CSV; not of `none`."""
+        return str(self.value).removesuffix("_frame")
+
+    @property
     def csv_format(self) -> str:
-        """The property `format` of compressed CSV: the compression is part of its name (wire contract 5.2)."""
-        return {"none": "csv", "lz4_frame": "lz4"}.get(self.value, self.value)
+        """The property `format` of CSV, which has the compression in its name (wire contract 5.2)."""
+        return "csv" if self is Compression.NONE else self.codec
+
+
+COMPRESSIONS = alternatives(Compression)
 
 
 @suggests_arguments

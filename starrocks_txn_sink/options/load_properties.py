@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.combinations import NOT_COMPACTED, Feature, Features
+from starrocks_txn_sink.options.enums import COMPRESSIONS, Compression
 
 CSV_COLUMN, CSV_ROW = "\x01", "\x02"
 """Separators of columns and rows with `format` csv."""
@@ -41,7 +42,7 @@ ALLOWED: Mapping[str, tuple[str, str]] = {
     "enable_replicated_storage": (_SWITCH, "true or false"),
     "merge_condition": (_TEXT, "a column"),
     "log_rejected_record_num": (_WHOLE, "a whole number"),
-    "compression": ("none|gzip|lz4_frame|zstd", "none, gzip, lz4_frame or zstd"),
+    "compression": ("|".join(compression.value for compression in Compression), COMPRESSIONS),
     # Set by the sink. The sink's own value is accepted, so that a Flink connector's configuration works unchanged.
     "format": ("json|csv", "json or csv"),
     "strip_outer_array": ("true", "true, because the sink sends each load as one JSON array"),

@@ -23,7 +23,7 @@ from starrocks_txn_sink.options.combinations import (
     refuse_without_sql,
 )
 from starrocks_txn_sink.options.connectors import refuse_every_database, translate
-from starrocks_txn_sink.options.enums import Compression, Delivery, OnBadRows, SchemaChanges, TableOptions
+from starrocks_txn_sink.options.enums import COMPRESSIONS, Compression, Delivery, OnBadRows, SchemaChanges, TableOptions
 from starrocks_txn_sink.options.without_effect import Circumstance, options_without_effect
 from starrocks_txn_sink.public_names import suggests_arguments
 
@@ -215,7 +215,7 @@ class SinkOptions:
         default="auto",
     )
     compression: Compression | str = kind.choice(Compression)(  # noqa: RUF009 - makes a field
-        "Compression of load bodies: none, gzip, lz4_frame or zstd. `tables` may override it for a table.",
+        f"Compression of load bodies: {COMPRESSIONS}. `tables` may override it for a table.",
         default=Compression.NONE,
     )
     properties: Mapping[str, str] = _PROPERTIES(

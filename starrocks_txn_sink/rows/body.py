@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink.coordinator.model import SEPARATOR, Chunk, Ints, LoadAction
 from starrocks_txn_sink.errors import KeyRepeated
+from starrocks_txn_sink.options.enums import Compression
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.protocol.label import ReplacedRows
 from starrocks_txn_sink.protocol.wire import Body
@@ -33,7 +34,6 @@ from starrocks_txn_sink.rows.segments import Bools, Octets, layout
 from starrocks_txn_sink.rows.unchanged import MARK, UnchangedValues, histories_of, refuse_unchanged
 
 _RELEASED_BYTES: Final = 1 << 20
-_CODECS = {"gzip": "gzip", "lz4_frame": "lz4", "zstd": "zstd"}  # our option's value -> pyarrow's name of the codec
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +75,17 @@ class ReleasedBody:
 def load_body(pieces: Sequence[memoryview], compression: str, *, csv: bool = False) -> LoadBody:
     """The body of a load for one table; `pieces` are runs of rows that each begin with their separator.
 
-    `compression` is `none` or the option's name of a codec.
+    `compression` is a value of Compression.
     """
     first, *others = pieces
     if csv:  # the last row needs its delimiter too: the server joins loads (wire contract 5.3)
         rows = LoadBody((first[len(CSV_ROW) :], *others, CSV_ROW.encode()))
     else:
         rows = LoadBody((b"[", first[len(SEPARATOR) :], *others, b"]"))
-    if compression == "none":
+    if compression == Compression.NONE.value:
         return rows
     sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, _CODECS[compression]) as stream:
+    with pa.CompressedOutputStream(sink, Compression(compression).codec) as stream:
         for piece in rows:
             stream.write(piece)
     return LoadBody((memoryview(sink.getvalue()),))

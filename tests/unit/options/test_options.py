@@ -118,7 +118,7 @@ def test_query_url_takes_mysql_and_jdbc_forms(written: Any) -> None:
         ({"delivery": "exactly-once"}, "delivery is exactly-once, and there is no query_url"),
         ({"delivery": None}, "delivery is not set, and there is no query_url.*at-least-once"),
         ({"delivery": "maybe"}, "at-least-once or exactly-once"),
-        ({"compression": "snappy"}, "none or gzip or lz4_frame or zstd"),
+        ({"compression": "snappy"}, "none, gzip, lz4_frame or zstd"),
         ({"tls_ca": "/ca.pem"}, "load_url is plain http"),
         ({"tls_verify": False}, "load_url is plain http"),
         ({"tls_verify": "no"}, "true or false"),

@@ -3,11 +3,14 @@ from __future__ import annotations
 import gzip
 import io
 from itertools import pairwise
+from typing import Any
 
 import orjson
 import pyarrow as pa
 import pytest
 
+from starrocks_txn_sink.options import Compression, SinkOptions
+from starrocks_txn_sink.options.enums import COMPRESSIONS
 from starrocks_txn_sink.rows import body
 from starrocks_txn_sink.rows.body import ReleasedBody, load_body
 
@@ -29,16 +32,32 @@ def test_no_piece_is_copied() -> None:
     assert b"".join(parts) == b'[{"a":7}]'
 
 
-@pytest.mark.parametrize("compression", ["gzip", "lz4_frame", "zstd"])
-def test_compressed_bodies_read_back(compression: str) -> None:
-    compressed = load_body(PIECES, compression)
+@pytest.mark.parametrize("compression", list(Compression)[1:])
+def test_compressed_bodies_read_back(compression: Compression) -> None:
+    compressed = load_body(PIECES, compression.value)
     data = b"".join(compressed)
     assert len(compressed) == len(data)
-    name = {"lz4_frame": "lz4"}.get(compression, compression)
-    plain = pa.CompressedInputStream(pa.BufferReader(data), name).read()
+    plain = pa.CompressedInputStream(pa.BufferReader(data), compression.codec).read()
     assert orjson.loads(plain) == [{"a": 1}, {"a": 2}, {"b": "é"}]
-    if compression == "gzip":
+    if compression is Compression.GZIP:
         assert gzip.GzipFile(fileobj=io.BytesIO(data)).read() == plain
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_each_compression_is_an_option_a_property_and_a_value_of_other_connectors(compression: Compression) -> None:
+    text = compression.value
+    server: dict[str, Any] = {"load_url": "fe", "database": "shop", "delivery": "at-least-once"}
+    flink = {"load-url": "fe", "database-name": "shop", "sink.semantic": "at-least-once"}
+    for options in (
+        SinkOptions(**server, compression=text),
+        SinkOptions(**server, properties={"compression": text}),
+        SinkOptions.from_properties({**flink, "sink.properties.compression": text}),
+    ):
+        assert options.compression_of("t") is compression
+        assert options.load_headers("t").get("compression", "none") == text
+    csv = SinkOptions(**server, compression=text, properties={"format": "csv"}).load_headers("t")
+    assert (csv["format"], "compression" in csv) == (compression.csv_format, False)
+    assert text in COMPRESSIONS
 
 
 def test_a_body_that_is_released_as_it_is_sent_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
