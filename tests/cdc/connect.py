@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -20,23 +20,32 @@ PREFIX = "shop"
 class Connect:
     """A context manager; `kill` and `start` again go on from the offsets in the folder.
 
-    `connector` are the settings of the one connector that runs, `for_postgres` for instance.
+    `connector` are the settings of the one connector that runs, `for_postgres` for instance, or of several.
     """
 
-    def __init__(self, folder: Path, servers: str, connector: Mapping[str, str], pom: Path = CONNECT) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        servers: str,
+        connector: Mapping[str, str] | Sequence[Mapping[str, str]],
+        pom: Path = CONNECT,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._pom = pom
         self._process: subprocess.Popen[bytes] | None = None
         _write(folder / "worker.properties", _worker(servers, folder))
-        _write(folder / "connector.properties", connector)
+        self._files = list[str]()
+        for number, settings in enumerate([connector] if isinstance(connector, Mapping) else connector):
+            self._files.append(str(folder / f"connector-{number}.properties"))
+            _write(Path(self._files[-1]), settings)
 
     def start(self) -> None:
         with (self.folder / "connect.log").open("ab") as log:
             self._process = subprocess.Popen(
                 ["java", "-Xmx512m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp",
                  classpath(self._pom), "org.apache.kafka.connect.cli.ConnectStandalone",
-                 str(self.folder / "worker.properties"), str(self.folder / "connector.properties")],
+                 str(self.folder / "worker.properties"), *self._files],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 

@@ -1,0 +1,33 @@
+"""The values of all types, in all modes of the connectors, are what the page of types says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cdc import source_types as source
+from tests.cdc.mariadb import NoMariaDB
+from tests.cdc.postgres import NoPostgres
+from tests.cdc.types_run import PAGE, mariadb_rows, page_with, postgres_rows, table
+from tests.kafka.jars import NoMaven
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+def test_postgresql(tmp_path: Path) -> None:
+    try:
+        seen = postgres_rows(tmp_path)
+    except (NoMaven, NoPostgres) as missing:
+        pytest.skip(str(missing))
+    lines = table(source.POSTGRES, source.POSTGRES_MODES, seen)
+    assert PAGE.read_text(encoding="utf-8") == page_with("postgres", lines)
+
+
+def test_mariadb(tmp_path: Path) -> None:
+    try:
+        seen = mariadb_rows(tmp_path)
+    except (NoMaven, NoMariaDB) as missing:
+        pytest.skip(str(missing))
+    lines = table(source.MARIADB, source.MARIADB_MODES, seen)
+    assert PAGE.read_text(encoding="utf-8") == page_with("mariadb", lines)

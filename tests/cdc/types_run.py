@@ -1,0 +1,241 @@
+"""What messages of real connectors, in all their modes, become in a row: with the converter's schema and without.
+
+`python -m tests.cdc.types_run` writes the tables of docs/reference/debezium-types.md anew.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer
+
+from starrocks_txn_sink import DebeziumAssembly
+from starrocks_txn_sink.rows.json_members import spans_of
+from tests.cdc import source_types as source
+from tests.cdc.connect import CONNECT, CONNECT_MARIADB, Connect, for_postgres
+from tests.cdc.mariadb import MariaDB
+from tests.cdc.postgres import Postgres
+from tests.cdc.source_types import Case, Modes
+from tests.kafka.broker import Broker
+from tests.kafka.jars import fetched
+from tests.support.waiting import wait_until
+
+Row = dict[str, str]
+"""The texts of a row's members."""
+Seen = list[tuple[Row, Row]]
+"""For each connector the row with the converter's schema, and without."""
+
+_SCHEMAS = {
+    f"{part}.converter{name}": value
+    for part in ("key", "value")
+    for name, value in (("", "org.apache.kafka.connect.json.JsonConverter"), (".schemas.enable", "true"))
+}
+
+
+def postgres_rows(home: Path) -> Seen:
+    """The rows of PostgreSQL. Raises NoMaven and NoPostgres where something is not there."""
+    fetched(CONNECT)
+    with ExitStack() as stack:
+        postgres = stack.enter_context(Postgres())
+        broker = stack.enter_context(Broker(home / "broker"))
+        for extension in ("hstore", "citext", "ltree"):
+            postgres.sql(f"CREATE EXTENSION {extension}")
+        postgres.sql("CREATE TYPE mood AS ENUM ('sad', 'happy')")
+        cases = source.POSTGRES
+        postgres.sql(f"CREATE TABLE types (id INT PRIMARY KEY, {', '.join(source.columns(cases))})")
+        postgres.sql(f"INSERT INTO types VALUES (1, {source.values(cases)})")
+        connectors = [
+            for_postgres(postgres.port)
+            | {"name": prefix, "topic.prefix": prefix, "slot.name": prefix, "publication.name": prefix}
+            | {"provide.transaction.metadata": "false", "topic.creation.default.partitions": "1"}
+            | {"table.include.list": "public.types", "include.unknown.datatypes": "true"}
+            | _SCHEMAS
+            | modes
+            for prefix, modes in _named(source.POSTGRES_MODES)
+        ]
+        connect = stack.enter_context(Connect(home / "connect", broker.servers, connectors))
+        topics = [f"{connector['name']}.public.types" for connector in connectors]
+        _wait_for(connect, lambda: {*topics} <= broker.topics())
+        slots = "SELECT 1 FROM pg_replication_slots WHERE active"
+        _wait_for(connect, lambda: len(postgres.sql(slots)) == len(connectors))
+        postgres.sql(f"INSERT INTO types VALUES (2, {source.values(cases)})")
+        return _rows(connect, broker, topics)
+
+
+def mariadb_rows(home: Path) -> Seen:
+    """The rows of MariaDB. Raises NoMaven and NoMariaDB where something is not there."""
+    fetched(CONNECT_MARIADB)
+    with ExitStack() as stack:
+        mariadb = stack.enter_context(MariaDB(home / "mariadb"))
+        broker = stack.enter_context(Broker(home / "broker"))
+        cases = source.MARIADB
+        table = f"CREATE TABLE shop.types (id INT PRIMARY KEY, {', '.join(source.columns(cases))}) CHARSET utf8mb4"
+        mode, row = "SET sql_mode = '', time_zone = '+00:00'", f"{source.values(cases)})"
+        insert = "INSERT INTO shop.types VALUES "
+        mariadb.sql("CREATE DATABASE shop", mode, table, f"{insert} (1, {row}")
+        connectors = [
+            {
+                "name": prefix,
+                "topic.prefix": prefix,
+                "connector.class": "io.debezium.connector.mariadb.MariaDbConnector",
+                "database.hostname": "127.0.0.1",
+                "database.port": str(mariadb.port),
+                "database.user": "root",
+                "database.password": "",
+                "database.server.id": str(5000 + number),
+                "database.include.list": "shop",
+                "schema.history.internal.kafka.bootstrap.servers": broker.servers,
+                "schema.history.internal.kafka.topic": f"history-{prefix}",
+                "topic.creation.default.partitions": "1",
+                "topic.creation.default.replication.factor": "1",
+            }
+            | _SCHEMAS
+            | modes
+            for number, (prefix, modes) in enumerate(_named(source.MARIADB_MODES))
+        ]
+        connect = stack.enter_context(Connect(home / "connect", broker.servers, connectors, CONNECT_MARIADB))
+        topics = [f"{connector['name']}.shop.types" for connector in connectors]
+        _wait_for(connect, lambda: {*topics} <= broker.topics())
+        _wait_for(connect, lambda: str(mariadb.sql("SHOW PROCESSLIST")).count("Binlog Dump") == len(connectors))
+        mariadb.sql(mode, f"{insert} (2, {row}")
+        return _rows(connect, broker, topics)
+
+
+def _named(modes: Sequence[Modes]) -> Iterator[tuple[str, Modes]]:
+    return ((f"modes{number}", settings) for number, settings in enumerate(modes))
+
+
+def _wait_for(connect: Connect, reached: Any) -> None:
+    wait_until(reached, what=connect.messages, alive=lambda: connect.running)
+
+
+def _rows(connect: Connect, broker: Broker, topics: Sequence[str]) -> Seen:
+    """The rows in the two messages of each topic: of a snapshot and of an insert."""
+    consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": "types", "auto.offset.reset": "earliest"})
+    messages: dict[str, list[bytes]] = {topic: [] for topic in topics}
+    consumer.subscribe([*topics])
+
+    def take() -> bool:
+        message = consumer.poll(0.5)
+        if message is not None and not message.error():
+            messages[str(message.topic())].append(message.value() or b"")
+        return all(len(values) == 2 for values in messages.values())
+
+    try:
+        _wait_for(connect, take)
+    finally:
+        consumer.close()
+    seen: Seen = []
+    for values in messages.values():
+        with_schema, without = _parsed(values), _parsed([_payload(value) for value in values])
+        seen.append((_both(*with_schema), _both(*without)))
+    return seen
+
+
+def _both(snapshot: Row, changed: Row) -> Row:
+    """The texts of a snapshot and of a change, which are mostly the same."""
+    return {
+        name: text if text == changed[name] else f"{text}` in a snapshot, `{changed[name]}"
+        for name, text in snapshot.items()
+    }
+
+
+def _payload(message: bytes) -> bytes:
+    """The message as the converter writes it without a schema."""
+    ((start, end),) = [(start, end) for name, _, start, end in spans_of(message.decode()) if name == "payload"]
+    return message.decode()[start:end].encode()
+
+
+def _parsed(values: Sequence[bytes]) -> list[Row]:
+    count = len(values)
+    batch = {
+        "source_partition": ["types"] * count,
+        "position": pa.array(range(count), pa.int64()),
+        "value": pa.array(values, pa.binary()),
+        "topic": ["types"] * count,
+        "partition": pa.array([0] * count, pa.int32()),
+        "offset": pa.array(range(count), pa.int64()),
+        "timestamp": pa.array([0] * count, pa.int64()),
+    }
+    events = DebeziumAssembly(transactions="none").lines.parse(pa.RecordBatch.from_pydict(batch)).events
+    rows = events["row"].to_pylist()
+    return [{name: row[start:end] for name, _, start, end in spans_of(row) if name != "id"} for row in rows]
+
+
+# --- the table ---
+
+
+def table(cases: Sequence[Case], modes: Sequence[Modes], seen: Seen) -> str:
+    """A Markdown table: what each value becomes, by the modes on which it depends."""
+    lines = ["| type | value | row with the schema | row without |", "|---|---|---|---|"]
+    for number, case in enumerate(cases):
+        outcomes = ([_short(pair[at][f"c{number}"]) for pair in seen] for at in (0, 1))
+        cells = [f"`{case.type}`", f"`{case.value}`", *(_outcome(case, modes, texts) for texts in outcomes)]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def _outcome(case: Case, modes: Sequence[Modes], texts: Sequence[str]) -> str:
+    """The text, or the texts by the values of the setting for such types, which must tell them apart."""
+    if len({*texts}) == 1:
+        return f"`{texts[0]}`"
+    (setting,) = (name for pattern, name in _SETTINGS.items() if re.match(pattern, case.type, re.IGNORECASE))
+    by_value: dict[str, set[str]] = {}
+    for mode, text in zip(modes, texts, strict=True):
+        by_value.setdefault(mode[setting], set()).add(text)
+    assert all(len(found) == 1 for found in by_value.values()), f"{setting} alone does not explain {texts}."
+    return _by_text({value: min(found) for value, found in by_value.items()})
+
+
+_SETTINGS = {
+    r"date|time": "time.precision.mode",
+    r"numeric|decimal|money": "decimal.handling.mode",
+    r"bytea|(var)?binary|blob": "binary.handling.mode",
+    r"interval": "interval.handling.mode",
+    r"hstore": "hstore.handling.mode",
+    r"bigint unsigned": "bigint.unsigned.handling.mode",
+}
+_LONGEST = 80  # of a text in the table
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:24]}…{text[-4:]}"
+
+
+def _by_text(texts: Mapping[str, str]) -> str:
+    by_text: dict[str, list[str]] = {}
+    for value, text in texts.items():
+        by_text.setdefault(text, []).append(value)
+    return "; ".join(f"`{text}` ({', '.join(values)})" for text, values in by_text.items())
+
+
+# --- the page ---
+
+PAGE = Path("docs/reference/debezium-types.md")
+
+
+def page_with(name: str, lines: str) -> str:
+    """The page with these lines between the marks `seen: name` and `end`."""
+    mark = f"<!-- seen: {name} -->\n"
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(mark)
+    return f"{before}{mark}{lines}\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+
+
+def main() -> None:
+    """Write the tables of the page anew."""
+    for name, cases, modes, rows in (
+        ("postgres", source.POSTGRES, source.POSTGRES_MODES, postgres_rows),
+        ("mariadb", source.MARIADB, source.MARIADB_MODES, mariadb_rows),
+    ):
+        with tempfile.TemporaryDirectory(prefix="types-", ignore_cleanup_errors=True) as folder:
+            PAGE.write_text(page_with(name, table(cases, modes, rows(Path(folder)))), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
