@@ -19,6 +19,7 @@ from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.sink.events_writer import KafkaRounds
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
+from starrocks_txn_sink.sources.formats.raw_format import RawFormat
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, spread
 from starrocks_txn_sink.sources.kafka.spark_reader import PlannedRanges
@@ -40,7 +41,7 @@ TOPIC = "p"  # before the number in the names of source partitions
 
 
 @dataclass
-class _Counter:
+class Counter:
     """Spark's counter of the source's rows."""
 
     rows: int = 0
@@ -50,7 +51,7 @@ class _Counter:
 
 
 @dataclass
-class _ReadingClock:
+class ReadingClock:
     """`clock` of a lane that reads: each look at it comes after a piece, which takes its time."""
 
     clock: Clock
@@ -114,26 +115,32 @@ class AssemblingDriver(Driver):
 
     def _plan_events(self, slices: dict[int, tuple[int, int]]) -> None:
         for number, (low, high) in slices.items():
-            overlap = self._world.rng.choice((0, 0, 0, 2))
+            overlap = self._overlap()
             changed = bool(low and overlap) and self._world.tells_otherwise()
             events = self._source_log.events(number, low, high, overlap, changed=changed)
             self._events.setdefault(number % self.lanes, []).extend(events)
             self.told_otherwise |= changed
+
+    def _overlap(self) -> int:
+        """How many events before its own a micro-batch has once more."""
+        return self._world.rng.choice((0, 0, 0, 2))
 
     def _plan_offsets(self, slices: dict[int, tuple[int, int]]) -> None:
         """As `sink.events_writer` plans what lanes read themselves."""
         if slices:
             ranges = {(TOPIC, number): self._source_log.offsets(number, *bounds) for number, bounds in slices.items()}
             lanes = [OffsetRanges(group, 0.0, {}, topic_names=True) for group in spread(ranges, self.lanes)]
-            assembly = replace(self._assembly(TxnEventLines()), sortable=False)
-            self._rounds = KafkaRounds(self._begin_round, assembly, PlannedRanges(lanes, _Counter()))
+            self._rounds = self._rounds_of(lanes, replace(self._assembly(TxnEventLines()), sortable=False))
+
+    def _rounds_of(self, lanes: list[OffsetRanges], assembly: AssemblySpec) -> KafkaRounds:
+        return KafkaRounds(self._begin_round, assembly, PlannedRanges(lanes, Counter()))
 
     def _begin_round(self, task: LaneTask, assembly: AssemblySpec) -> list[Message]:
         del task
         self._reading = list(assembly.ranges)
         return []
 
-    def _assembly(self, lines: TxnEventLines | None) -> AssemblySpec:
+    def _assembly(self, lines: RawFormat | None) -> AssemblySpec:
         assert self._log is not None
         return AssemblySpec(
             Policy(), PayloadEncoder(DATABASE), 0.0, self._world.directory(self.checkpoint.name),
@@ -174,8 +181,11 @@ class AssemblingDriver(Driver):
         assert self._rounds is not None
         world = self._world
         assembly = replace(self._rounds.assembly, ranges=self._reading, small_rows=world.rng.choice((0, SMALL_ROWS)))
-        assembling = assembly.open(attempt, task.end_of_round(_ReadingClock(world.clock, world.rng)))
-        return assembling, kafka_batches(self._source_log, self._reading[attempt.lane], world.rng)
+        assembling = assembly.open(attempt, task.end_of_round(ReadingClock(world.clock, world.rng)))
+        return assembling, self._read(self._reading[attempt.lane])
+
+    def _read(self, ranges: OffsetRanges) -> list[pa.RecordBatch]:
+        return kafka_batches(self._source_log, ranges, self._world.rng)
 
     def _next_round(self) -> None:
         if self._rounds is not None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from starrocks_txn_sink.errors import InputError, SourceChanged
 from tests.support.memory_directory import MemoryDirectory
 
 from .assembling_driver import AssemblingDriver
 from .driver import Checkpoint, Driver
-from .event_log import EventChecker, event_source
+from .event_log import EventChecker, EventSource, event_source
+from .source import Source
 from .trace import Say
 from .world import MOST_DRIVERS, History, World
 
@@ -27,15 +29,24 @@ class AssemblingWorld(World):
     def __init__(self, seed: int, say: Say | None = None, name: int | None = None, keep: int = KEEP) -> None:
         super().__init__(8 * seed + 1, say, name)
         self.seed, self.keep = seed, keep
-        self.source = event_source(self.source.truth, self.rng)
+        self.source = self._events_of(self.source)
         self.checker = EventChecker(self.source, self.cluster.server.store, "job", self.trace)
         self.checker.keyed = frozenset(self.keys)
         self.directories: dict[str, MemoryDirectory] = {}
         self.spark_logs: dict[str, Checkpoint] = {}
-        self._share_logs = seed % 2 == 0
+        self._share_logs = self._shares_logs()
         if self._share_logs:
             self.profile = replace(self.profile, recut=False)
             self.scheduler.after(self.rng.uniform(0.05, 1.5), self._overlap)
+
+    def _events_of(self, source: Source) -> EventSource:
+        return event_source(source.truth, self.rng)
+
+    def _shares_logs(self) -> bool:
+        return self.seed % 2 == 0
+
+    def _make_driver(self, *given: Any, **named: Any) -> AssemblingDriver:
+        return AssemblingDriver(self, *given, **named)
 
     def directory(self, checkpoint: str) -> MemoryDirectory:
         return self.directories.setdefault(checkpoint, MemoryDirectory())
@@ -46,7 +57,7 @@ class AssemblingWorld(World):
             shared = Checkpoint(checkpoint.name, list(checkpoint.offsets), checkpoint.done)
             self.spark_logs.setdefault(checkpoint.name, shared)
         lanes = self.profile.lanes if self.rng.random() < 0.7 else self.rng.choice((1, 2))
-        driver = AssemblingDriver(self, f"d{len(self.drivers) + 1}", checkpoint, lanes, oddity=oddity)
+        driver = self._make_driver(f"d{len(self.drivers) + 1}", checkpoint, lanes, oddity=oddity)
         self.drivers.append(driver)
         if self._share_logs:  # Spark reads its log first, and an older driver goes on until the job is taken over
             driver.soon(self.rng.choice((0.0, 0.5, 2.0)), driver.start)

@@ -45,6 +45,10 @@ class EventSource(Source):
         slices = self.slices[partition][low:high]
         return slices[0][0]["position"], slices[-1][-1]["position"] + 1
 
+    def between(self, partition: int, start: int, end: int) -> list[Event]:
+        """The events at the offsets `start` to `end`."""
+        return [event for events in self.slices[partition] for event in events if start <= event["position"] < end]
+
     def ended(self, partition: int, slices: int) -> int:
         """How many source transactions have ended in the first `slices` slices."""
         ends = {event["position"] for one in self.slices[partition][:slices] for event in one if event["type"] == "END"}
@@ -66,7 +70,11 @@ def event_source(truth: list[list[SourceTransaction]], rng: Random) -> EventSour
 
 def _sliced(transactions: list[SourceTransaction], rng: Random) -> list[list[Event]]:
     partition = transactions[0].partition
-    events = [{"source_partition": partition, **event} for event in _events(transactions, rng)]
+    return sliced([{"source_partition": partition, **event} for event in _events(transactions, rng)], rng)
+
+
+def sliced(events: list[Event], rng: Random) -> list[list[Event]]:
+    """The events in slices of a few."""
     slices = []
     while events:
         size = rng.randint(1, 7)
@@ -85,17 +93,13 @@ def event_batches(events: list[Event], rng: Random, *, raw: bool) -> list[pa.Rec
 
 def kafka_batches(source: EventSource, ranges: OffsetRanges, rng: Random) -> list[pa.RecordBatch]:
     """The events of `ranges` as a lane reads them from Kafka: in small pieces, source partitions by turns."""
-    queues = [_between(source.slices[number], *bounds) for (_, number), bounds in ranges.ranges.items()]
+    queues = [source.between(number, *bounds) for (_, number), bounds in ranges.ranges.items()]
     made = []
     while queues := [queue for queue in queues if queue]:
         queue, count = rng.choice(queues), rng.randint(1, 6)
         made.append(pa.RecordBatch.from_pylist([{**event, **_raw(event)} for event in queue[:count]], schema=_RAW))
         del queue[:count]
     return made
-
-
-def _between(slices: list[list[Event]], start: int, end: int) -> list[Event]:
-    return [event for events in slices for event in events if start <= event["position"] < end]
 
 
 def _raw(event: Event) -> dict[str, Any]:

@@ -1,16 +1,22 @@
-"""All schedules by seed: in every sixth one the lanes assemble raw events."""
+"""All schedules by seed: of twelve, two have lanes that assemble raw events, and one has Debezium's messages."""
 
 from __future__ import annotations
 
 from .assembling_world import run_assembling
+from .debezium_world import run_debezium
 from .trace import Say
 from .world import History, run_schedule
 
-_ASSEMBLING = 6, 5
+_TURN = 12
+_ASSEMBLING, _DEBEZIUM = (5, 11), 8
+_OTHERS = [number for number in range(_TURN) if number not in (*_ASSEMBLING, _DEBEZIUM)]
 
 
 def run_any(seed: int, say: Say | None = None) -> History:
     """Run the schedule of `seed`."""
-    if seed % _ASSEMBLING[0] == _ASSEMBLING[1]:
-        return run_assembling(seed // _ASSEMBLING[0], say, seed)
-    return run_schedule(seed - seed // _ASSEMBLING[0], say, seed)
+    turn, number = divmod(seed, _TURN)
+    if number in _ASSEMBLING:
+        return run_assembling(len(_ASSEMBLING) * turn + _ASSEMBLING.index(number), say, seed)
+    if number == _DEBEZIUM:
+        return run_debezium(turn, say, seed)
+    return run_schedule(len(_OTHERS) * turn + _OTHERS.index(number), say, seed)

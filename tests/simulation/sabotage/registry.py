@@ -23,6 +23,15 @@ def assembling_bug(plant: Plant) -> Plant:
     return bug(plant)
 
 
+DEBEZIUM: set[str] = set()
+"""The bugs for schedules whose lanes take Debezium's messages."""
+
+
+def debezium_bug(plant: Plant) -> Plant:
+    DEBEZIUM.add(plant.__name__.replace("_", " "))
+    return bug(plant)
+
+
 def nothing(*_: object, **__: object) -> Iterator[Any]:
     """Steps that do nothing."""
     yield from ()

@@ -1,0 +1,221 @@
+"""The source as Debezium's messages: whole source transactions with their markers, or changes alone.
+
+With `whole` the messages of a connector go through a topic for each table and one for the markers, which are read at
+different speeds. The connector is killed in the middle of transactions, and sends the rest of them again with a BEGIN
+and an END of its own, or transactions that it has sent before. Without, each change is a source transaction by itself,
+at its offset, with messages between them that have no row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import takewhile
+from random import Random
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
+
+from .event_log import Event, EventSource, sliced
+from .source import Row, SourceTransaction
+
+_MARKERS = "transaction"
+_FIRST_ID = 700
+_NO_ROWS = (None, {"ts_ms": 1}, {"ddl": "ALTER …", "tableChanges": []})
+
+
+@dataclass(slots=True)
+class DebeziumSource(EventSource):
+    """`proofs[i]` says of each source transaction of source partition i from where on its messages prove it."""
+
+    proofs: list[list[Proof]] = field(default_factory=list)
+
+    def ended(self, partition: int, slices: int) -> int:
+        """How many source transactions the first `slices` slices prove for certain, with all before them."""
+        read = [event["position"] for events in self.slices[partition][:slices] for event in events]
+        end = read[-1] + 1 if read else 0
+        return sum(takewhile(bool, (proof.holds(end) for proof in self.proofs[partition])))
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A source transaction is proved by the messages in front of the offset `needed`.
+
+    It is not, as long as rows of a further delivery are read, and the BEGIN of this delivery is not: `strays` has the
+    offsets of such rows, and of their BEGIN.
+    """
+
+    needed: int
+    strays: tuple[tuple[int, int], ...] = ()
+
+    def holds(self, end: int) -> bool:
+        return self.needed <= end and not any(row < end <= begin for row, begin in self.strays)
+
+
+def debezium_source(truth: list[list[SourceTransaction]], rng: Random, *, whole: bool) -> DebeziumSource:
+    """The messages of `truth`, or, without `whole`, of its rows, each of which is then a source transaction."""
+    logs = [(_whole if whole else _single)(transactions, rng) for transactions in truth]
+    slices = [sliced(events, rng) for events, _, _ in logs]
+    return DebeziumSource([made for _, made, _ in logs], [], slices, [proofs for _, _, proofs in logs])
+
+
+Log = tuple[list[Event], list[SourceTransaction], list[Proof]]
+
+
+# --- changes alone ---
+
+
+def _single(transactions: list[SourceTransaction], rng: Random) -> Log:
+    made: list[SourceTransaction] = []
+    events: list[Event] = []
+    partition, offset = transactions[0].partition, rng.randrange(5)
+    for table, content in (row for one in transactions for row in one.rows):
+        while rng.random() < 0.2:
+            events.append(_event(partition, offset, f"{partition}.topic", rng.choice(_NO_ROWS)))
+            offset += 1
+        alone = orjson.loads(content) | {"x": offset, "s": 0, "n": 1, "v": 0}  # the sum of a part is that of all
+        row: Row = (table, orjson.dumps(alone))
+        made.append(SourceTransaction(partition, len(made), offset, (row,)))
+        events.append(_event(partition, offset, f"{partition}.topic", _change(partition, row, offset)))
+        offset += rng.choice((1, 1, 3))
+    return events, made, [Proof(one.position + 1) for one in made]
+
+
+# --- whole source transactions ---
+
+
+@dataclass(slots=True)
+class _Connector:
+    """Writes messages with a time each into the topics' `queues`; a message has the number of its delivery."""
+
+    partition: str
+    rng: Random
+    now: int = 0
+    deliveries: list[_Delivery] = field(default_factory=list)
+    queues: dict[str, list[tuple[int, int, dict[str, Any]]]] = field(default_factory=dict)
+
+    def send(self, topic: str, value: dict[str, Any]) -> None:
+        """A message of the newest delivery; its producer may send it twice."""
+        self.now += 1
+        queue = self.queues.setdefault(topic, [])
+        queue += [(self.now, len(self.deliveries) - 1, value)] * (2 if self.rng.random() < 0.05 else 1)
+
+    def deliver(
+        self, one: SourceTransaction, first: int, upto: int, *, ended: bool = True, needed: bool = True
+    ) -> None:
+        """The rows `first` to `upto` of a transaction, numbered from 1; without END the connector was killed."""
+        self.deliveries.append(_Delivery(one.number, needed))
+        begin = one.position - len(one.rows) - 1
+        xid, rows = _FIRST_ID + one.number, one.rows[first:upto]
+        self.send(_MARKERS, {"status": "BEGIN", "id": f"{xid}:{begin}", "ts_ms": 1})
+        for order, row in enumerate(rows, 1):
+            lsn = begin + first + order
+            named = {"id": f"{xid}:{lsn}", "total_order": order, "data_collection_order": 1}
+            self.send(row[0], _change(self.partition, row, lsn) | {"transaction": named})
+        if ended:
+            counts = Counter(f"public.{table}" for table, _ in rows)
+            listed = [{"data_collection": name, "event_count": count} for name, count in counts.items()]
+            end = {"status": "END", "id": f"{xid}:{one.position}", "event_count": len(rows), "data_collections": listed}
+            self.send(_MARKERS, end)
+
+    def messages(self) -> Iterator[tuple[int, int, str, dict[str, Any]]]:
+        """All messages; no topic is read further ahead of the others than some of them."""
+        ahead = self.rng.choice((0, 3, 12))
+        while self.queues:
+            oldest = min(queue[0][0] for queue in self.queues.values())
+            topic = self.rng.choice([name for name, queue in self.queues.items() if queue[0][0] <= oldest + ahead])
+            time, delivery, value = self.queues[topic].pop(0)
+            if not self.queues[topic]:
+                del self.queues[topic]
+            yield time, delivery, topic, value
+
+
+@dataclass(slots=True)
+class _Delivery:
+    """A delivery of the transaction `number`, which may be `needed`; the offsets of its BEGIN and other messages."""
+
+    number: int
+    needed: bool
+    begin: int = -1
+    others: list[int] = field(default_factory=list)
+
+    def take(self, offset: int, value: dict[str, Any]) -> None:
+        if value.get("status") != "BEGIN":
+            self.others.append(offset)
+        elif self.begin < 0:
+            self.begin = offset
+
+
+def _whole(transactions: list[SourceTransaction], rng: Random) -> Log:
+    connector = _Connector(transactions[0].partition, rng)
+    for one in transactions:
+        _send(connector, one, transactions[: one.number], rng)
+    events: list[Event] = []
+    for time, number, topic, value in connector.messages():
+        connector.deliveries[number].take(len(events), value)
+        events.append(_event(connector.partition, len(events), f"{connector.partition}.{topic}", value, time))
+    return events, transactions, [_proof(connector.deliveries, one.number) for one in transactions]
+
+
+def _proof(deliveries: list[_Delivery], number: int) -> Proof:
+    ours = [delivery for delivery in deliveries if delivery.number == number]
+    needed = max(max(delivery.begin, *delivery.others) + 1 for delivery in ours if delivery.needed)
+    return Proof(needed, tuple((row, other.begin) for other in ours if not other.needed for row in other.others))
+
+
+def _send(connector: _Connector, one: SourceTransaction, before: list[SourceTransaction], rng: Random) -> None:
+    """A transaction, perhaps in two deliveries or in three, and with those before it once more."""
+    size, known = len(one.rows), 0
+    while rng.random() < 0.3:  # killed behind row `known`; the rest begins with a row that is known
+        known, start = rng.randint(max(known, 1), size), rng.randrange(known) if known else 0
+        connector.deliver(one, start, known, ended=False)
+        for again in before[-rng.randrange(3) :] if rng.random() < 0.5 else ():
+            connector.deliver(again, 0, len(again.rows), needed=False)
+    connector.deliver(one, rng.randrange(known) if known else 0, size)
+
+
+def _change(partition: str, row: Row, lsn: int) -> dict[str, Any]:
+    table, content = row
+    source = {"connector": "postgresql", "name": partition, "schema": "public", "table": table, "lsn": lsn}
+    return {"before": None, "after": orjson.loads(content), "source": source, "op": "c", "transaction": None}
+
+
+def _event(partition: str, offset: int, topic: str, value: dict[str, Any] | None, time: int = 0) -> Event:
+    text = None if value is None else orjson.dumps(value)
+    return {"source_partition": partition, "position": offset, "topic": topic, "value": text, "timestamp": time}
+
+
+# --- record batches ---
+
+_MESSAGES = pa.schema(
+    [
+        *(("source_partition", pa.string()), ("position", pa.int64()), ("value", pa.binary()), ("topic", pa.string())),
+        *(("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.int64())),
+    ]
+)
+
+
+def message_batches(events: list[Event], rng: Random) -> list[pa.RecordBatch]:
+    """Messages as a lane gets them from Spark's Kafka source, in record batches that end anywhere."""
+    cut = rng.randrange(1, len(events)) if len(events) > 2 and rng.random() < 0.5 else len(events)
+    return [_batch(part) for part in (events[:cut], events[cut:]) if part]
+
+
+def read_batches(source: EventSource, ranges: OffsetRanges, rng: Random) -> list[pa.RecordBatch]:
+    """The messages of `ranges` as a lane reads them from Kafka: in small pieces, source partitions by turns."""
+    queues = [source.between(number, *bounds) for (_, number), bounds in ranges.ranges.items()]
+    made = []
+    while queues := [queue for queue in queues if queue]:
+        queue, count = rng.choice(queues), rng.randint(1, 6)
+        made.append(_batch(queue[:count]))
+        del queue[:count]
+    return made
+
+
+def _batch(events: list[Event]) -> pa.RecordBatch:
+    rows = [event | {"partition": 0, "offset": event["position"]} for event in events]
+    return pa.RecordBatch.from_pylist(rows, schema=_MESSAGES)

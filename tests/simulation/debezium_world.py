@@ -1,0 +1,96 @@
+"""Schedules in which the lanes take Debezium's messages: as whole source transactions, or change by change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from starrocks_txn_sink import DebeziumAssembly
+from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
+from starrocks_txn_sink.rows.arrival import SMALL_ROWS
+from starrocks_txn_sink.sink.events_writer import KafkaRounds
+from starrocks_txn_sink.sources.formats.raw_format import RawFormat
+from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
+from starrocks_txn_sink.sources.kafka.spark_reader import PlannedRanges
+from starrocks_txn_sink.writer.assembling import AssemblySpec, LaneAssembler
+from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.worker import Attempt
+
+from .assembling_driver import AssemblingDriver, Counter
+from .assembling_world import AssemblingWorld
+from .debezium_log import debezium_source, message_batches, read_batches
+from .driver import DATABASE, Checkpoint
+from .event_log import EventSource
+from .source import Source
+from .trace import Say
+from .world import History
+
+WHOLE, NONE = DebeziumAssembly(reader="spark"), DebeziumAssembly(reader="spark", transactions="none")
+
+
+class DebeziumWorld(AssemblingWorld):
+    """In every second schedule source transactions are whole.
+
+    Then all drivers on a checkpoint share Spark's log: a state belongs to what it says was read. Of TxnEvents a BEGIN
+    would be missing in another one's state, and of Debezium's transactions nothing says so: they would never add up.
+    """
+
+    def _events_of(self, source: Source) -> EventSource:
+        self.assembly = WHOLE if self.seed % 2 else NONE
+        return debezium_source(source.truth, self.rng, whole=self.assembly is WHOLE)
+
+    def _shares_logs(self) -> bool:
+        return self.assembly is WHOLE or self.seed // 2 % 2 == 0
+
+    def _make_driver(self, *given: Any, **named: Any) -> AssemblingDriver:
+        return DebeziumDriver(self, *given, **named)
+
+    def tells_otherwise(self) -> bool:
+        """Nothing compares the content of what Debezium repeats beyond the last source transaction."""
+        return False
+
+
+class DebeziumDriver(AssemblingDriver):
+    """Whole source transactions have one lane, which judges all messages of the micro-batch together."""
+
+    _world: DebeziumWorld
+
+    def __init__(self, world: DebeziumWorld, name: str, checkpoint: Checkpoint, lanes: int, oddity: str) -> None:
+        self._whole = world.assembly is WHOLE
+        super().__init__(world, name, checkpoint, 1 if self._whole else lanes, oddity)
+        if self._whole:
+            self._plan.proves, self._plan.shuffle, self._plan.disordered = True, False, False
+
+    def _assembly(self, lines: RawFormat | None) -> AssemblySpec:
+        del lines
+        assert self._log is not None
+        return AssemblySpec(
+            self._world.assembly.policy, PayloadEncoder(DATABASE), 0.0, self._world.directory(self.checkpoint.name),
+            self._log.stem(self._batch), self._before.partitions, self._before.inline, self._world.assembly.lines,
+        )  # fmt: skip
+
+    def _rounds_of(self, lanes: list[OffsetRanges], assembly: AssemblySpec) -> KafkaRounds:
+        return KafkaRounds(self._begin_round, assembly, PlannedRanges(lanes, Counter()), rereads=self._whole)
+
+    def _overlap(self) -> int:
+        """An offset comes in one micro-batch alone; only the state of whole source transactions would know it."""
+        return super()._overlap() if self._whole else 0
+
+    def _fed_lane(self, task: LaneTask, attempt: Attempt) -> tuple[LaneAssembler, list[pa.RecordBatch]]:
+        rng, events = self._world.rng, self._events[attempt.lane]
+        small = (self._whole or not task.ordered) and rng.random() < 0.5  # then the lane takes them in any order
+        if small or task.ordered:  # a frame of files may have a message twice
+            events = [again for event in events for again in [event] * rng.choice((1, 1, 1, 2))]
+        events = rng.sample(events, len(events)) if small else events
+        assembly = replace(self._assembly(None), arrival_order=not task.ordered, small_rows=SMALL_ROWS if small else 0)
+        return assembly.open(attempt), message_batches(events, rng)
+
+    def _read(self, ranges: OffsetRanges) -> list[pa.RecordBatch]:
+        return read_batches(self._source_log, ranges, self._world.rng)
+
+
+def run_debezium(seed: int, say: Say | None = None, name: int | None = None) -> History:
+    """Run the schedule of `seed`, whose history has the seed `name`."""
+    return DebeziumWorld(seed, say, name).run()
