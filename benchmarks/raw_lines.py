@@ -18,10 +18,21 @@ from benchmarks import feeds
 from benchmarks.measure import Variant, report, take_turns
 from benchmarks.null_server import NullServer
 from benchmarks.spark import session
-from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines, assemble_transactions
+from starrocks_txn_sink import (
+    SinkOptions,
+    StarRocksSink,
+    TableRules,
+    TransactionAssembly,
+    TxnEventLines,
+    assemble_transactions,
+)
 from starrocks_txn_sink.sources import parse_txn_events
 
 LINES = TxnEventLines(source_partition=None, position=None)
+COLUMNS = TableRules(
+    tables=".*", drop=["amount"], rename={"note": "remark"}, mask={"customer": "sha256"}, salt="a salt of the benchmark"
+)
+METADATA = TableRules(tables=".*", metadata=["_txn_id", "_position"])
 
 
 def main() -> None:
@@ -30,7 +41,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--home", type=Path)
-    parser.add_argument("--only", default="", help="comma-separated: jvm, parse, lanes, stage")
+    parser.add_argument("--only", default="", help="comma-separated: jvm, parse, lanes, rules, metadata, stage")
     parser.add_argument("--conf", action="append", default=[], help="a Spark setting to try, as name=value")
     arguments = parser.parse_args()
     spark = session(**dict(setting.split("=", 1) for setting in arguments.conf))
@@ -68,10 +79,13 @@ def _variants(spark: SparkSession, server: NullServer, folder: Path, home: Path,
 
     parsed = parse_txn_events(source, source_partition=None, position=None)
     in_lanes = TransactionAssembly(lines=LINES)
+    ruled, told = (TransactionAssembly(lines=LINES, rules=[rule]) for rule in (COLUMNS, METADATA))
     return [
         Variant("jvm from_json, to noop", rows, lambda: run(feeds.parsed_in_jvm(source), None), clean),
         Variant("parse only, to noop", rows, lambda: run(parsed, None), clean),
         Variant("lanes", rows, lambda: run(source, StarRocksSink(options, assemble=in_lanes)), clean),
+        Variant("rules in lanes", rows, lambda: run(source, StarRocksSink(options, assemble=ruled)), clean),
+        Variant("metadata in lanes", rows, lambda: run(source, StarRocksSink(options, assemble=told)), clean),
         Variant("stage", rows, lambda: run(assemble_transactions(parsed), StarRocksSink(options)), clean),
     ]
 

@@ -21,6 +21,7 @@ _HOMES = {
     "starrocks_txn_sink.telemetry": ("configure_logging",),
     "starrocks_txn_sink.metrics.server": ("MetricsServer",),
     "starrocks_txn_sink.options": ("SinkOptions", "TableOptions"),
+    "starrocks_txn_sink.options.table_rules": ("TableRules",),
     "starrocks_txn_sink.sink.assembly": ("DebeziumAssembly", "TransactionAssembly"),
     "starrocks_txn_sink.sink.plain_frames": ("StarRocksDataSource",),
     "starrocks_txn_sink.sink.schema.source_tables": ("plan_tables",),
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from starrocks_txn_sink.errors import StarRocksSinkError as StarRocksSinkError
     from starrocks_txn_sink.metrics.server import MetricsServer as MetricsServer
     from starrocks_txn_sink.options import SinkOptions as SinkOptions, TableOptions as TableOptions
+    from starrocks_txn_sink.options.table_rules import TableRules as TableRules
     from starrocks_txn_sink.sink.assembly import (
         DebeziumAssembly as DebeziumAssembly,
         TransactionAssembly as TransactionAssembly,

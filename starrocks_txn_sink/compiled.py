@@ -22,7 +22,7 @@ from starrocks_txn_sink.rows.segments import Bools, bounds_of
 LIBRARY: Final = Path(__file__).with_name("_compiled.so")
 PURE: Final = "STARROCKS_TXN_SINK_PURE"
 """The environment variable that turns the compiled loops off, with the value 1."""
-_ABI: Final = 5  # that of compiled.c; a library with another number is not used
+_ABI: Final = 6  # that of compiled.c; a library with another number is not used
 _MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
 _FREE_JUDGEMENTS: Final = 64
 _VALUES_A_JUDGEMENT: Final = 16
@@ -73,6 +73,10 @@ def _library() -> Any:
 
 
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int64
+_REWRITE: Final = (
+    *(_POINTER, ctypes.c_int32, *[_POINTER] * 3, _NUMBER),
+    *(_POINTER, _NUMBER, ctypes.POINTER(_NUMBER), _POINTER, _NUMBER),
+)
 _FUNCTIONS: Final[Functions] = {
     "read": (
         _NUMBER,
@@ -81,13 +85,8 @@ _FUNCTIONS: Final[Functions] = {
             *(ctypes.c_char_p, _POINTER, _NUMBER, _POINTER),
         ),
     ),
-    "convert": (
-        _NUMBER,
-        (
-            *(_POINTER, ctypes.c_int32, *[_POINTER] * 3, _NUMBER),
-            *(_POINTER, _NUMBER, ctypes.POINTER(_NUMBER), _POINTER, _NUMBER),
-        ),
-    ),
+    "convert": (_NUMBER, _REWRITE),
+    "apply_rules": (_NUMBER, _REWRITE),
     "new_shapes": (
         _NUMBER,
         (
@@ -252,10 +251,25 @@ class _Conversion(ctypes.Structure):
     )
 
 
+class _Rule(ctypes.Structure):
+    """The struct `Rule` of compiled.c."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("name_size", ctypes.c_int64),
+        ("kind", ctypes.c_int64),
+        ("number", ctypes.c_int64),
+        ("text", ctypes.c_char_p),
+        ("text_size", ctypes.c_int64),
+        ("to", ctypes.c_char_p),
+        ("to_size", ctypes.c_int64),
+    )
+
+
 class _Plan(ctypes.Structure):
     """The struct `Plan` of compiled.c."""
 
-    _fields_ = (("members", ctypes.POINTER(_Conversion)), ("count", ctypes.c_int64))
+    _fields_ = (("members", ctypes.c_void_p), ("count", ctypes.c_int64))
 
 
 def _conversion(member: tuple[bytes, int, int, bool]) -> _Conversion:
@@ -263,29 +277,52 @@ def _conversion(member: tuple[bytes, int, int, bool]) -> _Conversion:
     return _Conversion(name, len(name), *rest)
 
 
+def _rule(member: tuple[bytes, int, int, bytes, bytes]) -> _Rule:
+    name, kind, number, text, to = member
+    return _Rule(name, len(name), kind, number, text, len(text), to, len(to))
+
+
 Conversions = Sequence[tuple[bytes, int, int, bool]]
 """The members of rows: the name, the kind in compiled.c, its number, and whether it is an array of such values."""
 
+Rules = Sequence[tuple[bytes, int, int, bytes, bytes]]
+"""The members of rows: the name, the kind in compiled.c, its number, its text, and the new name with a colon."""
+
+_Numbers = np.ndarray[Any, np.dtype[np.int32]]
+_JudgeRow = Callable[[int], bytes | None]
+
 
 def convert_rows(
-    rows: pa.Array,
-    plans: Sequence[Conversions],
-    chosen: np.ndarray[Any, np.dtype[np.int32]],
-    judge: Callable[[int], bytes | None],
+    rows: pa.Array, plans: Sequence[Conversions], chosen: _Numbers, judge: _JudgeRow
 ) -> tuple[pa.Array, Bools] | None:
     """JSON rows with their values rewritten, and which rows fit their plans; the others are empty.
 
     `chosen` has the number of each row's plan, -1 for a row that stays as it is, also for NULL. `judge` is asked about
     each row that is not plain, by its number: the row rewritten, None if it does not fit. None as in `read_objects`.
     """
+    return _rewrite(
+        "convert", rows, [(_Conversion * len(plan))(*map(_conversion, plan)) for plan in plans], chosen, judge
+    )
+
+
+def apply_rules(
+    rows: pa.Array, plans: Sequence[Rules], chosen: _Numbers, judge: _JudgeRow
+) -> tuple[pa.Array, Bools] | None:
+    """JSON rows with their members left out, renamed and masked; see `convert_rows`."""
+    return _rewrite("apply_rules", rows, [(_Rule * len(plan))(*map(_rule, plan)) for plan in plans], chosen, judge)
+
+
+def _rewrite(
+    function: str, rows: pa.Array, members: Sequence[ctypes.Array[Any]], chosen: _Numbers, judge: _JudgeRow
+) -> tuple[pa.Array, Bools] | None:
     if not is_available() or not len(rows) or rows.type not in _TEXTS:
         return None
     bounds, data = bounds_of(rows), rows.buffers()[2]
     size = int(bounds[-1] - bounds[0])
     if data is None or size > _MOST_BYTES:
         return None
-    members = [(_Conversion * len(plan))(*map(_conversion, plan)) for plan in plans]
-    given = (_Plan * len(plans))(*(_Plan(plan, len(plan)) for plan in members))
+    given = (_Plan * len(members))(*(_Plan(ctypes.addressof(plan), len(plan)) for plan in members))
+    rewrite = getattr(_library(), f"txn_sink_{function}")
     chosen = np.ascontiguousarray(chosen, dtype=np.int32)
     room, used = min(size + size // 4 + _LEAST_ROOM, _MOST_BYTES), ctypes.c_int64()
     written, ends = pa.allocate_buffer(room, resizable=True), np.zeros(len(rows) + 1, dtype=np.int32)
@@ -293,7 +330,7 @@ def convert_rows(
     text = bounds.ctypes.data, bounds.itemsize == 8, data.address, given, chosen.ctypes.data, len(rows)
     at = judged = 0
     while True:
-        at = _library().txn_sink_convert(*text, written.address, room, ctypes.byref(used), ends.ctypes.data, at)
+        at = rewrite(*text, written.address, room, ctypes.byref(used), ends.ctypes.data, at)
         if at == len(rows):
             break
         if at < 0:

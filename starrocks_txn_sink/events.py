@@ -120,6 +120,11 @@ _ALL: Final = (
         "([debezium.md](../guides/debezium.md#tables))",
     ),
     *_kinds(
+        logging.WARNING,
+        "sink",
+        rules__unmatched="a rule of TableRules names a `column` that none of its `tables` has yet",
+    ),
+    *_kinds(
         logging.INFO,
         "sink",
         columns__waiting="columns that rows name and a table lacks, with `schema_changes` apply: all values are NULL "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, get_args
@@ -15,6 +16,7 @@ from starrocks_txn_sink.assembler.verified import intake as verified
 from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout as OnIncomplete, VerifiedPolicy
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
+from starrocks_txn_sink.options.table_rules import COMMIT_TIME, SOURCE_TABLE, RuleSet, TableRules, check_rules
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sources.formats.debezium import DebeziumChanges, DebeziumMarkers, DeletedRow
@@ -62,6 +64,7 @@ class TransactionAssembly:
         on_open_timeout: `fail` the query at a transaction that is open for longer, or `drop` the transaction.
         missing_begin: `fail` the query at events whose BEGIN was never seen, or `drop` or `accept` them.
         lines: The columns of raw events (`TxnEventLines`); None for parsed events.
+        rules: What becomes of columns, by table (`TableRules`).
         state_dir: The folder in which open source transactions wait: a path or URI that driver and executors share. By
             default they wait in the query's checkpoint, so that a copy of the checkpoint has both.
 
@@ -83,16 +86,28 @@ class TransactionAssembly:
     on_open_timeout: OnOpenTimeout = "fail"
     missing_begin: MissingBegin = "fail"
     lines: RawFormat | None = None
+    rules: Sequence[TableRules] = ()
     state_dir: str | None = None
 
     def __post_init__(self) -> None:
         _ = self.policy
+        check_rules(self.rules)
+        if any(SOURCE_TABLE in rule.metadata for rule in self.rules):
+            raise OptionError(
+                f"The events name no table of the source, so rules cannot give rows a column {SOURCE_TABLE}.",
+                hint="Take _source_partition, or DebeziumAssembly.",
+                option="rules",
+            )
         _check_state_dir(self.state_dir)
 
     @property
     def reads_kafka(self) -> bool:
         """Whether the lanes read Kafka themselves, without Spark."""
         return self.lines is not None and self.lines.reader == "librdkafka"
+
+    @property
+    def rule_set(self) -> RuleSet:
+        return RuleSet(tuple(self.rules))
 
     @property
     def policy(self) -> Policy:
@@ -147,6 +162,7 @@ class DebeziumAssembly:
         transaction_topic: The last part of the transaction topic's name.
         reader: `librdkafka`: the lane itself reads the offsets that Spark's Kafka source has planned; or `spark` reads
             the frame (docs/guides/assembling.md, "Lanes that read Kafka").
+        rules: What becomes of columns, by table (`TableRules`).
         state_dir: The folder in which incomplete transactions wait, as in TransactionAssembly.
 
     Raises:
@@ -173,6 +189,7 @@ class DebeziumAssembly:
     on_truncate: OnTruncate = "fail"
     transaction_topic: str = "transaction"
     reader: Reader = "librdkafka"
+    rules: Sequence[TableRules] = ()
     state_dir: str | None = None
 
     def __post_init__(self) -> None:
@@ -184,6 +201,14 @@ class DebeziumAssembly:
                 option="open_timeout",
             )
         check_choice("deleted_row", self.deleted_row, get_args(DeletedRow))
+        check_rules(self.rules)
+        if self.on_unknown_table == "dead_letter" and any(rule.mask or rule.drop for rule in self.rules):
+            raise OptionError(
+                'With on_unknown_table="dead_letter" rows of unknown tables become dead letters as they are: no rule '
+                "is for them.",
+                hint='Use on_unknown_table="fail" or "skip".',
+                option="on_unknown_table",
+            )
         check_choice("on_malformed", self.on_malformed, get_args(OnMalformed))
         check_choice("on_truncate", self.on_truncate, get_args(OnTruncate))
         check_choice("reader", self.reader, get_args(Reader))
@@ -194,6 +219,10 @@ class DebeziumAssembly:
     def reads_kafka(self) -> bool:
         """Whether the lane reads Kafka itself, without Spark."""
         return self.reader == "librdkafka"
+
+    @property
+    def rule_set(self) -> RuleSet:
+        return RuleSet(tuple(self.rules), self.dead_letter_table)
 
     @property
     def policy(self) -> VerifiedPolicy | None:
@@ -222,6 +251,7 @@ class DebeziumAssembly:
             on_truncate=self.on_truncate,
             reader=self.reader,
             placed=alone,
+            source_time=any(COMMIT_TIME in rule.metadata for rule in self.rules),
         )
         markers = None if alone else DebeziumMarkers(on_malformed=self.on_malformed)
         return DebeziumMessages(changes, markers, self.transaction_topic)

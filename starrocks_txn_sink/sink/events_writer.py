@@ -31,6 +31,7 @@ from starrocks_txn_sink.sink.assembly import Assembly, TransactionAssembly, even
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.lanes import AlterTables, Collect, LanePlan, Reading, Written, write_shared
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
+from starrocks_txn_sink.sink.rule_checks import check_tables
 from starrocks_txn_sink.sink.schema.changes import add_missing
 from starrocks_txn_sink.sink.session import Session, run_once
 from starrocks_txn_sink.sink.spark_jobs import batch_time, driver_clock
@@ -88,6 +89,7 @@ class EventsWriter:
     ) -> EventsWriter:
         """A writer for a streaming query (`query` is its id, or its job if the id is hidden), or for a frame (None)."""
         terms = TableTerms.of((), frame.schema, "", options, session.tables)
+        check_tables(assembly.rule_set, session.tables, options)
         if query is None:
             return cls(assembly, session, terms)
         directory = query_directory(frame, assembly.state_dir, query)
@@ -166,7 +168,7 @@ class EventsWriter:
         task = replace(plan.task_of(task), keys=self.terms.keys, whole=planned is not None or plan.proves)
         assembly = AssemblySpec(
             policy=self.assembly.policy,
-            content=self.terms.encoder,
+            content=replace(self.terms.encoder, rules=self.assembly.rule_set),
             now=now,
             directory=None if log is None or relayed else log.directory,
             stem="frame" if log is None else log.stem(task.batch_id),
@@ -179,6 +181,7 @@ class EventsWriter:
             small_rows=SMALL_ROWS,
             marker="" if log is None else log.marker,
             compare=task.options.check_replays,
+            rules=self.assembly.rule_set,
         )
         if planned is not None:
 

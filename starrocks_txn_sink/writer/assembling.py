@@ -36,8 +36,10 @@ from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.errors import SourceTransactionError, TransactionTimedOut, Unordered
+from starrocks_txn_sink.options.table_rules import NO_RULES, RuleSet
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME
+from starrocks_txn_sink.sources.formats.column_rules import apply_rules, ruled_columns
 from starrocks_txn_sink.sources.formats.connect_types import columns_of
 from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, ParsedMessages, RawFormat
 from starrocks_txn_sink.sources.kafka.options import no_client
@@ -88,6 +90,7 @@ class AssemblySpec:
     relayed: bool = False
     ranges: Sequence[OffsetRanges] = ()
     compare: bool = True
+    rules: RuleSet = NO_RULES
 
     def open(self, attempt: Attempt, round_end: Deadline | None = None) -> LaneAssembler:
         """The assembly of one attempt at a lane.
@@ -190,7 +193,12 @@ class LaneAssembler:
 
     def types_of(self, table: str, name: str) -> list[str]:
         """The types of a column by the schemas of the messages that were read, in their order; none without one."""
-        columns = [column for schema in self._schemas.get(table, ()) for column in columns_of(schema)]
+        rules = self._assembly.rules
+        columns = [
+            column
+            for schema in self._schemas.get(table, ())
+            for column in ruled_columns(rules, table, columns_of(schema))
+        ]
         return [column.type for column in columns if column.name == name and column.type]
 
     def close(self) -> None:
@@ -204,9 +212,9 @@ class LaneAssembler:
     def _events(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         lines = self._assembly.lines
         if lines is None:
-            yield from map(_cast_events, batches)
+            yield from (apply_rules(self._assembly.rules, _cast_events(batch)) for batch in batches)
             return
-        for parsed, piece in map_ahead(partial(_parse, lines), _pieces(batches), _PARSERS):
+        for parsed, piece in map_ahead(partial(_parse, lines, self._assembly.rules), _pieces(batches), _PARSERS):
             self._malformed += parsed.malformed
             self._truncates.update(parsed.truncates)
             for table, schemas in parsed.schemas.items():
@@ -272,9 +280,10 @@ def map_ahead(work: Callable[[In], Out], items: Iterable[In], threads: int) -> I
             yield futures.popleft().result()
 
 
-def _parse(lines: RawFormat, batch: pa.RecordBatch) -> tuple[ParsedMessages, pa.RecordBatch]:
-    """The events in a batch, and the batch itself."""
-    return lines.parse(batch, (EVENT_TIME,) if EVENT_TIME in batch.schema.names else ()), batch
+def _parse(lines: RawFormat, rules: RuleSet, batch: pa.RecordBatch) -> tuple[ParsedMessages, pa.RecordBatch]:
+    """The events in a batch by the rules, and the batch itself."""
+    parsed = lines.parse(batch, (EVENT_TIME,) if EVENT_TIME in batch.schema.names else ())
+    return replace(parsed, events=apply_rules(rules, parsed.events)) if rules.rules else parsed, batch
 
 
 def _cast_events(batch: pa.RecordBatch) -> pa.Table:

@@ -22,7 +22,7 @@ from starrocks_txn_sink.assembler.verified.intake import COLLECTION, SNAPSHOT, V
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.telemetry import Event
 
-_COLUMNS: Final = (model.POSITION, *model.PAYLOAD)
+_COLUMNS: Final = (model.POSITION, model.TXN_ID, *model.PAYLOAD)
 _IDENTITY: Final = (COLLECTION, *model.PAYLOAD)
 
 

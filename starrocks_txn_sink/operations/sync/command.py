@@ -70,7 +70,7 @@ def planned(sync: Sync, messages: Iterator[KeyedMessage], seconds: float) -> Tab
         hint = "Correct routes, include or exclude."
         raise InputError(f"No table of the source has a route: {', '.join(left_out)}.", hint=hint)
     layouts = {table: sync.layout_of(of[0].collection) for table, of in sources.items()}
-    plan = TablePlan(sync.options, sources, left_out, layouts.__getitem__)
+    plan = TablePlan(sync.options, sources, left_out, layouts.__getitem__, rules=sync.assembly.rule_set)
     plan.make(seconds)
     return plan
 

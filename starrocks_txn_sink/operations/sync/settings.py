@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -13,6 +14,7 @@ from typing import Any, Final, TypeVar
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.declarations import declarations
+from starrocks_txn_sink.options.table_rules import METADATA, TableRules
 from starrocks_txn_sink.sink.assembly import DebeziumAssembly
 from starrocks_txn_sink.sink.schema.plan import TableLayout
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableRoutes, check_routes, route_of
@@ -74,6 +76,20 @@ ROUTES: Final[Mapping[str, Setting]] = {
     "buckets": Setting(int, "buckets of a table that is created; without it StarRocks chooses"),
     "properties": Setting(dict, "properties in the DDL of a table that is created"),
 }
+RULES: Final[Mapping[str, Setting]] = {
+    "tables": Setting(
+        str, "regular expression for StarRocks tables, such as `'ods_.*'`; all rules of a table add up", required=True
+    ),
+    "drop": Setting(list, "columns of the source that are left out"),
+    "rename": Setting(dict, 'the column in StarRocks by the column of the source, as in `{ id = "order_id" }`'),
+    "mask": Setting(
+        dict,
+        'how values are replaced, by the column of the source: `"sha256"`, `"truncate:4"`, `"constant:TEXT"`, `"null"`',
+    ),
+    "salt_environment": Setting(str, "environment variable with the salt of `sha256`"),
+    "salt_file": Setting(str, "file with the salt of `sha256` in its first line"),
+    "metadata": Setting(list, f"columns about the source that rows get: {', '.join(f'`{name}`' for name in METADATA)}"),
+}
 QUERY: Final[Mapping[str, Setting]] = {
     "checkpoint": Setting(str, "folder of the checkpoint", required=True),
     "trigger": Setting(str, "time between two micro-batches, such as `1 second`; without it as fast as it goes"),
@@ -83,13 +99,14 @@ SECTIONS: Final[Mapping[str, Mapping[str, Setting]]] = {
     "source": SOURCE,
     "tables": TABLES,
     "routes": ROUTES,
+    "rules": RULES,
     "query": QUERY,
 }
 """The sections that are the file's own. `target` has the options of SinkOptions, `assembly` the arguments of
 DebeziumAssembly, `spark` settings of Spark."""
 _OTHER_SECTIONS: Final = ("target", "assembly", "spark")
 _NOT_IN_TARGET: Final = {"password": "Use password_file or password_environment."}
-_NOT_IN_ASSEMBLY: Final = ("tables", "transactions", "transaction_topic")
+_NOT_IN_ASSEMBLY: Final = ("tables", "transactions", "transaction_topic", "rules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +172,9 @@ class _File:
         self._check_names((), self.document, (*SECTIONS, *_OTHER_SECTIONS), "section")
         own = {name: self._values(name, self.document.get(name, {})) for name in ("source", "tables", "query")}
         source, tables, query = own.values()
-        routes = self.document.get("routes", [])
-        if not isinstance(routes, list):
-            raise self._error(("routes",), "routes is one table", "Write [[routes]], with two brackets.")
+        routes = self._list("routes")
         given = [self._values("routes", route, number) for number, route in enumerate(routes)]
+        columns = self._rules()
         for number, route in enumerate(given):
             self._checked("routes", lambda route=route: check_routes(((route["from"], route["to"]),)), number)  # type: ignore[misc]
         left_out = self._left_out(tables)
@@ -179,7 +195,7 @@ class _File:
         return Sync(
             self._checked("source", lambda: self._kafka(source)),
             self._checked("target", self._options),
-            self._checked("assembly", lambda: self._assembly(rules, source)),
+            self._checked("assembly", lambda: self._assembly(rules, source, columns)),
             tables["create"],
             layouts,
             query["checkpoint"],
@@ -217,12 +233,28 @@ class _File:
         self._check_names(place, given, ("keys", "types", "properties"), "option of a table")
         return TableOptions(**given)
 
-    def _assembly(self, rules: TableRoutes, source: Mapping[str, Any]) -> DebeziumAssembly:
+    def _list(self, section: str) -> list[Any]:
+        """The tables of a section that may come several times."""
+        given = self.document.get(section, [])
+        if not isinstance(given, list):
+            raise self._error((section,), f"{section} is one table", f"Write [[{section}]], with two brackets.")
+        return given
+
+    def _rules(self) -> list[TableRules]:
+        rules = list[TableRules]()
+        for number, given in enumerate(self._list("rules")):
+            values = self._values("rules", given, number)
+            rules.append(self._checked("rules", lambda values=values: _table_rules(values), number))  # type: ignore[misc]
+        return rules
+
+    def _assembly(
+        self, rules: TableRoutes, source: Mapping[str, Any], columns: Sequence[TableRules]
+    ) -> DebeziumAssembly:
         given = self._table("assembly")
         known = [name for name in inspect.signature(DebeziumAssembly).parameters if name not in _NOT_IN_ASSEMBLY]
         self._check_names(("assembly",), given, known, "argument")
         own = {name: source[name] for name in ("transactions", "transaction_topic")}
-        return DebeziumAssembly(**given, tables=rules, **own)
+        return DebeziumAssembly(**given, tables=rules, rules=tuple(columns), **own)
 
     def _left_out(self, tables: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Rules that leave tables out: what is excluded, and what no `include` names."""
@@ -288,6 +320,30 @@ class _File:
     def _error(self, place: tuple[str, ...], message: str, hint: str, number: int = 0) -> OptionError:
         line = _line_of(self.text, place, number)
         return OptionError(f"{self.path}, line {line}: {message}.", hint=hint, file=self.path, line=line)
+
+
+def _table_rules(values: Mapping[str, Any]) -> TableRules:
+    given = {name: value for name, value in values.items() if value is not None and not name.startswith("salt_")}
+    return TableRules(**given, salt=_salt(values["salt_environment"], values["salt_file"]))
+
+
+def _salt(variable: str | None, file: str | None) -> str:
+    """The salt, empty without a place; raises OptionError for a place that has none."""
+    if variable is not None and file is not None:
+        raise OptionError("salt_environment and salt_file are both set.", hint="Keep one.", option="salt_file")
+    if file is not None:
+        try:
+            salt = Path(file).read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"{file} cannot be read: {error}.", hint="Correct it.", option="salt_file") from None
+    elif variable is not None:
+        salt = os.environ.get(variable, "")
+    else:
+        return ""
+    if not salt:
+        place, option = (file, "salt_file") if file is not None else (variable, "salt_environment")
+        raise OptionError(f"{place} has no salt.", hint="Put a long random text there.", option=option)
+    return salt
 
 
 def _nearest(name: str, known: Collection[str]) -> str:

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from starrocks_txn_sink.errors import UnknownColumn
+from starrocks_txn_sink.errors import OptionError, UnknownColumn
 from starrocks_txn_sink.options import TableOptions
+from starrocks_txn_sink.options.table_rules import NO_RULES, SOURCE_TABLE, RuleSet, RulesOfTable
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.sink.schema.plan import NO_KEYS, SchemaChange, TableLayout, primary_key_table, refuse_same_names
 from starrocks_txn_sink.sink.schema.widening import fits_or_widens, holds, widened, wider_type
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
-from starrocks_txn_sink.sources.formats.connect_types import SourceColumn, SourceTable, columns_of
+from starrocks_txn_sink.sources.formats.column_rules import ruled_columns
+from starrocks_txn_sink.sources.formats.connect_types import SourceColumn, SourceTable, columns_of, key_column
 
 _KEPT = ("PRIMARY_KEYS", "DUP_KEYS")
 
@@ -64,16 +66,22 @@ def plan_sources(
     models: Mapping[str, str],
     declared: Mapping[str, TableOptions],
     layout_of: Callable[[str], TableLayout],
+    rules: RuleSet = NO_RULES,
 ) -> SourcePlan:
     """The plan for tables by name, each with the source's tables whose rows it gets.
 
     `columns` and `models` have the columns of tables that exist, and what information_schema calls their models.
-    `declared` has keys and types that win over the source's; `layout_of` a new table is asked by its name. Raises
-    InputError for a name that no statement can hold.
+    `declared` has keys and types that win over the source's; `layout_of` a new table is asked by its name. The columns
+    follow the `rules`. Raises InputError for a name that no statement can hold.
     """
     plan = SourcePlan()
+    at_source = {
+        name: {column.name for of in given for column in columns_of(of.schema)} for name, given in sources.items()
+    }
+    for unmatched in rules.unmatched(at_source, at_source=True):
+        plan.refusals.append(Refusal(unmatched.tables[0], unmatched.reason, unmatched.ways))
     for name, given in sources.items():
-        wanted, refusals = _wanted(name, given, declared.get(name, TableOptions()))
+        wanted, refusals = _wanted(name, given, declared.get(name, TableOptions()), rules)
         if wanted is not None:
             plan.notes[name] = [
                 f"{column.name} {column.type}: {column.note}" for column in wanted.columns.values() if column.note
@@ -95,16 +103,23 @@ def plan_sources(
 # --- the table that the sources describe ---
 
 
-def _wanted(name: str, sources: Sequence[SourceTable], declared: TableOptions) -> tuple[_Wanted | None, list[Refusal]]:
+def _wanted(
+    name: str, sources: Sequence[SourceTable], declared: TableOptions, rules: RuleSet
+) -> tuple[_Wanted | None, list[Refusal]]:
     """The table for its sources, None if they cannot share one."""
-    keys = tuple(declared.keys) or sources[0].keys
-    if any(source.keys != keys for source in sources) and not declared.keys:
+    try:
+        keys = tuple(declared.keys) or _key_by_rules(sources, rules.of(name))
+        (rules.of(name) or RulesOfTable(name)).check_key(keys)
+        given = [column for source in sources for column in _columns_by_rules(name, source, keys, rules)]
+    except OptionError as error:
+        return None, [Refusal(name, error.message.rstrip("."), error.advice)]
+    if any(source.keys != sources[0].keys for source in sources) and not declared.keys:
         named = ", ".join(f"{source.collection} ({', '.join(source.keys) or 'none'})" for source in sources)
         reason = f"its sources have different keys: {named}"
         return None, [Refusal(name, reason, f"Give them tables of their own, or name the key: --key {name}=COLUMN,….")]
     columns: dict[str, SourceColumn] = {}
     refusals = []
-    for column in (column for source in sources for column in columns_of(source.schema, keys)):
+    for column in given:
         type_of_user = declared.types.get(column.name)
         wanted = SourceColumn(column.name, type_of_user) if type_of_user else column
         known = columns.setdefault(column.name, wanted)
@@ -117,6 +132,22 @@ def _wanted(name: str, sources: Sequence[SourceTable], declared: TableOptions) -
                 refusals.append(Refusal(name, reason, _other_type(name, column.name)))
             columns[column.name] = wanted if wider == wanted.type else known
     return _Wanted(name, columns, keys, declared), refusals
+
+
+def _key_by_rules(sources: Sequence[SourceTable], rules: RulesOfTable | None) -> tuple[str, ...]:
+    """The source's key by the names of StarRocks; with SOURCE_TABLE, where rows of several tables have it."""
+    keys = sources[0].keys
+    if rules is None:
+        return keys
+    lost = [key for key in keys if key in rules.drop]
+    rules.check_key(lost)
+    apart = (SOURCE_TABLE,) if len(sources) > 1 and SOURCE_TABLE in rules.metadata else ()
+    return (*apart, *(rules.rename.get(key, key) for key in keys))
+
+
+def _columns_by_rules(name: str, source: SourceTable, keys: Sequence[str], rules: RuleSet) -> Iterator[SourceColumn]:
+    for column in ruled_columns(rules, name, columns_of(source.schema)):
+        yield key_column(column) if column.name in keys and not column.refusal else column
 
 
 def _other_type(table: str, column: str) -> str:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError, QueryRefused
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.table_rules import NO_RULES, RuleSet, TableRules, check_rules
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink.schema.changes import SqlTables, carry_out
 from starrocks_txn_sink.sink.schema.plan import SchemaChange, TableLayout
@@ -41,6 +42,7 @@ class TablePlan:
     layout_of: Callable[[str], TableLayout] = lambda _: TableLayout()
     replication: int | None = None
     plan: SourcePlan = field(default_factory=SourcePlan)
+    rules: RuleSet = NO_RULES
 
     @property
     def statements(self) -> list[str]:
@@ -87,7 +89,7 @@ class TablePlan:
 
     def _plan(self, columns: Columns, models: dict[str, str]) -> SourcePlan:
         declared = {table: self.options.options_of(table) for table in self.sources}
-        return plan_sources(self.options.database, self.sources, columns, models, declared, self.layout_of)
+        return plan_sources(self.options.database, self.sources, columns, models, declared, self.layout_of, self.rules)
 
 
 @suggests_arguments
@@ -97,6 +99,7 @@ def plan_tables(
     *,
     tables: TableRule = LAST_PART,
     buckets: int | None = None,
+    rules: Sequence[TableRules] = (),
     seconds: float = 60.0,
 ) -> TablePlan:
     """The statements for the tables that Debezium's messages describe with their schemas.
@@ -109,6 +112,7 @@ def plan_tables(
             no changes of rows are passed over.
         tables: The StarRocks table of each source table, as in DebeziumAssembly.
         buckets: The number of each new table's buckets; None leaves it to StarRocks.
+        rules: What becomes of columns, as in DebeziumAssembly.
         seconds: The time for all questions to the server.
 
     Returns:
@@ -120,7 +124,9 @@ def plan_tables(
     """
     sources, left_out = sources_of(messages, tables)
     layout = TableLayout(buckets)
-    plan = TablePlan(options, sources, left_out, lambda _: layout, options.ledger_replication)
+    check_rules(rules)
+    named = RuleSet(tuple(rules))
+    plan = TablePlan(options, sources, left_out, lambda _: layout, options.ledger_replication, rules=named)
     plan.make(seconds)
     return plan
 

@@ -37,6 +37,7 @@ from starrocks_txn_sink.sources.formats.raw_format import (
     KEY,
     POSITION,
     SOURCE_PARTITION,
+    SOURCE_TIME,
     VALUE,
     OnMalformed,
     OnTruncate,
@@ -51,7 +52,10 @@ DeletedRow = Literal["before", "key"]
 
 PLACE: Final = ("topic", "partition", "offset")
 
-_TYPES: Final = {field.name: field.type for field in v.EVENTS} | {SOURCE_PARTITION: pa.string()}
+_TYPES: Final = {field.name: field.type for field in v.EVENTS} | {
+    SOURCE_PARTITION: pa.string(),
+    SOURCE_TIME: pa.int64(),
+}
 _DELETE: Final = "d"
 _UNAVAILABLE: Final = "unavailable"  # a mask of rows with a placeholder
 _Numbers = np.ndarray[Any, np.dtype[np.int32]]
@@ -72,7 +76,7 @@ class DebeziumChanges:
     The column `timestamp` is in milliseconds. With `placed` an event has its message's source partition and position,
     not those of its source transaction. With `keeps_unchanged` rows name the columns that `unavailable` stands in, and
     leave them out (`rows.unchanged`); otherwise such a row is an error. A logical message and a TRUNCATE are events
-    without a row: they count for their transaction.
+    without a row: they count for their transaction. With `source_time` events have SOURCE_TIME.
     """
 
     value: str = "value"
@@ -85,6 +89,7 @@ class DebeziumChanges:
     on_truncate: OnTruncate = "fail"
     reader: Reader = "spark"
     placed: bool = False
+    source_time: bool = False
 
     @property
     def columns(self) -> Mapping[str, str]:
@@ -94,7 +99,8 @@ class DebeziumChanges:
 
     @property
     def events(self) -> pa.Schema:
-        return pa.schema([(name, _TYPES[name]) for name in (SOURCE_PARTITION, *v.ROW_COLUMNS)])
+        time = (SOURCE_TIME,) if self.source_time else ()
+        return pa.schema([(name, _TYPES[name]) for name in (SOURCE_PARTITION, *v.ROW_COLUMNS, *time)])
 
     def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> ParsedMessages:
         batch = _without_tombstones(batch)
@@ -178,6 +184,7 @@ class DebeziumChanges:
             model.OP: operation,
             model.ROW: read[model.ROW].combine_chunks(),
             v.TIMESTAMP: batch.column(v.TIMESTAMP),
+            SOURCE_TIME: source["ts_ms"],
         }
         if self.unavailable is not None:
             self._refuse_unavailable(self.unavailable, read[_UNAVAILABLE].combine_chunks(), events, known, batch)

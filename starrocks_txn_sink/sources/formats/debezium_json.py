@@ -31,7 +31,12 @@ from starrocks_txn_sink.sources.formats.json_text import (
 _ROWS: Final = ("before", "after")
 _TEXT, _WHOLE = pa.string(), pa.int64()
 _SOURCE: Final = pa.struct(
-    [*((name, _TEXT) for name in ("name", "db", "schema", "table", "file")), ("lsn", _WHOLE), ("pos", _WHOLE)]
+    [
+        *((name, _TEXT) for name in ("name", "db", "schema", "table", "file")),
+        ("lsn", _WHOLE),
+        ("pos", _WHOLE),
+        ("ts_ms", _WHOLE),
+    ]
 )
 
 CHANGE: Final = pa.schema(

@@ -47,7 +47,10 @@ class DebeziumMessages:
 
     @property
     def events(self) -> pa.Schema:
-        return _EVENTS if self.markers else self.changes.events
+        if self.markers is None:
+            return self.changes.events
+        more = [field for field in self.changes.events if field.name not in _EVENTS.names]
+        return pa.schema([*_EVENTS, *more])
 
     @property
     def on_malformed(self) -> OnMalformed:
@@ -67,9 +70,9 @@ class DebeziumMessages:
         if self.markers is None:
             return self.changes.parse(batch if is_marker is None else batch.filter(pa.array(~is_marker)), keep)
         if is_marker is None:
-            return _whole(self.changes, batch, keep)
-        changes = _whole(self.changes, batch.filter(pa.array(~is_marker)), keep)
-        markers = _whole(self.markers, batch.filter(pa.array(is_marker)), keep)
+            return self._whole(self.changes, batch, keep)
+        changes = self._whole(self.changes, batch.filter(pa.array(~is_marker)), keep)
+        markers = self._whole(self.markers, batch.filter(pa.array(is_marker)), keep)
         events = pa.concat_tables([changes.events, markers.events])
         return replace(changes, events=events, malformed=changes.malformed + markers.malformed)
 
@@ -86,14 +89,13 @@ class DebeziumMessages:
         mask[mask] = ~changes
         return mask if mask.any() else None
 
-
-def _whole(messages: RawFormat, batch: pa.RecordBatch, keep: tuple[str, ...]) -> ParsedMessages:
-    """The events of a batch in all columns of _EVENTS."""
-    parsed = messages.parse(batch, keep)
-    count, names = parsed.events.num_rows, parsed.events.column_names
-    columns = [
-        parsed.events[field.name].cast(field.type) if field.name in names else pa.nulls(count, field.type)
-        for field in _EVENTS
-    ]
-    kept = [parsed.events[name] for name in keep]
-    return replace(parsed, events=pa.table([*columns, *kept], [*_EVENTS.names, *keep]))
+    def _whole(self, messages: RawFormat, batch: pa.RecordBatch, keep: tuple[str, ...]) -> ParsedMessages:
+        """The events of a batch in all columns of `events`."""
+        parsed, fields = messages.parse(batch, keep), self.events
+        count, names = parsed.events.num_rows, parsed.events.column_names
+        columns = [
+            parsed.events[field.name].cast(field.type) if field.name in names else pa.nulls(count, field.type)
+            for field in fields
+        ]
+        kept = [parsed.events[name] for name in keep]
+        return replace(parsed, events=pa.table([*columns, *kept], [*fields.names, *keep]))

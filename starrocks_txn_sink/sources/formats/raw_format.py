@@ -16,6 +16,8 @@ VALUE: Final = "value"
 KEY: Final = "key"
 SOURCE_PARTITION: Final = "source_partition"
 POSITION: Final = "position"
+SOURCE_TIME: Final = "source_time"
+"""The commit's time at the source, in milliseconds since the Unix epoch; for rules, which take the column away."""
 
 MALFORMED_HINT: Final = 'Correct the source, or pass on_malformed="drop" to lose such values.'
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
@@ -12,6 +11,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
+from starrocks_txn_sink.options.table_rules import groups_of
 
 OnUnknownTable = Literal["fail", "skip", "dead_letter"]
 TableRoutes = tuple[tuple[str, str], ...]
@@ -48,7 +48,7 @@ class TableMapping:
                 hint='Give both on_unknown_table="dead_letter" and dead_letter_table, or neither.',
             )
         if isinstance(self.rule, str):
-            groups = _groups_of(self.rule)
+            groups = groups_of(self.rule)
             if groups != 1:
                 hint = r"Put the table's name into the one group, as in public\.(\w+)."
                 raise OptionError(f"tables has {groups} groups.", hint=hint)
@@ -95,22 +95,10 @@ def route_of(routes: TableRoutes, collection: str) -> tuple[int, str] | None:
 def check_routes(routes: TableRoutes) -> None:
     """Raise OptionError for an expression that is none, and for a template with a group that its expression lacks."""
     for pattern, template in routes:
-        groups = _groups_of(pattern)
+        groups = groups_of(pattern)
         beyond = [number for number in _GROUP.findall(template) if int(number) > groups]
         if beyond:
             raise OptionError(
                 f"The template {template} has {{{beyond[0]}}}, and its expression {groups} groups.",
                 hint="Put each part of the name that the template uses into a group.",
             )
-
-
-def _groups_of(pattern: str) -> int:
-    """The number of a regular expression's groups; raises OptionError for one that is none."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "error"
-            )  # of a set in a set, which some regular expressions have and Python's have not
-            return re.compile(pattern, re.ASCII).groups
-    except (re.error, FutureWarning) as error:
-        raise OptionError(f"{pattern} is no regular expression: {error}.", hint="Correct the pattern.") from None

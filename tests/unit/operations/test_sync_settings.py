@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from starrocks_emulator.server import Emulator
-from starrocks_txn_sink import DebeziumAssembly, SinkOptions, cli
+from starrocks_txn_sink import DebeziumAssembly, SinkOptions, TableRules, cli
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.operations.sync import command
 from starrocks_txn_sink.operations.sync.settings import SECTIONS, Sync, parse_sync, reference
@@ -216,3 +216,42 @@ def test_a_table_that_is_refused_stops_the_start(
     assert cli.main(["sync", str(path), "--deadline", "30"]) == 1
     assert "Table ods_logs: its source has no key" in capsys.readouterr().err
     assert query(server, "SHOW TABLES FROM shop") == []
+
+
+def test_rules_of_the_file_are_those_of_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SALT", "from the environment")
+    (tmp_path / "salt").write_text("from a file\nno more\n")
+    sync = parse_sync(
+        SMALLEST
+        + "[[rules]]\ntables = '.*'\nmetadata = [\"_txn_id\"]\n"
+        + '[[rules]]\ntables = \'people\'\ndrop = ["note"]\nrename = { a = "b" }\n'
+        + 'mask = { mail = "sha256" }\nsalt_environment = "SALT"\n'
+        + f"[[rules]]\ntables = 'users'\nmask = {{ mail = \"sha256\" }}\nsalt_file = '{tmp_path / 'salt'}'\n"
+    )
+    assert sync.assembly.rules == (
+        TableRules(tables=".*", metadata=["_txn_id"]),
+        TableRules(
+            tables="people", drop=["note"], rename={"a": "b"}, mask={"mail": "sha256"}, salt="from the environment"
+        ),
+        TableRules(tables="users", mask={"mail": "sha256"}, salt="from a file"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "said"),
+    [
+        ("tables = '('\n", 11, "no regular expression"),
+        ("tables = 't'\ndorp = [\"a\"]\n", 12, "Did you mean drop?"),
+        ("tables = 't'\nmask = { a = \"sha265\" }\n", 12, "Write sha256, truncate:N"),
+        ("tables = 't'\nmask = { a = \"sha256\" }\n", 12, "The mask of a has no salt"),
+        ('tables = \'t\'\nmask = { a = "sha256" }\nsalt_environment = "NO_SALT"\n', 13, "NO_SALT has no salt"),
+        ("tables = 't'\n\nsalt_file = \"/no/such\"\n", 13, "/no/such cannot be read"),
+        ("tables = 't'\nmetadata = [\"_txnid\"]\n", 12, "metadata has '_txnid'"),
+        ('drop = ["a"]\n', 10, "rules lacks tables"),
+    ],
+)
+def test_a_wrong_rule_is_an_error_with_its_line(lines: str, line: int, said: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        parse_sync(SMALLEST + "[[rules]]\n" + lines, "shop.toml")
+    assert f"shop.toml, line {line}: " in refused.value.message
+    assert said in refused.value.message + refused.value.advice

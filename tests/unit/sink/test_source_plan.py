@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, strategies as st
 
+from starrocks_txn_sink import TableRules
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import TableOptions
+from starrocks_txn_sink.options.table_rules import RuleSet
 from starrocks_txn_sink.sink.schema.plan import TableLayout
 from starrocks_txn_sink.sink.schema.source_plan import SourcePlan, plan_sources
 from starrocks_txn_sink.sink.schema.widening import holds, wider_type
@@ -276,3 +278,50 @@ def test_after_its_changes_a_table_needs_none(is_: str, wanted: str) -> None:
         after = (known[0], column("v", changed))
         assert plan(source(fields), known=after, types={"v": wanted}).changes == []
         assert holds(parse_type(changed), parse_type(is_))
+
+
+# --- rules for columns ---
+
+
+def ruled(sources: dict[str, Sequence[SourceTable]], *rules: TableRules, **declared: TableOptions) -> SourcePlan:
+    return plan_sources("shop", sources, {}, {}, declared, lambda _: PLAIN, RuleSet(rules))
+
+
+def test_a_new_table_follows_the_rules_for_its_columns() -> None:
+    rules = TableRules(tables="t", drop=["region"], rename={"id": "number"}, mask={"price": "null"}, metadata=["_op"])
+    planned = ruled({"t": [source(ORDERS)]}, rules)
+    assert not planned.refusals
+    assert [change.sql for change in planned.changes] == [
+        "CREATE TABLE IF NOT EXISTS `shop`.`t` (`number` BIGINT NOT NULL, `price` DECIMAL(10,2) NULL, "
+        "`_op` VARCHAR(16) NULL) PRIMARY KEY (`number`) DISTRIBUTED BY HASH (`number`)"
+    ]
+
+
+def test_a_hashed_key_is_a_text_and_many_tables_are_told_apart() -> None:
+    rules = TableRules(tables="t", mask={"id": "sha256"}, salt="s", metadata=["_source_table"])
+    planned = ruled({"t": [source({"id": ORDERS["id"]}, name=name) for name in ("orders_1", "orders_2")]}, rules)
+    assert [change.sql for change in planned.changes] == [
+        "CREATE TABLE IF NOT EXISTS `shop`.`t` (`_source_table` VARCHAR(255) NOT NULL, `id` VARCHAR(64) NOT NULL) "
+        "PRIMARY KEY (`_source_table`, `id`) DISTRIBUTED BY HASH (`_source_table`, `id`)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        (TableRules(tables="t", drop=["id"]), "id is a key column of table t, and a rule takes it away"),
+        (TableRules(tables="t", mask={"id": "truncate:2"}), "its mask truncate gives different rows the same key"),
+        (TableRules(tables=".*", mask={"pirce": "null"}), "a rule names the column pirce, which t does not have"),
+        (TableRules(tables=".*", mask={"pirce": "null"}), "Did you mean price?"),
+        (TableRules(tables=".*", rename={"price": "region"}), "Two columns of t would have the name region"),
+    ],
+)
+def test_rules_that_cannot_work_are_refused_by_name(rules: TableRules, said: str) -> None:
+    refusals = ruled({"t": [source(ORDERS)]}, rules).refusals
+    assert said in " ".join(map(str, refusals))
+
+
+def test_a_pattern_may_name_a_column_that_only_some_tables_have() -> None:
+    rules = TableRules(tables=".*", mask={"price": "null"})
+    planned = ruled({"t": [source(ORDERS)], "u": [source({"id": ORDERS["id"]})]}, rules)
+    assert not planned.refusals

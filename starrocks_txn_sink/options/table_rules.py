@@ -1,0 +1,311 @@
+"""`TableRules`: what becomes of the columns of tables on their way from the source; declared, checked, and by table."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, TypeVar
+
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.options.sink_options import is_own_table
+from starrocks_txn_sink.public_names import suggests_arguments
+
+_V = TypeVar("_V")
+
+TXN_ID: Final = "_txn_id"
+COMMIT_TIME: Final = "_commit_time"
+OP: Final = "_op"
+POSITION: Final = "_position"
+SEQ: Final = "_seq"
+SOURCE_PARTITION: Final = "_source_partition"
+SOURCE_TABLE: Final = "_source_table"
+
+METADATA: Final[Mapping[str, str]] = {
+    TXN_ID: "VARCHAR(255)",
+    COMMIT_TIME: "DATETIME",
+    OP: "VARCHAR(16)",
+    POSITION: "BIGINT",
+    SEQ: "BIGINT",
+    SOURCE_PARTITION: "VARCHAR(255)",
+    SOURCE_TABLE: "VARCHAR(255)",
+}
+"""The types of the columns about a row's source."""
+
+
+class MaskKind(Enum):
+    """How a value is masked."""
+
+    SHA256 = "sha256"
+    TRUNCATE = "truncate"
+    CONSTANT = "constant"
+    NULL = "null"
+
+
+_FORMS: Final = "Write sha256, truncate:N with the number of characters, constant:TEXT, or null."
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """How the values of a column are masked; a NULL stays NULL."""
+
+    kind: MaskKind
+    text: str = ""  # the constant, or the salt
+    count: int = 0
+
+    @classmethod
+    def read(cls, column: str, written: str, salt: str) -> Mask:
+        """From the option's text; raises OptionError."""
+        name, colon, argument = str(written).partition(":")
+        if name == "sha256" and not colon:
+            if not salt:
+                raise OptionError(
+                    f"The mask of {column} has no salt: a guess of a value could be compared with its hash.",
+                    hint="Give salt, a long random text that stays the same.",
+                    option="mask",
+                )
+            return cls(MaskKind.SHA256, salt)
+        if name == "truncate" and re.fullmatch(r"[1-9][0-9]{0,6}", argument):
+            return cls(MaskKind.TRUNCATE, count=int(argument))
+        if name == "constant" and colon:
+            return cls(MaskKind.CONSTANT, argument)
+        if written == "null":
+            return cls(MaskKind.NULL)
+        raise OptionError(f"The mask of {column} is {str(written)[:40]!r}.", hint=_FORMS, option="mask")
+
+    def __repr__(self) -> str:
+        return f"Mask({self.kind.value})"  # without the salt
+
+
+@suggests_arguments
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRules:
+    """Rules for the columns of tables, for the `rules` of an assembly.
+
+    The rules of all TableRules whose `tables` match a table add up. Columns have the names of the source. The lanes
+    apply them before a row is stored anywhere; NULL stays NULL under a mask.
+
+    Args:
+        tables: A regular expression for whole names of StarRocks tables, such as `orders` or `.*`.
+        drop: Columns that are left out.
+        rename: The column in StarRocks by the column of the source.
+        mask: How the values of a column are replaced: `sha256` (SHA-256 of salt and value, in hex, as StarRocks'
+            `sha2(concat(salt, value), 256)`), `truncate:N` (the first N characters), `constant:TEXT`, or `null`.
+        salt: The salt of `sha256`; never shown.
+        metadata: Columns that rows get besides: `_txn_id`, `_commit_time`, `_op`, `_position`, `_seq` (the row's number
+            within its source transaction), `_source_partition`, `_source_table` (Debezium alone).
+
+    Raises:
+        OptionError: A value cannot work.
+
+    Example::
+
+        from starrocks_txn_sink import DebeziumAssembly, TableRules
+
+        rules = [
+            TableRules(tables=".*", metadata=["_txn_id", "_commit_time"]),
+            TableRules(tables="customers", drop=["note"], mask={"email": "sha256"}, salt=salt),
+        ]
+        assembly = DebeziumAssembly(rules=rules)
+    """
+
+    tables: str
+    drop: Sequence[str] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    mask: Mapping[str, str] = field(default_factory=dict)
+    salt: str = field(default="", repr=False)
+    metadata: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        groups_of(self.tables, option="tables")
+        for name in ("drop", "metadata"):
+            given = getattr(self, name)
+            if isinstance(given, str) or not all(isinstance(column, str) and column for column in given):
+                raise OptionError(f"{name} is {given!r}.", hint="Give a list of columns.", option=name)
+        if not all(isinstance(name, str) and name for pair in self.rename.items() for name in pair):
+            raise OptionError("rename has a name that is no text.", hint="Give old and new names.", option="rename")
+        unknown = [name for name in self.metadata if name not in METADATA]
+        if unknown:
+            raise OptionError(
+                f"metadata has {unknown[0]!r}.", hint=f"Use one of: {', '.join(METADATA)}.", option="metadata"
+            )
+        twice = [name for name in self.drop if name in self.rename or name in self.mask]
+        if twice:
+            raise OptionError(
+                f"{twice[0]} is dropped, and also renamed or masked.", hint="Keep one of them.", option="drop"
+            )
+        _ = self.masks
+        RulesOfTable(self.tables, rename=self.rename, metadata=tuple(self.metadata)).check_names()
+
+    @property
+    def masks(self) -> dict[str, Mask]:
+        """The masks by column; raises OptionError for a mask that is none."""
+        return {column: Mask.read(column, written, self.salt) for column, written in self.mask.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class RulesOfTable:
+    """All rules for the columns of one `table`."""
+
+    table: str
+    drop: frozenset[str] = frozenset()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    masks: Mapping[str, Mask] = field(default_factory=dict)
+    metadata: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> set[str]:
+        """The columns of the source that a rule is for."""
+        return {*self.drop, *self.rename, *self.masks}
+
+    @property
+    def taken(self) -> set[str]:
+        """Names that no other column of the source may have."""
+        return {*self.rename.values(), *self.metadata} - self.named
+
+    def target_of(self, column: str) -> str | None:
+        """The column in StarRocks for a column of the source; None for one that is left out."""
+        return None if column in self.drop else self.rename.get(column, column)
+
+    def check_names(self) -> None:
+        """Raise OptionError for two columns of one name."""
+        names = [*self.rename.values(), *self.metadata]
+        twice = [name for number, name in enumerate(names) if name in names[:number]]
+        if twice:
+            raise OptionError(
+                f"Two columns of {self.table} would have the name {twice[0]}.",
+                hint="Rename one of them to another name.",
+                option="rename",
+            )
+
+    def check_key(self, key: Iterable[str]) -> None:
+        """Raise OptionError if rows of different keys of the table would get the same one, or none."""
+        sources = {target: source for source, target in self.rename.items()}
+        for column in key:
+            source = sources.get(column, column)
+            lost = source in self.drop or (column == source and column in self.rename)
+            if lost and column not in self.metadata and column not in self.rename.values():
+                raise OptionError(
+                    f"{source} is a key column of table {self.table}, and a rule takes it away.",
+                    hint="Leave it in: updates and deletes name their row by it.",
+                    table=self.table,
+                )
+            mask = self.masks.get(source)
+            if mask is not None and mask.kind is not MaskKind.SHA256:
+                raise OptionError(
+                    f"{source} is a key column of table {self.table}, and its mask {mask.kind.value} gives different "
+                    "rows the same key.",
+                    hint="Mask it with sha256, which keeps keys apart.",
+                    table=self.table,
+                )
+
+
+def rules_of(rules: Sequence[TableRules], table: str) -> RulesOfTable | None:
+    """All rules for a table together; None without one. Raises OptionError where two contradict each other."""
+    given = [rule for rule in rules if re.fullmatch(rule.tables, table, re.ASCII)]
+    if not given:
+        return None
+    rename: dict[str, str] = {}
+    masks: dict[str, Mask] = {}
+    for rule in given:
+        _add(rename, rule.rename, table)
+        _add(masks, rule.masks, table)
+    drop = frozenset(column for rule in given for column in rule.drop)
+    together = RulesOfTable(
+        table,
+        drop,  # wins: a column that one rule drops is in no row
+        {column: name for column, name in rename.items() if column not in drop},
+        {column: mask for column, mask in masks.items() if column not in drop},
+        tuple(dict.fromkeys(name for rule in given for name in rule.metadata)),
+    )
+    together.check_names()
+    return together
+
+
+def _add(known: dict[str, _V], more: Mapping[str, _V], table: str) -> None:
+    for column, value in more.items():
+        if known.setdefault(column, value) != value:
+            raise OptionError(
+                f"Two rules for table {table} treat {column} differently.",
+                hint="Take one out, or let their patterns match different tables.",
+                table=table,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """The `rules` of an assembly by table. The table `except_for` has none, nor have the sink's own tables."""
+
+    rules: Sequence[TableRules] = ()
+    except_for: str | None = None
+    _by_table: dict[str, RulesOfTable | None] = field(default_factory=dict, repr=False, compare=False)
+
+    def of(self, table: str) -> RulesOfTable | None:
+        """The rules for a table; raises OptionError where they contradict each other."""
+        if table not in self._by_table:
+            own = table == self.except_for or is_own_table(table)
+            self._by_table[table] = None if own else rules_of(self.rules, table)
+        return self._by_table[table]
+
+    def unmatched(self, columns: Mapping[str, Collection[str]], *, at_source: bool) -> Iterator[Unmatched]:
+        """The columns of rules that none of their tables has, of those whose `columns` are known.
+
+        The columns are those of the source, or those of StarRocks, in which dropped columns are none.
+        """
+        for rule in self.rules:
+            of_tables = [
+                of for table in columns if re.fullmatch(rule.tables, table, re.ASCII) and (of := self.of(table))
+            ]
+            named = dict.fromkeys([*rule.rename, *rule.mask, *(rule.drop if at_source else ())])
+            for column in named if of_tables else ():
+                wanted = {of.table: column if at_source else of.target_of(column) for of in of_tables}
+                if any(name is None or name in columns[table] for table, name in wanted.items()):
+                    continue
+                known = sorted({name for table in wanted for name in columns[table]})
+                folded = {name.lower(): name for name in known}
+                sought = str(next(iter(wanted.values())))
+                near = difflib.get_close_matches(sought.lower(), folded, n=1, cutoff=0.75)
+                yield Unmatched(sorted(wanted), column, folded[near[0]] if near else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """A column that a rule names and none of its `tables` has, and a column with a similar name."""
+
+    tables: Sequence[str]
+    column: str
+    near: str | None
+
+    @property
+    def reason(self) -> str:
+        more = f" and {len(self.tables) - 1} more" if len(self.tables) > 1 else ""
+        return f"a rule names the column {self.column}, which {self.tables[0]}{more} does not have"
+
+    @property
+    def ways(self) -> str:
+        near = f"Did you mean {self.near}? " if self.near else ""
+        return f"{near}Correct the name (case counts), or take it out: its values would come as they are."
+
+
+NO_RULES: Final = RuleSet()
+
+
+def groups_of(pattern: str, **context: str) -> int:
+    """The number of a regular expression's groups; raises OptionError for one that is none."""
+    try:
+        with warnings.catch_warnings():
+            # of a set in a set, which some regular expressions have and Python's have not
+            warnings.simplefilter("error")
+            return re.compile(pattern, re.ASCII).groups
+    except (re.error, FutureWarning, TypeError) as error:
+        text = f"{pattern} is no regular expression: {error}."
+        raise OptionError(text, hint="Correct the pattern.", **context) from None
+
+
+def check_rules(rules: Collection[TableRules]) -> None:
+    """Raise OptionError unless all are TableRules."""
+    if isinstance(rules, TableRules) or not all(isinstance(rule, TableRules) for rule in rules):
+        raise OptionError("rules is no list of TableRules.", hint="Give rules=[TableRules(…)].", option="rules")

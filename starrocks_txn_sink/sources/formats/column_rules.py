@@ -1,0 +1,214 @@
+"""Applies TableRules to events, right behind their parsing: what a rule masks is in no state, spill or dead letter.
+
+The compiled loop rewrites plain rows, and leaves the others to Python; without the loop Python rewrites all rows of
+the tables that have a rule.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink import compiled
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.verified.intake import COLLECTION
+from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.options.table_rules import (
+    COMMIT_TIME,
+    METADATA,
+    SOURCE_TABLE,
+    Mask,
+    MaskKind,
+    RuleSet,
+    RulesOfTable,
+)
+from starrocks_txn_sink.rows.columns import EVENT_TIME, UNCHANGED
+from starrocks_txn_sink.rows.json_members import Number, spans_of
+from starrocks_txn_sink.rows.metadata import Numbers, heads_of, numbers_by_table, time_texts, with_heads
+from starrocks_txn_sink.sources.formats.connect_types import SourceColumn
+from starrocks_txn_sink.sources.formats.raw_format import SOURCE_TIME
+
+_KEEP, _ODD, _DROP, _CUT, _CONSTANT, _NAMES, _HASH = 0, 1, 20, 22, 23, 24, 21  # the kinds of compiled.c
+_KINDS: Final = {
+    MaskKind.SHA256: _HASH,
+    MaskKind.TRUNCATE: _CUT,
+    MaskKind.CONSTANT: _CONSTANT,
+    MaskKind.NULL: _CONSTANT,
+}
+_EARLY: Final = (COMMIT_TIME, SOURCE_TABLE)  # the assembler does not hand on what these two come from
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def apply_rules(rules: RuleSet, events: pa.Table) -> pa.Table:
+    """The events with their rows by the rules, without SOURCE_TIME.
+
+    Raises InputError for a row that cannot be read, and for a name that comes twice; with the place, never a value.
+    """
+    if any(rule.mask or rule.drop for rule in rules.rules):
+        events = _without_foreign_rows(events)
+    names, of_row = numbers_by_table(events[model.TABLE].combine_chunks())
+    of_tables = [rules.of(name) for name in names]
+    if any(of_tables):
+        row = _Rows(events, events[model.ROW].combine_chunks(), of_tables, of_row).ruled()
+        early = {
+            name: _early(events, name) for name in _EARLY if any(each and name in each.metadata for each in of_tables)
+        }
+        row = with_heads(row, heads_of(of_tables, of_row, early))
+        events = events.set_column(events.schema.get_field_index(model.ROW), model.ROW, row)
+    return events.drop_columns([SOURCE_TIME]) if SOURCE_TIME in events.column_names else events
+
+
+def _without_foreign_rows(events: pa.Table) -> pa.Table:
+    """The events with empty rows where there is no table: no rule is for them, and they only count."""
+    row = events[model.ROW].combine_chunks()
+    foreign = pc.and_(events[model.TABLE].combine_chunks().is_null(), row.is_valid())
+    if not foreign.true_count:
+        return events
+    return events.set_column(events.schema.get_field_index(model.ROW), model.ROW, pc.if_else(foreign, "{}", row))
+
+
+def _early(events: pa.Table, name: str) -> pa.Array:
+    """The values of metadata that the assembler does not hand on."""
+    if name == SOURCE_TABLE:
+        return events[COLLECTION].combine_chunks()
+    if SOURCE_TIME in events.column_names:
+        return time_texts(events[SOURCE_TIME].combine_chunks(), "ms")
+    if EVENT_TIME in events.column_names:
+        return time_texts(events[EVENT_TIME].combine_chunks(), "us")
+    return pa.nulls(events.num_rows, pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of events, with the rules of their tables; `of_row` has a number for each row."""
+
+    events: pa.Table
+    row: pa.Array
+    rules: Sequence[RulesOfTable | None]
+    of_row: Numbers
+
+    def ruled(self) -> pa.Array:
+        numbers = np.cumsum([each is not None for each in self.rules]) - 1
+        plan_of = np.array([*np.where([each is None for each in self.rules], -1, numbers), -1], dtype=np.int32)
+        chosen = np.where(self.row.is_valid().to_numpy(zero_copy_only=False), plan_of[self.of_row], np.int32(-1))
+        written = compiled.apply_rules(self.row, [_flat(each) for each in self.rules if each], chosen, self._judge)
+        if written is not None:
+            return written[0]
+        texts = [self._judge(number).decode() for number in np.flatnonzero(chosen >= 0).tolist()]
+        return pc.replace_with_mask(self.row, pa.array(chosen >= 0), pa.array(texts, self.row.type))
+
+    def _judge(self, number: int) -> bytes:
+        """One row by Python."""
+        rules = self.rules[self.of_row[number]]
+        assert rules is not None
+        try:
+            return ruled_row(self.row[number].as_py(), rules).encode()
+        except NameTaken as taken:
+            text = (
+                f"A row of table {rules.table} has the column {taken.name}, and a rule gives another column this name"
+            )
+            hint = "Drop or rename the column, too."
+        except (ValueError, IndexError):
+            text = f"A row of table {rules.table} is not one JSON object, so no rule can be applied to it"
+            hint = "Correct the source."
+        names = [name for name in (model.SOURCE_PARTITION, model.POSITION) if name in self.events.column_names]
+        place = ", ".join(f"{name} {self.events[name][number].as_py()}" for name in names)
+        raise InputError(f"{text}, at {place}.", hint=hint, table=rules.table)
+
+
+def ruled_columns(rules: RuleSet, table: str, given: Iterable[SourceColumn]) -> list[SourceColumn]:
+    """The columns of a table by those of its source: left out, renamed, with the types of masks, and metadata.
+
+    Raises OptionError for a name that two columns get.
+    """
+    of_table, of_source = rules.of(table), list(given)
+    if of_table is None:
+        return of_source
+    twice = [column.name for column in of_source if column.name in of_table.taken]
+    if twice:
+        raise OptionError(
+            f"Two columns of {table} would have the name {twice[0]}.", hint="Drop or rename the source's, too."
+        )
+    columns = [
+        replace(_masked(column, of_table.masks.get(column.name)), name=target)
+        for column in of_source
+        if (target := of_table.target_of(column.name)) is not None
+    ]
+    return [*columns, *(SourceColumn(name, METADATA[name]) for name in of_table.metadata)]
+
+
+def _masked(column: SourceColumn, mask: Mask | None) -> SourceColumn:
+    if mask is None or (mask.kind is MaskKind.NULL and column.type):
+        return column
+    size = {MaskKind.SHA256: 64, MaskKind.CONSTANT: max(len(mask.text.encode()), 1)}.get(mask.kind, 4 * mask.count)
+    return SourceColumn(column.name, f"VARCHAR({min(size, 1 << 20)})")
+
+
+# --- one row ---
+
+
+class NameTaken(Exception):
+    """A row has a column whose name a rule gives to another one."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+
+def ruled_row(text: str, rules: RulesOfTable) -> str:
+    """One row (JSON) by the rules. Raises ValueError or IndexError for another text, and NameTaken."""
+    pieces = list[str]()
+    for name, value, start, end in spans_of(text):
+        if name in rules.taken:
+            raise NameTaken(name)
+        target = rules.target_of(name)
+        if target is None:
+            continue
+        raw = text[start:end]
+        if name == UNCHANGED:
+            kept = [new for old in value if (new := rules.target_of(old)) is not None]
+            raw = raw if kept == value else _dumps(kept)
+        mask = rules.masks.get(name)
+        pieces.append(f"{_dumps(target)}:{raw if mask is None or value is None else _mask(mask, value, raw)}")
+    return f"{{{','.join(pieces)}}}"
+
+
+def _mask(mask: Mask, value: Any, raw: str) -> str:
+    content = value if isinstance(value, str) and not isinstance(value, Number) else raw
+    if mask.kind is MaskKind.SHA256:
+        return f'"{hashlib.sha256((mask.text + content).encode("utf-8", "surrogatepass")).hexdigest()}"'
+    return _dumps(content[: mask.count]) if mask.kind is MaskKind.TRUNCATE else _constant(mask)
+
+
+def _constant(mask: Mask) -> str:
+    return "null" if mask.kind is MaskKind.NULL else _dumps(mask.text)
+
+
+def _dumps(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return json.dumps(value) if _SURROGATE.search(text) else text
+
+
+def _flat(rules: RulesOfTable) -> compiled.Rules:
+    """The rules for compiled.c."""
+    plan = [(name, _ODD, 0, b"", b"") for name in rules.taken]
+    for name in sorted(rules.named):
+        mask, to = rules.masks.get(name), rules.rename.get(name)
+        renamed = b"" if to is None else f"{_dumps(to)}:".encode()
+        if name in rules.drop:
+            plan.append((name, _DROP, 0, b"", b""))
+        elif mask is None:
+            plan.append((name, _KEEP, 0, b"", renamed))
+        else:
+            text = mask.text if mask.kind is MaskKind.SHA256 else _constant(mask)
+            plan.append((name, _KINDS[mask.kind], mask.count, text.encode("utf-8", "replace"), renamed))
+    plan.append((UNCHANGED, _NAMES, 0, b"", b""))
+    return [(name.encode("utf-8", "replace"), *rest) for name, *rest in plan]  # type: ignore[misc]

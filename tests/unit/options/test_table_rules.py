@@ -1,0 +1,124 @@
+"""TableRules: what is refused, and what all rules of one table are together."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from starrocks_txn_sink import DebeziumAssembly, TableRules, TransactionAssembly
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.options.table_rules import Mask, MaskKind, RuleSet, rules_of
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"tables": "("}, "no regular expression"),
+        ({"tables": "t", "drop": "a"}, "drop is 'a'"),
+        ({"tables": "t", "metadata": ["_txn"]}, "metadata has '_txn'"),
+        ({"tables": "t", "drop": ["a"], "mask": {"a": "null"}}, "a is dropped, and also renamed or masked"),
+        ({"tables": "t", "rename": {"a": "c", "b": "c"}}, "Two columns of t would have the name c"),
+        ({"tables": "t", "rename": {"a": "_op"}, "metadata": ["_op"]}, "Two columns of t would have the name _op"),
+        ({"tables": "t", "rename": {"a": ""}}, "rename has a name"),
+        ({"tables": "t", "mask": {"a": "sha256"}}, "The mask of a has no salt"),
+        ({"tables": "t", "mask": {"a": "sha512"}, "salt": "s"}, "The mask of a is 'sha512'"),
+        ({"tables": "t", "mask": {"a": "truncate:0"}}, "The mask of a is 'truncate:0'"),
+        ({"tables": "t", "mask": {"a": "constant"}}, "The mask of a is 'constant'"),
+        ({"tables": "t", "masks": {}}, "TableRules has no argument 'masks'"),
+    ],
+)
+def test_rules_that_cannot_work_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        TableRules(**given)
+    assert said in refused.value.message
+    assert refused.value.advice
+
+
+def test_all_rules_of_a_table_add_up_and_drop_wins() -> None:
+    rules = [
+        TableRules(tables=".*", metadata=["_op", "_txn_id"], mask={"email": "null", "note": "truncate:3"}),
+        TableRules(tables="orders|items", metadata=["_op"], drop=["note"], rename={"a": "b"}),
+    ]
+    together = rules_of(rules, "orders")
+    assert together is not None
+    assert (set(together.drop), dict(together.rename)) == ({"note"}, {"a": "b"})
+    assert (together.masks, together.metadata) == ({"email": Mask(MaskKind.NULL)}, ("_op", "_txn_id"))
+    other = rules_of(rules, "order")  # a pattern is for whole names
+    assert other is not None
+    assert set(other.masks) == {"email", "note"}
+    assert rules_of(rules[1:], "order") is None
+
+
+def test_rules_that_contradict_each_other_name_the_table_and_the_column() -> None:
+    rules = [TableRules(tables=".*", rename={"a": "b"}), TableRules(tables="orders", rename={"a": "c"})]
+    with pytest.raises(OptionError, match="Two rules for table orders treat a differently"):
+        rules_of(rules, "orders")
+    masks = [TableRules(tables=".*", mask={"a": "null"}), TableRules(tables="orders", mask={"a": "constant:x"})]
+    with pytest.raises(OptionError, match="Two rules for table orders treat a differently"):
+        rules_of(masks, "orders")
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "said"),
+    [
+        ({"drop": ["id"]}, ["id"], "id is a key column of table t, and a rule takes it away"),
+        ({"rename": {"id": "number"}}, ["id"], "id is a key column of table t, and a rule takes it away"),
+        ({"mask": {"id": "truncate:3"}}, ["id"], "its mask truncate gives different rows the same key"),
+        ({"mask": {"id": "constant:x"}, "rename": {"id": "n"}}, ["n"], "its mask constant gives"),
+    ],
+)
+def test_a_rule_never_takes_a_key_away(given: dict[str, Any], key: list[str], said: str) -> None:
+    rules = rules_of([TableRules(tables="t", **given)], "t")
+    assert rules is not None
+    with pytest.raises(OptionError) as refused:
+        rules.check_key(key)
+    assert said in refused.value.message
+
+
+def test_a_key_may_be_renamed_hashed_and_a_column_about_the_source() -> None:
+    given: dict[str, Any] = {
+        "rename": {"id": "n"},
+        "mask": {"id": "sha256"},
+        "salt": "s",
+        "metadata": ["_source_table"],
+    }
+    rules = rules_of([TableRules(tables="t", **given)], "t")
+    assert rules is not None
+    rules.check_key(["_source_table", "n"])
+
+
+def test_the_salt_is_never_shown_and_travels() -> None:
+    rules = TableRules(tables="t", mask={"a": "sha256"}, salt="quite-secret")
+    assert "quite-secret" not in repr((rules, rules.masks, rules_of([rules], "t"), RuleSet([rules])))
+    assert pickle.loads(pickle.dumps(rules)).masks["a"].text == "quite-secret"
+
+
+def test_dead_letters_of_unknown_tables_would_have_what_rules_hide() -> None:
+    given: dict[str, Any] = {"on_unknown_table": "dead_letter", "dead_letter_table": "dead"}
+    with pytest.raises(OptionError, match="rows of unknown tables become dead letters as they are"):
+        DebeziumAssembly(rules=[TableRules(tables="t", mask={"a": "null"})], **given)
+    rules = DebeziumAssembly(rules=[TableRules(tables=".*", metadata=["_op"])], **given).rule_set
+    assert rules.of("dead") is None
+    assert rules.of("_starrocks_txn_sink_ledger") is None
+    assert rules.of("t") is not None
+
+
+def test_txn_events_name_no_table_of_the_source() -> None:
+    with pytest.raises(OptionError, match="name no table of the source"):
+        TransactionAssembly(rules=[TableRules(tables="t", metadata=["_source_table"])])
+    with pytest.raises(OptionError, match="no list of TableRules"):
+        TransactionAssembly(rules=TableRules(tables="t"))  # type: ignore[arg-type]
+
+
+def test_columns_that_no_table_has_are_named_with_a_similar_name() -> None:
+    rules = RuleSet([TableRules(tables="o.*", mask={"emial": "null"}, drop=["gone"], rename={"a": "b"})])
+    found = [*rules.unmatched({"orders": ["email", "a"], "items": ["emial"]}, at_source=True)]
+    assert [(each.column, each.near, each.tables) for each in found] == [
+        ("emial", "email", ["orders"]),
+        ("gone", None, ["orders"]),
+    ]
+    assert [each.column for each in rules.unmatched({"orders": ["Emial", "b"]}, at_source=False)] == ["emial"]
+    assert [*rules.unmatched({"orders": ["emial", "b"], "items": []}, at_source=False)] == []
+    assert [*rules.unmatched({"items": []}, at_source=True)] == []

@@ -1,0 +1,148 @@
+"""TableRules in a lane, without Spark: rows of TxnEvents and of Debezium, with what only the assembler knows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from starrocks_txn_sink import DebeziumAssembly, TableRules
+from starrocks_txn_sink.assembler.rules.model import Policy
+from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.options.table_rules import METADATA, RuleSet
+from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
+from starrocks_txn_sink.writer.assembling import AssemblySpec
+from starrocks_txn_sink.writer.worker import Attempt
+from tests.support.connect_schema import change as with_schema, field
+from tests.support.debezium_feed import change, postgres
+from tests.support.memory_directory import MemoryDirectory
+
+SECRET = "a.person@home.example"
+
+
+def run(spec: AssemblySpec, *batches: pa.RecordBatch) -> tuple[list[tuple[str, bool, dict[str, Any]]], AssemblySpec]:
+    """Table, transaction end and row of each payload; and the settings of the next micro-batch."""
+    lane = spec.open(Attempt(0, 0, False))
+    rows = [row for batch in lane.rows(batches) for row in batch.to_pylist()]
+    carried = lane.carry_over()
+    lane.close()
+    found = [(row["table"], row["transaction_end"], json.loads(row["payload"][1:])) for row in rows]
+    return found, AssemblySpec(
+        spec.policy,
+        spec.content,
+        0.0,
+        spec.directory,
+        "next",
+        carried.partitions,
+        carried.inline,
+        spec.lines,
+        rules=spec.rules,
+    )
+
+
+def txn_events(*events: dict[str, Any]) -> pa.RecordBatch:
+    values = [orjson.dumps({"source_partition": "p", **event}) for event in events]
+    return pa.RecordBatch.from_pydict(
+        {
+            "source_partition": pa.nulls(len(events), pa.string()),
+            "position": pa.nulls(len(events), pa.int64()),
+            "value": pa.array(values, pa.binary()),
+            "event_time": pa.array([1_000_001] * len(events), pa.int64()),
+        }
+    )
+
+
+def data(position: int, row: dict[str, Any], table: str = "t", op: str = "c") -> dict[str, Any]:
+    return {"position": position, "type": "DATA", "txn_id": 't"1', "table": table, "op": op, "row": json.dumps(row)}
+
+
+def spec(rules: list[TableRules]) -> AssemblySpec:
+    named = RuleSet(tuple(rules))
+    lines = TxnEventLines(source_partition=None, position=None)
+    return AssemblySpec(
+        Policy(), PayloadEncoder("shop", rules=named), 0.0, MemoryDirectory(), "s", lines=lines, rules=named
+    )
+
+
+def test_metadata_is_that_of_the_source_transaction_also_over_two_micro_batches() -> None:
+    metadata = [name for name in METADATA if name != "_source_table"]
+    first = spec([TableRules(tables="t", metadata=metadata)])
+    begin = {"position": 1, "type": "BEGIN", "txn_id": 't"1'}
+    end = {"position": 5, "type": "END", "txn_id": 't"1'}
+    nothing, second = run(first, txn_events(begin, data(2, {"id": 1}), data(3, {}, "u")))
+    rows, _ = run(second, txn_events(data(4, {"id": 1}, op="d"), end))
+    about = {"_source_partition": "p", "_txn_id": 't"1', "_position": 5}
+    time = {"_commit_time": "1970-01-01 00:00:01.000001"}
+    assert nothing == []
+    assert rows == [
+        ("t", False, {**about, "_op": "c", "_seq": 0, **time, "id": 1}),
+        ("u", False, {}),
+        ("t", True, {"__op": 1, **about, "_op": "d", "_seq": 2, **time, "id": 1}),
+    ]
+
+
+def test_a_row_that_waits_has_nothing_of_what_is_masked() -> None:
+    first = spec([TableRules(tables="t", mask={"mail": "truncate:1"}, drop=["note"])])
+    begin = {"position": 1, "type": "BEGIN", "txn_id": 't"1'}
+    _, second = run(first, txn_events(begin, data(2, {"mail": SECRET, "note": SECRET})))
+    stored = [*second.inline.values(), *first.directory.files.values()]  # type: ignore[union-attr]
+    assert any(b'"mail": "a"' in bytes(content) for content in stored)
+    assert not any(SECRET.encode() in bytes(content) for content in stored)
+
+
+def messages(*values: Any, topic: str = "shop.public.orders") -> pa.RecordBatch:
+    count = len(values)
+    texts = [value if isinstance(value, bytes) else json.dumps(value).encode() for value in values]
+    return pa.RecordBatch.from_pydict(
+        {
+            "source_partition": [f"{topic}-0"] * count,
+            "position": pa.array(range(count), pa.int64()),
+            "value": pa.array(texts, pa.binary()),
+            "topic": [topic] * count,
+            "partition": pa.array([0] * count, pa.int32()),
+            "offset": pa.array(range(count), pa.int64()),
+            "timestamp": pa.array([70] * count, pa.int64()),
+        }
+    )
+
+
+def single(rules: list[TableRules], **given: Any) -> AssemblySpec:
+    assembly = DebeziumAssembly(transactions="none", rules=rules, **given)
+    named = assembly.rule_set
+    encoder = PayloadEncoder("shop", rules=named)
+    return AssemblySpec(assembly.policy, encoder, 0.0, MemoryDirectory(), "s", lines=assembly.lines, rules=named)
+
+
+def test_rows_of_many_tables_say_which_one_they_come_from() -> None:
+    rules = [TableRules(tables="orders", metadata=["_source_table", "_commit_time"])]
+    values = [change(postgres(f"orders_{number}", 5), None, None, {"id": 1}) for number in (1, 2)]
+    values[0]["source"]["ts_ms"] = 0
+    rows, _ = run(single(rules, tables=r"public\.(orders)_\d"), messages(*values))
+    assert [row for _, _, row in rows] == [
+        {"_commit_time": "1970-01-01 00:00:00.000000", "_source_table": "public.orders_1", "id": 1},
+        {"_commit_time": None, "_source_table": "public.orders_2", "id": 1},
+    ]
+
+
+def test_types_of_new_columns_follow_the_rules() -> None:
+    rules = [TableRules(tables="orders", rename={"day": "date"}, mask={"mail": "truncate:2"}, metadata=["_op"])]
+    schema = {"id": field("int64"), "day": field("int32", name="io.debezium.time.Date"), "mail": field("string")}
+    value = with_schema("orders", schema, {"id": 1, "day": 1, "mail": SECRET})
+    lane = single(rules).open(Attempt(0, 0, False))
+    (batch,) = lane.rows([messages(value)])
+    assert json.loads(batch["payload"][0].as_py()[1:]) == {"_op": "c", "id": 1, "date": "1970-01-02", "mail": "a."}
+    kinds = [lane.types_of("orders", name) for name in ("date", "mail", "_op", "day")]
+    assert kinds == [["DATE"], ["VARCHAR(8)"], ["VARCHAR(16)"], []]
+
+
+def test_an_error_names_the_place_and_no_value() -> None:
+    rules = [TableRules(tables="orders", rename={"a": "b"})]
+    with pytest.raises(InputError) as stopped:
+        run(single(rules), messages(change(postgres("orders", 5), None, None, {"a": SECRET, "b": SECRET})))
+    assert "table orders has the column b" in stopped.value.message
+    assert "source_partition shop.public.orders-0, position 0" in stopped.value.message
+    assert SECRET not in str(stopped.value)
