@@ -804,6 +804,9 @@ typedef uint8_t *(*PutRow)(uint8_t *to, const uint8_t *most, Place p, const Boun
 /* The least and the greatest value of PostgreSQL's infinity as Debezium writes it: days, and microseconds of a timestamp. */
 #define DATE_INFINITY (-2147472692)
 #define DATE_MINUS_INFINITY (-2147472691)
+/* In a snapshot: the days of PostgreSQL's infinite Java dates, in the zone of the connector, as far as 32 bits have them. */
+#define SNAPSHOT_INFINITY (-622191234)
+#define SNAPSHOT_MINUS_INFINITY (-625821272)
 #define MICROS_INFINITY 9223372036825200000
 #define MICROS_MINUS_INFINITY (-9223372036832400000)
 
@@ -874,6 +877,14 @@ static uint8_t *put_timestamp(uint8_t *to, int64_t seconds, int64_t nanos) {
     to = put_date(to, days);
     *to++ = ' ';
     return put_clock(to, (uint64_t)(seconds - days * 86400), nanos);
+}
+
+/* 1 for the days of infinity, -1 for those of -infinity, else 0; no source has dates there. */
+static int infinite_day(int64_t days) {
+    int64_t low = (int32_t)(uint32_t)(uint64_t)days;
+    if (low == DATE_INFINITY || (low >= SNAPSHOT_INFINITY - 1 && low <= SNAPSHOT_INFINITY + 1)) return 1;
+    if (low == DATE_MINUS_INFINITY || (low >= SNAPSHOT_MINUS_INFINITY - 1 && low <= SNAPSHOT_MINUS_INFINITY + 1)) return -1;
+    return 0;
 }
 
 static uint8_t *put_infinity(uint8_t *to, int negative) { return put_text(to, negative ? "-infinity" : "infinity"); }
@@ -952,8 +963,7 @@ static uint8_t *put_iso(uint8_t *to, Place p, Place end, int64_t kind) {
     if (!take_offset(&p, end, &offset) || (kind != ISO_TIMESTAMP && offset)) return NULL;
     if (kind == ISO_TIME) return put_clock(to, (uint64_t)seconds, nanos);
     if (kind == ISO_DATE) {
-        if (days == DATE_INFINITY || days == DATE_MINUS_INFINITY) return put_infinity(to, days == DATE_MINUS_INFINITY);
-        return put_date(to, days);
+        return infinite_day(days) ? put_infinity(to, infinite_day(days) < 0) : put_date(to, days);
     }
     seconds += days * 86400 - offset;
     if (seconds == MICROS_INFINITY / 1000000 && nanos == 200000000) return put_infinity(to, 0);
@@ -1119,10 +1129,10 @@ static uint8_t *put_value(uint8_t *to, Place *p, const Bounds *b, const Conversi
             to = put_time(to, number, as->number);
         else if (as->kind == TIMESTAMP)
             to = put_unix_time(to, number, as->number);
-        else if (number == DATE_INFINITY || number == DATE_MINUS_INFINITY)
-            to = put_infinity(to, number == DATE_MINUS_INFINITY);
         else if (number < INT32_MIN || number > INT32_MAX)
             return NULL;
+        else if (infinite_day(number))
+            to = put_infinity(to, infinite_day(number) < 0);
         else
             to = put_date(to, number);
         break;

@@ -258,7 +258,14 @@ def _json(value: Any) -> str:
 # --- values ---
 
 _MOST_SCALE: Final = 1 << 14  # above that of any number in PostgreSQL
-_DATE_INFINITY: Final = {-2147472692: "infinity", -2147472691: "-infinity"}
+_DATE_INFINITY: Final = {
+    -2147472692: "infinity",
+    -2147472691: "-infinity",
+    # In a snapshot: the days of PostgreSQL's infinite Java dates, in the zone of the connector.
+    **{-622191234 + zone: "infinity" for zone in (-1, 0, 1)},
+    **{-625821272 + zone: "-infinity" for zone in (-1, 0, 1)},
+}
+"""By the lower 32 bits of the days; no source has dates there."""
 _MICROS_INFINITY: Final = {9223372036825200000: "infinity", -9223372036832400000: "-infinity"}
 _DAY: Final = 86_400
 _DATE_TEXT: Final = r"(?P<year>\d{4}|[+-]\d{4,9})-(?P<month>0[1-9]|1[0-2])-(?P<day>0[1-9]|[12]\d|3[01])"
@@ -313,7 +320,7 @@ def _scale(value: Any) -> int:
 def _counted(kind: Kind, count: int, decimals: int) -> str:
     """Days or parts of a second, counted from 1970-01-01 or from midnight, as text."""
     if kind is Kind.DATE:
-        return _DATE_INFINITY.get(count) or _date(count)
+        return _DATE_INFINITY.get((count + 2**31) % 2**32 - 2**31) or _date(count)
     unit = 10**decimals
     if kind is Kind.TIME:
         seconds, rest = divmod(abs(count), unit)

@@ -69,6 +69,10 @@ TIMES = [
     (field("int32", DEBEZIUM + "Date"), "-735160", "-0043-03-15"),
     (field("int32", DEBEZIUM + "Date"), "-2147472692", "infinity"),
     (field("int32", DEBEZIUM + "Date"), "-2147472691", "-infinity"),
+    (field("int32", DEBEZIUM + "Date"), "-622191234", "infinity"),  # of a snapshot
+    (field("int32", DEBEZIUM + "Date"), "-622191235", "infinity"),  # … of a connector in another zone
+    (field("int32", DEBEZIUM + "Date"), "-622191236", "-1701532-04-03"),
+    (field("int32", DEBEZIUM + "Date"), "-625821272", "-infinity"),
     (field("int32", DEBEZIUM + "Time"), "45296123", "12:34:56.123000"),
     (field("int32", CONNECT + "Time"), "0", "00:00:00"),
     (field("int64", DEBEZIUM + "MicroTime"), "86400000000", "24:00:00"),
@@ -84,6 +88,8 @@ TIMES = [
     (field("int64", DEBEZIUM + "Timestamp"), "-9223372036832400", "-infinity"),
     (field("string", DEBEZIUM + "IsoDate"), '"2024-02-29Z"', "2024-02-29"),
     (field("string", DEBEZIUM + "IsoDate"), '"-5877611-06-21Z"', "infinity"),
+    (field("string", DEBEZIUM + "IsoDate"), '"+292278994-08-16Z"', "infinity"),
+    (field("string", DEBEZIUM + "IsoDate"), '"+292269055-12-02Z"', "-infinity"),
     (field("string", DEBEZIUM + "IsoDate"), '"2024-02-29+01:00"', "2024-02-29+01:00"),
     (field("string", DEBEZIUM + "IsoTime"), '"12:34:56.1Z"', "12:34:56.100000"),
     (field("string", DEBEZIUM + "IsoTime"), '"PT-1H"', "PT-1H"),
