@@ -14,8 +14,8 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from starrocks_txn_sink import SinkOptions, StarRocksSink
-from tests.crash.workload import SCHEMA
+from starrocks_txn_sink import DebeziumAssembly, SinkOptions, StarRocksSink
+from tests.crash.workload import MESSAGES, SCHEMA
 
 _LOG4J = """\
 rootLogger.level = error
@@ -40,7 +40,7 @@ def main(folder: Path) -> int:
 def run_query(spark: SparkSession, task: dict[str, Any]) -> dict[str, Any]:
     """Run one query until its source is read; `options` are SinkOptions. The answer has receipts, or an error.
 
-    A micro-batch has `files` files, one if it is not given.
+    A micro-batch has `files` files, one if it is not given; `debezium` says how lanes take Debezium's messages.
     """
     receipts: list[dict[str, Any]] = []
 
@@ -52,8 +52,11 @@ def run_query(spark: SparkSession, task: dict[str, Any]) -> dict[str, Any]:
             )
 
     options = SinkOptions(**task["options"])
-    rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", task.get("files", 1)).json(task["source"])
-    writer = rows.writeStream.foreachBatch(StarRocksSink(options, listener=listen))
+    kind = task.get("debezium")
+    assembly = DebeziumAssembly(reader="spark", transactions=kind) if kind else None
+    reader = spark.readStream.schema(MESSAGES if kind else SCHEMA).option("maxFilesPerTrigger", task.get("files", 1))
+    rows = reader.json(task["source"])
+    writer = rows.writeStream.foreachBatch(StarRocksSink(options, assemble=assembly, listener=listen))
     writer = writer.option("checkpointLocation", task["checkpoint"])
     try:
         writer.trigger(availableNow=True).start().awaitTermination()

@@ -138,7 +138,11 @@ class Matrix:
     # --- one site ---
 
     def _run(self, case: Case) -> None:
-        workload.write_source(case.folder / "source", files=case.site.files)
+        source = case.folder / "source"
+        if case.site.debezium is None:
+            workload.write_source(source, files=case.site.files)
+        else:
+            workload.write_messages(source, case.site.debezium)
         for sql in workload.ddl(case.database):
             self._ask(sql)
         driver = self._ready()
@@ -272,6 +276,7 @@ class Matrix:
             "checkpoint": str(case.folder / "checkpoint"),
             "options": options,
             "files": case.site.files,
+            "debezium": case.site.debezium,
         }
 
     def _ready(self) -> DriverProcess:
@@ -304,10 +309,7 @@ class Matrix:
         positions = self._ask(
             f"SELECT name, position, label FROM {case.database}._starrocks_txn_sink_ledger WHERE kind = 'position'"
         )
-        newest = {
-            part: max(position for other, position in workload.expected() if other == part)
-            for part in workload.PARTITIONS
-        }
+        newest = workload.newest_positions(case.site.debezium)
         last = re.compile(case.site.label_pattern(case.job, workload.BATCHES - 1))
         case.recovered = (
             case.recovered

@@ -15,6 +15,7 @@ from typing import Any
 
 from starrocks_txn_sink.coordinator.coordinator import LANE
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
+from tests.crash.workload import Transactions
 
 TIMEOUT = 15
 """Seconds that a StarRocks transaction lives, from before Spark starts the workers; a paused driver sleeps as long."""
@@ -46,10 +47,12 @@ class Site:
     statement: str = ""
     at_start: bool = False  # the statement belongs to the take-over, not to the second micro-batch
     rounds: bool = False  # the micro-batch has two rounds
+    debezium: Transactions | None = None  # how lanes take Debezium's messages
 
     @property
     def name(self) -> str:
-        return f"{self.deed} {self.victim}, {self.phase} {self.step}" + (" of the second round" if self.rounds else "")
+        where = " of the second round" if self.rounds else f" of debezium, {self.debezium}" if self.debezium else ""
+        return f"{self.deed} {self.victim}, {self.phase} {self.step}{where}"
 
     @property
     def files(self) -> int:
@@ -199,8 +202,33 @@ def _in_second_round(site: Site) -> Site:
     return replace(site, rounds=True, rules=tuple({**rule, "nth": 2} for rule in site.rules))
 
 
+def _of_debezium() -> Iterator[Site]:
+    """The state of open source transactions and the ledger must agree, whatever happens to the commit."""
+    for operation, phases, more in (
+        ("begin", ("after",), {}),
+        ("load", ("before", "after"), {"table": "debits"}),
+        ("load", ("after",), {"table": LEDGER_TABLE}),
+        ("commit", ("before", "late", "after"), {}),
+        ("get_load_state", ("after",), {}),
+    ):
+        for phase in phases:
+            yield _request(operation, phase, "driver", **more)
+    yield _held_commit("driver")
+    yield _check("after", "driver")
+    for phase in ("before", "after"):
+        yield _pause(_request("commit", phase, "driver"))
+    yield _request("load", "after", "workers", table="debits")
+    for operation in ("load", "commit"):
+        yield _request(operation, "after", "server", **({"table": "debits"} if operation == "load" else {}))
+
+
 def all_sites() -> list[Site]:
-    """Kills of the driver, then its pauses, then kills of the server and of workers, then those of a second round."""
+    """Kills of the driver, then its pauses, then kills of the server and of workers, then those of a second round.
+
+    Last are those of lanes that take Debezium's messages.
+    """
     of_driver = [*_requests("driver"), *_statements("driver"), _recovery("before"), _recovery("after"), *_pauses()]
     of_server = [*_requests("server"), *_statements("server")]
-    return [*of_driver, *of_server, *_second_loads(), *map(_in_second_round, _second_round())]
+    kinds: tuple[Transactions, ...] = ("whole", "none")
+    of_debezium = [replace(site, debezium=kind) for kind in kinds for site in _of_debezium()]
+    return [*of_driver, *of_server, *_second_loads(), *map(_in_second_round, _second_round()), *of_debezium]

@@ -2,15 +2,18 @@
 
 A source transaction has rows in two DUPLICATE KEY tables, where no upsert can hide a second copy, and every row says
 how many rows its transaction has. So one statement over both tables shows lost, duplicated and torn ones.
+
+Some sites get the same source transactions as messages of two Debezium connectors, whole or change by change.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -77,6 +80,70 @@ def _rows(batch: int, partitions: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         for seq in range(SIZE):
             row = {"part": part, "position": position, "seq": seq, "size": SIZE}
             yield part, position, seq, TABLES[seq % 2], orjson.dumps(row).decode(), seq == SIZE - 1
+
+
+# --- the same as messages of Debezium ---
+
+Transactions = Literal["whole", "none"]
+MESSAGES = "topic string, partition int, offset long, timestamp long, value string"
+
+
+def write_messages(folder: Path, kind: Transactions) -> None:
+    """Write two files a micro-batch, each with the messages of a connector; a connector's name is a source partition.
+
+    A `whole` source transaction goes on in the next micro-batch, if there is one: the connector was killed in it, and
+    sends its second half again, with a BEGIN and an END of its own, and a row that the first delivery has, too.
+    """
+    folder.mkdir(parents=True)
+    for part in PARTITIONS:
+        held: list[Message] = []
+        offsets: Counter[str] = Counter()
+        for batch in range(BATCHES):
+            messages, held = held, []
+            (_, first), (_, second) = transactions(batch, [part])
+            messages += _delivery(part, first, kind)
+            if kind == "none" or batch == BATCHES - 1:
+                messages += _delivery(part, second, kind)
+            else:
+                messages += _delivery(part, second, kind, upto=SIZE // 2)
+                held = _delivery(part, second, kind, start=SIZE // 2 - 1)
+            lines = []
+            for topic, value in messages:
+                place = {"topic": topic, "partition": 0, "offset": offsets[topic], "timestamp": 1 + offsets.total()}
+                lines.append(orjson.dumps(place | {"value": orjson.dumps(value).decode()}))
+                offsets[topic] += 1
+            file = folder / f"{batch}-{part}.json"
+            file.write_bytes(b"\n".join(lines))
+            os.utime(file, (batch + 1, batch + 1))
+
+
+Message = tuple[str, dict[str, Any]]
+
+
+def _delivery(part: str, position: int, kind: Transactions, start: int = 0, upto: int = SIZE) -> list[Message]:
+    """The rows `start` to `upto` of a source transaction; without the last one also without its END."""
+    txn, tables = f"{1000 + position}", [TABLES[seq % 2] for seq in range(start, upto)]
+    rows: list[Message] = []
+    for order, (seq, table) in enumerate(zip(range(start, upto), tables, strict=True), 1):
+        row = {"part": part, "position": position, "seq": seq, "size": SIZE}
+        source = {"name": part, "schema": "public", "table": table, "lsn": position}
+        named = {"id": f"{txn}:{position}", "total_order": order} if kind == "whole" else None
+        rows.append((f"{part}.{table}", {"op": "c", "after": row, "source": source, "transaction": named}))
+    if kind == "none":
+        return rows
+    counts = [{"data_collection": f"public.{table}", "event_count": tables.count(table)} for table in TABLES]
+    end = {"status": "END", "id": f"{txn}:{position}", "event_count": len(rows), "data_collections": counts}
+    begin = {"status": "BEGIN", "id": f"{txn}:{position - 1}"}
+    markers = f"{part}.transaction"
+    return [(markers, begin), *rows, *([(markers, end)] if upto == SIZE else [])]
+
+
+def newest_positions(kind: Transactions | None) -> dict[str, int]:
+    """The ledger's positions when all is written: of changes by themselves the last offset of each topic."""
+    if kind == "none":
+        last = BATCHES * TRANSACTIONS * SIZE // len(TABLES) - 1
+        return {f"{part}.{table}-0": last for part in PARTITIONS for table in TABLES}
+    return {part: max(position for other, position in expected() if other == part) for part in PARTITIONS}
 
 
 def judge(groups: Iterable[tuple[Any, ...]], wanted: set[tuple[str, int]] | None = None) -> Verdict:
