@@ -62,14 +62,14 @@ def is_available() -> bool:
 @cache
 def _library() -> Any:
     try:
-        found = ctypes.CDLL(str(LIBRARY))
-        abi = found.txn_sink_abi()
+        library = ctypes.CDLL(str(LIBRARY))
+        abi = library.txn_sink_abi()
     except (OSError, AttributeError):  # not there, in a zip file, or of another platform
         return None
     if abi != _ABI:
         return None
-    declare(found, "txn_sink_", _FUNCTIONS)
-    return found
+    declare(library, "txn_sink_", _FUNCTIONS)
+    return library
 
 
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int64
@@ -381,11 +381,11 @@ class Shapes:
         texts = [(bounds_of(column), column.buffers()[2]) for column in (payload, tables)]
         if any(data is None for _, data in texts):
             return None
-        found = np.empty(len(payload), dtype=np.int64)
+        places = np.empty(len(payload), dtype=np.int64)
         given = (part for bounds, data in texts for part in (bounds.ctypes.data, bounds.itemsize == 8, data.address))
         seen = self._seen.ctypes.data, _SHAPES - 1, ctypes.byref(self._used)
-        count = _library().txn_sink_new_shapes(*given, len(payload), *seen, found.ctypes.data)
-        numbers: list[int] = found[:count].tolist()
+        count = _library().txn_sink_new_shapes(*given, len(payload), *seen, places.ctypes.data)
+        numbers: list[int] = places[:count].tolist()
         return numbers
 
 
@@ -438,12 +438,12 @@ class Messages:
         """
         numbers = [np.empty(self._rows, dtype=np.int64) for _ in range(4)]
         texts = [_Buffers(pa.binary(), self._rows, size) for size in self._sizes[: 1 + keys]]
-        made = [each.column() for each in texts]
-        pointers = [ctypes.addressof(each) + _Column.ends.offset for each in made] + [None] * (not keys)
+        structs = [text.column() for text in texts]
+        pointers = [ctypes.addressof(struct) + _Column.ends.offset for struct in structs] + [None] * (not keys)
         function = ctypes.cast(timestamp, ctypes.c_void_p)
-        columns = (each.ctypes.data for each in numbers)
+        columns = (array.ctypes.data for array in numbers)
         _library().txn_sink_take(self._start, self._rows, function, *columns, *pointers)
-        arrays = [each.array(column.nulls, self._rows) for each, column in zip(texts, made, strict=True)]
+        arrays = [text.array(column.nulls, self._rows) for text, column in zip(texts, structs, strict=True)]
         return [*numbers, *arrays, *([] if keys else [None])]
 
     def destroy(self, destroy: Any) -> None:

@@ -22,7 +22,7 @@ def printable(text: str) -> str:
     Texts of servers and names of the source reach terminals through errors, logs and the commands. Line ends and tabs
     stay.
     """
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 class Transient:

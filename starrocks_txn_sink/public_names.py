@@ -35,20 +35,24 @@ def loaded_on_use(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str
     return get, lambda: sorted({*homes, *(name for name in vars(import_module(package)) if name.startswith("__"))})
 
 
-def suggests_arguments(made: C) -> C:
+def suggests_arguments(kind: C) -> C:
     """Decorate a function or a class: an unknown keyword raises OptionError with the most similar one."""
-    function: Any = made.__init__ if isinstance(made, type) else made  # type: ignore[misc]
-    known = [name for name, one in inspect.signature(made).parameters.items() if one.kind is not one.POSITIONAL_ONLY]
+    function: Any = kind.__init__ if isinstance(kind, type) else kind  # type: ignore[misc]
+    known = [
+        name
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if parameter.kind is not parameter.POSITIONAL_ONLY
+    ]
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         for name in kwargs.keys() - known:
             near = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"help({made.__name__}) lists its arguments."
-            raise OptionError(f"{made.__name__} has no argument {name!r}.", hint=hint)
+            hint = f"Did you mean {near[0]}?" if near else f"help({kind.__name__}) lists its arguments."
+            raise OptionError(f"{kind.__name__} has no argument {name!r}.", hint=hint)
         return function(*args, **kwargs)
 
-    if isinstance(made, type):
-        made.__init__ = checked  # type: ignore[misc]
-        return made
+    if isinstance(kind, type):
+        kind.__init__ = checked  # type: ignore[misc]
+        return kind
     return checked  # type: ignore[return-value]

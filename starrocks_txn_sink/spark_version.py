@@ -107,10 +107,10 @@ def keeps_state_in_rocksdb(frame: DataFrame) -> bool:
     Raises SparkTooOld, and OptionError for a package that RocksDB's process does not see.
     """
     require(STATE_BY_KEY)
-    found: bool = frame.sparkSession.conf.get(PROVIDER, "") == ROCKSDB
-    if found:
+    rocksdb: bool = frame.sparkSession.conf.get(PROVIDER, "") == ROCKSDB
+    if rocksdb:
         refuse_hidden_package()
-    return found
+    return rocksdb
 
 
 def refuse_hidden_package() -> None:
@@ -122,7 +122,7 @@ def refuse_hidden_package() -> None:
     if is_remote():
         require(STATE_ON_CONNECT)
         return
-    archive = next((each for each in Path(__file__).parents if each.is_file()), None)
+    archive = next((parent for parent in Path(__file__).parents if parent.is_file()), None)
     if archive is not None and str(archive) not in _python_path_of_jvm().split(os.pathsep):
         raise OptionError(
             f"The package comes from {archive.name} (--py-files), and Spark hides that from the process on the driver "

@@ -54,10 +54,10 @@ _PART = re.compile(r"(<!-- made from the code: ([\w-]+) -->\n).*?(<!-- end -->)"
 
 def with_parts(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
     """A page's text with every generated part made again. Raises ValueError if its marks do not name just `parts`."""
-    named = [found[2] for found in _PART.finditer(text)]
+    named = [match[2] for match in _PART.finditer(text)]
     if sorted(named) != sorted(parts):
         raise ValueError(f"The page marks the parts {sorted(named)}, and should mark {sorted(parts)}.")
-    return _PART.sub(lambda found: f"{found[1]}\n{parts[found[2]]()}\n{found[3]}", text)
+    return _PART.sub(lambda match: f"{match[1]}\n{parts[match[2]]()}\n{match[3]}", text)
 
 
 # --- docs/reference/metrics.md ---
@@ -135,8 +135,8 @@ def options() -> str:
 def without_effect() -> str:
     """Every option that changes nothing in some circumstances."""
     rows = (
-        (f"`{each.option}`", ", and ".join(one.value for one in each.when), each.why)
-        for each in sorted(WITHOUT_EFFECT, key=lambda each: list(SinkOptions.__dataclass_fields__).index(each.option))
+        (f"`{idle.option}`", ", and ".join(circumstance.value for circumstance in idle.when), idle.why)
+        for idle in sorted(WITHOUT_EFFECT, key=lambda idle: list(SinkOptions.__dataclass_fields__).index(idle.option))
     )
     return table("option | changes nothing with | why", rows)
 
@@ -263,11 +263,12 @@ def types() -> str:
 
 def _goes(source: T.DataType) -> tuple[str, ...]:
     fits = {target: fit(source, target) for target in map(parse_type, TARGETS)}
-    found = {target: one for target, one in fits.items() if isinstance(one, Fit)}
+    places = {target: result for target, result in fits.items() if isinstance(result, Fit)}
     targets = ", ".join(
-        f"{target}{f' (through `{one.function.name}`)' if one.function else ''}" for target, one in found.items()
+        f"{target}{f' (through `{result.function.name}`)' if result.function else ''}"
+        for target, result in places.items()
     )
-    checks = dict.fromkeys(fault.text for one in found.values() for fault in one.faults)
+    checks = dict.fromkeys(fault.text for result in places.values() for fault in result.faults)
     return f"`{source.simpleString()}`", targets, "; ".join(checks) or "-"
 
 

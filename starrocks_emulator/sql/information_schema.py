@@ -300,7 +300,7 @@ def transaction_rows(memory: FrontendMemory) -> list[dict[str, Any]]:
 
 def _transaction(entry: Registered, offset: float) -> dict[str, Any]:
     """`offset` makes the clock's seconds those since the Unix epoch."""
-    begun = _text(entry.begun_at + offset if entry.begun_at else entry.finished_at + offset)
+    start = _text(entry.begun_at + offset if entry.begun_at else entry.finished_at + offset)
     finished = None if entry.live else _text(entry.finished_at + offset)
     committed = None if entry.state is LabelState.ABORTED else finished
     return {
@@ -310,8 +310,8 @@ def _transaction(entry: Registered, offset: float) -> dict[str, Any]:
         "Coordinator": "BE: 127.0.0.1" if entry.source == BY_BACKEND else "FE: 127.0.0.1",
         "TransactionStatus": entry.state.value,
         "LoadJobSourceType": entry.source,
-        "PrepareTime": begun,
-        "PreparedTime": begun if entry.prepared_timeout else None,
+        "PrepareTime": start,
+        "PreparedTime": start if entry.prepared_timeout else None,
         "CommitTime": committed,
         "PublishTime": committed,
         "FinishTime": finished,

@@ -129,7 +129,7 @@ def create_statement(table: Table) -> str:
 def _distribution(clause: str) -> str:
     """`HASH(`; with a blank after the number of buckets, if one is given."""
     text = re.sub(r"(?i)\bHASH \(", "HASH(", clause)
-    text = re.sub(r"(?<=\()[^)]*(?=\))", lambda found: ", ".join(map(_quoted, found[0].split(","))), text)
+    text = re.sub(r"(?<=\()[^)]*(?=\))", lambda match: ", ".join(map(_quoted, match[0].split(","))), text)
     return text + " " if re.search(r"(?i)\bBUCKETS\b", text) else text
 
 
@@ -198,11 +198,11 @@ def _frontends(_store: Store, session: QuerySession, _match: re.Match[str]) -> A
     session.rights.require_system("OPERATE", "NODE")
     front, now = session.frontend, _time_of_heartbeat()
     rows = []
-    for number, one in enumerate(sorted((front, *front.peers), key=lambda one: one.query_port), 1):
-        ports = (9010, one.http_port, one.query_port, 9020)
-        role = "LEADER" if one.leader else "FOLLOWER"
+    for number, frontend in enumerate(sorted((front, *front.peers), key=lambda frontend: frontend.query_port), 1):
+        ports = (9010, frontend.http_port, frontend.query_port, 9020)
+        role = "LEADER" if frontend.leader else "FOLLOWER"
         alive = ("true", "true", 1, now, "true", "", now)
-        rows.append((number, f"fe{number}", one.host, *ports, role, 1, *alive, session.version))
+        rows.append((number, f"fe{number}", frontend.host, *ports, role, 1, *alive, session.version))
     return text_answer(_FRONTEND_COLUMNS, rows)
 
 
@@ -277,11 +277,11 @@ def _set_config(_store: Store, session: QuerySession, match: re.Match[str]) -> A
 
 
 def _transaction(store: Store, _session: QuerySession, match: re.Match[str]) -> Answer:
-    found = [record for record in store.transactions() if record.txn_id == int(match["id"])]
-    if not found:
+    records = [record for record in store.transactions() if record.txn_id == int(match["id"])]
+    if not records:
         raise SqlError(analyzing_error(f"transaction with id {match['id']} does not exist"))
     names = ["TransactionId", "Label", "TransactionStatus", "FinishTime"]
-    return text_answer(names, [(record.txn_id, record.label, record.state, record.finished_at) for record in found])
+    return text_answer(names, [(record.txn_id, record.label, record.state, record.finished_at) for record in records])
 
 
 _PROC_COLUMNS = (

@@ -126,10 +126,10 @@ def _parse(sql: str) -> tuple[exp.Expr, ...]:
         place = getattr(error, "errors", None)
         where = f" at line {place[0]['line']}, column {place[0]['col']}" if place and place[0].get("line") else ""
         raise SqlError(f"Getting syntax error{where}. Detail message: the statement cannot be parsed.") from error
-    found = [tree for tree in trees if tree is not None and not isinstance(tree, exp.Semicolon)]
-    for tree in found:
+    statements = [tree for tree in trees if tree is not None and not isinstance(tree, exp.Semicolon)]
+    for tree in statements:
         _refuse_reserved(tree)
-    return tuple(with_names(tree) if isinstance(tree, exp.Query) else tree for tree in found)
+    return tuple(with_names(tree) if isinstance(tree, exp.Query) else tree for tree in statements)
 
 
 def _check_words(sql: str) -> None:

@@ -77,14 +77,14 @@ _NOT_APART: Mapping[int, float] = MappingProxyType({})
 
 
 def _counts(rows: Staged) -> TableCounts:
-    found = rows.verdict
-    return TableCounts(found.loaded, found.filtered, found.unselected, rows.body_bytes)
+    verdict = rows.verdict
+    return TableCounts(verdict.loaded, verdict.filtered, verdict.unselected, rows.body_bytes)
 
 
 def _grew(before: Table, now: Table, added: Sequence[Column]) -> bool:
     """Whether `now` is the table before, with the columns `added` at most."""
-    kept = tuple(column for column in now.columns if column not in added)
-    return (kept, now.keys, now.model) == (before.columns, before.keys, before.model)
+    remaining = tuple(column for column in now.columns if column not in added)
+    return (remaining, now.keys, now.model) == (before.columns, before.keys, before.model)
 
 
 def _no_url(log_id: str) -> str:
@@ -219,19 +219,19 @@ class Store:
             rows = self._ahead.take(paths) or stage(cursor, plan, paths, f"stage_{place}", self.spool_dir)
         except StagingFailed as error:
             raise CommitRejected(table, str(error)) from error
-        found = rows.verdict
+        verdict = rows.verdict
         cause = url = ""
-        if not found.loaded:
+        if not verdict.loaded:
             cause = NO_ROWS
-        elif found.too_many_filtered(plan.max_filter_ratio):
+        elif verdict.too_many_filtered(plan.max_filter_ratio):
             cause = _TOO_MANY_FILTERED
-        if found.filtered:
-            log = TrackingLog(f"error_log_{txn_id:x}_{place:x}", label, plan.database, table, found.lines)
+        if verdict.filtered:
+            log = TrackingLog(f"error_log_{txn_id:x}_{place:x}", label, plan.database, table, verdict.lines)
             self.tracking_logs.add(log)
             url = self._tracking_url(log.id)
             cause = cause and f"{cause}, tracking_url: {url}"
         if cause:
-            raise CommitRejected(table, cause, counts=_counts(rows), reasons=found.reasons, url=url)
+            raise CommitRejected(table, cause, counts=_counts(rows), reasons=verdict.reasons, url=url)
         return rows
 
     def _write(

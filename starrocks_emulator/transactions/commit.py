@@ -149,8 +149,8 @@ class Committer:
         thrown = Thrown(_NO_CONTEXT, "java.lang.NullPointerException")
         if table:
             numbers = memory.number_of(f"{task.database}.{table}"), memory.number_of(task.database)
-            told = "Failed to find table {} in db {}".format(*numbers)
-            thrown = Thrown(told, "com.starrocks.common.MetaNotFoundException")
+            message = "Failed to find table {} in db {}".format(*numbers)
+            thrown = Thrown(message, "com.starrocks.common.MetaNotFoundException")
         memory.abort(task, f"commit failed: {thrown.message}", thrown.message)
         return failed_answer(thrown.text)
 

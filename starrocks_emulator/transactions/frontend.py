@@ -134,8 +134,8 @@ class Frontend:
 
     def _unplanned(self, task: Task, table: str, rejected: PlanRejected) -> Body:
         """A first load without a plan: the task is CANCELLED, and its table is listed so (wire contract 2.2, 4.7)."""
-        memory, begun = self._memory, self._memory.clock.wall()
-        load = TableLoad(next(memory.ids), table, next(self._turns), begun)
+        memory, now = self._memory, self._memory.clock.wall()
+        load = TableLoad(next(memory.ids), table, next(self._turns), now)
         message = cancelled_task(load.job_id, task.label, rejected.message)
         load.error = f"LOAD exception: {message}"
         with memory.lock:
@@ -144,7 +144,7 @@ class Frontend:
                 return refused
             task.tables.setdefault(table, load)
             memory.abort(task, load.error, message)
-        return {**failed_answer(message), "Cancelled time": -int(begun * 1000)}
+        return {**failed_answer(message), "Cancelled time": -int(now * 1000)}
 
     def _abort_after(self, task: Task, error: Thrown) -> None:
         with self._memory.lock:

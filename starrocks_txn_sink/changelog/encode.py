@@ -185,7 +185,7 @@ def _compact(
     rule = DecodeKey(keeps_rows=False, compact=True, full_deletes=given_kind.metadata.get(FULL_DELETES) is True)
     done = run_rule(frame, given, rule, settings)
     kind = F.col("kind").alias(row_kind, metadata=given_kind.metadata)
-    return done.select(*(kind if each == row_kind else given.output(each) for each in frame.columns))
+    return done.select(*(kind if name == row_kind else given.output(name) for name in frame.columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,14 +248,14 @@ class _Encoding(rows.Images):
         if self.encoder.paired:
             codes.pop(UPDATE_BEFORE, None)
         row_kind = rows.column(self.row_kind)
-        kept = frame.filter(row_kind.isin([str(kind) for kind in codes]))
-        code = F.coalesce(*(F.when(row_kind == str(kind), F.lit(each)) for kind, each in codes.items()))
+        changes = frame.filter(row_kind.isin([str(kind) for kind in codes]))
+        code = F.coalesce(*(F.when(row_kind == str(kind), F.lit(text)) for kind, text in codes.items()))
         columns = [self._value(field.name) for field in self.fields]
         if not self.nested:
-            return kept.select(code.alias(self.op), *columns)
+            return changes.select(code.alias(self.op), *columns)
         image, retracts = F.struct(*columns), row_kind.isin(str(UPDATE_BEFORE), str(DELETE))
         beside = map(rows.column, self.passthrough)
-        return kept.select(*self._event_columns(code, F.when(retracts, image), F.when(~retracts, image), beside))
+        return changes.select(*self._event_columns(code, F.when(retracts, image), F.when(~retracts, image), beside))
 
     def _value(self, name: str) -> Column:
         """A column of the row; NULL in a delete that does not keep it."""
@@ -290,7 +290,7 @@ class _Encoding(rows.Images):
 
     def _key_only(self, image: Column) -> Column:
         fields = []
-        for each in self.fields:
-            kept = image.getField(each.name) if each.name in self.partial else F.lit(None).cast(each.dataType)
-            fields.append(kept.alias(each.name))
+        for field in self.fields:
+            value = image.getField(field.name) if field.name in self.partial else F.lit(None).cast(field.dataType)
+            fields.append(value.alias(field.name))
         return F.struct(*fields)

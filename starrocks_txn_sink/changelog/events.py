@@ -140,14 +140,14 @@ def change_events(
         )
     nested = Images(before, after).nested
     fields = _image_fields(frame, before, after) if nested else [f for f in frame.schema.fields if f.name != op]
-    names, kept = [field.name for field in fields], passthrough if nested else ()
-    refuse_clash(kept, names, "passthrough")
-    refuse_clash([row_kind], [*names, *kept], "row_kind")
+    names, columns = [field.name for field in fields], passthrough if nested else ()
+    refuse_clash(columns, names, "passthrough")
+    refuse_clash([row_kind], [*names, *columns], "row_kind")
     top_level = frozenset(frame.columns) - {op}
     _check_keys(keys, top_level.union(names))
     if nested:
         _check_images(mapping, before, after)
-    return ChangeEvents(before, after, op, mapping, tuple(fields), kept, keys, top_level)
+    return ChangeEvents(before, after, op, mapping, tuple(fields), columns, keys, top_level)
 
 
 def _check_keys(keys: tuple[str, ...], available: frozenset[str]) -> None:

@@ -121,8 +121,8 @@ class Bucket:
     def _load(self, number: int) -> _Page:
         page = self._loaded.get(number)
         if page is None:
-            found = self._states.pages.getValue((number,)) if self._layout is not None else None
-            page = _Page() if found is None else _Page(orjson.loads(found[0]), len(found[0]), stored=True)
+            value = self._states.pages.getValue((number,)) if self._layout is not None else None
+            page = _Page() if value is None else _Page(orjson.loads(value[0]), len(value[0]), stored=True)
             self._loaded[number] = page
         return page
 
@@ -156,7 +156,7 @@ class Bucket:
             return {}
         if key not in self._parts:
             stored = {part: self._states.parts.getValue((key, part)) for part in entry[2]}
-            self._parts[key] = {part: orjson.loads(found[0]) for part, found in stored.items() if found is not None}
+            self._parts[key] = {part: orjson.loads(text[0]) for part, text in stored.items() if text is not None}
         return self._parts[key]
 
     def _write_parts(self, key: str, before: dict[int, State], after: dict[int, State]) -> None:

@@ -97,7 +97,7 @@ def run_rule(frame: DataFrame, given: KeyedInput, rule: KeyRule, settings: State
     beside = [column(field.name) for field in given.beside]
     wire = frame.select(
         (to_text(given.key) if given.key else F.lit("")).alias(state.KEY),
-        *(each.alias(f"{state.ORDER}{number}") for number, each in enumerate(orders)),
+        *(column.alias(f"{state.ORDER}{number}") for number, column in enumerate(orders)),
         tie.alias(state.TIE),
         given.kinds.alias("kinds"),
         to_text(given.row).alias("row"),
@@ -138,7 +138,7 @@ def sort_by_event_time(
     wire = frame.select(
         (to_text(key) if key else F.lit("")).alias(state.KEY),
         F.unix_micros(column(time)).alias("time"),
-        *(each.alias(f"{state.ORDER}{number}") for number, each in enumerate(orders)),
+        *(column.alias(f"{state.ORDER}{number}") for number, column in enumerate(orders)),
         to_text(map(column, frame.columns)).alias("row"),
     )
     done = _run_stream_by_time(_with_bucket(_with_arrival(wire, needed=True)))

@@ -58,16 +58,16 @@ def non_deterministic_functions(frame: DataFrame) -> list[str]:
     if plan is None:
         return []
     expressions_of = dict(_expressions_by_id(plan))
-    waiting, seen, found = [_id(each) for each in items(plan.output())], set[int](), set[str]()
+    waiting, seen, names = [_id(attribute) for attribute in items(plan.output())], set[int](), set[str]()
     while waiting:
         column = waiting.pop()
         if column in seen:
             continue
         seen.add(column)
         for expression in expressions_of.get(column, ()):
-            found.update(_culprits(expression))
-            waiting += [_id(each) for each in items(expression.references().toSeq())]
-    return sorted(found)
+            names.update(_culprits(expression))
+            waiting += [_id(attribute) for attribute in items(expression.references().toSeq())]
+    return sorted(names)
 
 
 def is_unchanged_since(frame: DataFrame, marked: str, mark: str, names: Sequence[str]) -> bool:
@@ -82,8 +82,12 @@ def is_unchanged_since(frame: DataFrame, marked: str, mark: str, names: Sequence
     now = _output_ids(plan)
     marked_id = now[marked]
     while class_name(plan) in _ROW_BY_ROW:
-        made = [each for each in items(plan.expressions()) if class_name(each) == "Alias" and _id(each) == marked_id]
-        for alias in made:
+        aliases = [
+            expression
+            for expression in items(plan.expressions())
+            if class_name(expression) == "Alias" and _id(expression) == marked_id
+        ]
+        for alias in aliases:
             metadata = alias.explicitMetadata()
             if metadata.isDefined() and metadata.get().contains(mark):
                 then = _output_ids(plan)
@@ -99,7 +103,7 @@ _ROW_BY_ROW: Final = frozenset(("Project", "Filter", "SubqueryAlias", "EventTime
 
 
 def _output_ids(plan: Any) -> dict[str, int]:
-    return {str(each.name()): _id(each) for each in items(plan.output())}
+    return {str(attribute.name()): _id(attribute) for attribute in items(plan.output())}
 
 
 def _expressions_by_id(plan: Any) -> Iterator[tuple[int, list[Any]]]:
@@ -108,9 +112,9 @@ def _expressions_by_id(plan: Any) -> Iterator[tuple[int, list[Any]]]:
         yield from _expressions_by_id(child)
     if class_name(plan) == "Union":
         columns = zip(*(items(child.output()) for child in items(plan.children())), strict=True)
-        yield from ((_id(made), [*of]) for made, of in zip(items(plan.output()), columns, strict=True))
+        yield from ((_id(attribute), [*of]) for attribute, of in zip(items(plan.output()), columns, strict=True))
     elif class_name(plan) == "Generate":
-        yield from ((_id(made), [plan.generator()]) for made in items(plan.generatorOutput()))
+        yield from ((_id(attribute), [plan.generator()]) for attribute in items(plan.generatorOutput()))
     for expression in items(plan.expressions()):
         if class_name(expression) == "Alias":
             yield _id(expression), [expression.child()]

@@ -47,8 +47,8 @@ def to_text(columns: Iterable[Column]) -> Column:
 
 def from_text(text: Column, fields: Sequence[T.StructField]) -> Column:
     """The struct that `to_text` has written."""
-    kept = [T.StructField(field.name, field.dataType) for field in fields]
-    return F.from_json(text, T.StructType(kept), _READ)
+    members = [T.StructField(field.name, field.dataType) for field in fields]
+    return F.from_json(text, T.StructType(members), _READ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def place_text(place: Sequence[str]) -> list[Column]:
 
 def any_null(columns: Sequence[Column]) -> Column:
     """Whether any of `columns` is NULL."""
-    return reduce(or_, (each.isNull() for each in columns), F.lit(False))
+    return reduce(or_, (column.isNull() for column in columns), F.lit(False))
 
 
 def null_checks(key: Sequence[Column], sequence: Sequence[str], what: str) -> list[Refusal]:

@@ -75,21 +75,21 @@ def to_starrocks_ops(
             hint="Write it as it is, or drop transaction_end and the columns that go with it.",
         )
     frame = rows.refuse_bad_changes(df, row_kind, keys, order, "to_starrocks_ops")
-    kept = [name for name in df.columns if name != row_kind]
+    names = [name for name in df.columns if name != row_kind]
     kind = rows.column(row_kind)
-    adds = kind.isin([str(each) for each in RowKind if each.adds])
+    adds = kind.isin([str(member) for member in RowKind if member.adds])
     op = F.when(adds, F.lit(UPSERT)).otherwise(F.lit(REMOVE)).alias(OP)
-    orders = [each.alias(f"__order_{number}") for number, each in enumerate(rows.sort_columns(df, order))]
-    rank = F.coalesce(*(F.when(kind == str(each), value) for each, value in RANKS.items()))
-    chosen = frame.select(op, *map(rows.column, kept), *orders, rank.alias(RANK))
+    orders = [column.alias(f"__order_{number}") for number, column in enumerate(rows.sort_columns(df, order))]
+    rank = F.coalesce(*(F.when(kind == str(member), value) for member, value in RANKS.items()))
+    chosen = frame.select(op, *map(rows.column, names), *orders, rank.alias(RANK))
     places = [*(f"__order_{number}" for number in range(len(orders))), RANK]
     if not frame.isStreaming:
         latest = Window.partitionBy(*map(rows.column, keys)).orderBy(*(F.desc(place) for place in places))
         numbered = chosen.withColumn(RANK, F.row_number().over(latest))
-        return numbered.filter(F.col(RANK) == 1).select(OP, *map(rows.column, kept))
+        return numbered.filter(F.col(RANK) == 1).select(OP, *map(rows.column, names))
     # Spark has no row_number over a stream, so micro-batches are reduced as Arrow tables.
     keyed = chosen.withColumn(KEY, rows.to_text(map(rows.column, keys))).repartition(KEY)
-    result = T.StructType([T.StructField(OP, T.StringType()), *(df.schema[name] for name in kept)])
+    result = T.StructType([T.StructField(OP, T.StringType()), *(df.schema[name] for name in names)])
     return keyed.mapInArrow(LastPerKey(places, result.names), result)
 
 

@@ -64,8 +64,8 @@ def _sequence(columns: dict[str, Sequence[Any]]) -> list[Sequence[Any]]:
 
 def sorted_entries(frames: Iterable[pd.DataFrame]) -> list[Entry]:
     """The changes in all `frames`, sorted by key and the order within the key."""
-    found = (entry for frame in frames for entry in entries(column_lists(frame)))
-    return sorted(found, key=lambda entry: entry[:2])
+    pairs = (entry for frame in frames for entry in entries(column_lists(frame)))
+    return sorted(pairs, key=lambda entry: entry[:2])
 
 
 def column_lists(frame: pd.DataFrame) -> dict[str, Sequence[Any]]:
@@ -182,8 +182,8 @@ class BatchKeyProcessor:
 
 def timed_rows(columns: dict[str, Sequence[Any]]) -> Iterator[tuple[int, TimedRow]]:
     """Pairs (arrival, row with its event time) of the rows in `columns`."""
-    found = zip(columns["time"], columns["row"], *_sequence(columns), columns[ARRIVAL], strict=True)
-    for time, row, *place, arrival in found:
+    values = zip(columns["time"], columns["row"], *_sequence(columns), columns[ARRIVAL], strict=True)
+    for time, row, *place, arrival in values:
         yield arrival, TimedRow(time, tuple(place), row)
 
 
@@ -212,7 +212,7 @@ class Reorderer(spark.StatefulProcessor):
         watermark = timers.getCurrentWatermarkInMs()
         done = release(held, arrived, watermark * 1000 if watermark > 0 else None)
         self._hold(held, done.held)
-        rows: list[OutputRow] = [(each.row, None) for each in done.rows]
+        rows: list[OutputRow] = [(row.row, None) for row in done.rows]
         if done.late:
             rows.append((None, orjson.dumps({"late": done.late}).decode()))
         yield pd.DataFrame(rows, columns=TIMED_COLUMNS, dtype=object)
@@ -220,18 +220,18 @@ class Reorderer(spark.StatefulProcessor):
     def _hold(self, before: list[TimedRow], now: list[TimedRow]) -> None:
         """Write the difference only: most micro-batches append rows and change no other."""
         if now[: len(before)] == before:
-            for each in now[len(before) :]:
-                self._held.appendValue(_state_row(each))
+            for new in now[len(before) :]:
+                self._held.appendValue(_state_row(new))
         elif now:
-            self._held.put([_state_row(each) for each in now])
+            self._held.put([_state_row(row) for row in now])
         else:
             self._held.clear()
         # The timer is the watermark (milliseconds) that releases the earliest row.
-        keep_timer(self._handle, math.ceil(min(each.time for each in now) / 1000) if now else None)
+        keep_timer(self._handle, math.ceil(min(row.time for row in now) / 1000) if now else None)
 
 
-def _state_row(each: TimedRow) -> tuple[int, str, str]:
-    return each.time, orjson.dumps(each.place).decode(), each.row
+def _state_row(row: TimedRow) -> tuple[int, str, str]:
+    return row.time, orjson.dumps(row.place).decode(), row.row
 
 
 STATE: Final = "state string"

@@ -39,9 +39,9 @@ class Ownership:
         A claim is visible before its take-over lists labels: a load after that list sees the claim in this check.
         """
         if self.canary:
-            found = yield ledger.ListUnfinished(LabelPrefix(self.job, self.owner.epoch))
-            if not isinstance(found, TransportError):  # else the next StarRocks transaction asks
-                self.canary, self.listed = False, label in found
+            unfinished = yield ledger.ListUnfinished(LabelPrefix(self.job, self.owner.epoch))
+            if not isinstance(unfinished, TransportError):  # else the next StarRocks transaction asks
+                self.canary, self.listed = False, label in unfinished
         yield from ledger.check_owner(self.job, self.owner, rng)
 
     def recover(self, label: str, spans: Sequence[PositionSpan], rng: random.Random) -> Steps[Outcome]:

@@ -307,7 +307,7 @@ _NEVER_CONNECTED = (
 
 
 def _has(chain: list[BaseException], *kinds: type[BaseException]) -> bool:
-    return any(isinstance(one, kinds) for one in chain)
+    return any(isinstance(error, kinds) for error in chain)
 
 
 def _unreachable(chain: list[BaseException]) -> str:
@@ -324,14 +324,14 @@ def _unreachable(chain: list[BaseException]) -> str:
 
 def _cause_chain(error: BaseException) -> list[BaseException]:
     """`error` and its causes, outermost first; urllib3 and requests store a cause in `args` or `reason`."""
-    found: list[BaseException] = []
+    causes: list[BaseException] = []
     current: object = error
-    while isinstance(current, BaseException) and current not in found:
-        found.append(current)
+    while isinstance(current, BaseException) and current not in causes:
+        causes.append(current)
         inner = getattr(current, "reason", None)
-        nested = [one for one in (inner, *reversed(current.args)) if isinstance(one, BaseException)]
+        nested = [error for error in (inner, *reversed(current.args)) if isinstance(error, BaseException)]
         current = nested[0] if nested else current.__cause__ or current.__context__
-    return found
+    return causes
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,12 +464,12 @@ def _client_certificate(options: SinkOptions) -> str | tuple[str, str] | None:
 
 def _prepare_request(exchange: Exchange) -> requests.PreparedRequest:
     """The request as an adapter takes it; adds only the body's length to the headers of the exchange."""
-    made, size = requests.PreparedRequest(), 0 if exchange.body is None else len(exchange.body)
-    made.method, made.url = exchange.method, exchange.address.url + exchange.path
+    prepared, size = requests.PreparedRequest(), 0 if exchange.body is None else len(exchange.body)
+    prepared.method, prepared.url = exchange.method, exchange.address.url + exchange.path
     length = {"content-length": b"%d" % size} if size or exchange.method != "GET" else {}
-    made.headers = {**exchange.headers, **length}  # type: ignore[assignment]
-    made.body = exchange.body if size else None  # type: ignore[assignment]
-    return made
+    prepared.headers = {**exchange.headers, **length}  # type: ignore[assignment]
+    prepared.body = exchange.body if size else None  # type: ignore[assignment]
+    return prepared
 
 
 def _read_body(response: requests.Response) -> bytes:

@@ -27,10 +27,10 @@ def committed_entry(receipt: Receipt) -> dict[str, Any]:
         "at": receipt.committed_at,
         **{name: getattr(receipt, name) for name in _OF_RECEIPT},
         "phases": receipt.phase_seconds,
-        "regions": [[one.partition, one.table, one.rows, one.bytes] for one in regions[:REGIONS]],
+        "regions": [[region.partition, region.table, region.rows, region.bytes] for region in regions[:REGIONS]],
         "more_regions": max(0, len(regions) - REGIONS),
         "positions": [
-            [one.partition, one.first, one.last, one.source_transactions] for one in receipt.positions[:REGIONS]
+            [span.partition, span.first, span.last, span.source_transactions] for span in receipt.positions[:REGIONS]
         ],
     }
 
@@ -82,8 +82,8 @@ class AssemblerLevels:
 
     def open_transactions(self) -> list[dict[str, Any]]:
         """Open source transactions, oldest first: stage, place (None: all of the stage), open, rows, bytes, since."""
-        found = [one for name, level in self._levels.items() if level.open for one in _open_entries(name, level)]
-        return sorted(found, key=lambda one: (one["since"], one["place"] == OTHERS))
+        entries = [entry for name, level in self._levels.items() if level.open for entry in _open_entries(name, level)]
+        return sorted(entries, key=lambda entry: (entry["since"], entry["place"] == OTHERS))
 
     def level(self) -> AssemblerLevel:
         """The sums over all stages, and the oldest of all."""
@@ -102,11 +102,11 @@ def _open_entries(stage: str, level: AssemblerLevel) -> list[dict[str, Any]]:
     shown = [
         {
             "stage": stage,
-            "place": f"{one['partition']} at {one['position']}",
+            "place": f"{transaction['partition']} at {transaction['position']}",
             "open": 1,
-            **{name: one[name] for name in ("rows", "bytes", "since")},
+            **{name: transaction[name] for name in ("rows", "bytes", "since")},
         }
-        for one in level.each
+        for transaction in level.each
     ]
     if len(shown) == level.open:
         return shown
@@ -114,9 +114,9 @@ def _open_entries(stage: str, level: AssemblerLevel) -> list[dict[str, Any]]:
         "stage": stage,
         "place": OTHERS if shown else None,
         "open": level.open - len(shown),
-        "rows": level.rows - sum(one["rows"] for one in shown),
-        "bytes": level.bytes - sum(one["bytes"] for one in shown),
-        "since": max((one["since"] for one in shown), default=level.oldest),
+        "rows": level.rows - sum(entry["rows"] for entry in shown),
+        "bytes": level.bytes - sum(entry["bytes"] for entry in shown),
+        "since": max((entry["since"] for entry in shown), default=level.oldest),
     }
     return [*shown, rest]
 

@@ -23,7 +23,7 @@ _ITEMS_SHOWN = 200
 def dashboard_state(model: Model, now: float, limit: float, seconds: int | None = None) -> dict[str, Any]:
     """Document of the page; `seconds` is one of RANGES, by default the smallest that covers the run so far."""
     uptime = now - model.history.started
-    chosen = seconds if seconds in RANGES else next((one for one in RANGES if uptime <= one), RANGES[-1])
+    chosen = seconds if seconds in RANGES else next((length for length in RANGES if uptime <= length), RANGES[-1])
     with model.lock:
         said, ready = health_status(model, now, limit), readiness(model, now, limit)
         recent = model.history.since(now - chosen)
@@ -105,9 +105,9 @@ def _fresh(model: Model, recent: HistorySlot, now: float) -> dict[str, Any]:
 
 def _lag(model: Model, now: float) -> dict[str, float | None]:
     """Rows and seconds behind the sources. Without `source.lagged` the rows of Spark's report, while it is fresh."""
-    found = [lag for lags in model.source_lags.values() for lag in lags.values()]
-    if found:
-        return {"lag": sum(lag.rows for lag in found), "lag_seconds": max(lag.seconds for lag in found)}
+    waiting = [lag for lags in model.source_lags.values() for lag in lags.values()]
+    if waiting:
+        return {"lag": sum(lag.rows for lag in waiting), "lag_seconds": max(lag.seconds for lag in waiting)}
     fresh = model.lags and not any(job.slow(now) for job in model.jobs)
     return {"lag": sum(model.lags.values()) if fresh else None, "lag_seconds": None}
 
@@ -148,8 +148,8 @@ def _anatomy(model: Model, recent: HistorySlot) -> dict[str, Any]:
         "outcomes": _by_label(metrics, "commits_total"),
         "loads_per_commit": recent.counts["loads"] / commits if commits else None,
         "loads": [
-            {"table": labels[0], "loads": found.count, **_percentiles(found, "p50", "p99")}
-            for labels, found in sorted(metrics.histograms("load_duration_seconds"))
+            {"table": labels[0], "loads": histogram.count, **_percentiles(histogram, "p50", "p99")}
+            for labels, histogram in sorted(metrics.histograms("load_duration_seconds"))
         ],
         "spark": _by_label(metrics, "spark_phase_duration_seconds"),
     }
@@ -167,7 +167,8 @@ def _assembler(model: Model) -> dict[str, Any]:
         "spark_bytes": metrics.value("spark_state_bytes"),
         "lost": {outcome: outcomes.get(outcome, 0.0) for outcome in ("abandoned", "dropped", "empty")},
         "open_transactions": [
-            {**one, "stage": _stage(model, one["stage"])} for one in model.assembly.open_transactions()
+            {**transaction, "stage": _stage(model, transaction["stage"])}
+            for transaction in model.assembly.open_transactions()
         ],
     }
 
@@ -253,10 +254,10 @@ def _natural(name: str) -> tuple[bool, int, str]:
 
 def _series(model: Model, now: float, seconds: int) -> dict[str, Any]:
     start, step, windows = model.history.series(now, seconds)
-    begun = model.history.started - step
+    first = model.history.started - step
 
     def flow(name: str) -> list[float | None]:
-        return [round(window.counts[name] / step, 3) if window.at >= begun else None for window in windows]
+        return [round(window.counts[name] / step, 3) if window.at >= first else None for window in windows]
 
     names = ("transactions", "rows", "bytes", "commits", "aborted", "failed", "errors", "retries", "violations")
     levels = ("open", "state_bytes", "buffer_bytes", "batch_seconds", "lag_rows", "lag_seconds")

@@ -96,12 +96,12 @@ def _replay(
         )
         written, keys = 0, _primary_keys(connection, options, deadline)
         unchanged = UnchangedValues(options.database, lambda sql, values: connection.query(sql, values, deadline), keys)
-        for one in dead_letters():
-            chosen = letter_table.select_rows(options.database, job, one.partition, one.position)
+        for letter in dead_letters():
+            chosen = letter_table.select_rows(options.database, job, letter.partition, letter.position)
             rows = letter_table.read_rows(connection.query(*chosen, deadline))
             if not rows:
                 continue  # a newer replay has written this source transaction
-            _refuse_own_tables(one, rows)
+            _refuse_own_tables(letter, rows)
             coordinator = replay_coordinator(options, names, ownership, deadline, rng)
             perform = partial(_carry_out, performer, partial(load_rows, options, rows, keys, unchanged=unchanged))
             try:
@@ -109,9 +109,9 @@ def _replay(
             except StarRocksSinkError as error:
                 if isinstance(error, RowsRejected):
                     error.advice = _CORRECT
-                error.context |= {"source_partition": one.partition, "position": one.position}
+                error.context |= {"source_partition": letter.partition, "position": letter.position}
                 raise
-            yield f"{one.partition}  {one.position}  {one.rows} rows are visible, label {receipt.label}"
+            yield f"{letter.partition}  {letter.position}  {letter.rows} rows are visible, label {receipt.label}"
             written += 1
     yield f"replayed: {written or 'none'}"
 
@@ -187,13 +187,13 @@ def _refuse_own_tables(dead_letter: DeadLetter, rows: Sequence[DeadLetterRow]) -
 
 def _primary_keys(connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> dict[str, TableKey]:
     """The primary keys by table, with the names that JSON rows use; none if `compact` is off."""
-    found: dict[str, list[KeyColumn]] = {}
+    keys: dict[str, list[KeyColumn]] = {}
     if options.compact:
         keyed = {str(table) for (table,) in connection.query(_KEYED_SQL, (options.database,), deadline)}
         for table, name, kind in connection.query(_KEYS_SQL, (options.database,), deadline):
             if table in keyed:
-                found.setdefault(str(table), []).append(KeyColumn.of_column_type(str(name), str(kind)))
-    return dict(found)
+                keys.setdefault(str(table), []).append(KeyColumn.of_column_type(str(name), str(kind)))
+    return dict(keys)
 
 
 def _loads(
@@ -225,13 +225,13 @@ def _loads(
 
 
 def _json_lines(dead_letters: list[DeadLetter]) -> Iterator[str]:
-    yield from (json.dumps({**asdict(one), "rows": one.rows}) for one in dead_letters)
+    yield from (json.dumps({**asdict(letter), "rows": letter.rows}) for letter in dead_letters)
 
 
 def _text_lines(dead_letters: list[DeadLetter]) -> Iterator[str]:
-    rows = f", {sum(one.rows for one in dead_letters)} rows" if dead_letters else ""
+    rows = f", {sum(letter.rows for letter in dead_letters)} rows" if dead_letters else ""
     yield f"dead letters: {len(dead_letters) or 'none'}{rows}"
-    for one in dead_letters:
-        tables = ", ".join(f"{rows} of {table}" for table, rows in sorted(one.tables.items()))
-        yield f"  {one.partition}  {one.position}  {tables}; micro-batch {one.batch}, at {one.at}"
-        yield f"    {one.reason}"
+    for letter in dead_letters:
+        tables = ", ".join(f"{rows} of {table}" for table, rows in sorted(letter.tables.items()))
+        yield f"  {letter.partition}  {letter.position}  {tables}; micro-batch {letter.batch}, at {letter.at}"
+        yield f"    {letter.reason}"

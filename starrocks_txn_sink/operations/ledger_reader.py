@@ -25,8 +25,8 @@ class LedgerReader:
     def existing(self, *tables: str) -> set[str]:
         """The names of those `tables` that exist."""
         sql = "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN "
-        found = self.rows(f"{sql}({', '.join(['%s'] * len(tables))})", self.database, *tables)
-        return {str(row[0]) for row in found}
+        rows = self.rows(f"{sql}({', '.join(['%s'] * len(tables))})", self.database, *tables)
+        return {str(row[0]) for row in rows}
 
     def jobs(self) -> list[str]:
         return [str(row[0]) for row in self.rows("SELECT DISTINCT job FROM {} ORDER BY job")]

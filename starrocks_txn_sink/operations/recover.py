@@ -105,8 +105,8 @@ def run(args: argparse.Namespace) -> int:
     Raises StarRocksSinkError.
     """
     options = command_line.server_options(args, database=args.database, job=args.job)
-    found = inspect_job(options, args.deadline, roll_back=args.roll_back, accept=args.accept_ledger)
-    command_line.print_lines([json.dumps(asdict(found))] if args.json else _text_lines(found))
+    findings = inspect_job(options, args.deadline, roll_back=args.roll_back, accept=args.accept_ledger)
+    command_line.print_lines([json.dumps(asdict(findings))] if args.json else _text_lines(findings))
     return 0
 
 
@@ -131,15 +131,15 @@ def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False
 
 def _labels(options: SinkOptions, roll_back: bool) -> Steps[list[OpenLabel]]:
     rng = random.Random()
-    found = []
+    labels = []
     for name in (yield from retry_until_answered(ledger.ListUnfinished(LabelPrefix(str(options.job))), rng)):
         label = Label(options.database, name)
         state, after = (yield from _label_state(label)), None
         if roll_back:
             ended = yield from roll_back_until_confirmed(label, rng)
             after = ended.value
-        found.append(OpenLabel(name, state, after))
-    return found
+        labels.append(OpenLabel(name, state, after))
+    return labels
 
 
 def _label_state(label: Label) -> Steps[str]:
@@ -174,22 +174,22 @@ def _require_database(connection: LeaderConnection, options: SinkOptions, deadli
 # --- output ---
 
 
-def _text_lines(found: JobFindings) -> Iterator[str]:
-    yield f"Job {found.job}, database {found.database}"
-    yield f"open labels: {len(found.labels) or 'none'}"
-    for label in found.labels:
+def _text_lines(findings: JobFindings) -> Iterator[str]:
+    yield f"Job {findings.job}, database {findings.database}"
+    yield f"open labels: {len(findings.labels) or 'none'}"
+    for label in findings.labels:
         state = _OPEN if label.state == LabelState.UNKNOWN.value else label.state
         yield f"  {label.label}  {state}" + (f" -> {label.after}" if label.after else "")
-    if not found.ledger:
+    if not findings.ledger:
         yield f"ledger: the table {LEDGER_TABLE} does not exist; no job wrote exactly-once here"
         return
-    yield f"owners: {len(found.owners) or 'none'}"
-    for owner in found.owners:
+    yield f"owners: {len(findings.owners) or 'none'}"
+    for owner in findings.owners:
         yield f"  {owner.kind} run {owner.epoch}, checkpoint {owner.checkpoint}, since {owner.since}"
-    yield f"positions: {len(found.positions) or 'none'}"
-    for row in found.positions:
+    yield f"positions: {len(findings.positions) or 'none'}"
+    for row in findings.positions:
         yield f"  {row.partition}  {row.position}  micro-batch {row.batch}, label {row.label}, at {row.updated_at}"
-    if found.accepted:
+    if findings.accepted:
         yield "The ledger is accepted as it is: the job's next start does not compare it with its checkpoint."
-    if not found.owners and found.other_jobs:
-        yield f"The ledger has no rows of this job. Its jobs are: {', '.join(found.other_jobs)}"
+    if not findings.owners and findings.other_jobs:
+        yield f"The ledger has no rows of this job. Its jobs are: {', '.join(findings.other_jobs)}"

@@ -93,8 +93,8 @@ def run(args: argparse.Namespace) -> int:
         try:
             while True:
                 try:
-                    found = job_statuses(options, connection, Deadline.after(args.deadline, clock), args, ends)
-                    _show(found, args, again=args.watch is not None and sys.stdout.isatty())
+                    statuses = job_statuses(options, connection, Deadline.after(args.deadline, clock), args, ends)
+                    _show(statuses, args, again=args.watch is not None and sys.stdout.isatty())
                 except StarRocksSinkError as error:
                     if args.watch is None or not error.retryable:
                         raise
@@ -127,12 +127,12 @@ def job_statuses(
     jobs = sorted({str(row[0]) for row in rows})
     if options.job is not None and options.job not in jobs:
         raise UnknownJob.among(options.job, options.database, jobs)
-    found = []
+    statuses = []
     for job in [options.job] if options.job is not None else jobs:
         labels = SqlLedger(connection, options.database).execute(ListUnfinished(LabelPrefix(job)), deadline)
         mine = [row for row in rows if row[0] == job]
-        found.append(_status(job, mine, labels, int(letters.get(job, 0)), args, ends))
-    return found
+        statuses.append(_status(job, mine, labels, int(letters.get(job, 0)), args, ends))
+    return statuses
 
 
 def _status(
@@ -149,16 +149,16 @@ def _status(
         PartitionStatus(str(name), int(position), int(batch or 0), str(label), str(updated_at), lags.get(str(name)))
         for _, _, name, position, batch, label, _, updated_at in read
     ]
-    partitions.sort(key=lambda one: (-(one.lag or 0), one.committed_at, one.partition))
+    partitions.sort(key=lambda row: (-(row.lag or 0), row.committed_at, row.partition))
     owner, since = next(((str(row[6]), str(row[7])) for row in rows if row[1] == DRIVER), ("", ""))
     return JobStatus(
         job,
-        last_commit=max((one.committed_at for one in partitions), default=""),
-        last_batch=max((one.batch for one in partitions), default=-1),
+        last_commit=max((row.committed_at for row in partitions), default=""),
+        last_batch=max((row.batch for row in partitions), default=-1),
         owner=owner,
         owner_since=since,
         partition_count=len(partitions),
-        positions=sum(one.position for one in partitions),
+        positions=sum(row.position for row in partitions),
         partitions=partitions[: args.top],
         open_labels=labels,
         dead_letter_rows=dead_letter_rows,
@@ -170,9 +170,9 @@ def lags_of(positions: Mapping[str, int], topic: str | None, ends: Ends) -> dict
     """Kafka's rows behind each position, by source partition; for names `topic-number` and, with `topic`, numbers."""
     places: dict[str, KafkaPartition] = {}
     for name in positions:
-        found = _PLACE.fullmatch(name)
-        if found is not None and (found[1] or topic):
-            places[name] = (found[1] or str(topic), int(found[2]))
+        match = _PLACE.fullmatch(name)
+        if match is not None and (match[1] or topic):
+            places[name] = (match[1] or str(topic), int(match[2]))
     known = ends(sorted(set(places.values()))) if places else {}
     return {name: max(0, known[place] - positions[name] - 1) for name, place in places.items() if place in known}
 
@@ -190,34 +190,40 @@ def _kafka_ends(args: argparse.Namespace) -> Ends | None:
 # --- output ---
 
 
-def _show(found: Sequence[JobStatus], args: argparse.Namespace, *, again: bool) -> None:
+def _show(statuses: Sequence[JobStatus], args: argparse.Namespace, *, again: bool) -> None:
     if args.json:
-        command_line.print_lines([json.dumps({"database": args.database, "jobs": [asdict(one) for one in found]})])
+        command_line.print_lines(
+            [json.dumps({"database": args.database, "jobs": [asdict(status) for status in statuses]})]
+        )
         return
     if again:
         sys.stdout.write("\x1b[H\x1b[2J")
-    command_line.print_lines(text_lines(found, args.database, SystemClock()))
+    command_line.print_lines(text_lines(statuses, args.database, SystemClock()))
 
 
-def text_lines(found: Sequence[JobStatus], database: str, clock: Clock) -> Iterator[str]:
+def text_lines(statuses: Sequence[JobStatus], database: str, clock: Clock) -> Iterator[str]:
     """The state as text; `clock` dates it, because times of the ledger are UTC."""
-    if not found:
+    if not statuses:
         yield f"No job has written exactly-once into {database}: it has no ledger, or an empty one."
-    for one in found:
-        yield f"Job {one.job}, database {database} (now {_time(clock)} UTC)"
+    for status in statuses:
+        yield f"Job {status.job}, database {database} (now {_time(clock)} UTC)"
         yield (
-            f"  last commit: {one.last_commit} UTC, micro-batch {one.last_batch}" if one.last_commit else "  no commit"
+            f"  last commit: {status.last_commit} UTC, micro-batch {status.last_batch}"
+            if status.last_commit
+            else "  no commit"
         )
-        yield f"  owner: run {one.owner} since {one.owner_since}" if one.owner else "  owner: none"
-        yield f"  open labels: {len(one.open_labels) or 'none'}" + "".join(f"\n    {name}" for name in one.open_labels)
-        yield f"  dead letters: {f'{one.dead_letter_rows} rows' if one.dead_letter_rows else 'none'}"
-        lag = f", {one.lag} rows behind" if one.lag is not None else ""
-        yield f"  source partitions: {one.partition_count}, sum of positions {one.positions}{lag}"
-        for row in one.partitions:
+        yield f"  owner: run {status.owner} since {status.owner_since}" if status.owner else "  owner: none"
+        yield f"  open labels: {len(status.open_labels) or 'none'}" + "".join(
+            f"\n    {name}" for name in status.open_labels
+        )
+        yield f"  dead letters: {f'{status.dead_letter_rows} rows' if status.dead_letter_rows else 'none'}"
+        lag = f", {status.lag} rows behind" if status.lag is not None else ""
+        yield f"  source partitions: {status.partition_count}, sum of positions {status.positions}{lag}"
+        for row in status.partitions:
             behind = f"  {row.lag} behind" if row.lag is not None else ""
             yield f"    {row.partition}  {row.position}{behind}  at {row.committed_at} UTC"
-        if one.partition_count > len(one.partitions):
-            yield f"    … and {one.partition_count - len(one.partitions)} more (--top)"
+        if status.partition_count > len(status.partitions):
+            yield f"    … and {status.partition_count - len(status.partitions)} more (--top)"
 
 
 def _time(clock: Clock) -> str:

@@ -99,11 +99,11 @@ def _reached(reader: LedgerReader, job: str, partition: str) -> LedgerPosition |
 
 def _spans_around(reader: LedgerReader, job: str, partition: str, position: int) -> list[LoggedSpan]:
     """Rows of the log next to `position`: the first row that ends at or above it, the last row that ends below it."""
-    found = []
+    spans = []
     for sign, order in ((">=", "ASC"), ("<", "DESC")):
         sql = f"{_SPAN} {sign} %s ORDER BY last_position {order} LIMIT 1"
-        found += [_span(row) for row in reader.rows(sql, job, partition, position, table=LOG_TABLE)]
-    return found
+        spans += [_span(row) for row in reader.rows(sql, job, partition, position, table=LOG_TABLE)]
+    return spans
 
 
 def _finish_time(reader: LedgerReader, label: str) -> str | None:
@@ -129,11 +129,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     options = command_line.server_options(args, database=args.database, job=args.job)
-    found = look_up(options, args.partition, args.position, args.deadline)
+    place = look_up(options, args.partition, args.position, args.deadline)
     command_line.print_lines(
-        [json.dumps(json_document(found))] if args.json else text_lines(found, args.partition, args.position)
+        [json.dumps(json_document(place))] if args.json else text_lines(place, args.partition, args.position)
     )
-    return 1 if found.status is PositionStatus.NOT_YET else 0
+    return 1 if place.status is PositionStatus.NOT_YET else 0
 
 
 def look_up(options: SinkOptions, partition: str, position: int, seconds: float) -> LocatedPosition:

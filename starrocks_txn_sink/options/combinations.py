@@ -123,16 +123,16 @@ def default_phrases(*features: Feature) -> dict[Feature, str]:
 
 def find_conflict(features: Features) -> Conflict | None:
     """The first conflict among `features`; None if all of them go together."""
-    return next((each for each in CONFLICTS if each.one in features and each.other in features), None)
+    return next((conflict for conflict in CONFLICTS if conflict.one in features and conflict.other in features), None)
 
 
 def refuse_conflicts(features: Features) -> None:
     """Raise an error for the first conflict among `features`: InputError if rows lack positions, else OptionError."""
-    found = find_conflict(features)
-    if found is not None:
-        error = InputError if found.one is Feature.PLAIN_ROWS else OptionError
-        said = f"{features[found.one]}, and {features[found.other]}: {found.why}."
-        raise error(said, hint=found.advice, option=found.option)
+    conflict = find_conflict(features)
+    if conflict is not None:
+        error = InputError if conflict.one is Feature.PLAIN_ROWS else OptionError
+        said = f"{features[conflict.one]}, and {features[conflict.other]}: {conflict.why}."
+        raise error(said, hint=conflict.advice, option=conflict.option)
 
 
 def refuse_without_sql(option: str, phrase: str) -> None:

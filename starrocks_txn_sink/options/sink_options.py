@@ -376,9 +376,9 @@ class SinkOptions:
         }
         headers |= self.properties_of(table)
         if self.writes_csv(table):
-            made = {"format": self.compression_of(table).csv_format, **CSV_HEADERS}
+            frame = {"format": self.compression_of(table).csv_format, **CSV_HEADERS}
             left_out = load_properties.SET_BY_SINK | {"compression"}
-            return {name: value for name, value in headers.items() if name not in left_out} | made
+            return {name: value for name, value in headers.items() if name not in left_out} | frame
         compression = self.compression_of(table)
         headers.pop("compression", None)
         return headers if compression is Compression.NONE else {**headers, "compression": compression.value}
@@ -386,7 +386,7 @@ class SinkOptions:
     @property
     def allows_filtered_rows(self) -> bool:
         """Whether some table has a `max_filter_ratio` above 0: the server may then drop rows and still commit."""
-        return any(float(one.get("max_filter_ratio", "0")) > 0 for _, one in self._properties())
+        return any(float(properties.get("max_filter_ratio", "0")) > 0 for _, properties in self._properties())
 
     def writes_csv(self, table: str) -> bool:
         return self.properties_of(table).get("format") == "csv"
@@ -413,8 +413,8 @@ class SinkOptions:
             Circumstance.NO_NEW_TABLES: self.schema_changes is not SchemaChanges.APPLY,
             Circumstance.NO_METRICS_PORT: self.metrics_port is None,
         }
-        circumstances = {*more, *(each for each, holds in ours.items() if holds)}
-        idle = {each.option: each.why for each in options_without_effect(circumstances)}
+        circumstances = {*more, *(circumstance for circumstance, holds in ours.items() if holds)}
+        idle = {option.option: option.why for option in options_without_effect(circumstances)}
         declared = {name: declaration.default_for(self) for name, declaration in kind.declarations(type(self))}
         return {name: why for name, why in idle.items() if getattr(self, name) != declared[name]}
 

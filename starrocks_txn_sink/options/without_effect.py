@@ -100,7 +100,7 @@ def circumstances_of_rows(*, routed: bool, positioned: bool) -> tuple[Circumstan
 
 def options_without_effect(circumstances: Collection[Circumstance]) -> Iterator[WithoutEffect]:
     """The options that change nothing in `circumstances`; a name may come twice."""
-    return (each for each in WITHOUT_EFFECT if set(each.when).issubset(circumstances))
+    return (option for option in WITHOUT_EFFECT if set(option.when).issubset(circumstances))
 
 
 def warn_of(idle: Mapping[str, str], run: str = "") -> None:

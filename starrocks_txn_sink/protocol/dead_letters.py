@@ -91,7 +91,7 @@ def dead_letter_rows(
 
     Raises InputError for a row above MOST_ROW_BYTES, the limit of a VARCHAR.
     """
-    made = []
+    entries = []
     reason = place.reason.encode()[:_REASON_BYTES].decode(errors="ignore")
     for number, content in enumerate(rows, first):
         if len(content) > MOST_ROW_BYTES:
@@ -115,14 +115,14 @@ def dead_letter_rows(
             "batch": place.batch,
             "set_aside_at": place.at,
         }
-        made.append(b"," + orjson.dumps(row))
-    return made
+        entries.append(b"," + orjson.dumps(row))
+    return entries
 
 
 def delete_rows(ids: Iterable[str]) -> list[bytes]:
     """Deletes of dead letters, as pieces of a load body; NOT NULL columns need values (wire contract 5.6)."""
     empty = {"job": "", "source_partition": "", "position": 0, "table_name": "", "row_number": 0}
-    return [b"," + orjson.dumps({"__op": 1, "id": one, **empty}) for one in ids]
+    return [b"," + orjson.dumps({"__op": 1, "id": name, **empty}) for name in ids]
 
 
 def select_dead_letters(database: str, job: str, partition: str | None = None, position: int | None = None) -> Sql:

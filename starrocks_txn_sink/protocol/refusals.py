@@ -113,7 +113,7 @@ def load_error(reply: Reply, label: str, table: str) -> StarRocksSinkError:
     if _contains_any(text, _CANCELLED_BEFORE):
         message = f"The label had ended before, so a load into {table} was refused: {text}"
         return errors.LoadFailed(message, hint="The cause is in the server's text.", **_context(reply, label))
-    reason = found["reason"] if (found := _REASON.match(text)) is not None else text
+    reason = match["reason"] if (match := _REASON.match(text)) is not None else text
     if _contains_any(text, _BAD_REQUESTS):
         return errors.ServerRefused(f"The server refused the load into {table}: {reason}", hint=_advice(text), **place)
     return errors.LoadFailed(f"The load into {table} failed: {reason}", **place)

@@ -80,7 +80,7 @@ class ArrivalOrder:
             rows = rows.take(pc.array_sort_indices(pa.array(_codes(rows)[0])))
             runs = segments.runs_of(rows)
         parts = [_PartitionRows(name, rows.slice(low, high - low)) for name, low, high in segments.list_runs(runs)]
-        held = {one.column(PARTITION)[0].as_py(): one.num_rows for one in self._held}
+        held = {batch.column(PARTITION)[0].as_py(): batch.num_rows for batch in self._held}
         for part in parts:
             self._check(part, held.get(part.name, 0))
         self._held = []
@@ -210,14 +210,14 @@ def _ints(rows: pa.RecordBatch, name: str) -> Ints:
 
 # --- the check of their text ---
 
-_OPEN, _CLOSE, _COMMA, _COLON, _BACKSLASH, _QUOTE, _BRACKET = (ord(each) for each in '{},:\\"[')
+_OPEN, _CLOSE, _COMMA, _COLON, _BACKSLASH, _QUOTE, _BRACKET = (ord(letter) for letter in '{},:\\"[')
 _JSON: Final = SEPARATOR.encode()[0]  # first byte of a row in JSON; rows in CSV are the sink's own work
 _SPACES: Final = np.frombuffer(b" \t\r\n", dtype=np.uint8)
 _AFTER_STRING: Final = b",:}] \t\r\n"
 _MAY_FOLLOW: Final = np.isin(np.arange(256, dtype=np.uint8), np.frombuffer(_AFTER_STRING, dtype=np.uint8))
 _CLEAN_START: Final = re.compile(r'[ \t\r\n]*\{[ \t\r\n]*"[^,:}\] \t\r\n]')
 _OP: Final = columns.OWN_OP.encode()
-_UNDERSCORES, _NUMBERED = (np.frombuffer(each, dtype=np.uint16)[0] for each in (_OP[:2], b"\\u"))
+_UNDERSCORES, _NUMBERED = (np.frombuffer(pair, dtype=np.uint16)[0] for pair in (_OP[:2], b"\\u"))
 _OP_OF_DELETE: Final = len(SEPARATOR) + columns.DELETING.index(columns.OWN_OP)  # place of `__op` in a delete
 _PIECE: Final = 1 << 17  # bytes that fit into the processor's cache
 _ESCAPED: Final = r"(?i)\\u00(?:5f|6f|70)"  # a letter of `__op` in another spelling
@@ -277,20 +277,20 @@ def _doubtful_rows(payload: pa.Array, deleted: segments.Bools | None) -> Ints:
         return json_rows
     odd_ends = np.flatnonzero((content[starts + (ends - starts > 1)] != _OPEN) | (content[ends - 1] != _CLOSE))
     first, after = content.take(starts + 2, mode="clip"), content.take(starts + 3, mode="clip")
-    found = [odd_ends, np.flatnonzero((first != _QUOTE) | _MAY_FOLLOW[after])]
+    places = [odd_ends, np.flatnonzero((first != _QUOTE) | _MAY_FOLLOW[after])]
     own_ops = starts[:0] if deleted is None else starts[deleted[json_rows]] + _OP_OF_DELETE
     content = content[: ends[-1]]
     # Counting is cheaper than finding, and for flat rows the counts are mostly the expected ones.
     braces, underscores, escapes = _count_signs(content[starts[0] :])
     if braces != len(json_rows) or len(odd_ends):
-        found.append(np.searchsorted(starts, _second_braces(content, starts), side="right") - 1)
+        places.append(np.searchsorted(starts, _second_braces(content, starts), side="right") - 1)
     if underscores != len(own_ops):
         foreign_ops = _without(_op_places(content, starts[0]), own_ops)
-        found.append(np.searchsorted(starts, foreign_ops, side="right") - 1)
+        places.append(np.searchsorted(starts, foreign_ops, side="right") - 1)
     if escapes:
         escaped = pc.match_substring_regex(payload, _ESCAPED).to_numpy(zero_copy_only=False)
-        found.append(np.flatnonzero(escaped[json_rows]))
-    doubtful = np.concatenate(found)
+        places.append(np.flatnonzero(escaped[json_rows]))
+    doubtful = np.concatenate(places)
     return json_rows[np.unique(doubtful)] if len(doubtful) else doubtful
 
 

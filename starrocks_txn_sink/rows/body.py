@@ -116,8 +116,8 @@ def last_of_each(keys: pa.Array) -> Bools | None:
     last = np.empty(len(encoded.dictionary) + 1, dtype=np.int64)
     rows = np.arange(len(codes))
     last[codes] = rows  # for equal codes NumPy keeps the last row; rows without a key share the last place
-    kept: Bools = (codes < 0) | (last[codes] == rows)
-    return kept
+    survivors: Bools = (codes < 0) | (last[codes] == rows)
+    return survivors
 
 
 def without_replaced(pieces: Sequence[memoryview], key: TableKey) -> Sequence[memoryview]:
@@ -125,8 +125,8 @@ def without_replaced(pieces: Sequence[memoryview], key: TableKey) -> Sequence[me
     content = bytearray().join(pieces)
     content.extend(bytes(ROOM))
     starts = np.cumsum([0, *(piece.nbytes for piece in pieces)])
-    kept = last_of_each(read_keys(np.frombuffer(content, dtype=np.uint8), starts, key))
-    return pieces if kept is None else [pieces[row] for row in np.flatnonzero(kept).tolist()]
+    survivors = last_of_each(read_keys(np.frombuffer(content, dtype=np.uint8), starts, key))
+    return pieces if survivors is None else [pieces[row] for row in np.flatnonzero(survivors).tolist()]
 
 
 def with_unchanged_values(
@@ -162,11 +162,11 @@ class SentKeys:
 
     def contain(self, keys: Sequence[pa.Array]) -> Bools | None:
         """Mask of the `keys` (by chunk) that have been sent; None if none has."""
-        found = [self._contain(chunk) for chunk in keys]
-        if all(each is None for each in found):
+        masks = [self._contain(chunk) for chunk in keys]
+        if all(mask is None for mask in masks):
             return None
         return np.concatenate(
-            [np.zeros(len(chunk), bool) if each is None else each for chunk, each in zip(keys, found, strict=True)]
+            [np.zeros(len(chunk), bool) if mask is None else mask for chunk, mask in zip(keys, masks, strict=True)]
         )
 
     def _contain(self, keys: pa.Array) -> Bools | None:
@@ -182,8 +182,8 @@ class SentKeys:
         # Mostly nothing is found. So the first search has the smaller hash table, which is that of the new keys.
         if not pc.any(pc.is_in(pa.chunked_array(sent), value_set=new, skip_nulls=True)).as_py():
             return None
-        found: Bools = pc.is_in(new, value_set=pa.chunked_array(sent), skip_nulls=True).to_numpy(zero_copy_only=False)
-        return found
+        hits: Bools = pc.is_in(new, value_set=pa.chunked_array(sent), skip_nulls=True).to_numpy(zero_copy_only=False)
+        return hits
 
     def add(self, keys: Sequence[pa.Array]) -> None:
         """Remember the keys that are sent, by chunk."""
@@ -238,7 +238,7 @@ class UniqueRows:
         sent = self._sent.setdefault(action.table, SentKeys())  # by table: other loads may run in other threads
         groups = list(_groups(action.chunks))
         by_chunk = _keys_by_chunk(groups, key)
-        again, kept = sent.contain(by_chunk), last_of_each(_concat(by_chunk))
+        again, survivors = sent.contain(by_chunk), last_of_each(_concat(by_chunk))
         if again is not None:
             self.repeated = True
             if not action.newest_first:
@@ -249,22 +249,27 @@ class UniqueRows:
                     table=action.table,
                     label=action.label,
                 )
-            kept = ~again if kept is None else kept & ~again
-        completed = self._complete(action, groups, key, _concat(by_chunk), kept)
+            survivors = ~again if survivors is None else survivors & ~again
+        completed = self._complete(action, groups, key, _concat(by_chunk), survivors)
         sent.add(by_chunk)
-        if kept is None and not completed:
+        if survivors is None and not completed:
             return Selection(action.pieces)
-        return self._select(action, groups, kept, completed)
+        return self._select(action, groups, survivors, completed)
 
     def _complete(
-        self, action: LoadAction, groups: Sequence[Sequence[_Part]], key: TableKey, keys: pa.Array, kept: Bools | None
+        self,
+        action: LoadAction,
+        groups: Sequence[Sequence[_Part]],
+        key: TableKey,
+        keys: pa.Array,
+        survivors: Bools | None,
     ) -> dict[int, bytes]:
         """The rows of the load that leave values out, with these values, by their numbers; InputError as `complete`."""
         if self._unchanged is None or action.table not in self._unchanged.tables:
             return {}
         rows = _rows_of(groups)
         marked = pc.match_substring(rows, MARK).to_numpy(zero_copy_only=False)
-        wanted = np.flatnonzero(marked if kept is None else marked & kept)
+        wanted = np.flatnonzero(marked if survivors is None else marked & survivors)
         if not len(wanted):
             return {}
         older = list(_groups(action.older))
@@ -278,13 +283,17 @@ class UniqueRows:
         return dict(zip(wanted.tolist(), self._unchanged.complete(action.table, key, histories), strict=True))
 
     def _select(
-        self, action: LoadAction, groups: Sequence[Sequence[_Part]], kept: Bools | None, completed: Mapping[int, bytes]
+        self,
+        action: LoadAction,
+        groups: Sequence[Sequence[_Part]],
+        survivors: Bools | None,
+        completed: Mapping[int, bytes],
     ) -> Selection:
-        if kept is None:
-            kept = np.ones(sum(part.rows for group in groups for part in group), dtype=bool)
-        as_they_are = kept
+        if survivors is None:
+            survivors = np.ones(sum(part.rows for group in groups for part in group), dtype=bool)
+        as_they_are = survivors
         if completed:
-            as_they_are = kept.copy()
+            as_they_are = survivors.copy()
             as_they_are[list(completed)] = False
         pieces: list[memoryview] = [memoryview(row) for row in completed.values()]
         replaced: dict[str, ReplacedRows] = {}
@@ -294,7 +303,7 @@ class UniqueRows:
             if as_they_are[low:high].all():
                 pieces += [part.piece for part in group]
             else:
-                piece, deletes = _GroupRows.of(group).select(as_they_are[low:high], kept[low:high], replaced)
+                piece, deletes = _GroupRows.of(group).select(as_they_are[low:high], survivors[low:high], replaced)
                 pieces += [piece] if len(piece) else []
                 self.replaced_deletes[(action.label, action.table)] += deletes
             low = high
@@ -411,18 +420,18 @@ class _GroupRows:
         buffers = [None, pa.py_buffer(self.starts), pa.py_buffer(self.text)]
         return pa.Array.from_buffers(pa.large_binary(), len(self.starts) - 1, buffers)
 
-    def select(self, chosen: Bools, kept: Bools, replaced: dict[str, ReplacedRows]) -> tuple[memoryview, int]:
+    def select(self, chosen: Bools, survivors: Bools, replaced: dict[str, ReplacedRows]) -> tuple[memoryview, int]:
         """The `chosen` rows, and the number of deletes among those that are not `kept`; adds these to `replaced`."""
         rows = self.rows
         offsets, data = layout(rows.filter(pa.array(chosen)))
         sizes = np.diff(self.starts)
         for part, (low, high) in zip(self.group, self._bounds(), strict=True):
-            left_out = ~kept[low:high]
+            left_out = ~survivors[low:high]
             if left_out.any():
                 before = replaced.get(part.chunk.partition, ReplacedRows())
                 count, size = int(np.count_nonzero(left_out)), int(sizes[low:high][left_out].sum())
                 replaced[part.chunk.partition] = ReplacedRows(before.rows + count, before.bytes + size)
-        return memoryview(data)[int(offsets[0]) : int(offsets[-1])], _count_deletes(rows.filter(pa.array(~kept)))
+        return memoryview(data)[int(offsets[0]) : int(offsets[-1])], _count_deletes(rows.filter(pa.array(~survivors)))
 
 
 def _count_deletes(rows: pa.Array) -> int:

@@ -63,7 +63,7 @@ def missing_fields(placeholders: Mapping[str, str]) -> Iterator[tuple[str, str]]
 def null_fields(placeholders: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Pairs (regular expression, value): the value replaces the `null` behind the expression's group."""
     for value in dict.fromkeys(placeholders.values()):
-        names = "|".join(_spelled(name) for name, each in placeholders.items() if each == value)
+        names = "|".join(_spelled(name) for name, placeholder in placeholders.items() if placeholder == value)
         yield f'("(?:{names})"{_COLON})null', value
 
 

@@ -71,8 +71,8 @@ def _name(text: str, at: int) -> tuple[str, int]:
 def _skip(text: str, at: int) -> int:
     if text[at : at + 1] not in _SPACES:
         return at
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
 
 
 def _expect(text: str, at: int, character: str) -> None:

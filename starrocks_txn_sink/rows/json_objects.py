@@ -28,8 +28,8 @@ def read_objects(lines: pa.Array, fields: pa.Schema) -> pa.Table | None:
     if not _one_object_each(lines):
         return None
     try:
-        one = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
-        text = pc.binary_join(one, pa.scalar("\n", lines.type)).buffers()[2]
+        whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
+        text = pc.binary_join(whole, pa.scalar("\n", lines.type)).buffers()[2]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
     return read_lines(text, fields, len(lines), _block_bytes(lines))

@@ -107,10 +107,10 @@ class KeyColumn:
     def _number(self, text: str) -> str | None:
         if self.key_type is not KeyType.DECIMAL:
             text = _TRUTHS.get(text, text)
-        found = _NUMBER.fullmatch(text)
-        if found is None or not any(map(str.isdigit, text)):
+        match = _NUMBER.fullmatch(text)
+        if match is None or not any(map(str.isdigit, text)):
             return None
-        sign, whole, fraction = found[1], found[2] or "0", found[3] or ""
+        sign, whole, fraction = match[1], match[2] or "0", match[3] or ""
         digits_kept = self.scale if self.key_type is KeyType.DECIMAL else 0
         if digits_kept is not None and len(fraction) > digits_kept:
             return None
@@ -119,14 +119,14 @@ class KeyColumn:
 
     def _time(self, text: str) -> str | None:
         plain = _MOMENT.sub(r"\1-\2-\3 \4:\5:\6", _DAY.sub(r"\1-\2-\3", text) if _DAY.fullmatch(text) else text)
-        found = _TIME.fullmatch(plain)
-        if found is None:
+        match = _TIME.fullmatch(plain)
+        if match is None:
             return None
-        year, month, day, *clock = (found[group] or "" for group in range(1, 7))
+        year, month, day, *clock = (match[group] or "" for group in range(1, 7))
         date = f"{year}-{month:0>2}-{day:0>2}"
         if self.key_type is KeyType.DATE:
             return date
-        return f"{date} {':'.join(part.rjust(2, '0') for part in clock)}.{(found[7] or '').ljust(6, '0')}"
+        return f"{date} {':'.join(part.rjust(2, '0') for part in clock)}.{(match[7] or '').ljust(6, '0')}"
 
 
 TableKey = Sequence[KeyColumn]
@@ -155,15 +155,15 @@ def read_keys(text: Octets, starts: Ints, key: TableKey) -> pa.Array:
 
 def of_one_type(*arrays: pa.Array | pa.ChunkedArray) -> list[pa.Array | pa.ChunkedArray]:
     """The arrays as they are if they have one type, else as texts: an integer's text is its form as a key."""
-    if len({each.type for each in arrays}) == 1:
+    if len({array.type for array in arrays}) == 1:
         return list(arrays)
-    return [each.cast(pa.large_string()) for each in arrays]
+    return [array.cast(pa.large_string()) for array in arrays]
 
 
 def _joined(parts: Iterable[pa.Array]) -> pa.Array:
     """One text for each key, every part behind its length: else two keys could be one text."""
     colon, nothing = (pa.scalar(text, pa.large_string()) for text in (":", ""))
-    pieces = [each for part in parts for each in (pc.binary_length(part).cast(pa.large_string()), colon, part)]
+    pieces = [piece for part in parts for piece in (pc.binary_length(part).cast(pa.large_string()), colon, part)]
     return pc.binary_join_element_wise(*pieces, nothing)
 
 
@@ -180,10 +180,10 @@ def _read_first_members(text: Octets, starts: Ints, key: TableKey) -> list[pa.Ar
     if len(text) < starts[-1] + room:
         text = np.concatenate((text[starts[0] : starts[-1]], np.zeros(room, np.uint8)))
         starts = starts - starts[0]
-    found: list[list[pa.Array]] = [[] for _ in key]
+    chunks: list[list[pa.Array]] = [[] for _ in key]
     for low in range(0, len(starts) - 1, _BLOCK_ROWS):
         at = starts[low : min(low + _BLOCK_ROWS, len(starts) - 1)] + len(SEPARATOR)
-        for column, parts in zip(key, found, strict=True):
+        for column, parts in zip(key, chunks, strict=True):
             start = b"{" if column is key[0] else b","
             skipped = _skip_name(text, at, start, f'"{column.field}":'.encode())
             if skipped is None:
@@ -193,7 +193,7 @@ def _read_first_members(text: Octets, starts: Ints, key: TableKey) -> list[pa.Ar
                 return None
             parts.append(read[0])
             at = at + skipped + read[1]
-    return [pa.concat_arrays(of_one_type(*parts)) for parts in found]
+    return [pa.concat_arrays(of_one_type(*parts)) for parts in chunks]
 
 
 def _read_values(text: Octets, at: Ints, column: KeyColumn) -> tuple[pa.Array, Ints] | None:
@@ -223,11 +223,11 @@ def _skip_name(text: Octets, at: Ints, start: bytes, name: bytes) -> Ints | None
 
 def _begins_with(heads: npt.NDArray[np.uint8], prefix: bytes) -> Bools:
     """Mask of the texts that begin with `prefix`; `heads` has a text in each column."""
-    found: Bools = heads[0] == prefix[0]
+    hits: Bools = heads[0] == prefix[0]
     for letter, byte in zip(heads[1:], prefix[1:], strict=False):
-        if found.any():
-            found &= letter == byte
-    return found
+        if hits.any():
+            hits &= letter == byte
+    return hits
 
 
 def _parse_numbers(heads: npt.NDArray[np.uint8]) -> tuple[Ints, Ints] | None:
@@ -283,18 +283,20 @@ def _ends_values(letters: npt.NDArray[np.uint8]) -> Bools:
 
 def _read_members(text: Octets, starts: Ints, key: TableKey) -> list[pa.Array] | None:
     """The key's members of JSON rows; None if Arrow cannot read them by type, or finds another number of rows."""
-    fields = pa.schema((each.field, pa.int64() if each.key_type is KeyType.INTEGER else pa.string()) for each in key)
+    fields = pa.schema(
+        (column.field, pa.int64() if column.key_type is KeyType.INTEGER else pa.string()) for column in key
+    )
     block_bytes = max(BLOCK_BYTES, 2 * int(np.diff(starts).max()))  # a row must fit into a block
-    found = []
+    tables = []
     for low, high in _cut_rows(starts):
         block = text[starts[low] : starts[high]].copy()
         block[starts[low:high] - starts[low]] = _LINE_BREAK
         read = read_lines(pa.py_buffer(block), fields, high - low, block_bytes)
         if read is None:
             return None
-        found.append(read)
-    table = pa.concat_tables(found)
-    return [table[each.field].combine_chunks() for each in key]
+        tables.append(read)
+    table = pa.concat_tables(tables)
+    return [table[column.field].combine_chunks() for column in key]
 
 
 def _cut_rows(starts: Ints) -> Iterator[tuple[int, int]]:
@@ -310,15 +312,15 @@ def _parse_rows(text: Octets, starts: Ints, key: TableKey) -> list[pa.Array]:
     """The key's members as texts, row by row: for the few sources that write one type in several ways."""
     bounds = starts.tolist()
     members = [_members(text[low + 1 : high].tobytes()) for low, high in pairwise(bounds)]
-    return [pa.array([_plain(row.get(each.field)) for row in members], pa.large_string()) for each in key]
+    return [pa.array([_plain(row.get(column.field)) for row in members], pa.large_string()) for column in key]
 
 
 def _members(row: bytes) -> Mapping[str, object]:
     try:
-        found = json.loads(row, parse_int=str, parse_float=str)
+        members = json.loads(row, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return members if isinstance(members, dict) else {}
 
 
 def _plain(value: object) -> str | None:
@@ -332,8 +334,8 @@ def _read_fields(text: Octets, starts: Ints, key: TableKey) -> list[pa.Array]:
     separators = np.flatnonzero(text[starts[0] : starts[-1]] == _COLUMN) + starts[0]
     rows = len(starts) - 1
     edges = np.column_stack((starts[:-1], separators.reshape(rows, -1), starts[1:]))
-    fields = [_cut_out(text, edges[:, each.place or 0] + 1, edges[:, (each.place or 0) + 1]) for each in key]
-    return [pc.if_else(pc.equal(each, _NULL_CSV), pa.scalar(None, pa.large_string()), each) for each in fields]
+    fields = [_cut_out(text, edges[:, column.place or 0] + 1, edges[:, (column.place or 0) + 1]) for column in key]
+    return [pc.if_else(pc.equal(text, _NULL_CSV), pa.scalar(None, pa.large_string()), text) for text in fields]
 
 
 def _cut_out(text: Octets, starts: Ints, ends: Ints) -> pa.Array:

@@ -112,7 +112,7 @@ class Replay:
 
         Raises SourceChanged if the contents of the source transaction at the ledger's position have changed.
         """
-        found: dict[str, str] = {}
+        digests: dict[str, str] = {}
         for partition, low, high in runs:
             start = self._open_checksum if partition == self._partition else 0
             self._compare(partition, low, high, start, rows)
@@ -124,9 +124,9 @@ class Replay:
             # The last ended source transaction of the run may have begun in the batch before.
             begin, seed = (int(ends[-2]) + 1, 0) if ends.size > 1 else (low, start)
             after = int(ends[-1]) + 1
-            found[partition] = _digest_text(rows.fingerprint(begin, after, seed))
+            digests[partition] = _digest_text(rows.fingerprint(begin, after, seed))
             self._open_checksum = rows.fingerprint(after, high, 0)
-        return found
+        return digests
 
     def new_rows(self, runs: Sequence[PartitionRun], rows: BatchRows) -> Bools | None:
         """Mask of the rows that are not in StarRocks yet; None if all are new, the usual case.

@@ -131,11 +131,11 @@ class UnchangedValues:
                 )
         selected = [f"CAST({_quoted(column.name)} AS VARCHAR)" for column in key]
         selected += [_expression(name, types[name]) for name in columns]
-        one = " AND ".join(f"{_quoted(column.name)} = %s" for column in key)
+        condition = " AND ".join(f"{_quoted(column.name)} = %s" for column in key)
         parameters = tuple(_parameter(column.key_type, row[column.field]) for row in rows for column in key)
         rows_read = self.query(
             f"SELECT {', '.join(selected)} FROM {_quoted(self.database, table)} "
-            f"WHERE {' OR '.join([f'({one})'] * len(rows))}",
+            f"WHERE {' OR '.join([f'({condition})'] * len(rows))}",
             parameters,
         )
         names = [column.field for column in key]

@@ -102,11 +102,11 @@ def _kind_of_fraction(text: str) -> ValueKind:
         number = Decimal(text)
     except InvalidOperation:
         return ValueKind.HUGE
-    kept = float(text)
-    if kept in (float("inf"), float("-inf")) or (kept == 0 and number != 0):
+    double = float(text)
+    if double in (float("inf"), float("-inf")) or (double == 0 and number != 0):
         return ValueKind.HUGE
     digits = len(number.normalize().as_tuple().digits)
-    if digits <= _DOUBLES_DIGITS or number in (Decimal(repr(kept)), Decimal(f"{kept:.17g}")):
+    if digits <= _DOUBLES_DIGITS or number in (Decimal(repr(double)), Decimal(f"{double:.17g}")):
         return ValueKind.FRACTION
     return ValueKind.PRECISE
 

@@ -24,18 +24,18 @@ def parse_messages(
     format drops malformed messages.
     """
     counts = counts if messages.on_malformed == "fail" else ("malformed", *counts)
-    kept = {f"keep_{number}": column for number, column in enumerate(keep)}
-    given = {**messages.columns, **kept}
+    extra = {f"keep_{number}": column for number, column in enumerate(keep)}
+    given = {**messages.columns, **extra}
     check_input(df, tuple(given.values()), ", or None to take the field from the JSON")
     raw = df.select(*(named_column(column).alias(batch_name) for batch_name, column in given.items()))
     fields = [
         T.StructField(field.name, raw.schema[field.name].dataType if field.name in given else _spark_type(field.type))
         for field in messages.events
     ]
-    fields += [T.StructField(column, raw.schema[batch_name].dataType) for batch_name, column in kept.items()]
+    fields += [T.StructField(column, raw.schema[batch_name].dataType) for batch_name, column in extra.items()]
     if not counts:
-        return raw.mapInArrow(_Parser(messages, tuple(kept)), T.StructType(fields))
-    parser, columns = _Parser(messages, tuple(kept), counts), [_COUNT + count for count in counts]
+        return raw.mapInArrow(_Parser(messages, tuple(extra)), T.StructType(fields))
+    parser, columns = _Parser(messages, tuple(extra), counts), [_COUNT + count for count in counts]
     counted = [T.StructField(column, T.LongType()) for column in columns]
     events = raw.mapInArrow(parser, T.StructType([*fields, *counted]))
     sums = [F.coalesce(F.sum(_COUNT + count), F.lit(0)).alias(count) for count in counts]
@@ -78,7 +78,7 @@ def _spark_type(kind: pa.DataType) -> T.DataType:
 
 def check_input(df: DataFrame, needed: tuple[str, ...], advice: str = "") -> None:
     """Raise InputError, with `advice`, for a missing column."""
-    missing = [each for each in needed if each not in df.columns]
+    missing = [column for column in needed if column not in df.columns]
     if missing:
         raise InputError(
             f"The DataFrame lacks the column {', '.join(missing)}.",

@@ -197,9 +197,9 @@ class Auditor:
     def run(self, stop: threading.Event, over: Callable[[], bool] = lambda: False) -> None:
         """Take samples until `stop` is set or `over()`; they start `interval` seconds apart, later if one is slow."""
         while not stop.is_set() and not over():
-            begun = self.clock.monotonic()
+            start = self.clock.monotonic()
             self.take_sample()
-            stop.wait(max(0.0, self.audit.interval - (self.clock.monotonic() - begun)))
+            stop.wait(max(0.0, self.audit.interval - (self.clock.monotonic() - start)))
 
     def _record_violation(self, asked_at: float, excerpt: Answer) -> None:
         self.violations += 1

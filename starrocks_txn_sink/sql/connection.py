@@ -161,10 +161,10 @@ _NAME_OR_MARK = re.compile(r"`(?:[^`]|``)*`|%s")
 def bind(sql: str, literals: Sequence[str]) -> str:
     """`sql` with its marks `%s` replaced by `literals`; no other `%` has a meaning. TypeError for another number."""
     left = iter(literals)
-    marks = [found for found in _NAME_OR_MARK.findall(sql) if found == "%s"]
+    marks = [word for word in _NAME_OR_MARK.findall(sql) if word == "%s"]
     if len(marks) != len(literals):
         raise TypeError(f"{len(marks)} marks, {len(literals)} parameters")
-    return _NAME_OR_MARK.sub(lambda found: next(left) if found[0] == "%s" else found[0], sql)
+    return _NAME_OR_MARK.sub(lambda match: next(left) if match[0] == "%s" else match[0], sql)
 
 
 class BoundedSocket:

@@ -88,14 +88,14 @@ def _refusal(error: Exception, place: str, quotes_server: bool) -> QueryRefused:
 
 def _missing_privilege(error: Exception) -> str:
     """The privilege that the server's text asks for, where it does: privileges and names of objects, no values."""
-    found = _MISSING.search(str(error.args[-1]))
-    return f"the user lacks {found['what']} on {found['where']}" if found is not None else _PRIVILEGE[0]
+    match = _MISSING.search(str(error.args[-1]))
+    return f"the user lacks {match['what']} on {match['where']}" if match is not None else _PRIVILEGE[0]
 
 
 def _tls_failure(error: BaseException) -> ssl.SSLError | None:
     """The TLS error that is `error` or its cause; the driver keeps the cause in an attribute."""
     original = getattr(error, "original_exception", None) or error.__context__
-    return next((one for one in (error, original) if isinstance(one, ssl.SSLError)), None)
+    return next((cause for cause in (error, original) if isinstance(cause, ssl.SSLError)), None)
 
 
 def _is_transient(error: Exception) -> bool:

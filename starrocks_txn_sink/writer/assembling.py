@@ -168,7 +168,7 @@ class LaneAssembler:
         if self._scratch is None or self._assembly.relayed:
             partitions, inline = self._assembler.carry_over(), self._storage.new_inline
         if self._assembly.relayed:
-            files = {place.file for each in partitions.values() for place in each.places.values()}
+            files = {place.file for state in partitions.values() for place in state.places.values()}
             inline = {**inline, **self._storage.contents(files)}
         return CarryOver(
             partitions,

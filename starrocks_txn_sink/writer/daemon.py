@@ -16,12 +16,12 @@ _ZIP: Final = Path("python", "lib", "pyspark.zip")  # below SPARK_HOME, which pi
 
 def prefer_installed_pyspark() -> None:
     """Take `pyspark.zip` off the path where pip installed the same pyspark: its modules are compiled there."""
-    others = [each for each in sys.path if not each.endswith(str(_ZIP))]
+    others = [entry for entry in sys.path if not entry.endswith(str(_ZIP))]
     spec = importlib.machinery.PathFinder.find_spec("pyspark", others)
     if spec is None or spec.origin is None:
         return
     same = Path(spec.origin).parent.resolve() / _ZIP  # Spark resolves links, Python's path does not
-    sys.path[:] = [each for each in sys.path if Path(each).resolve() != same]
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != same]
 
 
 def preload() -> None:

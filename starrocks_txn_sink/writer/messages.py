@@ -77,8 +77,8 @@ class Durations:
         """Count all `values`."""
         if values.size:
             positive = np.maximum(values, 0.0)
-            found = np.bincount(np.searchsorted(self.bounds, positive), minlength=len(self.counts))
-            self.merge(Durations(found.tolist(), float(positive.sum())))
+            added = np.bincount(np.searchsorted(self.bounds, positive), minlength=len(self.counts))
+            self.merge(Durations(added.tolist(), float(positive.sum())))
 
     def merge(self, more: Durations) -> None:
         """Add the counts of a histogram with the same bounds."""
@@ -282,7 +282,7 @@ class CarryOver:
     def fields(self) -> dict[str, Any]:
         """The message in JSON's types; `of` reads it back."""
         return {
-            "partitions": {name: each.as_json() for name, each in self.partitions.items()},
+            "partitions": {name: state.as_json() for name, state in self.partitions.items()},
             "flows": self.flows.as_dict(),
             "notices": [(notice.name, notice.fields) for notice in self.notices],
             "inline": {name: base64.b64encode(content).decode() for name, content in self.inline.items()},
@@ -294,7 +294,7 @@ class CarryOver:
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> CarryOver:
         return cls(
-            {name: CarriedState.of_json(each) for name, each in fields["partitions"].items()},
+            {name: CarriedState.of_json(state) for name, state in fields["partitions"].items()},
             (VerifiedCounters if "late" in fields["flows"] else Counters)(**fields["flows"]),
             tuple(Event(name, values) for name, values in fields["notices"]),
             {name: base64.b64decode(content) for name, content in fields["inline"].items()},
@@ -395,10 +395,10 @@ def attach_report(error: BaseException, report: LaneReport) -> None:
 
 def attached_report(error: BaseException | None) -> LaneReport | None:
     """The report that `error` carries, or an error that `error` followed."""
-    found: LaneReport | None = None
-    while error is not None and found is None:
-        found, error = getattr(error, "lane_report", None), error.__cause__ or error.__context__
-    return found
+    report: LaneReport | None = None
+    while error is not None and report is None:
+        report, error = getattr(error, "lane_report", None), error.__cause__ or error.__context__
+    return report
 
 
 def write_envelope(error: BaseException) -> None:

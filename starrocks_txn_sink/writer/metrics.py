@@ -259,9 +259,9 @@ class Deletes:
         tables = batch.column(TABLE).take(deleted)
         if POSITION in batch.schema.names and self.committed:
             tables = tables.filter(self._new(batch.select([PARTITION, POSITION]).take(deleted)))
-        for found in pc.value_counts(tables.drop_null()).to_pylist():  # a row without a table is refused elsewhere
-            table = found["values"]
-            self.by_table[table] = self.by_table.get(table, 0) + found["counts"]
+        for entry in pc.value_counts(tables.drop_null()).to_pylist():  # a row without a table is refused elsewhere
+            table = entry["values"]
+            self.by_table[table] = self.by_table.get(table, 0) + entry["counts"]
 
     def _new(self, rows: pa.RecordBatch) -> pa.Array:
         names = pa.array(list(self.committed), pa.string())
@@ -299,10 +299,10 @@ class EventTimes:
 
     def ages(self, receipts: Iterable[Receipt]) -> tuple[tuple[float, int], ...]:
         """The ages at their load to three digits, each with its number of source transactions: so they are few."""
-        found = [receipt.committed_at - mine for receipt, _, mine in self._of_receipts(receipts)]
-        if not found:
+        latencies = [receipt.committed_at - mine for receipt, _, mine in self._of_receipts(receipts)]
+        if not latencies:
             return ()
-        ages = np.maximum(np.concatenate(found), 0.001)
+        ages = np.maximum(np.concatenate(latencies), 0.001)
         steps = 10.0 ** (np.floor(np.log10(ages)) - 2)
         values, counts = np.unique(np.round(ages / steps) * steps, return_counts=True)
         return tuple(zip(values.tolist(), counts.tolist(), strict=True))

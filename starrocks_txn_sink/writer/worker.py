@@ -90,14 +90,14 @@ class KnownColumns:
         return self._tables[name] or None
 
     def _read(self, condition: str, names: tuple[str, ...], deadline: Deadline) -> dict[str, frozenset[str]]:
-        found = defaultdict[str, set[str]](set)
+        tables = defaultdict[str, set[str]](set)
         try:
             rows = self._connection.query(_COLUMN_NAMES + condition, (self._database, *names), deadline)
         except QueryRefused:
             return {}
         for table, column in rows:
-            found[str(table).lower()].add(str(column))
-        return {table: frozenset(columns) for table, columns in found.items()}
+            tables[str(table).lower()].add(str(column))
+        return {table: frozenset(columns) for table, columns in tables.items()}
 
 
 _COLUMNS_SECONDS: Final = 60.0  # rare enough for the server, soon enough for a change of a table
@@ -158,22 +158,22 @@ class ResourceCache:
         """
         key = hashlib.blake2b(_content(options), key=self._salt).digest()
         with self._lock:
-            kept = self._kept.pop(key, None) or _CachedResources(WorkerResources.open(options))
-            self._kept[key] = kept
-            kept.users += 1
+            cached = self._kept.pop(key, None) or _CachedResources(WorkerResources.open(options))
+            self._kept[key] = cached
+            cached.users += 1
             unused = self._surplus()
         _close(unused)
         try:
-            yield kept.resources
+            yield cached.resources
         except BaseException:
             with self._lock:
-                if self._kept.get(key) is kept:
+                if self._kept.get(key) is cached:
                     del self._kept[key]
             raise
         finally:
             with self._lock:
-                kept.users -= 1
-                unused = [kept] if not kept.users and self._kept.get(key) is not kept else []
+                cached.users -= 1
+                unused = [cached] if not cached.users and self._kept.get(key) is not cached else []
                 unused += self._surplus()
             _close(unused)
 
@@ -185,7 +185,7 @@ class ResourceCache:
 
     def _surplus(self, most: int | None = None) -> list[_CachedResources]:
         """Remove and return the resources above `most`, the longest unused first; never resources in use."""
-        idle = [key for key, kept in self._kept.items() if not kept.users]
+        idle = [key for key, cached in self._kept.items() if not cached.users]
         count = len(self._kept) - (self._most if most is None else most)
         return [self._kept.pop(key) for key in idle[: max(0, count)]]
 
@@ -200,8 +200,8 @@ def _content(options: SinkOptions) -> bytes:
 
 
 def _close(unused: list[_CachedResources]) -> None:
-    for kept in unused:
-        kept.resources.close()
+    for cached in unused:
+        cached.resources.close()
 
 
 RESOURCES = ResourceCache()
@@ -264,7 +264,7 @@ class SpillFile:
 
     def release(self) -> None:
         """Hand the pages that were read back to the kernel: they are read again when they are needed."""
-        for mapping in filter(None, (each() for each in self._mappings)):
+        for mapping in filter(None, (reference() for reference in self._mappings)):
             mapping.madvise(mmap.MADV_DONTNEED)
 
     def _next(self, size: int) -> memoryview:
@@ -281,7 +281,7 @@ class SpillFile:
         weakref.finalize(self, file.close)
         file.truncate(size)
         mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-        self._mappings = (*(each for each in self._mappings if each() is not None), weakref.ref(mapping))
+        self._mappings = (*(reference for reference in self._mappings if reference() is not None), weakref.ref(mapping))
         self._file, self._content, self._used = file, memoryview(mapping), 0  # all or none: a file and its mapping
 
 

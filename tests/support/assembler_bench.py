@@ -58,6 +58,6 @@ class Bench:
         self.header = change.state.to_json()
         self.total = followed_by(self.total, step.counters.with_levels_of(change.state))
         self.notices += step.notices
-        kept = [number for each in change.state.open for number in each.blobs]
-        assert sorted(kept) == sorted(self.blobs)
+        blobs = [number for blob in change.state.open for number in blob.blobs]
+        assert sorted(blobs) == sorted(self.blobs)
         return step

@@ -38,7 +38,7 @@ class AssemblingShop(Shop):
 
     def put(self, *events: Iterable[dict[str, Any]]) -> Path:
         """One more file, which is one more micro-batch."""
-        return self.put_lines([orjson.dumps(each) for some in events for each in some])
+        return self.put_lines([orjson.dumps(event) for some in events for event in some])
 
     def put_lines(self, lines: Sequence[bytes]) -> Path:
         self._files += 1
@@ -52,10 +52,10 @@ class AssemblingShop(Shop):
     ) -> tuple[Any, list[Receipt], list[Any]]:
         """Start a query over the folder, a file a micro-batch."""
         receipts: list[Receipt] = []
-        told: list[Any] = []
+        events: list[Any] = []
 
         def listen(event: Any) -> None:
-            (receipts.append(event.fields["receipt"]) if "receipt" in event.fields else told.append(event))
+            (receipts.append(event.fields["receipt"]) if "receipt" in event.fields else events.append(event))
 
         given = {"lines": IN_JSON} if self.raw else {}
         assemble = TransactionAssembly(**{**given, **(assembly or {})})
@@ -64,7 +64,7 @@ class AssemblingShop(Shop):
         reader = self.spark.readStream.option("maxFilesPerTrigger", files)
         writer = self.events(reader).writeStream.foreachBatch(sink)
         writer = writer.option("checkpointLocation", str(self.checkpoint(checkpoint)))
-        return writer.trigger(availableNow=True).start(), receipts, told
+        return writer.trigger(availableNow=True).start(), receipts, events
 
     def events(self, reader: Any) -> DataFrame:
         """The folder as the sink gets it; `reader` is a stream's or a batch's."""

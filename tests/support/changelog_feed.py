@@ -66,13 +66,13 @@ class Collected:
 
     def observed(self, name: str, count: str) -> int:
         """The sum of a count over all micro-batches."""
-        progress = [each["observedMetrics"].get(name) for each in map(_as_dict, self.query.recentProgress)]
-        return sum(each[count] for each in progress if each is not None)
+        progress = [report["observedMetrics"].get(name) for report in map(_as_dict, self.query.recentProgress)]
+        return sum(counts[count] for counts in progress if counts is not None)
 
 
 def _as_dict(progress: Any) -> dict[str, Any]:
-    found: dict[str, Any] = progress if isinstance(progress, dict) else orjson.loads(progress.json)  # Spark 3.5
-    return found
+    report: dict[str, Any] = progress if isinstance(progress, dict) else orjson.loads(progress.json)  # Spark 3.5
+    return report
 
 
 @contextmanager
@@ -82,9 +82,9 @@ def running(frame: DataFrame, home: Path) -> Iterator[Collected]:
     batches: list[int] = []  # those that had rows
 
     def collect(batch: DataFrame, batch_id: int) -> None:
-        found = [tuple(row) for row in batch.collect()]
-        batches.extend([batch_id] if found else [])
-        rows.extend(found)
+        batch_rows = [tuple(row) for row in batch.collect()]
+        batches.extend([batch_id] if batch_rows else [])
+        rows.extend(batch_rows)
 
     writer = frame.writeStream.foreachBatch(collect).option("checkpointLocation", str(home / "checkpoint"))
     query = writer.start()

@@ -53,7 +53,7 @@ def live_rows(history: Iterable[tuple[RowChange, Any]]) -> list[SinkRow]:
     live: list[tuple[Any, SinkRow]] = []
     for change, key in history:
         identity = change.row if key is None else key
-        identities = [each for each, _ in live]
+        identities = [identity for identity, _ in live]
         if not change.kind.adds:
             if identity in identities:
                 del live[identities.index(identity)]

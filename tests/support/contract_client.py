@@ -122,8 +122,8 @@ class Client:
     def loads(self, label: str) -> dict[str, dict[str, Any]]:
         """`information_schema.loads` of the label, by table."""
         columns = "TABLE_NAME", "STATE", "SINK_ROWS", "FILTERED_ROWS", "ERROR_MSG", "TRACKING_SQL"
-        found = self.server.sql(f"SELECT {', '.join(columns)} FROM information_schema.loads WHERE LABEL = '{label}'")
-        return {str(row[0]): dict(zip(columns, row, strict=True)) for row in found}
+        rows = self.server.sql(f"SELECT {', '.join(columns)} FROM information_schema.loads WHERE LABEL = '{label}'")
+        return {str(row[0]): dict(zip(columns, row, strict=True)) for row in rows}
 
     # --- operations ---------------------------------------------------------------------------------------------------
 
@@ -144,10 +144,10 @@ class Client:
             document = {}
         if url.startswith(self.server.load_url):
             self.seen.append(case(method, url, answer.status_code, document or answer.text))
-        found = {name.lower(): value for name, value in answer.headers.items()}
-        if "location" in found:
-            found["location"] = self.server.reachable(found["location"])
-        return Reply(answer.status_code, document, found)
+        fields = {name.lower(): value for name, value in answer.headers.items()}
+        if "location" in fields:
+            fields["location"] = self.server.reachable(fields["location"])
+        return Reply(answer.status_code, document, fields)
 
     def headers(self, label: str, **more: str) -> dict[str, str]:
         headers = {"db": self.server.database, "label": label, "transaction_type": "multi", **more}
@@ -174,8 +174,8 @@ class Client:
     def load(self, label: str, table: str, body: Any, **more: str) -> Reply:
         """Both steps; the frontend's refusal or the backend's answer."""
         headers = self.headers(label, **{"table": table, "format": "json", **more})
-        found = self.send("PUT", self.url("load"), headers, b"")
-        return self.send("PUT", found.location, headers, body) if found.code == 307 else found
+        answer = self.send("PUT", self.url("load"), headers, b"")
+        return self.send("PUT", answer.location, headers, body) if answer.code == 307 else answer
 
     def loaded(self, label: str, table: str, body: Any, **more: str) -> Reply:
         reply = self.load(label, table, body, **more)
@@ -234,8 +234,8 @@ class RawConnection:
     def read_json(self) -> dict[str, Any]:
         """A whole response with a JSON body."""
         _, headers = self.read_head()
-        found: dict[str, Any] = json.loads(self.read_body(headers))
-        return found
+        document: dict[str, Any] = json.loads(self.read_body(headers))
+        return document
 
     def read_body(self, headers: dict[str, str]) -> bytes:
         """The body that belongs to a response head."""

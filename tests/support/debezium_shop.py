@@ -110,8 +110,8 @@ class DebeziumShop(Shop):
 
     def positions(self) -> dict[str, int]:
         """The ledger's position of each source partition."""
-        found = self.ask("SELECT name, position FROM shop._starrocks_txn_sink_ledger WHERE kind = 'position'")
-        return {str(name): int(position) for name, position in found}
+        ledger = self.ask("SELECT name, position FROM shop._starrocks_txn_sink_ledger WHERE kind = 'position'")
+        return {str(name): int(position) for name, position in ledger}
 
     def set_time(self, batch: int, *, later: int) -> None:
         """Let Spark's log say that it planned a micro-batch so many seconds later."""

@@ -115,10 +115,10 @@ def judge(value: bytes | None) -> dict[str, Any] | None:
     if value is None:
         return None
     try:
-        found = json.loads(value.decode(), parse_constant=_refuse, parse_int=Raw, parse_float=Raw)
-        if not isinstance(found, dict) or value.decode().startswith("\ufeff"):
+        document = json.loads(value.decode(), parse_constant=_refuse, parse_int=Raw, parse_float=Raw)
+        if not isinstance(document, dict) or value.decode().startswith("\ufeff"):
             return None
-        event = {name: found.get(name) for name in FIELDS}
+        event = {name: document.get(name) for name in FIELDS}
         event["position"] = _position(event["position"])
         for name in ("source_partition", *TEXTS):
             json.dumps(event[name], ensure_ascii=False).encode() if isinstance(event[name], str) else None
@@ -131,12 +131,12 @@ def _refuse(name: str) -> Any:
     raise ValueError(name)
 
 
-def _position(found: Any) -> int | None:
-    if found is None:
+def _position(value: Any) -> int | None:
+    if value is None:
         return None
-    if not isinstance(found, Raw) or not re.fullmatch(r"-?[0-9]{1,20}", found) or not -(2**63) <= int(found) < 2**63:
+    if not isinstance(value, Raw) or not re.fullmatch(r"-?[0-9]{1,20}", value) or not -(2**63) <= int(value) < 2**63:
         raise ValueError("position")
-    return int(found)
+    return int(value)
 
 
 def same_event(parsed: dict[str, Any], judged: dict[str, Any]) -> bool:

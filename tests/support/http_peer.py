@@ -51,7 +51,7 @@ class Caller:
         head, _, rest = bytes(self.buffer).partition(b"\r\n\r\n")
         self.buffer = bytearray(rest)
         line, *fields = head.decode("utf-8").split("\r\n")
-        pairs = (one.split(":", 1) for one in fields)
+        pairs = (field.split(":", 1) for field in fields)
         return Got(line, {name.strip().lower(): value.strip() for name, value in pairs}, connection=self.number)
 
     def read_body(self, got: Got) -> Got:

@@ -52,9 +52,9 @@ class IncrementalBench:
         late, flows, _ = expire(self.policy, after.partitions, now)
         after = after.with_batch(self.batch, "q", late, ())
         self.total = followed_by(self.total, sum((assembler.flows, flows), after.levels()))
-        for each in after.partitions.values():
-            assert isinstance(each.state, model.AssemblerState)
-            assert set(each.places) == {number for opened in each.state.open for number in opened.blobs}
+        for state in after.partitions.values():
+            assert isinstance(state.state, model.AssemblerState)
+            assert set(state.places) == {number for opened in state.state.open for number in opened.blobs}
         self.stored = after.to_json()
         self.batch += 1
 

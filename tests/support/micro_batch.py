@@ -31,8 +31,8 @@ _SCHEMA = pa.schema(
 
 def lane_rows(rows: Mapping[int, str]) -> pa.RecordBatch:
     """Source transactions of one row of `items` in source partition p-0, by position."""
-    made = [("p-0", position, "items", True, f",{row}") for position, row in rows.items()]
-    columns = zip(*made, strict=True) if made else [()] * len(_SCHEMA)
+    events = [("p-0", position, "items", True, f",{row}") for position, row in rows.items()]
+    columns = zip(*events, strict=True) if events else [()] * len(_SCHEMA)
     return pa.RecordBatch.from_arrays(
         [pa.array(list(column), kind.type) for column, kind in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA
     )

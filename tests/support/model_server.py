@@ -241,8 +241,8 @@ class ModelServer:
         empty = {table for table, _ in task.loads} - {table for table, body in task.loads if len(body) > len("[]")}
         if empty:
             return "No rows were imported from upstream"
-        told = self.generation == "C" and fault is Fault.ROLLED_BACK
-        return "no quorum" if told or fault is Fault.REFUSED else None
+        reported = self.generation == "C" and fault is Fault.ROLLED_BACK
+        return "no quorum" if reported or fault is Fault.REFUSED else None
 
     def _became_visible(self, label: str) -> None:
         self.commits.append(label)

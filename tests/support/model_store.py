@@ -96,12 +96,12 @@ class ModelStore:
             self.watch(change, seen)
 
     def _append(self, table: str, rows: list[Any]) -> None:
-        kept, key = self.tables.setdefault(table, []), self.keys.get(table)
+        stored, key = self.tables.setdefault(table, []), self.keys.get(table)
         if key is not None:
             new = {row[key]: row for row in rows}
-            kept[:] = [row for row in kept if row[key] not in new]
+            stored[:] = [row for row in stored if row[key] not in new]
             rows = [row for row in new.values() if row.get("__op") != 1]
-        kept.extend(rows)
+        stored.extend(rows)
 
     def _upsert(self, row: dict[str, Any]) -> None:
         self.ledger[(row["job"], row["kind"], row["name"])] = row

@@ -164,8 +164,8 @@ class Stage:
         request = self.request(label, table=table, **headers)
 
         def both() -> Mapping[str, Any]:
-            found = self.frontend.load(transaction_parameters(request), request)
-            return found.load(request, BytesBody(data)) if isinstance(found, Backend) else found
+            answer = self.frontend.load(transaction_parameters(request), request)
+            return answer.load(request, BytesBody(data)) if isinstance(answer, Backend) else answer
 
         return self._caught(both)
 

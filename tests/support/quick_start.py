@@ -39,7 +39,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def statements(block: str) -> list[str]:
-    return [one.strip() for one in block.split(";") if one.strip()]
+    return [statement.strip() for statement in block.split(";") if statement.strip()]
 
 
 def rows_of(block: str) -> list[list[str]]:

@@ -25,20 +25,20 @@ _COMMON = frozenset({("POST", "begin", 200, "OK"), ("PUT", "load", 307, ""), ("P
 
 def named_scenes(docstring: str) -> list[str]:
     """The scenes that a rule's docstring names."""
-    return [name for found in _NAMED.findall(docstring) for name in found.split("; ")]
+    return [name for match in _NAMED.findall(docstring) for name in match.split("; ")]
 
 
 @cache
 def scenes() -> Mapping[str, frozenset[Case]]:
     """The cases of each scene of a frontend, and of each file by the file's name."""
-    found: dict[str, frozenset[Case]] = {}
+    cases: dict[str, frozenset[Case]] = {}
     for path in recordings.recordings():
         document = recordings.read(path)
         if document["mark"] != "frontend":
             continue
         parts = {scene["scene"]: frozenset(_cases(scene["records"])) for scene in document["scenes"]}
-        found |= {**parts, path.stem: frozenset().union(*parts.values())}
-    return found
+        cases |= {**parts, path.stem: frozenset().union(*parts.values())}
+    return cases
 
 
 def _cases(records: Iterable[Mapping[str, Any]]) -> Iterable[Case]:

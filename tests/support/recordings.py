@@ -120,8 +120,8 @@ class Variables:
             return [self.filled(part) for part in value]
         return _VARIABLE.sub(self._value, value) if isinstance(value, str) else value
 
-    def _value(self, found: re.Match[str]) -> str:
-        name = found[1]
+    def _value(self, match: re.Match[str]) -> str:
+        name = match[1]
         kind, _, rest = name.partition(".")
         if kind in _FRESH:
             self.values.setdefault(name, f"{kind}_{rest}_{self.run}")
@@ -132,10 +132,10 @@ class Variables:
         if isinstance(expected, dict) and isinstance(answer, dict):
             names = [*expected, *(name for name in answer if name not in expected)]
             missing = object()
-            found = ((name, expected.get(name, missing), answer.get(name, missing)) for name in names)
+            values = ((name, expected.get(name, missing), answer.get(name, missing)) for name in names)
             return [
                 text
-                for name, left, right in found
+                for name, left, right in values
                 for text in (
                     [f"{place}.{name}: {'missing' if right is missing else 'unexpected'}"]
                     if missing in (left, right)
@@ -186,8 +186,8 @@ class Variables:
         for name, value in sorted(self.values.items(), key=lambda item: -len(item[1])):
             if name != "n" and len(value) >= 8:
                 answer = answer.replace(value, f"${{{name}}}")
-        answer = _TXN.sub(lambda found: found[1] + self._numbered("txn", found[2]), answer)
-        answer = _TASK.sub(lambda found: found[1] + self._numbered("task", found[2]), answer)
+        answer = _TXN.sub(lambda match: match[1] + self._numbered("txn", match[2]), answer)
+        answer = _TASK.sub(lambda match: match[1] + self._numbered("task", match[2]), answer)
         for passing in _PASSING:
             answer = passing.sub("${*}", answer)
         return answer
@@ -209,10 +209,10 @@ class Variables:
         pattern = ""
         for number, part in enumerate(_VARIABLE.split(expected)):
             pattern += re.escape(part) if number % 2 == 0 else self._pattern(part, groups)
-        found = re.fullmatch(pattern, text, re.DOTALL)
-        if found is not None:
-            self.values.update({name: found[group] for name, group in groups.items()})
-        return found is not None
+        match = re.fullmatch(pattern, text, re.DOTALL)
+        if match is not None:
+            self.values.update({name: match[group] for name, group in groups.items()})
+        return match is not None
 
     def _pattern(self, name: str, groups: dict[str, str]) -> str:
         if name == "*":

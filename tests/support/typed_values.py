@@ -57,8 +57,8 @@ def decimals(precision: int, scale: int) -> Make:
 
 def text(limit: int) -> Make:
     def make(rng: random.Random) -> str:
-        made = rng.choice([*TEXTS, CONTROLS, "".join(rng.choice("aé😀\\\"'\n ") for _ in range(rng.randrange(12)))])
-        return made.encode()[:limit].decode(errors="ignore")
+        text = rng.choice([*TEXTS, CONTROLS, "".join(rng.choice("aé😀\\\"'\n ") for _ in range(rng.randrange(12)))])
+        return text.encode()[:limit].decode(errors="ignore")
 
     return make
 

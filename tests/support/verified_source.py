@@ -122,9 +122,9 @@ class Stage:
                 self.twin.feed(policy, state, events, now)
             raise
         twin = self.twin.feed(policy, state, events, now)
-        rows = [each for part in step.released for each in part.to_pylist()]
+        rows = [row for part in step.released for row in part.to_pylist()]
         self.out += rows
-        letters = [each for part in step.dead_letters for each in part.to_pylist()]
+        letters = [row for part in step.dead_letters for row in part.to_pylist()]
         self.letters += letters
         given, lane, after = twin
         named = [({SOURCE_PARTITION: "shop"}, rows), ({SOURCE_PARTITION: "shop#quarantine"}, letters)]
@@ -138,7 +138,7 @@ class Stage:
         self.header = step.state.to_json()
         self.notices += step.notices
         self.counted, self.level = self.counted + step.counters, step.counters
-        assert {each.number for each in step.state.blobs} == set(self.blobs)
+        assert {blob.number for blob in step.state.blobs} == set(self.blobs)
         return rows
 
     def _blob(self, number: int) -> pa.Table:
@@ -149,7 +149,7 @@ class Stage:
         return VerifiedState.from_json(self.header)
 
     def places(self) -> list[tuple[Any, ...]]:
-        return [(each["txn_id"], each["position"], each["seq"], each["transaction_end"]) for each in self.out]
+        return [(row["txn_id"], row["position"], row["seq"], row["transaction_end"]) for row in self.out]
 
     def adds_up(self) -> bool:
         c = self.counted
@@ -226,41 +226,47 @@ class Connector:
     def stored(self, offset: int) -> int:
         """The last offset up to `offset` that the connector can go on from."""
         at = 0
-        for each in self.transactions:
+        for transaction in self.transactions:
             place = offset - at - 1
-            if self.begins_with_row and 0 < place < len(each.tables) and place % 2:
+            if self.begins_with_row and 0 < place < len(transaction.tables) and place % 2:
                 return offset - 1
-            at += len(each.tables) + 2
+            at += len(transaction.tables) + 2
         return offset
 
     def run(self, offset: int, until: int) -> None:
         """Send what stands behind `offset` (of the source's BEGINs, rows and ENDs, from 0), up to `until`."""
         at = 0
         self.clock += 1000
-        for each in self.transactions:
-            whole = at + len(each.tables) + 2
+        for transaction in self.transactions:
+            whole = at + len(transaction.tables) + 2
             if offset < whole:
-                self._deliver(each, max(0, offset - at - 1), until - at)
+                self._deliver(transaction, max(0, offset - at - 1), until - at)
             at = whole
 
     @property
     def events(self) -> int:
-        return sum(len(each.tables) + 2 for each in self.transactions)
+        return sum(len(transaction.tables) + 2 for transaction in self.transactions)
 
-    def _deliver(self, one: Transaction, skipped: int, until: int) -> None:
-        rest = list(enumerate(one.tables))[skipped:]
+    def _deliver(self, transaction: Transaction, skipped: int, until: int) -> None:
+        rest = list(enumerate(transaction.tables))[skipped:]
         counts = {name: sum(1 for _, other in rest if other == name) for _, name in rest}
         markers = sum("status" in event for _, event in self.sent)
         events = [
-            ("markers", begin(one.txn, markers, one.row_position(0) - (not self.begins_with_row))),
+            ("markers", begin(transaction.txn, markers, transaction.row_position(0) - (not self.begins_with_row))),
             *(
                 (
                     name,
-                    row(one.txn, n, name, one.row_position(place), row=f'{{"t": "{one.txn}", "n": {place + 1}}}'),
+                    row(
+                        transaction.txn,
+                        n,
+                        name,
+                        transaction.row_position(place),
+                        row=f'{{"t": "{transaction.txn}", "n": {place + 1}}}',
+                    ),
                 )
                 for n, (place, name) in enumerate(rest, 1)
             ),
-            ("markers", end(one.txn, markers + 1, one.lsn, counts)),
+            ("markers", end(transaction.txn, markers + 1, transaction.lsn, counts)),
         ]
         left = until if skipped == 0 else until - skipped
         for topic, event in events[: max(0, left)]:
@@ -270,5 +276,5 @@ class Connector:
 
 def repeated_later(transactions: Sequence[Transaction]) -> list[Fields]:
     """All events of `transactions` once more, ENDs under new sequences, as after a connector that went back."""
-    again = [event for each in transactions for event in each.events()]
+    again = [event for transaction in transactions for event in transaction.events()]
     return [event | ({"sequence": 10**6 + n} if "sequence" in event else {}) for n, event in enumerate(again)]

@@ -120,7 +120,7 @@ def _entries(op_mapping: OpMapping, *, kinds_at: int) -> list[tuple[Kinds, tuple
             f"op_mapping is {op_mapping!r}.", hint='Give a mapping such as {"c, r": "INSERT", "d": "DELETE"}.'
         )
     parts = [(_parts(left), _parts(right)) for left, right in op_mapping.items()]
-    entries = [(_kinds(each[kinds_at]), each[1 - kinds_at]) for each in parts]
+    entries = [(_kinds(pair[kinds_at]), pair[1 - kinds_at]) for pair in parts]
     named = [kind for kinds, _ in entries for kind in kinds]
     for number, kind in enumerate(named):
         if kind in named[:number]:
@@ -325,10 +325,10 @@ def release(held: Iterable[TimedRow], arrived: Iterable[TimedRow], watermark: in
     new = list(arrived)
     if watermark is None:
         return ReleaseResult([], [*held, *new], 0)
-    timely = [each for each in new if each.time > watermark]
+    timely = [row for row in new if row.time > watermark]
     waiting = [*held, *timely]
-    ready = sorted((each for each in waiting if each.time <= watermark), key=lambda each: each[:2])
-    return ReleaseResult(ready, [each for each in waiting if each.time > watermark], len(new) - len(timely))
+    ready = sorted((row for row in waiting if row.time <= watermark), key=lambda row: row[:2])
+    return ReleaseResult(ready, [row for row in waiting if row.time > watermark], len(new) - len(timely))
 
 
 class ClaimingRow(NamedTuple):
@@ -353,11 +353,11 @@ class ClaimingRows:
     """
 
     def __init__(self, rows: Iterable[ClaimingRow] = ()) -> None:
-        self._rows = {each.place: each for each in rows}
+        self._rows = {row.place: row for row in rows}
         self._places = [*self._rows]  # ascending; the last place has a row, earlier ones may have lost theirs
         self._same: dict[Any, deque[int]] = {}
-        for each in self._rows.values():
-            self._same.setdefault(_identity(each.key, each.row), deque()).append(each.place)
+        for claim in self._rows.values():
+            self._same.setdefault(_identity(claim.key, claim.row), deque()).append(claim.place)
 
     @property
     def rows(self) -> list[ClaimingRow]:

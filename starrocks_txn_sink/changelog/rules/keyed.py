@@ -122,13 +122,13 @@ class DecodeKey:
     def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
         previous = _previous(state)
         decoded: list[tuple[RowChange, str | None]] = []
-        for each in changes:
-            kinds = kinds_of(each.kinds)
+        for entry in changes:
+            kinds = kinds_of(entry.kinds)
             if self.keeps_rows:
-                row_changes, previous = conversions.decode_with_previous(kinds, each.row, each.before, previous)
+                row_changes, previous = conversions.decode_with_previous(kinds, entry.row, entry.before, previous)
             else:
-                row_changes = conversions.decode(kinds, each.row if each.before is None else each.before, each.row)
-            decoded += [(change, each.extra) for change in row_changes]
+                row_changes = conversions.decode(kinds, entry.row if entry.before is None else entry.before, entry.row)
+            decoded += [(change, entry.extra) for change in row_changes]
         if self.compact:
             net = conversions.net_effect([change for change, _ in decoded], full_deletes=self.full_deletes)
             decoded = [(change, decoded[-1][1]) for change in net]
@@ -145,11 +145,11 @@ class EncodeKey:
     def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
         previous, output = _previous(state), []
         waits, growth = state is not None and len(state) > 1, 0
-        for each in changes:
-            kind = RowKind(each.kinds)
-            event, previous = self.encoder.encode(RowChange(kind, each.row), previous)
+        for change in changes:
+            kind = RowKind(change.kinds)
+            event, previous = self.encoder.encode(RowChange(kind, change.row), previous)
             if event is not None:
-                output.append(OutputChange(event.code, event.after, event.before, each.extra))
+                output.append(OutputChange(event.code, event.after, event.before, change.extra))
             if kind is RowKind.UPDATE_BEFORE:
                 waits = self.encoder.paired
                 growth += waits
@@ -171,11 +171,11 @@ class NormalizeKey:
     def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
         previous, output = _previous(state), []
         with_before = RowKind.UPDATE_BEFORE in self.codes
-        for each in changes:
-            change = RowChange(RowKind(each.kinds), each.row)
+        for entry in changes:
+            change = RowChange(RowKind(entry.kinds), entry.row)
             row_changes, previous = conversions.normalize(change, previous, with_update_before=with_before)
             output += [
-                OutputChange(self.codes[new.kind], new.row, None, each.extra)
+                OutputChange(self.codes[new.kind], new.row, None, entry.extra)
                 for new in row_changes
                 if new.kind in self.codes
             ]
@@ -187,18 +187,18 @@ class MaterializeKey:
     """All changes of a sink key → the changes that the sink should see. The state has a ClaimingRow for each row."""
 
     def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
-        claiming = conversions.ClaimingRows(_claiming_row(number, *kept) for number, kept in enumerate(state or ()))
+        claiming = conversions.ClaimingRows(_claiming_row(number, *fields) for number, fields in enumerate(state or ()))
         output, swallowed, touched = [], 0, False
-        for each in changes:
-            done = claiming.apply(RowChange(RowKind(each.kinds), each.row), each.upsert_key)
+        for change in changes:
+            done = claiming.apply(RowChange(RowKind(change.kinds), change.row), change.upsert_key)
             swallowed, touched = swallowed + done.swallowed, touched or not done.swallowed
             if done.change is not None:
-                output.append(OutputChange(done.change.kind, done.change.row, None, each.extra))
-        rows = [list(kept) for kept in claiming.rows] or None
+                output.append(OutputChange(done.change.kind, done.change.row, None, change.extra))
+        rows = [list(fields) for fields in claiming.rows] or None
         return KeyStep(output, rows, touched=touched, swallowed=swallowed)
 
 
-def _claiming_row(number: int, *kept: Any) -> conversions.ClaimingRow:
+def _claiming_row(number: int, *fields: Any) -> conversions.ClaimingRow:
     """A row of the state; rows of former checkpoints have no place."""
-    place, key, row = kept if len(kept) == 3 else (number, *kept)
+    place, key, row = fields if len(fields) == 3 else (number, *fields)
     return conversions.ClaimingRow(place, key, row)

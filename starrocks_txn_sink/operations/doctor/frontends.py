@@ -241,9 +241,9 @@ class TrialTransaction:
 
 def check_empty_transaction(target: Target) -> Iterator[Finding]:
     trial = TrialTransaction(target, target.require_database(), target.require_leader())
-    begun = trial.begin()
-    yield judge_begin(begun, trial.database)
-    if begun.status is Status.OK:
+    reply = trial.begin()
+    yield judge_begin(reply, trial.database)
+    if reply.status is Status.OK:
         yield judge_rollback(trial.roll_back())
 
 

@@ -85,7 +85,7 @@ class ServerPort:
 
     def probe(self, timeout: float, place: str = DRIVER) -> Finding:
         """Resolve the name and connect, within about `timeout` seconds; send nothing."""
-        begun, failed = time.monotonic(), ""
+        start, failed = time.monotonic(), ""
         addresses: tuple[str, ...] = ()
         try:
             entries = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
@@ -93,7 +93,7 @@ class ServerPort:
             socket.create_connection((self.host, self.port), timeout).close()
         except OSError as error:
             failed = error.strerror or type(error).__name__
-        return self.judge(addresses, failed, time.monotonic() - begun, place)
+        return self.judge(addresses, failed, time.monotonic() - start, place)
 
     def judge(self, addresses: Sequence[str], error: str, seconds: float, place: str) -> Finding:
         """One finding: for the name if it does not resolve (no `addresses`), else for the port; pure."""

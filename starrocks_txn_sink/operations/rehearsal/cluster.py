@@ -90,8 +90,8 @@ def check_ledger(stage: Stage) -> Evidence:
     finally:
         stage.drop_at_end(LEDGER_TABLE)
     stated = stage.rows_if_allowed(f"SHOW CREATE TABLE {identifier(stage.database, LEDGER_TABLE)}")
-    found = re.search(r'"replication_num"\s*=\s*"(\d+)"', str(next(iter(stated), {}).get("create table", "")))
-    shown = f", {found[1]} replica(s)" if found else ""
+    match = re.search(r'"replication_num"\s*=\s*"(\d+)"', str(next(iter(stated), {}).get("create table", "")))
+    shown = f", {match[1]} replica(s)" if match else ""
     return as_expected(f"created with {'the default' if wanted is None else f'ledger_replication={wanted}'}{shown}")
 
 
@@ -117,9 +117,9 @@ def check_insert(stage: Stage) -> Evidence:
 @CHECKS.expects("privilege.select", "SELECT from the ledger shows it.", "7.3")
 def check_select(stage: Stage) -> Evidence:
     stage.ledger.execute(ReadPositions(stage.job), stage.deadline())
-    found = stage.value(f"SELECT count(*) FROM {identifier(stage.database, LEDGER_TABLE)} WHERE job = %s", (stage.job,))
-    if int(found) != 1:
-        return differs(f"{found} rows of the claim are visible", "Check that query_url and load_url name one cluster.")
+    count = stage.value(f"SELECT count(*) FROM {identifier(stage.database, LEDGER_TABLE)} WHERE job = %s", (stage.job,))
+    if int(count) != 1:
+        return differs(f"{count} rows of the claim are visible", "Check that query_url and load_url name one cluster.")
     return as_expected("and read back")
 
 
@@ -174,9 +174,9 @@ def check_begin(stage: Stage) -> Evidence:
             silent += 1
             continue
         if answer.status == HTTPStatus.TEMPORARY_REDIRECT:
-            found = _judge_target(stage, answer, "frontend")
-            if found is not None:
-                return found
+            verdict = _judge_target(stage, answer, "frontend")
+            if verdict is not None:
+                return verdict
             redirected += 1
             require(stage.send(request), "begin through a follower's redirect")
         else:
@@ -195,8 +195,8 @@ def _frontends(stage: Stage) -> Iterator[tuple[Address, bool]]:
     yield from ((address, True) for address in options.frontends)
     rules = options.redirect_rules
     for row in stage.rows_if_allowed("SHOW FRONTENDS"):
-        found = parse_location(f"{options.frontends[0].scheme}://{row.get('ip')}:{row.get('httpport')}")
-        target = None if found is None else rules.rewrite(found)
+        place = parse_location(f"{options.frontends[0].scheme}://{row.get('ip')}:{row.get('httpport')}")
+        target = None if place is None else rules.rewrite(place)
         if target is not None and target not in options.frontends and rules.allows(target):
             yield target, False
 
@@ -230,9 +230,9 @@ def check_redirect(stage: Stage) -> Evidence:
         answer, address = _ask_leader(stage, request)
         if answer.status != HTTPStatus.TEMPORARY_REDIRECT:
             raise Surprise(f"an empty load was answered {reply_text(read_reply(answer.status, answer.body))}")
-        found = _judge_target(stage, answer, "backend")
-        if found is not None:
-            return found
+        verdict = _judge_target(stage, answer, "backend")
+        if verdict is not None:
+            return verdict
         named = parse_location(answer.location)
         scheme = named.scheme if named else ""
         mapped = "" if _redirect_target(stage, answer) == named else ", rewritten"

@@ -64,13 +64,13 @@ def _seconds_until_seen(stage: Stage, port: QueryPort, began: float) -> float | 
 
 
 def _followers(stage: Stage) -> list[Address]:
-    rules, found = stage.options.redirect_rules, []
+    rules, addresses = stage.options.redirect_rules, []
     for row in filter(is_alive, filterfalse(leads, stage.rows_if_allowed("SHOW FRONTENDS"))):
         with contextlib.suppress(ValueError, KeyError):
             address = rules.query_target(str(row["ip"]), int(row["queryport"]))
             if rules.allows_query(address):
-                found.append(address)
-    return found
+                addresses.append(address)
+    return addresses
 
 
 # --- torn reads ---
@@ -133,13 +133,13 @@ def _judge_torn(auditor: Auditor, commits: int, advice: str) -> Evidence:
 
 def _watch(stage: Stage) -> tuple[Auditor, Auditor, int]:
     """Write and read for the seconds of the terms; returns the readers without and with the lock, and the commits."""
-    one, other = (f"(SELECT count(*) FROM {stage.full(table)} WHERE id >= {_BASE})" for table in _WRITER_TABLES)
-    audit = Audit(f"SELECT * FROM (SELECT {one} - {other} AS ahead) t WHERE ahead <> 0", interval=0.001)
+    first, second = (f"(SELECT count(*) FROM {stage.full(table)} WHERE id >= {_BASE})" for table in _WRITER_TABLES)
+    audit = Audit(f"SELECT * FROM (SELECT {first} - {second} AS ahead) t WHERE ahead <> 0", interval=0.001)
     writer, clock = Writer(stage), stage.clock
     readers = [AuditConnection(stage.options, lock_database=locked) for locked in (False, True)]
     plain, locked = (Auditor(audit, reader, clock) for reader in readers)
     work = (writer.run, partial(plain.run, writer.stop), partial(locked.run, writer.stop))
-    threads = [threading.Thread(target=one, name="rehearsal", daemon=True) for one in work]
+    threads = [threading.Thread(target=target, name="rehearsal", daemon=True) for target in work]
     for thread in threads:
         thread.start()
     try:

@@ -103,7 +103,7 @@ class Recorder:
     def _hide(self, text: str) -> str:
         """`text` with variables for names, the longest first, because a name may be a part of another one."""
         words = "|".join(map(_word, sorted(self._hidden, key=len, reverse=True)))
-        return _NUMBERS.sub("${host}", re.sub(words, lambda found: self._hidden[found[0]], text))
+        return _NUMBERS.sub("${host}", re.sub(words, lambda match: self._hidden[match[0]], text))
 
     def _is_about_scratch(self, statement: str, parameters: Sequence[object]) -> bool:
         return f"`{self._database}`" in statement or (self._database in parameters and "LABEL" in statement)
@@ -126,8 +126,8 @@ def _asked(statement: str, parameters: Sequence[object]) -> dict[str, Any]:
 
 def _number(text: str) -> int:
     """The server's number at the end of an error's text; 0 without one."""
-    found = re.search(r"\(([0-9]+)\)$", text)
-    return int(found[1]) if found else 0
+    match = re.search(r"\(([0-9]+)\)$", text)
+    return int(match[1]) if match else 0
 
 
 def _word(name: str) -> str:

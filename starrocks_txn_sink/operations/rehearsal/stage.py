@@ -178,8 +178,8 @@ class Stage:
         self._made_database = True
 
     def _tables(self) -> list[str]:
-        found = self.rows("SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s", (self.database,))
-        return [str(row["table_name"]) for row in found]
+        tables = self.rows("SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s", (self.database,))
+        return [str(row["table_name"]) for row in tables]
 
     def create_all(self, replication: int | None) -> None:
         properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""

@@ -53,9 +53,9 @@ def check_two_tables(stage: Stage) -> Evidence:
             return differs(f"{early} rows are visible before the commit", REPORT)
         reply = require(stage.commit(label), "the commit")
         seconds = stage.await_visible(label)
-    found = stage.count("upserts", 10, 19), stage.count("events", 10, 19)
-    if found != (10, 10):
-        return differs(f"{found[0]} and {found[1]} of 10 rows each are visible after VISIBLE", REPORT)
+    counts = stage.count("upserts", 10, 19), stage.count("events", 10, 19)
+    if counts != (10, 10):
+        return differs(f"{counts[0]} and {counts[1]} of 10 rows each are visible after VISIBLE", REPORT)
     stage.committed = label
     return as_expected(
         f"{reply_text(reply)}; VISIBLE {1000 * seconds:.0f} ms after the commit's reply", visible_seconds=seconds
@@ -66,9 +66,9 @@ def check_two_tables(stage: Stage) -> Evidence:
 def check_compressed(stage: Stage) -> Evidence:
     piece = memoryview(b"".join(b"," + row for row in (b'{"id":30,"note":"lz4"}', b'{"id":31,"note":"lz4"}')))
     stage.write(("upserts", load_body([piece], "lz4_frame")), compression="lz4_frame")
-    found = stage.count("upserts", 30, 31)
-    if found != 2:
-        return differs(f"{found} of 2 rows are there", "Set compression=none or gzip.")
+    count = stage.count("upserts", 30, 31)
+    if count != 2:
+        return differs(f"{count} of 2 rows are there", "Set compression=none or gzip.")
     return as_expected("2 rows are there")
 
 
@@ -253,9 +253,9 @@ def check_list(stage: Stage) -> Evidence:
     with stage.transaction() as label:
         stage.must_load(label, "upserts", array({"id": 120}))
         began = stage.clock.monotonic()
-        found = stage.ledger.execute(ledger.ListUnfinished(LabelPrefix(stage.job)), stage.deadline())
+        labels = stage.ledger.execute(ledger.ListUnfinished(LabelPrefix(stage.job)), stage.deadline())
         seconds = stage.clock.monotonic() - began
-    if label.name not in found:
+    if label.name not in labels:
         advice = "Let the user that loads see its own loads in information_schema.loads, and check the release."
         return differs("it lists nothing of an open label with a load", advice)
     return as_expected(f"listed, in {1000 * seconds:.0f} ms", list_seconds=seconds)

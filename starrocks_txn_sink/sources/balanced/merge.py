@@ -52,7 +52,7 @@ def balanced_merge(
     Raises:
         InputError: An event has no event time or no offset, or is of another partition.
     """
-    all_polls = [Poll(*each) for each in polls]
+    all_polls = [Poll(*poll) for poll in polls]
     if partitions is None:
         named = {event[0]: None for poll in all_polls for event in poll.events}
         partitions = named | dict.fromkeys(idle for poll in all_polls for idle in poll.idle)
@@ -112,7 +112,7 @@ class BalancedMerge:
         return False
 
     def _advance(self, partitions: frozenset[Partition], *, flush: bool) -> None:
-        reached = [self._highest[each] for each in partitions if each in self._highest]
+        reached = [self._highest[partition] for partition in partitions if partition in self._highest]
         if reached:
             common = max(reached) if flush else min(reached)
             self.watermark = common if self.watermark is None else max(self.watermark, common)

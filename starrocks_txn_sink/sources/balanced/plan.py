@@ -45,8 +45,8 @@ class BatchLimits:
 
     def fill(self, start: Offsets, end: Offsets) -> float:
         """Share of the tighter limit that the rows from `start` to `end` use; above 1 they exceed it."""
-        rows = sum(end[each] - start[each] for each in start)
-        size = sum((end[each] - start[each]) * self.row_bytes.get(each, 0.0) for each in start)
+        rows = sum(end[partition] - start[partition] for partition in start)
+        size = sum((end[partition] - start[partition]) * self.row_bytes.get(partition, 0.0) for partition in start)
         return max(rows / self.rows, size / self.bytes)
 
 
@@ -63,12 +63,12 @@ def common_time(ends: PartitionEnds, idle: Collection[KafkaPartition]) -> int | 
 
     None while an awake partition has no readable row: its first row may have any event time.
     """
-    awake = [each for each in ends.end if each not in idle]
+    awake = [partition for partition in ends.end if partition not in idle]
     if awake:
-        newest = [ends.newest[each] for each in awake]
-        known = [each for each in newest if each is not None]
+        newest = [ends.newest[partition] for partition in awake]
+        known = [time for time in newest if time is not None]
         return min(known) if len(known) == len(newest) else None
-    return max((each for each in ends.newest.values() if each is not None), default=None)
+    return max((time for time in ends.newest.values() if time is not None), default=None)
 
 
 def plan_batch(
@@ -105,7 +105,7 @@ def plan_batch(
         low, best = middle, end
         if fill >= FULL_ENOUGH:
             break
-    if any(best[each] > start[each] for each in start):
+    if any(best[partition] > start[partition] for partition in start):
         return BatchEnd(best, low)
     return BatchEnd(_cut_millisecond(start, offsets_at(high), limits), low)
 
@@ -115,14 +115,14 @@ def slice_bounds(
 ) -> list[Offsets]:
     """Offsets at event times that divide start…end into about `count` equal parts; first `start`, last `end`."""
     offsets_at = _offsets_at_time(start, end, offsets_from)
-    total = sum(end[each] - start[each] for each in start)
+    total = sum(end[partition] - start[partition] for partition in start)
     cuts: list[Offsets] = [start]
     low = since
     for part in range(1, count):
         target, high = total * part / count, time
         while high - low > 1:
             middle = (low + high) // 2
-            rows = sum(offset - start[each] for each, offset in offsets_at(middle).items())
+            rows = sum(offset - start[partition] for partition, offset in offsets_at(middle).items())
             if abs(rows - target) <= total / (10 * count):
                 low = middle
                 break
@@ -136,17 +136,20 @@ def _offsets_at_time(low: Offsets, high: Offsets, offsets_from: OffsetsFrom) -> 
 
     @cache
     def offsets_at(time: int) -> Offsets:
-        found = offsets_from(time + 1)
-        return {each: max(first, min(found.get(each, first), high[each])) for each, first in low.items()}
+        offsets = offsets_from(time + 1)
+        return {
+            partition: max(first, min(offsets.get(partition, first), high[partition]))
+            for partition, first in low.items()
+        }
 
     return offsets_at
 
 
 def _cut_millisecond(start: Offsets, end: Offsets, limits: BatchLimits) -> Offsets:
     fill = limits.fill(start, end)
-    cut = {each: start[each] + int((end[each] - start[each]) / fill) for each in start}
+    cut = {partition: start[partition] + int((end[partition] - start[partition]) / fill) for partition in start}
     if cut == dict(start):  # at least one row must pass, or the query would stand still
-        first = next(each for each in start if end[each] > start[each])
+        first = next(partition for partition in start if end[partition] > start[partition])
         cut[first] += 1
     return cut
 
@@ -164,7 +167,7 @@ class Idleness:
         for partition, offset in end.items():
             if partition not in self._last_move or self._last_move[partition][0] != offset:
                 self._last_move[partition] = (offset, now)
-        return {each for each in end if now - self._last_move[each][1] >= self._timeout}
+        return {partition for partition in end if now - self._last_move[partition][1] >= self._timeout}
 
 
 Times = Mapping[KafkaPartition, int]
@@ -178,16 +181,20 @@ def newest_readable(low: Times, high: Times, times_from: TimesFrom) -> dict[Kafk
     Bisects all partitions with one request per step. Where times do not ascend within a partition, the result may be
     too low.
     """
-    found, bound = dict(low), dict(high)
+    reached, bound = dict(low), dict(high)
     while True:
-        middles = {each: (found[each] + bound[each] + 1) // 2 for each in bound if found[each] < bound[each]}
+        middles = {
+            partition: (reached[partition] + bound[partition] + 1) // 2
+            for partition in bound
+            if reached[partition] < bound[partition]
+        }
         if not middles:
-            return found
+            return reached
         for partition, time in times_from(middles).items():
             if time is None:
                 bound[partition] = middles[partition] - 1
             else:
-                found[partition] = min(time, bound[partition])
+                reached[partition] = min(time, bound[partition])
 
 
 TIME: Final = "@time"

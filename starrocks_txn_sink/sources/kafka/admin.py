@@ -41,25 +41,31 @@ class KafkaAdmin:
         if pattern is not None:
             topics = [name for name in known if re.fullmatch(pattern, name)]
         chosen = sorted(topics)
-        missing = [each for each in chosen if each not in known or not known[each].partitions]
+        missing = [topic for topic in chosen if topic not in known or not known[topic].partitions]
         if missing or not chosen:
             name = ", ".join(missing) or f"that matches {pattern}"
             raise InputError(f"Kafka has no topic {name}.", hint="Correct the subscription, or create the topic.")
         return [(topic, number) for topic in chosen for number in sorted(known[topic].partitions)]
 
     def first_offsets(self, partitions: Iterable[KafkaPartition]) -> Offsets:
-        return {each: offset for each, (offset, _) in self._positions(partitions, OffsetSpec.earliest()).items()}
+        return {
+            partition: offset for partition, (offset, _) in self._positions(partitions, OffsetSpec.earliest()).items()
+        }
 
     def end_offsets(self, partitions: Iterable[KafkaPartition]) -> Offsets:
-        return {each: offset for each, (offset, _) in self._positions(partitions, OffsetSpec.latest()).items()}
+        return {
+            partition: offset for partition, (offset, _) in self._positions(partitions, OffsetSpec.latest()).items()
+        }
 
     def partition_ends(self, partitions: Iterable[KafkaPartition]) -> PartitionEnds:
         """End offset and highest event time of each partition."""
         chosen = list(partitions)
         # Times first, ends second: then all rows up to such a time are before that end, even if rows arrive in between.
         positions = self._positions(chosen, OffsetSpec.max_timestamp())
-        newest = {each: time if offset >= 0 else None for each, (offset, time) in positions.items()}
-        newest.update(self._newest_before_open_transactions([each for each in chosen if newest[each] is None]))
+        newest = {partition: time if offset >= 0 else None for partition, (offset, time) in positions.items()}
+        newest.update(
+            self._newest_before_open_transactions([partition for partition in chosen if newest[partition] is None])
+        )
         return PartitionEnds(self.end_offsets(chosen), newest)
 
     def _newest_before_open_transactions(self, partitions: list[KafkaPartition]) -> dict[KafkaPartition, int]:
@@ -67,12 +73,14 @@ class KafkaAdmin:
         if not partitions or self._level is IsolationLevel.READ_UNCOMMITTED:
             return {}
         first_rows = self._rows_from(dict.fromkeys(partitions, 0))
-        low = {each: time for each, (offset, time) in first_rows.items() if offset >= 0}
+        low = {partition: time for partition, (offset, time) in first_rows.items() if offset >= 0}
         last_rows = self._positions(low, OffsetSpec.max_timestamp(), IsolationLevel.READ_UNCOMMITTED)
-        high = {each: max(time, low[each]) for each, (_, time) in last_rows.items()}
+        high = {partition: max(time, low[partition]) for partition, (_, time) in last_rows.items()}
 
         def times_from(times: Times) -> dict[KafkaPartition, int | None]:
-            return {each: time if offset >= 0 else None for each, (offset, time) in self._rows_from(times).items()}
+            return {
+                partition: time if offset >= 0 else None for partition, (offset, time) in self._rows_from(times).items()
+            }
 
         return newest_readable(low, high, times_from)
 
@@ -87,13 +95,15 @@ class KafkaAdmin:
 
         def offsets_at(time: int) -> Offsets:
             rows = self._rows_from(dict.fromkeys(chosen, max(time, 0)))
-            return {each: offset if offset >= 0 else end[each] for each, (offset, _) in rows.items()}
+            return {partition: offset if offset >= 0 else end[partition] for partition, (offset, _) in rows.items()}
 
         return offsets_at
 
     def _rows_from(self, times: Times) -> dict[KafkaPartition, _Position]:
         """Each partition's first row at or above the given time."""
-        return self._list_offsets({each: OffsetSpec.for_timestamp(time) for each, time in times.items()}, self._level)
+        return self._list_offsets(
+            {partition: OffsetSpec.for_timestamp(time) for partition, time in times.items()}, self._level
+        )
 
     def _positions(
         self, partitions: Iterable[KafkaPartition], spec: Any, level: IsolationLevel | None = None
@@ -107,8 +117,11 @@ class KafkaAdmin:
 
         def send() -> dict[KafkaPartition, _Position]:
             futures = self._admin.list_offsets(request, isolation_level=level, request_timeout=_CALL_SECONDS)
-            results = {each: future.result(_CALL_SECONDS + 5) for each, future in futures.items()}
-            return {(each.topic, each.partition): (found.offset, found.timestamp) for each, found in results.items()}
+            results = {partition: future.result(_CALL_SECONDS + 5) for partition, future in futures.items()}
+            return {
+                (partition.topic, partition.partition): (result.offset, result.timestamp)
+                for partition, result in results.items()
+            }
 
         return self._retry("list offsets", send) if request else {}
 

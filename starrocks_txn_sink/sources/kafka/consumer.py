@@ -42,7 +42,7 @@ class Rows(NamedTuple):
         """The rows at these places."""
         taken = pa.array(places)
         keys = None if self.keys is None else self.keys.take(taken)
-        topics, partitions, offsets, times = (each[places] for each in self[:4])
+        topics, partitions, offsets, times = (column[places] for column in self[:4])
         return Rows(topics, partitions, offsets, times, self.values.take(taken), keys)
 
 
@@ -99,7 +99,7 @@ class ObjectConsumer:
         self._client.assign([TopicPartition(*partition, start) for partition, start in starts.items()])
 
     def leave(self, partitions: Iterable[KafkaPartition]) -> None:
-        self._client.incremental_unassign([TopicPartition(*each) for each in partitions])
+        self._client.incremental_unassign([TopicPartition(*place) for place in partitions])
 
     def poll(self, most: int, seconds: float, keys: bool) -> tuple[Rows, list[Problem]]:
         messages = self._client.consume(most, timeout=seconds)
@@ -107,7 +107,7 @@ class ObjectConsumer:
         if any(map(_ERROR, messages)):
             places = [place for place, message in enumerate(messages) if message.error() is not None]
             problems = [_problem(messages[place], place - number) for number, place in enumerate(places)]
-            messages = [each for each in messages if each.error() is None]
+            messages = [message for message in messages if message.error() is None]
         count = len(messages)
         topics = (
             np.fromiter(map(self._codes.__getitem__, map(_TOPIC, messages)), np.int64, count)
@@ -239,11 +239,11 @@ class NativeConsumer:
         """The indexes of the topics at these addresses."""
         if len(self._names) == 1:
             return np.zeros(len(addresses), dtype=np.int64)
-        found, inverse = np.unique(addresses, return_inverse=True)
-        for address in found.tolist():
+        unique, inverse = np.unique(addresses, return_inverse=True)
+        for address in unique.tolist():
             if address not in self._codes:
                 self._codes[address] = self._names.index(self._lib.rd_kafka_topic_name(address).decode())
-        return np.array([self._codes[address] for address in found.tolist()], dtype=np.int64)[inverse]
+        return np.array([self._codes[address] for address in unique.tolist()], dtype=np.int64)[inverse]
 
     def _problem(self, message: compiled.Message, rows_before: int) -> Problem:
         topic = self._lib.rd_kafka_topic_name(message.topic).decode() if message.topic else None

@@ -71,7 +71,7 @@ class BalancedOptions:
         _check(unknown, config, given)
         return cls(
             config={**_FETCH_DEFAULTS, **config, **_REQUIRED},
-            topics=tuple(each.strip() for each in given.get("subscribe", "").split(",") if each.strip()),
+            topics=tuple(topic.strip() for topic in given.get("subscribe", "").split(",") if topic.strip()),
             pattern=given.get("subscribepattern"),
             from_start=_choice(given, "startingoffsets", ("earliest", "latest")) != "latest",
             fail_on_data_loss=_choice(given, "failondataloss", ("true", "false")) != "false",

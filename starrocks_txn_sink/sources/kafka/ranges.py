@@ -178,7 +178,7 @@ def spread(
     enough = max(1, sum(end - start for start, end in ranges.values()) // least)
     groups: list[dict[KafkaPartition, tuple[int, int]]] = [{} for _ in range(min(parts, enough, len(ranges)))]
     sizes = [0] * len(groups)
-    for partition, (start, end) in sorted(ranges.items(), key=lambda each: each[1][0] - each[1][1]):
+    for partition, (start, end) in sorted(ranges.items(), key=lambda item: item[1][0] - item[1][1]):
         smallest = sizes.index(min(sizes))
         groups[smallest][partition] = (start, end)
         sizes[smallest] += end - start
@@ -200,7 +200,7 @@ def polls(
     while unfinished.ends:
         rows, problems = consumer.poll(min(unfinished.left, _POLL_MESSAGES), _POLL_SECONDS, part.keys)
         rows = rows._replace(topics=codes[rows.topics])
-        reason = next((each.error.str() for each in problems if not _is_end_of_log(each)), reason)
+        reason = next((problem.error.str() for problem in problems if not _is_end_of_log(problem)), reason)
         for some, their_problems in _parts(rows, problems):
             taken, done = unfinished.take(some, their_problems)
             if done:

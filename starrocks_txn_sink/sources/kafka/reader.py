@@ -130,7 +130,7 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         count = min(self._options.tasks, -(-rows // _ROWS_PER_TASK))
         since, offsets_from = self._since(start, low), self._kafka.offsets_from(low, until)
         bounds = plan.slice_bounds(low, until, since, end[plan.TIME], count, offsets_from)
-        return [each for each in itertools.starmap(self._slice, itertools.pairwise(bounds)) if each.ranges]
+        return [part for part in itertools.starmap(self._slice, itertools.pairwise(bounds)) if part.ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slice)
@@ -176,8 +176,14 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         first = self._kafka.first_offsets(end)
         tolerant = not self._options.fail_on_data_loss
-        low = {each: max(known.get(each, 0), first[each]) for each in end if tolerant or each not in known}
-        return {each: min(low.get(each, known.get(each, 0)), offset) for each, offset in end.items()}
+        low = {
+            partition: max(known.get(partition, 0), first[partition])
+            for partition in end
+            if tolerant or partition not in known
+        }
+        return {
+            partition: min(low.get(partition, known.get(partition, 0)), offset) for partition, offset in end.items()
+        }
 
     def _continue_from(self, known: Offsets, ends: PartitionEnds) -> Offsets:
         """Offsets to continue from: `known`, and the first offset of each new partition.
@@ -253,7 +259,7 @@ class RowSizes:
                     sizes[topic, number].append(len(message.value() or b"") + len(message.key() or b""))
                     rows += 1
         self._consumer.unassign()
-        self._means.update({partition: sum(each) / len(each) for partition, each in sizes.items()})
+        self._means.update({partition: sum(sample) / len(sample) for partition, sample in sizes.items()})
 
 
 # --- the tasks ---

@@ -140,7 +140,7 @@ def has_whole_partitions(frame: DataFrame) -> bool:
     """
     with contextlib.suppress(Exception):  # Spark's inner classes: they may change
         sources = list(_sources(frame))
-        ranges = [str(each.offsetRange().topicPartition()) for source in sources for each in source]
+        ranges = [str(part.offsetRange().topicPartition()) for source in sources for part in source]
         return bool(ranges) and all(sources) and len(set(ranges)) == len(ranges)
     return False
 
@@ -170,20 +170,20 @@ def _sources(frame: DataFrame) -> Iterator[list[Any]]:
         if number in seen:
             continue
         seen.add(number)
-        parents = [each.rdd() for each in items(rdd.dependencies())]
+        parents = [dependency.rdd() for dependency in items(rdd.dependencies())]
         if not parents:
             inputs = rdd.partitions() if class_name(rdd) == "DataSourceRDD" else ()
-            found = [each for partition in inputs for each in _inputs(partition)]
-            yield found if all(class_name(each) == "KafkaBatchInputPartition" for each in found) else []
+            parts = [part for partition in inputs for part in _inputs(partition)]
+            yield parts if all(class_name(part) == "KafkaBatchInputPartition" for part in parts) else []
         waiting += parents
 
 
 def _inputs(partition: Any) -> Iterator[Any]:
     try:
-        found = partition.inputPartition().iterator()
+        parts = partition.inputPartition().iterator()
     except Exception:  # py4j's, for a missing method: some versions of Spark have inputPartitions() instead
-        found = partition.inputPartitions().iterator()
-    return elements(found)
+        parts = partition.inputPartitions().iterator()
+    return elements(parts)
 
 
 def elements(iterator: Any) -> Iterator[Any]:
@@ -329,19 +329,19 @@ class KafkaSource:
             if rdd != execution.toRdd().id():
                 raise _not_alone("there is a step in front of the sink")
         scan = _scan(execution)
-        start, end = (parse_offsets(each.json()) for each in (scan.start(), scan.end()))
+        start, end = (parse_offsets(bound.json()) for bound in (scan.start(), scan.end()))
         if SOURCE_PARTITION in self.columns and len({topic for topic, _ in end}) > 1 and not topic_names:
             raise _not_alone("there are several topics, whose partitions have the same numbers")
         first = (
-            first_offsets(each.offsetRange() for each in items(scan.inputPartitions())) if end.keys() - start else {}
+            first_offsets(part.offsetRange() for part in items(scan.inputPartitions())) if end.keys() - start else {}
         )
         ranges = planned_ranges(start, end, first)
         groups = ranges_module.spread(ranges, lanes, least)
         lane_ranges = [
             ranges_module.OffsetRanges(
-                each, PATIENCE, self.config, self.time, KEY in self.columns, topic_names, self.columns
+                group, PATIENCE, self.config, self.time, KEY in self.columns, topic_names, self.columns
             )
-            for each in groups
+            for group in groups
         ]
         return PlannedRanges(lane_ranges, scan.metrics().get("numOutputRows").get())
 
@@ -365,18 +365,18 @@ def _source_columns_and_steps(plan: Any) -> tuple[dict[str, str], list[str]]:
     aliases: dict[int, int] = {}
     if class_name(plan) == "WriteToMicroBatchDataSourceV1":
         plan = plan.children().apply(0)
-    outputs = [(str(each.name()), each.exprId().id()) for each in items(plan.output())]
+    outputs = [(str(attribute.name()), attribute.exprId().id()) for attribute in items(plan.output())]
     while plan.children().size() == 1:
         if class_name(plan) != "Project":
             steps.append(class_name(plan))
         else:
-            renamed = (each for each in items(plan.projectList()) if class_name(each) == "Alias")
-            plain = (each for each in renamed if class_name(each.child()) == "AttributeReference")
-            aliases |= {each.exprId().id(): each.child().exprId().id() for each in plain}
+            renamed = (expression for expression in items(plan.projectList()) if class_name(expression) == "Alias")
+            plain = (alias for alias in renamed if class_name(alias.child()) == "AttributeReference")
+            aliases |= {alias.exprId().id(): alias.child().exprId().id() for alias in plain}
         plan = plan.children().apply(0)
     if class_name(plan) not in _SOURCE_KINDS:
         steps.append(class_name(plan))
-    own = {each.exprId().id(): str(each.name()) for each in items(plan.output())}
+    own = {attribute.exprId().id(): str(attribute.name()) for attribute in items(plan.output())}
     names: dict[str, str] = {}
     for name, number in outputs:
         while number in aliases:
@@ -399,12 +399,12 @@ def planned_ranges(
 
 def first_offsets(offset_ranges: Iterable[Any]) -> dict[KafkaPartition, int]:
     """The first offset of each partition in Spark's KafkaOffsetRanges; minPartitions makes several of a partition."""
-    found: dict[KafkaPartition, int] = {}
-    for each in offset_ranges:
-        partition, first = each.topicPartition(), int(each.fromOffset())
+    offsets: dict[KafkaPartition, int] = {}
+    for part in offset_ranges:
+        partition, first = part.topicPartition(), int(part.fromOffset())
         place = str(partition.topic()), int(partition.partition())
-        found[place] = min(first, found.get(place, first))
-    return found
+        offsets[place] = min(first, offsets.get(place, first))
+    return offsets
 
 
 def _not_alone(why: str) -> OptionError:
