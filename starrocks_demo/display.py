@@ -27,7 +27,6 @@ from starrocks_txn_sink.telemetry import Event
 
 _WIDTH = 88
 _FONTS = "Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-_STILL_EVERY = 3.0  # seconds between two lines while Spark starts
 _LINE_EVERY = 2.0  # seconds between two lines of one phase
 
 
@@ -268,8 +267,8 @@ class Display:
         self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     @contextlib.contextmanager
-    def waiting(self, text: str, step: Callable[[], str]) -> Iterator[None]:
-        """Say `text`, and how far it is as long as the block lasts: a moving sign, or a line every few seconds.
+    def waiting(self, text: str, step: Callable[[], str], interval: float = 3.0) -> Iterator[None]:
+        """Say `text`, and how far it is as long as the block lasts: a moving sign, or a line each `interval` (seconds).
 
         `step` says what goes on at the moment.
         """
@@ -280,14 +279,14 @@ class Display:
             else:
                 over = threading.Event()
                 stack.callback(over.set)
-                threading.Thread(target=self._still, args=(over, step), daemon=True).start()
+                threading.Thread(target=self._still, args=(over, step, interval), daemon=True).start()
             yield
 
-    def _still(self, over: threading.Event, step: Callable[[], str]) -> None:
-        seconds = _STILL_EVERY
-        while not over.wait(_STILL_EVERY):
+    def _still(self, over: threading.Event, step: Callable[[], str], interval: float) -> None:
+        seconds = interval
+        while not over.wait(interval):
             self.say(f"  {step()}, {seconds:g} s")
-            seconds += _STILL_EVERY
+            seconds += interval
 
     def show(self, status: Status) -> None:
         phase, elapsed = self._shown

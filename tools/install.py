@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-_STILL_EVERY = 5.0  # seconds between two lines of one step
 _FETCHING = re.compile(r"Collecting ([^ ;]+)")
 _SIZE = re.compile(r"\s+Downloading \S+ \((.+)\)")
 _BUILDING = re.compile(r"Building wheels for collected packages: (.+)")
@@ -19,10 +18,10 @@ _UNPACKING = re.compile(r"Installing collected packages: (.+)")
 
 
 class Progress:
-    """Says each step once, and every few seconds that it goes on."""
+    """Says each step once, and after each `interval` (seconds) that it goes on."""
 
-    def __init__(self, out: TextIO, environment: Path, packages: int) -> None:
-        self._out, self._environment, self._packages = out, environment, packages
+    def __init__(self, out: TextIO, environment: Path, packages: int, interval: float) -> None:
+        self._out, self._environment, self._packages, self._interval = out, environment, packages, interval
         self._fetched, self._before = 0, self._unpacked()
         self._unpacking = 0  # packages that pip unpacks now
         self._step, self._since = "", time.monotonic()
@@ -52,13 +51,13 @@ class Progress:
         self._say(f"{step}{extra}")
 
     def _still(self) -> None:
-        while not self._over.wait(_STILL_EVERY):
+        while not self._over.wait(self._interval):
             seconds = time.monotonic() - self._since
             if self._unpacking:
                 self._say(
                     f"unpacking, {self._unpacked() - self._before} of {self._unpacking} packages, {seconds:.0f} s"
                 )
-            elif self._step and seconds >= _STILL_EVERY:
+            elif self._step and seconds >= self._interval:
                 self._say(f"{self._step}, {seconds:.0f} s")
 
     def _unpacked(self) -> int:
@@ -70,7 +69,7 @@ class Progress:
         self._out.flush()
 
 
-def install(environment: Path, lock: Path, out: TextIO) -> int:
+def install(environment: Path, lock: Path, out: TextIO, interval: float = 5.0) -> int:
     """Run pip in the environment and return its exit code; what it says of errors goes to standard error."""
     words = [
         str(environment / "bin" / "pip"),
@@ -82,7 +81,7 @@ def install(environment: Path, lock: Path, out: TextIO) -> int:
         str(lock),
     ]
     packages = sum("==" in line for line in lock.read_text(encoding="utf-8").splitlines())
-    progress = Progress(out, environment, packages)
+    progress = Progress(out, environment, packages, interval)
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as pip:
         assert pip.stdout is not None
         for line in pip.stdout:

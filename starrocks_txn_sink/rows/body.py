@@ -33,8 +33,6 @@ from starrocks_txn_sink.rows.keys import ROOM, TableKey, of_one_type, read_keys
 from starrocks_txn_sink.rows.segments import Bools, Octets, layout
 from starrocks_txn_sink.rows.unchanged import MARK, UnchangedValues, histories_of, refuse_unchanged
 
-_RELEASED_BYTES: Final = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class LoadBody:
@@ -51,10 +49,11 @@ class LoadBody:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedBody:
-    """A body in pieces of at most _RELEASED_BYTES; calls `release` whenever so many are sent."""
+    """A body in pieces of at most `part_bytes`; calls `release` whenever so many are sent."""
 
     body: Body
     release: Callable[[], None]
+    part_bytes: int = 1 << 20
 
     def __len__(self) -> int:
         return len(self.body)
@@ -62,11 +61,11 @@ class ReleasedBody:
     def __iter__(self) -> Iterator[memoryview]:
         sent = 0
         for piece in self.body:
-            for low in range(0, len(piece), _RELEASED_BYTES):
-                part = memoryview(piece)[low : low + _RELEASED_BYTES]
+            for low in range(0, len(piece), self.part_bytes):
+                part = memoryview(piece)[low : low + self.part_bytes]
                 yield part
                 sent += part.nbytes
-                if sent >= _RELEASED_BYTES:
+                if sent >= self.part_bytes:
                     self.release()
                     sent = 0
         self.release()

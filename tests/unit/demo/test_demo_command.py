@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from starrocks_demo import command, display
+from starrocks_demo import command
 from starrocks_demo.command import DemoOptions, Interrupted, Interruption, add_arguments, interruption
 from starrocks_demo.display import (
     Deliveries,
@@ -255,10 +255,9 @@ def test_a_panel_is_drawn_over_the_last_one_and_never_empties_a_line(monkeypatch
     assert not re.search(r"\x1b\[\d*[JK]", again)
 
 
-def test_a_pipe_hears_that_something_slow_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(display, "_STILL_EVERY", 0.01)
+def test_a_pipe_hears_that_something_slow_goes_on() -> None:
     stream = io.StringIO()
-    with Display(stream, quiet=False).waiting("Starting.", lambda: "step 1 of 2"):
+    with Display(stream, quiet=False).waiting("Starting.", lambda: "step 1 of 2", 0.01):
         wait_until(lambda: "  step 1 of 2, 0.02 s\n" in stream.getvalue(), 20)
     assert stream.getvalue().startswith("Starting.\n")
 

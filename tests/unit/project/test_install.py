@@ -27,7 +27,6 @@ exit $CODE
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_each_step_is_said_and_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    monkeypatch.setattr(install, "_STILL_EVERY", 0.05)
     monkeypatch.setenv("CODE", str(code))
     pip = tmp_path / "env" / "bin" / "pip"
     pip.parent.mkdir(parents=True)
@@ -36,7 +35,7 @@ def test_each_step_is_said_and_how_far_it_is(tmp_path: Path, monkeypatch: pytest
     lock = tmp_path / "lock"
     lock.write_text("pyspark==4.2.0 \\\n    --hash=sha256:a\nrich==14.0.0\ncolorama==0.4.6 ; sys_platform == 'win32'\n")
     out = io.StringIO()
-    assert install.install(tmp_path / "env", lock, out) == code
+    assert install.install(tmp_path / "env", lock, out, interval=0.05) == code
     lines = [re.sub(r", \d+ s$", ", … s", line.strip()) for line in out.getvalue().splitlines()]
     assert lines[0] == "fetching pyspark==4.2.0 (1 of 2)"
     assert "fetching pyspark==4.2.0, 434.1 MB, … s" in lines

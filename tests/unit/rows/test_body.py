@@ -11,7 +11,6 @@ import pytest
 
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.enums import COMPRESSIONS
-from starrocks_txn_sink.rows import body
 from starrocks_txn_sink.rows.body import ReleasedBody, load_body
 
 PIECES = [memoryview(b',{"a":1},{"a":2}'), memoryview(b',{"b":"\xc3\xa9"}')]
@@ -60,10 +59,9 @@ def test_each_compression_is_an_option_a_property_and_a_value_of_other_connector
     assert text in COMPRESSIONS
 
 
-def test_a_body_that_is_released_as_it_is_sent_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "_RELEASED_BYTES", 8)
+def test_a_body_that_is_released_as_it_is_sent_has_the_same_bytes() -> None:
     plain, sent, released = load_body(PIECES, "none"), list[memoryview](), list[int]()
-    parts = ReleasedBody(plain, lambda: released.append(sum(map(len, sent))))
+    parts = ReleasedBody(plain, lambda: released.append(sum(map(len, sent))), part_bytes=8)
     for part in parts:
         assert len(part) <= 8
         sent.append(part)
