@@ -124,16 +124,18 @@ class DebeziumChanges:
         deleted: Bools = deletes.to_numpy(zero_copy_only=False)
         sound: Bools = np.ones(len(deletes), dtype=bool)
         plans = PlansOfValues()
-        (of_before, of_after), schemas = _plan_numbers(plans, batch.column(VALUE), read[ORIGIN].to_numpy())
+        (of_before, of_after), schemas = _plan_numbers(
+            plans, batch.column(VALUE), read[ORIGIN].to_numpy(), ("before", "after")
+        )
         if self.key is not None and deletes.true_count:
             keys = batch.column(KEY).filter(pa.array(valid))
             asked = pc.and_(deletes, keys.is_valid())
             keys = keys.filter(asked)
-            rows, of_keys = read_keys(keys)
+            rows, of_keys, schema_at = read_keys(keys)
             before = pc.replace_with_mask(pa.nulls(len(deletes), pa.string()), asked, rows)
             place: Bools = asked.to_numpy(zero_copy_only=False)
             sound[place] = of_keys
-            of_before[place] = [plans.numbers(key, ("",))[0] for key in _texts(keys, of_keys)]
+            (of_before[place],), _ = _plan_numbers(plans, keys, schema_at, ("",))
         text = pc.if_else(deletes, before, after) if deletes.true_count else after
         without: Bools = pc.is_in(read["op"].combine_chunks(), value_set=_WITHOUT_ROW).to_numpy(zero_copy_only=False)
         text = pc.if_else(pa.array(without), "{}", text) if without.any() else text
@@ -247,17 +249,17 @@ class _Rows:
 
 
 def _plan_numbers(
-    plans: PlansOfValues, values: pa.Array, origins: np.ndarray[Any, np.dtype[np.int64]]
+    plans: PlansOfValues, values: pa.Array, origins: np.ndarray[Any, np.dtype[np.int64]], names: tuple[str, ...]
 ) -> tuple[_Numbers, dict[int, str]]:
-    """The numbers of the plans of `before`, and of `after`, for each row; its schema is that of value `origins`.
+    """The numbers of the plans of the rows `names` of each value; its schema is that of value `origins`.
 
     And the schema of each of these values.
     """
     if not (origins >= 0).any():
-        return np.full((2, len(origins)), -1, dtype=np.int32), {}
+        return np.full((len(names), len(origins)), -1, dtype=np.int32), {}
     distinct, places = np.unique(origins, return_inverse=True)
     texts = [*_texts(values.take(pa.array(distinct, mask=distinct < 0)), distinct >= 0)]
-    numbers = [plans.numbers(text, ("before", "after")) for text in texts]
+    numbers = [plans.numbers(text, names) for text in texts]
     chosen: _Numbers = np.array(numbers, dtype=np.int32).T[:, places]
     schemas = zip(distinct.tolist(), map(plans.schema, texts), strict=True)
     return chosen, {origin: schema for origin, schema in schemas if schema is not None}

@@ -8,7 +8,7 @@ one. The way changes neither which values are valid nor what they mean.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,7 @@ from starrocks_txn_sink.sources.formats.json_text import (
 
 _ROWS: Final = ("before", "after")
 _TEXT, _WHOLE = pa.string(), pa.int64()
+Indexes = np.ndarray[Any, np.dtype[np.int64]]
 _SOURCE: Final = pa.struct(
     [
         *((name, _TEXT) for name in ("name", "db", "schema", "table", "file")),
@@ -94,15 +95,57 @@ def _read_at_once(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
     return pa.table([found[name] for name in fields.names], schema=fields)
 
 
-def read_keys(keys: pa.Array) -> tuple[pa.Array, Bools]:
-    """The rows of messages' keys, which are not NULL, without the converter's schema; and a mask of the sound keys."""
-    plain = compiled.read_objects(keys, pa.schema([(PAYLOAD, _TEXT)]), lambda _: None)
-    if plain is not None and plain[1].all():
-        texts = checked_text(keys)
-        if not pc.any(pc.match_substring(texts, f'"{PAYLOAD}"')).as_py():
-            return texts.cast(_TEXT), np.ones(len(keys), dtype=bool)
-    rows = [_row_of_key(key) for key in keys.cast(pa.large_binary()).to_pylist()]
-    return pa.array(rows, _TEXT), np.fromiter((row is not None for row in rows), dtype=bool, count=len(rows))
+def read_keys(keys: pa.Array) -> tuple[pa.Array, Bools, Indexes]:
+    """The rows of messages' keys, which are not NULL, without the converter's schema; and a mask of the sound keys.
+
+    The last array has the number of a key with the same schema, -1 for a key without one or that is not sound.
+    """
+    read = compiled.read_objects(keys, pa.schema([(PAYLOAD, _TEXT)]), lambda _: None)
+    if read is None or not read[1].all():
+        rows = [_row_of_key(key) for key in keys.cast(pa.large_binary()).to_pylist()]
+        sound = np.fromiter((row is not None for row in rows), dtype=bool, count=len(rows))
+        return pa.array(rows, _TEXT), sound, np.where(sound, np.arange(len(rows)), -1)
+    texts = checked_text(keys).cast(_TEXT)
+    wrapped: Bools = pc.match_substring(texts, f'"{PAYLOAD}"').to_numpy(zero_copy_only=False)
+    if not wrapped.any():
+        return texts, ~wrapped, np.full(len(keys), -1, dtype=np.int64)
+    return _unwrapped_keys(texts, read[0][PAYLOAD].combine_chunks(), wrapped)
+
+
+def _unwrapped_keys(texts: pa.Array, payloads: pa.Array, wrapped: Bools) -> tuple[pa.Array, Bools, Indexes]:
+    """`read_keys` of valid JSON objects, some of which may be `wrapped`, with their members `payload` as text.
+
+    The keys of a table have the same text around the payload, so Python reads it once for all of them.
+    """
+    origins: Indexes = np.full(len(texts), -1, dtype=np.int64)
+    objects = pc.if_else(pc.starts_with(payloads, "{"), payloads, pa.scalar(None, _TEXT))
+    rows, alone, waiting = texts, np.zeros(len(texts), dtype=bool), wrapped.copy()
+    for _ in range(_SCHEMAS):
+        if not waiting.any():
+            break
+        first = int(waiting.argmax())
+        alone[first], waiting[first] = True, False
+        front = _front_of_key(texts[first].as_py())
+        if front is not None:
+            alike = pc.equal(pc.binary_join_element_wise(front, objects, "}", ""), texts)
+            same = wrapped & pc.fill_null(alike, False).to_numpy(zero_copy_only=False)
+            rows = pc.if_else(pa.array(same), payloads, rows)
+            origins[same] = first
+            alone, waiting = alone & ~same, waiting & ~same
+    rest = np.flatnonzero(alone | waiting)
+    if len(rest):
+        found = [_row_of_key(text.encode()) for text in texts.take(pa.array(rest)).to_pylist()]
+        rows = pc.replace_with_mask(rows, pa.array(alone | waiting), pa.array(found, _TEXT))
+        origins[rest] = rest
+    sound: Bools = rows.is_valid().to_numpy(zero_copy_only=False)
+    return rows, sound, np.where(sound, origins, -1)
+
+
+def _front_of_key(text: str) -> str | None:
+    """The text in front of the row of a key that ends with it and has nothing but a schema besides; None for others."""
+    found = members(text)
+    raw = found[PAYLOAD][1] if found.keys() == {"schema", PAYLOAD} else ""
+    return text[: -len(raw) - 1] if raw.startswith("{") and text.endswith(raw + "}") else None
 
 
 def _row_of_key(key: bytes) -> str | None:

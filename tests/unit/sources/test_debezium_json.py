@@ -114,12 +114,37 @@ def test_members_that_come_again_or_are_spelled_otherwise_count_as_everywhere() 
 def test_the_key_of_a_delete_is_one_object() -> None:
     usual = [b'{"id":1.10}', b'{ "id" : 2 }']
     odd = [b'{"schema":{},"payload":{"payload":7}}', b'{"payload":7}', rb'{"p\u0061yload":{"id":1},"schema":{}}']
-    rows, sound = read_keys(pa.array(usual))
+    rows, sound, _ = read_keys(pa.array(usual))
     assert (rows.to_pylist(), sound.tolist()) == (['{"id":1.10}', '{ "id" : 2 }'], [True, True])
-    rows, sound = read_keys(pa.array([*usual, *odd]))
+    rows, sound, _ = read_keys(pa.array([*usual, *odd]))
     assert rows.to_pylist()[2:] == ['{"payload":7}', '{"payload":7}', '{"id":1}']
-    rows, sound = read_keys(pa.array([*usual, b'{"id":1}{"id":2}', b'{"schema":{},"payload":7}', b"\xff"]))
+    rows, sound, _ = read_keys(pa.array([*usual, b'{"id":1}{"id":2}', b'{"schema":{},"payload":7}', b"\xff"]))
     assert (rows.to_pylist()[2:], sound.tolist()) == ([None] * 3, [True, True, False, False, False])
+
+
+@pytest.mark.parametrize("schemas", [256, 1])
+def test_keys_of_a_table_share_their_schema(schemas: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python reads the schema of one key of a table; without the loop, that of each."""
+    monkeypatch.setattr(debezium_json, "_SCHEMAS", schemas)
+    keys = {
+        b'{"schema":{"a":1},"payload":{"id":1}}': '{"id":1}',
+        b'{"id":"\\u0041"}': r'{"id":"\u0041"}',
+        b'{"schema":{"a":1},"payload":{"id":{"payload":2}}}': '{"id":{"payload":2}}',
+        b'{"schema":{"b":1},"payload":{"id":3}}': '{"id":3}',
+        b'{"schema":{"a":1},"payload":7}': None,
+        b'{"schema":{"a":1},"payload":"{}"}': None,
+        b'{"schema":{"a":1},"payload":{"id":4},"x":{}}': '{"schema":{"a":1},"payload":{"id":4},"x":{}}',
+        b'{"schema":{"a":1},"payload":{"id":5} }': '{"id":5}',
+        b'{"payload":{"id":6},"schema":{"a":1}}': '{"id":6}',
+        b'{"schema":{"a":1},"payload":{"id":7},"payload":{"id":8}}': '{"id":8}',
+    }
+    rows, sound, origins = read_keys(pa.array(keys))
+    assert rows.to_pylist() == [*keys.values()]
+    assert sound.tolist() == [row is not None for row in keys.values()]
+    schemas_of = [json.loads(key).get("schema") if "payload" in json.loads(key) else None for key in keys]
+    for at, origin in enumerate(origins.tolist()):
+        assert origin < 0 or schemas_of[origin] == schemas_of[at]
+        assert origin >= 0 or not sound[at] or schemas_of[at] is None
 
 
 def test_markers() -> None:
