@@ -19,7 +19,6 @@ from starrocks_txn_sink.errors import (
     Transient,
 )
 from starrocks_txn_sink.metrics.catalogue import ERRORS, SPARK
-from tools.tables import table
 
 FOLDER = "docs/operations/errors"
 COMMANDS: Mapping[str, type[StarRocksSinkError]] = {kind.code: kind for kind in OF_COMMANDS}
@@ -66,11 +65,10 @@ def head(code: str) -> str:
 
 def index() -> str:
     """Every code with a link to its page; a row has the anchor that a copy of the runbook is asked for."""
-    rows = (
-        (f'<a id="error-{code}"></a>[`{code}`](errors/{code}.md)', _summary(code), _what_then(code)[0])
+    return "".join(
+        f'- <a id="error-{code}"></a>[`{code}`](errors/{code}.md): {_summary(code)} *{_what_then(code)[0]}*\n'
         for code in CODES
     )
-    return table("code | what it says | and then", rows)
 
 
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {path(code): {"error": partial(head, code)} for code in CODES}

@@ -90,16 +90,11 @@ def buckets() -> str:
 
 def alerts() -> str:
     """Every alert rule, with a link to its section of the runbook."""
-    rows = (
-        (
-            f"[{alert.name}](../operations/runbook.md#{alert.section})",
-            "critical" if alert.critical else "warning",
-            alert.lasting,
-            alert.meaning,
-        )
+    return "".join(
+        f"- [{alert.name}](../operations/runbook.md#{alert.section}) "
+        f"({'critical' if alert.critical else 'warning'}, {alert.lasting}): {alert.meaning}\n"
         for alert in ALERTS
     )
-    return table("alert | severity | for | when", rows)
 
 
 # --- docs/operations/logs.md ---
@@ -120,16 +115,11 @@ def events() -> str:
 
 def options() -> str:
     """Every option of SinkOptions, from its declaration."""
-    rows = (
-        (
-            f"`{name}`",
-            ", ".join(filter(None, (declared.kind.name, declared.kind.unit))),
-            declared.default_text,
-            declared.meaning,
-        )
+    return "".join(
+        f"- `{name}` ({', '.join(filter(None, (declared.kind.name, declared.kind.unit)))}; {declared.default_text}): "
+        f"{declared.meaning}\n"
         for name, declared in declarations(SinkOptions)
     )
-    return table("option | type | default | meaning", rows)
 
 
 def without_effect() -> str:
@@ -405,8 +395,11 @@ def _default(action: argparse.Action) -> str:
 
 def checks() -> str:
     """Every check of a rehearsal, with the sections of the wire contract."""
-    rows = ((f"`{check.name}`", check.expects, ", ".join(check.sections)) for check in (*CHECKS, CLEARED))
-    return table("check | expected | sections", rows)
+    return "".join(f"- `{check.name}`{_in_brackets(check.sections)}: {check.expects}\n" for check in (*CHECKS, CLEARED))
+
+
+def _in_brackets(sections: Sequence[str]) -> str:
+    return f" ({', '.join(sections)})" if sections else ""
 
 
 def spark_versions() -> str:
