@@ -102,8 +102,8 @@ class SinkOptions:
         default_text="the application's cores (docs/guides/performance.md)",
     )
     commit_interval: float | None = kind.SECONDS(
-        "The age of a label at which the lanes stop at the next clean boundary, so that their rows become visible; at "
-        "most half of `timeout`. Lanes of rows in arrival order stop only if they read Kafka.",
+        "Age of a label at which the lanes stop at the next clean boundary, so that their rows become visible; at most "
+        "half of `timeout`. Lanes of rows in arrival order stop only if they read Kafka.",
         default=None,
         default_text="80 % of `timeout`, so that a micro-batch mostly is one StarRocks transaction",
     )
@@ -112,8 +112,8 @@ class SinkOptions:
         "Lifetime of a StarRocks transaction, sent at begin; the server rolls older ones back.", default=600
     )
     batch_deadline: float = kind.SECONDS(
-        "Time limit of a micro-batch, including all waits and retries: an outage of StarRocks is waited out so long. "
-        "Each round that becomes visible begins it again. The last try may take 2 × `read_timeout` longer.",
+        "Time limit of a micro-batch with all waits and retries, and so of an outage that is waited out. Each round "
+        "that becomes visible begins it again. The last try may take 2 × `read_timeout` longer.",
         derive=lambda options: 2.0 * options.timeout,
         default_text="2 × `timeout`",
     )
@@ -136,12 +136,12 @@ class SinkOptions:
     )
     delivery: Delivery | str | None = kind.choice(Delivery)(  # noqa: RUF009 - makes a field
         "Guarantee for replays. `exactly-once` keeps a ledger of positions in the database and requires `query_url`; "
-        "without `query_url`, set `at-least-once`.",
+        "without it set `at-least-once`.",
         default=None,
         default_text="exactly-once with `query_url`, else none",
     )
     ledger_create: bool = kind.SWITCH(
-        "Whether the sink creates missing tables of its own: the ledger and the dead-letter table.", default=True
+        "Create missing tables of the sink's own: the ledger and the dead-letter table.", default=True
     )
     ledger_replication: int | None = kind.COUNT(
         "Replicas of the ledger's table at its creation.",
@@ -149,32 +149,31 @@ class SinkOptions:
         default_text="the server's, at most one a backend",
     )
     receipts_log: bool = kind.SWITCH(
-        "Whether the sink logs every commit in the table `_starrocks_txn_sink_receipts`, so that the command `where` "
-        "can name the label of a source transaction; costs one more load per StarRocks transaction and requires "
-        "`query_url`.",
+        "Log every commit in the table `_starrocks_txn_sink_receipts`, so that the command `where` can name the label "
+        "of a source transaction; costs one more load per StarRocks transaction and requires `query_url`.",
         default=False,
     )
     receipts_log_days: int = kind.COUNT(
         "Days to keep rows of the receipts log; a job deletes older rows when it starts.", default=30
     )
     find_leader: bool = kind.SWITCH(
-        "Whether the sink finds the leader with SHOW FRONTENDS, which requires the OPERATE privilege. If false, the "
-        "first address of `query_url` that answers must be the leader (a follower lags behind).",
+        "Find the leader with SHOW FRONTENDS, which requires the OPERATE privilege. If false, the first address of "
+        "`query_url` that answers must be the leader (a follower lags behind).",
         default=True,
     )
     allow_unreleased_server: bool = kind.SWITCH(
-        "Whether a server is accepted whose version is no release number, as that of a build (`main-d0b920c`): nobody "
-        "checks then that it is new enough. Numbered releases are always checked.",
+        "Accept a server whose version is no release number, as that of a build (`main-d0b920c`), without a check that "
+        "it is new enough. Numbered releases are always checked.",
         default=False,
     )
     check_replays: bool = kind.SWITCH(
-        "Whether the sink checks that a replayed source transaction has its first content (exactly-once only). Set "
-        "false for queries whose values differ from run to run.",
+        "Check that a replayed source transaction has its first content (exactly-once only). Set false for queries "
+        "whose values differ from run to run.",
         default=True,
     )
     roll_back_on_sigterm: bool = kind.SWITCH(
-        "Whether the driver rolls open StarRocks transactions back, within 5 s, before SIGTERM ends it. The first "
-        "write, in any thread, installs the handler unless the application has its own; requires `query_url`.",
+        "Roll open StarRocks transactions back, within 5 s, before SIGTERM ends the driver. The first write, in any "
+        "thread, installs the handler unless the application has its own; requires `query_url`.",
         default=True,
     )
     schema_changes: SchemaChanges | str = kind.choice(SchemaChanges)(  # noqa: RUF009 - makes a field
@@ -184,16 +183,16 @@ class SinkOptions:
         default=SchemaChanges.FAIL,
     )
     on_bad_rows: OnBadRows | str = kind.choice(OnBadRows)(  # noqa: RUF009 - makes a field
-        "Reaction to rows that the server rejects: `fail` ends the job with the reasons, `quarantine` writes the "
-        "source transactions with such rows to the dead-letter table and continues (docs/guides/dead-letters.md). "
-        "`quarantine` requires `query_url` and positions.",
+        "Reaction to rows that the server rejects: `fail` ends the job with the reasons, `quarantine` writes their "
+        "source transactions to the dead-letter table and continues (docs/guides/dead-letters.md); it requires "
+        "`query_url` and positions.",
         default=OnBadRows.FAIL,
     )
     max_quarantined: int = kind.COUNT(
         "Most source transactions that a micro-batch may dead-letter; with more the job fails.", default=100
     )
     show_rejected_values: bool = kind.SWITCH(
-        "Whether errors and dead letters quote the server's lines about rejected rows, which contain values.",
+        "Quote the server's lines about rejected rows, which contain values, in errors and dead letters.",
         default=False,
     )
     timestamp_zone: str | None = kind.text(
@@ -204,12 +203,12 @@ class SinkOptions:
         default_text="Spark's session time zone",
     )
     compact: bool = kind.SWITCH(
-        "Whether a StarRocks transaction has at most one row per primary key, the last one. Servers do not promise the "
-        "order of rows of one key. Needs `query_url` and positions; docs/guides/compact.md has the exceptions.",
+        "Send at most one row per primary key in a StarRocks transaction, the last one: servers promise no order of "
+        "rows of one key. Needs `query_url` and positions; docs/guides/compact.md has the exceptions.",
         default=True,
     )
     shuffle: bool | str = kind.OptionKind("auto, true or false", checks.shuffle)(
-        "Whether Spark shuffles and sorts rows before the lanes. `auto`: where a source partition's rows may be spread "
+        "Shuffle and sort rows before the lanes. `auto`: where a source partition's rows may be spread "
         "over tasks (docs/guides/performance.md), raw events only if necessary (docs/guides/assembling.md); `true`: "
         "always; `false`: never, rows of a source partition must come in one task and in order.",
         default="auto",
@@ -224,7 +223,7 @@ class SinkOptions:
         default={},
     )
     tables: Mapping[str, TableOptions | Mapping[str, str]] = kind.mapping(checks.tables)(
-        "Per table: stream-load properties that override `properties`.", default={}
+        "Per table: `TableOptions`, or a mapping of stream-load properties that override `properties`.", default={}
     )
     redirect_map: Mapping[str, str] = kind.mapping(checks.redirect_map)(
         "Rewrites redirect targets, as in `{'be1:8040': 'proxy:18040'}`; the new targets are allowed. A target without "
@@ -239,7 +238,7 @@ class SinkOptions:
         default=(),
     )
     query_tls: bool = kind.SWITCH(
-        "Whether the query port must speak TLS, with the same `tls_…` files. Without TLS the sink logs in with "
+        "Require TLS of the query port, with the same `tls_…` files. Without TLS the sink logs in with "
         "`mysql_native_password` only, which never sends the password itself.",
         derive=lambda options: options.frontends[0].scheme == "https",
         default_text="true if `load_url` is https",
@@ -249,7 +248,7 @@ class SinkOptions:
     )
     tls_certificate: str | None = _FILE("File with the client's certificate (TLS only).", default=None)
     tls_key: str | None = _FILE("File with the client's key, unless tls_certificate contains it.", default=None)
-    tls_verify: bool = kind.SWITCH("Whether to verify the server's certificate and host name (TLS only).", default=True)
+    tls_verify: bool = kind.SWITCH("Verify the server's certificate and host name (TLS only).", default=True)
     metrics_port: int | None = kind.OptionKind("whole number", checks.port)(
         "Port of a metrics endpoint on the driver, with a page at `/`; 0 takes a free one. Sinks with the same port "
         "share it. Requires the extra `metrics`.",
