@@ -11,8 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-_IDLE_SECONDS = 5.0
-_REQUEST_SECONDS = 10.0
 _CLOSE_SECONDS = 1.5
 MOST_REQUESTS = 32
 """Most requests at a time; further connections are closed without an answer."""
@@ -52,14 +50,23 @@ Route = Callable[[HttpQuery], HttpReply]
 class HttpListener(ThreadingHTTPServer):
     """Serves `routes` in daemon threads from `start` to `close`. Raises OSError if the port is taken.
 
-    A connection is cut off _REQUEST_SECONDS after it was accepted, however slowly its client sends or reads, so that
-    nobody holds the MOST_REQUESTS threads.
+    A connection is cut off `request_seconds` after it was accepted, however slowly its client sends or reads, and after
+    `idle_seconds` of silence, so that nobody holds the MOST_REQUESTS threads.
     """
 
     request_queue_size = 64
 
-    def __init__(self, host: str, port: int, routes: Mapping[str, Route]) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        routes: Mapping[str, Route],
+        *,
+        request_seconds: float = 10.0,
+        idle_seconds: float = 5.0,
+    ) -> None:
         self.routes = routes
+        self.idle_seconds, self._request_seconds = idle_seconds, request_seconds
         self.local = is_loopback(host)
         self._busy: dict[threading.Thread, tuple[Any, float]] = {}  # thread → its connection, and its end
         super().__init__((host, port), _Handler)
@@ -99,7 +106,7 @@ class HttpListener(ThreadingHTTPServer):
         thread = threading.Thread(
             target=self._answer, args=(request, client_address), name="starrocks-metrics-request", daemon=True
         )
-        self._busy[thread] = request, time.monotonic() + _REQUEST_SECONDS
+        self._busy[thread] = request, time.monotonic() + self._request_seconds
         thread.start()
 
     def _answer(self, request: Any, client_address: Any) -> None:
@@ -119,9 +126,12 @@ def _cut_off(connection: Any) -> None:
 
 class _Handler(BaseHTTPRequestHandler):
     server: HttpListener
-    timeout = _IDLE_SECONDS
     server_version = "starrocks-txn-sink"
     sys_version = ""
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.settimeout(self.server.idle_seconds)
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)

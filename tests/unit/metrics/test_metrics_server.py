@@ -12,7 +12,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,9 +22,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.metrics import MetricsServer, http_listener
+from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.catalogue import METRICS, MetricKind
-from starrocks_txn_sink.metrics.http_listener import MOST_REQUESTS
+from starrocks_txn_sink.metrics.http_listener import MOST_REQUESTS, HttpListener
 from starrocks_txn_sink.metrics.server import ASSETS, shared_server
 from starrocks_txn_sink.telemetry import Event
 from tests.support.manual_clock import ManualClock
@@ -197,20 +197,18 @@ def test_closing_leaves_no_thread_and_starting_again_works() -> None:
     assert running(THREADS) <= before
 
 
-def hold(server: MetricsServer) -> socket.socket:
+def hold(listener: HttpListener) -> socket.socket:
     """A client that never ends its request."""
-    client = socket.create_connection(("127.0.0.1", urlsplit(server.url).port or 0))
+    client = socket.create_connection(("127.0.0.1", listener.port))
     client.sendall(b"GET / HT")
     return client
 
 
-def test_clients_that_hold_their_connection_take_a_bounded_number_of_threads_and_do_not_delay_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(http_listener, "_REQUEST_SECONDS", 60.0)  # so that only the end cuts them off
-    monkeypatch.setattr(http_listener._Handler, "timeout", 60.0)
+def test_clients_that_hold_their_connection_take_a_bounded_number_of_threads_and_do_not_delay_the_end() -> None:
     before = running(THREADS)
-    server = MetricsServer(0).start()
+    # Only the end cuts them off.
+    server = HttpListener("127.0.0.1", 0, {}, request_seconds=60.0, idle_seconds=60.0)
+    server.start()
     with ExitStack() as stack:
         for _ in range(MOST_REQUESTS + 20):
             stack.enter_context(hold(server))
@@ -222,16 +220,19 @@ def test_clients_that_hold_their_connection_take_a_bounded_number_of_threads_and
         assert time.monotonic() - started < 20
 
 
-def test_a_client_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_listener, "_REQUEST_SECONDS", 0.4)
-    with MetricsServer(0) as server, hold(server) as client:
+def test_a_client_that_drips_is_cut_off() -> None:
+    server = HttpListener("127.0.0.1", 0, {}, request_seconds=0.4)
+    server.start()
+    with closing(server), hold(server) as client:
         started = time.monotonic()
         with suppress(OSError):
             while time.monotonic() - started < 30:
                 client.sendall(b"x")
                 time.sleep(0.05)
         assert time.monotonic() - started < 20
-        assert get(server, "/healthz")[0] == 200
+        with hold(server) as other:
+            other.sendall(b"TP/1.0\r\n\r\n")
+            assert other.makefile("rb").readline().split()[1] == b"404"
 
 
 def test_a_port_that_is_taken_is_said(server: MetricsServer) -> None:
