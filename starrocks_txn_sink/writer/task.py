@@ -56,6 +56,7 @@ from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder, RowCheck
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import PARTITION, POSITION
+from starrocks_txn_sink.rows.counted_dates import CountedDates
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.rows.member_names import LackingColumns, MemberNames, TypesOf, no_types
 from starrocks_txn_sink.rows.segments import CheckRows, Replay, Segmenter, Skip, place_of, rows_of_part
@@ -205,7 +206,10 @@ class LaneTask:
 
 
 class LaneTry:
-    """One try at the lane of `task`: its time, its counts. It `completes` rows that leave unchanged values out."""
+    """One try at the lane of `task`: its time, its counts.
+
+    It `completes` rows that leave unchanged values out: rows of Debezium, whose numbers may be dates.
+    """
 
     def __init__(self, task: LaneTask, attempt: worker.Attempt, clock: Clock, rng: random.Random | None = None) -> None:
         self.task, self.attempt, self.clock, self.rng = task, attempt, clock, rng or random.Random()
@@ -215,6 +219,7 @@ class LaneTry:
         self.stopped = False  # at the end of the round, with more rows to come
         self.types_of: TypesOf = no_types
         self.completes = False
+        self._counted_dates: CountedDates | None = None
         self._segmenter: Segmenter | None = None
         self._dead_letters = DeadLetters(task, partial(now_text, clock)) if task.part.dead_letter is not None else None
 
@@ -319,6 +324,7 @@ class LaneTry:
             release=spill.release if spill is not None else None,
         )
         self.metrics.members = self._member_names(resources.columns, unchanged)
+        self._counted_dates = self._refusing_counted_dates(resources.columns)
         return OpenLane(core, performer, self._segments(batches, rows))
 
     def _unchanged_values(
@@ -355,14 +361,27 @@ class LaneTry:
             unchanged,
         )
 
+    def _refusing_counted_dates(self, known: worker.KnownColumns | None) -> CountedDates | None:
+        """The check of dates, for a source whose numbers may be dates; None where the server names no columns."""
+        if not self.completes or known is None:
+            return None
+
+        def dates_of(table: str) -> set[str]:
+            dates = known.dates(table, self.deadline) if self.task.names_columns(table) else ()
+            return {name for name in dates if not self.types_of(table, name)}
+
+        return CountedDates(dates_of)
+
     def _check(self, allow_torn: bool = False) -> CheckRows:
         """The checks of the rows: their text, then their names."""
-        texts, names = RowCheck(allow_torn), self.metrics.members
+        texts, names, dates = RowCheck(allow_torn), self.metrics.members, self._counted_dates
 
         def check(batch: pa.RecordBatch) -> None:
             texts(batch)
             if names is not None:
                 names(batch)
+            if dates is not None:
+                dates(batch)
 
         return check
 

@@ -65,7 +65,7 @@ class Attempt:
 
 
 class KnownColumns:
-    """The names of the columns of a database's tables, from information_schema.
+    """The names of the columns of a database's tables, and which have dates, from information_schema.
 
     One query reads all tables. A table that it does not have is asked for when a row needs it. What is older than
     _COLUMNS_SECONDS is asked again: a column that was dropped since would take its values along in silence.
@@ -74,6 +74,7 @@ class KnownColumns:
     def __init__(self, connection: LeaderConnection, database: str) -> None:
         self._connection, self._database = connection, database
         self._tables: dict[str, frozenset[str]] = {}
+        self._dates: dict[str, frozenset[str]] = {}
         self._read_at = -math.inf
 
     def of(self, table: str, again: bool, deadline: Deadline) -> frozenset[str] | None:
@@ -89,19 +90,29 @@ class KnownColumns:
             self._tables |= {name: frozenset()} | self._read(_OF_TABLE, (table,), deadline)
         return self._tables[name] or None
 
+    def dates(self, table: str, deadline: Deadline) -> frozenset[str]:
+        """The columns of `table` that have dates, or dates and times. Raises QueryFailed."""
+        self.of(table, False, deadline)
+        return self._dates.get(table.lower(), frozenset())
+
     def _read(self, condition: str, names: tuple[str, ...], deadline: Deadline) -> dict[str, frozenset[str]]:
-        tables = defaultdict[str, set[str]](set)
+        tables, dates = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
         try:
             rows = self._connection.query(_COLUMN_NAMES + condition, (self._database, *names), deadline)
         except QueryRefused:
             return {}
-        for table, column in rows:
+        for table, column, kind in rows:
             tables[str(table).lower()].add(str(column))
+            if str(kind).lower() in ("date", "datetime"):
+                dates[str(table).lower()].add(str(column))
+        self._dates |= {table: frozenset(dates[table]) for table in tables}
         return {table: frozenset(columns) for table, columns in tables.items()}
 
 
 _COLUMNS_SECONDS: Final = 60.0  # rare enough for the server, soon enough for a change of a table
-_COLUMN_NAMES: Final = "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.columns WHERE TABLE_SCHEMA = %s"
+_COLUMN_NAMES: Final = (
+    "SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE FROM information_schema.columns WHERE TABLE_SCHEMA = %s"
+)
 _OF_TABLE: Final = " AND TABLE_NAME = %s"
 
 

@@ -336,3 +336,21 @@ def test_a_row_of_eleven_megabytes_arrives_whole(debezium: DebeziumShop, transac
     debezium.go(tables={"public.items": "files"}, transactions=transactions)
     sizes = debezium.ask("SELECT CHAR_LENGTH(CAST(note AS STRING)) FROM shop.files ORDER BY 1")
     assert [size for (size,) in sizes] == [7, 7, len(json.dumps(content))]
+
+
+@pytest.mark.parametrize("transactions", ["whole", "none"])
+def test_a_date_that_comes_as_a_number_is_refused_before_the_first_load(
+    debezium: DebeziumShop, transactions: str
+) -> None:
+    """Nothing in the message says what the number counts; StarRocks would read its digits."""
+    debezium.ask(
+        "CREATE TABLE shop.bills (position BIGINT, at DATETIME, part STRING, seq INT, note STRING) "
+        "DUPLICATE KEY(position)"
+    )
+    tables = {"public.items": "bills"}
+    debezium.put(insert(5, 1, at=None), insert(5, 2, at="2024-02-29 12:34:56"), end(5, 2))
+    debezium.go(tables=tables, transactions=transactions)
+    debezium.put(insert(6, 1, at=None), insert(6, 2, at=1711010101010), end(6, 2))
+    with pytest.raises(StreamingQueryException, match=r"number for column at of table bills.*schemas\.enable=true"):
+        debezium.go(tables=tables, transactions=transactions)
+    assert debezium.ask("SELECT count(*) FROM shop.bills") == [(2,)]
