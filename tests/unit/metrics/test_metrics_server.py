@@ -231,7 +231,7 @@ def test_a_client_that_drips_is_cut_off() -> None:
                 time.sleep(0.05)
         assert time.monotonic() - started < 20
         with hold(server) as other:
-            other.sendall(b"TP/1.0\r\n\r\n")
+            other.sendall(b"TP/1.0\r\nHost: localhost\r\n\r\n")
             assert other.makefile("rb").readline().split()[1] == b"404"
 
 
