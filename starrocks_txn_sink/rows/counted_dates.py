@@ -20,32 +20,37 @@ from starrocks_txn_sink.rows.value_kinds import members_of
 DatesOf = Callable[[str], Set[str]]
 """The columns of a table that have dates, or dates and times, and whose values no schema explains."""
 
-_LOOKED_AT: Final = 100  # rows of a table: half a millisecond, and a column is NULL in all of them rarely
+_LOOKED_AT: Final = 100  # rows of a table: a millisecond at most, and a column is NULL in all of them rarely
 _PLACE: Final = (columns.PARTITION, columns.POSITION)
 
 
 @dataclass(slots=True)
 class CountedDates:
-    """Refuses numbers in columns of dates among the first rows of each table of a lane; call it for each batch."""
+    """Refuses numbers in columns of dates among the first rows of each table of a lane; call it for each batch.
+
+    A table is looked at until each of its columns of dates has had a value, in _LOOKED_AT rows at most.
+    """
 
     dates_of: DatesOf
     _left: dict[str, int] = field(default_factory=dict)  # rows to look at, by table
+    _untold: dict[str, set[str]] = field(default_factory=dict)  # columns that have been NULL so far
 
     def __call__(self, batch: pa.RecordBatch) -> None:
         """Raise InputError with table, column and place for a number, without its value."""
         tables = batch.column(columns.TABLE)
         for table in pc.unique(tables).to_pylist():
-            if self._left.get(table, _LOOKED_AT):
+            if table not in self._left:
+                self._untold[table] = set(self.dates_of(table))
+                self._left[table] = _LOOKED_AT if self._untold[table] else 0
+            if self._left[table]:
                 self._look_at(batch, table, pc.indices_nonzero(pc.equal(tables, table)))
 
     def _look_at(self, batch: pa.RecordBatch, table: str, rows: pa.Array) -> None:
-        left = self._left.get(table, _LOOKED_AT)
-        dates = self.dates_of(table)
-        self._left[table] = max(0, left - len(rows)) if dates else 0
-        for row in rows[:left].to_pylist() if dates else ():
+        untold = self._untold[table]
+        for row in rows[: self._left[table]].to_pylist():
             text = batch.column(columns.PAYLOAD)[row].cast(pa.large_binary()).as_py()
             members = members_of(memoryview(text)[1:]) or {}
-            counted = sorted(name for name in dates & members.keys() if type(members[name]) is int)
+            counted = sorted(name for name in untold & members.keys() if type(members[name]) is int)
             if counted:
                 raise InputError(
                     f"A row has a number for column {counted[0]} of table {table}, which has dates"
@@ -55,3 +60,7 @@ class CountedDates:
                     "numbers.",
                     table=table,
                 )
+            untold -= {name for name in untold if members.get(name) is not None}
+            self._left[table] = self._left[table] - 1 if untold else 0
+            if not untold:
+                return

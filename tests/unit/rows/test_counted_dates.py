@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.rows import counted_dates
 from starrocks_txn_sink.rows.counted_dates import CountedDates
+from starrocks_txn_sink.rows.value_kinds import members_of
 
 DATES = {"orders": {"day", "at"}}
 
@@ -40,7 +44,7 @@ def test_other_values_are_left_to_the_server(row: str) -> None:
 
 
 def test_the_first_hundred_rows_of_a_table_are_looked_at() -> None:
-    good, bad = ("orders", '{"day":null}'), ("orders", '{"day":19782}')
+    good, bad = ("orders", '{"day":null,"at":"2024-02-29"}'), ("orders", '{"day":19782}')
     dates = check()
     dates(batch(*[good] * 60))
     with pytest.raises(InputError):
@@ -49,3 +53,17 @@ def test_the_first_hundred_rows_of_a_table_are_looked_at() -> None:
     dates(batch(*[good] * 60))
     dates(batch(*[good] * 40, bad))
     dates(batch(bad))
+
+
+def test_a_table_is_looked_at_until_each_column_of_dates_has_had_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[bytes] = []
+
+    def look(text: memoryview) -> dict[str, Any] | None:
+        looks.append(bytes(text))
+        return members_of(text)
+
+    monkeypatch.setattr(counted_dates, "members_of", look)
+    dates = check()
+    dates(batch(("orders", '{"day":"2024-02-29"}'), ("orders", '{"at":null}'), ("orders", '{"at":"2024-02-29"}')))
+    dates(batch(("orders", '{"n":1}'), ("items", '{"n":1}')))
+    assert len(looks) == 3
