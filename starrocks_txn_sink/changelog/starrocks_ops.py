@@ -96,9 +96,9 @@ def to_starrocks_ops(
 class LastPerKey:
     """Reduces a task's record batches to the last row of each key; memory holds about twice the remaining rows."""
 
-    def __init__(self, places: Sequence[str], kept: Sequence[str]) -> None:
+    def __init__(self, places: Sequence[str], columns: Sequence[str]) -> None:
         self._places = list(places)
-        self._kept = list(kept)
+        self._columns = list(columns)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting: list[pa.Table] = []
@@ -111,7 +111,7 @@ class LastPerKey:
                 held = waiting[0].num_rows
                 limit = max(limit, 2 * held)  # with many keys, do not sort all of them again for each batch
         if waiting:
-            yield from self.last_rows(pa.concat_tables(waiting)).select(self._kept).combine_chunks().to_batches()
+            yield from self.last_rows(pa.concat_tables(waiting)).select(self._columns).combine_chunks().to_batches()
 
     def last_rows(self, table: pa.Table) -> pa.Table:
         """The last row of each key by the sort columns."""

@@ -44,14 +44,14 @@ STAGES = 20
 class AssemblerLevel:
     """Open source transactions, their rows and Arrow bytes; `oldest` is when the oldest began (Unix epoch), 0 for none.
 
-    `each` lists the oldest ones (partition, position, since, rows, bytes), if the stage reports them singly.
+    `transactions` lists the oldest ones (partition, position, since, rows, bytes), if the stage reports them singly.
     """
 
     open: int = 0
     rows: int = 0
     bytes: int = 0
     oldest: float = 0.0
-    each: Sequence[Mapping[str, Any]] = ()
+    transactions: Sequence[Mapping[str, Any]] = ()
 
 
 def query_of(stage: str) -> str:
@@ -66,7 +66,7 @@ class AssemblerLevels:
         self._levels: LatestValues[str, AssemblerLevel] = LatestValues(STAGES)
 
     def add_counts(
-        self, name: str, counts: Mapping[str, float], now: float, each: Sequence[Mapping[str, Any]] = ()
+        self, name: str, counts: Mapping[str, float], now: float, transactions: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, int]:
         """Add the counts of one stage and micro-batch (assembler.counters); return source transactions by outcome."""
         # A micro-batch without events says nothing about the source transactions that are still open.
@@ -76,7 +76,7 @@ class AssemblerLevels:
             oldest = counts.get("oldest_open") or before.oldest or now
             rows, size = int(counts.get("open_rows", 0)), int(counts.get("state_bytes", 0))
             self._levels[name] = AssemblerLevel(
-                opened, rows, size, float(oldest) if opened else 0.0, tuple(each) if opened else ()
+                opened, rows, size, float(oldest) if opened else 0.0, tuple(transactions) if opened else ()
             )
         return {outcome: int(counts.get(outcome, 0)) for outcome in ("abandoned", "dropped", "empty")}
 
@@ -106,7 +106,7 @@ def _open_entries(stage: str, level: AssemblerLevel) -> list[dict[str, Any]]:
             "open": 1,
             **{name: transaction[name] for name in ("rows", "bytes", "since")},
         }
-        for transaction in level.each
+        for transaction in level.transactions
     ]
     if len(shown) == level.open:
         return shown

@@ -136,7 +136,7 @@ class LackingColumns:
     types_of: TypesOf = no_types
     watched: dict[str, set[str]] = field(default_factory=dict)
     with_deletes: set[str] = field(default_factory=set)  # tables that are not there, for a delete's key too
-    found: dict[str, dict[str, set[ValueKind]]] = field(default_factory=dict)
+    kinds: dict[str, dict[str, set[ValueKind]]] = field(default_factory=dict)
 
     def watch(self, table: str, names: Iterable[str], *, deletes: bool = False) -> None:
         """From this batch on look at the values of these names, also in deletes if asked for."""
@@ -164,7 +164,7 @@ class LackingColumns:
                     raise _unknown_column(table, [name], text, segments.place_of(batch, number, " at ", _PLACE))
                 kind = kind_of(row[name])
                 if kind is not None:
-                    self.found.setdefault(table, {}).setdefault(name, set()).add(kind)
+                    self.kinds.setdefault(table, {}).setdefault(name, set()).add(kind)
 
     def _may_have_values(self, texts: pa.Array) -> pa.Array:
         """A mask of rows in which a watched name may have a value: a column may be NULL in all rows for weeks.
@@ -184,9 +184,9 @@ class LackingColumns:
                     *sorted(kind.name for kind in kinds),
                     *(TYPE_MARK + type_ for type_ in self.types_of(table, name)),
                 )
-                for name, kinds in found.items()
+                for name, kinds in columns.items()
             }
-            for table, found in self.found.items()
+            for table, columns in self.kinds.items()
         }
 
 

@@ -44,7 +44,7 @@ class _LabelTimes:
     `phases` has the seconds of each step since the previous commit, failed attempts included.
     """
 
-    begun: float = 0.0
+    begun_at: float = 0.0
     open_seconds: float = 0.0
     commit_request: float = 0.0
     phases: dict[str, float] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class LaneMetrics:
         self._running[step] += 1
         self._cost.inflight_peak = max(self._cost.inflight_peak, self._running["load"])
         if step == "begin":
-            self._label(label).begun = now
+            self._label(label).begun_at = now
             if self._failed is not None:
                 failed_step, code = self._failed
                 self._cost.retries[failed_step][code] += 1
@@ -163,7 +163,7 @@ class LaneMetrics:
                 self._cost.retries["load"]["busy"] += outcome.retries
             case Committed(name):
                 label = self._label(name)
-                label.open_seconds = now - label.begun
+                label.open_seconds = now - label.begun_at
                 label.phases, self._phases = self._phases, {}
                 self._trouble.unsettled -= step == "recover"
             case Aborted(_, error):  # nobody rolls it back

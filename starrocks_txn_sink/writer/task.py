@@ -408,9 +408,9 @@ class LaneTry:
         """
         lacking = self.metrics.members.lacking if self.metrics.members is not None else None
         for segment in segments:
-            if lacking is None or not lacking.found:
+            if lacking is None or not lacking.kinds:
                 yield segment
-        if lacking is not None and lacking.found:
+        if lacking is not None and lacking.kinds:
             raise TablesLackColumns(lacking.missing())
 
     def _positioned_segments(
