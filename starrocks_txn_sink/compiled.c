@@ -21,7 +21,7 @@
 #define DEEPEST 64
 
 /* TEXT is the content of a string, or the JSON of another value; a STRING is nothing else. */
-enum { ABI = 6, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3 };
+enum { ABI = 7, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3 };
 
 int32_t txn_sink_abi(void) { return ABI; }
 int32_t txn_sink_slack(void) { return SLACK; }
@@ -792,10 +792,11 @@ typedef struct {
     int64_t array; /* 1 for an array of such values */
 } Conversion;
 
-/* What is done to the rows of one table: `members` are of Conversion or of Rule. */
+/* What is done to the rows of one table: `members` are of Conversion or of Rule. With `only_named` members without a Rule are
+   left out. */
 typedef struct {
     const void *members;
-    int64_t count;
+    int64_t count, only_named;
 } Plan;
 
 /* Writes the row at `p` as its plan says, up to `most`; NULL outside of the subset. `*full` says that there was no room. */
@@ -1433,7 +1434,9 @@ static uint8_t *put_by_rules(uint8_t *to, const uint8_t *most, Place p, const Bo
         if (rule && (rule->kind == ODD || (rule->kind == NAMES && !are_plain_names(p, b, plan)))) return NULL;
         p = skip_value(p, b);
         if (!p) return NULL;
-        if (!rule) {
+        if (!rule && plan->only_named) {
+            /* left out */
+        } else if (!rule) {
             if (!run_end) run = start;
             run_end = p;
         } else {

@@ -22,7 +22,7 @@ from starrocks_txn_sink.rows.segments import Bools, bounds_of
 LIBRARY: Final = Path(__file__).with_name("_compiled.so")
 PURE: Final = "STARROCKS_TXN_SINK_PURE"
 """The environment variable that turns the compiled loops off, with the value 1."""
-_ABI: Final = 6  # that of compiled.c; a library with another number is not used
+_ABI: Final = 7  # that of compiled.c; a library with another number is not used
 _MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
 _FREE_JUDGEMENTS: Final = 64
 _VALUES_A_JUDGEMENT: Final = 16
@@ -269,7 +269,7 @@ class _Rule(ctypes.Structure):
 class _Plan(ctypes.Structure):
     """The struct `Plan` of compiled.c."""
 
-    _fields_ = (("members", ctypes.c_void_p), ("count", ctypes.c_int64))
+    _fields_ = (("members", ctypes.c_void_p), ("count", ctypes.c_int64), ("only_named", ctypes.c_int64))
 
 
 def _conversion(member: tuple[bytes, int, int, bool]) -> _Conversion:
@@ -306,14 +306,21 @@ def convert_rows(
 
 
 def apply_rules(
-    rows: pa.Array, plans: Sequence[Rules], chosen: _Numbers, judge: _JudgeRow
+    rows: pa.Array, plans: Sequence[Rules], chosen: _Numbers, judge: _JudgeRow, *, only_named: bool = False
 ) -> tuple[pa.Array, Bools] | None:
-    """JSON rows with their members left out, renamed and masked; see `convert_rows`."""
-    return _rewrite("apply_rules", rows, [(_Rule * len(plan))(*map(_rule, plan)) for plan in plans], chosen, judge)
+    """JSON rows with their members left out, renamed and masked, or `only_named` ones; see `convert_rows`."""
+    members = [(_Rule * len(plan))(*map(_rule, plan)) for plan in plans]
+    return _rewrite("apply_rules", rows, members, chosen, judge, only_named=only_named)
 
 
 def _rewrite(
-    function: str, rows: pa.Array, members: Sequence[ctypes.Array[Any]], chosen: _Numbers, judge: _JudgeRow
+    function: str,
+    rows: pa.Array,
+    members: Sequence[ctypes.Array[Any]],
+    chosen: _Numbers,
+    judge: _JudgeRow,
+    *,
+    only_named: bool = False,
 ) -> tuple[pa.Array, Bools] | None:
     if not is_available() or not len(rows) or rows.type not in _TEXTS:
         return None
@@ -321,7 +328,7 @@ def _rewrite(
     size = int(bounds[-1] - bounds[0])
     if data is None or size > _MOST_BYTES:
         return None
-    given = (_Plan * len(members))(*(_Plan(ctypes.addressof(plan), len(plan)) for plan in members))
+    given = (_Plan * len(members))(*(_Plan(ctypes.addressof(plan), len(plan), only_named) for plan in members))
     rewrite = getattr(_library(), f"txn_sink_{function}")
     chosen = np.ascontiguousarray(chosen, dtype=np.int32)
     room, used = min(size + size // 4 + _LEAST_ROOM, _MOST_BYTES), ctypes.c_int64()

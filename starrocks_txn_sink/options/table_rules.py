@@ -8,9 +8,10 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar, get_args
 
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.options.sink_options import is_own_table
 from starrocks_txn_sink.public_names import suggests_arguments
 
@@ -34,6 +35,15 @@ METADATA: Final[Mapping[str, str]] = {
     SOURCE_TABLE: "VARCHAR(255)",
 }
 """The types of the columns about a row's source."""
+
+DELETED: Final = "_deleted"
+"""Whether the source has deleted the row of a table with `deletes="mark"`."""
+UNCHANGED_COLUMNS: Final = "_unchanged"
+"""In a history: the columns that keep their values, because the source has left them out."""
+HISTORY: Final = (SOURCE_PARTITION, POSITION, SEQ, TXN_ID, COMMIT_TIME, OP)
+"""The columns about its source that each row of a history has. The first three are different in all rows."""
+
+Deletes = Literal["apply", "mark", "ignore"]
 
 
 class MaskKind(Enum):
@@ -97,6 +107,9 @@ class TableRules:
         salt: The salt of `sha256`; never shown.
         metadata: Columns that rows get besides: `_txn_id`, `_commit_time`, `_op`, `_position`, `_seq` (the row's number
             within its source transaction), `_source_partition`, `_source_table` (Debezium alone).
+        history: A table that gets each change as a row of its own, in the same StarRocks transaction: `{0}` is the
+            table's name and `{1}` the first group of `tables`, as in `{0}_log`.
+        deletes: `apply` them, `mark` the row with `_deleted` and keep its last values, or `ignore` them.
 
     Raises:
         OptionError: A value cannot work.
@@ -118,9 +131,13 @@ class TableRules:
     mask: Mapping[str, str] = field(default_factory=dict)
     salt: str = field(default="", repr=False)
     metadata: Sequence[str] = ()
+    history: str | None = None
+    deletes: Deletes = "apply"
 
     def __post_init__(self) -> None:
-        groups_of(self.tables, option="tables")
+        groups = groups_of(self.tables, option="tables")
+        check_choice("deletes", self.deletes, get_args(Deletes))
+        check_template(self.history or "", groups, option="history")
         for name in ("drop", "metadata"):
             given = getattr(self, name)
             if isinstance(given, str) or not all(isinstance(column, str) and column for column in given):
@@ -138,7 +155,7 @@ class TableRules:
                 f"{twice[0]} is dropped, and also renamed or masked.", hint="Keep one of them.", option="drop"
             )
         _ = self.masks
-        RulesOfTable(self.tables, rename=self.rename, metadata=tuple(self.metadata)).check_names()
+        RulesOfTable(self.tables, rename=self.rename, metadata=tuple(self.metadata), deletes=self.deletes).check_names()
 
     @property
     def masks(self) -> dict[str, Mask]:
@@ -155,6 +172,23 @@ class RulesOfTable:
     rename: Mapping[str, str] = field(default_factory=dict)
     masks: Mapping[str, Mask] = field(default_factory=dict)
     metadata: tuple[str, ...] = ()
+    history: str | None = None
+    deletes: Deletes = "apply"
+
+    @property
+    def marks(self) -> bool:
+        """Whether deleted rows stay, with DELETED."""
+        return self.deletes == "mark"
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The columns that rows of the table get besides those of the source."""
+        return (*self.metadata, DELETED) if self.marks else self.metadata
+
+    @property
+    def early(self) -> set[str]:
+        """The metadata that rows need in the table or in its history."""
+        return {*self.metadata, *(HISTORY if self.history else ())}
 
     @property
     def named(self) -> set[str]:
@@ -164,7 +198,8 @@ class RulesOfTable:
     @property
     def taken(self) -> set[str]:
         """Names that no other column of the source may have."""
-        return {*self.rename.values(), *self.metadata} - self.named
+        more = (*HISTORY, UNCHANGED_COLUMNS) if self.history else ()
+        return {*self.rename.values(), *self.own, *more} - self.named
 
     def target_of(self, column: str) -> str | None:
         """The column in StarRocks for a column of the source; None for one that is left out."""
@@ -172,7 +207,7 @@ class RulesOfTable:
 
     def check_names(self) -> None:
         """Raise OptionError for two columns of one name."""
-        names = [*self.rename.values(), *self.metadata]
+        names = [*self.rename.values(), *self.own]
         twice = [name for number, name in enumerate(names) if name in names[:number]]
         if twice:
             raise OptionError(
@@ -214,15 +249,34 @@ def rules_of(rules: Sequence[TableRules], table: str) -> RulesOfTable | None:
         _add(rename, rule.rename, table)
         _add(masks, rule.masks, table)
     drop = frozenset(column for rule in given for column in rule.drop)
+    histories = {_filled(rule, table) for rule in given if rule.history}
+    deletes = {rule.deletes for rule in given if rule.deletes != "apply"}
+    if len(histories) > 1 or len(deletes) > 1:
+        raise OptionError(
+            f"Two rules give table {table} different {'histories' if len(histories) > 1 else 'deletes'}.",
+            hint="Take one out, or let their patterns match different tables.",
+            table=table,
+        )
     together = RulesOfTable(
         table,
         drop,  # wins: a column that one rule drops is in no row
         {column: name for column, name in rename.items() if column not in drop},
         {column: mask for column, mask in masks.items() if column not in drop},
         tuple(dict.fromkeys(name for rule in given for name in rule.metadata)),
+        next(iter(histories), None),
+        next(iter(deletes), "apply"),
     )
+    if together.history == table:
+        raise OptionError(f"The history of table {table} is the table itself.", hint="Name another table.", table=table)
     together.check_names()
     return together
+
+
+def _filled(rule: TableRules, table: str) -> str:
+    """The name of the table's history."""
+    match = re.fullmatch(rule.tables, table, re.ASCII)
+    assert match is not None
+    return fill_template(rule.history or "", match)
 
 
 def _add(known: dict[str, _V], more: Mapping[str, _V], table: str) -> None:
@@ -249,6 +303,10 @@ class RuleSet:
             own = table == self.except_for or is_own_table(table)
             self._by_table[table] = None if own else rules_of(self.rules, table)
         return self._by_table[table]
+
+    def main_of(self, table: str) -> str:
+        """The table whose history `table` is, as far as rules have been asked for; else the table itself."""
+        return next((of.table for of in self._by_table.values() if of is not None and of.history == table), table)
 
     def unmatched(self, columns: Mapping[str, Collection[str]], *, at_source: bool) -> Iterator[Unmatched]:
         """The columns of rules that none of their tables has, of those whose `columns` are known.
@@ -291,6 +349,25 @@ class Unmatched:
 
 
 NO_RULES: Final = RuleSet()
+
+
+_GROUP: Final = re.compile(r"\{(\d+)\}")
+
+
+def fill_template(template: str, match: re.Match[str]) -> str:
+    """The text of a template: `{1}` is a group of the expression that has matched, and `{0}` the whole name."""
+    return _GROUP.sub(lambda group: match[int(group[1])] or "", template)
+
+
+def check_template(template: str, groups: int, **context: str) -> None:
+    """Raise OptionError for a group that the template's expression lacks."""
+    beyond = [number for number in _GROUP.findall(template) if int(number) > groups]
+    if beyond:
+        raise OptionError(
+            f"The template {template} has {{{beyond[0]}}}, and its expression {groups} groups.",
+            hint="Put each part of the name that the template uses into a group.",
+            **context,
+        )
 
 
 def groups_of(pattern: str, **context: str) -> int:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from starrocks_txn_sink.options.table_rules import RulesOfTable
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
@@ -22,11 +20,12 @@ def numbers_by_table(tables: pa.Array) -> tuple[list[str], Numbers]:
     return names, encoded.indices.fill_null(len(names)).to_numpy()
 
 
-def heads_of(rules: Sequence[RulesOfTable | None], of_row: Numbers, values: Mapping[str, pa.Array]) -> pa.Array | None:
-    """The members of the metadata `values` that the rules of each row want; None where no row wants any."""
+def heads_of(
+    wanted_by: Sequence[Collection[str] | None], of_row: Numbers, values: Mapping[str, pa.Array]
+) -> pa.Array | None:
+    """The members of the metadata `values` that each row's table wants; None where no row wants any."""
     wanted = {
-        name: np.array([each is not None and name in each.metadata for each in rules] + [False])[of_row]
-        for name in values
+        name: np.array([each is not None and name in each for each in wanted_by] + [False])[of_row] for name in values
     }
     pieces = [(f"{json.dumps(name)}:", _texts(values[name]), mask) for name, mask in wanted.items() if mask.any()]
     if all(mask.all() for _, _, mask in pieces):
@@ -44,7 +43,7 @@ def heads_of(rules: Sequence[RulesOfTable | None], of_row: Numbers, values: Mapp
 
 def _texts(values: pa.Array) -> pa.Array:
     """Texts or whole numbers as JSON."""
-    if pa.types.is_integer(values.type):
+    if pa.types.is_boolean(values.type) or pa.types.is_integer(values.type):
         return pc.fill_null(values.cast(pa.string()), "null")
     distinct = values.dictionary_encode()
     texts = [json.dumps(text) for text in distinct.dictionary.to_pylist()]

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.options.table_rules import DELETED
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.rows.columns import OWN_OP, UNCHANGED
 from starrocks_txn_sink.rows.json_members import members
@@ -100,6 +101,9 @@ class UnchangedValues:
     def complete(self, table: str, key: TableKey, histories: Sequence[RowsOfKey]) -> list[bytes]:
         """The last row of each history, with all values; raises InputError if a value is nowhere."""
         folded = [_fold(history.rows) for history in histories]
+        for row in folded:
+            if row.open_names and row.is_marked and row.was_deleted:
+                row.delete(key)
         lacking = [number for number, row in enumerate(folded) if row.open_names]
         for number in lacking:
             if folded[number].was_deleted or not _has_key(folded[number].values, key):
@@ -110,9 +114,12 @@ class UnchangedValues:
             read = self._read(table, key, columns, [folded[number].values for number in part])
             for number, values in zip(part, read, strict=True):
                 row = folded[number]
-                if values is None:
+                if values is None and row.is_marked:
+                    row.delete(key)
+                elif values is None:
                     raise _no_row(table, row.open_names, histories[number].place())
-                row.values |= {name: values[name] for name in row.open_names}
+                else:
+                    row.values |= {name: values[name] for name in row.open_names}
         return [f"{SEPARATOR}{_row(row.values)}".encode() for row in folded]
 
     def _read(
@@ -156,6 +163,16 @@ class _Folded:
     values: dict[str, str]
     open_names: list[str]
     was_deleted: bool
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the source has deleted the row, and it stays in the table."""
+        return self.values.get(DELETED) == "true"
+
+    def delete(self, key: TableKey) -> None:
+        """Delete the row: the table has none that could stay."""
+        self.values = {OWN_OP: "1", **{column.field: self.values.get(column.field, "null") for column in key}}
+        self.open_names = []
 
 
 def _fold(rows: Sequence[bytes]) -> _Folded:

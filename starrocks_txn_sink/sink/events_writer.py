@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, functions as F, types as T
 
+from starrocks_txn_sink.assembler.rules.by_rules import RowRules
 from starrocks_txn_sink.assembler.rules.incremental import expire
 from starrocks_txn_sink.assembler.rules.model import Counters, Policy
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
@@ -31,7 +32,7 @@ from starrocks_txn_sink.sink.assembly import Assembly, TransactionAssembly, even
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.lanes import AlterTables, Collect, LanePlan, Reading, Written, write_shared
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
-from starrocks_txn_sink.sink.rule_checks import check_tables
+from starrocks_txn_sink.sink.rule_checks import rules_for
 from starrocks_txn_sink.sink.schema.changes import add_missing
 from starrocks_txn_sink.sink.session import Session, run_once
 from starrocks_txn_sink.sink.spark_jobs import batch_time, driver_clock
@@ -76,6 +77,7 @@ class EventsWriter:
     session: Session
     terms: TableTerms
     log: ManifestLog | None = None
+    rules: RowRules = RowRules()  # noqa: RUF009 - frozen
     plan: LanePlan | None = None
     _kafka: KafkaSource | None = None
     _begun: Manifest | None = None  # from which this run started
@@ -89,9 +91,9 @@ class EventsWriter:
     ) -> EventsWriter:
         """A writer for a streaming query (`query` is its id, or its job if the id is hidden), or for a frame (None)."""
         terms = TableTerms.of((), frame.schema, "", options, session.tables)
-        check_tables(assembly.rule_set, session.tables, options)
+        rules = rules_for(assembly.rule_set, terms)
         if query is None:
-            return cls(assembly, session, terms)
+            return cls(assembly, session, terms, rules=rules)
         directory = query_directory(frame, assembly.state_dir, query)
         if directory is None:
             raise OptionError(
@@ -101,7 +103,7 @@ class EventsWriter:
                 option="state_dir",
             )
         keep = int(str(frame.sparkSession.conf.get(_RETAIN, "100")))
-        return cls(assembly, session, terms, ManifestLog.open(directory, session.epoch, query, keep))
+        return cls(assembly, session, terms, ManifestLog.open(directory, session.epoch, query, keep), rules)
 
     def write(self, frame: DataFrame, task: LaneTask, listener: Listener, collect: Collect) -> None:
         """Write one micro-batch of events."""
@@ -165,10 +167,10 @@ class EventsWriter:
         if planned is not None and not planned.lanes:
             planned = None  # no offsets: the frame is empty
         relayed = log is not None and log.relays
-        task = replace(plan.task_of(task), keys=self.terms.keys, whole=planned is not None or plan.proves)
+        task = replace(plan.task_of(task), whole=planned is not None or plan.proves)
         assembly = AssemblySpec(
             policy=self.assembly.policy,
-            content=replace(self.terms.encoder, rules=self.assembly.rule_set),
+            content=self.terms.encoder,
             now=now,
             directory=None if log is None or relayed else log.directory,
             stem="frame" if log is None else log.stem(task.batch_id),
@@ -187,7 +189,7 @@ class EventsWriter:
 
             def run_lanes(task: LaneTask, assembly: AssemblySpec) -> list[Message]:
                 lanes = frame.sparkSession.range(0, len(assembly.ranges), 1, len(assembly.ranges))
-                return _run_lanes(lanes, assembly, task)
+                return self._run_lanes(lanes, assembly, task)
 
             rounds = KafkaRounds(run_lanes, assembly, planned, rereads=plan.proves)
             written = write_shared(task, rounds.run, collect, driver_clock(frame), rounds.next_round, alter)
@@ -195,8 +197,17 @@ class EventsWriter:
             written.carried = [rounds.carried]
             return written
         rows, lines = self._project(frame, plan)
-        run = partial(_run_lanes, rows, replace(assembly, lines=lines))
+        run = partial(self._run_lanes, rows, replace(assembly, lines=lines))
         return write_shared(task, run, collect, driver_clock(frame), alter_tables=alter)
+
+    def _run_lanes(self, rows: DataFrame, assembly: AssemblySpec, task: LaneTask) -> list[Message]:
+        """Run the lanes on the partitions of `rows` as one Spark job; what tables have got since then counts."""
+        if self.session.tables is not self.terms.tables:
+            self.terms = replace(self.terms, tables=self.session.tables)
+            self.rules = rules_for(self.assembly.rule_set, self.terms)
+        assembly = replace(assembly, content=replace(self.terms.encoder, rules=self.rules))
+        task = replace(task, keys=self.terms.keys)
+        return [decode(row[0]) for row in rows.mapInArrow(AssemblingLaneTask(task, assembly), _MESSAGES).collect()]
 
     def _plan_kafka(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> PlannedRanges | None:
         """The offsets that the lanes read themselves; None if Spark reads the events."""
@@ -327,11 +338,6 @@ class KafkaRounds:
         state = Manifest(-1, "", self.assembly.carried, self.assembly.inline)
         state = state.with_batch(state.batch, state.query, self.carried.partitions, self.carried.inline.items())
         self.assembly = replace(self.assembly, carried=state.partitions, inline=state.inline)
-
-
-def _run_lanes(rows: DataFrame, assembly: AssemblySpec, task: LaneTask) -> list[Message]:
-    """Run the lanes on the partitions of `rows` as one Spark job."""
-    return [decode(row[0]) for row in rows.mapInArrow(AssemblingLaneTask(task, assembly), _MESSAGES).collect()]
 
 
 def _join(shares: Sequence[CarryOver]) -> CarryOver:

@@ -4,37 +4,66 @@ from __future__ import annotations
 
 import contextlib
 
+from starrocks_txn_sink.assembler.rules.by_rules import MarkedTable, RowRules
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.options import SchemaChanges, SinkOptions
-from starrocks_txn_sink.options.table_rules import RuleSet
-from starrocks_txn_sink.sink.typed.tables import Tables, table_columns
+from starrocks_txn_sink.options import SchemaChanges
+from starrocks_txn_sink.options.table_rules import DELETED, RuleSet
+from starrocks_txn_sink.sink.typed.tables import Columns, table_columns
+from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.telemetry import get_logger
 
 _log = get_logger("sink")
 
 
-def check_tables(rules: RuleSet, tables: Tables, options: SinkOptions) -> None:
-    """Compare rules with the keys and the columns of their tables.
+def rules_for(rules: RuleSet, terms: TableTerms) -> RowRules:
+    """Compare rules with the keys and the columns of their tables; returns what the lanes need of both.
 
     A column that no table has may still come with `schema_changes="apply"`, so only a warning names it, unless its name
     is almost that of another column. Raises OptionError, and the errors of the server.
     """
-    keys = {table: options.options_of(table).keys for table in options.tables}
-    keys |= {table: [column.name for column in columns if column.key] for table, columns in tables.required.items()}
+    _check_keys(rules, terms)
+    of_tables = [of_table for table in terms.tables.models if (of_table := rules.of(table)) is not None]
+    mains = [each for each in of_tables if rules.main_of(each.table) == each.table]
+    columns = _columns(terms, [each.table for each in mains if each.named or each.marks])
+    names = {each.table: [column.name for column in columns.get(each.table, ())] for each in mains if each.named}
+    for unmatched in rules.unmatched({table: known for table, known in names.items() if known}, at_source=False):
+        if unmatched.near or terms.options.schema_changes is not SchemaChanges.APPLY:
+            raise OptionError(f"{unmatched.reason[0].upper()}{unmatched.reason[1:]}.", hint=unmatched.ways)
+        _log.warning("rules.unmatched", column=unmatched.column, tables=", ".join(unmatched.tables))
+    return RowRules(rules, {each.table: _marked(each.table, terms, columns) for each in mains if each.marks})
+
+
+def _check_keys(rules: RuleSet, terms: TableTerms) -> None:
+    keys = {table: terms.options.options_of(table).keys for table in terms.options.tables}
+    required = terms.tables.required.items()
+    keys |= {table: [column.name for column in columns if column.key] for table, columns in required}
     for table, key in keys.items():
         of_table = rules.of(table)
         if of_table is not None:
             of_table.check_key(key)
-    named = [table for table in tables.models if (of_table := rules.of(table)) and of_table.named]
-    if not named or options.query_url is None:
-        return
+
+
+def _columns(terms: TableTerms, tables: list[str]) -> Columns:
+    options = terms.options
+    if not tables or options.query_url is None:
+        return {}
     deadline = Deadline.after(options.batch_deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
-        columns = table_columns(connection, options.database, named, deadline)
-    names = {table: [column.name for column in of_table] for table, of_table in columns.items()}
-    for unmatched in rules.unmatched(names, at_source=False):
-        if unmatched.near or options.schema_changes is not SchemaChanges.APPLY:
-            raise OptionError(f"{unmatched.reason[0].upper()}{unmatched.reason[1:]}.", hint=unmatched.ways)
-        _log.warning("rules.unmatched", column=unmatched.column, tables=", ".join(unmatched.tables))
+        return table_columns(connection, options.database, tables, deadline)
+
+
+def _marked(table: str, terms: TableTerms, columns: Columns) -> MarkedTable:
+    """The table's columns; raises OptionError for a table in which the sink cannot look rows up."""
+    key = tuple(column.field for column in terms.keys.get(table, ()))
+    if not key:
+        raise OptionError(
+            f'With deletes="mark" a deleted row of table {table} keeps its last values, and the sink cannot look them '
+            "up: the table has no primary key, or the sink does not know it.",
+            hint="Make it a PRIMARY KEY table, and set query_url; leave compact on, and load properties that rename "
+            "columns out.",
+            table=table,
+        )
+    others = [column.name for column in columns.get(table, ()) if not column.generated]
+    return MarkedTable(key, tuple(name for name in others if name not in (*key, DELETED)))

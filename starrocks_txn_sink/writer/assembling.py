@@ -196,7 +196,7 @@ class LaneAssembler:
         rules = self._assembly.rules
         columns = [
             column
-            for schema in self._schemas.get(table, ())
+            for schema in self._schemas.get(rules.main_of(table), ())
             for column in ruled_columns(rules, table, columns_of(schema))
         ]
         return [column.type for column in columns if column.name == name and column.type]
@@ -345,7 +345,9 @@ class AssemblingLaneTask:
 
     def _write(self, batches: Iterator[pa.RecordBatch], lane: LaneTry, assembler: LaneAssembler) -> list[Message]:
         lane.types_of = assembler.types_of
-        lane.completes = self.assembly.lines is not None and self.assembly.lines.keeps_unchanged
+        lines = self.assembly.lines
+        marks = any(rule.deletes == "mark" for rule in self.assembly.rules.rules)
+        lane.completes = marks or (lines is not None and lines.keeps_unchanged)
         try:
             messages = lane.run(batches, assembler.rows)
             return [*map(assembler.complete, messages), assembler.carry_over()]

@@ -124,3 +124,98 @@ def test_changes_without_transactions_follow_the_rules(debezium: DebeziumShop) -
         ("shop", 1, None, "123", "u", "public.items"),
         ("snapshot", 0, None, None, "r", "public.items"),
     ]
+
+
+# --- histories and deletes ---
+
+COLUMNS = "part VARCHAR(40), position BIGINT, seq INT, note VARCHAR(40), big VARCHAR(99)"
+LOG = (
+    "CREATE TABLE shop.log (_source_partition VARCHAR(99), _position BIGINT, _seq BIGINT, _txn_id VARCHAR(99), "
+    f"_commit_time DATETIME, _op VARCHAR(16), {COLUMNS}, _unchanged JSON) "
+    "DUPLICATE KEY (_source_partition, _position, _seq) DISTRIBUTED BY HASH(_position)"
+)
+SOFT = (
+    "CREATE TABLE shop.soft (part VARCHAR(40) NOT NULL, position BIGINT NOT NULL, seq INT NOT NULL, note VARCHAR(40), "
+    "big VARCHAR(99), _deleted BOOLEAN) PRIMARY KEY (part, position, seq) DISTRIBUTED BY HASH(part)"
+)
+TABLES = {"public.items": "soft"}
+LARGE = "__debezium_unavailable_value"
+
+
+def delete(txn: int, order: int, position: int, **values: Any) -> dict[str, Any]:
+    """A delete with the key alone, as PostgreSQL gives it: its other columns are NULL."""
+    changed = insert(txn, order)
+    row = {"part": "shop", "position": position, "seq": 1, "note": None, "big": None}
+    return changed | {"op": "d", "before": row | values, "after": None}
+
+
+def test_a_deleted_row_keeps_its_last_values_and_the_history_has_all_changes(debezium: DebeziumShop) -> None:
+    """Rows of earlier StarRocks transactions and of the same one; one that is nowhere is not made."""
+    debezium.ask(SOFT)
+    debezium.ask(LOG)
+    rules = [TableRules(tables="soft", deletes="mark", history="log")]
+    debezium.put(insert(1, 1, big="a"), end(1, 1), insert(2, 1, big="b"), end(2, 1), insert(3, 1, big="c"), end(3, 1))
+    debezium.put(
+        *(update(4, 1, 1, seq=1, note="new", big=LARGE), delete(4, 2, 1), end(4, 2)),
+        *(delete(5, 1, 2), end(5, 1)),
+        *(insert(6, 1, big="d"), delete(6, 2, 6), end(6, 2)),
+        *(delete(7, 1, 99), delete(7, 2, 3), insert(7, 3, position=3, seq=1, big="again"), end(7, 3)),
+    )
+    assert sum(receipt.rows for receipt in debezium.go(tables=TABLES, rules=rules)) > 0
+    assert debezium.ask("SELECT position, note, big, _deleted FROM shop.soft ORDER BY 1") == [
+        (1, "new", "a", True),
+        (2, "x", "b", True),
+        (3, "x", "again", False),
+        (6, "x", "d", True),
+    ]
+    log = debezium.ask("SELECT _txn_id, _seq, _op, position, big, _unchanged FROM shop.log ORDER BY _position, _seq")
+    assert [tuple(row[:5]) for row in log] == [
+        ("1", 0, "c", 1, "a"),
+        ("2", 0, "c", 2, "b"),
+        ("3", 0, "c", 3, "c"),
+        ("4", 0, "u", 1, None),
+        ("4", 1, "d", 1, None),
+        ("5", 0, "d", 2, None),
+        ("6", 0, "c", 6, "d"),
+        ("6", 1, "d", 6, None),
+        ("7", 0, "d", 99, None),
+        ("7", 1, "d", 3, None),
+        ("7", 2, "c", 3, "again"),
+    ]
+    assert [str(row[5]) for row in log if row[5] is not None] == ['["big"]']
+
+
+def test_a_replay_writes_the_history_once(debezium: DebeziumShop) -> None:
+    debezium.ask(LOG)
+    rules = [TableRules(tables="items", history="log", deletes="ignore")]
+    debezium.put(insert(1, 1), insert(1, 2), end(1, 2))
+    debezium.put(delete(2, 1, 1), end(2, 1))
+    debezium.go(rules=rules)
+    debezium.forget_commit(1)
+    debezium.go(rules=rules)
+    assert debezium.ask("SELECT _position, _op FROM shop.log ORDER BY 1, _seq") == [
+        (1999, "c"),
+        (1999, "c"),
+        (2999, "d"),
+    ]
+    assert debezium.rows() == [(1, 1), (1, 2)]
+
+
+def test_a_table_without_a_key_has_no_marks(debezium: DebeziumShop) -> None:
+    debezium.ask(SOFT.replace("PRIMARY KEY", "DUPLICATE KEY"))
+    debezium.put(*whole(5, 1))
+    with pytest.raises(
+        StreamingQueryException, match="a deleted row of table soft keeps its last values, and the sink"
+    ):
+        debezium.go(tables=TABLES, rules=[TableRules(tables="soft", deletes="mark")])
+
+
+def test_histories_and_marks_get_new_columns(debezium: DebeziumShop) -> None:
+    debezium.ask(SOFT)
+    debezium.ask(LOG)
+    rules = [TableRules(tables="soft", deletes="mark", history="log", rename={"late": "later"})]
+    debezium.put(insert(1, 1, late=7), end(1, 1))
+    debezium.put(delete(2, 1, 1, late=None), end(2, 1))
+    debezium.go(tables=TABLES, rules=rules, schema_changes="apply")
+    assert debezium.ask("SELECT position, later, _deleted FROM shop.soft") == [(1, 7, True)]
+    assert debezium.ask("SELECT _op, later FROM shop.log ORDER BY _position") == [("c", 7), ("d", None)]

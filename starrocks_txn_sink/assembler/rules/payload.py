@@ -13,13 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.by_rules import RowRules
 from starrocks_txn_sink.assembler.rules.intake import one_array, value_set
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.options.table_rules import NO_RULES, OP, POSITION, SEQ, SOURCE_PARTITION, TXN_ID, RuleSet
 from starrocks_txn_sink.rows import columns
-from starrocks_txn_sink.rows.metadata import heads_of, numbers_by_table, with_heads
 
 _BATCH_BYTES: Final = 4 << 20
 
@@ -28,13 +27,13 @@ _BATCH_BYTES: Final = 4 << 20
 class PayloadEncoder:
     """Encodes rows of tables in `database`; `keyless` tables have no primary key, so they take no deletes.
 
-    A delete gets a placeholder for each column in `placeholders` that it lacks. Rows get the metadata of `rules`.
+    A delete gets a placeholder for each column in `placeholders` that it lacks. Rows follow their `rules`.
     """
 
     database: str
     keyless: tuple[str, ...] = ()
     placeholders: columns.Placeholders = field(default_factory=dict)
-    rules: RuleSet = NO_RULES
+    rules: RowRules = RowRules()  # noqa: RUF009 - frozen
 
     def batches(self, released: Iterable[ReleasedRows]) -> Iterator[pa.RecordBatch]:
         """Yield batches of lane rows; joins small parts, because each batch costs milliseconds."""
@@ -59,6 +58,7 @@ class PayloadEncoder:
         if databases.null_count < rows.num_rows:
             other = columns.other_database(self.database)
             _refuse(pc.not_equal(databases, self.database), other, databases, partitions, rows)
+        rows, partitions = self.rules.apply(rows, partitions)
         payload, deleted = self._payload(partitions, rows)
         batch = {
             columns.PARTITION: partitions,
@@ -75,7 +75,7 @@ class PayloadEncoder:
 
     def _payload(self, partitions: pa.Array, rows: pa.Table) -> tuple[pa.Array, pa.Array | None]:
         """The payloads, and the mask of deletes (None if there are none)."""
-        row, op = self._with_metadata(partitions, rows), one_array(rows[model.OP])
+        row, op = one_array(rows[model.ROW]), one_array(rows[model.OP])
         upsert = pc.binary_join_element_wise(SEPARATOR, row, "")
         kinds = None if op.null_count == len(op) else _lower_case_values(op)
         if kinds is None or pc.all(pc.is_in(kinds, value_set=value_set(*columns.UPSERTS))).as_py():
@@ -86,19 +86,6 @@ class PayloadEncoder:
         comma = pc.if_else(pc.starts_with(pc.utf8_ltrim(rest, " "), "}"), "", ",")
         delete = pc.binary_join_element_wise(SEPARATOR + columns.DELETING, fields, comma, rest, "")
         return pc.if_else(deleted, delete, upsert), deleted
-
-    def _with_metadata(self, partitions: pa.Array, rows: pa.Table) -> pa.Array:
-        """The rows with the columns about their source that only the assembler knows."""
-        row = one_array(rows[model.ROW])
-        if not self.rules.rules:
-            return row
-        names, of_row = numbers_by_table(one_array(rows[model.TABLE]))
-        of_tables = [self.rules.of(name) for name in names]
-        values = {TXN_ID: model.TXN_ID, OP: model.OP, POSITION: model.POSITION}
-        given = {SOURCE_PARTITION: partitions, **{name: one_array(rows[of]) for name, of in values.items()}}
-        alone = model.SEQ not in rows.column_names  # each row is a unit of its own
-        given[SEQ] = pa.array(np.zeros(len(row), dtype=np.int64)) if alone else one_array(rows[model.SEQ])
-        return with_heads(row, heads_of(of_tables, of_row, given))
 
     def _filled(self, table: pa.Array, row: pa.Array, deleted: pa.Array) -> tuple[pa.Array, pa.Array | str]:
         """The rows with placeholders in place of a delete's NULLs, and the text of the fields that a delete lacks."""

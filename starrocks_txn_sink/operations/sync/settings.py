@@ -88,6 +88,15 @@ RULES: Final[Mapping[str, Setting]] = {
     ),
     "salt_environment": Setting(str, "environment variable with the salt of `sha256`"),
     "salt_file": Setting(str, "file with the salt of `sha256` in its first line"),
+    "history": Setting(
+        str, "a table that gets each change as a row; `{0}` is the table's name, `{1}` the first group of `tables`"
+    ),
+    "deletes": Setting(
+        str,
+        "`apply` them, `mark` the row with `_deleted`, or `ignore` them",
+        "apply",
+        choices=("apply", "mark", "ignore"),
+    ),
     "metadata": Setting(list, f"columns about the source that rows get: {', '.join(f'`{name}`' for name in METADATA)}"),
 }
 QUERY: Final[Mapping[str, Setting]] = {

@@ -64,13 +64,36 @@ def primary_key_table(
     database: str, table: str, types: Mapping[str, str], keys: Sequence[str], layout: TableLayout = _PLAIN
 ) -> SchemaChange:
     """The statement that creates a table with columns of these `types`, those of its key first."""
+    return _new_table(database, table, types, keys, ("PRIMARY KEY", keys, keys), layout)
+
+
+def history_table(
+    database: str,
+    table: str,
+    types: Mapping[str, str],
+    order: Sequence[str],
+    spread: Sequence[str],
+    layout: TableLayout = _PLAIN,
+) -> SchemaChange:
+    """The statement that creates a table which keeps all rows, sorted by the columns `order`."""
+    return _new_table(database, table, types, order, ("DUPLICATE KEY", order, spread or order), layout)
+
+
+def _new_table(
+    database: str,
+    table: str,
+    types: Mapping[str, str],
+    filled: Sequence[str],
+    keys: tuple[str, Sequence[str], Sequence[str]],
+    layout: TableLayout,
+) -> SchemaChange:
+    model, key, spread = keys
     columns = ", ".join(
-        f"{identifier(name)} {of} {'NOT NULL' if name in keys else 'NULL'}" for name, of in types.items()
+        f"{identifier(name)} {of} {'NOT NULL' if name in filled else 'NULL'}" for name, of in types.items()
     )
-    key = ", ".join(map(identifier, keys))
     sql = (
-        f"CREATE TABLE IF NOT EXISTS {identifier(database, table)} ({columns}) PRIMARY KEY ({key}) "
-        f"DISTRIBUTED BY HASH ({key})"
+        f"CREATE TABLE IF NOT EXISTS {identifier(database, table)} ({columns}) "
+        f"{model} ({', '.join(map(identifier, key))}) DISTRIBUTED BY HASH ({', '.join(map(identifier, spread))})"
     )
     buckets = "" if layout.buckets is None else f" BUCKETS {layout.buckets}"
     return SchemaChange(table, f"{sql}{buckets}", creates=True, properties=tuple(layout.properties.items()))

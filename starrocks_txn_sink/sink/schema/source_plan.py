@@ -11,9 +11,25 @@ from dataclasses import dataclass, field
 
 from starrocks_txn_sink.errors import OptionError, UnknownColumn
 from starrocks_txn_sink.options import TableOptions
-from starrocks_txn_sink.options.table_rules import NO_RULES, SOURCE_TABLE, RuleSet, RulesOfTable
+from starrocks_txn_sink.options.table_rules import (
+    DELETED,
+    HISTORY,
+    METADATA,
+    NO_RULES,
+    SOURCE_TABLE,
+    UNCHANGED_COLUMNS,
+    RuleSet,
+    RulesOfTable,
+)
 from starrocks_txn_sink.protocol.ledger import identifier
-from starrocks_txn_sink.sink.schema.plan import NO_KEYS, SchemaChange, TableLayout, primary_key_table, refuse_same_names
+from starrocks_txn_sink.sink.schema.plan import (
+    NO_KEYS,
+    SchemaChange,
+    TableLayout,
+    history_table,
+    primary_key_table,
+    refuse_same_names,
+)
 from starrocks_txn_sink.sink.schema.widening import fits_or_widens, holds, widened, wider_type
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 from starrocks_txn_sink.sources.formats.column_rules import ruled_columns
@@ -96,8 +112,37 @@ def plan_sources(
                 plan.changes += (
                     [] if refusals else [primary_key_table(database, name, wanted.types, wanted.keys, layout_of(name))]
                 )
+            history = rules.of(name)
+            if history is not None and history.history is not None:
+                refusals += _plan_history(plan, database, wanted, history, columns, layout_of(name))
         plan.refusals += refusals
     return plan
+
+
+def _plan_history(
+    plan: SourcePlan,
+    database: str,
+    wanted: _Wanted,
+    rules: RulesOfTable,
+    columns: Mapping[str, Sequence[TargetColumn]],
+    layout: TableLayout,
+) -> list[Refusal]:
+    """Add what the history of a table needs, which keeps each change as a row; returns why it cannot have it."""
+    name = str(rules.history)
+    if any(change.table == name for change in plan.changes):
+        ways = "Give each table a history of its own, as in history = '{0}_log'."
+        return [Refusal(wanted.name, f"its history {name} is a table of the plan", ways)]
+    own = [SourceColumn(name, METADATA[name]) for name in HISTORY]
+    values = [column for column in wanted.columns.values() if column.name not in (*HISTORY, DELETED)]
+    of_history = [*own, *values, SourceColumn(UNCHANGED_COLUMNS, "JSON")]
+    history = _Wanted(name, {column.name: column for column in of_history}, HISTORY[:3], TableOptions())
+    known = columns.get(name)
+    if not known:
+        plan.changes.append(history_table(database, name, history.types, history.keys, wanted.keys, layout))
+        return []
+    refusals = [*_column_faults(history, known)]
+    plan.changes += [] if refusals else _alterations(database, history, known)
+    return refusals
 
 
 # --- the table that the sources describe ---

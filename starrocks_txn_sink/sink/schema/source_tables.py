@@ -72,7 +72,7 @@ class TablePlan:
             def plan(columns: Columns) -> Sequence[SchemaChange]:
                 return self._plan(columns, models).changes
 
-            port = SqlTables(connection, options, [*self.sources], deadline)
+            port = SqlTables(connection, options, self._tables, deadline)
             carry_out(plan, port, deadline, lambda change: said(change.statement(self.replication)))
 
     def make(self, seconds: float) -> None:
@@ -83,9 +83,15 @@ class TablePlan:
         deadline = Deadline.after(seconds, SystemClock())
         with contextlib.closing(LeaderConnection(self.options)) as connection:
             models = table_models(connection, self.options, deadline)
-            columns = table_columns(connection, self.options.database, self.sources, deadline)
+            columns = table_columns(connection, self.options.database, self._tables, deadline)
             self.replication = self.options.ledger_replication or _replication(connection, deadline)
         self.plan = self._plan(columns, models)
+
+    @property
+    def _tables(self) -> list[str]:
+        """The tables of the plan, and their histories."""
+        of_tables = [self.rules.of(table) for table in self.sources]
+        return [*self.sources, *(each.history for each in of_tables if each is not None and each.history)]
 
     def _plan(self, columns: Columns, models: dict[str, str]) -> SourcePlan:
         declared = {table: self.options.options_of(table) for table in self.sources}

@@ -23,14 +23,17 @@ from starrocks_txn_sink.assembler.verified.intake import COLLECTION
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.table_rules import (
     COMMIT_TIME,
+    DELETED,
+    HISTORY,
     METADATA,
     SOURCE_TABLE,
+    UNCHANGED_COLUMNS,
     Mask,
     MaskKind,
     RuleSet,
     RulesOfTable,
 )
-from starrocks_txn_sink.rows.columns import EVENT_TIME, UNCHANGED
+from starrocks_txn_sink.rows.columns import DELETES, EVENT_TIME, UNCHANGED
 from starrocks_txn_sink.rows.json_members import Number, spans_of
 from starrocks_txn_sink.rows.metadata import Numbers, heads_of, numbers_by_table, time_texts, with_heads
 from starrocks_txn_sink.sources.formats.connect_types import SourceColumn
@@ -58,11 +61,10 @@ def apply_rules(rules: RuleSet, events: pa.Table) -> pa.Table:
     of_tables = [rules.of(name) for name in names]
     if any(of_tables):
         row = _Rows(events, events[model.ROW].combine_chunks(), of_tables, of_row).ruled()
-        early = {
-            name: _early(events, name) for name in _EARLY if any(each and name in each.metadata for each in of_tables)
-        }
-        row = with_heads(row, heads_of(of_tables, of_row, early))
-        events = events.set_column(events.schema.get_field_index(model.ROW), model.ROW, row)
+        wanted = [None if each is None else each.early for each in of_tables]
+        early = {name: _early(events, name) for name in _EARLY if any(each and name in each for each in wanted)}
+        row = with_heads(row, heads_of(wanted, of_row, early))
+        events = _without_ignored(events.set_column(events.schema.get_field_index(model.ROW), model.ROW, row), rules)
     return events.drop_columns([SOURCE_TIME]) if SOURCE_TIME in events.column_names else events
 
 
@@ -73,6 +75,23 @@ def _without_foreign_rows(events: pa.Table) -> pa.Table:
     if not foreign.true_count:
         return events
     return events.set_column(events.schema.get_field_index(model.ROW), model.ROW, pc.if_else(foreign, "{}", row))
+
+
+def _without_ignored(events: pa.Table, rules: RuleSet) -> pa.Table:
+    """The events without deletes that nothing is to know of: Debezium's count, so only their table goes."""
+    table = events[model.TABLE].combine_chunks()
+    ignoring = [name for name in table.unique().to_pylist() if name and _ignores(rules.of(name))]
+    if not ignoring:
+        return events
+    deleted = pc.is_in(pc.utf8_lower(events[model.OP].combine_chunks()), value_set=pa.array(DELETES))
+    ignored = pc.fill_null(pc.and_(deleted, pc.is_in(table, value_set=pa.array(ignoring))), False)
+    if model.TYPE in events.column_names:
+        return events.filter(pc.invert(ignored))
+    return events.set_column(events.schema.get_field_index(model.TABLE), model.TABLE, pc.if_else(ignored, None, table))
+
+
+def _ignores(rules: RulesOfTable | None) -> bool:
+    return rules is not None and rules.deletes == "ignore" and rules.history is None
 
 
 def _early(events: pa.Table, name: str) -> pa.Array:
@@ -127,9 +146,10 @@ class _Rows:
 def ruled_columns(rules: RuleSet, table: str, given: Iterable[SourceColumn]) -> list[SourceColumn]:
     """The columns of a table by those of its source: left out, renamed, with the types of masks, and metadata.
 
-    Raises OptionError for a name that two columns get.
+    The table may be a history. Raises OptionError for a name that two columns get.
     """
-    of_table, of_source = rules.of(table), list(given)
+    main = rules.main_of(table)
+    of_table, of_source = rules.of(main), list(given)
     if of_table is None:
         return of_source
     twice = [column.name for column in of_source if column.name in of_table.taken]
@@ -142,7 +162,12 @@ def ruled_columns(rules: RuleSet, table: str, given: Iterable[SourceColumn]) -> 
         for column in of_source
         if (target := of_table.target_of(column.name)) is not None
     ]
-    return [*columns, *(SourceColumn(name, METADATA[name]) for name in of_table.metadata)]
+    if main != table:
+        of_source_table = [name for name in of_table.metadata if name == SOURCE_TABLE]
+        about = [SourceColumn(name, METADATA[name]) for name in (*HISTORY, *of_source_table)]
+        return [*about, *columns, SourceColumn(UNCHANGED_COLUMNS, "JSON")]
+    marks = [SourceColumn(DELETED, "BOOLEAN")] if of_table.marks else []
+    return [*columns, *(SourceColumn(name, METADATA[name]) for name in of_table.metadata), *marks]
 
 
 def _masked(column: SourceColumn, mask: Mask | None) -> SourceColumn:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
-from starrocks_txn_sink.options.table_rules import groups_of
+from starrocks_txn_sink.options.table_rules import check_template, fill_template, groups_of
 
 OnUnknownTable = Literal["fail", "skip", "dead_letter"]
 TableRoutes = tuple[tuple[str, str], ...]
@@ -22,8 +22,6 @@ In a template `{1}` is a group of the expression and `{0}` the whole name. An em
 TableRule = str | Mapping[str, str] | TableRoutes
 LAST_PART: Final = r"(?:.+\.)?([^.]+)"
 """The rule by default: the last part of the name."""
-
-_GROUP = re.compile(r"\{(\d+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +86,11 @@ def route_of(routes: TableRoutes, collection: str) -> tuple[int, str] | None:
     for number, (pattern, template) in enumerate(routes):
         match = re.fullmatch(pattern, collection, re.ASCII)
         if match:
-            return number, _GROUP.sub(lambda group, match=match: match[int(group[1])] or "", template)  # type: ignore[misc]
+            return number, fill_template(template, match)
     return None
 
 
 def check_routes(routes: TableRoutes) -> None:
     """Raise OptionError for an expression that is none, and for a template with a group that its expression lacks."""
     for pattern, template in routes:
-        groups = groups_of(pattern)
-        beyond = [number for number in _GROUP.findall(template) if int(number) > groups]
-        if beyond:
-            raise OptionError(
-                f"The template {template} has {{{beyond[0]}}}, and its expression {groups} groups.",
-                hint="Put each part of the name that the template uses into a group.",
-            )
+        check_template(template, groups_of(pattern))

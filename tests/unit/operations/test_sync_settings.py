@@ -224,12 +224,14 @@ def test_rules_of_the_file_are_those_of_python(monkeypatch: pytest.MonkeyPatch, 
     sync = parse_sync(
         SMALLEST
         + "[[rules]]\ntables = '.*'\nmetadata = [\"_txn_id\"]\n"
+        + "[[rules]]\ntables = '(.*)_hot'\nhistory = '{1}_log'\ndeletes = 'mark'\n"
         + '[[rules]]\ntables = \'people\'\ndrop = ["note"]\nrename = { a = "b" }\n'
         + 'mask = { mail = "sha256" }\nsalt_environment = "SALT"\n'
         + f"[[rules]]\ntables = 'users'\nmask = {{ mail = \"sha256\" }}\nsalt_file = '{tmp_path / 'salt'}'\n"
     )
     assert sync.assembly.rules == (
         TableRules(tables=".*", metadata=["_txn_id"]),
+        TableRules(tables="(.*)_hot", history="{1}_log", deletes="mark"),
         TableRules(
             tables="people", drop=["note"], rename={"a": "b"}, mask={"mail": "sha256"}, salt="from the environment"
         ),
@@ -247,6 +249,8 @@ def test_rules_of_the_file_are_those_of_python(monkeypatch: pytest.MonkeyPatch, 
         ('tables = \'t\'\nmask = { a = "sha256" }\nsalt_environment = "NO_SALT"\n', 13, "NO_SALT has no salt"),
         ("tables = 't'\n\nsalt_file = \"/no/such\"\n", 13, "/no/such cannot be read"),
         ("tables = 't'\nmetadata = [\"_txnid\"]\n", 12, "metadata has '_txnid'"),
+        ("tables = 't'\nhistory = '{1}_log'\n", 12, "its expression 0 groups"),
+        ("tables = 't'\ndeletes = 'marc'\n", 12, "Did you mean mark?"),
         ('drop = ["a"]\n', 10, "rules lacks tables"),
     ],
 )

@@ -26,6 +26,9 @@ from starrocks_txn_sink.options.table_rules import Mask, MaskKind, RuleSet, rule
         ({"tables": "t", "mask": {"a": "sha512"}, "salt": "s"}, "The mask of a is 'sha512'"),
         ({"tables": "t", "mask": {"a": "truncate:0"}}, "The mask of a is 'truncate:0'"),
         ({"tables": "t", "mask": {"a": "constant"}}, "The mask of a is 'constant'"),
+        ({"tables": "t", "deletes": "keep"}, "deletes is 'keep'"),
+        ({"tables": "t", "history": "{1}_log"}, "The template {1}_log has {1}, and its expression 0 groups"),
+        ({"tables": "t", "deletes": "mark", "rename": {"a": "_deleted"}}, "the name _deleted"),
         ({"tables": "t", "masks": {}}, "TableRules has no argument 'masks'"),
     ],
 )
@@ -58,6 +61,26 @@ def test_rules_that_contradict_each_other_name_the_table_and_the_column() -> Non
     masks = [TableRules(tables=".*", mask={"a": "null"}), TableRules(tables="orders", mask={"a": "constant:x"})]
     with pytest.raises(OptionError, match="Two rules for table orders treat a differently"):
         rules_of(masks, "orders")
+
+
+def test_a_table_has_one_history_and_one_way_with_deletes() -> None:
+    rules = [
+        TableRules(tables="(.*)_new", history="{1}_log"),
+        TableRules(tables="a.*", deletes="mark"),
+        TableRules(tables="b.*", deletes="ignore"),
+        TableRules(tables="b_new", history="log", deletes="mark"),
+    ]
+    given = RuleSet(rules)
+    of_table = given.of("a_new")
+    assert of_table is not None
+    assert (of_table.history, of_table.deletes, of_table.own) == ("a_log", "mark", ("_deleted",))
+    assert (given.main_of("a_log"), given.main_of("a_new"), given.main_of("x")) == ("a_new", "a_new", "x")
+    with pytest.raises(OptionError, match="Two rules give table b_new different histories"):
+        given.of("b_new")
+    with pytest.raises(OptionError, match="Two rules give table b different deletes"):
+        rules_of([*rules, TableRules(tables="b", deletes="mark")], "b")
+    with pytest.raises(OptionError, match="The history of table t is the table itself"):
+        rules_of([TableRules(tables="t", history="{0}")], "t")
 
 
 @pytest.mark.parametrize(

@@ -325,3 +325,40 @@ def test_a_pattern_may_name_a_column_that_only_some_tables_have() -> None:
     rules = TableRules(tables=".*", mask={"price": "null"})
     planned = ruled({"t": [source(ORDERS)], "u": [source({"id": ORDERS["id"]})]}, rules)
     assert not planned.refusals
+
+
+def test_a_history_keeps_each_change_and_a_mark_has_its_column() -> None:
+    rules = TableRules(tables="t", history="{0}_log", deletes="mark", drop=["region"])
+    planned = ruled({"t": [source(ORDERS)]}, rules)
+    assert not planned.refusals
+    assert [change.sql.partition(" (")[2] for change in planned.changes] == [
+        "`id` BIGINT NOT NULL, `price` DECIMAL(10,2) NULL, `_deleted` BOOLEAN NULL) PRIMARY KEY (`id`) "
+        "DISTRIBUTED BY HASH (`id`)",
+        "`_source_partition` VARCHAR(255) NOT NULL, `_position` BIGINT NOT NULL, `_seq` BIGINT NOT NULL, "
+        "`_txn_id` VARCHAR(255) NULL, `_commit_time` DATETIME NULL, `_op` VARCHAR(16) NULL, "
+        "`price` DECIMAL(10,2) NULL, `id` BIGINT NULL, `_unchanged` JSON NULL) "
+        "DUPLICATE KEY (`_source_partition`, `_position`, `_seq`) "
+        "DISTRIBUTED BY HASH (`id`)",
+    ]
+    assert [change.table for change in planned.changes] == ["t", "t_log"]
+
+
+def test_a_history_of_two_tables_is_refused_and_one_that_lacks_a_column_gets_it() -> None:
+    rules = TableRules(tables=".*", history="log")
+    refusals = ruled({"t": [source(ORDERS)], "u": [source(ORDERS)]}, rules).refusals
+    assert "its history log is a table of the plan" in str(refusals[0])
+    there = {"t": [column("id", "BIGINT", key=True)], "log": [column("_position", "BIGINT"), column("id", "BIGINT")]}
+    planned = plan_sources(
+        "shop",
+        {"t": [source({"id": ORDERS["id"]})]},
+        there,
+        {"t": "PRIMARY_KEYS"},
+        {},
+        lambda _: PLAIN,
+        RuleSet((rules,)),
+    )
+    assert [change.sql for change in planned.changes] == [
+        "ALTER TABLE `shop`.`log` ADD COLUMN `_source_partition` VARCHAR(255) NULL, ADD COLUMN `_seq` BIGINT NULL, "
+        "ADD COLUMN `_txn_id` VARCHAR(255) NULL, ADD COLUMN `_commit_time` DATETIME NULL, "
+        "ADD COLUMN `_op` VARCHAR(16) NULL, ADD COLUMN `_unchanged` JSON NULL"
+    ]

@@ -8,17 +8,21 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
+from hypothesis import given, strategies as st
 
 from starrocks_txn_sink import DebeziumAssembly, TableRules
+from starrocks_txn_sink.assembler.rules.by_rules import MarkedTable, RowRules
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.options.table_rules import METADATA, RuleSet
+from starrocks_txn_sink.options.table_rules import HISTORY, METADATA, RuleSet
+from starrocks_txn_sink.rows.columns import UNCHANGED
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 from starrocks_txn_sink.writer.assembling import AssemblySpec
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.connect_schema import change as with_schema, field
 from tests.support.debezium_feed import change, postgres
+from tests.support.depth import examples
 from tests.support.memory_directory import MemoryDirectory
 
 SECRET = "a.person@home.example"
@@ -64,7 +68,7 @@ def spec(rules: list[TableRules]) -> AssemblySpec:
     named = RuleSet(tuple(rules))
     lines = TxnEventLines(source_partition=None, position=None)
     return AssemblySpec(
-        Policy(), PayloadEncoder("shop", rules=named), 0.0, MemoryDirectory(), "s", lines=lines, rules=named
+        Policy(), PayloadEncoder("shop", rules=RowRules(named)), 0.0, MemoryDirectory(), "s", lines=lines, rules=named
     )
 
 
@@ -94,6 +98,114 @@ def test_a_row_that_waits_has_nothing_of_what_is_masked() -> None:
     assert not any(SECRET.encode() in bytes(content) for content in stored)
 
 
+def without(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in names}
+
+
+def test_a_history_has_each_change_in_front_of_its_row() -> None:
+    rules = [TableRules(tables="(t).*", history="log_{1}", rename={"id": "key"})]
+    events = [
+        {"position": 1, "type": "BEGIN", "txn_id": 't"1'},
+        data(2, {"id": 1, "x": 1}),
+        data(3, {"id": 1, "x": 2, UNCHANGED: ["y"]}, op="u"),
+        data(4, {"id": 2}, "u"),
+        data(5, {"id": 1}, op="d"),
+        {"position": 6, "type": "END", "txn_id": 't"1'},
+    ]
+    rows, _ = run(spec(rules), txn_events(*events))
+    time = "1970-01-01 00:00:01.000001"
+    about = {"_source_partition": "p", "_position": 6, "_txn_id": 't"1', "_commit_time": time}
+    assert rows == [
+        ("log_t", False, {**about, "_seq": 0, "_op": "c", "key": 1, "x": 1}),
+        ("t", False, {"key": 1, "x": 1}),
+        ("log_t", False, {**about, "_seq": 1, "_op": "u", "key": 1, "x": 2, "_unchanged": ["y"]}),
+        ("t", False, {"key": 1, "x": 2, UNCHANGED: ["y"]}),
+        ("u", False, {"id": 2}),
+        ("log_t", False, {**about, "_seq": 3, "_op": "d", "key": 1}),
+        ("t", True, {"__op": 1, "key": 1}),
+    ]
+
+
+def test_deletes_that_are_ignored_are_in_the_history_alone() -> None:
+    events = [
+        {"position": 1, "type": "BEGIN", "txn_id": 't"1'},
+        data(2, {"id": 1}),
+        data(3, {"id": 1}, op="D"),
+        {"position": 4, "type": "END", "txn_id": 't"1'},
+    ]
+    ignored, _ = run(spec([TableRules(tables="t", deletes="ignore")]), txn_events(*events))
+    assert ignored == [("t", True, {"id": 1})]
+    logged, _ = run(spec([TableRules(tables="t", deletes="ignore", history="log")]), txn_events(*events))
+    assert [(table, end) for table, end, _ in logged] == [("log", False), ("t", False), ("log", True)]
+    only_deletes, _ = run(spec([TableRules(tables="t", deletes="ignore")]), txn_events(events[0], events[2], events[3]))
+    assert only_deletes == []
+
+
+def test_a_mark_keeps_all_columns_but_the_key() -> None:
+    named = RuleSet((TableRules(tables="t", deletes="mark", metadata=["_op"]),))
+    marked = {"t": MarkedTable(("id",), ("x", "_op", "y"))}
+    lines = TxnEventLines(source_partition=None, position=None)
+    content = PayloadEncoder("shop", rules=RowRules(named, marked))
+    given = AssemblySpec(Policy(), content, 0.0, MemoryDirectory(), "s", lines=lines, rules=named)
+    events = [
+        {"position": 1, "type": "BEGIN", "txn_id": 't"1'},
+        data(2, {"id": 1, "x": 5}),
+        data(3, {"x": None, "id": 1}, op="d"),
+        {"position": 4, "type": "END", "txn_id": 't"1'},
+    ]
+    rows, _ = run(given, txn_events(*events))
+    assert rows == [
+        ("t", False, {"_op": "c", "_deleted": False, "id": 1, "x": 5}),
+        ("t", True, {"_op": "d", "_deleted": True, "id": 1, UNCHANGED: ["x", "y"]}),
+    ]
+
+
+CHANGES = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9), st.sampled_from("cud")), max_size=5)
+
+
+@examples(100)
+@given(st.lists(CHANGES, max_size=6), st.booleans())
+def test_a_table_is_the_fold_of_its_history_at_each_position(transactions: list[Any], single: bool) -> None:
+    events, position = list[dict[str, Any]](), 0
+    for number, changes in enumerate(transactions):
+        kinds = [{"type": "BEGIN"}, *({"type": "DATA"} for _ in changes), {"type": "END"}]
+        rows = iter(changes)
+        for kind in kinds:
+            position += 1
+            place = {"position": position, "txn_id": str(number), **kind}
+            if kind["type"] == "DATA":
+                key, value, op = next(rows)
+                place = data(position, {"id": key} if op == "d" else {"id": key, "x": value}, op=op) | place
+            events.append(place)
+    first = spec([TableRules(tables="t", history="log", deletes="apply")])
+    at = len(events) // 2 if single else len(events)
+    parts = [txn_events(*part) for part in (events[:at], events[at:]) if part]
+    found = list[tuple[str, bool, dict[str, Any]]]()
+    for part in parts:
+        rows_of_part, first = run(first, part)
+        found += rows_of_part
+    table, log = dict[int, Any](), list[dict[str, Any]]()
+    for name, end, row in found:
+        if name == "log":
+            log.append(row)
+        elif "__op" in row:
+            table.pop(row["id"], None)
+        else:
+            table[row["id"]] = row
+        if end:
+            assert table == folded(log)
+    assert [(row["_position"], row["_seq"]) for row in log] == sorted({(row["_position"], row["_seq"]) for row in log})
+
+
+def folded(log: list[dict[str, Any]]) -> dict[int, Any]:
+    table = dict[int, Any]()
+    for row in sorted(log, key=lambda row: (row["_position"], row["_seq"])):
+        table.pop(row["id"], None)
+        if row["_op"] != "d":
+            table[row["id"]] = without(row, *HISTORY)
+    return table
+
+
 def messages(*values: Any, topic: str = "shop.public.orders") -> pa.RecordBatch:
     count = len(values)
     texts = [value if isinstance(value, bytes) else json.dumps(value).encode() for value in values]
@@ -113,7 +225,7 @@ def messages(*values: Any, topic: str = "shop.public.orders") -> pa.RecordBatch:
 def single(rules: list[TableRules], **given: Any) -> AssemblySpec:
     assembly = DebeziumAssembly(transactions="none", rules=rules, **given)
     named = assembly.rule_set
-    encoder = PayloadEncoder("shop", rules=named)
+    encoder = PayloadEncoder("shop", rules=RowRules(named))
     return AssemblySpec(assembly.policy, encoder, 0.0, MemoryDirectory(), "s", lines=assembly.lines, rules=named)
 
 

@@ -1,0 +1,207 @@
+"""Released rows by the rules of their tables: columns about the source, marks in place of deletes, and histories.
+
+A history's row comes in front of the row itself, in the same source transaction: both become visible together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink import compiled
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.intake import Mask, one_array, value_set
+from starrocks_txn_sink.options.table_rules import (
+    COMMIT_TIME,
+    DELETED,
+    HISTORY,
+    NO_RULES,
+    OP,
+    POSITION,
+    SEQ,
+    SOURCE_PARTITION,
+    TXN_ID,
+    UNCHANGED_COLUMNS,
+    RuleSet,
+    RulesOfTable,
+)
+from starrocks_txn_sink.rows import columns
+from starrocks_txn_sink.rows.json_members import members
+from starrocks_txn_sink.rows.metadata import Numbers, heads_of, numbers_by_table, with_heads
+
+_LEADING_TIME: Final = rf'^\{{"{COMMIT_TIME}":(?:null|"[^"]*"),?'
+_UNCHANGED, _AS_COLUMN = f'"{columns.UNCHANGED}":', f'"{UNCHANGED_COLUMNS}":'
+_KEEP: Final = 0  # a kind of compiled.c
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedTable:
+    """A table whose deleted rows stay: the columns of its `key`, and the `others`, which keep their values."""
+
+    key: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """The `rules` for released rows. `marked` has the tables with `deletes="mark"`."""
+
+    rules: RuleSet = NO_RULES
+    marked: Mapping[str, MarkedTable] = field(default_factory=dict)
+
+    def apply(self, rows: pa.Table, partitions: pa.Array) -> tuple[pa.Table, pa.Array]:
+        """The rows and their source partitions; the last row of a source transaction still ends it."""
+        if not self.rules.rules:
+            return rows, partitions
+        names, of_row = numbers_by_table(one_array(rows[model.TABLE]))
+        of_tables = [self.rules.of(name) for name in names]
+        if not any(of_tables):
+            return rows, partitions
+        return _Released(rows, partitions, of_tables, of_row, self.marked).ruled()
+
+
+@dataclass(frozen=True, slots=True)
+class _Released:
+    """Released rows, with the rules of their tables; `of_row` has a number for each row."""
+
+    rows: pa.Table
+    partitions: pa.Array
+    rules: Sequence[RulesOfTable | None]
+    of_row: Numbers
+    marked: Mapping[str, MarkedTable]
+
+    def ruled(self) -> tuple[pa.Table, pa.Array]:
+        deletes, values = self._deletes(), self._values()
+        row = one_array(self.rows[model.ROW])
+        own = self._marks(self._without_time(row), deletes)
+        own = with_heads(
+            own,
+            heads_of(
+                [None if each is None else each.own for each in self.rules],
+                self.of_row,
+                self._with_mark(values, deletes),
+            ),
+        )
+        rows = _with(self.rows, model.ROW, own)
+        if deletes is not None:
+            op = pc.if_else(pa.array(deletes & self._has("marks")), None, one_array(rows[model.OP]))
+            rows = _with(rows, model.OP, op)
+        with_history = self._has("history")
+        if not with_history.any():
+            return rows, self.partitions
+        ignored = np.zeros(len(row), dtype=bool)
+        if deletes is not None:
+            ignored = (
+                deletes
+                & with_history
+                & self._mask([each is not None and each.deletes == "ignore" for each in self.rules])
+            )
+        return self._with_histories(rows, row, values, with_history, ignored)
+
+    def _mask(self, of_tables: Sequence[bool]) -> Mask:
+        mask: Mask = np.array([*of_tables, False])[self.of_row]
+        return mask
+
+    def _has(self, name: str) -> Mask:
+        """A mask of the rows whose rules have it."""
+        return self._mask([each is not None and bool(getattr(each, name)) for each in self.rules])
+
+    def _deletes(self) -> Mask | None:
+        """A mask of the deletes, None where they are nothing but deletes."""
+        if all(each is None or each.deletes == "apply" for each in self.rules):
+            return None
+        kinds = pc.utf8_lower(one_array(self.rows[model.OP]))
+        deletes: Mask = pc.fill_null(pc.is_in(kinds, value_set=value_set(*columns.DELETES)), False).to_numpy(
+            zero_copy_only=False
+        )
+        return deletes
+
+    def _values(self) -> dict[str, pa.Array]:
+        """The metadata that the assembler hands on."""
+        names = {TXN_ID: model.TXN_ID, OP: model.OP, POSITION: model.POSITION}
+        given = {SOURCE_PARTITION: self.partitions, **{name: one_array(self.rows[of]) for name, of in names.items()}}
+        alone = model.SEQ not in self.rows.column_names  # each row is a unit of its own
+        nothing = np.zeros(self.rows.num_rows, dtype=np.int64)
+        return given | {SEQ: pa.array(nothing) if alone else one_array(self.rows[model.SEQ])}
+
+    def _with_mark(self, values: Mapping[str, pa.Array], deletes: Mask | None) -> Mapping[str, pa.Array]:
+        return values if deletes is None else {**values, DELETED: pa.array(deletes)}
+
+    def _without_time(self, row: pa.Array) -> pa.Array:
+        """The rows without the commit's time that only their history wants."""
+        wanted = self._mask([each is not None and COMMIT_TIME in each.early - {*each.metadata} for each in self.rules])
+        return (
+            pc.if_else(pa.array(wanted), pc.replace_substring_regex(row, _LEADING_TIME, "{"), row)
+            if wanted.any()
+            else row
+        )
+
+    def _marks(self, row: pa.Array, deletes: Mask | None) -> pa.Array:
+        """The rows, of deletes the key alone, where the row stays: what `before` has may be no value of the row."""
+        if deletes is None:
+            return row
+        for number, rules in enumerate(self.rules):
+            table = self.marked.get(rules.table) if rules is not None and rules.marks else None
+            here = deletes & (self.of_row == number)
+            if table is None or not here.any():
+                continue
+            names = [name for name in table.others if rules is None or name not in rules.own]
+            tail = f',"{columns.UNCHANGED}":{json.dumps(names, ensure_ascii=False)}}}' if names else "}"
+            keys = _only(row.filter(pa.array(here)), table.key).cast(pa.binary())
+            marked = pc.binary_replace_slice(keys, -1, _END, tail.encode()).cast(row.type)
+            row = pc.replace_with_mask(row, pa.array(here), marked)
+        return row
+
+    def _with_histories(
+        self, rows: pa.Table, row: pa.Array, values: Mapping[str, pa.Array], with_history: Mask, ignored: Mask
+    ) -> tuple[pa.Table, pa.Array]:
+        """The `rows`, in front of each one that of its history; one that is `ignored` is in the history alone."""
+        at = np.flatnonzero(with_history)
+        names = pa.array([None if each is None else each.history for each in self.rules] + [None], pa.string())
+        text = pc.replace_substring(row.take(pa.array(at)), _UNCHANGED, _AS_COLUMN)
+        about = {name: values[name].take(pa.array(at)) for name in HISTORY if name in values}
+        heads = heads_of([HISTORY] * len(self.rules), self.of_row[at], about)
+        logged = rows.take(pa.array(at))
+        ends = one_array(logged[model.TRANSACTION_END])
+        given = {
+            model.ROW: with_heads(text, heads),
+            model.TABLE: names.take(pa.array(self.of_row[at])),
+            model.OP: pa.nulls(len(at), pa.string()),
+            model.TRANSACTION_END: pc.and_(ends, pa.array(ignored[at])),
+        }
+        for name, column in given.items():
+            logged = _with(logged, name, column)
+        kept = np.flatnonzero(~ignored)
+        order = np.argsort(np.concatenate([2 * kept + 1, 2 * at]))
+        source = np.concatenate([kept, at])[order]
+        all_rows = pa.concat_tables([rows.take(pa.array(kept)), logged]).take(pa.array(order))
+        return all_rows, self.partitions.take(pa.array(source))
+
+
+_END: Final = (1 << 31) - 1
+
+
+def _with(rows: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    number = rows.schema.get_field_index(name)
+    return rows.set_column(number, rows.schema.field(number), column.cast(rows.schema.field(number).type))
+
+
+def _only(rows: pa.Array, names: Sequence[str]) -> pa.Array:
+    """JSON rows with these members alone."""
+
+    def judge(number: int) -> bytes:
+        row = members(rows[number].as_py())
+        kept = ",".join(
+            f"{json.dumps(name, ensure_ascii=False)}:{raw}" for name, (_, raw) in row.items() if name in names
+        )
+        return f"{{{kept}}}".encode()
+
+    plan = [(name.encode(), _KEEP, 0, b"", b"") for name in names]
+    written = compiled.apply_rules(rows, [plan], np.zeros(len(rows), dtype=np.int32), judge, only_named=True)
+    return written[0] if written is not None else pa.array([judge(number).decode() for number in range(len(rows))])
