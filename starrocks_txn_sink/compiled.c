@@ -1,11 +1,14 @@
 /* Loops over rows: members of JSON objects and messages of Kafka into Arrow columns, the names in JSON rows, and values of
-   JSON rows rewritten; compiled.py calls them.
+   JSON rows rewritten, and messages of Avro as JSON; compiled.py calls them.
 
    The parser takes a strict subset of what sources/formats/json_text.py accepts, so that it never has to decide: a value
    outside of the subset (malformed, an escape in a name, a lone surrogate, nested deeper than 64) ends the call, Python judges
    it, and the next call goes on behind it. */
 
+#include <math.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -21,7 +24,7 @@
 #define DEEPEST 64
 
 /* TEXT is the content of a string, or the JSON of another value; a STRING is nothing else. */
-enum { ABI = 7, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3 };
+enum { ABI = 8, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3 };
 
 int32_t txn_sink_abi(void) { return ABI; }
 int32_t txn_sink_slack(void) { return SLACK; }
@@ -1516,6 +1519,248 @@ int64_t txn_sink_apply_rules(const void *bounds, int32_t wide, const uint8_t *da
                              int64_t rows, uint8_t *to, int64_t room, int64_t *used, int32_t *ends, int64_t row) {
     if (at_once < 0) at_once = has_sha();
     return rewrite(put_by_rules, bounds, wide, data, plans, chosen, rows, to, room, used, ends, row);
+}
+
+/* Messages of Avro, behind a schema's number of a registry, as JSON (sources/formats/avro.py). */
+
+#define HEADER 5 /* a zero and the number of the schema in four bytes */
+
+enum { A_NULL, A_BOOLEAN, A_LONG, A_FLOAT, A_DOUBLE, A_BYTES, A_STRING, A_FIXED, A_ENUM, A_ARRAY, A_MAP, A_UNION, A_RECORD };
+
+/* A type. The types of its fields, branches, items or symbols are `count` ones from number `first` on. `text` is what comes
+   in front of a field (its name and a colon), or a symbol. A fixed has `count` bytes. */
+typedef struct {
+    int64_t kind, first, count;
+    const uint8_t *text;
+    int64_t text_size;
+} AvroType;
+
+/* The types of a schema, of which number 0 is the whole, and the text in front of the JSON: an object that ends behind it. */
+typedef struct {
+    const AvroType *types;
+    const uint8_t *before;
+    int64_t before_size;
+} AvroSchema;
+
+typedef struct {
+    Place p, end;
+    uint8_t *to;
+    const uint8_t *most;
+    const AvroType *types;
+    int full;
+} Avro;
+
+static inline int has_room(Avro *a, int64_t size) {
+    if (a->most - a->to >= size) return 1;
+    a->full = 1;
+    return 0;
+}
+
+static inline int put_raw(Avro *a, const void *text, int64_t size) {
+    if (!has_room(a, size)) return 0;
+    memcpy(a->to, text, (size_t)size);
+    a->to += size;
+    return 1;
+}
+
+static inline int avro_number(Avro *a, int64_t *number) {
+    uint64_t bits = 0;
+    for (int shift = 0; a->p < a->end; shift += 7) {
+        uint8_t byte = *a->p++;
+        if (shift == 63 && byte > 1) return 0;
+        bits |= (uint64_t)(byte & 0x7F) << shift;
+        if (byte < 0x80) {
+            *number = (int64_t)(bits >> 1 ^ (0 - (bits & 1)));
+            return 1;
+        }
+        if (shift == 63) return 0;
+    }
+    return 0;
+}
+
+static int put_whole(Avro *a, int64_t number) {
+    uint8_t digits[20], *first = digits + sizeof digits;
+    uint64_t rest = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
+    do *--first = (uint8_t)('0' + rest % 10);
+    while (rest /= 10);
+    if (number < 0) *--first = '-';
+    return put_raw(a, first, digits + sizeof digits - first);
+}
+
+/* The shortest of the spellings that C's printf has, from `least` digits on, which reads as the same number. */
+static int put_real(Avro *a, double number, int least, int most, int narrow) {
+    char text[40];
+    int size = 0;
+    if (isnan(number)) return put_raw(a, "\"NaN\"", 5);
+    if (isinf(number)) return number < 0 ? put_raw(a, "\"-Infinity\"", 11) : put_raw(a, "\"Infinity\"", 10);
+    for (int digits = least; digits <= most; digits++) {
+        size = snprintf(text, sizeof text, "%.*g", digits, number);
+        if (narrow ? strtof(text, NULL) == (float)number : strtod(text, NULL) == number) break;
+    }
+    if (!put_raw(a, text, size)) return 0;
+    return strpbrk(text, ".e") ? 1 : put_raw(a, ".0", 2);
+}
+
+static int put_base64(Avro *a, Place p, int64_t size) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    if (!has_room(a, (size + 2) / 3 * 4 + 2)) return 0;
+    uint8_t *to = a->to;
+    *to++ = '"';
+    for (int64_t i = 0; i < size; i += 3) {
+        uint32_t three = (uint32_t)p[i] << 16 | (i + 1 < size ? (uint32_t)p[i + 1] << 8 : 0) | (i + 2 < size ? p[i + 2] : 0);
+        *to++ = (uint8_t)digits[three >> 18];
+        *to++ = (uint8_t)digits[three >> 12 & 63];
+        *to++ = i + 1 < size ? (uint8_t)digits[three >> 6 & 63] : '=';
+        *to++ = i + 2 < size ? (uint8_t)digits[three & 63] : '=';
+    }
+    *to++ = '"';
+    a->to = to;
+    return 1;
+}
+
+/* The place of the first byte that JSON escapes, or `end`; NULL if the text is no UTF-8. */
+static Place plain_until(Place p, Place end) {
+    const uint64_t ones = 0x0101010101010101u, high = 0x8080808080808080u;
+    while (p < end) {
+        uint64_t word;
+        if (end - p >= 8) {
+            memcpy(&word, p, 8);
+            uint64_t quote = word ^ ones * '"', backslash = word ^ ones * '\\';
+            if (!((word | (word - ones * 0x20) | (quote - ones) | (backslash - ones)) & high)) {
+                p += 8;
+                continue;
+            }
+        }
+        if (*p < 0x20 || *p == '"' || *p == '\\') return p;
+        if (*p < 0x80)
+            p++;
+        else if (!(p = skip_utf8(p, end)))
+            return NULL;
+    }
+    return p;
+}
+
+static int put_escaped(Avro *a, uint8_t c) {
+    static const char digits[] = "0123456789abcdef", names[] = "btn\0fr"; /* of the bytes from 8 on */
+    uint8_t text[6] = {'\\', 'u', '0', '0', (uint8_t)digits[c >> 4], (uint8_t)digits[c & 15]};
+    if (c == '"' || c == '\\')
+        text[1] = c;
+    else if (c >= '\b' && c <= '\r' && names[c - '\b'])
+        text[1] = (uint8_t)names[c - '\b'];
+    else
+        return put_raw(a, text, 6);
+    return put_raw(a, text, 2);
+}
+
+static int put_json_string(Avro *a, Place p, int64_t size) {
+    Place end = p + size;
+    if (!put_raw(a, "\"", 1)) return 0;
+    while (p < end) {
+        Place next = plain_until(p, end);
+        if (!next || !put_raw(a, p, next - p)) return 0;
+        if (next < end && !put_escaped(a, *next++)) return 0;
+        p = next;
+    }
+    return put_raw(a, "\"", 1);
+}
+
+/* The number of bytes that follow, which are there. */
+static inline int avro_size(Avro *a, int64_t *size) { return avro_number(a, size) && *size >= 0 && *size <= a->end - a->p; }
+
+static int put_avro(Avro *a, const AvroType *type, int depth);
+
+/* The items of an array or a map, which come in blocks. */
+static int put_items(Avro *a, const AvroType *type, int depth) {
+    int map = type->kind == A_MAP;
+    int64_t count, size, written = 0;
+    if (!put_raw(a, map ? "{" : "[", 1)) return 0;
+    for (;;) {
+        if (!avro_number(a, &count)) return 0;
+        if (!count) return put_raw(a, map ? "}" : "]", 1);
+        if (count < 0 && (count == INT64_MIN || !avro_number(a, &size))) return 0;
+        if (count < 0) count = -count;
+        if (count > a->end - a->p) return 0; /* an item has a byte at least, unless it says nothing */
+        for (; count; count--) {
+            if (written++ && !put_raw(a, ",", 1)) return 0;
+            if (map) {
+                if (!avro_size(a, &size) || !put_json_string(a, a->p, size) || !put_raw(a, ":", 1)) return 0;
+                a->p += size;
+            }
+            if (!put_avro(a, &a->types[type->first], depth)) return 0;
+        }
+    }
+}
+
+/* Write one value; 0 outside of the subset, or without room. */
+static int put_avro(Avro *a, const AvroType *type, int depth) {
+    int64_t number;
+    if (depth > DEEPEST) return 0;
+    switch (type->kind) {
+    case A_NULL: return put_raw(a, "null", 4);
+    case A_BOOLEAN:
+        if (a->p >= a->end || *a->p > 1) return 0;
+        return *a->p++ ? put_raw(a, "true", 4) : put_raw(a, "false", 5);
+    case A_LONG: return avro_number(a, &number) && put_whole(a, number);
+    case A_FLOAT: {
+        float real;
+        if (a->end - a->p < 4) return 0;
+        memcpy(&real, a->p, 4);
+        a->p += 4;
+        return put_real(a, real, 6, 9, 1);
+    }
+    case A_DOUBLE: {
+        double real;
+        if (a->end - a->p < 8) return 0;
+        memcpy(&real, a->p, 8);
+        a->p += 8;
+        return put_real(a, real, 15, 17, 0);
+    }
+    case A_BYTES: case A_FIXED: case A_STRING: {
+        int64_t size = type->count;
+        if (type->kind == A_FIXED ? size > a->end - a->p : !avro_size(a, &size)) return 0;
+        Place start = a->p;
+        a->p += size;
+        return type->kind == A_STRING ? put_json_string(a, start, size) : put_base64(a, start, size);
+    }
+    case A_ENUM:
+        if (!avro_number(a, &number) || number < 0 || number >= type->count) return 0;
+        return put_raw(a, a->types[type->first + number].text, a->types[type->first + number].text_size);
+    case A_UNION:
+        if (!avro_number(a, &number) || number < 0 || number >= type->count) return 0;
+        return put_avro(a, &a->types[type->first + number], depth + 1);
+    case A_ARRAY: case A_MAP: return put_items(a, type, depth + 1);
+    default: { /* a record */
+        if (!put_raw(a, "{", 1)) return 0;
+        for (int64_t i = 0; i < type->count; i++) {
+            const AvroType *field = &a->types[type->first + i];
+            if ((i && !put_raw(a, ",", 1)) || !put_raw(a, field->text, field->text_size)) return 0;
+            if (!put_avro(a, field, depth + 1)) return 0;
+        }
+        return put_raw(a, "}", 1);
+    }
+    }
+}
+
+/* Write the messages from `row` on as JSON, each by its schema (`chosen`); an empty text with -1. The terms are those of
+   txn_sink_convert. */
+int64_t txn_sink_avro(const void *bounds, int32_t wide, const uint8_t *data, const AvroSchema *schemas, const int32_t *chosen,
+                      int64_t rows, uint8_t *to, int64_t room, int64_t *used, int32_t *ends, int64_t row) {
+    const int32_t *narrow_bounds = bounds;
+    const int64_t *wide_bounds = bounds;
+    for (; row < rows; row++) {
+        int64_t start = wide ? wide_bounds[row] : narrow_bounds[row], end = wide ? wide_bounds[row + 1] : narrow_bounds[row + 1];
+        if (chosen[row] >= 0) {
+            const AvroSchema *schema = &schemas[chosen[row]];
+            Avro a = {data + start + HEADER, data + end, to + *used, to + room, schema->types, 0};
+            int there = end - start >= HEADER && put_raw(&a, schema->before, schema->before_size) && put_avro(&a, schema->types, 0)
+                        && a.p == a.end && (!schema->before_size || put_raw(&a, "}", 1));
+            if (a.full) return -1 - row;
+            if (!there) return row;
+            *used = a.to - to;
+        }
+        ends[row + 1] = (int32_t)*used;
+    }
+    return rows;
 }
 
 /* Messages of Kafka. */

@@ -1,4 +1,4 @@
-"""The compiled loops over JSON objects, JSON rows, Kafka's messages (`compiled.c`), where the installation has them.
+"""The compiled loops over JSON, and over messages of Kafka and Avro (`compiled.c`), where the installation has them.
 
 The loops are optional: a wheel for a platform brings them, and a source tree with a C compiler builds them
 (`tools/compile.py`). Without them everything works more slowly, with the same results: the C parser takes only plain
@@ -8,7 +8,7 @@ values, and leaves the judgement of all others to Python (`sources.formats`). ct
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,7 @@ from starrocks_txn_sink.rows.segments import Bools, bounds_of
 LIBRARY: Final = Path(__file__).with_name("_compiled.so")
 PURE: Final = "STARROCKS_TXN_SINK_PURE"
 """The environment variable that turns the compiled loops off, with the value 1."""
-_ABI: Final = 7  # that of compiled.c; a library with another number is not used
+_ABI: Final = 8  # that of compiled.c; a library with another number is not used
 _MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
 _FREE_JUDGEMENTS: Final = 64
 _VALUES_A_JUDGEMENT: Final = 16
@@ -87,6 +87,7 @@ _FUNCTIONS: Final[Functions] = {
     ),
     "convert": (_NUMBER, _REWRITE),
     "apply_rules": (_NUMBER, _REWRITE),
+    "avro": (_NUMBER, _REWRITE),
     "new_shapes": (
         _NUMBER,
         (
@@ -300,38 +301,81 @@ def convert_rows(
     `chosen` has the number of each row's plan, -1 for a row that stays as it is, also for NULL. `judge` is asked about
     each row that is not plain, by its number: the row rewritten, None if it does not fit. None as in `read_objects`.
     """
-    return _rewrite(
-        "convert", rows, [(_Conversion * len(plan))(*map(_conversion, plan)) for plan in plans], chosen, judge
-    )
+    return _rewrite("convert", rows, _plans(_Conversion, (map(_conversion, plan) for plan in plans)), chosen, judge)
 
 
 def apply_rules(
     rows: pa.Array, plans: Sequence[Rules], chosen: _Numbers, judge: _JudgeRow, *, only_named: bool = False
 ) -> tuple[pa.Array, Bools] | None:
     """JSON rows with their members left out, renamed and masked, or `only_named` ones; see `convert_rows`."""
-    members = [(_Rule * len(plan))(*map(_rule, plan)) for plan in plans]
-    return _rewrite("apply_rules", rows, members, chosen, judge, only_named=only_named)
+    given = _plans(_Rule, (map(_rule, plan) for plan in plans), only_named=only_named)
+    return _rewrite("apply_rules", rows, given, chosen, judge)
+
+
+def _plans(
+    kind: type[ctypes.Structure], plans: Iterable[Iterable[ctypes.Structure]], *, only_named: bool = False
+) -> Any:
+    """The structs `Plan` of compiled.c, each with its members."""
+    members = [(kind * len(own))(*own) for own in map(tuple, plans)]
+    given: Any = (_Plan * len(members))(*(_Plan(ctypes.addressof(own), len(own), only_named) for own in members))
+    given.members = members  # they live as long as what points to them
+    return given
+
+
+class _AvroType(ctypes.Structure):
+    """The struct `AvroType` of compiled.c."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int64),
+        ("first", ctypes.c_int64),
+        ("count", ctypes.c_int64),
+        ("text", ctypes.c_char_p),
+        ("text_size", ctypes.c_int64),
+    )
+
+
+class _AvroSchema(ctypes.Structure):
+    """The struct `AvroSchema` of compiled.c."""
+
+    _fields_ = (
+        ("types", ctypes.POINTER(_AvroType)),
+        ("before", ctypes.c_char_p),
+        ("before_size", ctypes.c_int64),
+    )
+
+
+AvroTypes = Sequence[tuple[int, int, int, bytes]]
+"""The types of a schema: the kind in compiled.c, the number of the first part, the count of parts, and the text."""
+
+
+def write_avro(
+    messages: pa.Array, schemas: Sequence[tuple[AvroTypes, bytes]], chosen: _Numbers, judge: _JudgeRow
+) -> tuple[pa.Array, Bools] | None:
+    """Messages of Avro behind a schema's number, as JSON, and which of them fit their schemas; the others are empty.
+
+    A schema has its types, and the text in front of the JSON: an object that ends behind it. A message with -1 gives an
+    empty text. The other terms are those of `convert_rows`.
+    """
+    types = [(_AvroType * len(own))(*(_AvroType(*rest, text, len(text)) for *rest, text in own)) for own, _ in schemas]
+    pairs = zip(types, schemas, strict=True)
+    given = (_AvroSchema * len(schemas))(*(_AvroSchema(own, before, len(before)) for own, (_, before) in pairs))
+    before = sum(len(text) for _, text in schemas) // max(len(schemas), 1)
+    return _rewrite("avro", messages, given, chosen, judge, 3 * messages.nbytes + before * len(messages))
 
 
 def _rewrite(
-    function: str,
-    rows: pa.Array,
-    members: Sequence[ctypes.Array[Any]],
-    chosen: _Numbers,
-    judge: _JudgeRow,
-    *,
-    only_named: bool = False,
+    function: str, rows: pa.Array, given: Any, chosen: _Numbers, judge: _JudgeRow, room: int = 0
 ) -> tuple[pa.Array, Bools] | None:
+    """What a loop writes for each row; `room` bytes may be enough."""
     if not is_available() or not len(rows) or rows.type not in _TEXTS:
         return None
     bounds, data = bounds_of(rows), rows.buffers()[2]
     size = int(bounds[-1] - bounds[0])
     if data is None or size > _MOST_BYTES:
         return None
-    given = (_Plan * len(members))(*(_Plan(ctypes.addressof(plan), len(plan), only_named) for plan in members))
     rewrite = getattr(_library(), f"txn_sink_{function}")
     chosen = np.ascontiguousarray(chosen, dtype=np.int32)
-    room, used = min(size + size // 4 + _LEAST_ROOM, _MOST_BYTES), ctypes.c_int64()
+    room, used = min(max(room, size + size // 4) + _LEAST_ROOM, _MOST_BYTES), ctypes.c_int64()
     written, ends = pa.allocate_buffer(room, resizable=True), np.zeros(len(rows) + 1, dtype=np.int32)
     fits: Bools = np.ones(len(rows), dtype=bool)
     text = bounds.ctypes.data, bounds.itemsize == 8, data.address, given, chosen.ctypes.data, len(rows)

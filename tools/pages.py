@@ -123,11 +123,12 @@ def options() -> str:
 
 
 def without_effect() -> str:
-    """The options that change nothing, by circumstances."""
-    idle: dict[str, list[str]] = {}
-    for option in WITHOUT_EFFECT:
-        idle.setdefault(", ".join(circumstance.value for circumstance in option.when), []).append(f"`{option.option}`")
-    return "".join(f"- {circumstances}: {', '.join(options)}\n" for circumstances, options in idle.items())
+    """Every option that changes nothing in some circumstances."""
+    rows = (
+        (f"`{idle.option}`", ", and ".join(circumstance.value for circumstance in idle.when), idle.why)
+        for idle in sorted(WITHOUT_EFFECT, key=lambda idle: list(SinkOptions.__dataclass_fields__).index(idle.option))
+    )
+    return table("option | changes nothing with | why", rows)
 
 
 def flink_options() -> str:
@@ -203,12 +204,14 @@ def _implying(feature: Feature) -> str:
 
 def needs_sql() -> str:
     """The options that need `query_url`, and the advice without it."""
-    return "".join(f"- `{option}`: {why}; else {advice}\n" for option, (why, advice) in OVER_SQL.items())
+    rows = ((f"`{option}`", why, advice) for option, (why, advice) in OVER_SQL.items())
+    return table("option | why | or", rows)
 
 
 def consequences() -> str:
     """The features with which `compact` does nothing."""
-    return "".join(f"- {feature.title}: {why}\n" for feature, why in NOT_COMPACTED.items())
+    rows = ((feature.title, why) for feature, why in NOT_COMPACTED.items())
+    return table("feature | why", rows)
 
 
 # --- docs/guides/types.md ---

@@ -1,7 +1,7 @@
 """Options that change nothing in some circumstances, as data: each with the reason.
 
 `SinkOptions.without_effect` finds those that a user has set, and `warn_of` logs each as `option.without_effect`. A
-list of docs/reference/options.md is generated from the same data.
+table of docs/reference/options.md is generated from the same data.
 """
 
 from collections.abc import Collection, Iterator, Mapping

@@ -32,6 +32,7 @@ from starrocks_txn_sink.sources.formats.raw_format import (
     RawFormat,
     Reader,
 )
+from starrocks_txn_sink.sources.formats.registered import Schemas, with_registry
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, OnUnknownTable, TableMapping, TableRule
 from starrocks_txn_sink.sources.messages import named_column
 
@@ -160,6 +161,7 @@ class DebeziumAssembly:
         on_truncate: `fail` the query where the source has emptied a table with TRUNCATE, or `ignore` this: the table
             keeps its rows, and the log names the table.
         transaction_topic: The last part of the transaction topic's name.
+        registry: The schema registry (SchemaRegistry) whose schemas values and keys have, as Avro; None for JSON.
         reader: `librdkafka`: the lane itself reads the offsets that Spark's Kafka source has planned; or `spark` reads
             the frame (docs/guides/assembling.md, "Lanes that read Kafka").
         rules: What becomes of columns, by table (`TableRules`).
@@ -188,6 +190,7 @@ class DebeziumAssembly:
     on_malformed: OnMalformed = "fail"
     on_truncate: OnTruncate = "fail"
     transaction_topic: str = "transaction"
+    registry: Schemas | None = None
     reader: Reader = "librdkafka"
     rules: Sequence[TableRules] = ()
     state_dir: str | None = None
@@ -237,7 +240,7 @@ class DebeziumAssembly:
         return self.transactions == "whole"
 
     @property
-    def lines(self) -> DebeziumMessages:
+    def lines(self) -> RawFormat:
         """The format of the messages."""
         alone = self.transactions == "none"
         letters = self.dead_letter_table if alone or self.on_unknown_table == "dead_letter" else None
@@ -254,7 +257,7 @@ class DebeziumAssembly:
             source_time=any(COMMIT_TIME in rule.metadata for rule in self.rules),
         )
         markers = None if alone else DebeziumMarkers(on_malformed=self.on_malformed)
-        return DebeziumMessages(changes, markers, self.transaction_topic)
+        return with_registry(DebeziumMessages(changes, markers, self.transaction_topic), self.registry)
 
 
 Assembly = TransactionAssembly | DebeziumAssembly

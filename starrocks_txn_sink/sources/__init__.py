@@ -9,6 +9,7 @@ from starrocks_txn_sink.public_names import loaded_on_use
 
 _MODULES = {
     "BalancedKafka": "starrocks_txn_sink.sources.kafka.reader",
+    "SchemaRegistry": "starrocks_txn_sink.http.registry",
     "TXN_EVENT_SCHEMA": "starrocks_txn_sink.sources.txn_event",
     "balanced_merge": "starrocks_txn_sink.sources.balanced.merge",
     "kafka_options": "starrocks_txn_sink.sources.kafka.spark_reader",
@@ -19,6 +20,7 @@ _MODULES = {
 }
 
 if TYPE_CHECKING:
+    from starrocks_txn_sink.http.registry import SchemaRegistry as SchemaRegistry
     from starrocks_txn_sink.sources.balanced.merge import balanced_merge as balanced_merge
     from starrocks_txn_sink.sources.balanced.plan import skew_of as skew_of
     from starrocks_txn_sink.sources.debezium import (

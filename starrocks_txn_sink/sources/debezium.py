@@ -10,6 +10,7 @@ from starrocks_txn_sink.rows.columns import KEY_DELETES
 from starrocks_txn_sink.sources.formats.debezium import PLACE, DebeziumChanges, DebeziumMarkers, DeletedRow
 from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
 from starrocks_txn_sink.sources.formats.raw_format import OnMalformed, OnTruncate
+from starrocks_txn_sink.sources.formats.registered import Schemas, with_registry
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, OnUnknownTable, TableMapping, TableRule
 from starrocks_txn_sink.sources.messages import check_input, parse_messages
 
@@ -29,6 +30,7 @@ def parse_debezium(
     unavailable_value: str | None = "__debezium_unavailable_value",
     on_malformed: OnMalformed = "fail",
     on_truncate: OnTruncate = "fail",
+    registry: Schemas | None = None,
     name: str = "parse_debezium",
 ) -> DataFrame:
     """Parse the rows of Debezium's change events.
@@ -58,6 +60,7 @@ def parse_debezium(
             `observedMetrics[name]["malformed"]`. The transaction of a dropped value never adds up.
         on_truncate: `fail` the query where the source has emptied a table with TRUNCATE, or `ignore` this, and count it
             under `observedMetrics[name]["truncates"]`: it counts for its transaction, and the table keeps its rows.
+        registry: The schema registry (SchemaRegistry) whose schemas values and keys have, as Avro; None for JSON.
         name: The key of the count.
 
     Returns:
@@ -97,7 +100,7 @@ def parse_debezium(
         on_truncate=on_truncate,
     )
     counts = ("truncates",) if on_truncate == "ignore" else ()
-    events = parse_messages(_with_milliseconds(df), changes, (), name, counts)
+    events = parse_messages(_with_milliseconds(df), with_registry(changes, registry), (), name, counts)
     metadata = {KEY_DELETES: True} if deleted_row == "key" else {}
     return events.withMetadata("op", metadata) if metadata else events
 
@@ -109,6 +112,7 @@ def parse_debezium_transactions(
     value: str = "value",
     source: str | None = None,
     on_malformed: OnMalformed = "fail",
+    registry: Schemas | None = None,
     name: str = "parse_debezium_transactions",
 ) -> DataFrame:
     """Parse the markers of Debezium's transaction topic.
@@ -121,6 +125,7 @@ def parse_debezium_transactions(
         value: The column with the marker (string or binary).
         source: The source partition; by default the topic without its last part (`shop.transaction` → `shop`).
         on_malformed: `fail` the query at a malformed value, or `drop` the value and count it, as in `parse_debezium`.
+        registry: The schema registry (SchemaRegistry) whose schemas values and keys have, as Avro; None for JSON.
         name: The key of the count.
 
     Returns:
@@ -138,7 +143,7 @@ def parse_debezium_transactions(
     check_choice("on_malformed", on_malformed, get_args(OnMalformed))
     check_input(df, (value, "partition", "offset", *(() if source else ("topic",))))
     markers = DebeziumMarkers(value=value, source=source, places=_places(df), on_malformed=on_malformed)
-    return parse_messages(_with_milliseconds(df), markers, (), name)
+    return parse_messages(_with_milliseconds(df), with_registry(markers, registry), (), name)
 
 
 def _with_milliseconds(df: DataFrame) -> DataFrame:

@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame
 
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sources.formats.raw_format import OnMalformed
+from starrocks_txn_sink.sources.formats.registered import Schemas
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 from starrocks_txn_sink.sources.kafka.spark_reader import refuse_several_topics
 from starrocks_txn_sink.sources.messages import parse_messages
@@ -26,6 +27,7 @@ def parse_txn_events(
     position: str | None = "offset",
     keep: tuple[str, ...] = (),
     on_malformed: OnMalformed = "fail",
+    registry: Schemas | None = None,
     name: str = "parse_txn_events",
 ) -> DataFrame:
     """Parse TxnEvents from JSON, by the rules of `TxnEventLines`.
@@ -42,6 +44,7 @@ def parse_txn_events(
         keep: Further columns of `df` to keep.
         on_malformed: `fail` the query at a malformed value, or `drop` the value and count it in each progress under
             `observedMetrics[name]["malformed"]`.
+        registry: The schema registry (SchemaRegistry) whose schemas the messages have, as Avro; None for JSON.
         name: The key of the count.
 
     Returns:
@@ -60,7 +63,13 @@ def parse_txn_events(
         reader = spark.readStream.format("kafka").options(**kafka_options("broker:9092", subscribe="events"))
         events = parse_txn_events(reader.load())
     """
-    lines = TxnEventLines(value=value, source_partition=source_partition, position=position, on_malformed=on_malformed)
+    lines = TxnEventLines(
+        value=value,
+        source_partition=source_partition,
+        position=position,
+        on_malformed=on_malformed,
+        registry=registry,
+    )
     if source_partition == "partition" and ("partition", "int") in df.dtypes:  # Kafka's own
         refuse_several_topics(df)
     return parse_messages(df, lines, keep, name)

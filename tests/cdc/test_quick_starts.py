@@ -12,6 +12,7 @@ import pytest
 from tests.cdc.connect import CONNECT, CONNECT_MARIADB, Connect
 from tests.cdc.mariadb import MariaDB, NoMariaDB
 from tests.cdc.postgres import NoPostgres, Postgres
+from tests.cdc.registry import CONNECT_AVRO, Registry
 from tests.kafka.broker import Broker
 from tests.kafka.jars import SPARK, NoMaven, archives, fetched
 from tests.support.quick_start import PASSWORD, Pipeline, Warehouse, blocks, statements
@@ -94,6 +95,36 @@ def test_postgresql_and_from_flink_sql(tmp_path: Path) -> None:
 
         shows_it(PAGE, tmp_path, broker, spark_kafka, change=change)
         shows_it(FLINK, tmp_path, broker, spark_kafka)
+
+
+def test_postgresql_with_avro_and_a_registry(tmp_path: Path) -> None:
+    """The page with the converter and the argument that the guide prints."""
+    spark_kafka = fetch(CONNECT_AVRO)
+    with ExitStack() as stack:
+        registry = stack.enter_context(Registry(tmp_path / "registry"))
+        try:
+            postgres = stack.enter_context(Postgres())
+        except NoPostgres as missing:
+            pytest.skip(str(missing))
+        broker = stack.enter_context(Broker(tmp_path / "broker"))
+        postgres.sql("CREATE DATABASE shop")
+        postgres.sql(POSTGRES_TABLES.replace("…", PASSWORD), "shop")
+        here = {'"postgres"': '"127.0.0.1"', '"5432"': f'"{postgres.port}"'}
+        settings = connector(POSTGRES_CONNECTOR, here)
+        settings = {name: value for name, value in settings.items() if "converter" not in name}
+        settings |= registry.converters()
+        connect = stack.enter_context(Connect(tmp_path / "connect", broker.servers, settings, CONNECT_AVRO))
+        wait_for_streams(connect, lambda: postgres.sql("SELECT 1 FROM pg_replication_slots WHERE active"))
+
+        def change() -> None:
+            postgres.sql(POSTGRES_CHANGES, "shop")
+            wait_for_streams(connect, lambda: "shop.transaction" in broker.topics())
+
+        places = {
+            "import kafka_options": "import SchemaRegistry, kafka_options",
+            "assemble=DebeziumAssembly(": f'assemble=DebeziumAssembly(registry=SchemaRegistry(url="{registry.url}"), ',
+        }
+        shows_it(PAGE, tmp_path, broker, spark_kafka, places, change)
 
 
 def test_mariadb_with_the_text_for_mysql(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.cdc import source_types as source
 from tests.cdc.mariadb import NoMariaDB
 from tests.cdc.postgres import NoPostgres
-from tests.cdc.types_run import PAGE, mariadb_rows, page_with, postgres_rows, table
+from tests.cdc.types_run import PAGE, avro_rows, mariadb_rows, page_with, postgres_rows, table
 from tests.kafka.jars import NoMaven
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -31,3 +32,19 @@ def test_mariadb(tmp_path: Path) -> None:
         pytest.skip(str(missing))
     lines = table(source.MARIADB, source.MARIADB_MODES, seen)
     assert PAGE.read_text(encoding="utf-8") == page_with("mariadb", lines)
+
+
+def test_avro_says_what_json_with_its_schema_says(tmp_path: Path) -> None:
+    try:
+        pairs = avro_rows(tmp_path)
+    except (NoMaven, NoPostgres) as missing:
+        pytest.skip(str(missing))
+    assert len(pairs) == len(source.POSTGRES_MODES)
+    for by_json, by_avro in pairs:
+        different = [
+            (source.POSTGRES[int(name[1:])], text, after[name])
+            for before, after in zip(by_json, by_avro, strict=True)
+            for name, text in before.items()
+            if json.loads(text) != json.loads(after[name])
+        ]
+        assert not different

@@ -17,10 +17,12 @@ from confluent_kafka import Consumer
 
 from starrocks_txn_sink import DebeziumAssembly
 from starrocks_txn_sink.rows.json_members import spans_of
+from starrocks_txn_sink.sources import SchemaRegistry
 from tests.cdc import source_types as source
 from tests.cdc.connect import CONNECT, CONNECT_MARIADB, Connect, for_postgres
 from tests.cdc.mariadb import MariaDB
 from tests.cdc.postgres import Postgres
+from tests.cdc.registry import CONNECT_AVRO, Registry
 from tests.cdc.source_types import Case, Modes
 from tests.kafka.broker import Broker
 from tests.kafka.jars import fetched
@@ -44,28 +46,69 @@ def postgres_rows(home: Path) -> Seen:
     with ExitStack() as stack:
         postgres = stack.enter_context(Postgres())
         broker = stack.enter_context(Broker(home / "broker"))
-        for extension in ("hstore", "citext", "ltree"):
-            postgres.sql(f"CREATE EXTENSION {extension}")
-        postgres.sql("CREATE TYPE mood AS ENUM ('sad', 'happy')")
-        cases = source.POSTGRES
-        postgres.sql(f"CREATE TABLE types (id INT PRIMARY KEY, {', '.join(source.columns(cases))})")
-        postgres.sql(f"INSERT INTO types VALUES (1, {source.values(cases)})")
-        connectors = [
-            for_postgres(postgres.port)
-            | {"name": prefix, "topic.prefix": prefix, "slot.name": prefix, "publication.name": prefix}
-            | {"provide.transaction.metadata": "false", "topic.creation.default.partitions": "1"}
-            | {"table.include.list": "public.types", "include.unknown.datatypes": "true"}
-            | _SCHEMAS
-            | modes
-            for prefix, modes in _named(source.POSTGRES_MODES)
-        ]
+        _create_types(postgres)
+        connectors = _postgres_connectors(postgres)
         connect = stack.enter_context(Connect(home / "connect", broker.servers, connectors))
-        topics = [f"{connector['name']}.public.types" for connector in connectors]
-        _wait_for(connect, lambda: {*topics} <= broker.topics())
-        slots = "SELECT 1 FROM pg_replication_slots WHERE active"
-        _wait_for(connect, lambda: len(postgres.sql(slots)) == len(connectors))
-        postgres.sql(f"INSERT INTO types VALUES (2, {source.values(cases)})")
+        topics = _insert(connect, broker, postgres, connectors)
         return _rows(connect, broker, topics)
+
+
+def _create_types(postgres: Postgres) -> None:
+    for extension in ("hstore", "citext", "ltree"):
+        postgres.sql(f"CREATE EXTENSION {extension}")
+    postgres.sql("CREATE TYPE mood AS ENUM ('sad', 'happy')")
+    postgres.sql(f"CREATE TABLE types (id INT PRIMARY KEY, {', '.join(source.columns(source.POSTGRES))})")
+    postgres.sql(f"INSERT INTO types VALUES (1, {source.values(source.POSTGRES)})")
+
+
+def _postgres_connectors(postgres: Postgres) -> list[dict[str, str]]:
+    return [
+        for_postgres(postgres.port)
+        | {"name": prefix, "topic.prefix": prefix, "slot.name": prefix, "publication.name": prefix}
+        | {"provide.transaction.metadata": "false", "topic.creation.default.partitions": "1"}
+        | {"table.include.list": "public.types", "include.unknown.datatypes": "true"}
+        | _SCHEMAS
+        | modes
+        for prefix, modes in _named(source.POSTGRES_MODES)
+    ]
+
+
+def _insert(connect: Connect, broker: Broker, postgres: Postgres, connectors: Sequence[Mapping[str, str]]) -> list[str]:
+    """Insert a row once all connectors stream; the topics of their messages."""
+    topics = [f"{connector['name']}.public.types" for connector in connectors]
+    _wait_for(connect, lambda: {*topics} <= broker.topics())
+    slots = "SELECT 1 FROM pg_replication_slots WHERE active"
+    _wait_for(connect, lambda: len(postgres.sql(slots)) == len(connectors))
+    postgres.sql(f"INSERT INTO types VALUES (2, {source.values(source.POSTGRES)})")
+    return topics
+
+
+def avro_rows(home: Path) -> list[tuple[list[Row], list[Row]]]:
+    """The rows of PostgreSQL for each connector: of messages in JSON with its schema, and in Avro by a registry.
+
+    Raises NoMaven and NoPostgres where something is not there.
+    """
+    fetched(CONNECT_AVRO)
+    with ExitStack() as stack:
+        registry = stack.enter_context(Registry(home / "registry"))
+        postgres = stack.enter_context(Postgres())
+        broker = stack.enter_context(Broker(home / "broker"))
+        _create_types(postgres)
+        connectors = [
+            connector | {"name": name, "topic.prefix": name, "slot.name": name, "publication.name": name} | converters
+            for connector in _postgres_connectors(postgres)
+            for name, converters in (
+                (f"json_{connector['name']}", {}),
+                (f"avro_{connector['name']}", registry.converters()),
+            )
+        ]
+        connect = stack.enter_context(Connect(home / "connect", broker.servers, connectors, CONNECT_AVRO))
+        messages = _messages(connect, broker, _insert(connect, broker, postgres, connectors))
+        by_registry = DebeziumAssembly(transactions="none", registry=SchemaRegistry(url=registry.url))
+        parsed = [
+            _parsed(values, by_registry if topic.startswith("avro") else _BY_JSON) for topic, values in messages.items()
+        ]
+        return list(zip(parsed[::2], parsed[1::2], strict=True))
 
 
 def mariadb_rows(home: Path) -> Seen:
@@ -116,7 +159,16 @@ def _wait_for(connect: Connect, reached: Any) -> None:
 
 
 def _rows(connect: Connect, broker: Broker, topics: Sequence[str]) -> Seen:
-    """The rows in the two messages of each topic: of a snapshot and of an insert."""
+    """The rows of each topic, with the schema and without."""
+    seen: Seen = []
+    for values in _messages(connect, broker, topics).values():
+        with_schema, without = _parsed(values), _parsed([_payload(value) for value in values])
+        seen.append((_both(*with_schema), _both(*without)))
+    return seen
+
+
+def _messages(connect: Connect, broker: Broker, topics: Sequence[str]) -> dict[str, list[bytes]]:
+    """The two messages of each topic: of a snapshot and of an insert."""
     consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": "types", "auto.offset.reset": "earliest"})
     messages: dict[str, list[bytes]] = {topic: [] for topic in topics}
     consumer.subscribe([*topics])
@@ -131,11 +183,7 @@ def _rows(connect: Connect, broker: Broker, topics: Sequence[str]) -> Seen:
         _wait_for(connect, take)
     finally:
         consumer.close()
-    seen: Seen = []
-    for values in messages.values():
-        with_schema, without = _parsed(values), _parsed([_payload(value) for value in values])
-        seen.append((_both(*with_schema), _both(*without)))
-    return seen
+    return messages
 
 
 def _both(snapshot: Row, changed: Row) -> Row:
@@ -152,7 +200,10 @@ def _payload(message: bytes) -> bytes:
     return message.decode()[start:end].encode()
 
 
-def _parsed(values: Sequence[bytes]) -> list[Row]:
+_BY_JSON = DebeziumAssembly(transactions="none")
+
+
+def _parsed(values: Sequence[bytes], assembly: DebeziumAssembly = _BY_JSON) -> list[Row]:
     count = len(values)
     batch = {
         "source_partition": ["types"] * count,
@@ -163,7 +214,7 @@ def _parsed(values: Sequence[bytes]) -> list[Row]:
         "offset": pa.array(range(count), pa.int64()),
         "timestamp": pa.array([0] * count, pa.int64()),
     }
-    events = DebeziumAssembly(transactions="none").lines.parse(pa.RecordBatch.from_pydict(batch)).events
+    events = assembly.lines.parse(pa.RecordBatch.from_pydict(batch)).events
     rows = events["row"].to_pylist()
     return [{name: row[start:end] for name, _, start, end in spans_of(row) if name != "id"} for row in rows]
 

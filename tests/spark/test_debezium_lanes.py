@@ -354,17 +354,3 @@ def test_a_date_that_comes_as_a_number_is_refused_before_the_first_load(
     with pytest.raises(StreamingQueryException, match=r"number for column at of table bills.*schemas\.enable=true"):
         debezium.go(tables=tables, transactions=transactions)
     assert debezium.ask("SELECT count(*) FROM shop.bills") == [(2,)]
-
-
-@pytest.mark.parametrize("transactions", ["whole", "none"])
-def test_an_ignored_truncate_is_told_and_its_transaction_is_written(debezium: DebeziumShop, transactions: str) -> None:
-    emptied = update(5, 2) | {"op": "t", "after": None}
-    debezium.put(begin(5), insert(5, 1), emptied, insert(5, 3), end(5, 3))
-    with pytest.raises(StreamingQueryException, match=r"TRUNCATE.* at table=items topic=\S+ partition=0 offset=1002"):
-        debezium.go(transactions=transactions)
-    assert debezium.rows() == []
-    debezium.go(transactions=transactions, on_truncate="ignore")
-    assert debezium.rows() == [(5, 1), (5, 3)]
-    told = {event.name: event.fields for event in debezium.told}
-    assert told["truncate.ignored"] == {"table": "items", "count": 1}
-    assert told["assembler.counted"]["counts"]["truncates"] == 1

@@ -8,7 +8,7 @@ changes neither which values are valid nor what they mean.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, get_args
 
 import numpy as np
@@ -34,6 +34,7 @@ from starrocks_txn_sink.sources.formats.raw_format import (
     place_of,
     place_text,
 )
+from starrocks_txn_sink.sources.formats.registered import RegisteredMessages, Schemas
 
 MALFORMED_MESSAGE: Final = "A value is not a TxnEvent (NULL, not exactly one JSON object, or a field of another type)"
 
@@ -54,6 +55,7 @@ class TxnEventLines:
         on_malformed: `fail` the query at a value that is no TxnEvent, or `drop` the value and count it.
         reader: `spark` reads the frame; with `librdkafka` the lanes themselves read the offsets that Spark's Kafka
             source has planned (docs/guides/assembling.md, "Lanes that read Kafka").
+        registry: The schema registry (SchemaRegistry) whose schemas the messages have, as Avro; None for JSON.
 
     Raises:
         OptionError: `on_malformed` or `reader` is unknown, or a place in the JSON goes with `librdkafka`.
@@ -64,6 +66,7 @@ class TxnEventLines:
     position: str | None = "offset"
     on_malformed: OnMalformed = "fail"
     reader: Reader = "spark"
+    registry: Schemas | None = None
     keeps_unchanged: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -96,6 +99,8 @@ class TxnEventLines:
         The other values of the batch never change the meaning of a value, which is strict JSON (RFC 8259) in UTF-8, of
         any depth, with numbers of any length.
         """
+        if self.registry is not None:
+            return RegisteredMessages(replace(self, registry=None), self.registry, wrapped=False).parse(batch, keep)
         read, valid = read_members(batch.column(VALUE), self._fields(), None, _parse_without_loop)
         malformed = len(valid) - int(np.count_nonzero(valid))
         if malformed:

@@ -1,0 +1,159 @@
+"""Messages of Avro behind a schema's number of a registry, written as the JSON that Connect's own converter writes.
+
+So all that reads JSON reads Avro too: the values stand as that converter spells them (bytes in base64, a decimal as its
+bytes), and Connect's schema in front says what they are. The compiled loop writes a batch, and asks Python about each
+message that is not plain; both write the same. A message is read by the schema that wrote it (Avro 1.11, "Binary
+Encoding"; the frame is that of Confluent's registry: a zero, and the schema's number in four bytes).
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from starrocks_txn_sink import compiled
+from starrocks_txn_sink.rows.segments import Bools, bounds_of
+from starrocks_txn_sink.sources.formats.avro_schemas import Kind, Schema, Type
+
+HEADER: Final = 5
+_DEEPEST: Final = 300  # levels of one value; Python's own limit is 1000 calls
+
+
+def schema_numbers(messages: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The number of each message's schema; -1 for NULL, and for a message without the frame."""
+    bounds, data = bounds_of(messages), messages.buffers()[2]
+    numbers = np.full(len(messages), -1, dtype=np.int64)
+    if data is None or not len(messages):
+        return numbers
+    content = np.frombuffer(data, dtype=np.uint8)
+    starts = np.asarray(bounds[:-1], dtype=np.int64)
+    framed = messages.is_valid().to_numpy(zero_copy_only=False) & (np.asarray(bounds[1:]) - starts >= HEADER)
+    framed[framed] = content[starts[framed]] == 0
+    numbers[framed] = sum(content[starts[framed] + place].astype(np.int64) << 8 * (4 - place) for place in range(1, 5))
+    return numbers
+
+
+def write_json(
+    messages: pa.Array, schemas: Sequence[Schema], chosen: np.ndarray[Any, np.dtype[np.int32]]
+) -> tuple[pa.Array, Bools]:
+    """The messages as JSON by their schemas (`chosen`, -1: empty), and a mask of those that fit them."""
+
+    def judge(number: int) -> bytes | None:
+        return message_json(messages[number].as_buffer().to_pybytes(), schemas[chosen[number]])
+
+    written = compiled.write_avro(messages, [schema.flat for schema in schemas], chosen, judge)
+    if written is not None:
+        return written
+    texts = [b"" if schema < 0 else judge(number) for number, schema in enumerate(chosen.tolist())]
+    fits: Bools = np.fromiter((text is not None for text in texts), dtype=bool, count=len(texts))
+    return pa.array([(text or b"").decode() for text in texts], pa.string()), fits
+
+
+def message_json(message: bytes, schema: Schema) -> bytes | None:
+    """One message as JSON; None if it does not fit its schema."""
+    reader = _Reader(message, schema.types, HEADER)
+    try:
+        text = reader.value(schema.types[0], 0)
+    except (IndexError, ValueError, struct.error):
+        return None
+    if reader.at != len(message):
+        return None
+    return schema.before + text + b"}" if schema.before else text
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads one message; raises IndexError, ValueError or struct.error for one that does not fit."""
+
+    message: bytes
+    types: Sequence[Type]
+    at: int
+
+    def value(self, kind: Type, depth: int) -> bytes:
+        """The JSON of the next value."""
+        if depth > _DEEPEST:
+            raise ValueError(depth)
+        match kind.kind:
+            case Kind.UNION:
+                return self.value(self._part(kind), depth + 1)
+            case Kind.ARRAY | Kind.MAP:
+                return self._items(kind, depth + 1)
+            case Kind.RECORD:
+                fields = self.types[kind.first : kind.first + kind.count]
+                return b"{" + b",".join(field.text + self.value(field, depth + 1) for field in fields) + b"}"
+            case Kind.BYTES | Kind.FIXED:
+                size = kind.count if kind.kind is Kind.FIXED else self.number()
+                return b'"' + base64.b64encode(self._bytes(size)) + b'"'
+            case _:
+                return self._scalar(kind)
+
+    def _scalar(self, kind: Type) -> bytes:
+        match kind.kind:
+            case Kind.BOOLEAN:
+                return (b"false", b"true")[self._bytes(1)[0]]
+            case Kind.LONG:
+                return b"%d" % self.number()
+            case Kind.FLOAT:
+                return _real(struct.unpack("<f", self._bytes(4))[0], range(6, 10), narrow=True)
+            case Kind.DOUBLE:
+                return _real(struct.unpack("<d", self._bytes(8))[0], range(15, 18), narrow=False)
+            case Kind.STRING:
+                return orjson.dumps(self._bytes(self.number()).decode())
+            case Kind.ENUM:
+                return self._part(kind).text
+            case _:
+                return b"null"
+
+    def number(self) -> int:
+        """A whole number of up to 64 bits."""
+        bits = 0
+        for shift in range(0, 70, 7):
+            byte = self._bytes(1)[0]
+            bits |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if bits >= 1 << 64:
+                    break
+                return bits >> 1 ^ -(bits & 1)
+        raise ValueError(bits)
+
+    def _bytes(self, size: int) -> bytes:
+        if not 0 <= size <= len(self.message) - self.at:
+            raise IndexError(size)
+        self.at += size
+        return self.message[self.at - size : self.at]
+
+    def _part(self, kind: Type) -> Type:
+        number = self.number()
+        if not 0 <= number < kind.count:
+            raise IndexError(number)
+        return self.types[kind.first + number]
+
+    def _items(self, kind: Type, depth: int) -> bytes:
+        is_map, pieces = kind.kind is Kind.MAP, list[bytes]()
+        while count := self.number():
+            if count < 0:
+                self.number()  # the bytes of the block
+            if abs(count) > len(self.message) - self.at:
+                raise IndexError(count)
+            for _ in range(abs(count)):
+                name = orjson.dumps(self._bytes(self.number()).decode()) + b":" if is_map else b""
+                pieces.append(name + self.value(self.types[kind.first], depth))
+        return (b"{%b}" if is_map else b"[%b]") % b",".join(pieces)
+
+
+def _real(number: float, digits: range, *, narrow: bool) -> bytes:
+    """The shortest spelling that reads as the same number, as compiled.c writes it."""
+    if not math.isfinite(number):
+        return b'"NaN"' if math.isnan(number) else b'"Infinity"' if number > 0 else b'"-Infinity"'
+    same: Callable[[str], float] = (lambda text: ctypes.c_float(float(text)).value) if narrow else float
+    text = next((text for count in digits if same(text := f"{number:.{count}g}") == number), f"{number:.{digits[-1]}g}")
+    return (text if "." in text or "e" in text else text + ".0").encode()

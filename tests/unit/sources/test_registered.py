@@ -1,0 +1,175 @@
+"""Messages with the schemas of a registry: the rows are those of the same messages as JSON with their schema."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from starrocks_txn_sink import DebeziumAssembly, TransactionAssembly, TxnEventLines
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.sources.formats import registered
+from starrocks_txn_sink.sources.formats.raw_format import ParsedMessages, RawFormat
+
+pytestmark = pytest.mark.usefixtures("loop")
+
+DATE = {"type": "int", "connect.version": 1, "connect.name": "io.debezium.time.Date"}
+PRICE = {
+    "type": "bytes", "scale": 2, "precision": 10, "connect.version": 1, "connect.parameters": {"scale": "2"},
+    "connect.name": "org.apache.kafka.connect.data.Decimal", "logicalType": "decimal",
+}  # fmt: skip
+
+
+def envelope(*more: dict[str, Any]) -> dict[str, Any]:
+    columns = [{"name": "id", "type": "long"}, {"name": "day", "type": DATE}, {"name": "price", "type": PRICE}, *more]
+    value = {"type": "record", "name": "Value", "fields": columns}
+    texts = ("name", "db", "schema", "table")
+    source = {
+        "type": "record", "name": "Source", "namespace": "io.debezium.connector.postgresql",
+        "fields": [*({"name": name, "type": "string"} for name in texts), {"name": "lsn", "type": ["null", "long"]}],
+    }  # fmt: skip
+    return {
+        "type": "record", "name": "Envelope", "namespace": "shop.public.orders",
+        "connect.name": "shop.public.orders.Envelope",
+        "fields": [
+            {"name": "before", "type": ["null", value]}, {"name": "after", "type": ["null", "Value"]},
+            {"name": "source", "type": source}, {"name": "op", "type": "string"},
+        ],
+    }  # fmt: skip
+
+
+KEY = {"type": "record", "name": "Key", "namespace": "shop.public.orders", "fields": [{"name": "id", "type": "long"}]}
+EVENT = {
+    "type": "record", "name": "TxnEvent",
+    "fields": [{"name": name, "type": ["null", "string"]} for name in ("type", "txn_id", "table", "row")],
+}  # fmt: skip
+SCHEMAS = {
+    1: envelope(),
+    2: envelope({"name": "note", "type": ["null", "string"], "default": None}),
+    3: KEY,
+    4: EVENT,
+}
+
+
+class Schemas:
+    """A registry in memory that counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def schema(self, number: int) -> tuple[str, tuple[str, ...]]:
+        self.asked.append(number)
+        if number not in SCHEMAS:
+            raise InputError(f"The schema registry does not know schema {number}.", hint="Check it.")
+        return json.dumps(SCHEMAS[number]), ()
+
+
+def framed(number: int, value: Any) -> bytes:
+    content = io.BytesIO()
+    fastavro.schemaless_writer(content, fastavro.parse_schema(SCHEMAS.get(number, KEY)), value)
+    return b"\0" + struct.pack(">i", number) + content.getvalue()
+
+
+def change(number: int, schema: int = 1, op: str = "c", **more: Any) -> bytes:
+    row = {"id": number, "day": number, "price": number.to_bytes(4, "big", signed=True), "note": None, **more}
+    rows = {"before": row, "after": None} if op == "d" else {"before": None, "after": row}
+    source = {"name": "shop", "db": "shop", "schema": "public", "table": "orders", "lsn": number}
+    return framed(schema, {**rows, "source": source, "op": op})
+
+
+def parse(lines: RawFormat | None, values: Sequence[bytes | None], keys: Sequence[bytes | None] = ()) -> ParsedMessages:
+    assert lines is not None
+    count = len(values)
+    batch = {
+        "source_partition": ["orders-0"] * count,
+        "position": pa.array(range(count), pa.int64()),
+        "value": pa.array(values, pa.binary()),
+        "topic": ["shop.public.orders"] * count,
+        "partition": pa.array([0] * count, pa.int32()),
+        "offset": pa.array(range(count), pa.int64()),
+        "timestamp": pa.array([0] * count, pa.int64()),
+    }
+    if keys:
+        batch["key"] = pa.array(keys, pa.binary())
+    return lines.parse(pa.RecordBatch.from_pydict({name: batch[name] for name in (*lines.columns,)}))
+
+
+def rows(parsed: ParsedMessages) -> list[str]:
+    texts: list[str] = parsed.events["row"].to_pylist()
+    return texts
+
+
+def test_values_are_written_by_connect_s_schema() -> None:
+    values = [change(1), None, change(-2, schema=2, note="größe"), change(3, op="d")]
+    parsed = parse(DebeziumAssembly(transactions="none", registry=Schemas()).lines, values)
+    assert rows(parsed) == [
+        '{"id":1,"day":"1970-01-02","price":"0.01"}',
+        '{"id":-2,"day":"1969-12-30","price":"-0.02","note":"größe"}',
+        '{"id":3,"day":"1970-01-04","price":"0.03"}',
+    ]
+    assert parsed.events["op"].to_pylist() == ["c", "c", "d"]
+    assert len(parsed.schemas["orders"]) == 2  # of which new columns get their types
+
+
+def test_keys_have_schemas_of_their_own() -> None:
+    lines = DebeziumAssembly(transactions="none", deleted_row="key", registry=Schemas()).lines
+    parsed = parse(lines, [change(1), change(2, op="d"), None], [framed(3, {"id": number}) for number in (1, 2, 2)])
+    assert rows(parsed) == ['{"id":1,"day":"1970-01-02","price":"0.01"}', '{"id":2}']
+
+
+def test_a_schema_is_asked_for_once() -> None:
+    schemas = Schemas()
+    lines = DebeziumAssembly(transactions="none", registry=schemas).lines
+    for _ in range(3):
+        parse(lines, [change(1), change(2)])
+    assert schemas.asked == [1]
+
+
+def test_a_long_batch_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registered, "_PIECE_BYTES", 20_000)
+    lines = DebeziumAssembly(transactions="none", registry=Schemas(), on_malformed="drop").lines
+    values = [change(number, schema=1 + number % 2) for number in range(300)]
+    values[7] = values[211] = b"{}"
+    parsed = parse(lines, values)
+    assert parsed.malformed == 2
+    assert [json.loads(row)["id"] for row in rows(parsed)] == [
+        number for number in range(300) if number not in (7, 211)
+    ]
+    assert parsed.events["position"].to_pylist() == [number for number in range(300) if number not in (7, 211)]
+    assert len(parsed.schemas["orders"]) == 2
+
+
+@pytest.mark.parametrize("wrong", [b"", b'{"op": "c"}', change(1)[:-1], change(1) + b"x", b"\0\0\0\0\1"])
+def test_a_message_without_the_frame_or_of_another_schema(wrong: bytes) -> None:
+    values = [change(1), wrong, change(2)]
+    with pytest.raises(InputError, match=r"topic=shop.public.orders partition=0 offset=1") as error:
+        parse(DebeziumAssembly(transactions="none", registry=Schemas()).lines, values)
+    assert "does not begin with the number of a schema" in error.value.message
+    parsed = parse(DebeziumAssembly(transactions="none", registry=Schemas(), on_malformed="drop").lines, values)
+    assert (parsed.malformed, len(rows(parsed))) == (1, 2)
+
+
+def test_an_unknown_schema_is_named_with_the_place() -> None:
+    lines = DebeziumAssembly(transactions="none", registry=Schemas(), on_malformed="drop").lines
+    with pytest.raises(InputError, match=r"offset=1: The schema registry does not know schema 9"):
+        parse(lines, [change(1), framed(9, {"id": 1})])
+
+
+def test_txn_events() -> None:
+    lines = TransactionAssembly(lines=TxnEventLines(registry=Schemas())).lines
+    events = [
+        {"type": "BEGIN", "txn_id": "7"},
+        {"type": "DATA", "txn_id": "7", "table": "orders", "row": '{"id":1}'},
+        {"type": "END", "txn_id": "7"},
+    ]
+    parsed = parse(lines, [framed(4, dict.fromkeys(("type", "txn_id", "table", "row")) | event) for event in events])
+    assert parsed.events["type"].to_pylist() == ["BEGIN", "DATA", "END"]
+    assert parsed.events["row"].to_pylist() == [None, '{"id":1}', None]
+    with pytest.raises(InputError, match="position=1"):
+        parse(lines, [framed(4, dict.fromkeys(("type", "txn_id", "table", "row"))), None])
