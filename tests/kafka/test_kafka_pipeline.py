@@ -13,7 +13,7 @@ import pytest
 from starrocks_emulator.process import EmulatorProcess
 from starrocks_txn_sink.coordinator.coordinator import LANE
 from tests.crash.workload import TABLES, Verdict, judge
-from tests.kafka import endurance
+from tests.kafka import deadly_lanes, endurance
 from tests.kafka.broker import Broker
 from tests.kafka.query_process import QueryProcess
 from tests.kafka.shop import Shop
@@ -99,6 +99,31 @@ def test_debezium_rows_and_ends_of_many_partitions_over_a_killed_driver(
         query.kill()
     QueryProcess(task).finish(400)
     assert judge(run.shop.seen(), expected(1, transactions)) == Verdict()
+
+
+@pytest.mark.parametrize("lanes", [2, 4])
+def test_debezium_transactions_over_several_lanes_a_killed_worker_and_a_killed_driver(
+    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path, lanes: int
+) -> None:
+    """The rows of a transaction are in several topics and partitions; each micro-batch cuts transactions."""
+    transactions, prefix = 150, f"together-{lanes}"
+    broker.create({f"{CHANGES.format(prefix)}.{table}": 3 for table in TABLES} | {MARKERS.format(prefix): 1})
+    twice = debezium(transactions, 5, 3, Random(7), prefix)
+    send(broker.servers, iter({id(sent): sent for sent in twice}.values()))
+    run = Run(broker, starrocks, spark_kafka, tmp_path, "debezium")
+    task = run.task | {"assemble": "lanes", "reader": "librdkafka", "prefix": prefix, "deadly": True}
+    task |= {"options": run.shop.options("debezium") | {"lanes": lanes}}
+    query = QueryProcess(task)
+    try:
+        run.until_some(query)
+    finally:
+        query.kill()
+    last = QueryProcess(task | {"options": run.shop.options("debezium") | {"lanes": lanes}})
+    last.finish(400)
+    assert judge(run.shop.seen(), expected(1, transactions)) == Verdict()
+    assert positions(run) == [prefix]
+    assert f"together: {lanes}" in last.messages()
+    assert deadly_lanes.died(tmp_path / "spark") == ["LoadingLaneTask", "ProvingLaneTask"]
 
 
 def plain(message: Message) -> Message:

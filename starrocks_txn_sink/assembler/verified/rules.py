@@ -190,14 +190,15 @@ class VerifiedAssembler:
         """Quarantine overdue transactions: the next state, the dead letters, the notices.
 
         Rows that came after the quarantine of their transaction are dead letters, too. A micro-batch that runs again at
-        a later time has all units of the first run with the same numbers, and further ones behind them.
+        a later time has all units of the first run with the same numbers, and further ones behind them. So the order
+        does not depend on that in which a lane, or several lanes, have read the events.
         """
         table, found = judged.table, judged.found
         overdue = self._overdue(judged)
         ids = [found.ids[each].as_py() for each in overdue]
         notices = [Event("transaction.quarantined", self._place(table, found, each)) for each in overdue]
         lost: list[tuple[str, str, pa.Table]] = []
-        for txn_id in dict.fromkeys(intake.late[model.TXN_ID].to_pylist()):
+        for txn_id in sorted(set(intake.late[model.TXN_ID].to_pylist())):
             late = intake.late.filter(pc.equal(intake.late[model.TXN_ID], txn_id))
             lost.append((txn_id, "too late", late.filter(late[v.STATUS].is_null())))
         for txn_id, each in zip(ids, overdue, strict=True):
@@ -214,15 +215,16 @@ class VerifiedAssembler:
         return state, letters, tuple(notices)
 
     def _overdue(self, judged: _JudgedEvents) -> list[int]:
-        """The overdue transactions, those that came first in front."""
+        """The overdue transactions, those that came first in front, of one micro-batch by their ids."""
         given_up = judged.classes.given_up
         if not len(given_up):
             return []
         opened = np.full(len(judged.found.ids), np.inf)
         code = judged.found.code[judged.opening & (judged.found.code >= 0)]
         np.minimum.at(opened, code, judged.table[v.ARRIVED].to_numpy()[judged.opening & (judged.found.code >= 0)])
-        order: list[int] = given_up[np.argsort(opened[given_up], kind="stable")].tolist()
-        return order
+        ids = judged.found.ids.take(pa.array(given_up)).to_pylist()
+        ordered = sorted(zip(opened[given_up].tolist(), ids, given_up.tolist(), strict=True))
+        return [transaction for _, _, transaction in ordered]
 
 
 @dataclass(frozen=True, slots=True)
