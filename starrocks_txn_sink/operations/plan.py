@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.http.registry import SchemaRegistry
 from starrocks_txn_sink.options import SinkOptions, TableOptions, command_line
 from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage, TablePlan, plan_tables
 from starrocks_txn_sink.sources.formats.tables import LAST_PART
@@ -81,6 +82,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     command_line.add_kafka_option(parser)
     parser.add_argument("--messages", metavar="FILE", help="or a file of messages, one a line: KEY, a tab, VALUE")
     parser.add_argument(
+        "--registry", metavar="URL", help="the schema registry of messages in Avro, as in http://registry:8081"
+    )
+    parser.add_argument("--registry-user", metavar="NAME", help="the user name at the registry")
+    parser.add_argument(
+        "--registry-password-environment", metavar="VARIABLE", help="environment variable with the password there"
+    )
+    parser.add_argument(
         "--tables",
         metavar="RULE",
         default=LAST_PART,
@@ -118,7 +126,14 @@ def run(args: argparse.Namespace) -> int:
     if any(number is not None and number < 1 for number in (args.buckets, args.replication)):
         raise OptionError("--buckets and --replication must be above zero.")
     messages = messages_of_file(args.messages) if args.messages is not None else _messages_of_kafka(args)
-    plan = plan_tables(_options(args), messages, tables=args.tables, buckets=args.buckets, seconds=args.deadline)
+    plan = plan_tables(
+        _options(args),
+        messages,
+        tables=args.tables,
+        buckets=args.buckets,
+        registry=_registry(args),
+        seconds=args.deadline,
+    )
     if args.apply and not plan.refusals:
         command_line.print_lines(comment_lines(plan))
         plan.apply(lambda statement: command_line.print_lines([f"{statement};"]), args.deadline)
@@ -148,6 +163,15 @@ def text_lines(plan: TablePlan) -> Iterator[str]:
     yield from (f"{statement};" for statement in plan.statements)
     if not plan.statements and not plan.refusals:
         yield "-- nothing to do: the tables are there, with columns that hold the source's values"
+
+
+def _registry(args: argparse.Namespace) -> SchemaRegistry | None:
+    if args.registry is None:
+        return None
+    if args.messages is not None:
+        raise OptionError("--registry goes with --kafka: a file has text.", hint="Leave one of them out.")
+    user, variable = args.registry_user, args.registry_password_environment
+    return SchemaRegistry(url=args.registry, user=user, password_environment=variable)
 
 
 def _options(args: argparse.Namespace) -> SinkOptions:

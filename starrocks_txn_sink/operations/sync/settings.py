@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.http.registry import SchemaRegistry
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.options.table_rules import METADATA, TableRules
@@ -263,7 +264,21 @@ class _File:
         known = [name for name in inspect.signature(DebeziumAssembly).parameters if name not in _NOT_IN_ASSEMBLY]
         self._check_names(("assembly",), given, known, "argument")
         own = {name: source[name] for name in ("transactions", "transaction_topic")}
-        return DebeziumAssembly(**given, tables=rules, rules=tuple(columns), **own)
+        if "registry" in given:
+            own["registry"] = self._registry(given["registry"])
+        return DebeziumAssembly(**{**given, **own}, tables=rules, rules=tuple(columns))
+
+    def _registry(self, given: Any) -> SchemaRegistry:
+        place = ("assembly", "registry")
+        if not isinstance(given, dict) or "url" not in given:
+            raise self._error(place, "registry has no url", 'Write [assembly.registry] with url = "http://HOST:PORT".')
+        known = [name for name in inspect.signature(SchemaRegistry).parameters if name != "password"]
+        self._check_names(place, given, known, "argument")
+        try:
+            return SchemaRegistry(**given)
+        except OptionError as error:
+            option = str(error.context.get("option", ""))
+            raise self._error((*place, option), error.message.rstrip("."), error.advice) from None
 
     def _left_out(self, tables: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Rules that leave tables out: what is excluded, and what no `include` names."""

@@ -19,6 +19,7 @@ from starrocks_txn_sink.sink.schema.plan import SchemaChange, TableLayout
 from starrocks_txn_sink.sink.schema.source_plan import Refusal, SourcePlan, plan_sources
 from starrocks_txn_sink.sink.typed.tables import Columns, table_columns, table_models
 from starrocks_txn_sink.sources.formats.connect_types import SourceTable, table_of_message
+from starrocks_txn_sink.sources.formats.registered import Schemas, as_json
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableMapping, TableRule
 from starrocks_txn_sink.sql.connection import LeaderConnection, count_alive
 
@@ -106,6 +107,7 @@ def plan_tables(
     tables: TableRule = LAST_PART,
     buckets: int | None = None,
     rules: Sequence[TableRules] = (),
+    registry: Schemas | None = None,
     seconds: float = 60.0,
 ) -> TablePlan:
     """The statements for the tables that Debezium's messages describe with their schemas.
@@ -119,6 +121,7 @@ def plan_tables(
         tables: The StarRocks table of each source table, as in DebeziumAssembly.
         buckets: The number of each new table's buckets; None leaves it to StarRocks.
         rules: What becomes of columns, as in DebeziumAssembly.
+        registry: The schema registry (SchemaRegistry) whose schemas values and keys have, as Avro; None for JSON.
         seconds: The time for all questions to the server.
 
     Returns:
@@ -128,7 +131,7 @@ def plan_tables(
         InputError: A change has no schema, or no message is a change.
         StarRocksSinkError: The server does not answer, or refuses a question.
     """
-    sources, left_out = sources_of(messages, tables)
+    sources, left_out = sources_of(messages, tables, registry)
     layout = TableLayout(buckets)
     check_rules(rules)
     named = RuleSet(tuple(rules))
@@ -137,14 +140,17 @@ def plan_tables(
     return plan
 
 
-def sources_of(messages: Iterable[KeyedMessage], tables: TableRule) -> tuple[dict[str, list[SourceTable]], list[str]]:
+def sources_of(
+    messages: Iterable[KeyedMessage], tables: TableRule, registry: Schemas | None = None
+) -> tuple[dict[str, list[SourceTable]], list[str]]:
     """The source's tables of messages by the StarRocks table of the rule, and those that the rule leaves out.
 
     Raises InputError as `plan_tables`.
     """
     found: dict[str, SourceTable] = {}
     for key, value in messages:
-        source = table_of_message(key, value) if value is not None else None
+        text = as_json(value, registry)
+        source = table_of_message(as_json(key, registry), text) if text is not None else None
         if source is not None:
             found.setdefault(source.collection, source)
     if not found:

@@ -146,6 +146,20 @@ def with_registry(messages: RawFormat, registry: Schemas | None) -> RawFormat:
     return messages if registry is None else RegisteredMessages(messages, registry)
 
 
+def as_json(message: bytes | None, registry: Schemas | None) -> bytes | None:
+    """A value or a key as JSON with Connect's schema; InputError for a message that is no Avro of the registry."""
+    if message is None or registry is None:
+        return message
+    (number,) = avro.schema_numbers(pa.array([message], pa.binary())).tolist()
+    text = None if number < 0 else avro.message_json(message, _schema(registry, number, True))
+    if text is None:
+        raise InputError(
+            "A message does not begin with the number of a schema, or does not fit this schema.",
+            hint="Leave the registry out for topics whose converter does not use it.",
+        )
+    return text
+
+
 def _distinct(numbers: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> list[int]:
     return [number for number in np.unique(numbers).tolist() if number >= 0]
 

@@ -16,6 +16,7 @@ from starrocks_txn_sink import cli, plan_tables
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.sources.formats.connect_values import convert_row, plans_of
+from tests.support.avro_messages import Schemas, change as avro_change, framed
 from tests.support.connect_schema import CONNECT, DATA, TIME, Field, change, decimal, field, key
 from tests.support.left_behind import PASSWORD, options
 from tests.support.micro_batch import write_micro_batch
@@ -262,3 +263,14 @@ def test_the_newest_message_of_each_topic_counts(broker: Producer, server: Emula
     printed = capsys.readouterr().out
     assert "`shop`.`orders` (`id` BIGINT NOT NULL, `price` DECIMAL(10,2) NULL)" in printed
     assert "`shop`.`items`" in printed
+
+
+def test_messages_of_avro_are_read_by_their_registry() -> None:
+    options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once", job="shop")
+    messages = [(framed(3, {"id": 1}), avro_change(1, schema=2)), (framed(3, {"id": 1}), None)]
+    plan = plan_tables(options, messages, registry=Schemas())
+    (statement,) = plan.statements
+    columns = "`id` BIGINT NOT NULL, `day` DATE NULL, `price` DECIMAL(10,2) NULL, `note` STRING NULL"
+    assert f"({columns}) PRIMARY KEY (`id`)" in statement
+    with pytest.raises(InputError, match="does not begin with the number of a schema"):
+        plan_tables(options, [(None, b"{}")], registry=Schemas())

@@ -16,7 +16,7 @@ from starrocks_txn_sink.operations.sync import command
 from starrocks_txn_sink.operations.sync.settings import SECTIONS, Sync, parse_sync, reference
 from starrocks_txn_sink.options import SchemaChanges, TableOptions
 from starrocks_txn_sink.sink.schema.plan import TableLayout
-from starrocks_txn_sink.sources import kafka_options
+from starrocks_txn_sink.sources import SchemaRegistry, kafka_options
 from starrocks_txn_sink.sources.formats.tables import route_of
 from tests.support.connect_schema import change, field, key
 from tests.support.query_port import query
@@ -259,3 +259,23 @@ def test_a_wrong_rule_is_an_error_with_its_line(lines: str, line: int, said: str
         parse_sync(SMALLEST + "[[rules]]\n" + lines, "shop.toml")
     assert f"shop.toml, line {line}: " in refused.value.message
     assert said in refused.value.message + refused.value.advice
+
+
+def test_a_schema_registry_has_a_section() -> None:
+    text = SMALLEST + '[assembly.registry]\nurl = "http://registry:8081"\nuser = "reader"\npassword_environment = "P"\n'
+    registry = SchemaRegistry(url="http://registry:8081", user="reader", password_environment="P")
+    assert parse_sync(text).assembly.registry == registry
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('registry = "http://registry"', "line 11: registry has no url"),
+        ('[assembly.registry]\nuser = "reader"', "line 10: registry has no url"),
+        ('[assembly.registry]\nurl = "http://r"\npassword = "x"', "line 12: There is no argument password in"),
+        ('[assembly.registry]\nurl = "r:8081"', "line 11: The address of the schema registry"),
+    ],
+)
+def test_a_wrong_registry_is_an_error_with_its_line(lines: str, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        parse_sync(SMALLEST + ("" if lines.startswith("[") else "[assembly]\n") + lines + "\n")
