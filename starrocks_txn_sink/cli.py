@@ -91,6 +91,13 @@ COMMANDS = (
         error_code=2,
     ),
     Command(
+        "init",
+        "starrocks_txn_sink.operations.sync.init",
+        "write the file of sync from the topics of a running connector",
+        "kafka",
+        error_code=2,
+    ),
+    Command(
         "sync",
         "starrocks_txn_sink.operations.sync.command",
         "create the tables of Debezium's topics and write them all, as a file describes it",

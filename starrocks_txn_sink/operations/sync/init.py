@@ -1,0 +1,238 @@
+"""`starrocks-txn-sink init`: a file for `sync`, from the topics that a running connector has written.
+
+The command decides only what messages show for certain. The rest is a comment that says what to decide, and how.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from starrocks_txn_sink.errors import InputError, OptionError, printable
+from starrocks_txn_sink.options import command_line
+from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage
+from starrocks_txn_sink.sources.formats.connect_types import SourceTable, columns_of, table_of_message
+from starrocks_txn_sink.sources.formats.json_text import members_of
+
+_TRANSACTION: Final = "transaction"
+_SNAPSHOT: Final = "r"
+_TXN_EVENTS: Final = ("BEGIN", "DATA", "END")
+_SHOWN: Final = 100  # letters of a comment with columns
+_NO_DEBEZIUM: Final = (
+    "sync reads Debezium's JSON: give the connector's topic.prefix, and start the connector with JsonConverter."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kafka", metavar="SERVERS", required=True, help="brokers, as in b1:9092,b2:9092")
+    parser.add_argument("--prefix", required=True, help="the connector's topic.prefix, with which its topics begin")
+    command_line.add_kafka_option(parser)
+    parser.add_argument("--output", metavar="FILE", help="a new file to write, in place of standard output")
+    command_line.add_shared_arguments(parser, deadline={"default": 60.0})
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file; raises StarRocksSinkError without topics, and for topics that `sync` cannot read."""
+    from starrocks_txn_sink.clock import SystemClock
+    from starrocks_txn_sink.sources.kafka.admin import KafkaAdmin  # the extra kafka
+    from starrocks_txn_sink.sources.kafka.newest import newest_messages
+    from starrocks_txn_sink.sources.kafka.options import BalancedOptions
+
+    pattern = rf"{re.escape(args.prefix)}\..+"
+    pairs = {name.strip(): value for name, _, value in (text.partition("=") for text in args.kafka_option)}
+    given = {f"kafka.{name}": value for name, value in pairs.items()} | {"kafka.bootstrap.servers": args.kafka}
+    config = BalancedOptions.read({**given, "subscribePattern": pattern}).config
+    topics = {topic for topic, _ in KafkaAdmin(config, args.deadline, SystemClock()).partitions(pattern=pattern)}
+    seen = Seen(args.prefix, frozenset(topics))
+    for key, value in newest_messages(config, args.deadline, pattern=pattern):
+        seen.take((key, value))
+    lines = [printable(line) for line in file_lines(seen, args.kafka, pairs)]
+    if args.output is None:
+        command_line.print_lines(lines)
+        return 0
+    try:
+        with Path(args.output).open("x", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+    except OSError as error:
+        raise OptionError(f"{args.output} cannot be written: {error}.", hint="Name a new file.") from None
+    return 0
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the newest messages of the topics under `prefix` show; the newest message comes first."""
+
+    prefix: str
+    topics: frozenset[str]
+    tables: dict[str, SourceTable] = field(default_factory=dict)
+    without_schema: set[str] = field(default_factory=set)
+    others: int = 0
+    txn_events: int = 0
+    with_transaction: int = 0
+    without_transaction: int = 0
+    keyed_deletes: int = 0
+
+    def take(self, message: KeyedMessage) -> None:
+        """Look at one message; its values are not kept."""
+        key, value = message
+        if value is None:
+            return
+        try:
+            fields = {name: of for name, (of, _) in members_of(value.decode(), "payload").items()}
+        except (ValueError, IndexError):
+            self.others += 1
+            return
+        if "status" in fields and "id" in fields and "op" not in fields:
+            self.with_transaction += 1
+        elif fields.get("type") in _TXN_EVENTS and "txn_id" in fields:
+            self.txn_events += 1
+        elif isinstance(fields.get("source"), dict) and "op" in fields:
+            self._take_change(key, value, fields)
+        else:
+            self.others += 1
+
+    def _take_change(self, key: bytes | None, value: bytes, fields: dict[str, Any]) -> None:
+        if fields["op"] != _SNAPSHOT:
+            known = fields.get("transaction") is not None
+            self.with_transaction += known
+            self.without_transaction += not known
+        self.keyed_deletes += fields["op"] == "d" and fields.get("before") is None and key is not None
+        try:
+            table = table_of_message(key, value)
+        except InputError:
+            source = fields["source"]
+            owner = source.get("schema") or source.get("db")
+            self.without_schema.add(".".join(str(part) for part in (owner, source.get("table")) if part))
+        else:
+            if table is not None:
+                self.tables.setdefault(table.collection, table)
+
+    @property
+    def collections(self) -> list[str]:
+        return sorted({*self.tables, *self.without_schema})
+
+    @property
+    def owners(self) -> list[str]:
+        """The schemas of the tables, or the databases of MySQL."""
+        return sorted({name.rpartition(".")[0] for name in self.collections})
+
+    @property
+    def transactions(self) -> str | None:
+        """The setting of the same name; None if the messages do not show it."""
+        if self.with_transaction or f"{self.prefix}.{_TRANSACTION}" in self.topics:
+            return None if self.without_transaction and not self.with_transaction else "whole"
+        return "none" if self.without_transaction else None
+
+
+def file_lines(seen: Seen, brokers: str, kafka_options: dict[str, str] | None = None) -> Iterator[str]:
+    """The file. Raises InputError where no message is a change of Debezium's, or is a TxnEvent."""
+    if seen.txn_events:
+        hint = "Write the pipeline in Python (docs/start/kafka.md): the events say their tables, and sync has no use."
+        raise InputError(f"The topics under {seen.prefix} have TxnEvents, and sync reads Debezium's JSON.", hint=hint)
+    if not seen.collections:
+        what = f"None of the newest messages under {seen.prefix} is a change of Debezium's"
+        more = f" ({seen.others} are something else)" if seen.others else ""
+        raise InputError(f"{what}{more}.", hint=_NO_DEBEZIUM)
+    yield f"# Made by starrocks-txn-sink init, from the newest messages of {len(seen.topics)} topics."
+    yield "# Look it through: a line with CHANGE needs your value, one with DECIDE your decision."
+    yield "# Then: starrocks-txn-sink sync FILE --dry-run"
+    yield from _source(seen, brokers, kafka_options or {})
+    yield from ("", "[target]")
+    yield 'load_url = "http://fe:8030"  # CHANGE: HTTP addresses of the frontends'
+    yield 'query_url = "mysql://fe:9030"  # CHANGE: their query ports'
+    yield f"database = {_text(_word(seen.prefix))}  # CHANGE: it must exist"
+    yield f"job = {_text(_word(seen.prefix))}  # begins all labels, and stays"
+    yield 'username = "sink"  # CHANGE'
+    yield 'password_environment = "STARROCKS_PASSWORD"'
+    yield '# redirect_hosts = ["be1"]  # DECIDE: your backends; no other host gets the password'
+    yield from _keys(seen)
+    yield from _assembly(seen)
+    yield from _routes(seen)
+    yield from ("", "[query]", f"checkpoint = {_text(f'checkpoint/{_word(seen.prefix)}')}  # CHANGE: a lasting folder")
+
+
+def _source(seen: Seen, brokers: str, kafka_options: dict[str, str]) -> Iterator[str]:
+    yield from ("", "[source]", f"brokers = {_text(brokers)}", f"topics = {_pattern(_topics(seen))}")
+    if seen.transactions == "whole":
+        yield 'transactions = "whole"  # the messages name their source transactions'
+    elif seen.transactions == "none":
+        yield 'transactions = "none"  # changes name no source transaction: each is written by itself'
+        yield "# For whole ones set provide.transaction.metadata=true at the connector, and start behind these changes."
+    else:
+        yield "# DECIDE: nothing shows whether the connector has provide.transaction.metadata; without it use none."
+        yield '# transactions = "none"'
+    if kafka_options:
+        yield from ("", "[source.options]")
+        for name, value in kafka_options.items():
+            secret = re.search("password|secret|jaas", name)
+            shown = '""  # CHANGE: a secret, which is not copied' if secret else _text(value)
+            yield f"{_text(f'kafka.{name}')} = {shown}"
+
+
+def _topics(seen: Seen) -> str:
+    """An expression for the topics of the schemas and of the markers; for all under the prefix if names differ."""
+    prefix = re.escape(seen.prefix)
+    if any(f"{seen.prefix}.{collection}" not in seen.topics for collection in seen.collections):
+        return rf"{prefix}\..*"
+    parts = [rf"{re.escape(owner)}\..*" for owner in seen.owners]
+    return rf"{prefix}\.({'|'.join([*parts, _TRANSACTION])})"
+
+
+def _keys(seen: Seen) -> Iterator[str]:
+    for collection in seen.collections:
+        table = seen.tables.get(collection)
+        if table is not None and not table.keys:
+            name = collection.rpartition(".")[2]
+            yield from ("", f"# DECIDE: {collection} has no key. Name columns that are unique and NOT NULL:")
+            yield from (f"# [target.tables.{_text(name)}]", '# keys = ["…"]')
+
+
+def _assembly(seen: Seen) -> Iterator[str]:
+    lines = []
+    if seen.transactions == "whole":
+        lines += ['open_timeout = "10 min"', 'on_open_timeout = "fail"  # or quarantine, with dead_letter_table']
+    if seen.keyed_deletes:
+        lines.append('deleted_row = "key"  # deletes have no row, and a key')
+    if lines:
+        yield from ("", "[assembly]", *lines)
+
+
+def _routes(seen: Seen) -> Iterator[str]:
+    yield ""
+    if seen.without_schema:
+        names = ", ".join(sorted(seen.without_schema - seen.tables.keys()))
+        if names:
+            yield f"# DECIDE: messages of {names} have no schema, so their tables cannot be created."
+            yield "# Set schemas.enable=true for both converters, or create them by hand."
+    yield "# The tables of the source:"
+    for collection, table in sorted(seen.tables.items()):
+        columns = columns_of(table.schema, table.keys)
+        said = ", ".join(f"{column.name} {column.type or '?'}" for column in columns)
+        shown = f"{said[:_SHOWN]}…" if len(said) > _SHOWN else said
+        yield f"# {collection}, key {', '.join(table.keys) or 'none'}: {shown}"
+        for column in columns:
+            if column.note or column.refusal:
+                yield f"#   {column.name}: {column.note or 'DECIDE: ' + column.refusal}"
+    yield from ("# [tables]", "# exclude = ['.*\\.secret']", "")
+    alone = len(seen.owners) == 1
+    for owner in seen.owners:
+        to = "{1}" if alone else f"{_word(owner)}_{{1}}"
+        yield from ("[[routes]]", f"from = {_pattern(re.escape(owner) + chr(92) + '.(.*)')}", f"to = {_text(to)}")
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _pattern(text: str) -> str:
+    return _text(text) if "'" in text else f"'{text}'"
+
+
+def _word(text: str) -> str:
+    """The text as a name."""
+    return re.sub(r"\W", "_", text, flags=re.ASCII)[:64]

@@ -1,0 +1,125 @@
+"""`starrocks-txn-sink init`: the file that it writes is one of sync, and says what messages show and no more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from starrocks_txn_sink import cli
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.operations.sync.init import Seen, file_lines
+from starrocks_txn_sink.operations.sync.settings import Sync, parse_sync
+from tests.support import debezium_feed
+from tests.support.connect_schema import TIME, change, field, key
+from tests.support.debezium_feed import marker, postgres
+
+FIELDS = {"id": field("int64"), "at": field("int64", TIME + "MicroTime"), "name": field("string")}
+KEY = key({"id": FIELDS["id"]})
+BLOCK = {"id": "1:1", "total_order": 1, "data_collection_order": 1}
+SECRET = "a value of a row"
+
+
+def row(table: str = "orders", **given: Any) -> tuple[bytes | None, bytes]:
+    return KEY, change(table, FIELDS, {"id": 1, "name": SECRET}, **given)
+
+
+def seen(*messages: tuple[bytes | None, Any], topics: tuple[str, ...] = ()) -> Seen:
+    found = Seen("shop", frozenset(topics or ("shop.public.orders",)))
+    for key_, value in messages:
+        found.take((key_, value if isinstance(value, bytes | None) else json.dumps(value).encode()))
+    return found
+
+
+def written(found: Seen, **more: Any) -> tuple[Sync, str]:
+    text = "\n".join(file_lines(found, "b1:9092,b2:9092", **more))
+    assert SECRET not in text
+    return parse_sync(text), text
+
+
+def test_what_messages_show_is_set_and_the_tables_are_listed() -> None:
+    sync, text = written(seen(row(transaction=BLOCK), (None, marker("END", "1:1", {"public.orders": 1})), (KEY, None)))
+    assert sync.kafka["kafka.bootstrap.servers"] == "b1:9092,b2:9092"
+    assert sync.kafka["subscribePattern"] == r"shop\.(public\..*|transaction)"
+    assert (sync.assembly.transactions, sync.assembly.on_open_timeout) == ("whole", "fail")
+    assert (sync.assembly.deleted_row, sync.routes) == ("before", ((r"public\.(.*)", "{1}"),))
+    assert "# public.orders, key id: id BIGINT, at STRING, name STRING" in text
+    assert "#   at: StarRocks has no type for a time of the day" in text
+    assert "DECIDE: nothing shows" not in text
+
+
+def test_changes_without_a_transaction_are_written_one_by_one() -> None:
+    sync, text = written(seen(row()))
+    assert sync.assembly.transactions == "none"
+    assert "[assembly]" not in text
+
+
+@pytest.mark.parametrize("topics", [("shop.public.orders",), ("shop.public.orders", "shop.transaction")])
+def test_a_snapshot_alone_shows_nothing_about_transactions(topics: tuple[str, ...]) -> None:
+    """The topic of the markers is a sign of its own."""
+    sync, text = written(seen(row(op="r"), topics=topics))
+    assert sync.assembly.transactions == "whole"
+    assert ("DECIDE: nothing shows whether the connector has" in text) == (len(topics) == 1)
+
+
+def test_deletes_that_have_a_key_alone_are_read_by_it() -> None:
+    gone = debezium_feed.change(postgres("orders", 1), None, None, None, None, op="d")
+    sync, _ = written(seen(row(), (b'{"id":1}', gone)))
+    assert sync.assembly.deleted_row == "key"
+
+
+def test_schemas_have_routes_of_their_own_and_odd_topics_an_open_pattern() -> None:
+    other = change("orders", FIELDS).replace(b'"schema": "public"', b'"schema": "sa.les"')
+    sync, _ = written(seen(row(), (KEY, other)))
+    assert sync.kafka["subscribePattern"] == r"shop\..*"
+    assert sync.routes == ((r"public\.(.*)", "public_{1}"), (r"sa\.les\.(.*)", "sa_les_{1}"))
+
+
+def test_what_must_be_decided_is_said() -> None:
+    plain = debezium_feed.change(postgres("items", 1), "1:1", 1, {"id": 1})
+    _, text = written(seen((None, change("logs", FIELDS, transaction=BLOCK)), (KEY, plain)))
+    assert "# DECIDE: public.logs has no key." in text
+    assert "# DECIDE: messages of public.items have no schema" in text
+
+
+def test_secrets_of_kafka_are_not_copied() -> None:
+    given = {"security.protocol": "SASL_SSL", "sasl.password": "hidden-word", "sasl.jaas.config": "hidden-word"}
+    sync, text = written(seen(row()), kafka_options=given)
+    assert "hidden-word" not in text
+    assert sync.kafka["kafka.security.protocol"] == "SASL_SSL"
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ([], "None of the newest messages under shop is a change"),
+        ([(None, {"a": 1}), (None, b"\x00Avro")], "2 are something else"),
+        ([(None, {"type": "BEGIN", "txn_id": "1"})], "have TxnEvents, and sync reads Debezium's JSON"),
+    ],
+)
+def test_other_topics_are_refused_with_a_way_out(messages: list[Any], said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        list(file_lines(seen(*messages), "b:9092"))
+    assert said in refused.value.message
+    assert refused.value.advice
+
+
+def test_the_command_reads_a_broker_and_writes_a_new_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broker = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    place = next(iter(broker.list_topics(timeout=10).brokers.values()))
+    key_, value = row(transaction=BLOCK)
+    broker.produce("shop.public.orders", value, key_, partition=0)
+    assert broker.flush(10) == 0
+    command = ["init", "--kafka", f"{place.host}:{place.port}", "--prefix", "shop", "--deadline", "30"]
+    assert cli.main(command) == 0
+    printed = capsys.readouterr().out
+    assert parse_sync(printed).routes == ((r"public\.(.*)", "{1}"),)
+    file = tmp_path / "shop.toml"
+    assert cli.main([*command, "--output", str(file)]) == 0
+    assert file.read_text(encoding="utf-8") == printed
+    assert cli.main([*command, "--output", str(file)]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert cli.main([*command[:3], "--prefix", "nothing", "--deadline", "30"]) == 2
