@@ -269,6 +269,13 @@ class Stage:
         assert sorted(map(repr, notices)) == sorted(map(repr, lane.notices))
         assert sorted(map(_unit_and_row, rows)) == sorted(_unit_and_row(row) for part in by_lane for row in part)
         assert _numbers(rows) == _numbers(row for part in by_lane for row in part)
+        lanes: dict[tuple[str, int], set[int]] = {}
+        for lane_number, part in enumerate(by_lane):
+            for row in part:
+                if row["table"] is not None and row[SOURCE_PARTITION] == "shop":
+                    origin = row["table"], zlib.crc32(row["row"].encode()) % 3
+                    lanes.setdefault(origin, set()).add(lane_number)
+        assert all(len(met) == 1 for met in lanes.values())
         order = {_unit_and_row(row): place for place, row in enumerate(rows)}
         for part in by_lane:
             for name in {row[SOURCE_PARTITION] for row in part}:
