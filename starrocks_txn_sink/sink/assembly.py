@@ -255,7 +255,7 @@ class DebeziumAssembly:
             on_truncate=self.on_truncate,
             reader=self.reader,
             placed=alone,
-            source_time=any(COMMIT_TIME in rule.metadata for rule in self.rules),
+            source_time=any(COMMIT_TIME in rule.metadata or rule.history for rule in self.rules),
         )
         markers = None if alone else DebeziumMarkers(on_malformed=self.on_malformed)
         return with_registry(DebeziumMessages(changes, markers, self.transaction_topic), self.registry)

@@ -24,7 +24,7 @@ _SNAPSHOT: Final = "r"
 _TXN_EVENTS: Final = ("BEGIN", "DATA", "END")
 _SHOWN: Final = 100  # letters of a comment with columns
 _NO_DEBEZIUM: Final = (
-    "sync reads Debezium's JSON: give the connector's topic.prefix, and start the connector with JsonConverter."
+    "init reads Debezium's JSON: give the connector's topic.prefix; for Avro write the file, with [assembly.registry]."
 )
 
 

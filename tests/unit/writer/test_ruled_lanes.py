@@ -240,6 +240,15 @@ def test_rows_of_many_tables_say_which_one_they_come_from() -> None:
     ]
 
 
+def test_a_history_of_debeziums_changes_has_the_time_of_the_commit() -> None:
+    value = change(postgres("orders", 5), None, None, {"id": 1})
+    value["source"]["ts_ms"] = 1
+    rows, _ = run(single([TableRules(tables="orders", history="log")]), messages(value))
+    (table, end, logged), (_, _, own) = rows
+    assert (table, end, logged["_commit_time"]) == ("log", False, "1970-01-01 00:00:00.001000")
+    assert own == {"id": 1}
+
+
 def test_types_of_new_columns_follow_the_rules() -> None:
     rules = [TableRules(tables="orders", rename={"day": "date"}, mask={"mail": "truncate:2"}, metadata=["_op"])]
     schema = {"id": field("int64"), "day": field("int32", name="io.debezium.time.Date"), "mail": field("string")}
