@@ -42,8 +42,8 @@ def main(task: dict[str, Any]) -> None:
     numbers as names), `prefix` (of Debezium's topics), `transactions` (of DebeziumAssembly), `assemble` (lanes),
     `reader` (of such lanes; how many there are is printed), `changed` (whether a step stands in front of the sink),
     `restarted` (whether to stop the query after a micro-batch and to start it again with the same sink), and `metrics`
-    (whether to serve them; the address is in the file `metrics`), and `deadly` (whether a lane's process dies once in
-    each of the two jobs of lanes that assemble together)."""
+    (whether to serve them; the address is in the file `metrics`), `together` (whether several lanes take small
+    micro-batches too), and `deadly` (whether a lane's process dies once in each of the two jobs of such lanes)."""
     spark = _spark(Path(task["folder"]), task["jars"])
     spark.dataSource.register(BalancedKafka)
     frame, assemble = _frame(spark, task)
@@ -58,6 +58,7 @@ def main(task: dict[str, Any]) -> None:
         _print_lanes()
     if task.get("deadly"):
         deadly_lanes.install(Path(task["folder"]))
+    if task.get("together"):
         vars(events_writer)["_LANE_BYTES"] = 1  # lanes together, however small a micro-batch is
     writer = frame.writeStream.foreachBatch(write)
     writer = writer.option("checkpointLocation", task["checkpoint"])
