@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.kafka.broker import Broker
-from tests.support.connect_schema import change, decimal, field, key
-from tests.support.debezium_feed import marker
+from tests.support.connect_schema import decimal, field
+from tests.support.debezium_topics import send, transaction
 from tests.support.quick_start import Pipeline, Warehouse, blocks
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -19,32 +17,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 PAGE = "docs/start/database.md"
 ORDERS = {"id": field("int64"), "total": decimal(2, 12)}
 ITEMS = {"id": field("int64"), "born": field("int32", "io.debezium.time.Date")}
-
-
-Message = tuple[str, bytes | None, bytes]
-
-
-def transaction(number: int, *rows: tuple[str, dict[str, Any], dict[str, Any]]) -> list[Message]:
-    """The messages of a source transaction, by topic."""
-    counts: dict[str, int] = {}
-    messages: list[Message] = []
-    for order, (table, fields, row) in enumerate(rows, 1):
-        counts[f"public.{table}"] = counts.get(f"public.{table}", 0) + 1
-        block = {"id": f"{number}:{number}", "total_order": order, "data_collection_order": counts[f"public.{table}"]}
-        value = change(table, fields, row, transaction=block, lsn=100 * number + order)
-        messages.append((f"shop.public.{table}", key({"id": fields["id"]}, {"id": row["id"]}), value))
-    ends: list[Message] = [
-        ("shop.transaction", None, json.dumps(marker(status, f"{number}:{lsn}", tables)).encode())
-        for status, lsn, tables in (("BEGIN", 100 * number, None), ("END", 100 * number + 50, counts))
-    ]
-    return [ends[0], *messages, ends[1]]
-
-
-def send(servers: str, messages: list[Message]) -> None:
-    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
-    for topic, key_, value in messages:
-        producer.produce(topic, value, key_)
-    assert producer.flush(60) == 0
 
 
 def test_a_whole_database_from_one_file(broker: Broker, spark_kafka: str, tmp_path: Path) -> None:
