@@ -31,13 +31,14 @@ from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink import projection
-from starrocks_txn_sink.sink.assembly import Assembly, TransactionAssembly, event_columns, raw_columns
+from starrocks_txn_sink.sink.assembly import Assembly, DebeziumAssembly, TransactionAssembly, event_columns, raw_columns
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.lanes import AlterTables, Collect, LanePlan, Reading, Written, write_shared
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.proving_lanes import ProvingLanes
 from starrocks_txn_sink.sink.rule_checks import rules_for
 from starrocks_txn_sink.sink.schema.changes import add_missing
+from starrocks_txn_sink.sink.schema.new_tables import LayoutOf, NewTables, plain_layout
 from starrocks_txn_sink.sink.session import Session, run_once
 from starrocks_txn_sink.sink.spark_jobs import batch_time, driver_clock
 from starrocks_txn_sink.sink.typed.tables import DUPLICATE_KEYS
@@ -88,6 +89,7 @@ class EventsWriter:
     terms: TableTerms
     log: ManifestLog | None = None
     rules: RowRules = RowRules()  # noqa: RUF009 - frozen
+    layout_of: LayoutOf = plain_layout
     plan: LanePlan | None = None
     _kafka: KafkaSource | None = None
     _begun: Manifest | None = None  # from which this run started
@@ -203,6 +205,8 @@ class EventsWriter:
             compare=task.options.check_replays,
             rules=self.assembly.rule_set,
         )
+        if planned is not None:
+            alter = self._with_new_tables(task.options, planned, alter)
         if planned is not None and plan.proves and len(planned.lanes) > 1:
             return self._prove(frame, task, plan, replace(assembly, ranges=planned.lanes), planned, collect, alter)
         if planned is not None:
@@ -219,6 +223,14 @@ class EventsWriter:
         rows, lines = self._project(frame, plan)
         run = partial(self._run_lanes, rows, replace(assembly, lines=lines))
         return write_shared(task, run, collect, driver_clock(frame), alter_tables=alter)
+
+    def _with_new_tables(self, options: SinkOptions, planned: PlannedRanges, alter: AlterTables) -> AlterTables:
+        """`alter`, which also creates tables of the source that are new."""
+        if self._kafka is None or not isinstance(self.assembly, DebeziumAssembly):
+            return alter
+        topics = {topic for lane in planned.lanes for topic, _ in lane.ranges}
+        new = NewTables(options, self.assembly, topics, self._kafka.config, self.layout_of)
+        return partial(alter, create=new.create)  # type: ignore[call-arg]
 
     def _run_lanes(
         self, rows: DataFrame, assembly: AssemblySpec, task: LaneTask, make: MakeLaneTask = AssemblingLaneTask

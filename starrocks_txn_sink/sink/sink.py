@@ -31,6 +31,7 @@ from starrocks_txn_sink.sink.failures import has_begun, wait_out
 from starrocks_txn_sink.sink.job_run import JobRun, write_key
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, is_marked
 from starrocks_txn_sink.sink.rows_writer import RowsWriter
+from starrocks_txn_sink.sink.schema.new_tables import LayoutOf, plain_layout
 from starrocks_txn_sink.sink.spark_jobs import SparkJobs, context_of, is_stopped
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
 from starrocks_txn_sink.sink.typed.route import TableRoute
@@ -98,6 +99,7 @@ class StarRocksSink:
         self.options = options
         self.routes = tuple(routes)
         self.assemble = assemble
+        self.layout_of: LayoutOf = plain_layout  # of tables that the sink creates
         _refuse_double_routes(self.routes)
         rows = Feature.ROUTES if self.routes else Feature.JSON_TEXTS
         options.check_features(rows, *([Feature.ASSEMBLE] if assemble is not None else []))
@@ -341,7 +343,9 @@ class StarRocksSink:
         if self.assemble is None:
             return RowsWriter(self.options, self.routes, session)
         query = origin.checkpoint if origin.streaming else None
-        return EventsWriter.open(self.assemble, self.options, session, frame, query)
+        writer = EventsWriter.open(self.assemble, self.options, session, frame, query)
+        writer.layout_of = self.layout_of
+        return writer
 
     def schema_changes(self, frame: DataFrame) -> list[str]:
         """Return the statements that `schema_changes="apply"` would run before it writes `frame`; run none of them.

@@ -53,6 +53,14 @@ def test_a_whole_database_from_one_file(broker: Broker, spark_kafka: str, tmp_pa
             send(broker.servers, transaction(2, ("items", grown, {"id": 12, "born": None, "price": "Dw=="})))
             pipeline.wait(lambda: "`price` decimal(5, 1)" in str(starrocks.ask("SHOW CREATE TABLE shop.ods_items")))
             pipeline.wait(lambda: (12,) in starrocks.ask("SELECT id FROM shop.ods_items"))
+            broker.create({"shop.public.notes": 1, "shop.public.my_secret": 1})
+            notes = {"id": field("int64"), "born": field("int32", "io.debezium.time.Date")}
+            secret = ("my_secret", {"id": field("int64")}, {"id": 1})
+            send(broker.servers, transaction(3, ("notes", notes, {"id": 7, "born": 19782}), secret))
+            pipeline.wait(lambda: ("ods_notes",) in starrocks.ask("SHOW TABLES FROM shop"))
+            written = "SELECT id, CAST(born AS VARCHAR) FROM shop.ods_notes"
+            pipeline.wait(lambda: starrocks.ask(written) == [(7, "2024-02-29")])
+            assert "PRIMARY KEY" in str(starrocks.ask("SHOW CREATE TABLE shop.ods_notes"))
         found = starrocks.ask("SELECT id, CAST(price AS VARCHAR) FROM shop.ods_items ORDER BY id")
         assert found == [(11, None), (12, "1.5")]
         assert not [name for (name,) in starrocks.ask("SHOW TABLES FROM shop") if "secret" in name]

@@ -158,12 +158,22 @@ def changed(job: str, change: SchemaChange) -> Event:
     return Event("schema.changed", {"job": job, "table": change.table, "statement": change.sql})
 
 
+CreateTables = Callable[[Sequence[str], Callable[[SchemaChange], None], Deadline], None]
+"""Creates those of the tables that it can; the function in the middle hears each statement."""
+
+
 def add_missing(
-    options: SinkOptions, session: Session, listener: Listener, missing: MissingColumns, deadline: Deadline
+    options: SinkOptions,
+    session: Session,
+    listener: Listener,
+    missing: MissingColumns,
+    deadline: Deadline,
+    create: CreateTables | None = None,
 ) -> None:
     """Give the tables of a session the `missing` columns, and say which statements have done it.
 
-    Raises the errors of `plan_missing` and `carry_out`.
+    Tables that are not there are created by `create`, or from their rows and declared keys. Raises the errors of
+    `create`, `plan_missing` and `carry_out`.
     """
     declared = {table: options.options_of(table) for table in missing}
     with contextlib.closing(LeaderConnection(options)) as connection:
@@ -175,6 +185,10 @@ def add_missing(
         def said(change: SchemaChange) -> None:
             listener(changed(session.job, change))
 
+        columns = port.read() if create is not None else {}
+        absent = [table for table in missing if not columns.get(table)]
+        if create is not None and absent:
+            create(absent, said, deadline)
         carry_out(plan, port, deadline, said)
         session.tables = _known_again(session.tables, connection, options, deadline)
 

@@ -1,0 +1,49 @@
+"""Tables of a source that appear while a query runs, on librdkafka's broker and the emulator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from starrocks_emulator.server import Emulator
+from starrocks_txn_sink import DebeziumAssembly, SinkOptions, TableRules
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.sink.schema.new_tables import NewTables
+from starrocks_txn_sink.sink.schema.plan import SchemaChange, TableLayout
+from tests.support.connect_schema import change, field, key
+from tests.support.query_port import query
+
+FIELDS = {"id": field("int64"), "x": field("int32")}
+
+
+def new_tables(server: Emulator, messages: list[tuple[str, bytes | None]], **given: Any) -> tuple[NewTables, Producer]:
+    broker = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    place = next(iter(broker.list_topics(timeout=10).brokers.values()))
+    for table, key_ in messages:
+        broker.produce(f"shop.public.{table}", change(table, FIELDS, {"id": 1}), key_, partition=0)
+    assert broker.flush(10) == 0
+    options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop")
+    topics = [f"shop.public.{table}" for table, _ in messages]
+    config = {"bootstrap.servers": f"{place.host}:{place.port}"}
+    return NewTables(options, DebeziumAssembly(**given), topics, config, lambda _: TableLayout(buckets=3)), broker
+
+
+def test_only_the_tables_that_lack_are_created_with_their_histories_and_layouts(server: Emulator) -> None:
+    rules = [TableRules(tables="notes", history="{0}_log")]
+    new, _broker = new_tables(server, [("notes", key({"id": FIELDS["id"]})), ("other", None)], rules=rules)
+    said = list[SchemaChange]()
+    new.create(["notes_log", "elsewhere"], said.append, Deadline.after(60, SystemClock()))
+    assert [(change.table, change.creates) for change in said] == [("notes", True), ("notes_log", True)]
+    assert all("BUCKETS 3" in change.sql for change in said)
+    assert {("notes",), ("notes_log",)} <= {*query(server, "SHOW TABLES FROM shop")}
+    new.create(["notes"], said.append, Deadline.after(60, SystemClock()))
+    assert len(said) == 2
+
+
+def test_a_new_table_without_a_key_stops_with_the_ways_out(server: Emulator) -> None:
+    new, _broker = new_tables(server, [("notes", None)])
+    with pytest.raises(InputError, match=r"cannot be created.*Table notes: its source has no key"):
+        new.create(["notes"], lambda _: None, Deadline.after(60, SystemClock()))
