@@ -152,12 +152,6 @@ _ALL: Final = (
     ),
     *_kinds(
         logging.INFO,
-        "assembler",
-        lanes__joined="one lane writes this micro-batch of Debezium's transactions, and `why` several lanes cannot "
-        "([debezium.md](../guides/debezium.md#lanes))",
-    ),
-    *_kinds(
-        logging.INFO,
         "sink",
         write__progressed="a long `sink.write`, every ten seconds (on a terminal there is a bar instead)",
     ),

@@ -29,7 +29,6 @@ class Circumstance(Enum):
     ARRIVAL_ORDER = "lanes that take rows in arrival order, and do not read Kafka"
     UNPOSITIONED = "rows without positions"
     DEBEZIUM = "Debezium's whole transactions (`assemble`)"
-    DEBEZIUM_SPARK = "Debezium's whole transactions, read by Spark"
     DATA_SOURCE = "the data source"
     KAFKA_READER = "lanes that read Kafka (`reader` librdkafka)"
 
@@ -73,8 +72,10 @@ _OPTIONS: Final[Mapping[tuple[Circumstance, ...], Mapping[str, str]]] = {
         "next StarRocks transaction would go on",
         "compact": "rows without positions have no order, so all of them are sent anyway",
     },
-    (Circumstance.DEBEZIUM,): {"shuffle": "a lane takes messages in any order"},
-    (Circumstance.DEBEZIUM_SPARK,): {"lanes": "one lane takes all messages that Spark reads"},
+    (Circumstance.DEBEZIUM,): {
+        "lanes": "one lane reads and assembles all messages",
+        "shuffle": "the lane takes messages in any order",
+    },
     (Circumstance.DATA_SOURCE,): {
         "roll_back_on_sigterm": "the processes of a data source are Spark's own, which end without it",
         "lanes": "the tasks of the frame are the lanes",

@@ -184,10 +184,6 @@ class SentKeys:
         hits: Bools = pc.is_in(new, value_set=pa.chunked_array(sent), skip_nulls=True).to_numpy(zero_copy_only=False)
         return hits
 
-    @property
-    def chunks(self) -> Sequence[pa.Array]:
-        return self._chunks
-
     def add(self, keys: Sequence[pa.Array]) -> None:
         """Remember the keys that are sent, by chunk."""
         for chunk in keys:
@@ -229,10 +225,6 @@ class UniqueRows:
         self._sent: dict[str, SentKeys] = {}
         self.repeated = False
         self.replaced_deletes: Counter[tuple[str, str]] = Counter()
-
-    def sent_keys(self) -> dict[str, Sequence[pa.Array]]:
-        """The keys that have been sent, by table."""
-        return {table: sent.chunks for table, sent in self._sent.items() if sent.chunks}
 
     def select(self, action: LoadAction) -> Selection:
         """Choose the rows of `action` to send, and remember their keys as sent.

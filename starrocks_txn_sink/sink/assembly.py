@@ -132,9 +132,8 @@ class DebeziumAssembly:
     transaction topic of one connector, or of several ones. The rules are those of `assemble_debezium`: a transaction
     is written once its rows match every count of its END.
 
-    One lane reads and assembles all messages. With `reader="librdkafka"` and `SinkOptions(lanes=N)` up to N lanes prove
-    the transactions of a micro-batch together (docs/guides/debezium.md, "Lanes"). A micro-batch is judged when all of
-    it is read, so set `maxOffsetsPerTrigger`.
+    One lane reads and assembles all messages. It judges a micro-batch when it has read all of it, so set
+    `maxOffsetsPerTrigger`.
 
     With `transactions="none"` nothing is assembled: a connector without `provide.transaction.metadata` will do, and
     there are as many lanes as cores. Each change is written once, those of a key in their order, and a micro-batch is
@@ -163,8 +162,8 @@ class DebeziumAssembly:
             keeps its rows, and the log names the table.
         transaction_topic: The last part of the transaction topic's name.
         registry: The schema registry (SchemaRegistry) whose schemas values and keys have, as Avro; None for JSON.
-        reader: `librdkafka`: the lanes themselves read the offsets that Spark's Kafka source has planned; or `spark`
-            reads the frame (docs/guides/assembling.md, "Lanes that read Kafka").
+        reader: `librdkafka`: the lane itself reads the offsets that Spark's Kafka source has planned; or `spark` reads
+            the frame (docs/guides/assembling.md, "Lanes that read Kafka").
         rules: What becomes of columns, by table (`TableRules`).
         state_dir: The folder in which incomplete transactions wait, as in TransactionAssembly.
 
@@ -221,7 +220,7 @@ class DebeziumAssembly:
 
     @property
     def reads_kafka(self) -> bool:
-        """Whether the lanes read Kafka themselves, without Spark."""
+        """Whether the lane reads Kafka itself, without Spark."""
         return self.reader == "librdkafka"
 
     @property

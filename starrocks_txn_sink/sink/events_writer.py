@@ -8,21 +8,18 @@ a manifest for each micro-batch (`sink.manifest_log`). Lanes take events in arri
 from __future__ import annotations
 
 import random
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import nsmallest
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, functions as F, types as T
 
 from starrocks_txn_sink.assembler.rules.by_rules import RowRules
 from starrocks_txn_sink.assembler.rules.incremental import expire
 from starrocks_txn_sink.assembler.rules.model import Counters, Policy
-from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest, SpillStorage
-from starrocks_txn_sink.assembler.verified.intake import NUMBER, ORIGIN
+from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
 from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError
@@ -35,13 +32,11 @@ from starrocks_txn_sink.sink.assembly import Assembly, DebeziumAssembly, Transac
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.lanes import AlterTables, Collect, LanePlan, Reading, Written, write_shared
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
-from starrocks_txn_sink.sink.proving_lanes import ProvingLanes
 from starrocks_txn_sink.sink.rule_checks import rules_for
 from starrocks_txn_sink.sink.schema.changes import add_missing
 from starrocks_txn_sink.sink.schema.new_tables import LayoutOf, NewTables, plain_layout
 from starrocks_txn_sink.sink.session import Session, run_once
 from starrocks_txn_sink.sink.spark_jobs import batch_time, driver_clock
-from starrocks_txn_sink.sink.typed.tables import DUPLICATE_KEYS
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, RawFormat, is_placed
 from starrocks_txn_sink.sources.kafka.spark_reader import KafkaSource, PlannedRanges, needs_topic_names, query_topics
@@ -49,12 +44,7 @@ from starrocks_txn_sink.sources.messages import parse_messages
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
 from starrocks_txn_sink.writer.messages import CarryOver, Message, decode
-from starrocks_txn_sink.writer.proving import LoadingLaneTask, ProvingLaneTask
-from starrocks_txn_sink.writer.scratch import ScratchName
 from starrocks_txn_sink.writer.task import LaneTask
-
-MakeLaneTask = Callable[[LaneTask, AssemblySpec], Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]]
-"""Makes the task that Spark runs for each lane."""
 
 STAGE: Final = "lanes"  # in metrics, where a stage of the query has its own name
 OLDEST_LIMIT: Final = 20  # open source transactions that an event lists one by one
@@ -95,7 +85,6 @@ class EventsWriter:
     _begun: Manifest | None = None  # from which this run started
     _row_bytes: float = 200.0  # average in the last micro-batch; the first value is a guess
     _topic_names: bool = False  # of source partitions, in this micro-batch
-    _alone: str = ""  # why one lane has to prove this micro-batch
     _kept: dict[tuple[bool, bool], _SchemaColumns] = field(default_factory=dict)  # by sorted and `_topic_names`
 
     @classmethod
@@ -159,14 +148,9 @@ class EventsWriter:
             if self.assembly.reads_kafka and not direct:
                 idle["reader"] = "Spark reads the topic of a batch frame, whose offsets only Spark knows"
             warn_of(idle, self.session.key)
-        self._alone = ""
         written = self._run(frame, task, plan, before, now, collect, alter)
         while written.unsorted:
-            if plan.proves and not self._alone:
-                self._alone = written.unsorted
-                _log.info("lanes.joined", batch=task.batch_id, why=self._alone)
-            else:
-                plan.sort(written.unsorted, "events")
+            plan.sort(written.unsorted, "events")
             written = self._run(frame, task, plan, before, now, collect, alter)
         plan.small = _join(written.carried).small
         return written
@@ -184,8 +168,6 @@ class EventsWriter:
         planned, log = self._plan_kafka(frame, task, plan), self.log
         if planned is not None and not planned.lanes:
             planned = None  # no offsets: the frame is empty
-        elif planned is not None and plan.proves and self._alone:
-            planned = planned.in_one_lane()
         relayed = log is not None and log.relays
         task = replace(plan.task_of(task), whole=planned is not None or plan.proves)
         assembly = AssemblySpec(
@@ -207,9 +189,6 @@ class EventsWriter:
         )
         if planned is not None:
             alter = self._with_new_tables(task.options, planned, alter)
-        if planned is not None and plan.proves and len(planned.lanes) > 1:
-            return self._prove(frame, task, plan, replace(assembly, ranges=planned.lanes), planned, collect, alter)
-        if planned is not None:
 
             def run_lanes(task: LaneTask, assembly: AssemblySpec) -> list[Message]:
                 lanes = frame.sparkSession.range(0, len(assembly.ranges), 1, len(assembly.ranges))
@@ -232,49 +211,14 @@ class EventsWriter:
         new = NewTables(options, self.assembly, topics, self._kafka.config, self.layout_of)
         return partial(alter, create=new.create)  # type: ignore[call-arg]
 
-    def _run_lanes(
-        self, rows: DataFrame, assembly: AssemblySpec, task: LaneTask, make: MakeLaneTask = AssemblingLaneTask
-    ) -> list[Message]:
+    def _run_lanes(self, rows: DataFrame, assembly: AssemblySpec, task: LaneTask) -> list[Message]:
         """Run the lanes on the partitions of `rows` as one Spark job; what tables have got since then counts."""
         if self.session.tables is not self.terms.tables:
             self.terms = replace(self.terms, tables=self.session.tables)
             self.rules = rules_for(self.assembly.rule_set, self.terms)
         assembly = replace(assembly, content=replace(self.terms.encoder, rules=self.rules))
         task = replace(task, keys=self.terms.keys)
-        return [decode(row[0]) for row in rows.mapInArrow(make(task, assembly), _MESSAGES).collect()]
-
-    def _prove(
-        self,
-        frame: DataFrame,
-        task: LaneTask,
-        plan: LanePlan,
-        assembly: AssemblySpec,
-        planned: PlannedRanges,
-        collect: Collect,
-        alter: AlterTables,
-    ) -> Written:
-        """Run several lanes that assemble whole source transactions together."""
-        assert self.log is not None
-        name, count, directory = ScratchName.of(task.checkpoint), len(assembly.ranges), self.log.directory
-        origins = {origin: lane for lane, ranges in enumerate(planned.lanes) for origin in ranges.origins}
-
-        def run(task: LaneTask, make: MakeLaneTask) -> list[Message]:
-            return self._run_lanes(frame.sparkSession.range(0, count, 1, count), assembly, task, make)
-
-        proving = ProvingLanes(
-            lambda task: run(task, partial(ProvingLaneTask, scratch=name)),
-            lambda task, judged: run(task, partial(LoadingLaneTask, scratch=name, verdicts=judged.verdicts)),
-            assembly,
-            lambda origin: origins.get(origin, zlib.crc32(origin.encode()) % count),
-            lambda: SpillStorage(directory, assembly.stem, assembly.inline),
-            lambda table: self.session.tables.models.get(table, DUPLICATE_KEYS) != DUPLICATE_KEYS,
-        )
-        written = write_shared(task, proving.run, collect, driver_clock(frame), alter_tables=alter)
-        if proving.keys_meet:
-            plan.lanes = 1
-        for carried in written.carried:
-            planned.count(carried.flows.events + carried.malformed)
-        return written
+        return [decode(row[0]) for row in rows.mapInArrow(AssemblingLaneTask(task, assembly), _MESSAGES).collect()]
 
     def _plan_kafka(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> PlannedRanges | None:
         """The offsets that the lanes read themselves; None if Spark reads the events."""
@@ -285,12 +229,10 @@ class EventsWriter:
             fields = {SOURCE_PARTITION: "partition", POSITION: "offset"}
             columns = {column: fields.get(name, name) for name, column in lines.columns.items()}
             columns |= {EVENT_TIME: "timestamp"} if projection.event_time(frame) else {}
-            numbered = (ORIGIN, NUMBER) if plan.proves else ()
-            self._kafka = KafkaSource.of(frame, task.checkpoint, columns, (*lines.columns, *numbered))
+            self._kafka = KafkaSource.of(frame, task.checkpoint, columns, tuple(lines.columns))
         if self._kafka is None:
             return None
-        # Lanes that prove together take two jobs, which a small micro-batch would wait for.
-        least = 1 if task.options.lanes is not None and not plan.proves else round(_LANE_BYTES / self._row_bytes)
+        least = 1 if task.options.lanes is not None else round(_LANE_BYTES / self._row_bytes)
         return self._kafka.plan(frame, plan.lanes, max(1, least), topic_names=self._topic_names)
 
     def _project(self, frame: DataFrame, plan: LanePlan) -> tuple[DataFrame, RawFormat | None]:

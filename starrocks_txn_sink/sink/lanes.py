@@ -86,8 +86,8 @@ class LanePlan:
 
     There are at most `lanes` lanes. With `claims` Spark may run the task of a lane twice without the task's knowledge
     (`writer.task`). `disordered`: rows have come out of order, or probably will. `small`: the last micro-batch was so
-    small that one task takes it in any order. `proves`: lanes take events in any order, because they prove source
-    transactions by their counts; several ones have to read Kafka themselves. A lane gives out its rows in order.
+    small that one task takes it in any order. `proves`: one lane takes events in any order, because it proves source
+    transactions by their counts; it gives out all rows in order.
     """
 
     lanes: int
@@ -129,10 +129,8 @@ class LanePlan:
         whole = not positioned or direct or has_whole_partitions(frame) or (streaming and shuffled)
         alone = context is None or not (whole or options.shuffle is not False)  # nothing may bring rows together
         lanes = options.lanes or (1 if alone else int(context.defaultParallelism))
-        if proves:  # several lanes cannot stop: each would have other source transactions of its own in the round
-            lanes = options.lanes or 1 if direct and options.commit_interval is None else 1
         return cls(
-            lanes,
+            1 if proves else lanes,
             claims=shuffled or speculates,
             shuffle=not proves and options.shuffle,
             direct=direct,
@@ -155,7 +153,7 @@ class LanePlan:
     def circumstances(self) -> tuple[Circumstance, ...]:
         """The circumstances of the next micro-batch in which options may have no effect."""
         if self.proves:
-            return (Circumstance.DEBEZIUM,) if self.direct else (Circumstance.DEBEZIUM, Circumstance.DEBEZIUM_SPARK)
+            return (Circumstance.DEBEZIUM,)
         ours = {Reading.OWN_TASKS: Circumstance.ARRIVAL_ORDER, Reading.DIRECT: Circumstance.KAFKA_READER}
         return (ours[self.reading],) if self.reading in ours else ()
 

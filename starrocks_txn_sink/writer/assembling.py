@@ -12,16 +12,17 @@ shuffle would be the larger part of the time.
 from __future__ import annotations
 
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
+from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.directory import FileDirectory, StateDirectory
 from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.model import Counters, Policy
@@ -37,18 +38,12 @@ from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.errors import SourceTransactionError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.options.table_rules import NO_RULES, RuleSet
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
-from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, RawFormat
+from starrocks_txn_sink.rows.columns import EVENT_TIME
+from starrocks_txn_sink.sources.formats.column_rules import apply_rules, ruled_columns
+from starrocks_txn_sink.sources.formats.connect_types import columns_of
+from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, ParsedMessages, RawFormat
+from starrocks_txn_sink.sources.kafka.options import no_client
 from starrocks_txn_sink.telemetry import Event
-from starrocks_txn_sink.writer.event_reader import (
-    CHUNK_BYTES,
-    EventReader,
-    chunk_rows,
-    chunks_of,
-    concatenate,
-    read_kafka,
-    truncate_notices,
-    types_in,
-)
 from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, message_batch
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry, place_of_first
 from starrocks_txn_sink.writer.worker import Attempt
@@ -58,6 +53,12 @@ if TYPE_CHECKING:
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+
+_PARSERS: Final = 2  # threads that parse ahead of the rules: pyarrow releases the GIL
+_CHUNK_ROWS: Final = 30_000  # smaller chunks cost more calls of the rules …
+_PARTITION_ROWS: Final = 100  # … and so do fewer rows of each source partition
+_CHUNK_BYTES: Final = 32 << 20
+_PIECE_BYTES: Final = 8 << 20  # about four are in memory at once, as text, as columns, and as payloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,9 @@ class AssemblySpec:
         # Verified transactions are judged together, and the lane goes through all offsets again in the next round.
         stops = bool(self.ranges) and not isinstance(self.policy, VerifiedPolicy)
         starts = self.ranges[attempt.lane].starts() if stops else {}
-        return LaneAssembler(self, self.stem_of(attempt), starts, round_end if starts else None)
-
-    def stem_of(self, attempt: Attempt) -> str:
-        """The prefix of the names of the files that an attempt writes."""
-        return f"{self.stem}-{attempt.lane}-{attempt.number}"
+        return LaneAssembler(
+            self, f"{self.stem}-{attempt.lane}-{attempt.number}", starts, round_end if starts else None
+        )
 
 
 class Assembler(Protocol):
@@ -135,33 +134,29 @@ class LaneAssembler:
     """One attempt at a lane: `rows` turns its input into released rows; `carry_over` stores the open state."""
 
     def __init__(
-        self,
-        assembly: AssemblySpec,
-        stem: str,
-        starts: Mapping[str, int] = MappingProxyType({}),
-        round_end: Deadline | None = None,
-        make: Callable[[SpillStorage], Assembler] | None = None,
+        self, assembly: AssemblySpec, stem: str, starts: Mapping[str, int], round_end: Deadline | None
     ) -> None:
         self._assembly = assembly
         self._round_end = round_end
         self._reached = dict(starts)  # the next offset of each source partition that this lane reads itself
         self._stopped = False
-        self._reader = EventReader(assembly.lines, assembly.rules)
         self._scratch = tempfile.TemporaryDirectory() if assembly.directory is None else None
         directory = assembly.directory or FileDirectory(self._scratch.name if self._scratch else "")
         self._storage = SpillStorage(directory, stem, assembly.inline)
-        self._assembler = make(self._storage) if make is not None else assembler_of(assembly, self._storage)
+        self._assembler = assembler_of(assembly, self._storage)
         self._small = False
+        self._malformed = 0
+        self._truncates: Counter[str] = Counter()
+        self._schemas: dict[str, list[str]] = {}
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of ended source transactions, in the form that the lane reads.
 
         Raises Unordered, and the errors of the rules, the parser and the content.
         """
-        until = None if self._round_end is None else partial(self._stops_after, round_end=self._round_end)
-        events = self._reader.events((batch for batch in batches if batch.num_rows), until)
-        first, self._small = take_first(events, self._assembly.small_rows, CHUNK_BYTES)
-        chunks = [concatenate(first)] if self._small and first else chunks_of(chain(first, events), self._chunk_rows)
+        events = self._events(batch for batch in batches if batch.num_rows)
+        first, self._small = take_first(events, self._assembly.small_rows, _CHUNK_BYTES)
+        chunks = [_concatenate(first)] if self._small and first else _chunks(chain(first, events), self._chunk_rows)
         for chunk in chunks:
             yield from self._assembly.content.batches(self._assembler.feed(chunk, any_order=self._small))
         yield from self._assembly.content.batches(self._assembler.finish())
@@ -178,12 +173,16 @@ class LaneAssembler:
         return CarryOver(
             partitions,
             self._assembler.flows,
-            (*self._assembler.notices, *self._assembler.repeat_notices(), *truncate_notices(self._reader.truncates)),
+            (*self._assembler.notices, *self._assembler.repeat_notices(), *self._truncate_notices()),
             inline,
             small=self._small,
-            malformed=self._reader.malformed,
+            malformed=self._malformed,
             reached=self._reached if self._stopped else None,
         )
+
+    def _truncate_notices(self) -> Iterator[Event]:
+        for table, count in self._truncates.items():
+            yield Event("truncate.ignored", {"table": table, "count": count})
 
     def complete(self, message: Message) -> Message:
         """The message; a LaneShare also gets the source partitions without a released row, and says if it stopped."""
@@ -194,7 +193,13 @@ class LaneAssembler:
 
     def types_of(self, table: str, name: str) -> list[str]:
         """The types of a column by the schemas of the messages that were read, in their order; none without one."""
-        return types_in(self._reader.schemas, self._assembly.rules, table, name)
+        rules = self._assembly.rules
+        columns = [
+            column
+            for schema in self._schemas.get(rules.main_of(table), ())
+            for column in ruled_columns(rules, table, columns_of(schema))
+        ]
+        return [column.type for column in columns if column.name == name and column.type]
 
     def close(self) -> None:
         self._storage.close()
@@ -202,7 +207,22 @@ class LaneAssembler:
             self._scratch.cleanup()
 
     def _chunk_rows(self) -> int:
-        return chunk_rows(self._assembler.source_partitions)
+        return max(_CHUNK_ROWS, min(_PARTITION_ROWS * self._assembler.source_partitions, SMALL_ROWS))
+
+    def _events(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+        lines = self._assembly.lines
+        if lines is None:
+            yield from (apply_rules(self._assembly.rules, _cast_events(batch)) for batch in batches)
+            return
+        for parsed, piece in map_ahead(partial(_parse, lines, self._assembly.rules), _pieces(batches), _PARSERS):
+            self._malformed += parsed.malformed
+            self._truncates.update(parsed.truncates)
+            for table, schemas in parsed.schemas.items():
+                known = self._schemas.setdefault(table, [])
+                known += [schema for schema in schemas if schema not in known]
+            yield parsed.events
+            if self._round_end is not None and self._stops_after(piece, self._round_end):
+                return
 
     def _stops_after(self, piece: pa.RecordBatch, round_end: Deadline) -> bool:
         """Whether the round is over after the raw values of `piece`; pieces that are parsed ahead are read again."""
@@ -227,6 +247,67 @@ def assembler_of(assembly: AssemblySpec, storage: SpillStorage) -> Assembler:
             raise other_rules(source)
         return SingleEvents(assembly.arrival_order)
     return IncrementalAssembler(policy, carried, now, storage, assembly.arrival_order, compare=assembly.compare)
+
+
+def _read_kafka(ranges: OffsetRanges, deadline: Deadline) -> Iterator[pa.RecordBatch]:
+    try:
+        from starrocks_txn_sink.sources.kafka.ranges import read_values  # confluent-kafka is an extra
+    except ImportError:
+        raise no_client() from None
+    return read_values(ranges, deadline)
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches, cut to about _PIECE_BYTES each, because several are in memory at once."""
+    for batch in batches:
+        step = batch.num_rows * _PIECE_BYTES // max(batch.nbytes, 1) + 1
+        for start in range(0, batch.num_rows, step):
+            yield batch.slice(start, step)
+
+
+def map_ahead(work: Callable[[In], Out], items: Iterable[In], threads: int) -> Iterator[Out]:
+    """Yield `work(item)` for each item, in order; an error of `work` is raised in its item's turn.
+
+    At most `threads` + 1 items are under way, which bounds memory.
+    """
+    with ThreadPoolExecutor(threads, thread_name_prefix="starrocks-parse") as pool:
+        futures: deque[Future[Out]] = deque()
+        for item in items:
+            futures.append(pool.submit(work, item))
+            if len(futures) > threads:
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()
+
+
+def _parse(lines: RawFormat, rules: RuleSet, batch: pa.RecordBatch) -> tuple[ParsedMessages, pa.RecordBatch]:
+    """The events in a batch by the rules, and the batch itself."""
+    parsed = lines.parse(batch, (EVENT_TIME,) if EVENT_TIME in batch.schema.names else ())
+    return replace(parsed, events=apply_rules(rules, parsed.events)) if rules.rules else parsed, batch
+
+
+def _cast_events(batch: pa.RecordBatch) -> pa.Table:
+    kinds = {model.SOURCE_PARTITION: pa.string(), **dict(model.EVENT_FIELDS)}
+    columns = {name: batch.column(name).cast(kind) for name, kind in kinds.items()}  # large strings become plain ones
+    return pa.table(columns | ({EVENT_TIME: batch.column(EVENT_TIME)} if EVENT_TIME in batch.schema.names else {}))
+
+
+def _chunks(tables: Iterable[pa.Table], enough: Callable[[], int]) -> Iterator[pa.Table]:
+    """Tables joined until they have `enough` rows for one call of the rules, or _CHUNK_BYTES."""
+    waiting: list[pa.Table] = []
+    rows = size = 0
+    for table in tables:
+        waiting.append(table)
+        rows, size = rows + table.num_rows, size + table.nbytes
+        if rows >= enough() or size >= _CHUNK_BYTES:
+            yield _concatenate(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield _concatenate(waiting)
+
+
+def _concatenate(tables: list[pa.Table]) -> pa.Table:
+    return pa.concat_tables(tables).combine_chunks() if len(tables) > 1 else tables[0].combine_chunks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,19 +336,12 @@ class AssemblingLaneTask:
         lane = LaneTry(self.lane, attempt, SystemClock())
         if self.assembly.ranges:
             deque(batches, maxlen=0)  # Spark ends a worker that leaves rows behind, and the Kafka consumer with it
-            batches = self._read(attempt, lane.deadline)
-        assembler = self._open(attempt)
+            batches = _read_kafka(self.assembly.ranges[attempt.lane], lane.deadline)
+        assembler = self.assembly.open(attempt, self.lane.end_of_round(SystemClock()))
         try:
             return self._write(batches, lane, assembler)
         finally:
             assembler.close()
-
-    def _read(self, attempt: Attempt, deadline: Deadline) -> Iterator[pa.RecordBatch]:
-        """The lane's offsets of Kafka."""
-        return read_kafka(self.assembly.ranges[attempt.lane], deadline)
-
-    def _open(self, attempt: Attempt) -> LaneAssembler:
-        return self.assembly.open(attempt, self.lane.end_of_round(SystemClock()))
 
     def _write(self, batches: Iterator[pa.RecordBatch], lane: LaneTry, assembler: LaneAssembler) -> list[Message]:
         lane.types_of = assembler.types_of

@@ -2,9 +2,9 @@
 
 A lane that succeeds sends its LaneShare and then its report; an assembling lane also sends its CarryOver. A lane whose
 rows must be sorted first sends only an OrderViolation; one whose tables must change first sends TablesLack in place of
-its share. Lanes that assemble together send a LaneProof, in a job before, and their LaneKeys. A lane that fails with an
-error of the sink sends only the report, and its task succeeds: Spark would run a failed task again without effect
-(`writer.task`). Each message is a line of JSON with its `kind`.
+its share. A lane that fails with an error of the sink sends only the
+report, and its task succeeds: Spark would run a failed task again without effect (`writer.task`). Each message is a
+line of JSON with its `kind`.
 
 Any other error fails the Spark task. Within a process the error carries the report as a value. To another process Spark
 passes only the text of an error: the error object stays on the executor, and Spark drops the accumulators of failed
@@ -27,7 +27,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,9 +42,6 @@ from starrocks_txn_sink.coordinator.model import MissingColumns, Receipt, receip
 from starrocks_txn_sink.errors import StarRocksSinkError, add_note, class_of
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.telemetry import Event
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Floats = npt.NDArray[np.float64]
 
@@ -342,44 +339,8 @@ class TablesLack:
     columns: MissingColumns
 
 
-@dataclass(frozen=True, slots=True)
-class _LaneBytes:
-    """Bytes by name, of one lane."""
-
-    lane: int
-    content: Mapping[str, bytes]
-
-    def fields(self) -> dict[str, Any]:
-        """The message in JSON's types; `of` reads it back."""
-        content = {name: base64.b64encode(content).decode() for name, content in self.content.items()}
-        return {**{name: getattr(self, name) for name in self.__dataclass_fields__}, "content": content}
-
-    @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Self:
-        content = {name: base64.b64decode(content) for name, content in fields["content"].items()}
-        return cls(**{**fields, "content": content})
-
-
-@dataclass(frozen=True, slots=True)
-class LaneProof(_LaneBytes):
-    """The proofs of a lane by source (`assembler.verified.together`).
-
-    And the number of malformed messages, and of the ignored TRUNCATEs of each table.
-    """
-
-    malformed: int = 0
-    truncates: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class LaneKeys(_LaneBytes):
-    """The keys that a lane has loaded, by table (`rows.shared_keys`)."""
-
-
-Message = Receipt | LaneReport | CarryOver | OrderViolation | TablesLack | LaneShare | LaneProof | LaneKeys
-MessageType = TypeVar(
-    "MessageType", Receipt, LaneReport, CarryOver, OrderViolation, TablesLack, LaneShare, LaneProof, LaneKeys
-)
+Message = Receipt | LaneReport | CarryOver | OrderViolation | TablesLack | LaneShare
+MessageType = TypeVar("MessageType", Receipt, LaneReport, CarryOver, OrderViolation, TablesLack, LaneShare)
 
 _KINDS: Final[dict[type, str]] = {
     Receipt: "receipt",
@@ -388,8 +349,6 @@ _KINDS: Final[dict[type, str]] = {
     OrderViolation: "order_violation",
     TablesLack: "tables_lack",
     LaneShare: "share",
-    LaneProof: "proof",
-    LaneKeys: "keys",
 }
 _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
     "receipt": receipt_of,
@@ -397,8 +356,6 @@ _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
     "carried": CarryOver.of,
     "order_violation": lambda fields: OrderViolation(**fields),
     "tables_lack": lambda fields: TablesLack(**fields),
-    "proof": LaneProof.of,
-    "keys": LaneKeys.of,
     "share": lambda fields: LaneShare(
         **{**fields, "loaded": tuple(map(receipt_of, fields["loaded"])), "partitions": tuple(fields["partitions"])}
     ),
@@ -407,7 +364,7 @@ _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
 
 def encode(message: Message) -> str:
     """The message as one line of JSON."""
-    fields = message.fields() if isinstance(message, CarryOver | LaneProof | LaneKeys) else message
+    fields = message.fields() if isinstance(message, CarryOver) else message
     return orjson.dumps({"kind": _KINDS[type(message)], "fields": fields}).decode()
 
 

@@ -60,7 +60,6 @@ from starrocks_txn_sink.rows.counted_dates import CountedDates
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.rows.member_names import LackingColumns, MemberNames, TypesOf, no_types
 from starrocks_txn_sink.rows.segments import CheckRows, Replay, Segmenter, Skip, place_of, rows_of_part
-from starrocks_txn_sink.rows.shared_keys import keys_to_bytes
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.sql.connection import LeaderConnection
@@ -112,8 +111,7 @@ class LaneTask:
     Rows: with `marked` they carry positions and transaction ends; otherwise all lanes' rows are one unpositioned batch.
     With `ordered` they come sorted, so the lane can stop between two source transactions and go on in the next round.
     With `whole` the driver knows that no source partition is in two lanes, and that each is in order. In a `streaming`
-    query positions may not go back from one micro-batch to the next. The lane loads the rows of `part`. With `together`
-    a source transaction has rows in several lanes: the driver alone sees all of it, and compares replays.
+    query positions may not go back from one micro-batch to the next. The lane loads the rows of `part`.
 
     Commits: without `ownership` there is no ledger, and delivery is at-least-once. With `claims` the lane begins a
     label of its own before it loads. `seconds` replaces `batch_deadline` if another try has used a part of it; an
@@ -141,7 +139,6 @@ class LaneTask:
     claims: bool = False
     ordered: bool = False
     whole: bool = False
-    together: bool = False
     seconds: float | None = None
     round_ends: float | None = None
     round_seconds: float = 0.0
@@ -247,14 +244,7 @@ class LaneTry:
                 raise error.with_traceback(None) from None
             raise
         loaded = [receipt] if receipt is not None else []
-        return [self.share(loaded), self.metrics.report(loaded), *self._keys()]
-
-    def _keys(self) -> list[messages.Message]:
-        """The keys that this lane has loaded, if other lanes may have rows of the same keys."""
-        if not self.task.together or self.metrics.unique is None:
-            return []
-        keys = {table: keys_to_bytes(sent) for table, sent in self.metrics.unique.sent_keys().items()}
-        return [messages.LaneKeys(self.attempt.lane, keys)]
+        return [self.share(loaded), self.metrics.report(loaded)]
 
     def share(self, loaded: Iterable[Receipt]) -> LaneShare:
         """The lane's share of the label, of what it has loaded."""
@@ -429,8 +419,7 @@ class LaneTry:
         task, quarantines = self.task, self.task.options.quarantines
         epoch = task.epoch if task.streaming else ""
         skips = dict(task.ownership.skips) if task.ownership is not None else {}
-        compare = task.options.check_replays and not task.together
-        replay = Replay(positions, compare, epoch, task.batch_id, skips)
+        replay = Replay(positions, task.options.check_replays, epoch, task.batch_id, skips)
         self.metrics.attach_replay(replay)
         indexed = quarantines or bool(task.keys)
         self._segmenter = Segmenter(replay, with_row_index=indexed, check=self._check(allow_torn=quarantines))

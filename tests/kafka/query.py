@@ -26,12 +26,9 @@ from starrocks_txn_sink import (
     assemble_transactions,
     recommended_conf,
 )
-from starrocks_txn_sink.assembler.verified import together
-from starrocks_txn_sink.sink import events_writer, proving_lanes
 from starrocks_txn_sink.sources import kafka_options, parse_debezium, parse_debezium_transactions, parse_txn_events
 from starrocks_txn_sink.sources.kafka import ranges
 from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
-from tests.kafka import deadly_lanes
 from tests.kafka.workload import CHANGES, EVENTS, MARKERS
 
 
@@ -42,8 +39,7 @@ def main(task: dict[str, Any]) -> None:
     numbers as names), `prefix` (of Debezium's topics), `transactions` (of DebeziumAssembly), `assemble` (lanes),
     `reader` (of such lanes; how many there are is printed), `changed` (whether a step stands in front of the sink),
     `restarted` (whether to stop the query after a micro-batch and to start it again with the same sink), and `metrics`
-    (whether to serve them; the address is in the file `metrics`), `together` (whether several lanes take small
-    micro-batches too), and `deadly` (whether a lane's process dies once in each of the two jobs of such lanes)."""
+    (whether to serve them; the address is in the file `metrics`)."""
     spark = _spark(Path(task["folder"]), task["jars"])
     spark.dataSource.register(BalancedKafka)
     frame, assemble = _frame(spark, task)
@@ -56,10 +52,6 @@ def main(task: dict[str, Any]) -> None:
         write = lambda batch, number: sink(batch.where("partition = 0").localCheckpoint(), number)  # noqa: E731
     if task.get("reader") == "librdkafka":
         _print_lanes()
-    if task.get("deadly"):
-        deadly_lanes.install(Path(task["folder"]))
-    if task.get("together"):
-        vars(events_writer)["_LANE_BYTES"] = 1  # lanes together, however small a micro-batch is
     writer = frame.writeStream.foreachBatch(write)
     writer = writer.option("checkpointLocation", task["checkpoint"])
     if task.get("restarted"):
@@ -83,14 +75,6 @@ def _print_lanes() -> None:
         return groups
 
     vars(ranges)["spread"] = counted
-    judge = together.judge_together
-
-    def judged(*given: Any) -> Any:
-        verdict = judge(*given)
-        sys.stdout.write(f"together: {len(verdict.verdicts)}\n")
-        return verdict
-
-    vars(proving_lanes)["judge_together"] = judged
 
 
 def _frame(
@@ -139,7 +123,7 @@ def _spark(folder: Path, jars: str) -> SparkSession:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
     }
-    builder = SparkSession.builder.master("local[2,4]").appName("kafka")
+    builder = SparkSession.builder.master("local[2]").appName("kafka")
     for name, value in options.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

@@ -13,7 +13,7 @@ import pytest
 from starrocks_emulator.process import EmulatorProcess
 from starrocks_txn_sink.coordinator.coordinator import LANE
 from tests.crash.workload import TABLES, Verdict, judge
-from tests.kafka import deadly_lanes, endurance
+from tests.kafka import endurance
 from tests.kafka.broker import Broker
 from tests.kafka.query_process import QueryProcess
 from tests.kafka.shop import Shop
@@ -99,63 +99,6 @@ def test_debezium_rows_and_ends_of_many_partitions_over_a_killed_driver(
         query.kill()
     QueryProcess(task).finish(400)
     assert judge(run.shop.seen(), expected(1, transactions)) == Verdict()
-
-
-@pytest.mark.parametrize("lanes", [2, 4])
-def test_debezium_transactions_over_several_lanes_a_killed_worker_and_a_killed_driver(
-    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path, lanes: int
-) -> None:
-    """The rows of a transaction are in several topics and partitions; each micro-batch cuts transactions."""
-    transactions, prefix = 150, f"together-{lanes}"
-    broker.create({f"{CHANGES.format(prefix)}.{table}": 3 for table in TABLES} | {MARKERS.format(prefix): 1})
-    twice = debezium(transactions, 5, 3, Random(7), prefix)
-    send(broker.servers, iter({id(sent): sent for sent in twice}.values()))
-    run = Run(broker, starrocks, spark_kafka, tmp_path, "debezium")
-    task = run.task | {"assemble": "lanes", "reader": "librdkafka", "prefix": prefix, "deadly": True, "together": True}
-    task |= {"options": run.shop.options("debezium") | {"lanes": lanes}}
-    query = QueryProcess(task)
-    try:
-        run.until_some(query)
-    finally:
-        query.kill()
-    last = QueryProcess(task | {"options": run.shop.options("debezium") | {"lanes": lanes}})
-    last.finish(400)
-    assert judge(run.shop.seen(), expected(1, transactions)) == Verdict()
-    assert positions(run) == [prefix]
-    assert f"together: {lanes}" in last.messages()
-    assert deadly_lanes.died(tmp_path / "spark") == ["LoadingLaneTask", "ProvingLaneTask"]
-
-
-def changed_keys(transactions: int, prefix: str) -> Iterator[Message]:
-    """Each transaction changes one of three rows; those of a row come through all partitions of its topic."""
-    topic, markers = f"{CHANGES.format(prefix)}.latest", MARKERS.format(prefix)
-    for number in range(1, transactions + 1):
-        xid, lsn = 700 + number, 10_000 + 1000 * number
-        yield Message(markers, 0, {"status": "BEGIN", "id": f"{xid}:{lsn}"}, number)
-        source = {"connector": "postgresql", "name": prefix, "schema": "public", "table": "latest", "lsn": lsn}
-        transaction = {"id": f"{xid}:{lsn}", "total_order": 1}
-        after = {"id": number % 3, "value": number}
-        change = {"before": None, "after": after, "source": source, "op": "u", "transaction": transaction}
-        yield Message(topic, number // 3 % 2, change, number)
-        counts = [{"data_collection": "public.latest", "event_count": 1}]
-        end = {"status": "END", "id": f"{xid}:{lsn + 1}", "event_count": 1, "data_collections": counts}
-        yield Message(markers, 0, end, number)
-
-
-def test_rows_of_a_key_that_come_in_two_lanes_are_written_in_order_by_one(
-    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path
-) -> None:
-    """As after a topic has got more partitions: two lanes would write them in any order."""
-    transactions, prefix = 500, "keys-meet"
-    broker.create({f"{CHANGES.format(prefix)}.latest": 2, MARKERS.format(prefix): 1})
-    send(broker.servers, changed_keys(transactions, prefix))
-    run = Run(broker, starrocks, spark_kafka, tmp_path, "debezium")
-    run.shop.ask("CREATE TABLE shop.latest (id INT, value INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
-    task = run.task | {"assemble": "lanes", "reader": "librdkafka", "prefix": prefix, "together": True}
-    query = QueryProcess(task | {"options": run.shop.options("debezium") | {"lanes": 3}})
-    query.finish(400)
-    assert run.shop.ask("SELECT id, value FROM shop.latest ORDER BY id") == [(0, 498), (1, 499), (2, 500)]
-    assert query.messages().count("together: 3") == 1  # from then on it is one lane's
 
 
 def plain(message: Message) -> Message:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import re
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,18 +11,10 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink.assembler.rules.model import SOURCE_PARTITION, from_blob, to_blob
-from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest, SpillStorage
-from starrocks_txn_sink.assembler.verified.intake import EVENTS, NUMBER, ORIGIN, VerifiedCounters, VerifiedState
+from starrocks_txn_sink.assembler.verified.intake import EVENTS, VerifiedCounters, VerifiedState
 from starrocks_txn_sink.assembler.verified.lane import HELD_BYTES, VerifiedLane
 from starrocks_txn_sink.assembler.verified.rules import VerifiedAssembler, VerifiedPolicy
-from starrocks_txn_sink.assembler.verified.together import (
-    LoadingLane,
-    OneLaneNeeded,
-    ProvingLane,
-    judge_together,
-    read_proof,
-)
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.telemetry import Event
@@ -104,104 +94,6 @@ class Twin:
 
 
 @dataclass
-class Lanes:
-    """Lanes that get the events of a Stage, another split of the topics' partitions over other lanes each time.
-
-    Rows with one text are in one partition. The lanes read in another order when they load. `alone` counts the
-    micro-batches that one lane had to take.
-    """
-
-    directory: MemoryDirectory = field(default_factory=MemoryDirectory)
-    manifest: bytes = field(default_factory=lambda: Manifest().to_json())
-    batch: int = 0
-    alone: int = 0
-    together: int = 0
-    rng: random.Random = field(default_factory=lambda: random.Random(7))
-
-    def feed(
-        self, policy: VerifiedPolicy, before: VerifiedState, events: Sequence[Fields], now: float
-    ) -> tuple[list[list[Fields]], VerifiedCounters, tuple[Event, ...], VerifiedState]:
-        """The rows of each lane with their ORIGIN, the counts, the notices, and the state without blobs."""
-        manifest = Manifest.from_json(self.manifest)
-        carried = manifest.partitions.get("shop", CarriedState(VerifiedState()))
-        assert isinstance(carried.state, VerifiedState)
-        state = replace(before, blobs=carried.state.blobs, next_blob=carried.state.next_blob)
-        held = {"shop": CarriedState(state, carried.places)} if self.batch else {}
-        storages = [SpillStorage(self.directory, f"e-{self.batch}-{n}", manifest.inline) for n in range(4)]
-        placed = [(origin_of(event), event) for event in events]
-        lane_of = {origin: self.rng.randrange(4) for origin in sorted({origin for origin, _ in placed})}
-        parts: list[list[Fields]] = [[] for _ in storages]
-        for origin, event in placed:
-            part = parts[lane_of[origin]]
-            part.append({**event, ORIGIN: origin, NUMBER: 2 * len(part)})
-        try:
-            given, carried_over, flows, notices = self._together(policy, held, parts, now, storages, lane_of)
-            self.together += 1
-        except OneLaneNeeded:
-            self.alone += 1
-            lane = VerifiedLane(policy, held, now, storages[0])
-            for origin, event in placed:
-                list(lane.feed(named([{**event, ORIGIN: origin}])))
-            given, carried_over = [_rows(lane.finish())], lane.carry_over()
-            flows, notices = lane.flows, tuple(lane.notices)
-        inline = {name: content for storage in storages for name, content in storage.new_inline.items()}
-        after = manifest.with_batch(self.batch, "q", carried_over, inline.items())
-        self.manifest, self.batch = after.to_json(), self.batch + 1
-        left = after.partitions.get("shop", CarriedState(state))
-        assert isinstance(left.state, VerifiedState)
-        assert set(left.places) == {blob.number for blob in left.state.blobs}
-        return given, flows, notices, replace(left.state, blobs=(), next_blob=0)
-
-    def _together(
-        self,
-        policy: VerifiedPolicy,
-        held: dict[str, CarriedState],
-        parts: list[list[Fields]],
-        now: float,
-        storages: list[SpillStorage],
-        lane_of: dict[str, int],
-    ) -> tuple[list[list[Fields]], dict[str, CarriedState], VerifiedCounters, tuple[Event, ...]]:
-        proofs = []
-        for part in parts:
-            lane = ProvingLane(now, SpillStorage(MemoryDirectory(), "s"))
-            lane.feed(named(part))
-            lane.finish()
-            proofs.append({name: read_proof(content) for name, content in lane.proofs().items()})
-        judged = judge_together(policy, held, storages[0], now, proofs, lambda origin: lane_of.get(origin, 0))
-        given, shares = [], []
-        for part, verdicts, storage in zip(parts, judged.verdicts, storages, strict=True):
-            again = ProvingLane(now, SpillStorage(MemoryDirectory(), "s"))
-            for event in self.rng.sample(part, len(part)):
-                again.feed(named([event]))
-            again.finish()
-            loading = LoadingLane(held, storage, verdicts)
-            loading.take(again.segments)
-            given.append(_rows(loading.finish()))
-            shares.append(loading.carry_over())
-        return given, judged.carried(shares), judged.flows, judged.notices
-
-
-def origin_of(event: Fields) -> str:
-    """The partition of a topic: rows with one text are in one of them."""
-    return "tx-0" if "status" in event else f"{event['collection']}-{zlib.crc32(event['row'].encode()) % 3}"
-
-
-def named(events: Sequence[Fields]) -> pa.Table:
-    further = pa.schema([*EVENTS, (ORIGIN, pa.string()), (NUMBER, pa.int64())])
-    named = pa.Table.from_pylist(list(events), schema=further)
-    return named.add_column(0, SOURCE_PARTITION, pa.repeat("shop", named.num_rows))
-
-
-def _rows(released: Iterable[ReleasedRows]) -> list[Fields]:
-    return [
-        {SOURCE_PARTITION: name} | {column: value for column, value in row.items() if column != EVENT_TIME}
-        for part in released
-        for name, rows in part.by_partition()
-        for row in rows.to_pylist()
-    ]
-
-
-@dataclass
 class Stage:
     """The rules with a state store around them; the state passes through bytes at every step, as over a restart.
 
@@ -219,7 +111,6 @@ class Stage:
     counted: VerifiedCounters = field(default_factory=VerifiedCounters)
     level: VerifiedCounters = field(default_factory=VerifiedCounters)
     twin: Twin = field(default_factory=Twin)
-    lanes: Lanes = field(default_factory=Lanes)
 
     def feed(self, *events: Fields, now: float = 0.0) -> list[Fields]:
         policy = VerifiedPolicy(self.open_timeout, self.on_open_timeout, self.dead_letter_table)  # type: ignore[arg-type]
@@ -229,8 +120,6 @@ class Stage:
         except StarRocksSinkError as error:
             with pytest.raises(type(error), match=re.escape(str(error))):
                 self.twin.feed(policy, state, events, now)
-            with pytest.raises(type(error)):
-                self.lanes.feed(policy, state, events, now)
             raise
         twin = self.twin.feed(policy, state, events, now)
         rows = [row for part in step.released for row in part.to_pylist()]
@@ -243,7 +132,6 @@ class Stage:
         assert tuple(lane.notices) == step.notices
         assert lane.flows == replace(step.counters, open=0, open_rows=0, state_bytes=0)
         assert after == replace(step.state, blobs=(), next_blob=0)
-        self._compare_lanes(policy, state, events, now, given, lane, after)
         for number in step.removed:
             del self.blobs[number]
         self.blobs.update({number: to_blob(part) for number, part in step.added.items()})
@@ -252,39 +140,6 @@ class Stage:
         self.counted, self.level = self.counted + step.counters, step.counters
         assert {blob.number for blob in step.state.blobs} == set(self.blobs)
         return rows
-
-    def _compare_lanes(
-        self,
-        policy: VerifiedPolicy,
-        state: VerifiedState,
-        events: Sequence[Fields],
-        now: float,
-        rows: list[Fields],
-        lane: VerifiedLane,
-        after: VerifiedState,
-    ) -> None:
-        """Several lanes give out what one lane does, the rows with one text in its order."""
-        by_lane, flows, notices, left = self.lanes.feed(policy, state, events, now)
-        assert (flows, left) == (lane.flows, after)
-        assert sorted(map(repr, notices)) == sorted(map(repr, lane.notices))
-        assert sorted(map(_unit_and_row, rows)) == sorted(_unit_and_row(row) for part in by_lane for row in part)
-        assert _numbers(rows) == _numbers(row for part in by_lane for row in part)
-        lanes: dict[tuple[str, int], set[int]] = {}
-        for lane_number, part in enumerate(by_lane):
-            for row in part:
-                if row["table"] is not None and row[SOURCE_PARTITION] == "shop":
-                    origin = row["table"], zlib.crc32(row["row"].encode()) % 3
-                    lanes.setdefault(origin, set()).add(lane_number)
-        assert all(len(met) == 1 for met in lanes.values())
-        order = {_unit_and_row(row): place for place, row in enumerate(rows)}
-        for part in by_lane:
-            for name in {row[SOURCE_PARTITION] for row in part}:
-                mine = [row for row in part if row[SOURCE_PARTITION] == name]
-                places = [order[_unit_and_row(row)] for row in mine]
-                assert places == sorted(places)
-                last = {row["position"]: place for place, row in enumerate(mine)}
-                ends = [last[row["position"]] == place for place, row in enumerate(mine)]
-                assert [row["transaction_end"] for row in mine] == ends
 
     def _blob(self, number: int) -> pa.Table:
         return from_blob(self.blobs[number])
@@ -300,17 +155,6 @@ class Stage:
         c = self.counted
         out = c.rows + c.repeated_rows + c.skipped_rows + c.quarantined_rows + c.late_rows
         return c.data + c.snapshot_rows == out + self.level.open_rows and c.rows == len(self.out)
-
-
-def _unit_and_row(row: Fields) -> tuple[str, ...]:
-    """Without the number in the unit where it is that of arrival: of rows of a snapshot, and of dead letters."""
-    arrived = row["op"] == "r" or row[SOURCE_PARTITION] == "shop#quarantine"
-    left_out = {"transaction_end", "seq"} if arrived else {"transaction_end"}
-    return tuple(str(value) for name, value in sorted(row.items()) if name not in left_out)
-
-
-def _numbers(rows: Iterable[Fields]) -> list[tuple[Any, ...]]:
-    return sorted((row[SOURCE_PARTITION], row["position"], row["seq"]) for row in rows)
 
 
 @dataclass(frozen=True)

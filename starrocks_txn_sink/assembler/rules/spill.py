@@ -166,14 +166,14 @@ class SpillStorage:
         return [BlobPlace(name, number) for number in range(len(blobs))]
 
     def read(self, place: BlobPlace, columns: tuple[str, ...] = ()) -> pa.Table:
-        """The rows at `place`, or those of the `columns` that they have; InputError if the file is missing."""
+        """The rows at `place`, or some of their `columns` alone; InputError if the file is missing."""
         if place.file not in self._opened:
             self._opened[place.file] = self._open(place.file)
         file, whole = self._opened[place.file]
         if not columns:
             return pa.Table.from_batches([whole.get_batch(place.number)])
         if (place.file, columns) not in self._narrow:
-            fields = [at for name in columns if (at := whole.schema.get_field_index(name)) >= 0]
+            fields = [whole.schema.get_field_index(name) for name in columns]
             options = pa.ipc.IpcReadOptions(included_fields=fields)
             self._narrow[place.file, columns] = pa.ipc.open_file(file, options=options)
         return pa.Table.from_batches([self._narrow[place.file, columns].get_batch(place.number)])

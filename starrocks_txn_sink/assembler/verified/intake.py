@@ -27,8 +27,6 @@ DATA_COLLECTIONS: Final = "data_collections"
 SEQUENCE: Final = "sequence"
 TIMESTAMP: Final = "timestamp"  # Kafka's, in milliseconds: it tells the deliveries of a transaction apart
 ARRIVED: Final = "arrived"  # processing time in seconds; only in the state
-ORIGIN: Final = "origin"  # the topic's partition, if the lane knows it: it says which lane has the rows of a key
-NUMBER: Final = "number"  # of an event among those of a lane, in whichever order the lane reads them
 
 BEGIN: Final = "BEGIN"
 END: Final = "END"

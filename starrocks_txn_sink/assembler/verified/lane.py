@@ -8,6 +8,7 @@ and each piece of released rows reads its own texts only. Pure: the spill storag
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -30,28 +31,31 @@ from starrocks_txn_sink.assembler.verified.rules import (
     VerifiedAssembler,
     VerifiedPolicy,
 )
-from starrocks_txn_sink.assembler.verified.texts import (
-    AT,
-    BYTES,
-    HELD_PROOF,
-    NEW_PROOF,
-    READ_BYTES,
-    STORED,
-    Segment,
-    SourceRows,
-    TextCache,
-    places_of,
-    segments_of,
-    stored,
-    with_places,
-)
-from starrocks_txn_sink.assembler.verified.units import DEAD_LETTER_SUFFIX, LostUnit, Units
+from starrocks_txn_sink.assembler.verified.units import DEAD_LETTER_SUFFIX
+from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.telemetry import Event
 
 HELD_BYTES: Final = 96 << 20
 """Events in memory: a micro-batch of half a million ordinary rows is never spilled."""
+_READ_BYTES: Final = 64 << 20
+"""Texts read back and kept: a piece of released rows has rows of several blobs, and the next piece of the same ones."""
 _PIECE_BYTES: Final = 4 << 20  # released rows that are in memory at once, besides those that are being loaded
-PIECE_ROWS: Final = 50_000
+_PIECE_ROWS: Final = 50_000
+
+_AT, _BYTES = "at", "bytes"
+"""In place of a row's text: the number of its event in the source's events, and the size of the text."""
+_PROOF: Final = tuple(name for name in v.HELD_EVENTS.names if name != model.ROW)
+
+
+@dataclass(slots=True)
+class _Segment:
+    """Consecutive events of a source, in memory or in the spill storage. `number` is that of a blob of the state."""
+
+    rows: int
+    bytes: int
+    table: pa.Table | None = None  # HELD_EVENTS
+    place: BlobPlace | None = None
+    number: int | None = None
 
 
 @dataclass(slots=True)
@@ -59,7 +63,7 @@ class _Source:
     """The events of one source: `proofs` has what the rules read, of new events only."""
 
     before: VerifiedState
-    segments: list[Segment]
+    segments: list[_Segment]
     proofs: list[pa.Table] = field(default_factory=list)
     held: int = 0  # segments of the state before
     events: int = 0  # of all segments
@@ -75,21 +79,25 @@ class VerifiedLane:
     now: float
     storage: SpillStorage
     held_limit: int = HELD_BYTES
-    piece_rows: int = PIECE_ROWS
+    piece_rows: int = _PIECE_ROWS
     flows: VerifiedCounters = field(default_factory=VerifiedCounters)
     notices: list[Event] = field(default_factory=list)
     _sources: dict[str, _Source] = field(default_factory=dict)
     _held_bytes: int = 0
-    _texts: TextCache = field(default_factory=TextCache)
+    _texts: _TextCache = field(init=False)
 
     def __post_init__(self) -> None:
+        self._texts = _TextCache(self.storage)
         for name, carried in self.carried.items():  # also sources without new events have transactions that get overdue
-            self._sources[name] = self._source_of(verified_state(name, carried), carried.places)
+            if not isinstance(carried.state, VerifiedState):
+                raise other_rules(name)
+            self._sources[name] = _source_of(carried.state, carried.places)
 
     def feed(self, events: pa.Table, *, any_order: bool = False) -> Iterator[ReleasedRows]:  # noqa: ARG002
         """Take in events with their source partition, in any order; nothing is released yet."""
-        for name, part in by_source(events):
-            self._take(name, part)
+        for part in group_by_partition(events).by_partition():
+            table = part.table if part.order is None else part.table.take(pa.array(part.order))
+            self._take(str(part.names[0]), table)
         if self._held_bytes > self.held_limit:
             self._spill()
         return iter(())
@@ -97,13 +105,13 @@ class VerifiedLane:
     def _take(self, name: str, events: pa.Table) -> None:
         source = self._sources.get(name)
         if source is None:
-            source = self._sources[name] = self._source_of(VerifiedState(), {})
-        events = arrived(events, self.now)
-        numbers = np.arange(source.events, source.events + events.num_rows, dtype=np.int64)
-        source.proofs.append(new_proof(events, numbers))
+            source = self._sources[name] = _source_of(VerifiedState(), {})
+        events = events.select(v.EVENTS.names).cast(v.EVENTS)
+        source.proofs.append(_proof(events.drop_columns([model.ROW]), events[model.ROW], source.events))
         source.events += events.num_rows
-        for piece in model.pieces(events):
-            source.segments.append(Segment(piece.num_rows, piece.nbytes, piece, storage=self.storage))
+        arrived = pa.array(np.full(events.num_rows, float(self.now)))
+        for piece in model.pieces(events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrived)):
+            source.segments.append(_Segment(piece.num_rows, piece.nbytes, piece))
             self._held_bytes += source.segments[-1].bytes
 
     def finish(self) -> Iterator[ReleasedRows]:
@@ -113,22 +121,42 @@ class VerifiedLane:
         """
         judged = [(name, source, self._judge(name, source)) for name, source in self._sources.items()]
         for name, source, judgement in judged:
-            rows = SourceRows(source.segments, self._texts)
-            yield from released_rows(name, judgement.released, judgement.lost, rows, self.piece_rows)
+            rows = _SourceRows(source.segments, self._texts)
+            for units in judgement.released:
+                sizes = units.events[_BYTES].to_numpy()[units.places]
+                for piece in units.pieces(rows.with_rows, _stops(sizes, self.piece_rows)):
+                    yield ReleasedRows((name,), np.array([piece.num_rows]), piece)
+            for unit in judgement.lost:
+                for piece in unit.pieces(rows.with_rows):
+                    yield ReleasedRows((name + DEAD_LETTER_SUFFIX,), np.array([piece.num_rows]), piece)
 
     def _judge(self, name: str, source: _Source) -> Judgement:
+        firsts = accumulate((segment.rows for segment in source.segments), initial=0)
+        held = [
+            self._held_proof(segment, first)
+            for segment, first in zip(source.segments[: source.held], firsts, strict=False)
+        ]
         judgement = VerifiedAssembler(self.policy, name).judge(
             source.before,
-            held_proof(source.segments[: source.held]),
-            pa.concat_tables([NEW_PROOF.empty_table(), *source.proofs]),
+            pa.concat_tables([_HELD.empty_table(), *held]),
+            pa.concat_tables([_NEW.empty_table(), *source.proofs]),
             self.now,
-            SourceRows(source.segments, self._texts).with_rows,
+            _SourceRows(source.segments, self._texts).with_rows,
         )
         source.judgement = judgement
         source.proofs.clear()
         self.flows += replace(judgement.counters, open=0, open_rows=0)
         self.notices += judgement.notices
         return judgement
+
+    def _held_proof(self, segment: _Segment, first: int) -> pa.Table:
+        """What the rules read of a blob."""
+        assert segment.place is not None
+        proof = self.storage.read(segment.place, _PROOF).select(_PROOF)
+        arrived = proof[v.ARRIVED]
+        sizes = self._texts.sizes_of(segment)
+        proof = _with_places(proof.drop_columns([v.ARRIVED]), sizes, first)
+        return proof.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrived)
 
     @property
     def names(self) -> set[str]:
@@ -151,81 +179,132 @@ class VerifiedLane:
     def _carry(self, source: _Source) -> CarriedState:
         judgement = source.judgement
         if judgement is None:
-            return CarriedState(source.before, places_of(source.segments[: source.held]))
-        kept = np.sort(judgement.events[AT].filter(pa.array(judgement.kept)).to_numpy())
-        segments = carried_segments(source.segments, kept, self.storage, crowded=source.held > MANY_BLOBS)
-        return with_blobs(judgement.state, segments)
+            return CarriedState(source.before, _places(source.segments[: source.held]))
+        kept = np.sort(judgement.events[_AT].filter(pa.array(judgement.kept)).to_numpy())
+        stops = np.cumsum([segment.rows for segment in source.segments])
+        bounds = np.searchsorted(kept, np.concatenate([[0], stops]))
+        stay: list[_Segment] = []
+        rest: list[tuple[_Segment, Mask]] = []
+        crowded = source.held > MANY_BLOBS
+        for number, segment in enumerate(source.segments):
+            count = int(bounds[number + 1] - bounds[number])
+            small = segment.bytes < SMALL_BYTES and (crowded or segment.number is None)
+            if count == segment.rows and segment.place is not None and not small:
+                stay.append(segment)
+            elif count:
+                chosen = np.zeros(segment.rows, dtype=bool)
+                chosen[kept[bounds[number] : bounds[number + 1]] - (stops[number] - segment.rows)] = True
+                rest.append((segment, chosen))
+        return self._written(judgement.state, [*stay, *self._rewritten(rest)])
 
-    def _source_of(self, state: VerifiedState, places: Mapping[int, BlobPlace]) -> _Source:
-        segments = segments_of(state, places, self.storage)
-        return _Source(state, segments, held=len(segments), events=sum(segment.rows for segment in segments))
+    def _written(self, state: VerifiedState, segments: Sequence[_Segment]) -> CarriedState:
+        """The state with `segments`, which are in the spill storage, as its blobs."""
+        following = state.next_blob
+        for segment in segments:
+            if segment.number is None:
+                segment.number, following = following, following + 1
+        blobs = tuple(HeldBlob(segment.number or 0, segment.rows, segment.bytes) for segment in segments)
+        return CarriedState(replace(state, blobs=blobs, next_blob=following), _places(segments))
+
+    def _rewritten(self, rest: Sequence[tuple[_Segment, Mask]]) -> list[_Segment]:
+        """New segments in the spill storage, of the events in the masks; about _READ_BYTES are in memory at once."""
+        written: list[_Segment] = []
+        waiting: list[pa.Table] = []
+        for segment, chosen in rest:
+            table = segment.table if segment.place is None else self.storage.read(segment.place)
+            assert table is not None
+            waiting.append(table.filter(pa.array(chosen)))
+            if sum(table.nbytes for table in waiting) > _READ_BYTES:
+                written += self._write(waiting, small=False)
+                waiting = []
+        return written + self._write(waiting, small=not written)
+
+    def _write(self, tables: Sequence[pa.Table], *, small: bool) -> list[_Segment]:
+        pieces = model.pieces(pa.concat_tables(tables).combine_chunks()) if tables else []
+        places = self.storage.write(pieces, small=small)
+        return [
+            _Segment(piece.num_rows, piece.nbytes, None, place) for piece, place in zip(pieces, places, strict=True)
+        ]
 
     def _spill(self) -> None:
         """Write the events in memory to the spill storage, in order; the rules' columns stay."""
         segments = [segment for source in self._sources.values() for segment in source.segments if segment.table]
-        spill(segments, self.storage)
+        places = self.storage.write([segment.table for segment in segments if segment.table is not None])
+        for segment, place in zip(segments, places, strict=True):
+            segment.table, segment.place = None, place
         self._held_bytes = 0
 
 
-# --- events in ---
+@dataclass(slots=True)
+class _TextCache:
+    """Texts of rows that are in the spill storage: the newest _READ_BYTES of them are kept."""
+
+    storage: SpillStorage
+    _texts: OrderedDict[BlobPlace, pa.Array] = field(default_factory=OrderedDict)
+    _bytes: int = 0
+
+    def texts_of(self, segment: _Segment) -> pa.Array:
+        """The texts of a segment, one for each event."""
+        if segment.place is None:
+            assert segment.table is not None
+            return _one_array(segment.table[model.ROW])
+        texts = self._texts.pop(segment.place, None)
+        if texts is None:
+            texts = _one_array(self.storage.read(segment.place, (model.ROW,))[model.ROW])
+            self._bytes += texts.nbytes
+        self._texts[segment.place] = texts
+        while self._bytes > _READ_BYTES and len(self._texts) > 1:
+            self._bytes -= self._texts.popitem(last=False)[1].nbytes
+        return texts
+
+    def sizes_of(self, segment: _Segment) -> pa.Array:
+        """The sizes of the texts of a segment: their average, because only a piece's size depends on it."""
+        return pa.repeat(pa.scalar(segment.bytes // max(segment.rows, 1), pa.int64()), segment.rows)
 
 
-def verified_state(name: str, carried: CarriedState) -> VerifiedState:
-    """The state of source `name`; raises InputError if other rules have written it."""
-    if not isinstance(carried.state, VerifiedState):
-        raise other_rules(name)
-    return carried.state
+@dataclass(frozen=True, slots=True)
+class _SourceRows:
+    """The texts of a source's rows, by the numbers of their events."""
+
+    segments: Sequence[_Segment]
+    texts: _TextCache
+
+    def with_rows(self, events: pa.Table) -> pa.Table:
+        """The events with their rows, and EVENT_TIME of Kafka's timestamps (WithRows)."""
+        columns = {name: events[name] for name in events.column_names if name not in (_AT, _BYTES)}
+        columns[model.ROW] = self._take(events[_AT].to_numpy())
+        columns[EVENT_TIME] = pc.multiply(events[v.TIMESTAMP], 1000)
+        return pa.table(columns)
+
+    def _take(self, at: Indexes) -> pa.Array:
+        if not len(at):
+            return pa.array([], pa.string())
+        starts = np.cumsum([0, *(segment.rows for segment in self.segments)])
+        owner = np.searchsorted(starts, at, side="right") - 1
+        order = np.argsort(owner, kind="stable")
+        numbers, begins = np.unique(owner[order], return_index=True)
+        parts = [
+            self.texts.texts_of(self.segments[number]).take(pa.array(at[places] - starts[number]))
+            for number, places in zip(numbers.tolist(), np.split(order, begins[1:]), strict=True)
+        ]
+        if len(parts) == 1 and (order[1:] > order[:-1]).all():
+            return parts[0]
+        return pa.concat_arrays(parts).take(pa.array(np.argsort(order)))
 
 
-def by_source(events: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """The events of each source, in their order."""
-    for part in group_by_partition(events).by_partition():
-        yield str(part.names[0]), part.table if part.order is None else part.table.take(pa.array(part.order))
+def _source_of(state: VerifiedState, places: Mapping[int, BlobPlace]) -> _Source:
+    segments = [_Segment(blob.events, blob.bytes, None, places[blob.number], blob.number) for blob in state.blobs]
+    return _Source(state, segments, held=len(segments), events=sum(segment.rows for segment in segments))
 
 
-def arrived(events: pa.Table, now: float) -> pa.Table:
-    """New events in the columns STORED."""
-    chosen = events.select(v.EVENTS.names).cast(v.EVENTS)
-    chosen = chosen.append_column(v.HELD_EVENTS.field(v.ARRIVED), pa.array(np.full(events.num_rows, float(now))))
-    if v.ORIGIN in events.column_names:
-        chosen = chosen.append_column(STORED.field(v.ORIGIN), events[v.ORIGIN])
-    return stored(chosen)
+def _proof(events: pa.Table, texts: pa.ChunkedArray, first: int) -> pa.Table:
+    """New events without rows, from number `first` on."""
+    return _with_places(events, pc.fill_null(pc.binary_length(texts), 0).cast(pa.int64()), first)
 
 
-def new_proof(events: pa.Table, numbers: Indexes) -> pa.Table:
-    """What the rules read of new events."""
-    sizes = pc.fill_null(pc.binary_length(events[model.ROW]), 0).cast(pa.int64())
-    return with_places(events.drop_columns([model.ROW, v.ARRIVED, v.ORIGIN]), numbers, sizes)
-
-
-def held_proof(segments: Sequence[Segment]) -> pa.Table:
-    """What the rules read of the events of blobs, which are numbered from 0 on."""
-    firsts = accumulate((segment.rows for segment in segments), initial=0)
-    proofs = [segment.proof(first) for segment, first in zip(segments, firsts, strict=False)]
-    return pa.concat_tables([HELD_PROOF.empty_table(), *proofs])
-
-
-def spill(segments: Sequence[Segment], storage: SpillStorage) -> None:
-    """Write the segments, which are in memory, to the spill storage."""
-    places = storage.write([segment.table for segment in segments if segment.table is not None])
-    for segment, place in zip(segments, places, strict=True):
-        segment.table, segment.place, segment.storage = None, place, storage
-
-
-# --- rows out ---
-
-
-def released_rows(
-    name: str, released: Sequence[Units], lost: Sequence[LostUnit], rows: SourceRows, piece_rows: int = PIECE_ROWS
-) -> Iterator[ReleasedRows]:
-    """The rows of the units of source `name`, in pieces."""
-    for units in released:
-        sizes = units.events[BYTES].to_numpy()[units.places]
-        for piece in units.pieces(rows.with_rows, _stops(sizes, piece_rows)):
-            yield ReleasedRows((name,), np.array([piece.num_rows]), piece)
-    for unit in lost:
-        for piece in unit.pieces(rows.with_rows):
-            yield ReleasedRows((name + DEAD_LETTER_SUFFIX,), np.array([piece.num_rows]), piece)
+def _with_places(events: pa.Table, sizes: pa.Array, first: int) -> pa.Table:
+    numbers = np.arange(first, first + events.num_rows, dtype=np.int64)
+    return events.append_column(_AT, pa.array(numbers)).append_column(_BYTES, sizes)
 
 
 def _stops(sizes: Indexes, piece_rows: int) -> Indexes:
@@ -237,59 +316,13 @@ def _stops(sizes: Indexes, piece_rows: int) -> Indexes:
     return stops
 
 
-# --- events that wait ---
+def _places(segments: Sequence[_Segment]) -> dict[int, BlobPlace]:
+    return {segment.number: segment.place for segment in segments if segment.number is not None and segment.place}
 
 
-def carried_segments(
-    segments: Sequence[Segment], kept: Indexes, storage: SpillStorage, *, crowded: bool
-) -> list[Segment]:
-    """Segments in `storage` with the events `kept` (ascending places in all `segments`); most are the given ones.
-
-    If the blobs are `crowded`, small ones are merged.
-    """
-    stops = np.cumsum([segment.rows for segment in segments])
-    bounds = np.searchsorted(kept, np.concatenate([[0], stops]))
-    stay: list[Segment] = []
-    rest: list[tuple[Segment, Mask]] = []
-    for number, segment in enumerate(segments):
-        count = int(bounds[number + 1] - bounds[number])
-        small = segment.bytes < SMALL_BYTES and (crowded or segment.number is None)
-        there = segment.place is not None and segment.storage is storage
-        if count == segment.rows and there and not small:
-            stay.append(segment)
-        elif count:
-            chosen = np.zeros(segment.rows, dtype=bool)
-            chosen[kept[bounds[number] : bounds[number + 1]] - (stops[number] - segment.rows)] = True
-            rest.append((segment, chosen))
-    return [*stay, *_rewritten(rest, storage)]
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def with_blobs(state: VerifiedState, segments: Sequence[Segment]) -> CarriedState:
-    """The state with `segments`, which are in the spill storage, as its blobs."""
-    following = state.next_blob
-    for segment in segments:
-        if segment.number is None:
-            segment.number, following = following, following + 1
-    blobs = tuple(HeldBlob(segment.number or 0, segment.rows, segment.bytes) for segment in segments)
-    return CarriedState(replace(state, blobs=blobs, next_blob=following), places_of(segments))
-
-
-def _rewritten(rest: Sequence[tuple[Segment, Mask]], storage: SpillStorage) -> list[Segment]:
-    """New segments in the spill storage, of the events in the masks; about READ_BYTES are in memory at once."""
-    written: list[Segment] = []
-    waiting: list[pa.Table] = []
-    for segment, chosen in rest:
-        waiting.append(segment.events().filter(pa.array(chosen)))
-        if sum(table.nbytes for table in waiting) > READ_BYTES:
-            written += _write(waiting, storage, small=False)
-            waiting = []
-    return written + _write(waiting, storage, small=not written)
-
-
-def _write(tables: Sequence[pa.Table], storage: SpillStorage, *, small: bool) -> list[Segment]:
-    pieces = model.pieces(pa.concat_tables(tables).combine_chunks()) if tables else []
-    places = storage.write(pieces, small=small)
-    return [
-        Segment(piece.num_rows, piece.nbytes, None, place, storage=storage)
-        for piece, place in zip(pieces, places, strict=True)
-    ]
+_NEW: Final = _with_places(v.EVENTS.empty_table().drop_columns([model.ROW]), pa.array([], pa.int64()), 0).schema
+_HELD: Final = _NEW.append(v.HELD_EVENTS.field(v.ARRIVED))

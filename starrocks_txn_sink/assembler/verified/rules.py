@@ -190,8 +190,8 @@ class VerifiedAssembler:
         """Quarantine overdue transactions: the next state, the dead letters, the notices.
 
         Rows that came after the quarantine of their transaction are dead letters, too. A micro-batch that runs again at
-        a later time has all units of the first run with the same numbers, and further ones behind them. So the order
-        does not depend on that in which a lane, or several lanes, have read the events.
+        a later time has all units of the first run with the same numbers, and further ones behind them. So they follow
+        the ids: Kafka's topics may be read in another order then.
         """
         table, found = judged.table, judged.found
         overdue = self._overdue(judged)

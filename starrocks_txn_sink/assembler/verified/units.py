@@ -28,17 +28,13 @@ _LETTERS: Final = 10_000  # dead letters that are made at once, each of them in 
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Units of the rows of `events` at `places`: unit i has the next `counts[i]`, `positions[i]` and `ids[i]`.
-
-    `seq` has the number of each row in its unit, if other lanes have rows of it; without it the units are whole.
-    """
+    """Whole units of the rows of `events` at `places`: unit i has the next `counts[i]`, `positions[i]` and `ids[i]`."""
 
     events: pa.Table
     places: Indexes
     counts: Indexes
     positions: Indexes
     ids: pa.Array
-    seq: Indexes | None = None
 
     @classmethod
     def of(cls, events: pa.Table, places: Indexes, lengths: Indexes, positions: Indexes, ids: pa.Array) -> Units:
@@ -80,23 +76,18 @@ class Units:
         begins, ended = (ends - self.counts)[units], ends[units] <= stop
         counts = np.minimum(ends[units], stop) - np.maximum(begins, start)
         seq = np.maximum(start - begins, 0)
-        marked = with_transaction_columns(rows, counts, self.positions[units], self.ids[units], seq, ended=ended)
-        return marked if self.seq is None else with_seq(marked, self.seq[start:stop])
+        return with_transaction_columns(rows, counts, self.positions[units], self.ids[units], seq, ended=ended)
 
 
 @dataclass(frozen=True, slots=True)
 class LostUnit:
-    """Rows that are never released, as one unit for the dead-letter table `table`; one JSON object per row.
-
-    `seq` as in Units.
-    """
+    """Rows that are never released, as one unit for the dead-letter table `table`; one JSON object per row."""
 
     events: pa.Table
     position: int
     txn_id: str
     reason: str
     table: str
-    seq: Indexes | None = None
 
     def pieces(self, with_rows: WithRows) -> Iterator[pa.Table]:
         """The dead letters, some at a time."""
@@ -117,7 +108,7 @@ class LostUnit:
             content = [orjson.dumps(letter).decode() for letter in letters.to_pylist()]
             nothing = pa.nulls(count, pa.string())
             columns = [nothing, pa.repeat(pa.scalar(self.table), count), nothing, pa.array(content)]
-            marked = with_transaction_columns(
+            yield with_transaction_columns(
                 pa.table(columns, list(model.PAYLOAD)),
                 np.array([count]),
                 np.array([self.position]),
@@ -125,12 +116,6 @@ class LostUnit:
                 np.array([start]),
                 ended=stop == self.events.num_rows,
             )
-            yield marked if self.seq is None else with_seq(marked, self.seq[start:stop])
-
-
-def with_seq(rows: pa.Table, seq: Indexes) -> pa.Table:
-    """The rows with other numbers in their units."""
-    return rows.set_column(rows.schema.get_field_index(model.SEQ), model.SEQ, pa.array(seq, pa.int64()))
 
 
 def same_events(events: pa.Table) -> pa.Table:

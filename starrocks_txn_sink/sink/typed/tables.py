@@ -29,9 +29,6 @@ NOT_NULL_SQL = _SELECT.format("IS_NULLABLE = 'NO'")
 PRIMARY_KEYS = "PRIMARY_KEYS"
 """Table model that supports deletes, as information_schema.tables_config names it."""
 
-DUPLICATE_KEYS = "DUP_KEYS"
-"""Table model without a key: the order of its rows does not matter."""
-
 _COMPARE_SECONDS = 5.0
 _SHOWN_NAMES, _SHOWN_LETTERS = 5, 32  # a line of the log has at most 200 letters a field
 _UNKNOWN = (

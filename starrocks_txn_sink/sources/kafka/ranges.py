@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError
 
-from starrocks_txn_sink.assembler.verified.intake import NUMBER, ORIGIN
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged, SourceDamaged
 from starrocks_txn_sink.rows.columns import EVENT_TIME
@@ -74,27 +73,6 @@ class OffsetRanges:
     def starts(self) -> dict[str, int]:
         """The first offset by source partition, as `read_values` names it."""
         return {self._name(place): start for place, (start, _) in self.ranges.items()}
-
-    @property
-    def origins(self) -> list[str]:
-        """The names of the topics' partitions, in the order of `ranges`."""
-        return [f"{topic}-{number}" for topic, number in self.ranges]
-
-    def numbers(self, rows: Rows) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """A number for each offset of the ranges, the same one whenever and in which order it is read."""
-        before = np.cumsum([0, *(end - start for start, end in self.ranges.values())])[:-1]
-        starts = np.array([start for start, _ in self.ranges.values()], dtype=np.int64)
-        numbers: np.ndarray[Any, np.dtype[np.int64]] = (before - starts)[self.places(rows)] + rows.offsets
-        return numbers
-
-    def places(self, rows: Rows) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The place of each row's partition in `ranges`."""
-        topics = self.topics
-        index = np.zeros((len(topics), max(number for _, number in self.ranges) + 1), dtype=np.int64)
-        for place, (topic, number) in enumerate(self.ranges):
-            index[topics.index(topic), number] = place
-        places: np.ndarray[Any, np.dtype[np.int64]] = index[rows.topics, rows.partitions]
-        return places
 
     def after(self, reached: Mapping[str, int]) -> OffsetRanges:
         """The ranges that are left when a lane has stopped at the next offsets `reached`; the other ones are read."""
@@ -176,11 +154,6 @@ def _source_partitions(rows: Rows, part: OffsetRanges) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), pa.array(names, pa.string())).cast(pa.string())
 
 
-def _origins(rows: Rows, part: OffsetRanges, _: pa.Array) -> pa.Array:
-    names = pa.array(part.origins, pa.string())
-    return names.take(pa.array(part.places(rows)))
-
-
 _FIELDS: Final[Mapping[str, Callable[[Rows, OffsetRanges, pa.Array], pa.Array]]] = {
     SOURCE_PARTITION: lambda rows, part, _: _source_partitions(rows, part),
     POSITION: lambda rows, *_: pa.array(rows.offsets),
@@ -191,8 +164,6 @@ _FIELDS: Final[Mapping[str, Callable[[Rows, OffsetRanges, pa.Array], pa.Array]]]
     "offset": lambda rows, *_: pa.array(rows.offsets),
     "timestamp": lambda rows, *_: pa.array(rows.times),
     EVENT_TIME: lambda rows, *_: pa.array(rows.times * 1000),
-    ORIGIN: _origins,
-    NUMBER: lambda rows, part, _: pa.array(part.numbers(rows)),
 }
 """The columns of `read_values`, by name; the third argument has the names of the topics."""
 

@@ -270,11 +270,6 @@ class PlannedRanges:
     def count(self, rows: int) -> None:
         self.counter.set(rows)
 
-    def in_one_lane(self) -> PlannedRanges:
-        """The same offsets for one lane."""
-        ranges = {place: bounds for lane in self.lanes for place, bounds in lane.ranges.items()}
-        return replace(self, lanes=[replace(self.lanes[0], ranges=ranges)])
-
     def after(self, reached: Mapping[str, int]) -> PlannedRanges:
         """What is left for the next round; `reached` has the next offsets of the lanes that stopped."""
         return replace(self, lanes=[left for lane in self.lanes if (left := lane.after(reached)).ranges])

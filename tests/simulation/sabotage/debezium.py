@@ -63,12 +63,12 @@ def a_second_begin_changes_nothing(put: Any) -> None:
 
 @debezium_bug
 def the_newest_of_the_rows_that_wait_are_forgotten(put: Any) -> None:
-    right = lane._rewritten
+    right = lane.VerifiedLane._rewritten
 
-    def broken(rest: Any, storage: Any) -> Any:
-        return right([(segment, chosen & (np.cumsum(chosen) < chosen.sum())) for segment, chosen in rest], storage)
+    def broken(self: Any, rest: Any) -> Any:
+        return right(self, [(segment, chosen & (np.cumsum(chosen) < chosen.sum())) for segment, chosen in rest])
 
-    put(lane, "_rewritten", broken)
+    put(lane.VerifiedLane, "_rewritten", broken)
 
 
 @debezium_bug

@@ -125,6 +125,18 @@ def test_a_later_run_of_a_micro_batch_numbers_dead_letters_as_the_first_run_did(
     assert numbers == [[("6", 2), ("7", 3)], [("6", 2), ("7", 3), ("8", 4)]]
 
 
+def test_dead_letters_do_not_depend_on_the_order_of_reading() -> None:
+    """A lane that reads Kafka again has the topics' messages in another order."""
+    numbers = []
+    for ids in (("7", "8", "9"), ("9", "7", "8")):
+        stage = Stage(open_timeout=2, dead_letter_table="letters")
+        stage.feed(*(row(number, 1) for number in ids), now=0)
+        stage.feed(now=3)
+        stage.feed(*(row(number, 2) for number in ids), now=4)
+        numbers.append([(json.loads(letter["row"])["txn_id"], letter["position"]) for letter in stage.letters])
+    assert numbers[0] == numbers[1] == [(number, place) for place, number in enumerate("789789", 1)]
+
+
 def test_an_overdue_transaction_may_stop_the_job_instead() -> None:
     stage = Stage(open_timeout=1, on_open_timeout="fail")
     stage.feed(row("7", 1), end("7", 1, 30, {"public.a": 2}))
