@@ -45,7 +45,8 @@ _BAD_REQUESTS = (
 )
 _ADVICE = {
     "can only be sent to FE": "Set load_url to the frontends' http_port (8030 by default): a backend answered.",
-    "Failed to find table": "Create the table in the database, or correct its name in the rows.",
+    "Failed to find table": "Create the table in the database, or correct its name in the rows. For Debezium's topics "
+    "starrocks-txn-sink plan prints the statement, and schema_changes='apply' runs it.",
     "Database[": "Create the database, or correct the option database.",
     "Access denied": "Grant INSERT on the table: `starrocks-txn-sink doctor` names what is missing.",
     "Only primary key table support": "Make it a PRIMARY KEY table, or filter deletes out before the sink.",
