@@ -111,7 +111,7 @@ class KnownColumns:
 
 _COLUMNS_SECONDS: Final = 60.0  # rare enough for the server, soon enough for a change of a table
 _COLUMN_NAMES: Final = (
-    "SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE FROM information_schema.columns WHERE TABLE_SCHEMA = %s"
+    "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE FROM information_schema.columns WHERE TABLE_SCHEMA = %s"
 )
 _OF_TABLE: Final = " AND TABLE_NAME = %s"
 
