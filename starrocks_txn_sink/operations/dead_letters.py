@@ -213,7 +213,8 @@ def _loads(
             pieces = with_unchanged_values(pieces, table, key, unchanged)
         if key and not why_not_compacted(headers, [column.name for column in key]):
             pieces = without_replaced(pieces, key)
-        loads.append((table, pieces, headers))
+        if pieces:
+            loads.append((table, pieces, headers))
     deletes = [memoryview(piece) for piece in letter_table.delete_rows(row.id for row in rows)]
     loads.append((DEAD_LETTER_TABLE, deletes, options.load_headers(DEAD_LETTER_TABLE)))
     return [

@@ -131,7 +131,7 @@ def without_replaced(pieces: Sequence[memoryview], key: TableKey) -> Sequence[me
 def with_unchanged_values(
     pieces: Sequence[memoryview], table: str, key: TableKey, unchanged: UnchangedValues
 ) -> Sequence[memoryview]:
-    """The `pieces`, each one row with its separator, with the values that rows leave out.
+    """The `pieces`, each one row with its separator, with the values that rows leave out; `UnchangedValues.complete`.
 
     Raises InputError without a key, and as `UnchangedValues.complete`.
     """
@@ -145,7 +145,8 @@ def with_unchanged_values(
     keys = read_keys(content, np.cumsum([0, *map(len, rows)]), key)
     histories = histories_of(pa.array(rows, pa.large_binary()), keys, marked)
     completed = dict(zip(marked, unchanged.complete(table, key, histories), strict=True))
-    return [memoryview(completed.get(number, row)) for number, row in enumerate(rows)]
+    whole = (completed.get(number, row) for number, row in enumerate(rows))
+    return [memoryview(row) for row in whole if row is not None]
 
 
 @dataclass(slots=True)
@@ -262,8 +263,8 @@ class UniqueRows:
         key: TableKey,
         keys: pa.Array,
         survivors: Bools | None,
-    ) -> dict[int, bytes]:
-        """The rows of the load that leave values out, with these values, by their numbers; InputError as `complete`."""
+    ) -> dict[int, bytes | None]:
+        """The rows of the load that leave values out by their numbers, as `UnchangedValues.complete` returns them."""
         if self._unchanged is None or action.table not in self._unchanged.tables:
             return {}
         rows = _rows_of(groups)
@@ -286,15 +287,16 @@ class UniqueRows:
         action: LoadAction,
         groups: Sequence[Sequence[_Part]],
         survivors: Bools | None,
-        completed: Mapping[int, bytes],
+        completed: Mapping[int, bytes | None],
     ) -> Selection:
         if survivors is None:
             survivors = np.ones(sum(part.rows for group in groups for part in group), dtype=bool)
         as_they_are = survivors
         if completed:
-            as_they_are = survivors.copy()
+            as_they_are, survivors = survivors.copy(), survivors.copy()
             as_they_are[list(completed)] = False
-        pieces: list[memoryview] = [memoryview(row) for row in completed.values()]
+            survivors[[number for number, row in completed.items() if row is None]] = False
+        pieces: list[memoryview] = [memoryview(row) for row in completed.values() if row is not None]
         replaced: dict[str, ReplacedRows] = {}
         low = 0
         for group in groups:

@@ -98,13 +98,17 @@ class UnchangedValues:
     keyed: Collection[str]
     tables: set[str] = field(default_factory=set)
 
-    def complete(self, table: str, key: TableKey, histories: Sequence[RowsOfKey]) -> list[bytes]:
-        """The last row of each history, with all values; raises InputError if a value is nowhere."""
+    def complete(self, table: str, key: TableKey, histories: Sequence[RowsOfKey]) -> list[bytes | None]:
+        """The last row of each history, with all values; None for a delete of a row that is nowhere.
+
+        Such a delete has nothing to say, and no values for NOT NULL columns. Raises InputError if a value is nowhere.
+        """
         folded = [_fold(history.rows) for history in histories]
         for row in folded:
             if row.open_names and row.is_marked and row.was_deleted:
                 row.delete(key)
         lacking = [number for number, row in enumerate(folded) if row.open_names]
+        nowhere = set[int]()
         for number in lacking:
             if folded[number].was_deleted or not _has_key(folded[number].values, key):
                 raise _no_row(table, folded[number].open_names, histories[number].place())
@@ -115,12 +119,15 @@ class UnchangedValues:
             for number, values in zip(part, read, strict=True):
                 row = folded[number]
                 if values is None and row.is_marked:
-                    row.delete(key)
+                    nowhere.add(number)
                 elif values is None:
                     raise _no_row(table, row.open_names, histories[number].place())
                 else:
                     row.values |= {name: values[name] for name in row.open_names}
-        return [f"{SEPARATOR}{_row(row.values)}".encode() for row in folded]
+        return [
+            None if number in nowhere else f"{SEPARATOR}{_row(row.values)}".encode()
+            for number, row in enumerate(folded)
+        ]
 
     def _read(
         self, table: str, key: TableKey, columns: Sequence[str], rows: Sequence[Mapping[str, str]]

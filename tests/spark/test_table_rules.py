@@ -219,3 +219,16 @@ def test_histories_and_marks_get_new_columns(debezium: DebeziumShop) -> None:
     debezium.go(tables=TABLES, rules=rules, schema_changes="apply")
     assert debezium.ask("SELECT position, later, _deleted FROM shop.soft") == [(1, 7, True)]
     assert debezium.ask("SELECT _op, later FROM shop.log ORDER BY _position") == [("c", 7), ("d", None)]
+
+
+def test_a_delete_of_a_row_that_is_nowhere_has_no_effect_on_a_table_with_required_columns(debezium: DebeziumShop) -> None:
+    """With rows of other keys in its load, and alone."""
+    debezium.ask(SOFT.replace("note VARCHAR(40)", "note VARCHAR(40) NOT NULL"))
+    rules = [TableRules(tables="soft", deletes="mark")]
+    debezium.put(insert(1, 1), delete(1, 2, 99), end(1, 2))
+    debezium.go(tables=TABLES, rules=rules)
+    debezium.put(delete(2, 1, 98), end(2, 1), delete(3, 1, 1), end(3, 1))
+    debezium.go(tables=TABLES, rules=rules)
+    debezium.put(delete(4, 1, 98), end(4, 1))
+    debezium.go(tables=TABLES, rules=rules)
+    assert debezium.ask("SELECT position, note, _deleted FROM shop.soft") == [(1, "x", True)]
