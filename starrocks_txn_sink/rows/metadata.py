@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from starrocks_txn_sink.options.table_rules import COMMIT_TIME
+
 Numbers = np.ndarray[Any, np.dtype[Any]]
+
+_LEADING_TIME: Final = rf'^\{{"{COMMIT_TIME}":(?:null|"[^"]*"),?'
 
 
 def numbers_by_table(tables: pa.Array) -> tuple[list[str], Numbers]:
@@ -64,3 +68,8 @@ def with_heads(rows: pa.Array, heads: pa.Array | None) -> pa.Array:
 def time_texts(times: pa.Array, unit: str) -> pa.Array:
     """Times since the Unix epoch as StarRocks' DATETIME, in UTC."""
     return times.cast(pa.int64()).cast(pa.timestamp(unit)).cast(pa.timestamp("us")).cast(pa.string())
+
+
+def without_time(rows: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The rows without a commit's time as their first member: it may be a message's, and others repeat the row."""
+    return pc.replace_substring_regex(rows, _LEADING_TIME, "{")

@@ -221,7 +221,9 @@ def test_histories_and_marks_get_new_columns(debezium: DebeziumShop) -> None:
     assert debezium.ask("SELECT _op, later FROM shop.log ORDER BY _position") == [("c", 7), ("d", None)]
 
 
-def test_a_delete_of_a_row_that_is_nowhere_has_no_effect_on_a_table_with_required_columns(debezium: DebeziumShop) -> None:
+def test_a_delete_of_a_row_that_is_nowhere_has_no_effect_with_required_columns(
+    debezium: DebeziumShop,
+) -> None:
     """With rows of other keys in its load, and alone."""
     debezium.ask(SOFT.replace("note VARCHAR(40)", "note VARCHAR(40) NOT NULL"))
     rules = [TableRules(tables="soft", deletes="mark")]

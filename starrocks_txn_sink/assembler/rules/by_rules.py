@@ -33,9 +33,8 @@ from starrocks_txn_sink.options.table_rules import (
 )
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.json_members import members
-from starrocks_txn_sink.rows.metadata import Numbers, heads_of, numbers_by_table, with_heads
+from starrocks_txn_sink.rows.metadata import Numbers, heads_of, numbers_by_table, with_heads, without_time
 
-_LEADING_TIME: Final = rf'^\{{"{COMMIT_TIME}":(?:null|"[^"]*"),?'
 _UNCHANGED, _AS_COLUMN = f'"{columns.UNCHANGED}":', f'"{UNCHANGED_COLUMNS}":'
 _KEEP: Final = 0  # a kind of compiled.c
 
@@ -136,11 +135,7 @@ class _Released:
     def _without_time(self, row: pa.Array) -> pa.Array:
         """The rows without the commit's time that only their history wants."""
         wanted = self._mask([each is not None and COMMIT_TIME in each.early - {*each.metadata} for each in self.rules])
-        return (
-            pc.if_else(pa.array(wanted), pc.replace_substring_regex(row, _LEADING_TIME, "{"), row)
-            if wanted.any()
-            else row
-        )
+        return pc.if_else(pa.array(wanted), without_time(row), row) if wanted.any() else row
 
     def _marks(self, row: pa.Array, deletes: Mask | None) -> pa.Array:
         """The rows, of deletes the key alone, where the row stays: what `before` has may be no value of the row."""

@@ -16,6 +16,7 @@ from starrocks_txn_sink.assembler.rules import model, repeats
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, EventKind, Partition
 from starrocks_txn_sink.assembler.rules.repeats import Repeats
 from starrocks_txn_sink.errors import InputError, Unordered
+from starrocks_txn_sink.rows.metadata import without_time
 
 Indexes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -323,6 +324,8 @@ def _refuse_other_content(
     before, after = table.take(pa.array(again - 1)), table.take(pa.array(again))
     for column in identity:
         same = same_values(before[column], after[column])
+        if column == model.ROW and not pc.all(same, min_count=0).as_py():
+            same = same_values(without_time(before[column]), without_time(after[column]))
         if not pc.all(same, min_count=0).as_py():
             place = int(again[int(pc.index(same, False).as_py())])
             raise InputError(

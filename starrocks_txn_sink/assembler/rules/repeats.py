@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.model import EventKind
 from starrocks_txn_sink.errors import SourceChanged
+from starrocks_txn_sink.rows.metadata import without_time
 from starrocks_txn_sink.telemetry import Event
 
 if TYPE_CHECKING:
@@ -158,7 +159,10 @@ def remember(
 def _checksums(kinds: npt.NDArray[np.int8], events: pa.Table) -> list[int]:
     """A checksum of each event's type and CONTENT. Few events come here, so a call for each is cheap."""
     columns = [pa.array(kinds).cast(pa.large_string())]
-    columns += [events[name].combine_chunks().cast(pa.large_string()) for name in CONTENT]
+    content = ((name, events[name].combine_chunks()) for name in CONTENT)
+    columns += [
+        (without_time(values) if name == model.ROW else values).cast(pa.large_string()) for name, values in content
+    ]
     texts = pc.binary_join_element_wise(
         *columns, pa.scalar(_SEPARATOR, pa.large_string()), null_handling="replace", null_replacement=_NULL
     )

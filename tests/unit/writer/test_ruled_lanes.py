@@ -14,7 +14,7 @@ from starrocks_txn_sink import DebeziumAssembly, TableRules
 from starrocks_txn_sink.assembler.rules.by_rules import MarkedTable, RowRules
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
-from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.errors import InputError, SourceChanged
 from starrocks_txn_sink.options.table_rules import HISTORY, METADATA, RuleSet
 from starrocks_txn_sink.rows.columns import UNCHANGED
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
@@ -87,6 +87,25 @@ def test_metadata_is_that_of_the_source_transaction_also_over_two_micro_batches(
         ("u", False, {}),
         ("t", True, {"__op": 1, **about, "_op": "d", "_seq": 2, **time, "id": 1}),
     ]
+
+
+@pytest.mark.parametrize("rule", [{"history": "log"}, {"metadata": ["_commit_time"]}])
+def test_a_repeat_may_have_the_time_of_another_message(rule: dict[str, Any]) -> None:
+    """In the same micro-batch, and in a later one; another value is still refused."""
+    begin, end = {"position": 1, "type": "BEGIN", "txn_id": 't"1'}, {"position": 3, "type": "END", "txn_id": 't"1'}
+    first = spec([TableRules(tables="t", **rule)])
+
+    def sent(time: int, value: int) -> pa.RecordBatch:
+        events = txn_events(begin, data(2, {"id": value}), end)
+        return events.set_column(3, "event_time", pa.array([time] * 3, pa.int64()))
+
+    rows, second = run(first, sent(1_000_000, 1), sent(2_000_000, 1))
+    assert [(end, row["id"]) for table, end, row in rows if table == "t"] == [(True, 1)]
+    assert run(second, sent(3_000_000, 1))[0] == []
+    with pytest.raises(InputError, match="Two different events"):
+        run(first, sent(1_000_000, 1), sent(2_000_000, 2))
+    with pytest.raises(SourceChanged):
+        run(second, sent(3_000_000, 2))
 
 
 def test_a_row_that_waits_has_nothing_of_what_is_masked() -> None:
