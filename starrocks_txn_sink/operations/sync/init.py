@@ -23,6 +23,8 @@ _TRANSACTION: Final = "transaction"
 _SNAPSHOT: Final = "r"
 _TXN_EVENTS: Final = ("BEGIN", "DATA", "END")
 _SHOWN: Final = 100  # letters of a comment with columns
+_SECRET: Final = re.compile(r"password|secret|jaas|oauthbearer\.config|key(\.pem)?$", re.IGNORECASE)
+"""In the names of Kafka's options whose values may be secrets: private keys as text, too."""
 _NO_DEBEZIUM: Final = (
     "init reads Debezium's JSON: give the connector's topic.prefix; for Avro write the file, with [assembly.registry]."
 )
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     seen = Seen(args.prefix, frozenset(topics))
     for key, value in newest_messages(config, args.deadline, pattern=pattern):
         seen.take((key, value))
-    lines = [printable(line) for line in file_lines(seen, args.kafka, pairs)]
+    lines = list(file_lines(seen, args.kafka, pairs))
     if args.output is None:
         command_line.print_lines(lines)
         return 0
@@ -131,6 +133,11 @@ class Seen:
 
 def file_lines(seen: Seen, brokers: str, kafka_options: dict[str, str] | None = None) -> Iterator[str]:
     """The file. Raises InputError where no message is a change of Debezium's, or is a TxnEvent."""
+    return (printable(" ".join(line.splitlines())) for line in _lines(seen, brokers, kafka_options))
+
+
+def _lines(seen: Seen, brokers: str, kafka_options: dict[str, str] | None) -> Iterator[str]:
+    """The lines; a comment with a name of the source may have ends of lines within it."""
     if seen.txn_events:
         hint = "Write the pipeline in Python (docs/start/kafka.md): the events say their tables, and sync has no use."
         raise InputError(f"The topics under {seen.prefix} have TxnEvents, and sync reads Debezium's JSON.", hint=hint)
@@ -169,7 +176,7 @@ def _source(seen: Seen, brokers: str, kafka_options: dict[str, str]) -> Iterator
     if kafka_options:
         yield from ("", "[source.options]")
         for name, value in kafka_options.items():
-            secret = re.search("password|secret|jaas", name)
+            secret = _SECRET.search(name)
             shown = '""  # CHANGE: a secret, which is not copied' if secret else _text(value)
             yield f"{_text(f'kafka.{name}')} = {shown}"
 

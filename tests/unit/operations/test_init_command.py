@@ -86,10 +86,18 @@ def test_what_must_be_decided_is_said() -> None:
 
 
 def test_secrets_of_kafka_are_not_copied() -> None:
-    given = {"security.protocol": "SASL_SSL", "sasl.password": "hidden-word", "sasl.jaas.config": "hidden-word"}
+    secrets = ["sasl.password", "sasl.jaas.config", "ssl.key.pem", "ssl.keystore.key", "sasl.oauthbearer.config"]
+    given = {"security.protocol": "SASL_SSL", "ssl.key.location": "/keys/1", **dict.fromkeys(secrets, "hidden-word")}
     sync, text = written(seen(row()), kafka_options=given)
     assert "hidden-word" not in text
     assert sync.kafka["kafka.security.protocol"] == "SASL_SSL"
+    assert sync.kafka["kafka.ssl.key.location"] == "/keys/1"
+
+
+def test_a_name_of_the_source_cannot_end_a_comment() -> None:
+    plain = debezium_feed.change(postgres('it"ems\ndatabase = "other"', 1), "1:1", 1, {"id": 1})
+    sync, _ = written(seen((KEY, plain)))
+    assert sync.options.database == "shop"
 
 
 @pytest.mark.parametrize(
