@@ -308,12 +308,17 @@ class RuleSet:
         """The table whose history `table` is, as far as rules have been asked for; else the table itself."""
         return next((of.table for of in self._by_table.values() if of is not None and of.history == table), table)
 
-    def unmatched(self, columns: Mapping[str, Collection[str]], *, at_source: bool) -> Iterator[Unmatched]:
+    def unmatched(
+        self, columns: Mapping[str, Collection[str]], *, at_source: bool, further: Collection[str] = ()
+    ) -> Iterator[Unmatched]:
         """The columns of rules that none of their tables has, of those whose `columns` are known.
 
-        The columns are those of the source, or those of StarRocks, in which dropped columns are none.
+        The columns are those of the source, or those of StarRocks, in which dropped columns are none. A rule for one of
+        the `further` tables, too, counts for nothing: that one may have them.
         """
         for rule in self.rules:
+            if any(re.fullmatch(rule.tables, table, re.ASCII) and self.of(table) for table in further):
+                continue
             of_tables = [
                 of for table in columns if re.fullmatch(rule.tables, table, re.ASCII) and (of := self.of(table))
             ]

@@ -43,7 +43,7 @@ class NewTables:
         config = {**self.config, "group.id": "starrocks-txn-sink"}  # required; no offset is committed
         seconds = deadline.limit(_KAFKA_SECONDS, "the newest messages of new tables")
         messages = newest_messages(config, seconds, topics=self.topics)
-        sources, _ = sources_of(messages, self.assembly.tables, self.assembly.registry)
+        sources, _ = sources_of(messages, self.assembly.tables, self.assembly.registry, described=True)
         rules = self.assembly.rule_set
         for table in sources:
             rules.of(table)
@@ -52,10 +52,9 @@ class NewTables:
         if not wanted:
             return  # what is said of other rows without a table holds
         layouts = {table: self.layout_of(of_source[0].collection) for table, of_source in wanted.items()}
-        plan = TablePlan(self.options, wanted, layout_of=layouts.__getitem__, rules=rules)
+        plan = TablePlan(self.options, wanted, layout_of=layouts.__getitem__, rules=rules, further=True)
         plan.make(deadline.remaining())
         if plan.refusals:
             text = f"A new table of the source cannot be created. {plan.refusals[0]}"
             raise InputError(text, hint="Then start the query again.")
-        by_statement = {change.statement(plan.replication): change for change in plan.plan.changes}
-        plan.apply(lambda statement: said(by_statement[statement]), deadline.remaining())
+        plan.carry_out(said, deadline.remaining())

@@ -6,7 +6,7 @@ wider types. What cannot be done without a loss is a refusal, which says the rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.errors import OptionError, UnknownColumn
@@ -83,18 +83,20 @@ def plan_sources(
     declared: Mapping[str, TableOptions],
     layout_of: Callable[[str], TableLayout],
     rules: RuleSet = NO_RULES,
+    further: Collection[str] = (),
 ) -> SourcePlan:
     """The plan for tables by name, each with the source's tables whose rows it gets.
 
     `columns` and `models` have the columns of tables that exist, and what information_schema calls their models.
     `declared` has keys and types that win over the source's; `layout_of` a new table is asked by its name. The columns
-    follow the `rules`. Raises InputError for a name that no statement can hold.
+    follow the `rules`; a rule for one of the `further` tables, too, may name a column of that one. Raises InputError
+    for a name that no statement can hold.
     """
     plan = SourcePlan()
     at_source = {
         name: {column.name for of in given for column in columns_of(of.schema)} for name, given in sources.items()
     }
-    for unmatched in rules.unmatched(at_source, at_source=True):
+    for unmatched in rules.unmatched(at_source, at_source=True, further=further):
         plan.refusals.append(Refusal(unmatched.tables[0], unmatched.reason, unmatched.ways))
     for name, given in sources.items():
         wanted, refusals = _wanted(name, given, declared.get(name, TableOptions()), rules)

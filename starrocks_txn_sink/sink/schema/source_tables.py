@@ -34,7 +34,7 @@ class TablePlan:
     """The statements that give a database the tables of a source (`plan_tables`).
 
     `notes` say by table why a type is not the closest one, `left_out` names source tables that the rule does not know.
-    With `refusals` nothing is applied.
+    With `refusals` nothing is applied. With `further` tables the rules may be for tables of the database besides.
     """
 
     options: SinkOptions
@@ -44,6 +44,7 @@ class TablePlan:
     replication: int | None = None
     plan: SourcePlan = field(default_factory=SourcePlan)
     rules: RuleSet = NO_RULES
+    further: bool = False
 
     @property
     def statements(self) -> list[str]:
@@ -63,6 +64,10 @@ class TablePlan:
         Each change is waited for, within `seconds` for all. Raises InputError for a plan with refusals, and the errors
         of the server.
         """
+        self.carry_out(lambda change: said(change.statement(self.replication)), seconds)
+
+    def carry_out(self, said: Callable[[SchemaChange], None], seconds: float) -> None:
+        """As `apply`; `said` hears the changes."""
         if self.refusals:
             raise InputError(f"Nothing was run: {self.refusals[0]}", hint="plan lists all refusals.")
         options = replace(self.options, ledger_replication=self.replication)
@@ -74,7 +79,7 @@ class TablePlan:
                 return self._plan(columns, models).changes
 
             port = SqlTables(connection, options, self._tables, deadline)
-            carry_out(plan, port, deadline, lambda change: said(change.statement(self.replication)))
+            carry_out(plan, port, deadline, said)
 
     def make(self, seconds: float) -> None:
         """Make the plan, against the server's tables if there is a `query_url`; raises the errors of the server."""
@@ -96,7 +101,10 @@ class TablePlan:
 
     def _plan(self, columns: Columns, models: dict[str, str]) -> SourcePlan:
         declared = {table: self.options.options_of(table) for table in self.sources}
-        return plan_sources(self.options.database, self.sources, columns, models, declared, self.layout_of, self.rules)
+        further = models.keys() - self.sources.keys() if self.further else ()
+        return plan_sources(
+            self.options.database, self.sources, columns, models, declared, self.layout_of, self.rules, further
+        )
 
 
 @suggests_arguments
@@ -141,19 +149,24 @@ def plan_tables(
 
 
 def sources_of(
-    messages: Iterable[KeyedMessage], tables: TableRule, registry: Schemas | None = None
+    messages: Iterable[KeyedMessage], tables: TableRule, registry: Schemas | None = None, *, described: bool = False
 ) -> tuple[dict[str, list[SourceTable]], list[str]]:
     """The source's tables of messages by the StarRocks table of the rule, and those that the rule leaves out.
 
-    Raises InputError as `plan_tables`.
+    Raises InputError as `plan_tables`; only those that are `described` by a message, perhaps none, never do.
     """
     found: dict[str, SourceTable] = {}
     for key, value in messages:
-        text = as_json(value, registry)
-        source = table_of_message(as_json(key, registry), text) if text is not None else None
+        try:
+            text = as_json(value, registry)
+            source = table_of_message(as_json(key, registry), text) if text is not None else None
+        except InputError:
+            if not described:
+                raise
+            continue
         if source is not None:
             found.setdefault(source.collection, source)
-    if not found:
+    if not found and not described:
         raise InputError(
             "None of the messages is a change of a row.",
             hint="Name the topics of tables, and plan once each has a message; a snapshot writes some.",

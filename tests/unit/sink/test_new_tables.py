@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 from confluent_kafka import Producer
 
@@ -13,7 +15,9 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.sink.schema.new_tables import NewTables
 from starrocks_txn_sink.sink.schema.plan import SchemaChange, TableLayout
+from starrocks_txn_sink.sink.schema.source_tables import TablePlan
 from tests.support.connect_schema import change, field, key
+from tests.support.debezium_feed import change as plain_change, postgres
 from tests.support.query_port import query
 
 FIELDS = {"id": field("int64"), "x": field("int32")}
@@ -47,3 +51,48 @@ def test_a_new_table_without_a_key_stops_with_the_ways_out(server: Emulator) -> 
     new, _broker = new_tables(server, [("notes", None)])
     with pytest.raises(InputError, match=r"cannot be created.*Table notes: its source has no key"):
         new.create(["notes"], lambda _: None, Deadline.after(60, SystemClock()))
+
+
+def test_topics_without_schemas_create_nothing(server: Emulator) -> None:
+    """Rows and declared keys describe such a table, and other tables' messages need no schema."""
+    new, broker = new_tables(server, [("notes", key({"id": FIELDS["id"]}))])
+    broker.produce("shop.public.plain", orjson.dumps(plain_change(postgres("plain", 1), None, None, {"id": 1})))
+    assert broker.flush(10) == 0
+    said = list[SchemaChange]()
+    alone = replace(new, topics=["shop.public.plain"])
+    alone.create(["plain"], said.append, Deadline.after(60, SystemClock()))
+    assert said == []
+    both = replace(new, topics=[*new.topics, "shop.public.plain"])
+    both.create(["notes", "plain"], said.append, Deadline.after(60, SystemClock()))
+    assert [change.table for change in said] == ["notes"]
+
+
+def test_a_rule_for_a_column_of_other_tables_does_not_refuse_a_new_table(server: Emulator) -> None:
+    """A rule for the new table alone has to name its columns."""
+    query(server, "CREATE TABLE shop.people (id BIGINT NOT NULL, mail STRING) PRIMARY KEY (id)")
+    said = list[SchemaChange]()
+    new, _broker = new_tables(
+        server, [("notes", key({"id": FIELDS["id"]}))], rules=[TableRules(tables=".*", mask={"mail": "null"})]
+    )
+    new.create(["notes"], said.append, Deadline.after(60, SystemClock()))
+    assert [change.table for change in said] == ["notes"]
+    new, _broker = new_tables(
+        server, [("texts", key({"id": FIELDS["id"]}))], rules=[TableRules(tables="texts", mask={"mail": "null"})]
+    )
+    with pytest.raises(InputError, match="a rule names the column mail"):
+        new.create(["texts"], said.append, Deadline.after(60, SystemClock()))
+
+
+def test_another_driver_that_creates_the_table_first_is_no_failure(
+    server: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, _broker = new_tables(server, [("notes", key({"id": FIELDS["id"]}))])
+    said, make = list[SchemaChange](), TablePlan.make
+
+    def made(plan: TablePlan, seconds: float) -> None:
+        make(plan, seconds)
+        query(server, "CREATE TABLE shop.notes (id BIGINT NOT NULL) PRIMARY KEY (id)")
+
+    monkeypatch.setattr(TablePlan, "make", made)
+    new.create(["notes"], said.append, Deadline.after(60, SystemClock()))
+    assert [(change.table, change.creates) for change in said] == [("notes", False)]
