@@ -38,7 +38,8 @@ _TYPES: Final = (
 )
 _KEYS_A_QUERY: Final = 500
 _NESTED: Final = ("array", "map", "struct")
-_OPAQUE: Final = ("varbinary", "binary", "bitmap", "hll", "percentile")
+OPAQUE: Final = ("varbinary", "binary", "bitmap", "hll", "percentile")
+"""Types whose values no query returns as a load takes them."""
 _REMEDY: Final = (
     "At the source, give each change all values (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL), or leave the column "
     'out; see docs/guides/debezium.md, "Values that did not change".'
@@ -135,7 +136,7 @@ class UnchangedValues:
         """The values of `columns` in the table, as JSON, for the key of each row; None where it has no such row."""
         types = {str(name): str(kind).lower() for name, kind in self.query(_TYPES, (self.database, table))}
         for name in columns:
-            if name not in types or types[name].startswith(_OPAQUE):
+            if name not in types or types[name].startswith(OPAQUE):
                 lacks = f"of type {types[name]}" if name in types else "not in the table"
                 raise InputError(
                     f"A row of table {table} leaves out column {name}, because its value did not change, and the sink "

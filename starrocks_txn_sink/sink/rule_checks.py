@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 
 from starrocks_txn_sink.assembler.rules.by_rules import MarkedTable, RowRules
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SchemaChanges
 from starrocks_txn_sink.options.table_rules import DELETED, RuleSet
+from starrocks_txn_sink.rows.unchanged import OPAQUE
 from starrocks_txn_sink.sink.typed.tables import Columns, table_columns
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sql.connection import LeaderConnection
@@ -32,7 +34,7 @@ def rules_for(rules: RuleSet, terms: TableTerms) -> RowRules:
         if unmatched.near or terms.options.schema_changes is not SchemaChanges.APPLY:
             raise OptionError(f"{unmatched.reason[0].upper()}{unmatched.reason[1:]}.", hint=unmatched.ways)
         _log.warning("rules.unmatched", column=unmatched.column, tables=", ".join(unmatched.tables))
-    return RowRules(rules, {each.table: _marked(each.table, terms, columns) for each in mains if each.marks})
+    return RowRules(rules, {each.table: _marked(each.table, each.own, terms, columns) for each in mains if each.marks})
 
 
 def _check_keys(rules: RuleSet, terms: TableTerms) -> None:
@@ -54,8 +56,11 @@ def _columns(terms: TableTerms, tables: list[str]) -> Columns:
         return table_columns(connection, options.database, tables, deadline)
 
 
-def _marked(table: str, terms: TableTerms, columns: Columns) -> MarkedTable:
-    """The table's columns; raises OptionError for a table in which the sink cannot look rows up."""
+def _marked(table: str, own: Collection[str], terms: TableTerms, columns: Columns) -> MarkedTable:
+    """The table's columns, of which rows have their `own` ones by the rules.
+
+    Raises OptionError for a table in which the sink cannot look rows up.
+    """
     key = tuple(column.field for column in terms.keys.get(table, ()))
     if not key:
         raise OptionError(
@@ -65,5 +70,15 @@ def _marked(table: str, terms: TableTerms, columns: Columns) -> MarkedTable:
             "columns out.",
             table=table,
         )
-    others = [column.name for column in columns.get(table, ()) if not column.generated]
-    return MarkedTable(key, tuple(name for name in others if name not in (*key, DELETED)))
+    others = [
+        column for column in columns.get(table, ()) if column.name not in (*key, DELETED) and not column.generated
+    ]
+    opaque = [column for column in others if column.name not in own and column.type.name.lower() in OPAQUE]
+    if opaque:
+        raise OptionError(
+            f'With deletes="mark" a deleted row of table {table} keeps its last values, and the sink cannot look up '
+            f"those of {opaque[0].name}: it is {opaque[0].type}.",
+            hint="Store it as VARCHAR (bytes in base64), or take another way for the deletes of this table.",
+            table=table,
+        )
+    return MarkedTable(key, tuple(column.name for column in others))

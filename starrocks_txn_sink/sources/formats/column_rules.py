@@ -200,6 +200,8 @@ def ruled_row(text: str, rules: RulesOfTable) -> str:
         raw = text[start:end]
         if name == UNCHANGED:
             kept = [new for old in value if (new := rules.target_of(old)) is not None]
+            if not kept:
+                continue  # the row has all its values, and needs no key
             raw = raw if kept == value else _dumps(kept)
         mask = rules.masks.get(name)
         pieces.append(f"{_dumps(target)}:{raw if mask is None or value is None else _mask(mask, value, raw)}")

@@ -103,6 +103,7 @@ def test_columns_that_kept_their_values_follow_the_rules_for_names() -> None:
     (text,) = applied(f'{{"x":1,"{UNCHANGED}":["secret","a","mail"]}}')
     assert json.loads(text or "") == {"x": 1, UNCHANGED: ["b", 'e"mail']}
     assert (text or "").endswith("]}")
+    assert applied(f'{{"x":1,"{UNCHANGED}":["secret"]}}') == ['{"x":1}']
 
 
 @pytest.mark.usefixtures("way")
