@@ -99,7 +99,8 @@ class MemberNames:
         names = _names_in(text)
         place = segments.place_of(batch, row, " at ", _PLACE)
         if names is not None and names[-1:] == (columns.UNCHANGED,):
-            self._note_unchanged(table, text, place)
+            if self.lacking is None or self.columns_of(table, False) is not None:  # else it is to be created first
+                self._note_unchanged(table, text, place)
             names = names[:-1]
         if names is None or not self.wants(table):
             return

@@ -55,11 +55,12 @@ def with_unchanged(members_of_row: Mapping[str, tuple[Any, str]], unchanged: Seq
 def refuse_unchanged(table: str, text: bytes, place: str) -> None:
     """Raise InputError for a row of a table whose key the sink does not know."""
     names = ", ".join(json.loads(members(text[len(SEPARATOR) :].decode())[UNCHANGED][1]))
+    what = f"has columns without a value, because it did not change ({names})" if names else "is deleted, and stays"
     raise InputError(
-        f"A row of table {table} has columns without a value, because it did not change ({names}){place}, and the sink "
-        "cannot look it up: the table has no primary key, or the sink does not know it.",
-        hint="Make it a PRIMARY KEY table, without `compact=False` and without load properties that rename columns. "
-        + _REMEDY,
+        f"A row of table {table} {what}{place}, and the sink cannot look its values up: the table has no primary key, "
+        "or the sink does not know it.",
+        hint="Start the query again if the table is new. Make it a PRIMARY KEY table, without `compact=False` and "
+        "without load properties that rename columns. " + _REMEDY,
         table=table,
     )
 

@@ -144,12 +144,15 @@ class _Released:
         for number, rules in enumerate(self.rules):
             table = self.marked.get(rules.table) if rules is not None and rules.marks else None
             here = deletes & (self.of_row == number)
-            if table is None or not here.any():
+            if rules is None or not rules.marks or not here.any():
                 continue
-            names = [name for name in table.others if rules is None or name not in rules.own]
-            tail = f',"{columns.UNCHANGED}":{json.dumps(names, ensure_ascii=False)}}}' if names else "}"
-            keys = _only(row.filter(pa.array(here)), table.key).cast(pa.binary())
-            marked = pc.binary_replace_slice(keys, -1, _END, tail.encode()).cast(row.type)
+            deleted = row.filter(pa.array(here))
+            names = [] if table is None else [name for name in table.others if name not in rules.own]
+            tail = f',"{columns.UNCHANGED}":{json.dumps(names, ensure_ascii=False)}}}'
+            if table is not None:  # else the lane refuses the row, unless the table is to be created
+                deleted, tail = _only(deleted, table.key), tail if names else "}"
+            marked = pc.binary_replace_slice(deleted.cast(pa.binary()), -1, _END, tail.encode()).cast(row.type)
+            marked = pc.replace_substring_regex(marked, r"^\{,", "{")  # of a row without its key
             row = pc.replace_with_mask(row, pa.array(here), marked)
         return row
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from starrocks_txn_sink import compiled
-from starrocks_txn_sink.errors import UnknownColumn
+from starrocks_txn_sink.errors import InputError, UnknownColumn
 from starrocks_txn_sink.rows import member_names
+from starrocks_txn_sink.rows.columns import UNCHANGED
 from starrocks_txn_sink.rows.member_names import LackingColumns, MemberNames
 
 COLUMNS = {"t": {"id", "name"}, "b": {"größe"}}
@@ -289,6 +290,16 @@ def test_a_lacking_column_whose_values_cannot_be_read_ends_the_lane(text: str) -
     names, _ = applying()
     with pytest.raises(UnknownColumn, match="table t does not have at source partition p, position 1"):
         names(batch(("t", text)))
+
+
+def test_a_table_that_is_not_there_is_created_before_values_are_looked_up() -> None:
+    """A table that is there, and whose key the sink does not know, refuses the row."""
+    names, lacking = applying()
+    names(batch(("new", f'{{"id":1,"{UNCHANGED}":["note"]}}'), ("new", f'{{"id":1,"{UNCHANGED}":[]}}')))
+    assert lacking.missing() == {"new": {"id": ("INTEGER",)}}
+    for kept, said in {'["name"]': r"did not change \(name\)", "[]": "t is deleted, and stays at"}.items():
+        with pytest.raises(InputError, match=said):
+            applying()[0](batch(("t", f'{{"id":1,"{UNCHANGED}":{kept}}}')))
 
 
 def test_the_source_s_schema_says_types_and_the_error_shows_the_statement() -> None:

@@ -179,6 +179,21 @@ def test_a_mark_keeps_all_columns_but_the_key() -> None:
     ]
 
 
+def test_a_mark_of_a_table_without_a_known_key_says_so_and_has_no_empty_row() -> None:
+    """The values of `before` may be none; the lane refuses the row (`rows.unchanged`)."""
+    events = [
+        {"position": 1, "type": "BEGIN", "txn_id": 't"1'},
+        data(2, {"id": 1, "x": None}, op="d"),
+        data(3, {}, op="d"),
+        {"position": 4, "type": "END", "txn_id": 't"1'},
+    ]
+    rows, _ = run(spec([TableRules(tables="t", deletes="mark")]), txn_events(*events))
+    assert rows == [
+        ("t", False, {"_deleted": True, "id": 1, "x": None, UNCHANGED: []}),
+        ("t", True, {"_deleted": True, UNCHANGED: []}),
+    ]
+
+
 CHANGES = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9), st.sampled_from("cud")), max_size=5)
 
 
