@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection
+from typing import Final
 
 from starrocks_txn_sink.assembler.rules.by_rules import MarkedTable, RowRules
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SchemaChanges
-from starrocks_txn_sink.options.table_rules import DELETED, RuleSet
+from starrocks_txn_sink.options.table_rules import DELETED, HISTORY, RuleSet, RulesOfTable
 from starrocks_txn_sink.rows.unchanged import OPAQUE
-from starrocks_txn_sink.sink.typed.tables import Columns, table_columns
+from starrocks_txn_sink.sink.typed.tables import PRIMARY_KEYS, Columns, table_columns
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.telemetry import get_logger
+
+_KEEPS_ALL: Final = "DUP_KEYS"
 
 _log = get_logger("sink")
 
@@ -28,6 +31,8 @@ def rules_for(rules: RuleSet, terms: TableTerms) -> RowRules:
     _check_keys(rules, terms)
     of_tables = [of_table for table in terms.tables.models if (of_table := rules.of(table)) is not None]
     mains = [each for each in of_tables if rules.main_of(each.table) == each.table]
+    for each in mains:
+        _check_history(each, terms)
     columns = _columns(terms, [each.table for each in mains if each.named or each.marks])
     names = {each.table: [column.name for column in columns.get(each.table, ())] for each in mains if each.named}
     for unmatched in rules.unmatched({table: known for table, known in names.items() if known}, at_source=False):
@@ -45,6 +50,19 @@ def _check_keys(rules: RuleSet, terms: TableTerms) -> None:
         of_table = rules.of(table)
         if of_table is not None:
             of_table.check_key(key)
+
+
+def _check_history(rules: RulesOfTable, terms: TableTerms) -> None:
+    """Raise OptionError for a history that would not keep all rows: another one's table, or one by a key of values."""
+    model = terms.tables.models.get(rules.history or "", _KEEPS_ALL)
+    key = {column.name for column in terms.tables.required.get(rules.history or "", ()) if column.key}
+    if model != _KEEPS_ALL and not (model == PRIMARY_KEYS and key.issuperset(HISTORY[:3])):
+        raise OptionError(
+            f"Table {rules.history} is to be the history of {rules.table}, but rows of it replace each other by its key"
+            + (f" ({', '.join(sorted(key))})." if key else "."),
+            hint="Name another table as the history, or create it as a DUPLICATE KEY table.",
+            table=rules.table,
+        )
 
 
 def _columns(terms: TableTerms, tables: list[str]) -> Columns:

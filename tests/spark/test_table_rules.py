@@ -185,6 +185,16 @@ def test_a_deleted_row_keeps_its_last_values_and_the_history_has_all_changes(deb
     assert [str(row[5]) for row in log if row[5] is not None] == ['["big"]']
 
 
+@pytest.mark.parametrize("key", ["id", "_source_partition, _position"])
+def test_a_history_whose_rows_replace_each_other_is_refused(debezium: DebeziumShop, key: str) -> None:
+    """Such as the table of another source table."""
+    names = [f"{name} VARCHAR(40) NOT NULL" for name in key.split(", ")]
+    debezium.ask(f"CREATE TABLE shop.log ({', '.join(names)}) PRIMARY KEY ({key}) DISTRIBUTED BY HASH({key})")
+    debezium.put(*whole(5, 1))
+    with pytest.raises(StreamingQueryException, match="Table log is to be the history of items, but rows of it"):
+        debezium.go(rules=[TableRules(tables="items", history="log")])
+
+
 def test_a_replay_writes_the_history_once(debezium: DebeziumShop) -> None:
     debezium.ask(LOG)
     rules = [TableRules(tables="items", history="log", deletes="ignore")]

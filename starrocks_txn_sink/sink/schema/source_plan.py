@@ -116,7 +116,7 @@ def plan_sources(
                 )
             history = rules.of(name)
             if history is not None and history.history is not None:
-                refusals += _plan_history(plan, database, wanted, history, columns, layout_of(name))
+                refusals += _plan_history(plan, database, wanted, history, columns, layout_of(name), sources)
         plan.refusals += refusals
     return plan
 
@@ -128,10 +128,11 @@ def _plan_history(
     rules: RulesOfTable,
     columns: Mapping[str, Sequence[TargetColumn]],
     layout: TableLayout,
+    sources: Collection[str],
 ) -> list[Refusal]:
     """Add what the history of a table needs, which keeps each change as a row; returns why it cannot have it."""
     name = str(rules.history)
-    if any(change.table == name for change in plan.changes):
+    if name in sources or any(change.table == name for change in plan.changes):
         ways = "Give each table a history of its own, as in history = '{0}_log'."
         return [Refusal(wanted.name, f"its history {name} is a table of the plan", ways)]
     own = [SourceColumn(name, METADATA[name]) for name in HISTORY]
