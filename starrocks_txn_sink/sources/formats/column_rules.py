@@ -47,6 +47,7 @@ _KINDS: Final = {
     MaskKind.NULL: _CONSTANT,
 }
 _EARLY: Final = (COMMIT_TIME, SOURCE_TABLE)  # the assembler does not hand on what these two come from
+_YEARS: Final = (-62_135_596_800, 253_402_300_800)  # the years 1 and 10000, in seconds since the Unix epoch
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -98,11 +99,21 @@ def _early(events: pa.Table, name: str) -> pa.Array:
     """The values of metadata that the assembler does not hand on."""
     if name == SOURCE_TABLE:
         return events[COLLECTION].combine_chunks()
-    if SOURCE_TIME in events.column_names:
-        return time_texts(events[SOURCE_TIME].combine_chunks(), "ms")
-    if EVENT_TIME in events.column_names:
-        return time_texts(events[EVENT_TIME].combine_chunks(), "us")
+    for column, unit, a_second in ((SOURCE_TIME, "ms", 1000), (EVENT_TIME, "us", 1_000_000)):
+        if column in events.column_names:
+            times = events[column].combine_chunks().cast(pa.int64())
+            early, late = (bound * a_second for bound in _YEARS)
+            beyond = pc.index(pc.or_(pc.less(times, early), pc.greater_equal(times, late)), True).as_py()
+            if beyond >= 0:
+                text = f"The time of the commit is in no year that DATETIME has{_place(events, beyond)}."
+                raise InputError(text, hint="Correct the source, or leave _commit_time out.")
+            return time_texts(times, unit)
     return pa.nulls(events.num_rows, pa.string())
+
+
+def _place(events: pa.Table, number: int) -> str:
+    names = [name for name in (model.SOURCE_PARTITION, model.POSITION) if name in events.column_names]
+    return ", at " + ", ".join(f"{name} {events[name][number].as_py()}" for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +149,7 @@ class _Rows:
         except (ValueError, IndexError):
             text = f"A row of table {rules.table} is not one JSON object, so no rule can be applied to it"
             hint = "Correct the source."
-        names = [name for name in (model.SOURCE_PARTITION, model.POSITION) if name in self.events.column_names]
-        place = ", ".join(f"{name} {self.events[name][number].as_py()}" for name in names)
-        raise InputError(f"{text}, at {place}.", hint=hint, table=rules.table)
+        raise InputError(f"{text}{_place(self.events, number)}.", hint=hint, table=rules.table)
 
 
 def ruled_columns(rules: RuleSet, table: str, given: Iterable[SourceColumn]) -> list[SourceColumn]:

@@ -91,7 +91,9 @@ class RegisteredMessages:
     def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The batch in pieces of about _PIECE_BYTES of JSON."""
         numbers = avro.schema_numbers(batch.column(VALUE))
-        before = max((len(self._schema(number, batch).before) for number in _distinct(numbers)), default=0)
+        before = max(
+            (len(self._schema(number, batch.column(VALUE), batch).before) for number in _distinct(numbers)), default=0
+        )
         size = _GROWTH * batch.column(VALUE).nbytes + before * batch.num_rows
         rows = max(1, batch.num_rows * _PIECE_BYTES // max(size, 1))
         for start in range(0, max(batch.num_rows, 1), rows):
@@ -120,18 +122,18 @@ class RegisteredMessages:
         """A column of messages as JSON, NULL where there is none; and a mask of those that are none or sound."""
         numbers = avro.schema_numbers(messages)
         distinct = _distinct(numbers)
-        schemas = [self._schema(number, batch) for number in distinct]
+        schemas = [self._schema(number, messages, batch) for number in distinct]
         chosen = np.where(numbers < 0, -1, np.searchsorted(distinct, numbers)).astype(np.int32)
         texts, fits = avro.write_json(messages, schemas, chosen)
         there = messages.is_valid()
         none: Bools = ~there.to_numpy(zero_copy_only=False)
         return pc.if_else(there, texts, None), none | (fits & (chosen >= 0))
 
-    def _schema(self, number: int, batch: pa.RecordBatch) -> Schema:
+    def _schema(self, number: int, messages: pa.Array, batch: pa.RecordBatch) -> Schema:
         try:
             return _schema(self.registry, number, self.wrapped)
         except InputError as error:
-            first = int(np.argmax(avro.schema_numbers(batch.column(VALUE)) == number))
+            first = int(np.argmax(avro.schema_numbers(messages) == number))
             place = place_text(place_of(batch, first, self._places(batch)))
             raise InputError(f"A message cannot be read{place}: {error.message}", hint=error.advice) from None
 

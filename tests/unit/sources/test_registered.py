@@ -95,6 +95,12 @@ def test_an_unknown_schema_is_named_with_the_place() -> None:
         parse(lines, [change(1), framed(9, {"id": 1})])
 
 
+def test_an_unknown_schema_of_a_key_is_named_with_the_key_s_place() -> None:
+    lines = DebeziumAssembly(transactions="none", deleted_row="key", registry=Schemas()).lines
+    with pytest.raises(InputError, match=r"offset=1: The schema registry does not know schema 9"):
+        parse(lines, [change(1), change(2)], [framed(3, {"id": 1}), b"\0\0\0\0\x09\x02"])
+
+
 def test_txn_events() -> None:
     lines = TransactionAssembly(lines=TxnEventLines(registry=Schemas())).lines
     events = [

@@ -283,6 +283,14 @@ def test_a_history_of_debeziums_changes_has_the_time_of_the_commit() -> None:
     assert own == {"id": 1}
 
 
+@pytest.mark.parametrize("time", [253_402_300_800_000, (1 << 63) - 1, -(1 << 63)])
+def test_a_time_that_no_column_holds_is_named(time: int) -> None:
+    value = change(postgres("orders", 5), None, None, {"id": 1})
+    value["source"]["ts_ms"] = time
+    with pytest.raises(InputError, match=r"no year that DATETIME has, at source_partition .*, position 0"):
+        run(single([TableRules(tables="orders", metadata=["_commit_time"])]), messages(value))
+
+
 def test_types_of_new_columns_follow_the_rules() -> None:
     rules = [TableRules(tables="orders", rename={"day": "date"}, mask={"mail": "truncate:2"}, metadata=["_op"])]
     schema = {"id": field("int64"), "day": field("int32", name="io.debezium.time.Date"), "mail": field("string")}
