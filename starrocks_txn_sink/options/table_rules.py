@@ -306,7 +306,8 @@ class RuleSet:
 
     def main_of(self, table: str) -> str:
         """The table whose history `table` is, as far as rules have been asked for; else the table itself."""
-        return next((of.table for of in self._by_table.values() if of is not None and of.history == table), table)
+        known = [*self._by_table.values()]  # other threads ask for tables meanwhile
+        return next((of.table for of in known if of is not None and of.history == table), table)
 
     def unmatched(
         self, columns: Mapping[str, Collection[str]], *, at_source: bool, further: Collection[str] = ()

@@ -145,3 +145,21 @@ def test_columns_that_no_table_has_are_named_with_a_similar_name() -> None:
     assert [each.column for each in rules.unmatched({"orders": ["Emial", "b"]}, at_source=False)] == ["emial"]
     assert [*rules.unmatched({"orders": ["emial", "b"], "items": []}, at_source=False)] == []
     assert [*rules.unmatched({"items": []}, at_source=True)] == []
+
+
+def test_a_history_is_found_while_another_thread_asks_for_a_table() -> None:
+    rules = RuleSet((TableRules(tables=".*", history="{0}_log"),))
+
+    class Asking(str):
+        """A name whose comparison is the moment at which another thread asks."""
+
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            rules.of(f"other {other}")
+            return str.__eq__(self, other)
+
+    for table in ("a", "b"):
+        rules.of(table)
+    assert rules.main_of(Asking("b_log")) == "b"
