@@ -22,6 +22,12 @@ from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableRoutes, ch
 from starrocks_txn_sink.sources.kafka.spark_reader import kafka_options
 
 LEFT_OUT: Final = ""
+_TYPES: Final[Mapping[str, tuple[str, tuple[type, ...]]]] = {
+    "str": ("text", (str,)),
+    "str | None": ("text", (str,)),
+    "float": ("number", (int, float)),
+}
+"""What values of an argument are, by its annotation."""
 _HEADER: Final = re.compile(r"\s*\[{1,2}\s*([^\[\]#]+?)\s*\]{1,2}\s*(?:#.*)?")
 _T = TypeVar("_T")
 
@@ -241,6 +247,8 @@ class _File:
         if not isinstance(given, dict):
             raise self._error(place, f"{name} is no table", f"Write [target.tables.{name}].")
         self._check_names(place, given, ("keys", "types", "properties"), "option of a table")
+        if not isinstance(given.get("keys", []), list | str):
+            raise self._error((*place, "keys"), "keys is no list", 'Write keys = ["…"].')
         return TableOptions(**given)
 
     def _list(self, section: str) -> list[Any]:
@@ -263,6 +271,7 @@ class _File:
         given = self._table("assembly")
         known = [name for name in inspect.signature(DebeziumAssembly).parameters if name not in _NOT_IN_ASSEMBLY]
         self._check_names(("assembly",), given, known, "argument")
+        self._check_types(("assembly",), given, DebeziumAssembly)
         own = {name: source[name] for name in ("transactions", "transaction_topic")}
         if "registry" in given:
             own["registry"] = self._registry(given["registry"])
@@ -274,11 +283,19 @@ class _File:
             raise self._error(place, "registry has no url", 'Write [assembly.registry] with url = "http://HOST:PORT".')
         known = [name for name in inspect.signature(SchemaRegistry).parameters if name != "password"]
         self._check_names(place, given, known, "argument")
+        self._check_types(place, given, SchemaRegistry)
         try:
             return SchemaRegistry(**given)
         except OptionError as error:
             option = str(error.context.get("option", ""))
             raise self._error((*place, option), error.message.rstrip("."), error.advice) from None
+
+    def _check_types(self, place: tuple[str, ...], given: Mapping[str, Any], of: type) -> None:
+        """Refuse a value of another type for an argument that is a text or a number; the class judges the others."""
+        for name, parameter in inspect.signature(of).parameters.items():
+            kind, types = _TYPES.get(str(parameter.annotation), ("", ()))
+            if name in given and types and (not isinstance(given[name], types) or isinstance(given[name], bool)):
+                raise self._error((*place, name), f"{name} is no {kind}", f"Give a {kind}.")
 
     def _left_out(self, tables: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Rules that leave tables out: what is excluded, and what no `include` names."""

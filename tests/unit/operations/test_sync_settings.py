@@ -121,6 +121,10 @@ NAMES = ("public.big_one", "public.orders", "public.secret", "audit.log", "audit
         (SMALLEST + "[tables]\nexclude = ['(']\n", r"line 10: \( is no regular expression"),
         (SMALLEST + "[tables]\ninclude = [1]\n", "line 11: include is .* list of texts"),
         (SMALLEST + 'trigger = "1 s"\nuntil_end = true\n', "line 11: trigger and until_end exclude"),
+        (SMALLEST + "[assembly]\nstate_dir = 3\n", "line 11: state_dir is no text"),
+        (SMALLEST + "[assembly]\nunavailable_value = true\n", "line 11: unavailable_value is no text"),
+        (SMALLEST + "[assembly.registry]\nurl = 'http://r'\nwait = '3 s'\n", "line 12: wait is no number"),
+        (SOURCE + TARGET + "[target.tables.t]\nkeys = 3\n" + QUERY, "line 9: keys is no list"),
         (SMALLEST + "= 1\n", r"FILE is no TOML: .*line 10"),
     ],
 )
