@@ -143,7 +143,7 @@ class _Released:
             return row
         for number, rules in enumerate(self.rules):
             table = self.marked.get(rules.table) if rules is not None and rules.marks else None
-            here = deletes & (self.of_row == number)
+            here = deletes & (self.of_row == number) & row.is_valid().to_numpy(zero_copy_only=False)
             if rules is None or not rules.marks or not here.any():
                 continue
             deleted = row.filter(pa.array(here))

@@ -194,6 +194,22 @@ def test_a_mark_of_a_table_without_a_known_key_says_so_and_has_no_empty_row() ->
     ]
 
 
+def test_a_delete_without_a_row_is_left_to_the_check_of_rows() -> None:
+    """It says the place (RowCheck), also where the delete is a mark."""
+    marked = RowRules(RuleSet((TableRules(tables="t", deletes="mark"),)), {"t": MarkedTable(("id",), ("x",))})
+    rows = {
+        "txn_id": ["1"],
+        "table": ["t"],
+        "op": ["d"],
+        "row": pa.array([None], pa.string()),
+        "position": [1],
+        "seq": [0],
+        "transaction_end": [True],
+    }
+    written, _ = marked.apply(pa.table(rows), pa.array(["p"]))
+    assert written["row"].to_pylist() == [None]
+
+
 CHANGES = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9), st.sampled_from("cud")), max_size=5)
 
 
