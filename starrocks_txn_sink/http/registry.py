@@ -109,7 +109,8 @@ class SchemaRegistry:
         return reply
 
     def _ask(self, path: str, what: str) -> dict[str, Any]:
-        auth: Any = None if self.user is None else (self.user.encode(), self._password().encode())
+        # With None requests would send what ~/.netrc has for this host.
+        auth: Any = _as_it_is if self.user is None else (self.user.encode(), self._password().encode())
         try:
             with requests.get(
                 self.url.rstrip("/") + path,
@@ -130,8 +131,8 @@ class SchemaRegistry:
             )
         if status == _UNKNOWN and '"error_code"' in text:
             raise _Unknown
-        if not isinstance(value, dict):
-            raise _NoAnswer(f"HTTP {status}")
+        if not isinstance(value, dict) or not isinstance(value.get("schema"), str):
+            raise _NoAnswer(f"HTTP {status} without a schema")
         return value
 
     def _password(self) -> str:
@@ -144,6 +145,10 @@ class SchemaRegistry:
                 option="password_environment",
             )
         return os.environ[self.password_environment]
+
+
+def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request
 
 
 class _Unknown(_NoAnswer):

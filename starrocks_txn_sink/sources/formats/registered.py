@@ -120,6 +120,11 @@ class RegisteredMessages:
 
     def _column(self, messages: pa.Array, batch: pa.RecordBatch) -> tuple[pa.Array, Bools]:
         """A column of messages as JSON, NULL where there is none; and a mask of those that are none or sound."""
+        if pa.types.is_string(messages.type) or pa.types.is_large_string(messages.type):
+            raise InputError(
+                "A column of messages is a string, in which the bytes of Avro are lost.",
+                hint="Give the column as Kafka's source has it, binary, without a cast.",
+            )
         numbers = avro.schema_numbers(messages)
         distinct = _distinct(numbers)
         schemas = [self._schema(number, messages, batch) for number in distinct]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,6 +83,13 @@ def test_what_cannot_be_read_is_named(
         SchemaRegistry(url=peer.url, wait=0.2).schema(number)
 
 
+@pytest.mark.parametrize("reply", [{}, {"schema": None}, ["schema"]])
+def test_a_reply_without_a_schema_is_no_answer(peer: Peer, registry: Registry, reply: Any) -> None:
+    registry.replies["/schemas/ids/10"] = (200, reply)
+    with pytest.raises(TransportError, match="without a schema"):
+        SchemaRegistry(url=peer.url, wait=0.1).schema(10)
+
+
 def test_a_page_of_another_server_is_no_answer(peer: Peer, registry: Registry) -> None:
     registry.replies["/schemas/ids/5"] = b"<html>"
     with pytest.raises(TransportError, match="JSON"):
@@ -108,6 +116,16 @@ def test_user_and_password(peer: Peer, registry: Registry, monkeypatch: pytest.M
     monkeypatch.delenv("REGISTRY_PASSWORD")
     with pytest.raises(OptionError, match="REGISTRY_PASSWORD"):
         SchemaRegistry(url=peer.url, user="reader", password_environment="REGISTRY_PASSWORD").schema(6)
+
+
+def test_without_a_user_no_password_of_netrc_is_sent(
+    peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "netrc"
+    file.write_text("default login somebody password else\n")
+    monkeypatch.setenv("NETRC", str(file))
+    SchemaRegistry(url=peer.url).schema(1)
+    assert "authorization" not in peer.got[0].headers
 
 
 def test_a_redirect_is_not_followed(peer: Peer, registry: Registry) -> None:

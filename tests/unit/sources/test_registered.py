@@ -89,6 +89,14 @@ def test_a_message_without_the_frame_or_of_another_schema(wrong: bytes) -> None:
     assert (parsed.malformed, len(rows(parsed))) == (1, 2)
 
 
+def test_a_column_of_strings_is_refused() -> None:
+    lines = TransactionAssembly(lines=TxnEventLines(registry=Schemas())).lines
+    assert lines is not None
+    columns = {"source_partition": ["0"], "position": [0], "value": ["text"]}
+    with pytest.raises(InputError, match="is a string"):
+        lines.parse(pa.RecordBatch.from_pydict({name: pa.array(values) for name, values in columns.items()}))
+
+
 def test_an_unknown_schema_is_named_with_the_place() -> None:
     lines = DebeziumAssembly(transactions="none", registry=Schemas(), on_malformed="drop").lines
     with pytest.raises(InputError, match=r"offset=1: The schema registry does not know schema 9"):
