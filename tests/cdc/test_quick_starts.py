@@ -73,26 +73,35 @@ def wait_for_streams(connect: Connect, streams: Callable[[], object]) -> None:
     wait_until(streams, what=connect.messages, alive=lambda: connect.running)
 
 
+def start_postgresql(
+    stack: ExitStack, home: Path, settings: Mapping[str, str] | None = None, pom: Path = CONNECT
+) -> tuple[Broker, Callable[[], None]]:
+    """The page's source and its connector, with other converters if there are `settings`; and the page's changes."""
+    try:
+        postgres = stack.enter_context(Postgres())
+    except NoPostgres as missing:
+        pytest.skip(str(missing))
+    broker = stack.enter_context(Broker(home / "broker"))
+    postgres.sql("CREATE DATABASE shop")
+    postgres.sql(POSTGRES_TABLES.replace("…", PASSWORD), "shop")
+    here = {'"postgres"': '"127.0.0.1"', '"5432"': f'"{postgres.port}"'}
+    printed = connector(POSTGRES_CONNECTOR, here)
+    if settings is not None:
+        printed = {name: value for name, value in printed.items() if "converter" not in name} | dict(settings)
+    connect = stack.enter_context(Connect(home / "connect", broker.servers, printed, pom))
+    wait_for_streams(connect, lambda: postgres.sql("SELECT 1 FROM pg_replication_slots WHERE active"))
+
+    def change() -> None:
+        postgres.sql(POSTGRES_CHANGES, "shop")
+        wait_for_streams(connect, lambda: "shop.transaction" in broker.topics())
+
+    return broker, change
+
+
 def test_postgresql_and_from_flink_sql(tmp_path: Path) -> None:
     spark_kafka = fetch(CONNECT)
     with ExitStack() as stack:
-        try:
-            postgres = stack.enter_context(Postgres())
-        except NoPostgres as missing:
-            pytest.skip(str(missing))
-        broker = stack.enter_context(Broker(tmp_path / "broker"))
-        postgres.sql("CREATE DATABASE shop")
-        postgres.sql(POSTGRES_TABLES.replace("…", PASSWORD), "shop")
-        here = {'"postgres"': '"127.0.0.1"', '"5432"': f'"{postgres.port}"'}
-        connect = stack.enter_context(
-            Connect(tmp_path / "connect", broker.servers, connector(POSTGRES_CONNECTOR, here))
-        )
-        wait_for_streams(connect, lambda: postgres.sql("SELECT 1 FROM pg_replication_slots WHERE active"))
-
-        def change() -> None:
-            postgres.sql(POSTGRES_CHANGES, "shop")
-            wait_for_streams(connect, lambda: "shop.transaction" in broker.topics())
-
+        broker, change = start_postgresql(stack, tmp_path)
         shows_it(PAGE, tmp_path, broker, spark_kafka, change=change)
         shows_it(FLINK, tmp_path, broker, spark_kafka)
 
@@ -102,24 +111,7 @@ def test_postgresql_with_avro_and_a_registry(tmp_path: Path) -> None:
     spark_kafka = fetch(CONNECT_AVRO)
     with ExitStack() as stack:
         registry = stack.enter_context(Registry(tmp_path / "registry"))
-        try:
-            postgres = stack.enter_context(Postgres())
-        except NoPostgres as missing:
-            pytest.skip(str(missing))
-        broker = stack.enter_context(Broker(tmp_path / "broker"))
-        postgres.sql("CREATE DATABASE shop")
-        postgres.sql(POSTGRES_TABLES.replace("…", PASSWORD), "shop")
-        here = {'"postgres"': '"127.0.0.1"', '"5432"': f'"{postgres.port}"'}
-        settings = connector(POSTGRES_CONNECTOR, here)
-        settings = {name: value for name, value in settings.items() if "converter" not in name}
-        settings |= registry.converters()
-        connect = stack.enter_context(Connect(tmp_path / "connect", broker.servers, settings, CONNECT_AVRO))
-        wait_for_streams(connect, lambda: postgres.sql("SELECT 1 FROM pg_replication_slots WHERE active"))
-
-        def change() -> None:
-            postgres.sql(POSTGRES_CHANGES, "shop")
-            wait_for_streams(connect, lambda: "shop.transaction" in broker.topics())
-
+        broker, change = start_postgresql(stack, tmp_path, registry.converters(), CONNECT_AVRO)
         places = {
             "import kafka_options": "import SchemaRegistry, kafka_options",
             "assemble=DebeziumAssembly(": f'assemble=DebeziumAssembly(registry=SchemaRegistry(url="{registry.url}"), ',
