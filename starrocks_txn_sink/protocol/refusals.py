@@ -20,7 +20,7 @@ _BAD_ROWS = (
     "Failed to parse json",
     "Failed to iterate document stream",
 )
-# Proves rejected rows only with a log of them: the server says so in its own trouble, too (wire contract 4.9, 10.4).
+# Proves rejected rows only with a log of them: the server says so in its own trouble, too (wire contract 4.9).
 NO_ROWS = "No rows were imported"
 _LOG_OF_ROWS = "tracking_url"
 # The server rejects such a request again, whatever rows it has.

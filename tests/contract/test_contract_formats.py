@@ -176,7 +176,7 @@ def announce(client: Client, url: str, headers: dict[str, str], size: int) -> st
 
 
 def test_a_missing_key_is_null_and_not_the_default(client: Client) -> None:
-    """Wire contract 5.4, 10.3."""
+    """Wire contract 5.4."""
     table = client.table("id INT NOT NULL, v VARCHAR(20) DEFAULT 'set'")
     client.committed((table, b'{"id": 1}{"id": 2, "v": "given"}'))
     assert client.rows(table) == [(1, None), (2, "given")]
@@ -184,7 +184,7 @@ def test_a_missing_key_is_null_and_not_the_default(client: Client) -> None:
 
 @pytest.mark.parametrize("row", [b'{"id": 1}', b'{"id": 1, "__op": 1}'], ids=["upsert", "delete"])
 def test_a_missing_key_of_a_not_null_column_filters_the_row(client: Client, row: bytes) -> None:
-    """Wire contract 5.4, 5.6, 8.14: though the column has a DEFAULT, and though the row is a delete."""
+    """Wire contract 5.4, 5.6: though the column has a DEFAULT, and though the row is a delete."""
     label, table = client.begin(), client.table("id INT NOT NULL, n INT NOT NULL DEFAULT '7'")
     client.loaded(label, table, row)
     assert client.commit(label).status == "FAILED"
