@@ -13,6 +13,9 @@ from starrocks_txn_sink.sources.formats.json_text import members_of
 from starrocks_txn_sink.sources.formats.raw_format import MALFORMED_HINT
 
 TRUNCATE: Final = "t"
+"""The sink never empties a table itself. `TRUNCATE TABLE` is outside of the transaction that loads the rows, and has no
+label: a driver that has lost its job could send it after the next driver has loaded rows. The message has no key, so
+change by change nothing orders it among the rows of other partitions."""
 LOGICAL: Final = "m"
 """The operation of a logical message (`pg_logical_emit_message`)."""
 LOGICAL_COLLECTION: Final = "LOGICAL_DECODING_MESSAGE"
