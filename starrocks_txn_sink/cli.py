@@ -55,6 +55,11 @@ COMMANDS = (
         "show a job's open transactions on the server and its rows in the ledger; roll back on request",
     ),
     Command(
+        "ledger",
+        "starrocks_txn_sink.operations.move_job",
+        "move a job to another name, database or cluster: close it, and open the other one with its positions",
+    ),
+    Command(
         "dead-letter",
         "starrocks_txn_sink.operations.dead_letters",
         "list the source transactions that the server rejected (dead letters), or write them again",

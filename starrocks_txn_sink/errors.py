@@ -320,6 +320,14 @@ class Fenced(StarRocksSinkError, Terminal):
     )
 
 
+class JobMoved(StarRocksSinkError, Terminal):
+    """Raised by the take-over: nothing was written. The message names the move."""
+
+    code = "job_moved"
+    summary = "The job was moved to another name, database or cluster, and is closed here."
+    hint = "Start the query with the `job` that it was moved to."
+
+
 class UnknownColumn(StarRocksSinkError, Terminal):
     """The message names table, columns, source partition and position of the first such row; nothing was committed."""
 
@@ -440,5 +448,13 @@ class UnknownJob(StarRocksSinkError):
         return cls(f"The ledger of {database} has no rows of the job {job}. {known}")
 
 
-OF_COMMANDS: Final = (JobLedgerMissing, UnknownJob)
+class MoveRefused(StarRocksSinkError):
+    """Raised by `ledger`; the message says what stands in the way."""
+
+    code = "move_refused"
+    summary = "A job cannot be moved as asked, because rows would be lost or written twice."
+    hint = "docs/guides/move.md says what a move needs."
+
+
+OF_COMMANDS: Final = (JobLedgerMissing, MoveRefused, UnknownJob)
 """Errors that only commands raise, so no query meets them."""

@@ -19,12 +19,16 @@ from starrocks_txn_sink.errors import OptionError, StarRocksSinkError, UnknownJo
 from starrocks_txn_sink.operations.ledger_reader import LedgerReader
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
+from starrocks_txn_sink.protocol.gate import GATE, Gate
 from starrocks_txn_sink.protocol.label import LabelPrefix
-from starrocks_txn_sink.protocol.ledger import DRIVER, LEDGER_TABLE, POSITION, ListUnfinished
+from starrocks_txn_sink.protocol.ledger import DRIVER, LEDGER_TABLE, MARKER, POSITION, ListUnfinished
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
 _DATABASE: Final = "SELECT SCHEMA_NAME FROM information_schema.schemata WHERE SCHEMA_NAME = %s"
-_ROWS: Final = "SELECT job, kind, name, position, batch, label, epoch, updated_at FROM {} WHERE kind IN (%s, %s)"
+_ROWS: Final = (
+    "SELECT job, kind, name, position, batch, label, epoch, updated_at, token FROM {} "
+    "WHERE kind IN (%s, %s) OR (kind = %s AND name = %s)"
+)
 _DEAD: Final = "SELECT job, count(*) FROM {} GROUP BY job"
 _PLACE: Final = re.compile(r"(?:(.+)[-/])?(\d+)")
 
@@ -49,7 +53,8 @@ class PartitionStatus:
 class JobStatus:
     """State of a job. `partitions` are the source partitions with the largest lags, or else with the oldest commits.
 
-    `positions` and `lag` are sums over all `partition_count` source partitions. Times are UTC, as text.
+    `positions` and `lag` are sums over all `partition_count` source partitions. Times are UTC, as text. `moved` says of
+    a closed job since when and to which job; it is empty for any other.
     """
 
     job: str
@@ -63,6 +68,7 @@ class JobStatus:
     open_labels: Sequence[str]
     dead_letter_rows: int
     lag: int | None = None
+    moved: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,7 +128,7 @@ def job_statuses(
             hint="Check --database, and the user's privileges.",
             option="database",
         )
-    rows = reader.rows(_ROWS, DRIVER, POSITION) if LEDGER_TABLE in tables else []
+    rows = reader.rows(_ROWS, DRIVER, POSITION, MARKER, GATE) if LEDGER_TABLE in tables else []
     letters = dict(reader.rows(_DEAD, table=DEAD_LETTER_TABLE)) if DEAD_LETTER_TABLE in tables else {}
     jobs = sorted({str(row[0]) for row in rows})
     if options.job is not None and options.job not in jobs:
@@ -147,7 +153,7 @@ def _status(
     lags = lags_of({str(row[2]): int(row[3]) for row in read}, args.topic, ends) if ends is not None else {}
     partitions = [
         PartitionStatus(str(name), int(position), int(batch or 0), str(label), str(updated_at), lags.get(str(name)))
-        for _, _, name, position, batch, label, _, updated_at in read
+        for _, _, name, position, batch, label, _, updated_at, _ in read
     ]
     partitions.sort(key=lambda row: (-(row.lag or 0), row.committed_at, row.partition))
     owner, since = next(((str(row[6]), str(row[7])) for row in rows if row[1] == DRIVER), ("", ""))
@@ -163,7 +169,12 @@ def _status(
         open_labels=labels,
         dead_letter_rows=dead_letter_rows,
         lag=sum(lags.values()) if lags else None,
+        moved=next((_moved(Gate.of_token(str(row[8])), str(row[7])) for row in rows if row[1] == MARKER), ""),
     )
+
+
+def _moved(gate: Gate, at: str) -> str:
+    return (f"to {gate.to} " if gate.to else "") + f"at {at} (move {gate.move})" if gate.closed else ""
 
 
 def lags_of(positions: Mapping[str, int], topic: str | None, ends: Ends) -> dict[str, int]:
@@ -212,6 +223,8 @@ def text_lines(statuses: Sequence[JobStatus], database: str, clock: Clock) -> It
             if status.last_commit
             else "  no commit"
         )
+        if status.moved:
+            yield f"  closed: the job was moved {status.moved}"
         yield f"  owner: run {status.owner} since {status.owner_since}" if status.owner else "  owner: none"
         yield f"  open labels: {len(status.open_labels) or 'none'}" + "".join(
             f"\n    {name}" for name in status.open_labels

@@ -9,7 +9,8 @@ two writers can double or lose rows:
               that loads after the list then sees it in its check.
 2. *list*     Find unfinished labels under our prefix and roll each back, until the server confirms it.
 3. *barrier*  Write a marker into the ledger and wait until it is visible: every earlier commit is visible then.
-4. *read*     Read owner and positions. If the owner is not our token, a newer writer took over, and we stop.
+4. *read*     Read owner, positions and gate. If the owner is not our token, a newer writer took over, and we stop. If
+              the gate is closed, the job was moved away (`protocol.moving`), and we stop, too.
 """
 
 import itertools
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from starrocks_txn_sink.errors import TransportError
 from starrocks_txn_sink.protocol import ledger, refusals
+from starrocks_txn_sink.protocol.gate import Gate, ReadGate
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps, Wait
 from starrocks_txn_sink.protocol.ledger import DRIVER, Owner, Position, ReadOwner, check_owner
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply
@@ -28,11 +30,15 @@ MARKER_READS = 8
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Target of a take-over: a job, or the replays of its dead letters. Each try replaces the token of `owner`."""
+    """Target of a take-over: a job, or the replays of its dead letters. Each try replaces the token of `owner`.
+
+    `moving`: a closed gate does not end the take-over, because it serves a move of the job.
+    """
 
     job: str
     database: str
     owner: Owner
+    moving: bool = False
 
     @property
     def label_prefix(self) -> LabelPrefix:
@@ -47,24 +53,28 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """The claim that holds, and every position that is visible."""
+    """The claim that holds, every position that is visible, and the gate of a job that was moved."""
 
     owner: Owner
     positions: dict[str, Position]
+    gate: Gate | None = None
 
 
 def take_over(scope: Scope, new_token: ledger.NewToken, rng: random.Random) -> Steps[TakenOver]:
     """Take `scope` over.
 
-    Raises Fenced if a newer writer took over, and DeadlineExceeded if the server does not answer; nothing is loaded by
-    then.
+    Raises Fenced if a newer writer took over, JobMoved if the job was moved away, and DeadlineExceeded if the server
+    does not answer; nothing is loaded by then.
     """
     owner = yield from _claim(scope, new_token, rng)
     yield from _await_claim(scope, owner, new_token, rng)
     yield from roll_back_unfinished(scope.database, scope.label_prefix, rng)
     scope = replace(scope, owner=owner)
     positions = yield from read_positions(scope, new_token, rng)
-    return TakenOver(owner, positions)
+    gate: Gate | None = yield from ledger.retry_until_answered(ReadGate(scope.job), rng)
+    if gate is not None and gate.closed and not scope.moving:
+        raise gate.refusal(scope.job)
+    return TakenOver(owner, positions, gate)
 
 
 def read_positions(scope: Scope, new_token: ledger.NewToken, rng: random.Random) -> Steps[dict[str, Position]]:

@@ -151,7 +151,7 @@ def test_labels_are_listed_only_when_the_claim_is_visible(delay: int) -> None:
     assert "job/driver/" in ledger.log[listed]
     after = [line.split()[0] for line in ledger.log[listed + 1 :]]
     assert after[:2] == ["rollback", "WriteMarker"]
-    assert after[-2:] == ["ReadOwner", "ReadPositions"]
+    assert after[-3:] == ["ReadOwner", "ReadPositions", "ReadGate"]
 
 
 def test_every_listed_label_is_rolled_back_before_the_barrier() -> None:
@@ -194,6 +194,7 @@ def test_a_visible_claim_costs_one_question() -> None:
         "ReadMarker",
         "ReadOwner",
         "ReadPositions",
+        "ReadGate",
     ]
 
 

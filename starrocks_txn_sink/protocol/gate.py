@@ -1,0 +1,86 @@
+"""The gate of a job: a row of the ledger that says whether the job takes rows under this name (`protocol.moving`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import orjson
+
+from starrocks_txn_sink.errors import JobMoved
+from starrocks_txn_sink.protocol.label import LedgerRequest, Rows, Sql
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, MARKER, identifier, row_id
+
+GATE = "gate"
+"""Name of the marker row; its token holds the gate."""
+_CLOSED, _OPEN = "closed", "open"
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """`closed`: the job was moved away, to the job `to` if that is known. `move` is the name of the move."""
+
+    closed: bool
+    move: str
+    to: str = ""
+
+    @property
+    def token(self) -> str:
+        return ":".join((_CLOSED if self.closed else _OPEN, self.move, self.to))
+
+    @classmethod
+    def of_token(cls, token: str) -> Gate:
+        state, move, to = token.split(":")
+        return cls(state == _CLOSED, move, to)
+
+    def refusal(self, job: str) -> JobMoved:
+        """The error for a writer of `job`, whose gate this is."""
+        to = f" to the job {self.to}" if self.to else ""
+        back = f"starrocks-txn-sink ledger rename --job {self.to} --to {job}" if self.to else "import its file into it"
+        return JobMoved(
+            f"The job {job} was moved away{to} (move {self.move}), so nothing is written under its name any more.",
+            hint=f"Start the query with the `job` that it was moved to. To move it back: {back}.",
+        )
+
+
+def gate_row(job: str, gate: Gate, updated_at: str) -> memoryview:
+    """The row as a piece of a load body."""
+    row = {
+        "id": row_id(job, MARKER, GATE),
+        "job": job,
+        "kind": MARKER,
+        "name": GATE,
+        "token": gate.token,
+        "updated_at": updated_at,
+    }
+    return memoryview(b"," + orjson.dumps(row))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadGate(LedgerRequest):
+    """Read the gate of a job. Result: Gate, or None for a job that was never moved."""
+
+    job: str
+
+    def statement(self, database: str) -> Sql:
+        table = identifier(database, LEDGER_TABLE)
+        return f"SELECT token FROM {table} WHERE job = %s AND kind = %s AND name = %s", (self.job, MARKER, GATE)
+
+    def result(self, rows: Rows) -> Gate | None:
+        return Gate.of_token(str(rows[0][0])) if rows else None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOpened(LedgerRequest):
+    """Read which jobs of the database a move has opened. Result: tuple of jobs."""
+
+    move: str
+
+    def statement(self, database: str) -> Sql:
+        table = identifier(database, LEDGER_TABLE)
+        return (
+            f"SELECT job FROM {table} WHERE kind = %s AND name = %s AND token = %s ORDER BY job",
+            (MARKER, GATE, Gate(False, self.move).token),
+        )
+
+    def result(self, rows: Rows) -> tuple[str, ...]:
+        return tuple(str(row[0]) for row in rows)

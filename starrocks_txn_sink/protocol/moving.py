@@ -1,0 +1,153 @@
+"""The move of a job to another name, database or cluster: the old job is closed, then the new one is opened.
+
+A row of the ledger, the job's *gate*, says whether the job takes rows under this name. Both steps are a take-over
+(`protocol.fencing`) and one StarRocks transaction of the ledger's table, which is committed as a driver commits: after
+a check of the owner. So a driver that takes the job over later sees the gate, or has rolled its transaction back.
+
+1. *close*    Take the old job over, and write its closed gate. No driver can commit any more: the one that runs is not
+              the owner, and a new one finds the gate closed. Only now the positions are final, and are read.
+2. *open*     Take the new job over, and write its open gate and all positions, in one StarRocks transaction. Before its
+              commit the new job has nothing, after it everything.
+
+Each step looks first, writes if need be, and looks again until all is there. So a step that broke off anywhere, or
+whose answer was lost, is simply repeated; the name of the move, which the gate keeps, is then the same.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from starrocks_txn_sink.errors import Fenced, MoveRefused, StarRocksSinkError
+from starrocks_txn_sink.protocol import fencing, label as protocol, ledger
+from starrocks_txn_sink.protocol.fencing import Scope, TakenOver
+from starrocks_txn_sink.protocol.gate import Gate, ReadGate, ReadOpened, gate_row
+from starrocks_txn_sink.protocol.label import Aborted, Label, RetryPolicy, Steps, Unknown, Wait
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Owner, Position
+from starrocks_txn_sink.protocol.wire import Body
+
+MOVE = "move"
+"""The run of a driver, in labels and in the owner row of a job that was moved."""
+_NO_POSITION = {"job": "", "kind": "", "name": ""}  # NOT NULL columns of a delete (wire contract 5.6)
+
+
+@dataclass(frozen=True, slots=True)
+class Mover:
+    """What the steps need of the command: labels by job, headers and body of a load, tokens, time as a literal."""
+
+    database: str
+    labels: Callable[[str], Iterator[str]]
+    begin_headers: Mapping[str, str]
+    load_headers: Mapping[str, str]
+    body: Callable[[list[memoryview]], Body]
+    new_token: ledger.NewToken
+    now_text: Callable[[], str]
+    rng: random.Random
+
+
+def close_job(mover: Mover, job: str, move: str, to: str = "") -> Steps[tuple[Gate, dict[str, Position]]]:
+    """1. Close `job` as the move `move`, to the job `to` if that is known; a closed job keeps the name of its move.
+
+    Returns the gate and the final positions.
+    """
+    for tries in itertools.count():
+        try:
+            taken = yield from _take_over(mover, job)
+            if taken.gate is not None and taken.gate.closed:
+                return taken.gate, taken.positions
+            row = gate_row(job, Gate(True, move, to), mover.now_text())
+            yield from _write(mover, job, taken.owner, [row])
+        except StarRocksSinkError as error:
+            yield from _again(error, tries, mover.rng)
+    raise AssertionError("The loop has no end of its own.")
+
+
+def open_job(mover: Mover, job: str, move: str, positions: Mapping[str, Position]) -> Steps[None]:
+    """2. Open `job` with the `positions` of the move `move`; raises MoveRefused if it has other progress.
+
+    Looks before it takes the job over: neither a wrong name nor a repetition may end a driver that works.
+    """
+    rng = mover.rng
+    gate: Gate | None = yield from ledger.retry_until_answered(ReadGate(job), rng)
+    present: dict[str, Position] = yield from ledger.retry_until_answered(ledger.ReadPositions(job), rng)
+    opened: tuple[str, ...] = yield from ledger.retry_until_answered(ReadOpened(move), rng)
+    if others := [name for name in opened if name != job]:
+        raise MoveRefused(
+            f"The move {move} has opened the job {others[0]} in this database already.",
+            hint="Two jobs with the same positions would write the same rows twice: use that job.",
+        )
+    for tries in itertools.count():
+        if gate == Gate(False, move) and present == positions:
+            return
+        _refuse_progress(job, move, positions, present, gate)
+        try:
+            taken = yield from _take_over(mover, job)
+            _refuse_progress(job, move, positions, taken.positions, taken.gate)
+            rows = _rows_to_open(mover, job, move, positions, taken.positions)
+            yield from _write(mover, job, taken.owner, rows)
+            taken = yield from _take_over(mover, job)
+            gate, present = taken.gate, taken.positions
+        except StarRocksSinkError as error:
+            yield from _again(error, tries, rng)
+
+
+def _refuse_progress(
+    job: str, move: str, wanted: Mapping[str, Position], present: Mapping[str, Position], gate: Gate | None
+) -> None:
+    """Raise MoveRefused if `job` has progress that the move would replace; a job that was moved away has none."""
+    if not present or present == wanted or (gate is not None and gate.closed):
+        return
+    if gate is not None and gate.move == move:
+        raise MoveRefused(
+            f"The job {job} was opened by this move already, and has gone on since.", hint="There is nothing to do."
+        )
+    raise MoveRefused(
+        f"The job {job} has {len(present)} positions of its own in this database, which a move would replace.",
+        hint="Name a job that has not written here.",
+    )
+
+
+def _take_over(mover: Mover, job: str) -> Steps[TakenOver]:
+    scope = Scope(job, mover.database, Owner("", MOVE, MOVE), moving=True)
+    return fencing.take_over(scope, mover.new_token, mover.rng)
+
+
+def _rows_to_open(
+    mover: Mover, job: str, move: str, positions: Mapping[str, Position], present: Iterable[str]
+) -> list[memoryview]:
+    """All rows of the opening; positions of an older life of the job are deleted."""
+    at = mover.now_text()
+    stale = [ledger.row_id(job, ledger.POSITION, name) for name in present if name not in positions]
+    deletes = [memoryview(b"," + orjson.dumps({"__op": 1, "id": key, **_NO_POSITION})) for key in stale]
+    rows = [ledger.position_rows(job, positions.values(), at)] if positions else []
+    return [*rows, *deletes, gate_row(job, Gate(False, move), at)]
+
+
+def _write(mover: Mover, job: str, owner: Owner, rows: list[memoryview]) -> Steps[None]:
+    """Write `rows` into the ledger as the owner of `job`. A later look shows whether they are visible.
+
+    Raises the error of the step that failed; nothing becomes visible afterwards.
+    """
+    rng, policy = mover.rng, RetryPolicy(commit_again=False)
+    label = Label(mover.database, next(mover.labels(job)))
+    try:
+        yield from protocol.begin(label, mover.begin_headers)
+        yield from protocol.load(label, LEDGER_TABLE, mover.body(rows), mover.load_headers, policy, rng)
+        yield from ledger.check_owner(job, owner, rng)
+    except StarRocksSinkError:
+        yield from protocol.roll_back(label, policy, rng)
+        raise
+    outcome = yield from protocol.commit(label, policy, rng)
+    if isinstance(outcome, Unknown):
+        yield from fencing.roll_back_until_confirmed(label, rng)
+    elif isinstance(outcome, Aborted):
+        raise outcome.error
+
+
+def _again(error: StarRocksSinkError, tries: int, rng: random.Random) -> Steps[None]:
+    """Wait before another look; raises `error` if another try cannot help. A writer that has come is fenced again."""
+    if not (error.retryable or isinstance(error, Fenced)):
+        raise error
+    yield Wait(ledger.BACKOFF.seconds(tries, rng), f"another try, after: {error.message.rstrip('.')}")
