@@ -69,6 +69,10 @@ _KNOWN: Final = {
     "Failed to create new KafkaAdminClient": _NO_BROKER,
     "No resolvable bootstrap urls": _NO_BROKER,
     "Timed out waiting for a node assignment": _NO_BROKER,
+    "ModuleNotFoundError: No module named": (
+        "The Python of Spark's tasks lacks that package: set PYSPARK_PYTHON to a Python with the sink, on the driver"
+        " and on each executor."
+    ),
 }
 """Advice for the most frequent failures of a first start, by a part of the exception's text."""
 

@@ -44,7 +44,7 @@ def test_a_whole_database_from_one_file(broker: Broker, spark_kafka: str, tmp_pa
         archives = f'\n[spark]\n"spark.jars" = {json.dumps(spark_kafka)}\n'
         (home / "shop.toml").write_text(settings + archives, encoding="utf-8")
         arguments = {"import runpy": "import runpy, sys; sys.argv[1:] = ['sync', 'shop.toml']"}
-        with Pipeline(program, home, arguments) as pipeline:
+        with Pipeline(program, home, arguments, activated=False) as pipeline:
             created = {("ods_items",), ("ods_orders",)}
             pipeline.wait(lambda: created <= set(starrocks.ask("SHOW TABLES FROM shop")))
             rows = "SELECT CAST(total AS VARCHAR), CAST(born AS VARCHAR) FROM shop.ods_orders o, shop.ods_items i"

@@ -77,16 +77,18 @@ class Warehouse:
 class Pipeline:
     """The printed program as a process; leaving the context ends it by SIGTERM, and it must end well.
 
-    `here` replaces printed texts, each of which must be there.
+    `here` replaces printed texts, each of which must be there. `activated`: whether the Python environment is, so that
+    Spark's tasks find it.
     """
 
-    def __init__(self, program: str, folder: Path, here: Mapping[str, str]) -> None:
+    def __init__(self, program: str, folder: Path, here: Mapping[str, str], *, activated: bool = True) -> None:
         for printed, replacement in here.items():
             assert printed in program, printed
             program = program.replace(printed, replacement)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "pipeline.py").write_text(program, encoding="utf-8")
         self._folder = folder
+        self._activated = activated
         self._process: subprocess.Popen[bytes] | None = None
 
     def wait(self, true: Callable[[], bool], seconds: float = 240) -> None:
@@ -101,11 +103,13 @@ class Pipeline:
     def __enter__(self) -> Self:
         spark = " ".join(f"--conf {name}={value}" for name, value in _SPARK.items())
         environment = os.environ | {
-            "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_SUBMIT_ARGS": f"--master local[2] {spark} pyspark-shell",
             "PYTHONPATH": str(ROOT),
             "STARROCKS_PASSWORD": PASSWORD,
         }
+        environment.pop("PYSPARK_PYTHON", None)
+        if self._activated:
+            environment["PYSPARK_PYTHON"] = sys.executable
         with (self._folder / "pipeline.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "pipeline.py"], cwd=self._folder, env=environment, stdout=log, stderr=log

@@ -83,6 +83,9 @@ def session(sync: Sync) -> SparkSession:
     from starrocks_txn_sink.spark_version import recommended_conf
 
     settings: dict[str, bool | float | int | str | None] = {**recommended_conf(), **sync.spark}
+    if _SUBMITTED not in os.environ and str(settings.get("spark.master", "local")).startswith("local"):
+        # Spark would take the python3 of PATH, which has no sink where nobody has activated the environment.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if _SUBMITTED not in os.environ and not any(name in settings for name in _ARCHIVES):
         scala = "2.12" if pyspark.__version__.startswith("3.") else "2.13"
         settings["spark.jars.packages"] = f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{pyspark.__version__}"

@@ -108,9 +108,10 @@ def test_errors_from_outside_are_of_unknown_kind_and_say_so() -> None:
         ),
         ("Failed to create new KafkaAdminClient SQLSTATE: XXKST", "kafka.bootstrap.servers"),
         ("TimeoutException: Timed out waiting for a node assignment. Call: describeTopics", "kafka.bootstrap.servers"),
+        ("PythonException: \nModuleNotFoundError: No module named 'pyarrow'\n SQLSTATE: 39000", "PYSPARK_PYTHON"),
     ],
 )
-def test_what_kafka_says_at_a_first_start_has_a_remedy(text: str, advice: str) -> None:
+def test_what_spark_and_kafka_say_at_a_first_start_has_a_remedy(text: str, advice: str) -> None:
     assert advice in Failure.of(RuntimeError(text)).advice
 
 
