@@ -47,7 +47,7 @@ def check_frontends_privilege(stage: Stage) -> Evidence:
     return as_expected(f"{len(rows)} frontend(s), one leads")
 
 
-@CHECKS.expects("privilege.loads", "information_schema.loads can be read.", "6.5", "10.4")
+@CHECKS.expects("privilege.loads", "information_schema.loads can be read.", "6.5")
 def check_loads_privilege(stage: Stage) -> Evidence:
     try:
         rows = stage.rows("SELECT * FROM information_schema.loads LIMIT 1")

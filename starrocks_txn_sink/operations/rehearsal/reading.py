@@ -99,7 +99,7 @@ class Writer:
             self.stop.set()
 
 
-@CHECKS.expects("read.torn", "One SELECT over two tables sees a commit in both or in none.", "4.11", "10.2")
+@CHECKS.expects("read.torn", "One SELECT over two tables sees a commit in both or in none.", "4.11")
 def check_torn(stage: Stage) -> Evidence:
     """Run two readers while a writer commits, one with default settings and one with the database's lock."""
     plain, locked, commits = _watch(stage)
@@ -107,7 +107,7 @@ def check_torn(stage: Stage) -> Evidence:
     return _judge_torn(plain, commits, "Readers that must not see half of a commit run: SET cbo_use_lock_db = true.")
 
 
-@CHECKS.expects("read.torn_locked", "With cbo_use_lock_db it always does.", "4.11", "10.2")
+@CHECKS.expects("read.torn_locked", "With cbo_use_lock_db it always does.", "4.11")
 def check_torn_locked(stage: Stage) -> Evidence:
     """Judge the reader with the lock, which `check_torn` has run."""
     if stage.locked_reader is None:

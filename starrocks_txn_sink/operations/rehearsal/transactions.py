@@ -83,7 +83,7 @@ def check_delete(stage: Stage) -> Evidence:
     return as_expected("1 deletes, 0 upserts")
 
 
-@CHECKS.expects("load.missing_key", "A missing JSON key is NULL.", "5.4", "10.3")
+@CHECKS.expects("load.missing_key", "A missing JSON key is NULL.", "5.4")
 def check_missing_key(stage: Stage) -> Evidence:
     stage.write(("upserts", array({"id": 50, "note": "no kind"})))
     kind = stage.content("upserts", "kind", 50)
@@ -92,7 +92,7 @@ def check_missing_key(stage: Stage) -> Evidence:
     return harmless(f"{kind!r}, the column's DEFAULT", "columns that a frame leaves out then get their DEFAULT")
 
 
-@CHECKS.expects("load.key_only_delete", "A delete needs a value for each NOT NULL column.", "5.6", "8.14")
+@CHECKS.expects("load.key_only_delete", "A delete needs a value for each NOT NULL column.", "5.6")
 def check_key_only_delete(stage: Stage) -> Evidence:
     stage.write(("filled", array({"id": 60, "n": 1}, {"id": 61, "n": 1})))
     with stage.transaction() as label:
@@ -188,7 +188,7 @@ def check_busy(stage: Stage, pause: float) -> Evidence:
     return as_expected(f"{reply_text(second)}; nothing of it was taken")
 
 
-@CHECKS.expects("load.order", "The last change of a key in a transaction counts.", "4.10", "8.8")
+@CHECKS.expects("load.order", "The last change of a key in a transaction counts.", "4.10")
 def check_order(stage: Stage) -> Evidence:
     """Two loads that change keys twice: upserts, and an upsert with its delete."""
     with stage.transaction() as label:
@@ -208,7 +208,7 @@ def check_order(stage: Stage) -> Evidence:
     return differs(" and ".join(wrong), "Leave compact on: the sink then sends one row per key and transaction.")
 
 
-@CHECKS.expects("load.cut", "A label with half a body does not commit.", "4.8", "8.3")
+@CHECKS.expects("load.cut", "A label with half a body does not commit.", "4.8")
 @_patiently
 def check_cut(stage: Stage, pause: float) -> Evidence:
     """Break a body off; see what the commit of another load contains, and that a rollback leaves nothing."""
@@ -357,7 +357,7 @@ def _tracking_lines(stage: Stage, statement: str) -> int:
     return 0
 
 
-@CHECKS.expects("reject.empty", "An empty load fails the commit, and is no bad row.", "4.9", "10.4")
+@CHECKS.expects("reject.empty", "An empty load fails the commit, and is no bad row.", "4.9")
 def check_empty(stage: Stage) -> Evidence:
     with stage.transaction() as label:
         stage.must_load(label, "upserts", array({"id": 150}))

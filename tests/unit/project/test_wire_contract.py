@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from starrocks_txn_sink.operations.rehearsal.command import CHECKS
 from tools import prose
 
 ROOT = Path(__file__).parents[3]
@@ -65,6 +66,10 @@ def test_sections_are_numbered_in_order_and_once() -> None:
 def test_every_reference_leads_to_a_section() -> None:
     assert REFERENCES
     assert [(place, number) for place, number in REFERENCES if number not in SECTIONS] == []
+
+
+def test_the_checks_of_a_rehearsal_name_sections() -> None:
+    assert [(check.name, number) for check in CHECKS for number in check.sections if number not in SECTIONS] == []
 
 
 def test_references_inside_the_page_lead_to_a_section() -> None:
