@@ -229,7 +229,7 @@ class LaneTry:
         Raises the lane's first error; the error carries the report (`messages`). `rows` turns `batches` into marked
         rows; without `rows` the batches are ready.
         """
-        worker.freeze_loaded_objects()
+        worker.settle_memory()
         telemetry.apply_log_settings(self.task.logging)
         try:
             with worker.RESOURCES.lease(self.task.options) as resources:

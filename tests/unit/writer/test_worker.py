@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import queue
 import subprocess
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator
 
 import psutil
+import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
@@ -20,7 +22,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
 from starrocks_txn_sink.writer import worker
 from starrocks_txn_sink.writer.runner import DaemonThreadPool
-from starrocks_txn_sink.writer.worker import ResourceCache, WorkerResources, freeze_loaded_objects
+from starrocks_txn_sink.writer.worker import ResourceCache, WorkerResources, settle_memory
 from tests.support.http_peer import Peer
 from tests.support.waiting import wait_until
 
@@ -28,8 +30,11 @@ from tests.support.waiting import wait_until
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.unfreeze()
-    monkeypatch.setattr(worker, "_frozen", False)
+    monkeypatch.setattr(worker, "_settled", False)
+    monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL", raising=False)
+    pool = pa.default_memory_pool()
     yield
+    pa.set_memory_pool(pool)
     gc.unfreeze()
 
 
@@ -37,24 +42,42 @@ def test_in_a_task_what_is_loaded_is_left_alone_from_then_on(monkeypatch: pytest
     monkeypatch.setattr(TaskContext, "get", object)
     gc.collect()  # of other tests
     before = len(gc.get_objects())
-    freeze_loaded_objects()
+    settle_memory()
     assert gc.get_freeze_count() > before / 2
     assert len(gc.get_objects()) < before / 2
 
 
 def test_only_the_first_task_does_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskContext, "get", object)
-    freeze_loaded_objects()
+    settle_memory()
     frozen = gc.get_freeze_count()
     kept: list[list[int]] = [[] for _ in range(1000)]
-    freeze_loaded_objects()
+    settle_memory()
     assert gc.get_freeze_count() <= frozen
     assert len(kept) == 1000
 
 
 def test_outside_of_spark_nothing_changes() -> None:
-    freeze_loaded_objects()
+    before = pa.default_memory_pool().backend_name
+    settle_memory()
     assert gc.get_freeze_count() == 0
+    assert pa.default_memory_pool().backend_name == before
+
+
+@pytest.mark.parametrize(
+    ("glibc", "chosen", "pool"),
+    [("glibc 2.36", None, "system"), ("", None, "mimalloc"), ("glibc 2.36", "mimalloc", "mimalloc")],
+)
+def test_a_task_takes_buffers_from_glibc_unless_the_user_has_chosen(
+    glibc: str, chosen: str | None, pool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pa.set_memory_pool(pa.mimalloc_memory_pool())
+    monkeypatch.setattr(TaskContext, "get", object)
+    monkeypatch.setattr(os, "confstr", {"CS_GNU_LIBC_VERSION": glibc}.__getitem__)
+    if chosen is not None:
+        monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", chosen)
+    settle_memory()
+    assert pa.default_memory_pool().backend_name == pool
 
 
 # --- resources ---
