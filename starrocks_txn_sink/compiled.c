@@ -24,7 +24,7 @@
 #define DEEPEST 64
 
 /* TEXT is the content of a string, or the JSON of another value; a STRING is nothing else. */
-enum { ABI = 8, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3 };
+enum { ABI = 9, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3 };
 
 int32_t txn_sink_abi(void) { return ABI; }
 int32_t txn_sink_slack(void) { return SLACK; }
@@ -1523,8 +1523,6 @@ int64_t txn_sink_apply_rules(const void *bounds, int32_t wide, const uint8_t *da
 
 /* Messages of Avro, behind a schema's number of a registry, as JSON (sources/formats/avro.py). */
 
-#define HEADER 5 /* a zero and the number of the schema in four bytes */
-
 enum { A_NULL, A_BOOLEAN, A_LONG, A_FLOAT, A_DOUBLE, A_BYTES, A_STRING, A_FIXED, A_ENUM, A_ARRAY, A_MAP, A_UNION, A_RECORD };
 
 /* A type. The types of its fields, branches, items or symbols are `count` ones from number `first` on. `text` is what comes
@@ -1535,11 +1533,12 @@ typedef struct {
     int64_t text_size;
 } AvroType;
 
-/* The types of a schema, of which number 0 is the whole, and the text in front of the JSON: an object that ends behind it. */
+/* The types of a schema, of which number 0 is the whole, and the text in front of the JSON: an object that ends behind it. A
+   message has `header` bytes in front of its value. */
 typedef struct {
     const AvroType *types;
     const uint8_t *before;
-    int64_t before_size;
+    int64_t before_size, header;
 } AvroSchema;
 
 typedef struct {
@@ -1751,8 +1750,8 @@ int64_t txn_sink_avro(const void *bounds, int32_t wide, const uint8_t *data, con
         int64_t start = wide ? wide_bounds[row] : narrow_bounds[row], end = wide ? wide_bounds[row + 1] : narrow_bounds[row + 1];
         if (chosen[row] >= 0) {
             const AvroSchema *schema = &schemas[chosen[row]];
-            Avro a = {data + start + HEADER, data + end, to + *used, to + room, schema->types, 0};
-            int there = end - start >= HEADER && put_raw(&a, schema->before, schema->before_size) && put_avro(&a, schema->types, 0)
+            Avro a = {data + start + schema->header, data + end, to + *used, to + room, schema->types, 0};
+            int there = end - start >= schema->header && put_raw(&a, schema->before, schema->before_size) && put_avro(&a, schema->types, 0)
                         && a.p == a.end && (!schema->before_size || put_raw(&a, "}", 1));
             if (a.full) return -1 - row;
             if (!there) return row;

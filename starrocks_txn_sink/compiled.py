@@ -22,7 +22,7 @@ from starrocks_txn_sink.rows.segments import Bools, bounds_of
 LIBRARY: Final = Path(__file__).with_name("_compiled.so")
 PURE: Final = "STARROCKS_TXN_SINK_PURE"
 """The environment variable that turns the compiled loops off, with the value 1."""
-_ABI: Final = 8  # that of compiled.c; a library with another number is not used
+_ABI: Final = 9  # that of compiled.c; a library with another number is not used
 _MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
 _FREE_JUDGEMENTS: Final = 64
 _VALUES_A_JUDGEMENT: Final = 16
@@ -341,25 +341,30 @@ class _AvroSchema(ctypes.Structure):
         ("types", ctypes.POINTER(_AvroType)),
         ("before", ctypes.c_char_p),
         ("before_size", ctypes.c_int64),
+        ("header", ctypes.c_int64),
     )
 
 
 AvroTypes = Sequence[tuple[int, int, int, bytes]]
 """The types of a schema: the kind in compiled.c, the number of the first part, the count of parts, and the text."""
 
+AvroSchema = tuple[AvroTypes, bytes, int]
+"""The types, the text in front of the JSON (an object that ends behind it), and the bytes in front of a value."""
+
 
 def write_avro(
-    messages: pa.Array, schemas: Sequence[tuple[AvroTypes, bytes]], chosen: _Numbers, judge: _JudgeRow
+    messages: pa.Array, schemas: Sequence[AvroSchema], chosen: _Numbers, judge: _JudgeRow
 ) -> tuple[pa.Array, Bools] | None:
     """Messages of Avro behind a schema's number, as JSON, and which of them fit their schemas; the others are empty.
 
-    A schema has its types, and the text in front of the JSON: an object that ends behind it. A message with -1 gives an
-    empty text. The other terms are those of `convert_rows`.
+    A message with -1 gives an empty text. The other terms are those of `convert_rows`.
     """
-    types = [(_AvroType * len(own))(*(_AvroType(*rest, text, len(text)) for *rest, text in own)) for own, _ in schemas]
+    types = [(_AvroType * len(own))(*(_AvroType(*rest, text, len(text)) for *rest, text in own)) for own, *_ in schemas]
     pairs = zip(types, schemas, strict=True)
-    given = (_AvroSchema * len(schemas))(*(_AvroSchema(own, before, len(before)) for own, (_, before) in pairs))
-    before = sum(len(text) for _, text in schemas) // max(len(schemas), 1)
+    given = (_AvroSchema * len(schemas))(
+        *(_AvroSchema(own, before, len(before), header) for own, (_, before, header) in pairs)
+    )
+    before = sum(len(text) for _, text, _ in schemas) // max(len(schemas), 1)
     return _rewrite("avro", messages, given, chosen, judge, 3 * messages.nbytes + before * len(messages))
 
 

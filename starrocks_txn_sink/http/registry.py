@@ -1,13 +1,15 @@
-"""`SchemaRegistry`: the schemas of messages, from a registry with Confluent's interface (Apicurio has it too)."""
+"""`SchemaRegistry`: the schemas of messages, from a registry with Confluent's interface or Apicurio's."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
+import orjson
 import requests
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
@@ -17,6 +19,9 @@ from starrocks_txn_sink.public_names import suggests_arguments
 
 _TIMEOUTS: Final = (5.0, 10.0)  # seconds, to connect and to read
 _UNKNOWN: Final = 404
+_AVRO, _JSON_SCHEMA, _CONNECT = _KINDS = ("AVRO", "JSON", "KCONNECT")  # as registries call them
+_TYPES: Final = {"struct": _CONNECT, "object": _JSON_SCHEMA, None: _JSON_SCHEMA}  # of a choice there is no type
+_Reply = TypeVar("_Reply")
 
 
 class _NoAnswer(Exception):
@@ -26,7 +31,7 @@ class _NoAnswer(Exception):
 @suggests_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRegistry:
-    """A registry that has the schemas of the messages, for formats that read Avro.
+    """A registry that has the schemas of the messages: of Avro, JSON Schema, or Connect's own.
 
     A schema is asked for once in each Python process. The sink waits `wait` for a registry that does not answer, and
     for a number that it does not know yet.
@@ -37,12 +42,14 @@ class SchemaRegistry:
         user: The user name, or the API key of Confluent Cloud; None sends none.
         password: The password; never shown.
         password_environment: Environment variable with the password instead, on driver and executors.
+        token: A bearer token instead of user and password; never shown.
+        token_environment: Environment variable with the token instead, on driver and executors.
         ca: File with the certificates to trust, on driver and executors; None trusts the usual ones.
         certificate: File with the client's certificate and key.
         wait: Seconds.
 
     Raises:
-        OptionError: The address is none, or the password is given twice.
+        OptionError: The address is none, or the password or token is given twice.
 
     Example::
 
@@ -57,6 +64,8 @@ class SchemaRegistry:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     password_environment: str | None = None
+    token: str | None = field(default=None, repr=False)
+    token_environment: str | None = None
     ca: str | None = None
     certificate: str | None = None
     wait: float = 30.0
@@ -69,23 +78,33 @@ class SchemaRegistry:
                 hint="Give user and password as arguments of SchemaRegistry, not in the address.",
                 option="url",
             )
-        if self.password is not None and self.password_environment is not None:
+        for name in ("password", "token"):
+            if getattr(self, name) is not None and getattr(self, f"{name}_environment") is not None:
+                raise OptionError(
+                    f"The schema registry has two {name}s.",
+                    hint=f"Give {name} or {name}_environment.",
+                    option=name,
+                )
+        if self.user is not None and (self.token, self.token_environment) != (None, None):
             raise OptionError(
-                "The schema registry has two passwords.",
-                hint="Give password or password_environment.",
-                option="password",
+                "The schema registry has a user and a token.",
+                hint="Give user with password, or a token.",
+                option="user",
             )
 
-    def schema(self, number: int) -> tuple[str, tuple[str, ...]]:
-        """The Avro schema with this number, and the schemas that it refers to, those first that others refer to.
+    def schema(self, number: int, *, apicurio: bool = False) -> tuple[str, str, tuple[str, ...]]:
+        """The kind and the text of the schema with this number, and the texts of the schemas that it refers to.
 
-        Raises TransportError for a registry that does not answer, AuthenticationFailed, and InputError for a number
-        that it does not know and for a schema of another kind.
+        Those come first that others refer to.
+
+        `apicurio`: the number is a global one of Apicurio's own interface, which is beside Confluent's. Raises
+        TransportError for a registry that does not answer, AuthenticationFailed, and InputError for a number that it
+        does not know and for a schema of another kind.
         """
-        return _schema(self, number)
+        return _schema(self, number, apicurio)
 
-    def _get(self, path: str, what: str) -> dict[str, Any]:
-        """The reply to a GET, as soon as there is one."""
+    def _get(self, url: str, what: str, read: Callable[[str], _Reply]) -> _Reply:
+        """What `read` makes of the reply to a GET, as soon as there is one that it does not refuse with _NoAnswer."""
         retrying = Retrying(
             stop=stop_after_delay(self.wait),
             wait=wait_exponential(0.1, max=2.0),
@@ -94,12 +113,12 @@ class SchemaRegistry:
             reraise=True,
         )
         try:
-            reply: dict[str, Any] = retrying(self._ask, path, what)
+            reply: _Reply = retrying(self._ask, url, what, read)
         except _Unknown:
             raise InputError(
                 f"The schema registry {self.url} does not know {what}.",
-                hint="Check that this is the registry of the connector's converter, and that the converter writes the "
-                "schema's number in Confluent's form (docs/guides/debezium.md, \"Avro with a schema registry\").",
+                hint="Check that this is the registry of the connector's converter (docs/guides/debezium.md, "
+                '"A schema registry").',
             ) from None
         except _NoAnswer as error:
             raise TransportError(
@@ -108,43 +127,60 @@ class SchemaRegistry:
             ) from None
         return reply
 
-    def _ask(self, path: str, what: str) -> dict[str, Any]:
-        # With None requests would send what ~/.netrc has for this host.
-        auth: Any = _as_it_is if self.user is None else (self.user.encode(), self._password().encode())
+    def _ask(self, url: str, what: str, read: Callable[[str], _Reply]) -> _Reply:
+        auth = self._auth()
         try:
             with requests.get(
-                self.url.rstrip("/") + path,
+                url,
                 auth=auth,
                 verify=self.ca or True,
                 cert=self.certificate,
                 timeout=_TIMEOUTS,
                 allow_redirects=False,
             ) as reply:
-                status, text = reply.status_code, reply.text
-                value = reply.json() if status == requests.codes.ok else None
-        except (requests.RequestException, OSError) as error:  # OSError: a file of certificates
+                status, text = reply.status_code, reply.content.decode()
+        except (requests.RequestException, OSError, ValueError) as error:  # a file of certificates, a header
             raise _NoAnswer(type(error).__name__) from None
         if status in (401, 403):
             raise AuthenticationFailed(
                 f"The schema registry {self.url} refused to give {what} (HTTP {status}).",
-                hint="Check user and password of SchemaRegistry.",
+                hint="Check user and password, or the token, of SchemaRegistry.",
             )
         if status == _UNKNOWN and '"error_code"' in text:
             raise _Unknown
-        if not isinstance(value, dict) or not isinstance(value.get("schema"), str):
+        if status != requests.codes.ok:
             raise _NoAnswer(f"HTTP {status} without a schema")
-        return value
+        return read(text)
 
-    def _password(self) -> str:
-        if self.password_environment is None:
-            return self.password or ""
-        if self.password_environment not in os.environ:
+    def _auth(self) -> Any:
+        if self.token is not None or self.token_environment is not None:
+            return _Bearer(self._secret("token").strip())  # a file of a secret may end a line
+        if self.user is not None:
+            return self.user.encode(), self._secret("password").encode()
+        return _as_it_is  # with None requests would send what ~/.netrc has for this host
+
+    def _secret(self, name: str) -> str:
+        variable = getattr(self, f"{name}_environment")
+        if variable is None:
+            return getattr(self, name) or ""
+        if variable not in os.environ:
             raise OptionError(
-                f"password_environment names {self.password_environment}, which is not set.",
+                f"{name}_environment names {variable}, which is not set.",
                 hint="Set the variable for the driver and for every executor.",
-                option="password_environment",
+                option=f"{name}_environment",
             )
-        return os.environ[self.password_environment]
+        return os.environ[variable]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bearer:
+    """Sends a bearer token (RFC 6750)."""
+
+    token: str = field(repr=False)
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self.token}"
+        return request
 
 
 def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
@@ -156,15 +192,52 @@ class _Unknown(_NoAnswer):
 
 
 @lru_cache(maxsize=4096)
-def _schema(registry: SchemaRegistry, number: int) -> tuple[str, tuple[str, ...]]:
-    found = registry._get(f"/schemas/ids/{number}", f"schema {number}")
-    kind = found.get("schemaType", "AVRO")
-    if kind != "AVRO":
+def _schema(registry: SchemaRegistry, number: int, apicurio: bool) -> tuple[str, str, tuple[str, ...]]:
+    what = f"schema {number}"
+    if apicurio:
+        kind, text = registry._get(_address_of_apicurio(registry, number), what, _by_its_text)
+        others: tuple[str, ...] = ()
+    else:
+        found = registry._get(f"{registry.url.rstrip('/')}/schemas/ids/{number}", what, _described)
+        kind, text, others = found.get("schemaType") or _AVRO, found["schema"], tuple(_referred(registry, found, set()))
+    if kind not in _KINDS:
         raise InputError(
             f"Schema {number} of the schema registry {registry.url} is {kind}, which is not read.",
-            hint="Let the connector's converter write Avro, or JSON without a registry.",
+            hint="Let the connector's converter write Avro or JSON.",
         )
-    return found["schema"], tuple(_referred(registry, found, set()))
+    return kind, text, others
+
+
+def _described(text: str) -> dict[str, Any]:
+    """A schema as Confluent's interface describes it."""
+    try:
+        reply = orjson.loads(text)
+    except ValueError:
+        raise _NoAnswer("a reply that is no JSON") from None
+    if not isinstance(reply, dict) or not isinstance(reply.get("schema"), str):
+        raise _NoAnswer("a reply without a schema")
+    return reply
+
+
+def _address_of_apicurio(registry: SchemaRegistry, number: int) -> str:
+    server, path, _ = registry.url.partition("/apis/")
+    if not path:
+        raise InputError(
+            f"Schema {number} has a number of Apicurio's own form, and {registry.url} is no address of Apicurio.",
+            hint="Give SchemaRegistry the address that ends in /apis/ccompat/v7.",
+        )
+    return f"{server}/apis/registry/v2/ids/globalIds/{number}?dereference=true"
+
+
+def _by_its_text(text: str) -> tuple[str, str]:
+    """The kind of a schema of Apicurio's own interface, which does not say it; and the text."""
+    try:
+        schema = orjson.loads(text)
+    except ValueError:
+        return "no JSON", text
+    if not isinstance(schema, dict) or schema.get("type") not in _TYPES:
+        return _AVRO, text
+    return _TYPES[schema.get("type")], text
 
 
 def _referred(registry: SchemaRegistry, found: dict[str, Any], seen: set[tuple[str, int]]) -> list[str]:
@@ -175,6 +248,7 @@ def _referred(registry: SchemaRegistry, found: dict[str, Any], seen: set[tuple[s
             continue
         seen.add(place)
         subject = quote(place[0], safe="")
-        other = registry._get(f"/subjects/{subject}/versions/{place[1]}", f"version {place[1]} of {place[0]}")
+        url = f"{registry.url.rstrip('/')}/subjects/{subject}/versions/{place[1]}"
+        other = registry._get(url, f"version {place[1]} of {place[0]}", _described)
         texts += [*_referred(registry, other, seen), other["schema"]]
     return texts

@@ -82,11 +82,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     command_line.add_kafka_option(parser)
     parser.add_argument("--messages", metavar="FILE", help="or a file of messages, one a line: KEY, a tab, VALUE")
     parser.add_argument(
-        "--registry", metavar="URL", help="the schema registry of messages in Avro, as in http://registry:8081"
+        "--registry", metavar="URL", help="the schema registry of the messages, as in http://registry:8081"
     )
     parser.add_argument("--registry-user", metavar="NAME", help="the user name at the registry")
     parser.add_argument(
         "--registry-password-environment", metavar="VARIABLE", help="environment variable with the password there"
+    )
+    parser.add_argument(
+        "--registry-token-environment", metavar="VARIABLE", help="or environment variable with a bearer token"
     )
     parser.add_argument(
         "--tables",
@@ -170,8 +173,12 @@ def _registry(args: argparse.Namespace) -> SchemaRegistry | None:
         return None
     if args.messages is not None:
         raise OptionError("--registry goes with --kafka: a file has text.", hint="Leave one of them out.")
-    user, variable = args.registry_user, args.registry_password_environment
-    return SchemaRegistry(url=args.registry, user=user, password_environment=variable)
+    return SchemaRegistry(
+        url=args.registry,
+        user=args.registry_user,
+        password_environment=args.registry_password_environment,
+        token_environment=args.registry_token_environment,
+    )
 
 
 def _options(args: argparse.Namespace) -> SinkOptions:

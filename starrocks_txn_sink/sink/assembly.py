@@ -161,7 +161,7 @@ class DebeziumAssembly:
         on_truncate: `fail` the query where the source has emptied a table with TRUNCATE, or `ignore` this: the table
             keeps its rows, and the log names the table.
         transaction_topic: The last part of the transaction topic's name.
-        registry: The schema registry (SchemaRegistry) whose schemas values and keys have, as Avro; None for JSON.
+        registry: The schema registry (SchemaRegistry) whose schemas values and keys have; None for JSON without it.
         reader: `librdkafka`: the lane itself reads the offsets that Spark's Kafka source has planned; or `spark` reads
             the frame (docs/guides/assembling.md, "Lanes that read Kafka").
         rules: What becomes of columns, by table (`TableRules`).

@@ -60,7 +60,7 @@ def parse_debezium(
             `observedMetrics[name]["malformed"]`. The transaction of a dropped value never adds up.
         on_truncate: `fail` the query where the source has emptied a table with TRUNCATE, or `ignore` this, and count it
             under `observedMetrics[name]["truncates"]`: it counts for its transaction, and the table keeps its rows.
-        registry: The schema registry (SchemaRegistry) whose schemas values and keys have, as Avro; None for JSON.
+        registry: The schema registry (SchemaRegistry) whose schemas values and keys have; None for JSON without it.
         name: The key of the count.
 
     Returns:
@@ -125,7 +125,7 @@ def parse_debezium_transactions(
         value: The column with the marker (string or binary).
         source: The source partition; by default the topic without its last part (`shop.transaction` → `shop`).
         on_malformed: `fail` the query at a malformed value, or `drop` the value and count it, as in `parse_debezium`.
-        registry: The schema registry (SchemaRegistry) whose schemas values and keys have, as Avro; None for JSON.
+        registry: The schema registry (SchemaRegistry) whose schemas values and keys have; None for JSON without it.
         name: The key of the count.
 
     Returns:

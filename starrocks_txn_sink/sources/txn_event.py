@@ -44,7 +44,7 @@ def parse_txn_events(
         keep: Further columns of `df` to keep.
         on_malformed: `fail` the query at a malformed value, or `drop` the value and count it in each progress under
             `observedMetrics[name]["malformed"]`.
-        registry: The schema registry (SchemaRegistry) whose schemas the messages have, as Avro; None for JSON.
+        registry: The schema registry (SchemaRegistry) whose schemas the messages have; None for JSON without it.
         name: The key of the count.
 
     Returns:

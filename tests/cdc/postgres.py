@@ -50,7 +50,7 @@ class Postgres:
         settings = (
             f"-c port={self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={self.folder}"
             " -c wal_level=logical -c fsync=off -c max_connections=40"
-            " -c max_wal_senders=20 -c max_replication_slots=20"
+            " -c max_wal_senders=40 -c max_replication_slots=40 -c max_connections=200"
         )
         log = str(self.folder / "postgres.log")
         self._run("pg_ctl", "-D", data, "-l", log, "-w", "-t", _UP_SECONDS, "-o", settings, "start")

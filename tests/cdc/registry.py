@@ -33,9 +33,9 @@ class Registry:
     def url(self) -> str:
         return f"{self._address}/apis/ccompat/v7"
 
-    def converters(self) -> dict[str, str]:
-        """The settings of a connector that writes Avro, as the guide prints them."""
-        (printed,) = (block for block in blocks(GUIDE, "json") if "apicurio" in block)
+    def converters(self, name: str = "AvroConverter") -> dict[str, str]:
+        """The settings of a connector with this converter, as the guide prints them."""
+        (printed,) = (block for block in blocks(GUIDE, "json") if name in block)
         settings = {
             name.removeprefix("value."): f"{self._address}/apis/registry/v2" if name.endswith(".url") else value
             for name, value in json.loads(printed).items()

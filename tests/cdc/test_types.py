@@ -10,7 +10,7 @@ import pytest
 from tests.cdc import source_types as source
 from tests.cdc.mariadb import NoMariaDB
 from tests.cdc.postgres import NoPostgres
-from tests.cdc.types_run import PAGE, avro_rows, mariadb_rows, page_with, postgres_rows, table
+from tests.cdc.types_run import PAGE, mariadb_rows, page_with, postgres_rows, registered_rows, table
 from tests.kafka.jars import NoMaven
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -34,16 +34,18 @@ def test_mariadb(tmp_path: Path) -> None:
     assert PAGE.read_text(encoding="utf-8") == page_with("mariadb", lines)
 
 
-def test_avro_says_what_json_with_its_schema_says(tmp_path: Path) -> None:
+def test_what_a_registry_s_converters_write_says_what_json_with_its_schema_says(tmp_path: Path) -> None:
     try:
-        pairs = avro_rows(tmp_path)
+        connectors = registered_rows(tmp_path)
     except (NoMaven, NoPostgres) as missing:
         pytest.skip(str(missing))
-    assert len(pairs) == len(source.POSTGRES_MODES)
-    for by_json, by_avro in pairs:
+    assert len(connectors) == len(source.POSTGRES_MODES)
+    for by_json, *others in connectors:
+        assert len(others) == 2
         different = [
             (source.POSTGRES[int(name[1:])], text, after[name])
-            for before, after in zip(by_json, by_avro, strict=True)
+            for rows in others
+            for before, after in zip(by_json, rows, strict=True)
             for name, text in before.items()
             if json.loads(text) != json.loads(after[name])
         ]

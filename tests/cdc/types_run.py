@@ -83,8 +83,8 @@ def _insert(connect: Connect, broker: Broker, postgres: Postgres, connectors: Se
     return topics
 
 
-def avro_rows(home: Path) -> list[tuple[list[Row], list[Row]]]:
-    """The rows of PostgreSQL for each connector: of messages in JSON with its schema, and in Avro by a registry.
+def registered_rows(home: Path) -> list[tuple[list[Row], ...]]:
+    """The rows of PostgreSQL for each connector: of JSON with its schema, and of the forms of a registry's converters.
 
     Raises NoMaven and NoPostgres where something is not there.
     """
@@ -94,21 +94,30 @@ def avro_rows(home: Path) -> list[tuple[list[Row], list[Row]]]:
         postgres = stack.enter_context(Postgres())
         broker = stack.enter_context(Broker(home / "broker"))
         _create_types(postgres)
+        forms = _forms(registry)
+        named = [
+            (f"{form}_{connector['name']}", connector, forms[form])
+            for number, connector in enumerate(_postgres_connectors(postgres))
+            for form in ("json", "avro", ("wide", "member")[number % 2])
+        ]
         connectors = [
             connector | {"name": name, "topic.prefix": name, "slot.name": name, "publication.name": name} | converters
-            for connector in _postgres_connectors(postgres)
-            for name, converters in (
-                (f"json_{connector['name']}", {}),
-                (f"avro_{connector['name']}", registry.converters()),
-            )
+            for name, connector, converters in named
         ]
         connect = stack.enter_context(Connect(home / "connect", broker.servers, connectors, CONNECT_AVRO))
         messages = _messages(connect, broker, _insert(connect, broker, postgres, connectors))
         by_registry = DebeziumAssembly(transactions="none", registry=SchemaRegistry(url=registry.url))
         parsed = [
-            _parsed(values, by_registry if topic.startswith("avro") else _BY_JSON) for topic, values in messages.items()
+            _parsed(values, _BY_JSON if topic.startswith("json") else by_registry) for topic, values in messages.items()
         ]
-        return list(zip(parsed[::2], parsed[1::2], strict=True))
+        return list(zip(parsed[::3], parsed[1::3], parsed[2::3], strict=True))
+
+
+def _forms(registry: Registry) -> dict[str, dict[str, str]]:
+    """Converters: JSON with its schema, Avro with Confluent's number and with Apicurio's, JSON with a member for it."""
+    avro = registry.converters()
+    own_number = {name: value for name, value in avro.items() if not name.endswith(("as-confluent", "use-id"))}
+    return {"json": {}, "avro": avro, "wide": own_number, "member": registry.converters("ExtJsonConverter")}
 
 
 def mariadb_rows(home: Path) -> Seen:

@@ -26,7 +26,7 @@ _SHOWN: Final = 100  # letters of a comment with columns
 _SECRET: Final = re.compile(r"password|secret|jaas|oauthbearer\.config|key(\.pem)?$", re.IGNORECASE)
 """In the names of Kafka's options whose values may be secrets: private keys as text, too."""
 _NO_DEBEZIUM: Final = (
-    "init reads Debezium's JSON: give the connector's topic.prefix; for Avro write the file, with [assembly.registry]."
+    "init reads Debezium's JSON: give topic.prefix; with a registry write the file, with [assembly.registry]."
 )
 
 

@@ -281,7 +281,7 @@ class _File:
         place = ("assembly", "registry")
         if not isinstance(given, dict) or "url" not in given:
             raise self._error(place, "registry has no url", 'Write [assembly.registry] with url = "http://HOST:PORT".')
-        known = [name for name in inspect.signature(SchemaRegistry).parameters if name != "password"]
+        known = [name for name in inspect.signature(SchemaRegistry).parameters if name not in ("password", "token")]
         self._check_names(place, given, known, "argument")
         self._check_types(place, given, SchemaRegistry)
         try:

@@ -129,7 +129,7 @@ def plan_tables(
         tables: The StarRocks table of each source table, as in DebeziumAssembly.
         buckets: The number of each new table's buckets; None leaves it to StarRocks.
         rules: What becomes of columns, as in DebeziumAssembly.
-        registry: The schema registry (SchemaRegistry) whose schemas values and keys have, as Avro; None for JSON.
+        registry: The schema registry (SchemaRegistry) whose schemas values and keys have; None for JSON without it.
         seconds: The time for all questions to the server.
 
     Returns:

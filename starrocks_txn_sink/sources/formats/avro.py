@@ -3,7 +3,7 @@
 So all that reads JSON reads Avro too: the values stand as that converter spells them (bytes in base64, a decimal as its
 bytes), and Connect's schema in front says what they are. The compiled loop writes a batch, and asks Python about each
 message that is not plain; both write the same. A message is read by the schema that wrote it (Avro 1.11, "Binary
-Encoding"; the frame is that of Confluent's registry: a zero, and the schema's number in four bytes).
+Encoding"; `frames` knows what stands in front).
 """
 
 from __future__ import annotations
@@ -21,25 +21,10 @@ import orjson
 import pyarrow as pa
 
 from starrocks_txn_sink import compiled
-from starrocks_txn_sink.rows.segments import Bools, bounds_of
+from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.avro_schemas import Kind, Schema, Type
 
-HEADER: Final = 5
 _DEEPEST: Final = 300  # levels of one value; Python's own limit is 1000 calls
-
-
-def schema_numbers(messages: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The number of each message's schema; -1 for NULL, and for a message without the frame."""
-    bounds, data = bounds_of(messages), messages.buffers()[2]
-    numbers = np.full(len(messages), -1, dtype=np.int64)
-    if data is None or not len(messages):
-        return numbers
-    content = np.frombuffer(data, dtype=np.uint8)
-    starts = np.asarray(bounds[:-1], dtype=np.int64)
-    framed = messages.is_valid().to_numpy(zero_copy_only=False) & (np.asarray(bounds[1:]) - starts >= HEADER)
-    framed[framed] = content[starts[framed]] == 0
-    numbers[framed] = sum(content[starts[framed] + place].astype(np.int64) << 8 * (4 - place) for place in range(1, 5))
-    return numbers
 
 
 def write_json(
@@ -60,7 +45,7 @@ def write_json(
 
 def message_json(message: bytes, schema: Schema) -> bytes | None:
     """One message as JSON; None if it does not fit its schema."""
-    reader = _Reader(message, schema.types, HEADER)
+    reader = _Reader(message, schema.types, schema.header)
     try:
         text = reader.value(schema.types[0], 0)
     except (IndexError, ValueError, struct.error):

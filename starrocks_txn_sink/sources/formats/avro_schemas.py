@@ -77,18 +77,22 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The types of a schema, of which number 0 is the whole; `before` is the start of the object around a value."""
+    """The types of a schema, of which number 0 is the whole; `before` is the start of the object around a value.
+
+    A message has `header` bytes in front of its value.
+    """
 
     types: tuple[Type, ...]
     before: bytes = b""
+    header: int = 5
 
     @property
-    def flat(self) -> tuple[compiled.AvroTypes, bytes]:
+    def flat(self) -> compiled.AvroSchema:
         """The schema for `compiled.write_avro`."""
-        return [(each.kind, each.first, each.count, each.text) for each in self.types], self.before
+        return [(each.kind, each.first, each.count, each.text) for each in self.types], self.before, self.header
 
 
-def read_schema(text: str, named: Sequence[str] = (), *, wrapped: bool) -> Schema:
+def read_schema(text: str, named: Sequence[str] = (), *, wrapped: bool, header: int = 5) -> Schema:
     """The schema whose JSON is `text`; `named` has the JSON of the schemas that it refers to.
 
     `wrapped`: the messages get Connect's schema. Raises ValueError for a schema that is none or, wrapped, recursive.
@@ -99,13 +103,13 @@ def read_schema(text: str, named: Sequence[str] = (), *, wrapped: bool) -> Schem
             reader.read(orjson.loads(other))
         connect = reader.read(_loads(text))
         if not wrapped:
-            return Schema(tuple(reader.types_of_last()))
+            return Schema(tuple(reader.types_of_last()), header=header)
         if reader.recursive:
             raise ValueError("it refers to itself, which Connect has no form for")
         before = b'{"schema":' + orjson.dumps(connect) + b',"payload":'
     except (LookupError, TypeError, AttributeError, RecursionError, ValueError) as error:
         raise ValueError(f"no schema of Avro that can be read ({error or type(error).__name__})") from None
-    return Schema(tuple(reader.types_of_last()), before)
+    return Schema(tuple(reader.types_of_last()), before, header)
 
 
 def _loads(text: str) -> Any:

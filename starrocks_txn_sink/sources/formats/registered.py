@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.segments import Bools
-from starrocks_txn_sink.sources.formats import avro
+from starrocks_txn_sink.sources.formats import avro, frames, json_frames
 from starrocks_txn_sink.sources.formats.avro_schemas import Schema, read_schema
+from starrocks_txn_sink.sources.formats.json_schemas import connect_schema
 from starrocks_txn_sink.sources.formats.raw_format import (
     KEY,
     MALFORMED_HINT,
@@ -39,8 +41,12 @@ class Schemas(Protocol):
 
     def __hash__(self) -> int: ...
 
-    def schema(self, number: int) -> tuple[str, tuple[str, ...]]:
-        """The Avro schema with this number, and those that it refers to; InputError if there is none."""
+    def schema(self, number: int, *, apicurio: bool = False) -> tuple[str, str, tuple[str, ...]]:
+        """The kind and the text of the schema with this number, and the texts of those that it refers to.
+
+        The kind is AVRO, JSON (JSON Schema) or KCONNECT (Connect's own). The number may be Apicurio's global one.
+        Raises InputError for a number without a schema that can be read.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +96,8 @@ class RegisteredMessages:
 
     def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The batch in pieces of about _PIECE_BYTES of JSON."""
-        numbers = avro.schema_numbers(batch.column(VALUE))
-        before = max(
-            (len(self._schema(number, batch.column(VALUE), batch).before) for number in _distinct(numbers)), default=0
-        )
+        keys = frames.keys_of(batch.column(VALUE))
+        before = max((len(self._schema(key, keys, batch).before) for key in _distinct(keys)), default=0)
         size = _GROWTH * batch.column(VALUE).nbytes + before * batch.num_rows
         rows = max(1, batch.num_rows * _PIECE_BYTES // max(size, 1))
         for start in range(0, max(batch.num_rows, 1), rows):
@@ -125,20 +129,20 @@ class RegisteredMessages:
                 "A column of messages is a string, in which the bytes of Avro are lost.",
                 hint="Give the column as Kafka's source has it, binary, without a cast.",
             )
-        numbers = avro.schema_numbers(messages)
-        distinct = _distinct(numbers)
-        schemas = [self._schema(number, messages, batch) for number in distinct]
-        chosen = np.where(numbers < 0, -1, np.searchsorted(distinct, numbers)).astype(np.int32)
-        texts, fits = avro.write_json(messages, schemas, chosen)
+        keys = frames.keys_of(messages)
+        distinct = _distinct(keys)
+        schemas = [self._schema(key, keys, batch) for key in distinct]
+        chosen = np.where(keys < 0, -1, np.searchsorted(distinct, keys)).astype(np.int32)
+        texts, fits = _write_json(messages, schemas, chosen)
         there = messages.is_valid()
         none: Bools = ~there.to_numpy(zero_copy_only=False)
         return pc.if_else(there, texts, None), none | (fits & (chosen >= 0))
 
-    def _schema(self, number: int, messages: pa.Array, batch: pa.RecordBatch) -> Schema:
+    def _schema(self, key: int, keys: frames.Keys, batch: pa.RecordBatch) -> Schema | json_frames.Schema:
         try:
-            return _schema(self.registry, number, self.wrapped)
+            return _schema(self.registry, key, self.wrapped)
         except InputError as error:
-            first = int(np.argmax(avro.schema_numbers(messages) == number))
+            first = int(np.argmax(keys == key))
             place = place_text(place_of(batch, first, self._places(batch)))
             raise InputError(f"A message cannot be read{place}: {error.message}", hint=error.advice) from None
 
@@ -149,32 +153,63 @@ class RegisteredMessages:
 
 
 def with_registry(messages: RawFormat, registry: Schemas | None) -> RawFormat:
-    """Messages of Connect in Avro, if there is a registry."""
+    """Messages of Connect with the schemas of the registry, if there is one."""
     return messages if registry is None else RegisteredMessages(messages, registry)
 
 
 def as_json(message: bytes | None, registry: Schemas | None) -> bytes | None:
-    """A value or a key as JSON with Connect's schema; InputError for a message that is no Avro of the registry."""
+    """A value or a key as JSON with Connect's schema; InputError for a message without a schema of the registry."""
     if message is None or registry is None:
         return message
-    (number,) = avro.schema_numbers(pa.array([message], pa.binary())).tolist()
-    text = None if number < 0 else avro.message_json(message, _schema(registry, number, True))
-    if text is None:
-        raise InputError(
-            "A message does not begin with the number of a schema, or does not fit this schema.",
-            hint="Leave the registry out for topics whose converter does not use it.",
+    messages = pa.array([message], pa.binary())
+    (key,) = frames.keys_of(messages).tolist()
+    if key >= 0:
+        texts, fits = _write_json(messages, [_schema(registry, key, True)], np.zeros(1, np.int32))
+        if fits[0]:
+            text = texts[0].as_py()
+            return text.encode() if isinstance(text, str) else bytes(text)
+    raise InputError(
+        "A message does not begin with the number of a schema, or does not fit this schema.",
+        hint="Leave the registry out for topics whose converter does not use it.",
+    )
+
+
+def _write_json(
+    messages: pa.Array, schemas: Sequence[Schema | json_frames.Schema], chosen: np.ndarray[Any, np.dtype[np.int32]]
+) -> tuple[pa.Array, Bools]:
+    """The messages as JSON by their schemas (`chosen`, -1: empty), and a mask of those that fit them."""
+    places, numbers = list[int](), np.full(len(schemas) + 1, -1, dtype=np.int32)  # the last one stays that of -1
+    for place, schema in enumerate(schemas):
+        if isinstance(schema, Schema):
+            numbers[place] = len(places)
+            places.append(place)
+    of_avro = [schema for schema in schemas if isinstance(schema, Schema)]
+    if len(of_avro) == len(schemas):
+        return avro.write_json(messages, of_avro, chosen)
+    texts, fits = json_frames.write_json(messages, schemas, chosen)
+    if of_avro:
+        avro_texts, avro_fits = avro.write_json(messages, of_avro, numbers[chosen])
+        by_avro = numbers[chosen] >= 0
+        texts, fits = (
+            pc.if_else(pa.array(by_avro), avro_texts.cast(texts.type), texts),
+            np.where(by_avro, avro_fits, fits),
         )
-    return text
+    return texts, fits
 
 
-def _distinct(numbers: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> list[int]:
-    return [number for number in np.unique(numbers).tolist() if number >= 0]
+def _distinct(keys: frames.Keys) -> list[int]:
+    return [key for key in np.unique(keys).tolist() if key >= 0]
 
 
 @lru_cache(maxsize=1024)
-def _schema(registry: Schemas, number: int, wrapped: bool) -> Schema:
-    text, others = registry.schema(number)
+def _schema(registry: Schemas, key: int, wrapped: bool) -> Schema | json_frames.Schema:
+    number, form = frames.number_of(key)
+    kind, text, others = registry.schema(number, apicurio=form is not frames.Form.FOUR_BYTES)
+    header = frames.header_size(key)
     try:
-        return read_schema(text, others, wrapped=wrapped)
+        if kind == "AVRO":
+            return read_schema(text, others, wrapped=wrapped, header=header)
+        connect = connect_schema(text) if kind == "JSON" else orjson.dumps(orjson.loads(text))
     except ValueError as error:
         raise InputError(f"Schema {number} of the schema registry is {error}") from None
+    return json_frames.Schema(b'{"schema":%b,"payload":' % connect if wrapped else b"", header, form)

@@ -55,7 +55,7 @@ class TxnEventLines:
         on_malformed: `fail` the query at a value that is no TxnEvent, or `drop` the value and count it.
         reader: `spark` reads the frame; with `librdkafka` the lanes themselves read the offsets that Spark's Kafka
             source has planned (docs/guides/assembling.md, "Lanes that read Kafka").
-        registry: The schema registry (SchemaRegistry) whose schemas the messages have, as Avro; None for JSON.
+        registry: The schema registry (SchemaRegistry) whose schemas the messages have; None for JSON without it.
 
     Raises:
         OptionError: `on_malformed` or `reader` is unknown, or a place in the JSON goes with `librdkafka`.

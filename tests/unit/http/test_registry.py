@@ -29,6 +29,8 @@ class Registry:
             "/subjects/shop%2Faddress/versions/2": ADDRESS,
             "/subjects/city/versions/1": {"schema": '"City"'},
             "/schemas/ids/3": {"schema": "syntax", "schemaType": "PROTOBUF"},
+            "/schemas/ids/30": {"schema": '{"type":"object"}', "schemaType": "JSON"},
+            "/schemas/ids/31": {"schema": '{"type":"struct"}', "schemaType": "KCONNECT"},
         }
 
     def __call__(self, caller: Caller, got: Got) -> None:
@@ -57,17 +59,52 @@ def peer(registry: Registry) -> Iterator[Peer]:
 def test_a_schema_is_asked_for_once(peer: Peer) -> None:
     for _ in range(2):
         client = pickle.loads(pickle.dumps(SchemaRegistry(url=peer.url)))
-        assert client.schema(1) == ('"string"', ())
+        assert client.schema(1) == ("AVRO", '"string"', ())
     assert [got.path for got in peer.got] == ["/schemas/ids/1"]
 
 
 def test_referred_schemas_come_before_those_that_refer(peer: Peer) -> None:
-    assert SchemaRegistry(url=peer.url + "/").schema(2) == ('"Person"', ('"City"', '"Address"'))
+    assert SchemaRegistry(url=peer.url + "/").schema(2) == ("AVRO", '"Person"', ('"City"', '"Address"'))
+
+
+def test_the_kind_of_a_schema(peer: Peer) -> None:
+    assert SchemaRegistry(url=peer.url).schema(30) == ("JSON", '{"type":"object"}', ())
+    assert SchemaRegistry(url=peer.url).schema(31) == ("KCONNECT", '{"type":"struct"}', ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("AVRO", '"string"'),
+        ("AVRO", '["null","string"]'),
+        ("AVRO", '{"type":"record","name":"R","fields":[]}'),
+        ("JSON", '{"type":"object"}'),
+        ("JSON", '{"oneOf":[{"type":"null"},{"type":"object"}]}'),
+        ("KCONNECT", '{"type":"struct","fields":[]}'),
+    ],
+)
+def test_a_number_of_apicurio_s(peer: Peer, registry: Registry, kind: str, text: str) -> None:
+    """Apicurio's own interface, which is beside Confluent's, gives the text alone."""
+    own = "/apis/registry/v2/ids/globalIds/7?dereference=true"
+    registry.replies[own] = text.encode()
+    assert SchemaRegistry(url=f"{peer.url}/apis/ccompat/v7").schema(7, apicurio=True) == (kind, text, ())
+    assert [got.path for got in peer.got] == [own]
+
+
+def test_what_apicurio_cannot_give_is_named(peer: Peer, registry: Registry) -> None:
+    apicurio = f"{peer.url}/apis/ccompat/v7"
+    registry.replies["/apis/registry/v2/ids/globalIds/8?dereference=true"] = b'syntax = "proto3";'
+    with pytest.raises(InputError, match=r"Schema 8 .* is no JSON"):
+        SchemaRegistry(url=apicurio).schema(8, apicurio=True)
+    with pytest.raises(InputError, match="does not know schema 9"):
+        SchemaRegistry(url=apicurio, wait=0.1).schema(9, apicurio=True)
+    with pytest.raises(InputError, match="no address of Apicurio"):
+        SchemaRegistry(url=peer.url).schema(10, apicurio=True)
 
 
 def test_a_registry_that_knows_a_number_later_is_waited_for(peer: Peer, registry: Registry) -> None:
     registry.replies["/schemas/ids/9"] = [0, (503, {}), (404, UNKNOWN), {"schema": '"long"'}]
-    assert SchemaRegistry(url=peer.url).schema(9) == ('"long"', ())
+    assert SchemaRegistry(url=peer.url).schema(9) == ("AVRO", '"long"', ())
     assert len(peer.got) == 4
 
 
@@ -92,7 +129,7 @@ def test_a_reply_without_a_schema_is_no_answer(peer: Peer, registry: Registry, r
 
 def test_a_page_of_another_server_is_no_answer(peer: Peer, registry: Registry) -> None:
     registry.replies["/schemas/ids/5"] = b"<html>"
-    with pytest.raises(TransportError, match="JSON"):
+    with pytest.raises(TransportError, match="no JSON"):
         SchemaRegistry(url=peer.url, wait=0.1).schema(5)
 
 
@@ -118,6 +155,20 @@ def test_user_and_password(peer: Peer, registry: Registry, monkeypatch: pytest.M
         SchemaRegistry(url=peer.url, user="reader", password_environment="REGISTRY_PASSWORD").schema(6)
 
 
+def test_a_token(peer: Peer, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGISTRY_TOKEN", "a.b-c\n")  # as a file of a secret has it
+    SchemaRegistry(url=peer.url, token_environment="REGISTRY_TOKEN").schema(1)
+    assert peer.got[0].headers["authorization"] == "Bearer a.b-c"
+    registry.replies["/schemas/ids/6"] = (403, {})
+    client = SchemaRegistry(url=peer.url, token="secret-3")
+    with pytest.raises(AuthenticationFailed, match="HTTP 403") as refused:
+        client.schema(6)
+    assert "secret-3" not in repr(client) + str(refused.value)
+    with pytest.raises(TransportError) as wrong:
+        SchemaRegistry(url=peer.url, token="secret\n-4", wait=0.1).schema(6)
+    assert "-4" not in str(wrong.value)
+
+
 def test_without_a_user_no_password_of_netrc_is_sent(
     peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +192,14 @@ def test_wrong_addresses(url: str) -> None:
     assert "secret-2" not in str(wrong.value)
 
 
-def test_two_passwords() -> None:
-    with pytest.raises(OptionError, match="two passwords"):
-        SchemaRegistry(url="http://registry", password="a", password_environment="B")
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"password": "a", "password_environment": "B"}, "two passwords"),
+        ({"token": "a", "token_environment": "B"}, "two tokens"),
+        ({"user": "a", "token": "b"}, "a user and a token"),
+    ],
+)
+def test_secrets_that_exclude_each_other(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        SchemaRegistry(url="http://registry", **given)

@@ -277,6 +277,7 @@ def test_a_schema_registry_has_a_section() -> None:
         ('registry = "http://registry"', "line 11: registry has no url"),
         ('[assembly.registry]\nuser = "reader"', "line 10: registry has no url"),
         ('[assembly.registry]\nurl = "http://r"\npassword = "x"', "line 12: There is no argument password in"),
+        ('[assembly.registry]\nurl = "http://r"\ntoken = "x"', "line 12: There is no argument token in"),
         ('[assembly.registry]\nurl = "r:8081"', "line 11: The address of the schema registry"),
     ],
 )

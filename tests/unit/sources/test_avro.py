@@ -234,9 +234,3 @@ def test_a_recursive_schema_has_no_form_in_connect() -> None:
     tree = '{"type": "record", "name": "Tree", "fields": [{"name": "inner", "type": ["null", "Tree"]}]}'
     with pytest.raises(ValueError, match="no schema of Avro"):
         read_schema(tree, wrapped=True)
-
-
-def test_numbers_of_schemas() -> None:
-    messages = pa.array([HEAD, None, b"", b"\0\0\0\0", b"\1\0\0\0\1x", b"\0\xff\xff\xff\xff"], pa.binary())
-    assert avro.schema_numbers(messages).tolist() == [17, -1, -1, -1, -1, 2**32 - 1]
-    assert avro.schema_numbers(messages[1:]).tolist() == [-1, -1, -1, -1, 2**32 - 1]

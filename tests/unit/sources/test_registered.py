@@ -12,6 +12,7 @@ from starrocks_txn_sink import DebeziumAssembly, TransactionAssembly, TxnEventLi
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.sources.formats import registered
 from starrocks_txn_sink.sources.formats.raw_format import ParsedMessages, RawFormat
+from starrocks_txn_sink.sources.formats.registered import as_json
 from tests.support.avro_messages import Schemas, change, framed
 
 pytestmark = pytest.mark.usefixtures("loop")
@@ -121,3 +122,94 @@ def test_txn_events() -> None:
     assert parsed.events["row"].to_pylist() == [None, '{"id":1}', None]
     with pytest.raises(InputError, match="position=1"):
         parse(lines, [framed(4, dict.fromkeys(("type", "txn_id", "table", "row"))), None])
+
+
+class JsonSchemas(Schemas):
+    """Number 20 is JSON Schema, number 21 Connect's own, both of the rows that schema 1 has as Avro."""
+
+    def schema(self, number: int, *, apicurio: bool = False) -> tuple[str, str, tuple[str, ...]]:
+        if number not in (20, 21):
+            return super().schema(number)
+        self.asked.append(number)
+        assert apicurio == (number == 21)
+        day, price = "io.debezium.time.Date", "org.apache.kafka.connect.data.Decimal"
+        if number == 21:
+            columns = [
+                {"type": "int64", "field": "id"},
+                {"type": "int32", "field": "day", "name": day},
+                {"type": "bytes", "field": "price", "name": price, "parameters": {"scale": "2"}},
+            ]
+            row = {"type": "struct", "optional": True, "fields": columns}
+            rows = [{**row, "field": name} for name in ("before", "after")]
+            return "KCONNECT", json.dumps({"type": "struct", "fields": [*rows, {"type": "string", "field": "op"}]}), ()
+        members = {
+            "id": {"type": "integer", "connect.type": "int64"},
+            "day": {"type": "integer", "connect.type": "int32", "title": day},
+            "price": {"type": "number", "connect.type": "bytes", "title": price, "connect.parameters": {"scale": "2"}},
+        }
+        any_row = {"oneOf": [{"type": "null"}, {"type": "object", "properties": members}]}
+        envelope = {"before": any_row, "after": any_row, "op": {"type": "string"}}
+        return "JSON", json.dumps({"type": "object", "properties": envelope}), ()
+
+
+def json_change(number: int, price: object = "AQ==") -> bytes:
+    source = {"name": "shop", "db": "shop", "schema": "public", "table": "orders", "lsn": number}
+    row = {"id": number, "day": number, "price": price}
+    return json.dumps({"before": None, "after": row, "source": source, "op": "c"}, separators=(",", ":")).encode()
+
+
+def by_member(content: bytes) -> bytes:
+    return b'{"schemaId":21,"payload":' + content + b"}"
+
+
+HEAD = b"\0\0\0\0\x14"  # of schema 20
+
+
+def test_messages_of_json_and_of_avro_in_one_batch() -> None:
+    values = [change(1), HEAD + json_change(2), None, by_member(json_change(3)), HEAD + json_change(4, 1.50), change(5)]
+    schemas = JsonSchemas()
+    parsed = parse(DebeziumAssembly(transactions="none", registry=schemas).lines, values)
+    assert rows(parsed) == [
+        '{"id":1,"day":"1970-01-02","price":"0.01"}',
+        '{"id":2,"day":"1970-01-03","price":"0.01"}',
+        '{"id":3,"day":"1970-01-04","price":"0.01"}',
+        '{"id":4,"day":"1970-01-05","price":1.5}',
+        '{"id":5,"day":"1970-01-06","price":"0.05"}',
+    ]
+    assert sorted(schemas.asked) == [1, 20, 21]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        HEAD,
+        HEAD + b"1",
+        HEAD + json_change(2)[:-1],
+        HEAD + json_change(2) + b',"more":{}',
+        HEAD + b'{"op":"c","after":null},"payload":' + json_change(2),
+        by_member(json_change(2))[:-1],
+        by_member(json_change(2)) + b"}",
+        by_member(json_change(2) + b',"more":{}'),
+        HEAD + json_change(2).replace(b"shop", b"\xff"),
+    ],
+)
+def test_json_that_is_not_one_object_alone_is_malformed(wrong: bytes) -> None:
+    """Around a message stand schema and payload: it must not close them."""
+    values = [HEAD + json_change(1), wrong, by_member(json_change(3))]
+    with pytest.raises(InputError, match="offset=1"):
+        parse(DebeziumAssembly(transactions="none", registry=JsonSchemas()).lines, values)
+    parsed = parse(DebeziumAssembly(transactions="none", registry=JsonSchemas(), on_malformed="drop").lines, values)
+    assert (parsed.malformed, [json.loads(row)["id"] for row in rows(parsed)]) == (1, [1, 3])
+
+
+def test_txn_events_of_json_with_a_schema() -> None:
+    lines = TransactionAssembly(lines=TxnEventLines(registry=JsonSchemas())).lines
+    events = [{"type": "BEGIN", "txn_id": "7"}, {"type": "DATA", "txn_id": "7", "table": "orders", "row": {"id": 1}}]
+    parsed = parse(lines, [HEAD + json.dumps(event, separators=(",", ":")).encode() for event in events])
+    assert parsed.events["row"].to_pylist() == [None, '{"id":1}']
+
+
+def test_a_message_of_json_alone() -> None:
+    assert json.loads(as_json(HEAD + json_change(1), JsonSchemas()) or b"")["payload"]["after"]["id"] == 1
+    with pytest.raises(InputError, match="does not begin"):
+        as_json(HEAD + b"{", JsonSchemas())
