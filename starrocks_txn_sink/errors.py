@@ -336,6 +336,14 @@ class UnknownColumn(StarRocksSinkError, Terminal):
     hint = "Add the column to the table, correct the name (case counts), or set schema_changes to 'apply' or 'ignore'."
 
 
+class NarrowColumn(StarRocksSinkError, Terminal):
+    """The message names table, column and both types; nothing was committed."""
+
+    code = "narrow_column"
+    summary = "The source's schema allows values that StarRocks would round or cut in a column."
+    hint = "Give the column the source's type, or declare its type if all values fit (TableOptions)."
+
+
 class SourceChanged(StarRocksSinkError, Terminal):
     """The ledger stores a fingerprint of the content at its last position."""
 

@@ -37,8 +37,8 @@ from starrocks_txn_sink.options.connectors import (
 )
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.options.without_effect import WITHOUT_EFFECT
+from starrocks_txn_sink.rows.target import parse_type
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
-from starrocks_txn_sink.sink.typed.target import parse_type
 from starrocks_txn_sink.sources.formats.connect_types import column_of
 from starrocks_txn_sink.spark_version import FEATURES, OLDEST
 from tools import errors

@@ -30,7 +30,15 @@ from starrocks_txn_sink.coordinator.model import MissingColumns, PositionSpan, R
 from starrocks_txn_sink.coordinator.ownership import Ownership, log_entries
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
-from starrocks_txn_sink.errors import KeyRepeated, LaneDied, OptionError, StarRocksSinkError, TaskRepeated, Unordered
+from starrocks_txn_sink.errors import (
+    KeyRepeated,
+    LaneDied,
+    OptionError,
+    RowsRejected,
+    StarRocksSinkError,
+    TaskRepeated,
+    Unordered,
+)
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.without_effect import Circumstance
 from starrocks_txn_sink.protocol.label import Label, RetryPolicy, labels, roll_back, run
@@ -66,6 +74,7 @@ Collect = Callable[[Sequence[Receipt], Sequence[LaneReport]], None]
 """Takes a receipt with the reports of its lanes as soon as their rows are visible, and at the end all other reports."""
 
 _CLAIM_SECONDS: Final = 10.0  # for the rollback of all claims; the server ends the rest at `timeout`
+_SHOWN: Final = 5  # statements in an error
 _NUMBERS: Final = itertools.count()  # in the labels of this process: a repeated micro-batch needs new labels
 _log = get_logger("sink")
 _log_events = get_logger("assembler")
@@ -261,11 +270,19 @@ class RoundRunner:
         try:
             self.perform(self.coordinator.write())
         except StarRocksSinkError as error:
+            if isinstance(error, RowsRejected):
+                error.advice += self._wider_types()
             self._report_failure(error)
             raise
         finally:
             self._roll_back_claims()
         return self._result()
+
+    def _wider_types(self) -> str:
+        """Advice for rejected rows, if columns of the source are wider than those of their tables."""
+        reports = itertools.chain(self.written.reports, *self._reports.values())
+        statements = list(dict.fromkeys(statement for report in reports for statement in report.work.wider))
+        return f" The source has wider columns: {'; '.join(statements[:_SHOWN])}." if statements else ""
 
     def finish(self, label: str, messages: Sequence[Message]) -> Written:
         """Commit what the lanes with `messages` have loaded under `label`; raises as `write_shared`."""

@@ -11,6 +11,7 @@ shuffle would be the larger part of the time.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,8 +36,8 @@ from starrocks_txn_sink.assembler.verified.lane import VerifiedLane
 from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
-from starrocks_txn_sink.errors import SourceTransactionError, TransactionTimedOut, Unordered
-from starrocks_txn_sink.options.table_rules import NO_RULES, RuleSet
+from starrocks_txn_sink.errors import InputError, SourceTransactionError, TransactionTimedOut, Unordered
+from starrocks_txn_sink.options.table_rules import METADATA, NO_RULES, RuleSet
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources.formats.column_rules import apply_rules, ruled_columns
@@ -148,6 +149,7 @@ class LaneAssembler:
         self._malformed = 0
         self._truncates: Counter[str] = Counter()
         self._schemas: dict[str, list[str]] = {}
+        self._new_schemas: list[tuple[str, str]] = []
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of ended source transactions, in the form that the lane reads.
@@ -201,6 +203,21 @@ class LaneAssembler:
         ]
         return [column.type for column in columns if column.name == name and column.type]
 
+    def new_types(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """The types of tables and histories by the schemas that were read since the last call.
+
+        Columns about the source are left out, and schemas that say nothing certain.
+        """
+        rules, new = self._assembly.rules, self._new_schemas
+        self._new_schemas = []
+        for main, schema in new:
+            with contextlib.suppress(InputError):  # the rows are judged without it
+                given = [column for column in columns_of(schema) if not column.vague]
+                of_table = rules.of(main)
+                for table in (main, *([of_table.history] if of_table is not None and of_table.history else [])):
+                    columns = ruled_columns(rules, table, given)
+                    yield table, {column.name: column.type for column in columns if column.name not in METADATA}
+
     def close(self) -> None:
         self._storage.close()
         if self._scratch is not None:
@@ -219,7 +236,9 @@ class LaneAssembler:
             self._truncates.update(parsed.truncates)
             for table, schemas in parsed.schemas.items():
                 known = self._schemas.setdefault(table, [])
-                known += [schema for schema in schemas if schema not in known]
+                new = [schema for schema in schemas if schema not in known]
+                known += new
+                self._new_schemas += [(table, schema) for schema in new]
             yield parsed.events
             if self._round_end is not None and self._stops_after(piece, self._round_end):
                 return
@@ -344,7 +363,7 @@ class AssemblingLaneTask:
             assembler.close()
 
     def _write(self, batches: Iterator[pa.RecordBatch], lane: LaneTry, assembler: LaneAssembler) -> list[Message]:
-        lane.types_of = assembler.types_of
+        lane.types_of, lane.new_types = assembler.types_of, assembler.new_types
         lines = self.assembly.lines
         marks = any(rule.deletes == "mark" for rule in self.assembly.rules.rules)
         lane.completes = marks or (lines is not None and lines.keeps_unchanged)

@@ -129,7 +129,8 @@ class LaneWork:
 
     For the next micro-batch: `skips` by source partition, as far as this lane has set them; `keys_repeated`, whether
     keys came in more than one load of a StarRocks transaction; `members`, the names in JSON rows by table
-    (`rows.member_names`), none where they are those that the driver knows.
+    (`rows.member_names`), none where they are those that the driver knows. `wider` has the statements that would give
+    columns the source's types (`rows.narrow_columns`).
     """
 
     loads: dict[str, TableLoads] = field(default_factory=dict)
@@ -143,6 +144,7 @@ class LaneWork:
     skips: dict[str, Skip] = field(default_factory=dict)
     keys_repeated: bool = False
     members: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    wider: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> LaneWork:
@@ -157,6 +159,7 @@ class LaneWork:
             "latency": Durations(**fields["latency"]),
             "skips": {name: Skip(**skip) for name, skip in fields["skips"].items()},
             "members": {table: tuple(names) for table, names in fields["members"].items()},
+            "wider": tuple(fields["wider"]),
         }
         return cls(**{**fields, **nested})
 

@@ -28,6 +28,7 @@ from starrocks_txn_sink.protocol.wire import Operation, Status
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME, PARTITION, POSITION, TABLE, TRANSACTION_END
 from starrocks_txn_sink.rows.member_names import MemberNames
+from starrocks_txn_sink.rows.narrow_columns import NarrowColumns
 from starrocks_txn_sink.rows.segments import Replay
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.telemetry import Event
@@ -79,6 +80,7 @@ class LaneMetrics:
         self.core: Lane | None = None
         self.ownership: Ownership | None = None
         self.members: MemberNames | None = None
+        self.narrow: NarrowColumns | None = None
         self.unique: UniqueRows | None = None
 
     # --- work to count ---
@@ -220,6 +222,8 @@ class LaneMetrics:
         work.replayed_rows, work.replayed_transactions = replay.skipped_rows, replay.skipped_transactions
         work.skips = {name: replay.skips[name] for name in replay.changed}
         work.event_times = self._event_times.latest(receipts)
+        if self.narrow is not None:
+            work.wider = tuple(self.narrow.statements)
         if self.members is not None and error is None:
             work.members = self.members.news()
         if self.unique is not None:

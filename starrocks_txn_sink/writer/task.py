@@ -15,7 +15,7 @@ import contextlib
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink import compiled, telemetry
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
-from starrocks_txn_sink.coordinator.coordinator import LaneShare, claim_of
+from starrocks_txn_sink.coordinator.coordinator import LaneShare, claim_of, join_missing
 from starrocks_txn_sink.coordinator.lane import Lane
 from starrocks_txn_sink.coordinator.model import (
     RECYCLE_AT,
@@ -59,7 +59,9 @@ from starrocks_txn_sink.rows.columns import PARTITION, POSITION
 from starrocks_txn_sink.rows.counted_dates import CountedDates
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.rows.member_names import LackingColumns, MemberNames, TypesOf, no_types
+from starrocks_txn_sink.rows.narrow_columns import NarrowColumns, NewTypes, no_new_types
 from starrocks_txn_sink.rows.segments import CheckRows, Replay, Segmenter, Skip, place_of, rows_of_part
+from starrocks_txn_sink.rows.target import TargetColumn
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.sql.connection import LeaderConnection
@@ -218,7 +220,9 @@ class LaneTry:
         self.metrics = LaneMetrics(task.job, attempt.lane, task.batch_id, encoding, clock)
         self.stopped = False  # at the end of the round, with more rows to come
         self.types_of: TypesOf = no_types
+        self.new_types: NewTypes = no_new_types
         self.completes = False
+        self._narrow: NarrowColumns | None = None
         self._counted_dates: CountedDates | None = None
         self._segmenter: Segmenter | None = None
         self._dead_letters = DeadLetters(task, partial(now_text, clock)) if task.part.dead_letter is not None else None
@@ -325,6 +329,7 @@ class LaneTry:
         )
         self.metrics.members = self._member_names(resources.columns, unchanged)
         self._counted_dates = self._refusing_counted_dates(resources.columns)
+        self._narrow = self.metrics.narrow = self._narrow_columns(resources.columns)
         return OpenLane(core, performer, self._segments(batches, rows))
 
     def _unchanged_values(
@@ -361,6 +366,18 @@ class LaneTry:
             unchanged,
         )
 
+    def _narrow_columns(self, known: worker.KnownColumns | None) -> NarrowColumns | None:
+        """The check of types; None where the server or the source names none."""
+        if known is None:
+            return None
+
+        def columns_of(table: str, again: bool) -> Sequence[TargetColumn]:
+            return known.columns(table, again, self.deadline) if self.task.names_columns(table) else ()
+
+        options = self.task.options
+        widens = options.schema_changes is SchemaChanges.APPLY
+        return NarrowColumns(self.new_types, columns_of, lambda table: options.options_of(table).types, widens)
+
     def _refusing_counted_dates(self, known: worker.KnownColumns | None) -> CountedDates | None:
         """The check of dates, for a source whose numbers may be dates; None where the server names no columns."""
         if not self.completes or known is None:
@@ -375,8 +392,11 @@ class LaneTry:
     def _check(self, allow_torn: bool = False) -> CheckRows:
         """The checks of the rows: their text, then their names."""
         texts, names, dates = RowCheck(allow_torn), self.metrics.members, self._counted_dates
+        types = self._narrow
 
         def check(batch: pa.RecordBatch) -> None:
+            if types is not None:
+                types()
             texts(batch)
             if names is not None:
                 names(batch)
@@ -402,16 +422,21 @@ class LaneTry:
             over = end is not None and isinstance(segment, PositionSpan) and end.expired()
 
     def _until_columns_lack(self, segments: Iterator[Segment]) -> Iterator[Segment]:
-        """The segments; once a row needs a column that its table lacks, none.
+        """The segments; once a row needs a column that its table lacks, or a wider one, none.
 
         The rest is read all the same, because it says which type the column needs. Raises TablesLackColumns at the end.
         """
         lacking = self.metrics.members.lacking if self.metrics.members is not None else None
+        narrow = self._narrow
         for segment in segments:
-            if lacking is None or not lacking.kinds:
+            if not (lacking is not None and lacking.kinds) and not (narrow is not None and narrow.found):
                 yield segment
-        if lacking is not None and lacking.kinds:
-            raise TablesLackColumns(lacking.missing())
+        if narrow is not None:
+            narrow()  # also the schemas of rows that wait for the end of their transaction
+        missing = [] if lacking is None else [lacking.missing()]
+        missing += [] if narrow is None else [narrow.missing()]
+        if any(missing):
+            raise TablesLackColumns(join_missing(missing))
 
     def _positioned_segments(
         self, batches: Iterable[pa.RecordBatch], positions: Mapping[str, Position], rows: ReadRows | None

@@ -41,6 +41,7 @@ from starrocks_txn_sink.coordinator.model import Chunk, RowIndex
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.rows.target import TargetColumn, target_columns
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.writer.runner import DaemonThreadPool
 
@@ -70,7 +71,7 @@ class Attempt:
 
 
 class KnownColumns:
-    """The names of the columns of a database's tables, and which have dates, from information_schema.
+    """The columns of a database's tables, from information_schema.
 
     One query reads all tables. A table that it does not have is asked for when a row needs it. What is older than
     _COLUMNS_SECONDS is asked again: a column that was dropped since would take its values along in silence.
@@ -80,6 +81,7 @@ class KnownColumns:
         self._connection, self._database = connection, database
         self._tables: dict[str, frozenset[str]] = {}
         self._dates: dict[str, frozenset[str]] = {}
+        self._rows: dict[str, list[Sequence[object]]] = {}
         self._read_at = -math.inf
 
     def of(self, table: str, again: bool, deadline: Deadline) -> frozenset[str] | None:
@@ -100,23 +102,34 @@ class KnownColumns:
         self.of(table, False, deadline)
         return self._dates.get(table.lower(), frozenset())
 
+    def columns(self, table: str, again: bool, deadline: Deadline) -> tuple[TargetColumn, ...]:
+        """The columns of `table` with their types; none if the user may not see any. Raises QueryFailed."""
+        self.of(table, again, deadline)
+        rows = self._rows.get(table.lower(), ())
+        return next(iter(target_columns(rows).values()), ())
+
     def _read(self, condition: str, names: tuple[str, ...], deadline: Deadline) -> dict[str, frozenset[str]]:
         tables, dates = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+        columns = defaultdict[str, list[Sequence[object]]](list)
         try:
             rows = self._connection.query(_COLUMN_NAMES + condition, (self._database, *names), deadline)
         except QueryRefused:
             return {}
-        for table, column, kind in rows:
+        for row in rows:
+            table, column, kind, *_ = row
+            columns[str(table).lower()].append(row)
             tables[str(table).lower()].add(str(column))
             if str(kind).lower() in ("date", "datetime"):
                 dates[str(table).lower()].add(str(column))
         self._dates |= {table: frozenset(dates[table]) for table in tables}
+        self._rows |= columns
         return {table: frozenset(columns) for table, columns in tables.items()}
 
 
 _COLUMNS_SECONDS: Final = 60.0  # rare enough for the server, soon enough for a change of a table
 _COLUMN_NAMES: Final = (
-    "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE FROM information_schema.columns WHERE TABLE_SCHEMA = %s"
+    "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, COLUMN_KEY, GENERATION_EXPRESSION"
+    " FROM information_schema.columns WHERE TABLE_SCHEMA = %s"
 )
 _OF_TABLE: Final = " AND TABLE_NAME = %s"
 

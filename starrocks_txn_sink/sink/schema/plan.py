@@ -15,9 +15,9 @@ from starrocks_txn_sink.coordinator.model import TYPE_MARK, MissingColumns
 from starrocks_txn_sink.errors import OptionError, UnknownColumn
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.protocol.ledger import identifier
+from starrocks_txn_sink.rows.target import TargetColumn, parse_type
 from starrocks_txn_sink.rows.value_kinds import ValueKind, type_for
-from starrocks_txn_sink.sink.schema.widening import wider_type
-from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
+from starrocks_txn_sink.rows.widening import widened_for, wider_type
 from starrocks_txn_sink.sources.formats.connect_types import TEXT, SourceColumn, key_column
 
 _KEY_TEXT = "VARCHAR(255)"  # the bytes of a key are limited, and a longer one is refused by the server
@@ -105,7 +105,7 @@ def plan_missing(
     columns: Mapping[str, Sequence[TargetColumn]],
     tables: Mapping[str, TableOptions],
 ) -> list[SchemaChange]:
-    """The changes that give the tables their `missing` columns, one for each table; none where the columns are there.
+    """The changes that give the tables their `missing` columns and wider types; none where the columns hold all.
 
     `columns` has the columns of the tables that exist, `tables` what the user has declared. Raises UnknownColumn for a
     column without a safe type, for a name that differs from a column's in case only, and for a new table without keys;
@@ -149,7 +149,9 @@ def _additions(
     database: str, table: str, kinds: _Kinds, known: Sequence[TargetColumn], declared: TableOptions
 ) -> Iterator[SchemaChange]:
     names = {column.name.lower(): column.name for column in known}
+    by_name = {column.name: column for column in known}
     added: list[str] = []
+    modified: list[str] = []
     for name, found in kinds.items():
         there = names.setdefault(name.lower(), name)
         if there != name:
@@ -159,10 +161,13 @@ def _additions(
                 hint=f"Write the name as {there} in the rows, or rename the column in the table.",
                 table=table,
             )
-        if name not in {column.name for column in known}:
+        if name not in by_name:
             added.append(f"ADD COLUMN {identifier(name)} {_type(table, name, found, declared)} NULL")
-    if added:
-        yield SchemaChange(table, f"ALTER TABLE {identifier(database, table)} {', '.join(added)}")
+        elif name not in declared.types and (wider := widened_for(by_name[name], found.types)) is not None:
+            null = "NULL" if by_name[name].nullable else "NOT NULL"
+            modified.append(f"MODIFY COLUMN {identifier(name)} {wider} {null}")
+    for action in ([", ".join(added)] if added else []) + modified:
+        yield SchemaChange(table, f"ALTER TABLE {identifier(database, table)} {action}")
 
 
 def _creation(

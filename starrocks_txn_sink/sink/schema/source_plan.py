@@ -22,6 +22,8 @@ from starrocks_txn_sink.options.table_rules import (
     RulesOfTable,
 )
 from starrocks_txn_sink.protocol.ledger import identifier
+from starrocks_txn_sink.rows.target import TargetColumn, parse_type
+from starrocks_txn_sink.rows.widening import fits_or_widens, holds, widened, wider_type
 from starrocks_txn_sink.sink.schema.plan import (
     NO_KEYS,
     SchemaChange,
@@ -30,8 +32,6 @@ from starrocks_txn_sink.sink.schema.plan import (
     primary_key_table,
     refuse_same_names,
 )
-from starrocks_txn_sink.sink.schema.widening import fits_or_widens, holds, widened, wider_type
-from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 from starrocks_txn_sink.sources.formats.column_rules import ruled_columns
 from starrocks_txn_sink.sources.formats.connect_types import SourceColumn, SourceTable, columns_of, key_column
 

@@ -18,9 +18,9 @@ from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.columns import DELETES, OP
 from starrocks_txn_sink.rows.json_objects import checked_text
 from starrocks_txn_sink.rows.segments import layout
+from starrocks_txn_sink.rows.target import BITS, TargetType
 from starrocks_txn_sink.sink.typed.fit import NEGATIVE, NOT_FINITE, NOT_UTF8, OUT_OF_YEARS, natural
 from starrocks_txn_sink.sink.typed.route import NOT_NULL, TypedField
-from starrocks_txn_sink.sink.typed.target import BITS, TargetType
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.spark_version import VariantType
 

@@ -15,13 +15,13 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import identifier
+from starrocks_txn_sink.rows.target import BITS, TargetColumn, parse_type
 from starrocks_txn_sink.sink.schema.changes import SqlTables, carry_out, changed
 from starrocks_txn_sink.sink.schema.plan import SchemaChange, primary_key_table
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.tables import Columns, table_columns, table_models
-from starrocks_txn_sink.sink.typed.target import BITS, TargetColumn, parse_type
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.telemetry import Listener
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import Column, functions as F, types as T
 
-from starrocks_txn_sink.sink.typed.target import BITS, TargetType
+from starrocks_txn_sink.rows.target import BITS, TargetType
 from starrocks_txn_sink.spark_version import JSON_TEXTS, VariantType, is_valid_utf8
 
 Encode = Callable[[Column], Column]

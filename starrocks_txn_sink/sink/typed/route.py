@@ -16,9 +16,9 @@ from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.columns import OP, OWN_OP
+from starrocks_txn_sink.rows.target import TargetColumn, TargetType
 from starrocks_txn_sink.sink.typed.fit import Fit, ValueFault, fit, natural
 from starrocks_txn_sink.sink.typed.tables import Tables
-from starrocks_txn_sink.sink.typed.target import TargetColumn, TargetType
 from starrocks_txn_sink.spark_version import VariantType
 
 NULL = r"\N"

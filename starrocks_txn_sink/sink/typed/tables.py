@@ -11,7 +11,7 @@ from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.addresses import require_supported
 from starrocks_txn_sink.protocol.ledger import identifier
-from starrocks_txn_sink.sink.typed.target import TargetColumn, may_count, target_columns, with_counters
+from starrocks_txn_sink.rows.target import TargetColumn, may_count, target_columns, with_counters
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import LaneReport

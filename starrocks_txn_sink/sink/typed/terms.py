@@ -14,9 +14,9 @@ from starrocks_txn_sink.options.load_properties import RENAMING
 from starrocks_txn_sink.options.sink_options import is_own_table
 from starrocks_txn_sink.rows.columns import Placeholders
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
+from starrocks_txn_sink.rows.target import TargetColumn
 from starrocks_txn_sink.sink.typed.route import TableRoute, TypedRoute
 from starrocks_txn_sink.sink.typed.tables import PRIMARY_KEYS, Columns, Tables
-from starrocks_txn_sink.sink.typed.target import TargetColumn
 from starrocks_txn_sink.telemetry import get_logger
 
 _log = get_logger("sink")

@@ -64,13 +64,19 @@ _NO_PRECISION: Final = "the schema does not say how many digits there are: StarR
 class SourceColumn:
     """A column as the schema describes it: the `type` in StarRocks' SQL, and a `note` where it is not the closest one.
 
-    `refusal` says why StarRocks has no type; the type is empty then.
+    `refusal` says why StarRocks has no type; the type is empty then. `unlimited`: a text of a type without a length.
     """
 
     name: str
     type: str
     note: str = ""
     refusal: str = ""
+    unlimited: bool = False
+
+    @property
+    def vague(self) -> bool:
+        """Whether the type may be wider than the source's, because the schema does not say all of it."""
+        return (self.type == TEXT and not self.unlimited) or self.note == _NO_PRECISION
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +133,12 @@ def _plain(name: str, field: Mapping[str, Any], kind: str) -> SourceColumn:
 def _text(name: str, field: Mapping[str, Any]) -> SourceColumn:
     source, length = _source_type(field), _parameter(field, _SOURCE + "length")
     if field.get("name") or length is None or length < 1:  # the length of an ENUM is not that of its values
-        return SourceColumn(name, TEXT)
+        return SourceColumn(name, TEXT, unlimited=source == "TEXT")
     if _CHARACTERS.fullmatch(source):
         return SourceColumn(name, f"VARCHAR({min(length * _BYTES_A_CHARACTER, _MOST_BYTES)})")
     if _NUMERIC.fullmatch(source):
         return _number(name, length, _parameter(field, _SOURCE + "scale") or 0)
-    return SourceColumn(name, TEXT)
+    return SourceColumn(name, TEXT, unlimited=source == "TEXT")
 
 
 def _decimal(name: str, field: Mapping[str, Any], conversion: Conversion) -> SourceColumn:

@@ -16,11 +16,11 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.model import MissingColumns
 from starrocks_txn_sink.errors import DeadlineExceeded, QueryFailed, QueryRefused, UnknownColumn
 from starrocks_txn_sink.options import TableOptions
+from starrocks_txn_sink.rows.target import TargetColumn, parse_type
 from starrocks_txn_sink.sink.schema.changes import AlterJob, SqlTables, add_missing, carry_out
 from starrocks_txn_sink.sink.schema.plan import SchemaChange, plan_missing
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.typed.tables import Columns
-from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.telemetry import Event
 from tests.support.manual_clock import ManualClock

@@ -12,11 +12,11 @@ from starrocks_txn_sink import SinkOptions, TableRoute
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError, QueryRefused
 from starrocks_txn_sink.protocol.ledger import identifier
+from starrocks_txn_sink.rows.target import TargetColumn, parse_type
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, plan_changes, read_planned_changes, type_of
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sink.typed.tables import Columns, Tables
-from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 from starrocks_txn_sink.sql.connection import LeaderConnection, bind
 from starrocks_txn_sink.telemetry import Event, ignore_event
 from tools.pages import SOURCES

@@ -8,8 +8,9 @@ import pytest
 
 from starrocks_txn_sink.errors import InputError, OptionError, UnknownColumn
 from starrocks_txn_sink.options import SinkOptions, TableOptions
+from starrocks_txn_sink.rows.target import TargetColumn, parse_type
+from starrocks_txn_sink.rows.widening import rounds
 from starrocks_txn_sink.sink.schema.plan import plan_missing
-from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 
 KNOWN = {
     "t": (
@@ -35,6 +36,41 @@ def test_all_lacking_columns_of_a_table_come_in_one_statement() -> None:
 
 def test_columns_that_are_there_need_no_statement() -> None:
     assert statements({"t": {"id": ["TEXT"], "Name": ["LONG"]}}) == []
+
+
+def test_columns_get_the_wider_types_of_the_source() -> None:
+    """One statement for a column, in the order of the needs; a declared type wins, and a key stays."""
+    needs = {"id": ["=LARGEINT"], "Name": ["=VARCHAR(20)", "=VARCHAR(40)"], "new": ["=INT"]}
+    assert statements({"t": needs}) == [
+        "ALTER TABLE `shop`.`t` ADD COLUMN `new` INT NULL",
+        "ALTER TABLE `shop`.`t` MODIFY COLUMN `Name` VARCHAR(40) NULL",
+    ]
+    assert statements({"t": {"Name": ["=VARCHAR(20)"]}}, t=TableOptions(types={"Name": "VARCHAR(9)"})) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "source", "rounded"),
+    [
+        ("decimal(10,2)", "DECIMAL(12,4)", True),
+        ("decimal(10,2)", "DECIMAL(12,2)", False),  # rejected
+        ("decimal(10,2)", "DOUBLE", True),
+        ("int(11)", "BIGINT", False),
+        ("int(11)", "DECIMAL(9,1)", True),
+        ("int(11)", "DECIMAL(9,0)", False),
+        ("bigint(20)", "FLOAT", True),
+        ("double", "DECIMAL(15,3)", False),
+        ("double", "BIGINT", True),
+        ("double", "INT", False),
+        ("float", "DOUBLE", True),
+        ("date", "DATETIME", True),
+        ("datetime", "DATE", False),
+        ("tinyint(1)", "INT", False),
+        ("varchar(2)", "STRING", False),
+        ("json", "DOUBLE", False),
+    ],
+)
+def test_pairs_of_types_whose_values_change_in_silence(column: str, source: str, rounded: bool) -> None:
+    assert rounds(parse_type(column), parse_type(source)) is rounded
 
 
 @pytest.mark.parametrize(

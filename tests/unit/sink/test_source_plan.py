@@ -12,10 +12,10 @@ from starrocks_txn_sink import TableRules
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.options.table_rules import RuleSet
+from starrocks_txn_sink.rows.target import TargetColumn, parse_type
+from starrocks_txn_sink.rows.widening import holds, wider_type
 from starrocks_txn_sink.sink.schema.plan import TableLayout
 from starrocks_txn_sink.sink.schema.source_plan import SourcePlan, plan_sources
-from starrocks_txn_sink.sink.schema.widening import holds, wider_type
-from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 from starrocks_txn_sink.sources.formats.connect_types import SourceTable, table_of_message
 from tests.support.connect_schema import TIME, Field, change, decimal, field, key
 

@@ -14,10 +14,10 @@ from hypothesis import example, given, strategies as st
 from pyspark.sql import types as T
 
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.rows.target import TargetType
 from starrocks_txn_sink.sink.typed.arrow import ArrowField, ArrowRoute
 from starrocks_txn_sink.sink.typed.fit import fit
 from starrocks_txn_sink.sink.typed.route import TypedField
-from starrocks_txn_sink.sink.typed.target import TargetType
 
 TIMES = st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999_999))
 

@@ -10,10 +10,10 @@ from pyspark.sql import types as T
 
 from starrocks_txn_sink import SinkOptions, TableOptions, TableRoute
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.rows.target import TargetColumn, may_count, parse_type, target_columns, with_counters
 from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
 from starrocks_txn_sink.sink.typed.route import NOT_NULL, TypedRoute
 from starrocks_txn_sink.sink.typed.tables import Tables
-from starrocks_txn_sink.sink.typed.target import TargetColumn, may_count, parse_type, target_columns, with_counters
 from starrocks_txn_sink.sink.typed.terms import with_columns
 from tools.pages import SOURCES
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.sink.typed.target import parse_type
+from starrocks_txn_sink.rows.target import parse_type
 from starrocks_txn_sink.sources.formats.connect_types import column_of, columns_of, table_of_message
 from tests.support.connect_schema import CONNECT, DATA, TIME, Field, change, decimal, field, key, schema
 

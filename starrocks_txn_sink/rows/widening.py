@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from starrocks_txn_sink.sink.typed.target import BITS, TargetColumn, TargetType, parse_type
+from starrocks_txn_sink.rows.target import BITS, TargetColumn, TargetType, parse_type
 
 _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19, "LARGEINT": 39}
 _EXACT_BITS = {"FLOAT": 24, "DOUBLE": 53}
+_EXACT_DIGITS = {"FLOAT": 6, "DOUBLE": 15}
 _TEXTS = ("CHAR", "VARCHAR", "STRING")
 _MOST_TEXT = 65_533
 _WIDTHS = {"BOOLEAN": 5, "DATE": 10, "DATETIME": 26, "FLOAT": 24, "DOUBLE": 24}  # bytes of a value's text
@@ -30,6 +32,19 @@ def holds(type_: TargetType, other: TargetType) -> bool:
         pairs = zip(type_.items, other.items, strict=False)
         return type_.name == other.name and all(holds(mine[1], theirs[1]) for mine, theirs in pairs)
     return type_.name in ("JSON", other.name) or (type_.name, other.name) in (("DOUBLE", "FLOAT"), ("DATETIME", "DATE"))
+
+
+def rounds(type_: TargetType, other: TargetType) -> bool:
+    """Whether the server changes some values of type `other` in silence when it stores them as `type_`."""
+    if holds(type_, other):
+        return False
+    exact = other.precision if other.name == "DECIMAL" else _DIGITS.get(other.name, 0)
+    fraction = other.name in _EXACT_BITS or (other.name == "DECIMAL" and other.scale > 0)
+    if type_.name in _EXACT_BITS:
+        return other.name == "DOUBLE" or exact > _EXACT_DIGITS[type_.name]
+    if type_.name == "DECIMAL":
+        return other.name in _EXACT_BITS or other.scale > type_.scale
+    return (type_.name in BITS and fraction) or (type_.name, other.name) == ("DATE", "DATETIME")
 
 
 def _width(kind: TargetType) -> int:
@@ -66,3 +81,15 @@ def widened(column: TargetColumn, wanted: TargetType) -> TargetType | None:
     if (own.name in BITS and wanted.name in BITS) or (own.name, wanted.name) == ("FLOAT", "DOUBLE"):
         return wanted
     return None
+
+
+def widened_for(column: TargetColumn, types: Iterable[str]) -> TargetType | None:
+    """The type to which StarRocks can change a column so that it holds also the values of `types`; None without need.
+
+    A type for which there is no such change counts for nothing.
+    """
+    wider = column
+    for wanted in map(parse_type, types):
+        if not holds(wider.type, wanted):
+            wider = replace(wider, type=widened(wider, wanted) or wider.type)
+    return None if wider.type == column.type else wider.type
