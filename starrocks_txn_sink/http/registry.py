@@ -117,8 +117,8 @@ class SchemaRegistry:
         except _Unknown:
             raise InputError(
                 f"The schema registry {self.url} does not know {what}.",
-                hint="Check that this is the registry of the connector's converter (docs/guides/debezium.md, "
-                '"A schema registry").',
+                hint="Check that this is the registry of the connector's converter "
+                '(docs/guides/debezium.md, "A schema registry").',
             ) from None
         except _NoAnswer as error:
             raise TransportError(
