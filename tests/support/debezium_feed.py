@@ -17,6 +17,26 @@ def mysql(table: str, file: str, pos: int) -> dict[str, Any]:
     return {"connector": "mysql", "name": "shop", "db": "shop", "table": table, "file": file, "pos": pos}
 
 
+def sql_server(table: str, lsn: str) -> dict[str, Any]:
+    place = {"change_lsn": lsn, "commit_lsn": lsn, "event_serial_no": 1}
+    return {"connector": "sqlserver", "name": "shop", "db": "shop", "schema": "dbo", "table": table, **place}
+
+
+def oracle(table: str, scn: str) -> dict[str, Any]:
+    place = {"txId": "6.28.807", "scn": scn, "commit_scn": scn, "rs_id": None, "ssn": 0, "redo_thread": 1}
+    return {"connector": "oracle", "name": "shop", "db": "ORCLPDB1", "schema": "SHOP", "table": table, **place}
+
+
+def db2(table: str, lsn: str) -> dict[str, Any]:
+    place = {"change_lsn": lsn, "commit_lsn": lsn}
+    return {"connector": "db2", "name": "shop", "db": "shop", "schema": "DB2INST1", "table": table, **place}
+
+
+def mongodb(collection: str) -> dict[str, Any]:
+    place = {"collection": collection, "ord": 1, "lsid": None, "txnNumber": None}
+    return {"connector": "mongodb", "name": "shop", "db": "shop", **place}
+
+
 def change(
     source: dict[str, Any], txn: str | None, order: int | None, after: Any, before: Any = None, op: str = "c"
 ) -> dict[str, Any]:

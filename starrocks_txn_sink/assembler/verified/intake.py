@@ -270,7 +270,9 @@ def _check(events: pa.Table, source: str) -> None:
         (
             pc.and_(of_transaction, events[model.POSITION].is_null()),
             "A change has no position",
-            "Only the connectors for PostgreSQL (source.lsn), MySQL and MariaDB (source.file, source.pos) are known.",
+            "Only the connectors for PostgreSQL (source.lsn), MySQL and MariaDB (source.file, source.pos) give whole "
+            'transactions. For others pass transactions="none" to DebeziumAssembly: each change is written once, in '
+            "the order of its key.",
         ),
     ):
         at = pc.index(wrong, True).as_py()

@@ -52,6 +52,11 @@ _DELETE: Final = OtherMessage(
     "PostgreSQL: give the table a primary key or ALTER TABLE … REPLICA IDENTITY FULL; or pass "
     'deleted_row="key", if the message has a key.',
 )
+_WITHOUT_TABLE: Final = OtherMessage(
+    "but a change whose source names no table, as MongoDB's connector writes them",
+    "MongoDB's connector is not read: its rows are documents as text, and its collections no tables "
+    '(docs/guides/debezium.md, "Other connectors").',
+)
 _MARKER: Final = OtherMessage(
     "but a transaction marker",
     "Read its topic with parse_debezium_transactions; for DebeziumAssembly give the last part of the topic's name as "
@@ -84,6 +89,8 @@ def _judge(fields: Mapping[str, Any], *, markers: bool) -> OtherMessage:
         return _PASSED
     if markers:
         return _CHANGE if operation is not None and "source" in fields else OtherMessage()
+    if operation is not None and isinstance(source := fields.get("source"), Mapping) and source.get("table") is None:
+        return _WITHOUT_TABLE
     if operation == "d" and fields.get("before") is None and fields.get("source") is not None:
         return _DELETE
     if operation is None and fields.get("status") is not None and fields.get("id") is not None:

@@ -15,7 +15,7 @@ from starrocks_txn_sink.sources.formats.debezium import DebeziumChanges, Debeziu
 from starrocks_txn_sink.sources.formats.debezium_messages import DebeziumMessages
 from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
 from starrocks_txn_sink.sources.formats.tables import TableMapping
-from tests.support.debezium_feed import change, marker, mysql, postgres, with_schema
+from tests.support.debezium_feed import change, db2, marker, mongodb, mysql, oracle, postgres, sql_server, with_schema
 
 LAST = TableMapping(r"(?:.+\.)?([^.]+)")
 ORDERS = postgres("orders", 90)
@@ -69,6 +69,22 @@ def test_the_binlog_gives_positions() -> None:
     assert [row["position"] for row in found] == [3 * 2**32 + 154, 4 * 2**32 + 154, None, None]
     assert {row["txn_id"] for row in found} == {"24bff:23"}
     assert {row["collection"] for row in found} == {"shop.orders"}
+
+
+def test_other_connectors_are_read_change_by_change() -> None:
+    """Their positions have more bits than a position here, or several transactions share one: the offset has to do."""
+    sources = [
+        sql_server("orders", "00000027:00000ac0:0002"),
+        oracle("orders", "2122185"),
+        db2("orders", "00000000:000"),
+    ]
+    values = [change(source, "6.28.807", 1, {"id": number}) for number, source in enumerate(sources)]
+    assert [row["position"] for row in rows(*values)] == [None, None, None]
+    placed = DebeziumChanges(tables=LAST, placed=True)
+    batch = messages(*values)
+    batch = batch.append_column("source_partition", pa.array(["0"] * 3)).append_column("position", batch["offset"])
+    read = placed.parse(batch).events.to_pylist()
+    assert [(row["table"], row["position"]) for row in read] == [("orders", 5), ("orders", 6), ("orders", 7)]
 
 
 @pytest.mark.parametrize(
@@ -133,6 +149,12 @@ def test_messages_without_rows_are_passed_over(on_malformed: Any, other: Any, wr
         ({"type": "secret", "data": {}}, "without Debezium's envelope", "ExtractNewRecordState"),
         (NOTIFICATION | {"note": "secret"}, "without Debezium's envelope", "ExtractNewRecordState"),
         ({"ddl": "secret"}, "without Debezium's envelope", "other producers"),
+        (
+            change(mongodb("users"), None, None, '{"_id": "secret"}'),
+            "names no table",
+            "MongoDB's connector is not read",
+        ),
+        (change(mongodb("users"), "1:2", 1, None, op="d"), "names no table", ""),
     ],
 )
 def test_an_odd_message_is_named_with_its_place_and_its_remedy(odd: Any, what: str, remedy: str, wrap: Any) -> None:
