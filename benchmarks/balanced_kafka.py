@@ -56,7 +56,7 @@ def fill(servers: str, topic: str, rows: int) -> int:
     """Send about `rows` rows in the order of their event times, as their producers would; how many they are."""
     config = {"enable.idempotence": True, "linger.ms": 50, "queue.buffering.max.messages": 500_000}
     producer = Producer({"bootstrap.servers": servers, **config})
-    random, sent = Random(1), 0
+    random, count = Random(1), 0
     weights = [0 if p in (SPARSE, IDLE) else 1 + p % 5 for p in range(PARTITIONS)]
     shares = [rows * weight // sum(weights) for weight in weights]
     streams = [[(at, p) for at in times(p, share, random)] for p, share in enumerate(shares)]
@@ -67,10 +67,10 @@ def fill(servers: str, topic: str, rows: int) -> int:
                 break
             except BufferError:
                 producer.poll(0.5)
-        sent += 1
+        count += 1
     if producer.flush(300):
         raise TimeoutError("The broker did not take all rows.")
-    return sent
+    return count
 
 
 def spark_source(spark: SparkSession, servers: str, topic: str, batch: int) -> DataFrame:

@@ -176,9 +176,9 @@ def keyed_costs(spark: SparkSession, keys: int, rounds: int, limit: float, home:
 def measure_keyed(spark: SparkSession, sizes: list[int], rounds: int, limit: float, home: Path) -> None:
     for place, keys in enumerate(sizes):
         costs = keyed_costs(spark, keys, rounds, limit, home / str(place))
-        taken = statistics.median(cost.all for cost in costs)
+        seconds = statistics.median(cost.all for cost in costs)
         bare = statistics.median(cost.all - cost.compilers for cost in costs)
-        show(f"keyed state, {keys} keys", keys, taken, f"per CPU second, {taken:.2f} s in median of {len(costs)}")
+        show(f"keyed state, {keys} keys", keys, seconds, f"per CPU second, {seconds:.2f} s in median of {len(costs)}")
         show(f"keyed state, {keys} keys, compiled", keys, bare, f"per CPU second without JIT compilers, {bare:.2f} s")
 
 
@@ -214,9 +214,9 @@ def events(spark: SparkSession, rows: int, keys: int) -> DataFrame:
 SHOWN: dict[str, int] = {}
 
 
-def show(name: str, rows: int, taken: float, note: str) -> None:
-    SHOWN[name] = round(rows / taken)
-    print(f"{name:45} {rows / taken / 1000:9.1f} k rows {note}", flush=True)  # noqa: T201
+def show(name: str, rows: int, seconds: float, note: str) -> None:
+    SHOWN[name] = round(rows / seconds)
+    print(f"{name:45} {rows / seconds / 1000:9.1f} k rows {note}", flush=True)  # noqa: T201
 
 
 def compare(source: DataFrame, rows: int, rounds: int) -> None:
@@ -226,10 +226,10 @@ def compare(source: DataFrame, rows: int, rounds: int) -> None:
     plains: list[float] = []
     for number in range(rounds + 1):
         for name, (variant, ceiling) in STATELESS.items():
-            bare, taken = cpu_seconds(ceiling(source)), cpu_seconds(variant(source))
+            bare, seconds = cpu_seconds(ceiling(source)), cpu_seconds(variant(source))
             if number:  # the first round warms up
-                times[name].append(taken)
-                ratios[name].append(bare / taken)
+                times[name].append(seconds)
+                ratios[name].append(bare / seconds)
                 plains += [bare] if ceiling is plain else []
     show("plain projection", rows, statistics.median(plains), "per CPU second")
     for name in STATELESS:
@@ -237,18 +237,18 @@ def compare(source: DataFrame, rows: int, rounds: int) -> None:
         show(name, rows, statistics.median(times[name]), note)
 
 
-def measure_rows(spark: SparkSession, asked: argparse.Namespace, home: str) -> None:
+def measure_rows(spark: SparkSession, arguments: argparse.Namespace, home: str) -> None:
     """Rows of the stateless and the stateful variants."""
     path = f"{home}/events"
-    events(spark, asked.rows, asked.keys).repartition(4).write.parquet(path)
+    events(spark, arguments.rows, arguments.keys).repartition(4).write.parquet(path)
     source = spark.read.parquet(path)
-    compare(source, asked.rows, asked.rounds)
-    stateful = {} if asked.stateless else STATEFUL
+    compare(source, arguments.rows, arguments.rounds)
+    stateful = {} if arguments.stateless else STATEFUL
     for name, variant in stateful.items():
-        show(f"{name}, batch", asked.rows, seconds(variant(source)), "a second")
+        show(f"{name}, batch", arguments.rows, seconds(variant(source)), "a second")
     for number, (name, variant) in enumerate(stateful.items()):
-        taken = time_stream(variant, source, path, Path(home) / f"checkpoint-{number}")
-        show(f"{name}, stream of 4 batches", asked.rows, taken, "a second, start-up included")
+        stream_seconds = time_stream(variant, source, path, Path(home) / f"checkpoint-{number}")
+        show(f"{name}, stream of 4 batches", arguments.rows, stream_seconds, "a second, start-up included")
 
 
 def main() -> None:
@@ -259,16 +259,16 @@ def main() -> None:
     parser.add_argument("--stateless", action="store_true", help="leave out what keeps state")
     parser.add_argument("--keyed", help="measure keyed state alone, with these numbers of keys, as in 100,10000,100000")
     parser.add_argument("--seconds", type=float, default=100.0, help="of one number of keys (default 100)")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     spark = session()
     with tempfile.TemporaryDirectory() as home:
-        if asked.keyed:
-            sizes = [int(keys) for keys in asked.keyed.split(",")]
-            measure_keyed(spark, sizes, asked.rounds, asked.seconds, Path(home))
+        if arguments.keyed:
+            sizes = [int(keys) for keys in arguments.keyed.split(",")]
+            measure_keyed(spark, sizes, arguments.rounds, arguments.seconds, Path(home))
         else:
-            measure_rows(spark, asked, home)
+            measure_rows(spark, arguments, home)
     spark.stop()
-    rows = None if asked.keyed else asked.rows
+    rows = None if arguments.keyed else arguments.rows
     print(json.dumps({"benchmark": "changelog", "rows": rows, "rows_per_second": SHOWN}), flush=True)  # noqa: T201
 
 

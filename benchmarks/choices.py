@@ -22,11 +22,11 @@ def arguments(text: str | None, rows: int, rounds: int = 5) -> argparse.Argument
 
 
 @contextlib.contextmanager
-def home(given: Path | None) -> Iterator[Path]:
-    """`given`, or a folder that goes with the block."""
-    if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
-        yield given
+def home(path: Path | None) -> Iterator[Path]:
+    """`path`, or a folder that goes with the block."""
+    if path is not None:
+        path.mkdir(parents=True, exist_ok=True)
+        yield path
         return
     folder = Path(tempfile.mkdtemp(prefix="benchmark-"))
     try:

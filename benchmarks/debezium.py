@@ -50,15 +50,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=400_000, help="messages of a micro-batch (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="measured runs of each variant (default %(default)s)")
     parser.add_argument("--stage", action="store_true", help="also assemble_debezium, which takes ten times as long")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="debezium-") as folder:
         home = Path(folder)
         with Broker(home / "broker", heap="1g") as broker, NullServer() as server:
             broker.create({f"shop.public.{table}": PARTITIONS for table in TABLES} | {MARKERS: 1, EVENTS: PARTITIONS})
-            _fill(broker.servers, given.transactions)
+            _fill(broker.servers, arguments.transactions)
             spark = session(**{"spark.jars": archives(SPARK)})
 
-            def topics(pattern: str, most: int = given.batch) -> DataFrame:
+            def topics(pattern: str, most: int = arguments.batch) -> DataFrame:
                 options = kafka_options(
                     broker.servers, subscribePattern=pattern, startingOffsets="earliest", maxOffsetsPerTrigger=most
                 )
@@ -76,9 +76,9 @@ def main() -> None:
                 "Debezium, change by change, one lane": (tables, alone, 1),
                 "Debezium, change by change, two lanes": (tables, alone, 2),
             }
-            if given.stage:
+            if arguments.stage:
                 changes = parse_debezium(topics(r"shop\.public\..*"))
-                markers = parse_debezium_transactions(topics(MARKERS, given.batch // 5))
+                markers = parse_debezium_transactions(topics(MARKERS, arguments.batch // 5))
                 pipelines["Debezium, assemble_debezium"] = assemble_debezium(changes, markers), None, None
             checkpoint = home / "checkpoint"
 
@@ -96,10 +96,10 @@ def main() -> None:
                 shutil.rmtree(checkpoint, ignore_errors=True)
 
             variants = [
-                Variant(name, given.transactions * ROWS, lambda p=pipeline: run(*p), clean)  # type: ignore[misc]
+                Variant(name, arguments.transactions * ROWS, lambda p=pipeline: run(*p), clean)  # type: ignore[misc]
                 for name, pipeline in pipelines.items()
             ]
-            take_turns(variants, given.rounds)
+            take_turns(variants, arguments.rounds)
             report("Debezium's messages in Kafka", variants)
             spark.stop()
 

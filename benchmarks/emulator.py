@@ -21,8 +21,8 @@ from starrocks_emulator.settings import Settings
 
 
 def main() -> None:
-    given = choices.arguments(__doc__, rows=200_000).parse_args()
-    with choices.home(given.home) as home, EmulatorProcess(home / "emulator", Settings()) as server:
+    arguments = choices.arguments(__doc__, rows=200_000).parse_args()
+    with choices.home(arguments.home) as home, EmulatorProcess(home / "emulator", Settings()) as server:
         port = int(server.query_url.rpartition(":")[2])
         with pymysql.connect(host="127.0.0.1", port=port, user="root", autocommit=True) as connection:
             cursor = connection.cursor()
@@ -33,9 +33,9 @@ def main() -> None:
             )
         process = psutil.Process(server.pid)
         speeds, costs = [], []
-        for number in range(given.rounds + 1):
+        for number in range(arguments.rounds + 1):
             before = process.cpu_times()
-            megabytes, seconds = _round(server.load_url, number, given.rows)
+            megabytes, seconds = _round(server.load_url, number, arguments.rows)
             after = process.cpu_times()
             speeds.append(megabytes / seconds)
             costs.append(megabytes / max(after.user + after.system - before.user - before.system, 0.01))
@@ -58,8 +58,10 @@ def _round(url: str, number: int, rows: int) -> tuple[float, float]:
     login = ("root", "")
     started = time.perf_counter()
     requests.post(f"{url}/api/transaction/begin", headers=headers, auth=login, timeout=60).raise_for_status()
-    asked = requests.put(f"{url}/api/transaction/load", headers=headers, auth=login, timeout=60, allow_redirects=False)
-    target = asked.headers["Location"]
+    redirect = requests.put(
+        f"{url}/api/transaction/load", headers=headers, auth=login, timeout=60, allow_redirects=False
+    )
+    target = redirect.headers["Location"]
     answer = requests.put(target, data=body, headers=headers, auth=login, timeout=60)
     if answer.json()["Status"] != "OK":
         raise RuntimeError(answer.text)

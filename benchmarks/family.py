@@ -30,15 +30,15 @@ class Family:
                 self._note(process, process == me)
             except psutil.Error:
                 continue  # it has ended meanwhile
-        self.whole = sum(used for used, _ in self._seen.values())
-        self.python = sum(used for used, is_python in self._seen.values() if is_python)
+        self.whole = sum(seconds for seconds, _ in self._seen.values())
+        self.python = sum(seconds for seconds, is_python in self._seen.values() if is_python)
         return self
 
     def _note(self, process: psutil.Process, is_me: bool) -> None:
         with process.oneshot():
             if not is_me and "benchmarks." in " ".join(process.cmdline()):
                 return
-            used, is_python = process.cpu_times(), "python" in process.name()
-            self._seen[process] = (used.user + used.system, is_python)
+            times, is_python = process.cpu_times(), "python" in process.name()
+            self._seen[process] = (times.user + times.system, is_python)
             if is_python and not is_me:
                 self.workers_rss += process.memory_info().rss

@@ -93,6 +93,6 @@ def _keep(output: Path, folder: Path, name: str) -> None:
     folder.mkdir(exist_ok=True)
     (file,) = output.glob("part-*")
     file.rename(folder / name)
-    for rest in output.iterdir():
-        rest.unlink()
+    for leftover in output.iterdir():
+        leftover.unlink()
     output.rmdir()

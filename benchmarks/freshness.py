@@ -29,29 +29,29 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--warm-up", type=int, default=25, help="micro-batches before anything is measured")
     parser.add_argument("--only", default=",".join(WAYS), help="comma-separated: lanes, stage")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     runs: dict[str, list[dict[str, float]]] = {}
-    for _ in range(given.rounds):
+    for _ in range(arguments.rounds):
         for partitions in PARTITIONS:
-            for way in given.only.split(","):
-                runs.setdefault(f"{partitions} partitions, {way}", []).append(_demo(partitions, way, given))
+            for way in arguments.only.split(","):
+                runs.setdefault(f"{partitions} partitions, {way}", []).append(_demo(partitions, way, arguments))
     figures = {name: _medians(samples) for name, samples in runs.items()}
-    say(f"\nfreshness at {given.rate:g} rows/s ({where()}), seconds")
+    say(f"\nfreshness at {arguments.rate:g} rows/s ({where()}), seconds")
     for name, medians in figures.items():
         say(f"{name:24}p50 {medians['p50']:.2f}, p99 {medians['p99']:.2f}")
         say(
             "    "
             + ", ".join(f"{phase} {seconds:.3f}" for phase, seconds in medians.items() if phase not in ("p50", "p99"))
         )
-    line("freshness", {"rate": given.rate, **figures})
+    line("freshness", {"rate": arguments.rate, **figures})
 
 
-def _demo(partitions: int, way: str, given: argparse.Namespace) -> dict[str, float]:
+def _demo(partitions: int, way: str, arguments: argparse.Namespace) -> dict[str, float]:
     command = [sys.executable, "-m", "starrocks_txn_sink", "demo", "--json", "--quiet", "--assemble", way]
-    command += ["--partitions", str(partitions), "--seconds", str(given.seconds), "--rate", str(given.rate)]
-    command += ["--warm-up", str(given.warm_up)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    summary = json.loads(done.stdout.splitlines()[-1])
+    command += ["--partitions", str(partitions), "--seconds", str(arguments.seconds), "--rate", str(arguments.rate)]
+    command += ["--warm-up", str(arguments.warm_up)]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    summary = json.loads(process.stdout.splitlines()[-1])
     return {**summary["freshness_seconds"], **summary["micro_batch_seconds"]}
 
 

@@ -44,16 +44,16 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--batch", type=int, default=800_000, help="events of a micro-batch")
     parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
-    rows = given.rows // (feeds.PARTITIONS * feeds.ROWS) * feeds.PARTITIONS * feeds.ROWS
+    arguments = parser.parse_args()
+    rows = arguments.rows // (feeds.PARTITIONS * feeds.ROWS) * feeds.PARTITIONS * feeds.ROWS
     with tempfile.TemporaryDirectory(prefix="kafka-lines-") as folder:
         home = Path(folder)
         with Broker(home / "broker", heap="1g") as broker, NullServer() as server:
             broker.create({EVENTS: feeds.PARTITIONS, READY: feeds.PARTITIONS})
             spark = session(**{"spark.jars": archives(SPARK)})
             _fill(spark, broker.servers, rows)
-            variants = _variants(spark, broker.servers, server, home / "checkpoint", rows, given.batch)
-            take_turns(variants, given.rounds)
+            variants = _variants(spark, broker.servers, server, home / "checkpoint", rows, arguments.batch)
+            take_turns(variants, arguments.rounds)
             _report(variants)
             spark.stop()
 
@@ -90,9 +90,9 @@ def _variants(
             load_url=server.load_url, database="shop", delivery="at-least-once", job="benchmark", shuffle=shuffle
         )
 
-    def run(frame: DataFrame, written: StarRocksSink | None) -> None:
+    def run(frame: DataFrame, sink: StarRocksSink | None) -> None:
         writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-        query = writer.format("noop") if written is None else writer.foreachBatch(written)
+        query = writer.format("noop") if sink is None else writer.foreachBatch(sink)
         query.start().awaitTermination()
 
     def clean() -> None:

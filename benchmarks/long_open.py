@@ -33,12 +33,12 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--huge", type=int, default=1000)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     spark = session()
     with choices.home(None) as home, NullServer() as server:
-        results = _long_open(spark, server, home, given.batches, given.rows)
-        if given.huge:
-            results["huge"] = _huge(spark, server, home, given.huge)
+        results = _long_open(spark, server, home, arguments.batches, arguments.rows)
+        if arguments.huge:
+            results["huge"] = _huge(spark, server, home, arguments.huge)
         line("long open", results)
     spark.stop()
 

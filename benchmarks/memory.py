@@ -115,8 +115,8 @@ def main() -> None:
     parser.add_argument("--buffer", type=int, default=16, help="buffer_bytes in MiB")
     parser.add_argument("--keyed", action="store_true", help="tables with primary keys")
     parser.add_argument("--write", type=int, nargs=3, help=argparse.SUPPRESS)
-    given = vars(parser.parse_args())
-    if numbers := given.pop("write"):
+    arguments = vars(parser.parse_args())
+    if numbers := arguments.pop("write"):
         write_batches(numbers)
         return
     with NullServer() as server:
@@ -124,11 +124,11 @@ def main() -> None:
             load_url=server.load_url,
             database="shop",
             delivery="at-least-once",
-            buffer_bytes=given["buffer"] << 20,
+            buffer_bytes=arguments["buffer"] << 20,
         )
-        size = given["megabytes"] * 1_000_000
-        grown = measure_growth(size, given["row_bytes"], given["rare_every"], options, keyed=given["keyed"])
-    say(json.dumps({**given, "growth": round(grown / 1e6)}))
+        size = arguments["megabytes"] * 1_000_000
+        grown = measure_growth(size, arguments["row_bytes"], arguments["rare_every"], options, keyed=arguments["keyed"])
+    say(json.dumps({**arguments, "growth": round(grown / 1e6)}))
 
 
 if __name__ == "__main__":

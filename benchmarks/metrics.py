@@ -116,11 +116,11 @@ def cpu(work: Callable[[], object]) -> float:
 
 
 def turns(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    taken: dict[str, list[float]] = {name: [] for name in variants}
+    seconds_by_name: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, measure in variants.items():
-            taken[name].append(measure())
-    return {name: min(seconds) for name, seconds in taken.items()}
+            seconds_by_name[name].append(measure())
+    return {name: min(seconds) for name, seconds in seconds_by_name.items()}
 
 
 def lane_events(messages: list[Message]) -> Iterator[Event]:
@@ -168,13 +168,13 @@ def spark_share(rows: int, rounds: int) -> float:
         ).write.parquet(f"{home}/rows")
         frame = spark.read.parquet(f"{home}/rows")
         terms = TableTerms(SinkOptions(load_url="fe", database="shop", delivery="at-least-once"), {})
-        family, taken = Family(), []
+        family, shares = Family(), []
         for _ in range(rounds + 1):  # the first one warms up
             before = family.look().whole
             lane_input(frame, terms, 1).rows.mapInArrow(through, "rows long").collect()
-            taken.append(family.look().whole - before)
+            shares.append(family.look().whole - before)
         spark.stop()
-    return min(taken[1:])
+    return min(shares[1:])
 
 
 def main(rows: int, rounds: int, with_spark: bool) -> None:
@@ -186,7 +186,7 @@ def main(rows: int, rounds: int, with_spark: bool) -> None:
             with suspend_counts():
                 return cpu(lambda: lane(batches))
 
-        spent = turns({"without": without, "with": lambda: cpu(lambda: lane(batches))}, rounds)
+        costs = turns({"without": without, "with": lambda: cpu(lambda: lane(batches))}, rounds)
     metrics = MetricsServer(0)
 
     def tell() -> None:
@@ -196,15 +196,15 @@ def main(rows: int, rounds: int, with_spark: bool) -> None:
     driver = min(cpu(tell) for _ in range(200))
     scrape = min(cpu(lambda: metrics._collector.exposition("")) for _ in range(20))
     page = min(cpu(lambda: dashboard_state(metrics.model, time.time(), 60.0)) for _ in range(20))
-    base, share = spent["without"], spent["with"] / spent["without"] - 1
+    base, share = costs["without"], costs["with"] / costs["without"] - 1
     say = sys.stdout.write
     say(f"a lane with {rows:,} rows and {rows // PER_TRANSACTION:,} source transactions: {base:.3f} CPU seconds\n")
-    say(f"  its metrics                 {spent['with'] - base:+.4f} s, {share:+.2%} of the lane\n")
+    say(f"  its metrics                 {costs['with'] - base:+.4f} s, {share:+.2%} of the lane\n")
     say(f"  the driver, a micro-batch   {driver:.5f} s, {driver / base:.3%} of the lane\n")
     if with_spark:
         whole = base + spark_share(rows, max(3, rounds // 2))
         say(f"the whole batch, with Spark: {whole:.3f} CPU seconds\n")
-        say(f"  all metrics of it           {(spent['with'] - base + driver) / whole:.2%}\n")
+        say(f"  all metrics of it           {(costs['with'] - base + driver) / whole:.2%}\n")
     say(f"a scrape of /metrics          {scrape * 1000:.1f} ms; every 15 s {scrape / 15:.3%} of a core\n")
     say(f"an open page                  {page * 1000:.1f} ms; every 2 s {page / 2:.3%} of a core\n")
     results = {"lane_cpu_seconds": base, "share_of_lane": share, "driver_seconds": driver, "scrape_seconds": scrape}
@@ -217,5 +217,5 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--spark", action="store_true", help="measure Spark's part of the batch too")
-    chosen = parser.parse_args()
-    main(chosen.rows, chosen.rounds, chosen.spark)
+    arguments = parser.parse_args()
+    main(arguments.rows, arguments.rounds, arguments.spark)

@@ -47,8 +47,8 @@ class NullServer:
 
     @property
     def cpu_seconds(self) -> float:
-        used = psutil.Process(self._process.pid).cpu_times()
-        return float(used.user + used.system)
+        times = psutil.Process(self._process.pid).cpu_times()
+        return float(times.user + times.system)
 
 
 def _out(process: subprocess.Popen[str]) -> IO[str]:
@@ -76,32 +76,32 @@ def _listen(listener: socket.socket, redirect: str) -> None:
 
 def _talk(connection: socket.socket, redirect: str) -> None:
     buffer = bytearray(_CHUNK)
-    held = b""
+    buffered = b""
     with connection:
         while True:
-            while b"\r\n\r\n" not in held:
+            while b"\r\n\r\n" not in buffered:
                 more = connection.recv(65536)
                 if not more:
                     return
-                held += more
-            head, _, held = held.partition(b"\r\n\r\n")
+                buffered += more
+            head, _, buffered = buffered.partition(b"\r\n\r\n")
             line, headers = _parsed(head)
             if headers.get(b"expect"):
                 connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-            left = int(headers.get(b"content-length", b"0"))
-            taken = min(left, len(held))
-            held, left = held[taken:], left - taken
-            while left:
-                got = connection.recv_into(buffer, min(left, _CHUNK))
-                if not got:
+            remaining = int(headers.get(b"content-length", b"0"))
+            part = min(remaining, len(buffered))
+            buffered, remaining = buffered[part:], remaining - part
+            while remaining:
+                count = connection.recv_into(buffer, min(remaining, _CHUNK))
+                if not count:
                     return
-                left -= got
+                remaining -= count
             connection.sendall(_answer(line, headers, redirect))
 
 
 def _parsed(head: bytes) -> tuple[bytes, dict[bytes, bytes]]:
-    line, *rest = head.split(b"\r\n")
-    pairs = (header.partition(b":") for header in rest)
+    line, *header_lines = head.split(b"\r\n")
+    pairs = (header.partition(b":") for header in header_lines)
     return line, {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 

@@ -52,13 +52,13 @@ def main() -> None:
     with NullServer() as server:
         folder = feeds.write_lines(spark, home, rows, arguments.batches)
         variants = _variants(spark, server, folder, home, rows)
-        chosen = [
+        chosen_variants = [
             variant
             for variant in variants
             if not arguments.only or variant.name.split()[0] in arguments.only.split(",")
         ]
-        take_turns(chosen, arguments.rounds)
-    report("raw lines", chosen)
+        take_turns(chosen_variants, arguments.rounds)
+    report("raw lines", chosen_variants)
     spark.stop()
     if arguments.home is None:
         shutil.rmtree(home)
@@ -79,13 +79,13 @@ def _variants(spark: SparkSession, server: NullServer, folder: Path, home: Path,
 
     parsed = parse_txn_events(source, source_partition=None, position=None)
     in_lanes = TransactionAssembly(lines=LINES)
-    ruled, told = (TransactionAssembly(lines=LINES, rules=[rule]) for rule in (COLUMNS, METADATA))
+    ruled, with_metadata = (TransactionAssembly(lines=LINES, rules=[rule]) for rule in (COLUMNS, METADATA))
     return [
         Variant("jvm from_json, to noop", rows, lambda: run(feeds.parsed_in_jvm(source), None), clean),
         Variant("parse only, to noop", rows, lambda: run(parsed, None), clean),
         Variant("lanes", rows, lambda: run(source, StarRocksSink(options, assemble=in_lanes)), clean),
         Variant("rules in lanes", rows, lambda: run(source, StarRocksSink(options, assemble=ruled)), clean),
-        Variant("metadata in lanes", rows, lambda: run(source, StarRocksSink(options, assemble=told)), clean),
+        Variant("metadata in lanes", rows, lambda: run(source, StarRocksSink(options, assemble=with_metadata)), clean),
         Variant("stage", rows, lambda: run(assemble_transactions(parsed), StarRocksSink(options)), clean),
     ]
 

@@ -166,14 +166,14 @@ def _compare(bench: Bench, title: str, variants: list[Variant]) -> None:
 def main() -> None:
     parser = choices.arguments(__doc__, rows=400_000)
     parser.add_argument("--only", default=",".join(PARTS))
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     parts: dict[str, Callable[[Bench], None]] = {
         "lanes": lanes, "partitions": partitions, "tables": tables, "low": low, "ledger": ledger
     }  # fmt: skip
     spark = session()
-    with choices.home(given.home) as home, NullServer() as server:
-        bench = Bench(spark, server, home, given.rows, given.rounds)
-        for name in given.only.split(","):
+    with choices.home(arguments.home) as home, NullServer() as server:
+        bench = Bench(spark, server, home, arguments.rows, arguments.rounds)
+        for name in arguments.only.split(","):
             parts[name](bench)
         line("scale", bench.results)
     spark.stop()

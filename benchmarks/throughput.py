@@ -31,25 +31,25 @@ MARKS = ("source_partition", "position", "seq", "transaction_end")
 def main() -> None:
     parser = choices.arguments(__doc__, rows=5_000_000)
     parser.add_argument("--only", default="", help="the variants' first words, comma-separated")
-    given = parser.parse_args()
-    rows = given.rows // (feeds.PARTITIONS * feeds.ROWS) * feeds.PARTITIONS * feeds.ROWS
+    arguments = parser.parse_args()
+    rows = arguments.rows // (feeds.PARTITIONS * feeds.ROWS) * feeds.PARTITIONS * feeds.ROWS
     spark = session()
-    with choices.home(given.home) as home, NullServer() as server:
+    with choices.home(arguments.home) as home, NullServer() as server:
         variants = _variants(spark, server, home, rows)
-        chosen = [
+        chosen_variants = [
             variant
             for variant in variants
-            if not given.only or variant.name.split()[0].strip(",") in given.only.split(",")
+            if not arguments.only or variant.name.split()[0].strip(",") in arguments.only.split(",")
         ]
-        take_turns(chosen, given.rounds)
-        rates = {variant.name: variant.rate for variant in chosen}
+        take_turns(chosen_variants, arguments.rounds)
+        rates = {variant.name: variant.rate for variant in chosen_variants}
         ratios = {
             f"{name} / {base}": round(rates[name] / rates[base], 3) for name, base in _GOALS if {name, base} <= {*rates}
         }
-        table("throughput", chosen)
+        table("throughput", chosen_variants)
         for name, ratio in ratios.items():
             say(f"{name:44}{ratio:10.3f}")
-        line("throughput", figures(chosen) | {"ratios": ratios})
+        line("throughput", figures(chosen_variants) | {"ratios": ratios})
     spark.stop()
 
 

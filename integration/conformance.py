@@ -115,11 +115,11 @@ def _rules_of(path: Path) -> Iterator[Rule]:
             )
 
 
-def _is_recorded(rule: str, named: Sequence[str]) -> bool:
+def _is_recorded(rule: str, names: Sequence[str]) -> bool:
     """Whether a frontend has answered what `rule` asks; ValueError if a named scene is not recorded."""
-    if missing := [name for name in named if name not in scenes()]:
+    if missing := [name for name in names if name not in scenes()]:
         raise ValueError(f"{rule} names scenes that no recording of a frontend has: {missing}")
-    return bool(named)
+    return bool(names)
 
 
 def _sections(text: str) -> tuple[str, ...]:
@@ -204,15 +204,15 @@ def recordings_table() -> str:
         document = recordings.read(path)
         if document["mark"] != "frontend":
             continue
-        found = [record for _, record in recordings.records(document) if "answer" in record]
-        excuses = Counter(record["excused"] for record in found if "excused" in record)
-        quiet = Counter(reason for record in found if (reason := unjudged(record)) is not None)
-        lines.append(_numbers(path.stem, len(found), excuses.total(), quiet.total()))
-        excused, silent, total = excused + excuses, silent + quiet, total + len(found)
+        answers = [record for _, record in recordings.records(document) if "answer" in record]
+        excuses = Counter(record["excused"] for record in answers if "excused" in record)
+        quiet = Counter(reason for record in answers if (reason := unjudged(record)) is not None)
+        lines.append(_numbers(path.stem, len(answers), excuses.total(), quiet.total()))
+        excused, silent, total = excused + excuses, silent + quiet, total + len(answers)
     lines.append(_numbers("all", total, excused.total(), silent.total()))
-    another = [f"- another: {recordings.EXCUSES[name]} ({number})" for name, number in excused.most_common()]
+    excuses_lines = [f"- another: {recordings.EXCUSES[name]} ({number})" for name, number in excused.most_common()]
     nothing = [f"- nothing to judge: {UNJUDGED[name]} ({number})" for name, number in silent.most_common()]
-    return "\n".join([*lines, "", *another, *nothing])
+    return "\n".join([*lines, "", *excuses_lines, *nothing])
 
 
 def _numbers(name: str, total: int, excused: int, silent: int) -> str:

@@ -55,8 +55,8 @@ class Target:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "target" in metafunc.fixturenames:
-        asked = str(metafunc.config.getoption("starrocks", default="emulator"))
-        names = {"emulator": ["emulator"], "real": ["real"], "both": ["emulator", "real"]}[asked]
+        choice = str(metafunc.config.getoption("starrocks", default="emulator"))
+        names = {"emulator": ["emulator"], "real": ["real"], "both": ["emulator", "real"]}[choice]
         metafunc.parametrize("target", names, indirect=True)
 
 

@@ -42,10 +42,10 @@ def without_machine(junit: str) -> str:
 
 def _counts(results: Path) -> str:
     suites = list(ElementTree.parse(results).getroot().iter("testsuite"))
-    tests, *others = (
+    tests, *failed_counts = (
         sum(int(suite.get(name, 0)) for suite in suites) for name in ("tests", "failures", "errors", "skipped")
     )
-    failed, skipped = others[0] + others[1], others[2]
+    failed, skipped = failed_counts[0] + failed_counts[1], failed_counts[2]
     return f"{tests - failed - skipped} passed, {failed} failed, {skipped} skipped"
 
 

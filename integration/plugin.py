@@ -73,9 +73,9 @@ def real_contract_server(real_starrocks: StarRocks) -> Callable[[type[Any], str]
         from tests.support.contract_client import Client
 
         fields = (real_starrocks.load_url, real_starrocks.query_url, real_starrocks.user, real_starrocks.password)
-        asked = server(*fields, database, "B", real_starrocks.rewrites)
-        asked.sql(f"CREATE DATABASE IF NOT EXISTS {database}")
-        client = Client(asked)
+        target_server = server(*fields, database, "B", real_starrocks.rewrites)
+        target_server.sql(f"CREATE DATABASE IF NOT EXISTS {database}")
+        client = Client(target_server)
         with client.session:
             label = client.begin()
             client.loaded(label, client.table(), b'{"id": 1}')

@@ -59,18 +59,18 @@ def running(
 def _ready(container: Running, ask: Ask, now: Callable[[], float], sleep: Callable[[float], None]) -> StarRocks:
     """Wait for the frontend, for the backend to register, and for it to have room for a table, in this order."""
     host, port = container.host, container.port(QUERY)
-    limit, seen = now() + START_SECONDS, "nothing"
+    limit, state = now() + START_SECONDS, "nothing"
     while now() < limit:
         try:
             backends = ask(host, port, "SHOW BACKENDS")
-            seen = f"backends: {[backend.get('alive') for backend in backends]}"
+            state = f"backends: {[backend.get('alive') for backend in backends]}"
             if any(backend.get("alive") == "true" for backend in backends):
                 _make_a_table(ask, host, port)
                 return _found(container, ask, backends)
         except (pymysql.MySQLError, OSError) as error:
-            seen = f"{type(error).__name__}: {str(error)[:200]}"
+            state = f"{type(error).__name__}: {str(error)[:200]}"
         sleep(_POLL_SECONDS)
-    raise NotReady(f"StarRocks was not ready after {START_SECONDS:g} s; last seen: {seen}.\n{container.log_end()}")
+    raise NotReady(f"StarRocks was not ready after {START_SECONDS:g} s; last seen: {state}.\n{container.log_end()}")
 
 
 def _make_a_table(ask: Ask, host: str, port: int) -> None:

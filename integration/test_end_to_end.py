@@ -49,12 +49,12 @@ def test_no_reader_sees_a_torn_transfer(spark: SparkSession, bank: Target) -> No
         f"SELECT sum(amount) FROM (SELECT amount FROM {bank.database}.debits"
         f" UNION ALL SELECT amount FROM {bank.database}.credits) AS both_tables"
     )
-    seen: list[Any] = []
-    done = threading.Event()
+    totals: list[Any] = []
+    stop = threading.Event()
 
     def read() -> None:
-        while not done.is_set():
-            seen.append(bank.sql(total)[0][0] or 0)
+        while not stop.is_set():
+            totals.append(bank.sql(total)[0][0] or 0)
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -63,10 +63,10 @@ def test_no_reader_sees_a_torn_transfer(spark: SparkSession, bank: Target) -> No
         for number in range(5):
             sink.write(transfers(spark, 50, first=1 + number * 50))
     finally:
-        done.set()
+        stop.set()
         reader.join()
-    assert len(seen) > 5
-    assert set(map(int, seen)) == {0}
+    assert len(totals) > 5
+    assert set(map(int, totals)) == {0}
 
 
 def test_typed_values_come_back_as_they_went(spark: SparkSession, target: Target) -> None:
@@ -93,8 +93,8 @@ def test_typed_values_come_back_as_they_went(spark: SparkSession, target: Target
     )
     frame = spark.createDataFrame([row], schema)
     StarRocksSink(target.options(), routes=[TableRoute("typed", frame.columns)]).write(frame)
-    ((*got,),) = target.sql(f"SELECT id, li, de, d, dt, s, hex(vb), bo, dflt FROM {target.database}.typed")
-    assert [int(got[1]), got[2], got[3], got[4], got[5], got[6], int(got[7]), got[8]] == [
+    ((*values,),) = target.sql(f"SELECT id, li, de, d, dt, s, hex(vb), bo, dflt FROM {target.database}.typed")
+    assert [int(values[1]), values[2], values[3], values[4], values[5], values[6], int(values[7]), values[8]] == [
         int(row[1]),
         row[2],
         row[3],
@@ -118,11 +118,11 @@ def test_sets_are_made_of_numbers_and_texts(spark: SparkSession, target: Target,
     frame = spark.createDataFrame(rows, "id int, users long, words string, devices string")
     options = target.options(properties={"format": form})
     StarRocksSink(options, routes=[TableRoute("visits", frame.columns)]).write(frame, batch_id=1)
-    got = target.sql(
+    rows_read = target.sql(
         "SELECT id, bitmap_count(bitmap_union(users)), bitmap_to_string(bitmap_union(words)), hll_union_agg(devices)"
         f" FROM {target.database}.visits GROUP BY id ORDER BY id"
     )
-    assert got == [(1, 2, "1321743225", 2), (2, 0, "", 0)]
+    assert rows_read == [(1, 2, "1321743225", 2), (2, 0, "", 0)]
 
 
 def test_a_partial_and_a_conditional_update(spark: SparkSession, target: Target) -> None:
@@ -134,8 +134,8 @@ def test_a_partial_and_a_conditional_update(spark: SparkSession, target: Target)
     scores = spark.createDataFrame([(1, "late", 99), (2, "newer", 101)], "id int, name string, score int")
     options = target.options(properties={"merge_condition": "score"})
     StarRocksSink(options, routes=[TableRoute("scores", scores.columns)]).write(scores, batch_id=2)
-    got = target.sql(f"SELECT id, name, score FROM {target.database}.scores ORDER BY id")
-    assert got == [(1, "uno", 100), (2, "newer", 101), (3, "tres", 0)]
+    rows = target.sql(f"SELECT id, name, score FROM {target.database}.scores ORDER BY id")
+    assert rows == [(1, "uno", 100), (2, "newer", 101), (3, "tres", 0)]
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "lz4_frame", "zstd"])
@@ -156,15 +156,15 @@ def test_csv_is_read_as_it_was_meant(spark: SparkSession, target: Target, compre
     frame = spark.createDataFrame(rows, "id long, s string, d timestamp_ntz, vb binary, op string")
     options = target.options(compression=compression, properties={"format": "csv"})
     StarRocksSink(options, routes=[TableRoute("lines", ["id", "s", "d", "vb"])]).write(frame)
-    got = target.sql(f"SELECT id, s, d, n, hex(vb) FROM {target.database}.`lines` ORDER BY id")
-    assert got == [(1, text, at, 7, "00FF"), (2, "", None, 7, None)]
+    rows_read = target.sql(f"SELECT id, s, d, n, hex(vb) FROM {target.database}.`lines` ORDER BY id")
+    assert rows_read == [(1, text, at, 7, "00FF"), (2, "", None, 7, None)]
 
 
 def test_the_data_source_writes_a_frame(spark: SparkSession, bank: Target) -> None:
     spark.dataSource.register(StarRocksDataSource)
     addresses = {"load_url": bank.load_url, "query_url": bank.query_url, "database": bank.database}
     rows = transfers(spark, 50).select("table", "row").repartition(2)
-    rewrites = ",".join(f"{seen}={reached}" for seen, reached in bank.rewrites.items())
+    rewrites = ",".join(f"{address}={reached}" for address, reached in bank.rewrites.items())
     writer = rows.write.format("starrocks_txn").options(**addresses, redirect_map=rewrites)
     writer.mode("append").save()
     assert bank.sql(f"SELECT count(*), count(DISTINCT id) FROM {bank.database}.debits") == [(50, 50)]

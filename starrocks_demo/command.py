@@ -94,8 +94,8 @@ def _number(
         try:
             number = kind(text)
         except ValueError:
-            what = "a whole number" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
+            expectation = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {expectation}") from None
         if not low <= number <= high or number == float("inf") or (exclusive and number == low):
             limit = f" and at most {high:g}" if high < float("inf") else ""
             raise argparse.ArgumentTypeError(f"{text} is not {'above' if exclusive else 'at least'} {low}{limit}")
@@ -143,8 +143,8 @@ class Interruption:
             self._raise(number)
 
     def _raise(self, number: int) -> None:
-        for other in _SIGNALS:
-            signal.signal(other, signal.SIG_IGN)
+        for handled in _SIGNALS:
+            signal.signal(handled, signal.SIG_IGN)
         raise Interrupted(number)
 
 
@@ -152,10 +152,10 @@ class Interruption:
 def interruption() -> Iterator[Interruption]:
     """Signals raise Interrupted inside the block (main thread only); afterwards they do what they did before."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    taken = Interruption()
-    taken.install()
+    switch = Interruption()
+    switch.install()
     try:
-        yield taken
+        yield switch
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

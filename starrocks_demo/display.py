@@ -72,13 +72,13 @@ SPARK: Final = {
 
 def median_seconds(progress: Sequence[Any], laps: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """The median of each phase, over the micro-batches with rows; `laps` are seconds of the lane's phases."""
-    busy = [each.durationMs for each in progress if each.numInputRows]
-    found = {
+    busy = [event.durationMs for event in progress if event.numInputRows]
+    seconds = {
         name: statistics.median(durations[key] for durations in busy) / 1000
         for key, name in SPARK.items()
         if busy and all(key in durations for durations in busy)
     }
-    return found | {f"lane: {name}": statistics.median(seconds) for name, seconds in laps.items()}
+    return seconds | {f"lane: {name}": statistics.median(seconds) for name, seconds in laps.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def picture(status: Status) -> RenderableType:
         ProgressBar(total=None if share is None else 1.0, completed=share or 0.0, width=48, pulse=share is None),
         Text(_progress(status)),
     )
-    torn = Text(f"{status.torn:,} torn", style="bold red" if status.torn else "bold green")
+    torn_text = Text(f"{status.torn:,} torn", style="bold red" if status.torn else "bold green")
     body = Table(box=box.SIMPLE_HEAD, show_header=False, padding=(0, 1), expand=True)
     body.add_column(style="dim", no_wrap=True)
     body.add_column(ratio=1)
@@ -144,7 +144,9 @@ def picture(status: Status) -> RenderableType:
     backlog = max(0, status.written - status.visible)
     body.add_row("visible", f"{status.visible:,} transactions, {backlog:,} on their way")
     body.add_row("tables", "   ".join(f"{table} {rows:,}" for table, rows in status.rows.items()) or "-")
-    body.add_row("reader", Text.assemble(f"{status.samples:,} looks over all tables, ", torn, " (visible in part)"))
+    body.add_row(
+        "reader", Text.assemble(f"{status.samples:,} looks over all tables, ", torn_text, " (visible in part)")
+    )
     body.add_row(
         "StarRocks",
         f"{status.committed:,} commits in {status.batches:,} micro-batches, {status.aborted:,} aborted, "

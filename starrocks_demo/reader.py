@@ -124,7 +124,7 @@ def judge(answer: Sequence[Sequence[Any]]) -> Sample:
     numbers: dict[str, dict[int, int]] = {}
     for name, place, number in answer:
         numbers.setdefault(str(name), {})[int(place)] = int(number)
-    broken = [
+    violations = [
         f"{name} = {number}" + (f" in partition {place}" if place >= 0 else "")
         for name in _NEVER
         for place, number in sorted(numbers.get(name, {}).items())
@@ -132,8 +132,8 @@ def judge(answer: Sequence[Sequence[Any]]) -> Sample:
     ]
     for left, right in _EQUAL:
         if numbers[left] != numbers[right]:
-            broken.append(f"{left} = {numbers[left][-1]}, {right} = {numbers[right][-1]}")
-    return Sample(tuple(broken), numbers.get("newest", {}), {table: numbers[table][-1] for table in TABLES})
+            violations.append(f"{left} = {numbers[left][-1]}, {right} = {numbers[right][-1]}")
+    return Sample(tuple(violations), numbers.get("newest", {}), {table: numbers[table][-1] for table in TABLES})
 
 
 def glance(answer: Sequence[Sequence[Any]]) -> Sample:

@@ -92,15 +92,15 @@ class DemoRun:
             )
             query = self._pipeline(stack, interruption, server)
             with _threads() as (pool, stop):
-                for each in (reader, probe):
-                    pool.submit(each.run, stop)
+                for watcher in (reader, probe):
+                    pool.submit(watcher.run, stop)
                 self._watch(_Watched(server, query, reader), pool, stop)
                 phases = median_seconds(query.recentProgress, self._deliveries.laps)
                 query.stop()
             reader.look()  # one more, after the last commit
-            for name, each in (("reader", reader), ("probe", probe)):
-                if each.errors:
-                    self._display.say(f"The {name} failed {each.errors} times, at last with: {each.last_error}")
+            for name, watcher in (("reader", reader), ("probe", probe)):
+                if watcher.errors:
+                    self._display.say(f"The {name} failed {watcher.errors} times, at last with: {watcher.last_error}")
             if not server.running:
                 raise DemoFailed("The emulator of StarRocks ended in the middle of the run.")
             return self._compare(client, reader, phases)
@@ -173,7 +173,7 @@ class DemoRun:
             self._workload.truth(),
             {name: read_all(table, client) for name, table in TABLES.items()},
             samples=reader.samples,
-            torn=reader.torn,
+            torn_samples=reader.torn,
             evidence=reader.evidence,
             problems=self._problems,
         )

@@ -139,26 +139,26 @@ class TableVerdict:
             self.examples.append(f"{self.table}: {difference}")
 
 
-def compare(table: str, expected: Mapping[int, Row], found: Iterable[Row]) -> TableVerdict:
+def compare(table: str, expected: Mapping[int, Row], table_rows: Iterable[Row]) -> TableVerdict:
     """Compare rows (key first) with `expected` by key."""
     verdict = TableVerdict(table)
-    seen: set[int] = set()
-    for row in found:
+    keys: set[int] = set()
+    for row in table_rows:
         key = row[0]
         verdict.rows += 1
         if key not in expected:
             verdict.unexpected += 1
             verdict.note(f"unexpected row {row}")
             continue
-        if key in seen:
+        if key in keys:
             verdict.repeated_keys.append(key)
             verdict.note(f"key {key} is there more than once")
-        seen.add(key)
+        keys.add(key)
         if row != (right := tuple(expected[key])):
             verdict.wrong += 1
             verdict.note(f"key {key} is {row}, should be {right}")
     for key in expected:
-        if key not in seen:
+        if key not in keys:
             verdict.missing_keys.append(key)
             verdict.note(f"key {key} is missing, should be {tuple(expected[key])}")
     return verdict
@@ -181,24 +181,24 @@ class Verdict:
     @property
     def differences(self) -> list[str]:
         """One sentence per kind of failure, then the first examples; empty when everything is right."""
-        found = list(self.problems)
+        differences = list(self.problems)
         if self.torn:
-            found.append(f"{self.torn} of {self.samples} samples saw a torn state.")
+            differences.append(f"{self.torn} of {self.samples} samples saw a torn state.")
         if not self.samples:
-            found.append("The reader never got an answer, so nothing was watched.")
+            differences.append("The reader never got an answer, so nothing was watched.")
         if not self.written:
-            found.append("No source transaction was written, so nothing was shown.")
+            differences.append("No source transaction was written, so nothing was shown.")
         if self.lost:
-            found.append(f"{self.lost} source transactions are lost.")
+            differences.append(f"{self.lost} source transactions are lost.")
         if self.duplicated:
-            found.append(f"{self.duplicated} source transactions are duplicated.")
-        found.extend(
+            differences.append(f"{self.duplicated} source transactions are duplicated.")
+        differences.extend(
             f"{table.table} differs: {table.missing} rows missing, {table.unexpected} unexpected, "
             f"{table.duplicated} duplicated, {table.wrong} wrong."
             for table in self.tables
             if not table.right
         )
-        return [*found, *self.evidence, *(example for table in self.tables for example in table.examples)]
+        return [*differences, *self.evidence, *(example for table in self.tables for example in table.examples)]
 
     @property
     def right(self) -> bool:
@@ -207,30 +207,30 @@ class Verdict:
 
 def judge_tables(
     truth: Truth,
-    found: Mapping[str, Iterable[Row]],
+    contents: Mapping[str, Iterable[Row]],
     *,
     samples: int,
-    torn: int,
+    torn_samples: int,
     evidence: Iterable[str] = (),
     problems: Iterable[str] = (),
 ) -> Verdict:
-    """Compare every table with `truth`; `found` gives the rows of each by the table's name."""
-    tables = tuple(compare(name, getattr(truth, name), found[name]) for name in TABLES)
+    """Compare every table with `truth`; `contents` gives the rows of each by the table's name."""
+    tables = tuple(compare(name, getattr(truth, name), contents[name]) for name in TABLES)
     events = tables[-1]
 
     def transactions(keys: Iterable[int]) -> int:
         """How many source transactions these events belong to."""
         return len({(event.source_partition, event.txn_no) for event in map(truth.order_events.__getitem__, keys)})
 
-    lost = transactions(events.missing_keys)
+    lost_count = transactions(events.missing_keys)
     return Verdict(
         written=truth.source_transactions,
-        visible=truth.source_transactions - lost,
-        lost=lost,
+        visible=truth.source_transactions - lost_count,
+        lost=lost_count,
         duplicated=transactions(events.repeated_keys),
         tables=tables,
         samples=samples,
-        torn=torn,
+        torn=torn_samples,
         evidence=tuple(evidence),
         problems=tuple(problems),
     )

@@ -259,14 +259,14 @@ class Feed:
     def run(self, seconds: float, stop: threading.Event) -> None:
         """Write for `seconds` or until `stop` is set; then end what is open and begin what will never end."""
         start = last = self._clock.monotonic()
-        owed = 0.0
+        backlog = 0.0
         while not stop.is_set() and last - start < seconds:
             self._clock.sleep(self._interval)
             now = self._clock.monotonic()
-            owed = min(owed + self._rate * (now - last), self._rate * max(_CATCH_UP, self._interval))
+            backlog = min(backlog + self._rate * (now - last), self._rate * max(_CATCH_UP, self._interval))
             last = now
-            if owed >= 1:
-                owed -= self.write(int(owed))
+            if backlog >= 1:
+                backlog -= self.write(int(backlog))
         self.finish()
 
     def write(self, rows: int) -> int:
@@ -290,9 +290,9 @@ class Feed:
 
     def _publish(self, piece: Piece) -> None:
         name = f"{self.files:08d}.jsonl"
-        hidden = self._folder / f".{name}.part"
-        hidden.write_bytes(b"".join(piece.lines))
-        hidden.rename(self._folder / name)
+        unpublished = self._folder / f".{name}.part"
+        unpublished.write_bytes(b"".join(piece.lines))
+        unpublished.rename(self._folder / name)
         at = self._clock.monotonic()
         self.files += 1
         self.rows += piece.rows

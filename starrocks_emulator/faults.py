@@ -146,7 +146,7 @@ class FaultPlan:
 
     def select(self, call: Call) -> list[Rule]:
         """The rules that apply to this request; they count as applied from here."""
-        chosen = []
+        rules = []
         with self._guard:
             for place, tally in enumerate(self._tallies):
                 if not tally.rule.matches(call):
@@ -154,7 +154,7 @@ class FaultPlan:
                 tally.matched += 1
                 if tally.rule.picks(tally.matched, tally.applied, tally.chance):
                     tally.applied += 1
-                    chosen.append(tally.rule)
+                    rules.append(tally.rule)
                     self._recent.append(
                         {
                             "rule": place,
@@ -164,7 +164,7 @@ class FaultPlan:
                             "table": call.table,
                         }
                     )
-        return chosen
+        return rules
 
     def report(self) -> dict[str, Any]:
         """The rules as given, each with `matched` and `applied`, and the last applications."""
@@ -183,27 +183,27 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 def parse_rule(source: Mapping[str, Any]) -> Rule:
     """A rule from its JSON object. Raises `SettingError` naming the field that cannot be."""
-    given = dict(source)
-    for name, value in given.items():
+    entries = dict(source)
+    for name, value in entries.items():
         if name not in _FIELDS:
             raise SettingError(f"A fault rule has no field {name!r}; it knows {', '.join(sorted(_FIELDS))}.")
-        wanted = _TYPES.get(name, (str,))
-        if value is not None and (not isinstance(value, wanted) or isinstance(value, bool)):
+        types = _TYPES.get(name, (str,))
+        if value is not None and (not isinstance(value, types) or isinstance(value, bool)):
             raise SettingError(
-                f"The fault rule's field {name!r} must be {' or '.join(kind.__name__ for kind in wanted)}."
+                f"The fault rule's field {name!r} must be {' or '.join(kind.__name__ for kind in types)}."
             )
     try:
-        action = Action(given.pop("action", None))
+        action = Action(entries.pop("action", None))
     except ValueError:
-        names = ", ".join(known.value for known in Action)
+        names = ", ".join(action.value for action in Action)
         raise SettingError(f"A fault rule needs an action, one of {names}.") from None
-    if given.get("when", "before") not in ("before", "after"):
+    if entries.get("when", "before") not in ("before", "after"):
         raise SettingError("A fault rule's `when` is before or after.")
-    if given.get("every") is not None and given["every"] < 1:
+    if entries.get("every") is not None and entries["every"] < 1:
         raise SettingError("A fault rule's `every` is at least 1.")
     for name in ("label", "forget"):
-        _check_pattern(given.get(name))
-    return Rule(action, **{name: value for name, value in given.items() if value is not None})
+        _check_pattern(entries.get(name))
+    return Rule(action, **{name: value for name, value in entries.items() if value is not None})
 
 
 def _check_pattern(pattern: str | None) -> None:

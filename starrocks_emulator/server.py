@@ -159,7 +159,9 @@ class Emulator(RunningEmulator):
             be_http_ports=lambda: tuple(self.be_ports),
             config=self._memory.configuration,
             gate=QueryGate(self.faults, self._stopping.wait),
-            peers=lambda: tuple(other.frontend for other in self._query_listeners() if other is not listener),
+            peers=lambda: tuple(
+                listener_.frontend for listener_ in self._query_listeners() if listener_ is not listener
+            ),
         )
         listener.start()
         self._stack.callback(listener.stop)

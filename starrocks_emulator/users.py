@@ -70,7 +70,7 @@ class Users:
             return None
         with self._guard:
             account = self._accounts.get(name, _Account(""))
-            return {where: set(what) for where, what in account.grants.items()}
+            return {where: set(privileges) for where, privileges in account.grants.items()}
 
     def run(self, sql: str) -> None:
         """CREATE USER, DROP USER, GRANT or REVOKE; raises UserError."""
@@ -130,8 +130,8 @@ class Rights:
     def allows(self, privileges: Iterable[str], objects: Iterable[str]) -> bool:
         """Whether one of `privileges` is granted on one of `objects`."""
         grants = self.users.grants(self.name)
-        wanted = _EVERYTHING.union(privileges)
-        return grants is None or any(grants.get(where, set()) & wanted for where in objects)
+        sufficient = _EVERYTHING.union(privileges)
+        return grants is None or any(grants.get(where, set()) & sufficient for where in objects)
 
     def sees(self, database: str, table: str | None = None) -> bool:
         """Whether any privilege is granted on the database or something in it, or on the table."""
@@ -156,10 +156,10 @@ class Rights:
     def require_table(self, privilege: str, database: str, table: str) -> None:
         self._require((privilege,), _tables(database, table), f"TABLE {table}")
 
-    def _require(self, privileges: tuple[str, ...], objects: Iterable[str], named: str) -> None:
+    def _require(self, privileges: tuple[str, ...], objects: Iterable[str], place: str) -> None:
         if not self.allows(privileges, objects):
             raise Denied(
-                f"Access denied; you need (at least one of) the {' OR '.join(privileges)} privilege(s) on {named} for "
+                f"Access denied; you need (at least one of) the {' OR '.join(privileges)} privilege(s) on {place} for "
                 "this operation. Please ask the admin to grant permission(s) or try activating existing roles using "
                 "<set [default] role>. Current role(s): NONE. Inactivated role(s): NONE."
             )

@@ -62,13 +62,13 @@ class Alert:
 
 def metric(name: str, suffix: str = "", **labels: str) -> str:
     """A selector of one of our metrics; raises KeyError for a name or a label that is not in the catalogue."""
-    known = BY_NAME[name]
-    if suffix and known.kind is not MetricKind.HISTOGRAM:
+    declaration = BY_NAME[name]
+    if suffix and declaration.kind is not MetricKind.HISTOGRAM:
         raise KeyError(f"{name} is no histogram")
-    if not labels.keys() <= set(known.labels):
-        raise KeyError(f"{name} has no label {', '.join(labels.keys() - set(known.labels))}")
-    wanted = ",".join(f'{label}="{value}"' for label, value in labels.items())
-    return known.full_name + suffix + (f"{{{wanted}}}" if wanted else "")
+    if not labels.keys() <= set(declaration.labels):
+        raise KeyError(f"{name} has no label {', '.join(labels.keys() - set(declaration.labels))}")
+    matchers = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    return declaration.full_name + suffix + (f"{{{matchers}}}" if matchers else "")
 
 
 def _since(name: str, window: str, **labels: str) -> str:

@@ -59,6 +59,6 @@ def _compile(source: Path, library: Path) -> str:
 
 def _platform() -> str:
     """The platform's tag; who compiles for another platform than this one names it."""
-    here = sysconfig.get_platform().replace("universal2", platform.machine())
-    name = os.environ.get("STARROCKS_TXN_SINK_PLATFORM") or here
+    platform_name = sysconfig.get_platform().replace("universal2", platform.machine())
+    name = os.environ.get("STARROCKS_TXN_SINK_PLATFORM") or platform_name
     return name.replace("-", "_").replace(".", "_")

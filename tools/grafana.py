@@ -27,8 +27,8 @@ _INSTANCE, _JOB = 'instance=~"$instance"', f'{JOB}=~"${JOB}"'
 def metric(name: str, suffix: str = "", **labels: str) -> str:
     """A selector of the instances that are chosen on the dashboard, and of its jobs where a metric knows them."""
     selector = alerts.metric(name, suffix, **labels)
-    chosen = ",".join([_INSTANCE, _JOB] if JOB in BY_NAME[name].labels else [_INSTANCE])
-    return f"{selector[:-1]},{chosen}}}" if selector.endswith("}") else f"{selector}{{{chosen}}}"
+    matchers = ",".join([_INSTANCE, _JOB] if JOB in BY_NAME[name].labels else [_INSTANCE])
+    return f"{selector[:-1]},{matchers}}}" if selector.endswith("}") else f"{selector}{{{matchers}}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,12 +232,12 @@ def _variables() -> Iterator[dict[str, Any]]:
     source = {"name": _SOURCE, "label": "Prometheus", "type": "datasource", "query": "prometheus", "refresh": 1}
     yield {**source, "hide": 0, "includeAll": False, "multi": False}
     info = alerts.metric("job_info")
-    chosen = {
+    variables = {
         "database": ("Database", ""),
         JOB: ("Job", 'database=~"$database"'),
         "instance": ("Instance", f'database=~"$database",{_JOB}'),
     }
-    for label, (title, matchers) in chosen.items():
+    for label, (title, matchers) in variables.items():
         query = f"label_values({info}{{{matchers}}}, {label})"
         every = {"hide": 0, "includeAll": True, "allValue": ".*", "multi": True, "refresh": 2, "sort": 1}
         listed = {"query": query, "refId": label}

@@ -54,9 +54,9 @@ _PART = re.compile(r"(<!-- made from the code: ([\w-]+) -->\n).*?(<!-- end -->)"
 
 def with_parts(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
     """A page's text with every generated part made again. Raises ValueError if its marks do not name just `parts`."""
-    named = [match[2] for match in _PART.finditer(text)]
-    if sorted(named) != sorted(parts):
-        raise ValueError(f"The page marks the parts {sorted(named)}, and should mark {sorted(parts)}.")
+    names = [match[2] for match in _PART.finditer(text)]
+    if sorted(names) != sorted(parts):
+        raise ValueError(f"The page marks the parts {sorted(names)}, and should mark {sorted(parts)}.")
     return _PART.sub(lambda match: f"{match[1]}\n{parts[match[2]]()}\n{match[3]}", text)
 
 
@@ -105,8 +105,8 @@ def events() -> str:
     levels: dict[str, list[str]] = {}
     for kind in sorted(EVENTS.values(), key=lambda kind: -(kind.level or 0)):
         level = logging.getLevelName(kind.level) if kind.level is not None else "Without a line"
-        others = ", ".join(f"`{logger}`" for logger in kind.loggers) if kind.loggers not in ((), ("sink",)) else ""
-        levels.setdefault(level, []).append(f"- `{kind.name}`{f' ({others})' if others else ''}: {kind.meaning}\n")
+        loggers = ", ".join(f"`{logger}`" for logger in kind.loggers) if kind.loggers not in ((), ("sink",)) else ""
+        levels.setdefault(level, []).append(f"- `{kind.name}`{f' ({loggers})' if loggers else ''}: {kind.meaning}\n")
     return "\n".join(f"**{level}**\n\n{''.join(entries)}" for level, entries in levels.items())
 
 
@@ -154,11 +154,13 @@ def _connector(
         **properties,
         **{f"{prefix}…": _outcome(rule) for prefix, rule in prefixes.items()},
     }
-    named: dict[str, list[str]] = {}
+    options_by_outcome: dict[str, list[str]] = {}
     for option, outcome in outcomes.items():
-        named.setdefault(outcome, []).append(f"`{option}`")
-    no_effect = ", ".join(named.pop(NO_EFFECT))
-    rows = table(f"{name} connector | here", ((", ".join(names), outcome) for outcome, names in named.items()))
+        options_by_outcome.setdefault(outcome, []).append(f"`{option}`")
+    no_effect = ", ".join(options_by_outcome.pop(NO_EFFECT))
+    rows = table(
+        f"{name} connector | here", ((", ".join(names), outcome) for outcome, names in options_by_outcome.items())
+    )
     return f"{rows}\nNo effect, with the warning `option.without_effect`, which has the reason: {no_effect}.\n"
 
 
@@ -199,7 +201,7 @@ def conflicts() -> str:
 
 def _implying(feature: Feature) -> str:
     """The titles of all features that bring `feature` along."""
-    return " or ".join(other.title for other in Feature if feature in with_implied(other))
+    return " or ".join(feature_.title for feature_ in Feature if feature in with_implied(feature_))
 
 
 def needs_sql() -> str:
@@ -330,7 +332,7 @@ def source_types() -> str:
 
 def sync_settings() -> str:
     """The settings of the file that are its own, by section."""
-    rows = ((f"`[{section}]`", f"`{name}`", *rest) for section, name, *rest in reference())
+    rows = ((f"`[{section}]`", f"`{name}`", *cells) for section, name, *cells in reference())
     return table("section | setting | type | default | meaning", rows)
 
 

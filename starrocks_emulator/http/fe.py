@@ -129,8 +129,8 @@ class LeaderFrontend(Service):
     def _transaction(self, operation: str, request: Request, body: HttpBody, faults: InCourse) -> Response:
         try:
             return self._dispatch(operation, request, body, faults)
-        except Thrown as thrown:
-            return messages.frontend_json(messages.failed_answer(thrown.text))
+        except Thrown as error:
+            return messages.frontend_json(messages.failed_answer(error.text))
 
     def _dispatch(self, operation: str, request: Request, body: HttpBody, faults: InCourse) -> Response:
         if operation not in _OPERATIONS:
@@ -147,8 +147,8 @@ class LeaderFrontend(Service):
             return self._load(parameters, request, faults)
         operations: dict[str, Callable[[TransactionParameters], messages.Body]] = {
             "begin": self._frontend.begin,
-            "commit": lambda known: self._committer.commit(known, faults.commit),
-            "rollback": lambda known: self._frontend.rollback(known, pending=faults.has(Action.ABORT_PENDING)),
+            "commit": lambda phase: self._committer.commit(phase, faults.commit),
+            "rollback": lambda phase: self._frontend.rollback(phase, pending=faults.has(Action.ABORT_PENDING)),
             "prepare": _prepare,
         }
         return messages.frontend_json(operations[operation](parameters))

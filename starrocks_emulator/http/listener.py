@@ -112,10 +112,10 @@ class HttpBody:
         """Read and drop up to `limit` bytes; True when that was the whole body."""
         if self.length is not None and self._left > limit:
             return False
-        view, dropped = memoryview(bytearray(65_536)), 0
+        view, count_dropped = memoryview(bytearray(65_536)), 0
         while count := self.readinto(view):
-            dropped += count
-            if dropped > limit:
+            count_dropped += count
+            if count_dropped > limit:
                 return False
         return True
 
@@ -285,11 +285,11 @@ class _Connection(BaseHTTPRequestHandler):
         except ValueError:
             phrase = "Status"
         lines = [f"HTTP/1.1 {response.status} {phrase}"]
-        named = {name.lower() for name in response.headers}
+        header_names = {name.lower() for name in response.headers}
         lines += [f"{name}: {value}" for name, value in response.headers.items()]
-        if "content-length" not in named:
+        if "content-length" not in header_names:
             lines.append(f"Content-Length: {len(response.body)}")
-        if "connection" not in named:
+        if "connection" not in header_names:
             lines.append(f"Connection: {'close' if close else 'keep-alive'}")
         head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
         self.wfile.write(head + (b"" if self.command == "HEAD" else response.body))

@@ -40,9 +40,9 @@ def insert(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnectio
     if tree.args.get("overwrite"):
         raise SqlError("INSERT OVERWRITE cannot be served by the emulator.")
     target = tree.this
-    named = target.expressions if isinstance(target, exp.Schema) else []
-    table = target_of(store, session, target.this if named else target, "INSERT")
-    columns = _columns(table, [part.name for part in named])
+    column_list = target.expressions if isinstance(target, exp.Schema) else []
+    table = target_of(store, session, target.this if column_list else target, "INSERT")
+    columns = _columns(table, [part.name for part in column_list])
     source = _inserted_fields(store, session, cursor, tree, len(columns))
     plan = Plan(table, CsvLayout(), ColumnMapping(columns), strict=True)
     for column in table.columns:
@@ -95,8 +95,8 @@ def _known(table: Table, name: str) -> str:
     return column.name
 
 
-def _columns(table: Table, named: Sequence[str]) -> tuple[str, ...]:
-    columns = tuple(_known(table, name) for name in named) or tuple(column.name for column in table.columns)
+def _columns(table: Table, names: Sequence[str]) -> tuple[str, ...]:
+    columns = tuple(_known(table, name) for name in names) or tuple(column.name for column in table.columns)
     if len(set(columns)) != len(columns):
         raise SqlError("Getting analyzing error. Detail message: a column is specified twice.", 1110)
     return columns
@@ -131,20 +131,20 @@ def _inserted_fields(
     return _as_source(f"SELECT [{casts}] FROM ({sql}) AS inserted({names})")
 
 
-def _check_width(given: int, expected: int) -> None:
-    if given != expected:
-        message = f"Inserted target column count: {expected} doesn't match select/value column count: {given}"
+def _check_width(width: int, expected: int) -> None:
+    if width != expected:
+        message = f"Inserted target column count: {expected} doesn't match select/value column count: {width}"
         raise SqlError(analyzing_error(message), 5604)
 
 
 def _apply(cursor: duckdb.DuckDBPyConnection, plan: Plan, source: str) -> int:
     cursor.execute(f"CREATE OR REPLACE TEMP TABLE changed AS {judged_sql(plan, source)}")
-    judged = verdict(cursor, "changed")
-    if judged.filtered:
-        raise SqlError(f"Insert has filtered data. {judged.reasons[0]}", 5604)
+    judgement = verdict(cursor, "changed")
+    if judgement.filtered:
+        raise SqlError(f"Insert has filtered data. {judgement.reasons[0]}", 5604)
     manner = Manner(tuple(column.name for column in written_columns(plan)), partial=plan.partial)
     try:
         apply_rows(cursor, plan.table, manner, "(SELECT rowid AS __arrival, * FROM changed)")
     except MissingDefault as error:
         raise SqlError(str(error)) from error
-    return judged.loaded
+    return judgement.loaded

@@ -99,7 +99,7 @@ def _checked(columns: tuple[Column, ...], keys: tuple[str, ...], model: Model) -
     if not names:
         raise CatalogError("A table needs at least one column.")
     for name in names:
-        if [other.lower() for other in names].count(name.lower()) > 1:
+        if [known_name.lower() for known_name in names].count(name.lower()) > 1:
             raise CatalogError(f"Duplicate column name '{name}'", 1060)
         if name.lower() in _RESERVED:
             raise CatalogError(f"Incorrect column name '{name}'", 1166)

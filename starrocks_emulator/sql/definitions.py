@@ -39,8 +39,8 @@ def _create(store: Store, session: QuerySession, tree: exp.Create) -> None:
             except CatalogError as error:
                 raise SqlError(error.message, error.code) from error
     elif tree.kind == "TABLE":
-        named = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
-        table = _with_properties(session, table_definition(tree, database_of(session, named)))
+        target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+        table = _with_properties(session, table_definition(tree, database_of(session, target)))
         if not exists_is_fine and store.registry.find(table.database, table.name):
             raise CatalogError(f"Table '{table.name}' already exists", TABLE_EXISTS)
         session.rights.require_database("CREATE TABLE", table.database)
@@ -53,20 +53,20 @@ def _create(store: Store, session: QuerySession, tree: exp.Create) -> None:
 
 def _with_properties(session: QuerySession, table: Table) -> Table:
     """The table with the properties that the server adds to those of the statement."""
-    added = {"compression": "LZ4", "fast_schema_evolution": "true", "replicated_storage": "true"}
+    properties = {"compression": "LZ4", "fast_schema_evolution": "true", "replicated_storage": "true"}
     if table.model is Model.PRIMARY_KEY:
-        added["enable_persistent_index"] = "true"
+        properties["enable_persistent_index"] = "true"
     if "RANDOM" in table.distributed_by.upper():
-        added["bucket_size"] = "1073741824"
-    added["replication_num"] = session.frontend.config.default_replicas
-    return replace(table, properties={**added, **table.properties})
+        properties["bucket_size"] = "1073741824"
+    properties["replication_num"] = session.frontend.config.default_replicas
+    return replace(table, properties={**properties, **table.properties})
 
 
 def _check_replication(session: QuerySession, table: Table) -> None:
     """Refuse more replicas than there are backends (wire contract 10.8)."""
-    wanted = table.properties["replication_num"]
+    copies = table.properties["replication_num"]
     alive = [str(10001 + place) for place in range(len(session.frontend.be_http_ports))]
-    if wanted.isdecimal() and int(wanted) > max(1, len(alive)):
+    if copies.isdecimal() and int(copies) > max(1, len(alive)):
         raise SqlError(
             analyzing_error(
                 "Table replication num should be less than of equal to the number of available BE nodes. You can "
@@ -79,13 +79,13 @@ def _check_replication(session: QuerySession, table: Table) -> None:
 def drop(store: Store, session: QuerySession, tree: exp.Drop) -> None:
     """DROP DATABASE or DROP TABLE."""
     missing_is_fine = bool(tree.args.get("exists"))
-    for named in tree.args["tables"]:
+    for table in tree.args["tables"]:
         if tree.args["kind"] in ("DATABASE", "SCHEMA"):
-            if not (missing_is_fine and not store.has_database(named.name)):
-                _drop_database(store, named.name)
+            if not (missing_is_fine and not store.has_database(table.name)):
+                _drop_database(store, table.name)
         elif tree.args["kind"] == "TABLE":
-            if not (missing_is_fine and not store.registry.find(database_of(session, named), named.name)):
-                _drop_table(store, _to_drop(store, session, named))
+            if not (missing_is_fine and not store.registry.find(database_of(session, table), table.name)):
+                _drop_table(store, _to_drop(store, session, table))
         else:
             raise SqlError(f"DROP {tree.args['kind']} cannot be served by the emulator.")
 
@@ -95,9 +95,9 @@ def _drop_database(store: Store, name: str) -> None:
     _define(store, tables, lambda cursor: store.registry.drop_database(cursor, name))
 
 
-def _to_drop(store: Store, session: QuerySession, named: exp.Table) -> Table:
+def _to_drop(store: Store, session: QuerySession, tree: exp.Table) -> Table:
     try:
-        table = table_of(store, session, named)
+        table = table_of(store, session, tree)
     except CatalogError as error:
         if not error.table:
             raise
@@ -112,8 +112,8 @@ def _drop_table(store: Store, table: Table) -> None:
 
 def truncate(store: Store, session: QuerySession, tree: exp.TruncateTable) -> None:
     """TRUNCATE TABLE."""
-    for named in tree.expressions:
-        table = target_of(store, session, named, "DELETE")
+    for target in tree.expressions:
+        table = target_of(store, session, target, "DELETE")
 
         def empty(cursor: duckdb.DuckDBPyConnection, relation: str = table.relation) -> None:
             cursor.execute(f"DELETE FROM {relation}")
@@ -141,8 +141,8 @@ class _Altered:
         if isinstance(action, exp.ColumnDef):
             self._add(action)
         elif isinstance(action, exp.Drop) and action.args.get("kind") == "COLUMN":
-            for named in action.args["tables"]:
-                self.columns.remove(self._changeable(named.name))
+            for column in action.args["tables"]:
+                self.columns.remove(self._changeable(column.name))
         elif isinstance(action, exp.ModifyColumn):
             self._modify(action.this)
         elif isinstance(action, exp.RenameColumn):
@@ -161,7 +161,7 @@ class _Altered:
     def _add(self, action: exp.ColumnDef) -> None:
         column = column_definition(action)
         check_aggregate(column, self.table.model, key=False)
-        existing = next((known for known in self.columns if known.name.lower() == column.name.lower()), None)
+        existing = next((existing for existing in self.columns if existing.name.lower() == column.name.lower()), None)
         if existing is not None:
             raise SqlError(
                 f"Can not add column which already exists in column id: {column.name}, you can remove "
@@ -172,7 +172,7 @@ class _Altered:
         place = len(self.columns)
         position = action.args.get("position")
         if position is not None and position.args.get("position") == "AFTER":
-            names = [known.name.lower() for known in self.columns]
+            names = [existing.name.lower() for existing in self.columns]
             place = names.index(position.this.name.lower()) + 1 if position.this.name.lower() in names else place
         self.columns.insert(max(place, len(self.table.keys)), column)
         text = column.default.sql if column.default else "CAST(NULL AS VARCHAR)"

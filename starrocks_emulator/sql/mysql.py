@@ -216,8 +216,8 @@ class _Server(MysqlServer):  # type: ignore[misc]  # the library has no types
             for client in self._clients - ended:
                 client.cancel()
             ended |= self._clients
-            done, _ = await asyncio.wait(tasks, timeout=_END_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
+            ended_tasks, _ = await asyncio.wait(tasks, timeout=_END_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not ended_tasks:
                 break
         for writer in self._writers:
             writer.transport.abort()  # a close would wait for clients that do not read
@@ -238,8 +238,8 @@ class _AnyUser(IdentityProvider):  # type: ignore[misc]  # the library has no ty
 
     async def get_user(self, username: str) -> User:
         stored = self._users.double_hash(username)
-        known = _NOBODY if stored is None else stored or None
-        return User(name=username, auth_string=known, auth_plugin=NativePasswordAuthPlugin.name)
+        password = _NOBODY if stored is None else stored or None
+        return User(name=username, auth_string=password, auth_plugin=NativePasswordAuthPlugin.name)
 
 
 _NOBODY = "no password has this hash"

@@ -130,9 +130,9 @@ class ScanListener:
         except (EOFError, OSError, ValueError):
             return
 
-    def _open(self, asked: Fields) -> bytes:
+    def _open(self, fields: Fields) -> bytes:
         try:
-            plan = json.loads(base64.b64decode(asked[5]))
+            plan = json.loads(base64.b64decode(fields[5]))
             session = QuerySession(database=plan["database"], version=self._version)
             answer = run(self._store, session, plan["sql"])
         except SqlError as error:
@@ -140,15 +140,15 @@ class ScanListener:
         except (ValueError, KeyError):
             return _status(_INTERNAL_ERROR, "the plan cannot be read") + b"\0"
         context = f"scan-{next(self._numbers)}"
-        self._answers[context] = max(1, asked.get(6) or _BATCH), arrow_table(answer)
+        self._answers[context] = max(1, fields.get(6) or _BATCH), arrow_table(answer)
         return _status(_OK) + _field(_TEXT, 2, _text(context.encode())) + b"\0"
 
-    def _next(self, asked: Fields) -> bytes:
-        answer = self._answers.get(asked.get(1, b"").decode())
+    def _next(self, fields: Fields) -> bytes:
+        answer = self._answers.get(fields.get(1, b"").decode())
         if answer is None:
             return _status(_NOT_FOUND, "no such context") + b"\0"
         size, table = answer
-        batch = table.slice(asked.get(2, 0), size)
+        batch = table.slice(fields.get(2, 0), size)
         if not batch.num_rows:
             return _status(_OK) + _field(_BOOL, 2, b"\1") + b"\0"
         sink = pa.BufferOutputStream()
@@ -157,8 +157,8 @@ class ScanListener:
         rows = sink.getvalue().to_pybytes()
         return _status(_OK) + _field(_BOOL, 2, b"\0") + _field(_TEXT, 3, _text(rows)) + b"\0"
 
-    def _close(self, asked: Fields) -> bytes:
-        self._answers.pop(asked.get(1, b"").decode(), None)
+    def _close(self, fields: Fields) -> bytes:
+        self._answers.pop(fields.get(1, b"").decode(), None)
         return _status(_OK) + b"\0"
 
 

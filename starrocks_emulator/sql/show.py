@@ -76,16 +76,16 @@ def _named_table(store: Store, session: QuerySession, match: re.Match[str]) -> T
 
 
 def _databases(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
-    seen = [name for name in store.registry.databases if session.rights.sees(name)]
-    names = sorted((*seen, "information_schema"))
+    databases = [name for name in store.registry.databases if session.rights.sees(name)]
+    names = sorted((*databases, "information_schema"))
     return text_answer(["Database"], [(name,) for name in names if _matches(name, match["like"])])
 
 
 def _tables(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
     database = _database(session, match)
     store.registry.check_database(database)
-    sees = session.rights.sees
-    listed = [table.name for table in store.registry.tables(database) if sees(database, table.name)]
+    is_visible = session.rights.sees
+    listed = [table.name for table in store.registry.tables(database) if is_visible(database, table.name)]
     names = [name for name in listed if _matches(name, match["like"])]
     if match["full"]:
         return text_answer([f"Tables_in_{database}", "Table_type"], [(name, "BASE TABLE") for name in names])
@@ -95,10 +95,10 @@ def _tables(store: Store, session: QuerySession, match: re.Match[str]) -> Answer
 def _columns(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
     table = _named_table(store, session, match)
     groups = match.groupdict()
-    chosen = [column for column in table.columns if _matches(column.name, groups.get("like"))]
+    columns = [column for column in table.columns if _matches(column.name, groups.get("like"))]
     if groups.get("full"):
-        return text_answer(_FULL_COLUMNS, [_full_column(table, column) for column in chosen])
-    return text_answer(_COLUMNS, [_short_column(table, column) for column in chosen])
+        return text_answer(_FULL_COLUMNS, [_full_column(table, column) for column in columns])
+    return text_answer(_COLUMNS, [_short_column(table, column) for column in columns])
 
 
 def _short_column(table: Table, column: Column) -> tuple[str | None, ...]:
@@ -165,8 +165,8 @@ def _create_database(store: Store, _session: QuerySession, match: re.Match[str])
 
 
 def _variables(_store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
-    shown = {name: value for name, value in session.variables.items() if name not in HIDDEN_VARIABLES}
-    rows = [(name, value) for name, value in sorted(shown.items()) if _matches(name, match["like"])]
+    variables = {name: value for name, value in session.variables.items() if name not in HIDDEN_VARIABLES}
+    rows = [(name, value) for name, value in sorted(variables.items()) if _matches(name, match["like"])]
     return text_answer(["Variable_name", "Value"], rows)
 
 
@@ -231,8 +231,10 @@ def _grants(_store: Store, session: QuerySession, _match: re.Match[str]) -> Answ
     grants = session.users.grants(session.user)
     rows: list[tuple[str, str | None, str]] = [(user, None, f"GRANT 'root' TO {user}")]
     if grants is not None:
-        listed = ((", ".join(sorted(what)), where) for where, what in grants.items())
-        rows = [(user, "default_catalog", f"GRANT {what} ON {where} TO USER {user}") for what, where in listed]
+        listed = ((", ".join(sorted(privileges)), where) for where, privileges in grants.items())
+        rows = [
+            (user, "default_catalog", f"GRANT {privileges} ON {where} TO USER {user}") for privileges, where in listed
+        ]
     return text_answer(["UserIdentity", "Catalog", "Grants"], rows)
 
 

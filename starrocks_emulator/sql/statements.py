@@ -102,9 +102,9 @@ def run(store: Store, session: QuerySession, sql: str) -> Answer:
     except UserError as error:
         raise SqlError(analyzing_error(str(error))) from error
     except _USER_FAULTS as error:
-        said = str(error).splitlines()[0]
-        unknown = _UNKNOWN_COLUMN.search(said)
-        raise SqlError(analyzing_error(f"Column '{unknown[1]}' cannot be resolved" if unknown else said)) from error
+        message = str(error).splitlines()[0]
+        unknown = _UNKNOWN_COLUMN.search(message)
+        raise SqlError(analyzing_error(f"Column '{unknown[1]}' cannot be resolved" if unknown else message)) from error
     except duckdb.Error as error:
         raise SqlError(str(error).splitlines()[0], UNKNOWN_ERROR) from error
     return answer
@@ -195,8 +195,10 @@ def _select(store: Store, session: QuerySession, tree: exp.Query) -> Answer:
         cursor.execute(duckdb_sql(store, session, cursor, tree))
         columns = [(str(column[0]), str(column[1])) for column in cursor.description or []]
         rows = cursor.fetchall()
-        if hidden := [place for place, (_, kind) in enumerate(columns) if kind == KEPT_AS]:  # as the server shows them
-            rows = [tuple(None if place in hidden else value for place, value in enumerate(row)) for row in rows]
+        if hidden_places := [
+            place for place, (_, kind) in enumerate(columns) if kind == KEPT_AS
+        ]:  # as the server shows them
+            rows = [tuple(None if place in hidden_places else value for place, value in enumerate(row)) for row in rows]
         return Answer(columns, rows)
 
 

@@ -58,9 +58,9 @@ def duckdb_sql(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConne
             value = session.variables.get(node.name.lower(), "")
             return exp.Literal.number(value) if value.isdecimal() else exp.Literal.string(value)
         if isinstance(node, exp.Count) and isinstance(node.this, exp.Distinct) and len(node.this.expressions) == 1:
-            (counted,) = node.this.expressions
-            function_name = counting.get(counted.name.lower()) if isinstance(counted, exp.Column) else None
-            return exp.Anonymous(this=function_name, expressions=[counted]) if function_name else node
+            (argument,) = node.this.expressions
+            function_name = counting.get(argument.name.lower()) if isinstance(argument, exp.Column) else None
+            return exp.Anonymous(this=function_name, expressions=[argument]) if function_name else node
         if isinstance(node, exp.CurrentTimestamp):
             return _now()
         function = functions.get(node.sql_name() if isinstance(node, exp.Func) else "")
@@ -93,13 +93,13 @@ def _with_escapes(tree: exp.Expr) -> exp.Expr:
 
 def with_names(tree: exp.Query) -> exp.Query:
     """The query with an alias for every result column that has none: the text it was written as, as in StarRocks."""
-    named = tree.copy()
-    first = named
+    renamed = tree.copy()
+    first = renamed
     while isinstance(first, exp.SetOperation):
         first = first.left
     if isinstance(first, exp.Select):
         first.set("expressions", [_named(part) for part in first.expressions])
-    return named
+    return renamed
 
 
 def _named(part: exp.Expr) -> exp.Expr:

@@ -65,12 +65,12 @@ def apply_rows(cursor: duckdb.DuckDBPyConnection, table: Table, manner: Manner, 
         _replace(cursor, table, manner.columns, rows, f"__arrival IN ({_last_per_key(table, rows)})")
 
 
-def with_added(manner: Manner, rows: str, added: Sequence[Column]) -> tuple[Manner, str]:
-    """`rows` that were judged before their table got the columns `added`, which are written with their defaults."""
-    if manner.partial or not added:
+def with_added(manner: Manner, rows: str, new_columns: Sequence[Column]) -> tuple[Manner, str]:
+    """`rows` that were judged before their table got `new_columns`, which are written with their defaults."""
+    if manner.partial or not new_columns:
         return manner, rows
-    values = ", ".join(f"{_default(column)} AS {quote(column.name)}" for column in added)
-    columns = (*manner.columns, *(column.name for column in added))
+    values = ", ".join(f"{_default(column)} AS {quote(column.name)}" for column in new_columns)
+    columns = (*manner.columns, *(column.name for column in new_columns))
     return replace(manner, columns=columns), f"(SELECT *, {values} FROM {rows})"
 
 
@@ -115,9 +115,9 @@ def _aggregate(cursor: duckdb.DuckDBPyConnection, table: Table, columns: Sequenc
         for column in table.columns
         if column.aggregate
     ]
-    chosen = ", ".join([keys, *values])
+    selection = ", ".join([keys, *values])
     cursor.execute(
-        f"CREATE OR REPLACE TEMP TABLE final AS SELECT {chosen}, 0 AS __op FROM ("
+        f"CREATE OR REPLACE TEMP TABLE final AS SELECT {selection}, 0 AS __op FROM ("
         f"SELECT {names}, __arrival FROM {rows} UNION ALL"
         f" SELECT {names}, -1 FROM {table.relation} AS kept"
         f" WHERE EXISTS (SELECT 1 FROM {rows} AS new WHERE {_same_key(table, 'kept', 'new')})) GROUP BY {keys}"

@@ -199,8 +199,8 @@ class Registry:
 
     def tables(self, database: str | None = None) -> Sequence[Table]:
         """All tables, or those of one database."""
-        chosen = self._tables if database is None else {database: self._tables.get(database, {})}
-        return tuple(table for tables in chosen.values() for table in tables.values())
+        databases = self._tables if database is None else {database: self._tables.get(database, {})}
+        return tuple(table for tables in databases.values() for table in tables.values())
 
     def find(self, database: str, name: str) -> Table | None:
         return self._tables.get(database, {}).get(name)

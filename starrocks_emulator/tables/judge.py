@@ -111,11 +111,11 @@ def judged_sql(plan: Plan, source: str) -> str:
 
 def verdict(cursor: duckdb.DuckDBPyConnection, stage: str) -> Verdict:
     """Count the judged rows in the relation `stage` and collect the reasons, the most frequent first."""
-    counted = cursor.execute(
+    counts = cursor.execute(
         "SELECT count(*) FILTER (__reason IS NULL AND __selected), count(__reason),"
         f" count(*) FILTER (__reason IS NULL AND NOT __selected) FROM {stage}"
     ).fetchone()
-    loaded, filtered, unselected = counted or (0, 0, 0)
+    loaded, filtered, unselected = counts or (0, 0, 0)
     reasons: Sequence[tuple[str, int, int]] = ()
     lines: Sequence[tuple[str, str]] = ()
     if filtered:
@@ -206,13 +206,13 @@ def _operation_text(plan: Plan) -> str:
 
 def _row_sql(plan: Plan, columns: Sequence[Column]) -> str:
     """The row as a log of filtered rows shows it: what could not be read is NULL."""
-    shown = [
+    texts = [
         f"chr(39) || {_value(column)} || chr(39)" if column.type.duckdb == "VARCHAR" else f"{_value(column)}::VARCHAR"
         for column in columns
     ]
     if plan.mapping.fills(OP_COLUMN):
-        shown.append("op_value::VARCHAR")
-    return "'[' || " + " || ', ' || ".join(f"coalesce({value}, 'NULL')" for value in shown) + " || ']'"
+        texts.append("op_value::VARCHAR")
+    return "'[' || " + " || ', ' || ".join(f"coalesce({value}, 'NULL')" for value in texts) + " || ']'"
 
 
 def _reason_sql(plan: Plan, columns: Sequence[Column]) -> str:

@@ -118,10 +118,10 @@ def expression_sql(text: str, names: Callable[[str], str | None]) -> str:
     def rename(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Column):
             return node
-        known = names(node.name)
-        if known is None:
+        name = names(node.name)
+        if name is None:
             raise MappingError(f"Column '{node.name}' cannot be resolved")
-        return exp.column(known, quoted=True)
+        return exp.column(name, quoted=True)
 
     return tree.transform(rename).sql(dialect="duckdb")
 

@@ -116,10 +116,10 @@ def make_plan(table: Table, headers: Mapping[str, str]) -> Plan:
 def _layout(headers: Mapping[str, str]) -> tuple[CsvLayout | JsonLayout, str]:
     name = headers.get("format", "csv").strip()
     kind = name.lower()
-    asked = headers.get("compression", "").strip()
-    if asked and asked.lower() not in _COMPRESSIONS:
-        raise PlanRejected(f"Unsupported compression type: {asked}")
-    compression = _COMPRESSIONS.get(asked.lower(), "")
+    codec = headers.get("compression", "").strip()
+    if codec and codec.lower() not in _COMPRESSIONS:
+        raise PlanRejected(f"Unsupported compression type: {codec}")
+    compression = _COMPRESSIONS.get(codec.lower(), "")
     if kind == "json":
         return _json_layout(headers), compression
     if kind not in _CSV_FORMATS:

@@ -83,11 +83,11 @@ def stage(
         raise StagingFailed(_cause(error)) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    judged = verdict(cursor, name)
-    if any(reason.startswith(OBJECT_EXPECTED) for reason in judged.reasons):
+    judgement = verdict(cursor, name)
+    if any(reason.startswith(OBJECT_EXPECTED) for reason in judgement.reasons):
         raise StagingFailed(OBJECT_EXPECTED)
     _check_key_size(cursor, plan, name)
-    return Staged(plan, name, judged, sum(path.stat().st_size for path in paths))
+    return Staged(plan, name, judgement, sum(path.stat().st_size for path in paths))
 
 
 def _fill(cursor: duckdb.DuckDBPyConnection, plan: Plan, source: str | None, table: str) -> None:

@@ -81,9 +81,9 @@ def _counts(rows: Staged) -> TableCounts:
     return TableCounts(verdict.loaded, verdict.filtered, verdict.unselected, rows.body_bytes)
 
 
-def _grew(before: Table, now: Table, added: Sequence[Column]) -> bool:
-    """Whether `now` is the table before, with the columns `added` at most."""
-    remaining = tuple(column for column in now.columns if column not in added)
+def _grew(before: Table, now: Table, new_columns: Sequence[Column]) -> bool:
+    """Whether `now` is the table before, with the columns `new_columns` at most."""
+    remaining = tuple(column for column in now.columns if column not in new_columns)
     return (remaining, now.keys, now.model) == (before.columns, before.keys, before.model)
 
 
@@ -200,8 +200,8 @@ class Store:
         if refusals:
             counts = [refused.counts for refused in refusals[1:]]
             counts += [{rows.plan.table.name: _counts(rows)} for rows in staged]
-            for other in counts:
-                refusals[0].counts.update(other)
+            for refusal in counts:
+                refusals[0].counts.update(refusal)
             raise refusals[0]
         return staged
 
@@ -247,8 +247,8 @@ class Store:
         at_once = visible and not self._queue.holds(tables)
         with self._engine.transaction(cursor):
             for rows in staged:
-                table, added = self._table_now(rows.plan)
-                manner, relation = with_added(rows.manner, self._shuffle.of(rows.rows), added)
+                table, new_columns = self._table_now(rows.plan)
+                manner, relation = with_added(rows.manner, self._shuffle.of(rows.rows), new_columns)
                 if at_once:
                     self._apply(cursor, table, manner, relation)
                 else:
@@ -261,10 +261,10 @@ class Store:
     def _table_now(self, plan: Plan) -> tuple[Table, list[Column]]:
         """The plan's table, and the columns that it got since (wire contract 3.2); any other change is refused."""
         table = self.registry.find(plan.database, plan.table.name)
-        added = [column for column in table.columns if plan.table.column(column.name) is None] if table else []
-        if table is None or not _grew(plan.table, table, added):
+        new_columns = [column for column in table.columns if plan.table.column(column.name) is None] if table else []
+        if table is None or not _grew(plan.table, table, new_columns):
             raise CommitRejected(plan.table.name, "the table was altered or dropped while it was being loaded")
-        return table, added
+        return table, new_columns
 
     def _apply(self, cursor: duckdb.DuckDBPyConnection, table: Table, manner: Manner, relation: str) -> None:
         try:

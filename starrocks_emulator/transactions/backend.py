@@ -174,17 +174,17 @@ class LoadContext:
         )
 
     def _check_format(self, request: Request) -> None:
-        named = request.header("format").lower()
-        if not self.single and not named and self.format != "csv":
+        format_name = request.header("format").lower()
+        if not self.single and not format_name and self.format != "csv":
             raise LoadRefused(
                 "INTERNAL_ERROR",
                 "stream load context's format is not default format TFileFormatType::FORMAT_CSV_PLAIN",
             )
-        if not self.single and named and named != self.format:
+        if not self.single and format_name and format_name != self.format:
             raise LoadRefused(
                 "INTERNAL_ERROR", "stream load context's format is not same as format from cur http header"
             )
-        if named and named not in _FORMATS:
+        if format_name and format_name not in _FORMATS:
             raise LoadRefused("INTERNAL_ERROR", f"unknown data format, format={request.header('format')}")
 
     def _check_json_size(self, request: Request, limits: Limits) -> None:

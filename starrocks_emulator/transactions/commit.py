@@ -131,9 +131,9 @@ class Committer:
                 return self._fail(task, TableFailed("", LOAD_TIMEOUT))
             if self._second_clock_passed(task):
                 return self._fail(task, TableFailed("", _DEADLINE_CAUSE))
-            dropped = [table for table in task.tables if not memory.storage.has_table(task.database, table)]
-            if dropped:
-                return self._lose(task, dropped[0])
+            lost_tables = [table for table in task.tables if not memory.storage.has_table(task.database, table)]
+            if lost_tables:
+                return self._lose(task, lost_tables[0])
         with memory.commit_under_way():
             return self._commit_tables(task, faults)
 
@@ -146,13 +146,13 @@ class Committer:
     def _lose(self, task: Task, table: str = "") -> Body:
         """CANCELLED: another frontend's task, or `table` was dropped (wire contract 3.2, 10.5). Lock held."""
         memory = self._memory
-        thrown = Thrown(_NO_CONTEXT, "java.lang.NullPointerException")
+        error = Thrown(_NO_CONTEXT, "java.lang.NullPointerException")
         if table:
             numbers = memory.number_of(f"{task.database}.{table}"), memory.number_of(task.database)
             message = "Failed to find table {} in db {}".format(*numbers)
-            thrown = Thrown(message, "com.starrocks.common.MetaNotFoundException")
-        memory.abort(task, f"commit failed: {thrown.message}", thrown.message)
-        return failed_answer(thrown.text)
+            error = Thrown(message, "com.starrocks.common.MetaNotFoundException")
+        memory.abort(task, f"commit failed: {error.message}", error.message)
+        return failed_answer(error.text)
 
     def _commit_tables(self, task: Task, faults: CommitFaults) -> Body:
         contexts: list[LoadContext] = []
@@ -179,10 +179,10 @@ class Committer:
             load.prepared_at = self._memory.clock.wall()
             try:
                 contexts.append(load.backend.take(task.label, table))
-            except ContextLost as lost:
+            except ContextLost as error:
                 for context in contexts:
                     self._memory.storage.drop_bodies(context.files)
-                raise TableFailed(table, str(lost)) from lost
+                raise TableFailed(table, str(error)) from error
         return contexts
 
     def _registration(self, task: Task, faults: CommitFaults) -> Body | None:
@@ -249,8 +249,8 @@ class Committer:
         if load is not None:
             load.error = "" if generation_b else cause
         if failure.rejected is not None:
-            for table, other in task.tables.items():
-                other.counts = failure.rejected.counts.get(table)
+            for table, loaded in task.tables.items():
+                loaded.counts = failure.rejected.counts.get(table)
         message = cancelled_task(load.job_id if load else task.task_id, task.label, cause)
         if generation_b and failure.table and sorted(task.tables)[0] != failure.table:
             memory.history.register(task.txn_id, task.label, task.database)

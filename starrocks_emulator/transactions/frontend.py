@@ -62,10 +62,10 @@ class Frontend:
             refused = refusal(memory.tasks.get(label), label, Operation.BEGIN)
             if refused is not None:
                 return refused
-            used = memory.history.blocking(database, label)
-            if used is not None:
+            entry = memory.history.blocking(database, label)
+            if entry is not None:
                 message = f"Label [{label}] has already been used."
-                return label_already_exists(message, used.state.value, Db=database)
+                return label_already_exists(message, entry.state.value, Db=database)
             memory.make_room()
             now = memory.clock.monotonic()
             timeout = memory.limits.default_timeout_second if parameters.timeout is None else parameters.timeout

@@ -199,8 +199,8 @@ def refusal(task: Task | None, label: str, operation: Operation) -> Body | None:
     if task is None:
         raise Thrown(answer.template.format(label=label))
     text = answer.template.format(label=label, txn=task.txn_id, reason=task.abort_reason, error=task.error)
-    known = {"Label": label, "TxnId": task.txn_id}
-    entries = {name: known[name] for name in answer.entries}
+    fields = {"Label": label, "TxnId": task.txn_id}
+    entries = {name: fields[name] for name in answer.entries}
     if answer.status == "LABEL_ALREADY_EXISTS":
         return label_already_exists(text, task.state.value, **entries)
     return {"Status": answer.status, "Message": text, **entries}

@@ -25,10 +25,10 @@ def is_merged(request: Request) -> bool:
 
 def check_window(headers: Mapping[str, str]) -> float:
     """The window's length in seconds; raises `LoadRefused` in the frontend's words."""
-    for name, called in (("merge_commit_interval_ms", "interval"), ("merge_commit_parallel", "parallel")):
+    for name, word in (("merge_commit_interval_ms", "interval"), ("merge_commit_parallel", "parallel")):
         text = headers.get(name, "")
         if not text.isdecimal() or int(text) == 0:
-            message = f"Batch write {called} must be set positive, but is {text or 'null'}"
+            message = f"Batch write {word} must be set positive, but is {text or 'null'}"
             raise Refused("INVALID_ARGUMENT", message)
     return int(headers["merge_commit_interval_ms"]) / 1000
 
@@ -65,21 +65,21 @@ class Merging:
 
         The faults of a window's first request are those of its commit.
         """
-        watch, asked = Stopwatch(), request.header("label") or str(uuid.uuid4())
+        watch, request_id = Stopwatch(), request.header("label") or str(uuid.uuid4())
         window: _Window | None = None
         try:
             seconds = self._single.timeout_of(request)
             window = self._take(backend, request, body, names, faults)
-            left = int(window.left * 1000)
+            left_ms = int(window.left * 1000)
             if request.header("merge_commit_async") != "true":
                 _wait(window, seconds)
         except Refused as refused:
             label, txn_id = (window.live.entry.label, window.live.entry.txn_id) if window else ("", -1)
-            return not_streamed(label, txn_id, refused, (0, watch.milliseconds), RequestId=asked, LeftTimeMs=0)
+            return not_streamed(label, txn_id, refused, (0, watch.milliseconds), RequestId=request_id, LeftTimeMs=0)
         entry, size = window.live.entry, body.length or 0
         figures = size, watch.milliseconds
         return stream_load_answer(
-            entry.label, entry.txn_id, "Success", "OK", (0, 0, 0), figures, RequestId=asked, LeftTimeMs=left
+            entry.label, entry.txn_id, "Success", "OK", (0, 0, 0), figures, RequestId=request_id, LeftTimeMs=left_ms
         )
 
     def _take(

@@ -194,8 +194,8 @@ class SingleTable:
         seconds = _prepared_timeout(request) if prepare else None
         try:
             context = backend.take(live.entry.label, "")
-        except ContextLost as lost:
-            raise Refused("TXN_IN_PROCESSING", str(lost)) from lost
+        except ContextLost as error:
+            raise Refused("TXN_IN_PROCESSING", str(error)) from error
         if not prepare:
             outcome = self.commit(live, faults)
         else:
@@ -272,11 +272,11 @@ class SingleTable:
         memory = self._memory
         try:
             check_label(label)
-        except Thrown as thrown:
-            raise Refused("ANALYSIS_ERROR", thrown.message) from thrown
-        used = memory.history.blocking(database, label)
-        if used is not None:
-            raise LabelTaken(f"Label [{label}] has already been used.", "RUNNING" if used.live else "FINISHED")
+        except Thrown as error:
+            raise Refused("ANALYSIS_ERROR", error.message) from error
+        entry = memory.history.blocking(database, label)
+        if entry is not None:
+            raise LabelTaken(f"Label [{label}] has already been used.", "RUNNING" if entry.live else "FINISHED")
         running, limit = memory.history.running(database), memory.limits.max_running_txn_num_per_db
         if running >= limit:
             message = f"current running txns on db {database} is {running}, larger than limit {limit}"
@@ -373,12 +373,12 @@ class SingleTable:
 def _end_again(operation: str, entry: Registered) -> Body:
     """The reply to a commit or rollback of what is committed or aborted; raises `Thrown` where they contradict."""
     place = f"transaction {entry.txn_id}, label is {entry.label}"
-    done = "aborted" if entry.state is LabelState.ABORTED else "committed"
-    if operation == "commit" and done == "aborted":
+    outcome = "aborted" if entry.state is LabelState.ABORTED else "committed"
+    if operation == "commit" and outcome == "aborted":
         raise Thrown(f"Can not commit {entry.state.value} {place}")
-    if operation == "rollback" and done == "committed":
+    if operation == "rollback" and outcome == "committed":
         raise Thrown(f"Can not abort {entry.state.value} {place}")
-    message = f"Transaction {entry.txn_id} has already {done}, label is {entry.label}"
+    message = f"Transaction {entry.txn_id} has already {outcome}, label is {entry.label}"
     return ok(message, TxnId=entry.txn_id, Label=entry.label)
 
 

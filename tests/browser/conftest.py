@@ -20,9 +20,9 @@ def browser() -> Iterator[Browser]:
     if not CHROMIUM.exists():
         pytest.skip("Chromium (Debian's package chromium) is not installed.")
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield found
-        found.close()
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
@@ -43,6 +43,6 @@ def pipeline(metrics: MetricsServer, clock: ManualClock) -> Pipeline:
 
 @pytest.fixture
 def screen(browser: Browser) -> Iterator[Screen]:
-    made = Screen(browser)
-    yield made
-    made.close()
+    new_screen = Screen(browser)
+    yield new_screen
+    new_screen.close()

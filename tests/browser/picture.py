@@ -21,15 +21,15 @@ def main(file: Path, seconds: float) -> int:
     """Let the demo write for `seconds`, and take the pictures shortly before it stops; 1 when it does not run."""
     words = [sys.executable, "-m", "starrocks_txn_sink", "demo", "--metrics-port", "0", "--seconds", str(seconds)]
     with tempfile.TemporaryDirectory() as folder:
-        said = Path(folder) / "said"
-        with said.open("wb") as out, subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT) as demo:
-            begun = 0.0
-            while demo.poll() is None and (not begun or time.monotonic() < begun + seconds - _BEFORE_THE_END):
+        output = Path(folder) / "said"
+        with output.open("wb") as out, subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT) as demo:
+            start_time = 0.0
+            while demo.poll() is None and (not start_time or time.monotonic() < start_time + seconds - _BEFORE_THE_END):
                 time.sleep(0.5)
-                begun = begun or (time.monotonic() if "writing, " in said.read_text() else 0.0)
+                start_time = start_time or (time.monotonic() if "writing, " in output.read_text() else 0.0)
             if demo.poll() is not None:
                 return 1
-            address = re.search(r"live page: (\S+)", said.read_text())
+            address = re.search(r"live page: (\S+)", output.read_text())
             photograph(address[1] if address else "", file)
             demo.terminate()
             return 0
@@ -52,5 +52,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--seconds", type=float, default=240.0)
-    chosen = parser.parse_args()
-    sys.exit(main(chosen.file, chosen.seconds))
+    arguments = parser.parse_args()
+    sys.exit(main(arguments.file, arguments.seconds))

@@ -65,8 +65,8 @@ def test_changes_of_tables_are_listed_with_their_statements(screen: Screen, metr
 def test_the_rows_come_in_the_order_of_an_operators_questions(screen: Screen, metrics: MetricsServer) -> None:
     page = screen.open(metrics.url)
     expect(page.locator("#sentence")).to_have_text("Waiting for the first micro-batch for 0.0 s.")
-    found = page.locator("main > section").evaluate_all("nodes => nodes.map(node => node.id)")
-    assert found == [*ROWS, "transactions"]
+    sections = page.locator("main > section").evaluate_all("nodes => nodes.map(node => node.id)")
+    assert sections == [*ROWS, "transactions"]
 
 
 def test_figures_appear_and_move(screen: Screen, metrics: MetricsServer, pipeline: Pipeline) -> None:
@@ -174,7 +174,11 @@ def screens(*widths: int) -> pytest.MarkDecorator:
     quick = {(max(widths), "light"), (min(widths), "dark")}
     every = itertools.product(widths, ("light", "dark"))
     return pytest.mark.parametrize(
-        ("width", "scheme"), [pytest.param(*each, marks=[] if each in quick else pytest.mark.deep) for each in every]
+        ("width", "scheme"),
+        [
+            pytest.param(*screen_values, marks=[] if screen_values in quick else pytest.mark.deep)
+            for screen_values in every
+        ],
     )
 
 

@@ -28,13 +28,13 @@ def main() -> int:
 
     try:
         with tempfile.TemporaryDirectory(prefix="cdc-", ignore_cleanup_errors=True) as folder:
-            found = run(Path(folder), **vars(args), say=say)
+            outcome = run(Path(folder), **vars(args), say=say)
     except (NoMaven, NoPostgres, PostgresFailed, TimeoutError) as failed:
         say(str(failed))
         return 1
-    say(f"{found.rows} rows; {found.looks} looks of the reader, {found.torn} of them torn")
-    say("all tables equal PostgreSQL's" if not found.different else f"different: {', '.join(found.different)}")
-    return 0 if found.good else 1
+    say(f"{outcome.rows} rows; {outcome.looks} looks of the reader, {outcome.torn} of them torn")
+    say("all tables equal PostgreSQL's" if not outcome.different else f"different: {', '.join(outcome.different)}")
+    return 0 if outcome.good else 1
 
 
 if __name__ == "__main__":

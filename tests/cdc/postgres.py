@@ -32,10 +32,10 @@ class Postgres:
     """
 
     def __init__(self) -> None:
-        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-        if not found:
+        programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+        if not programs:
             raise NoPostgres("PostgreSQL is not installed (Debian: apt install postgresql).")
-        self._bin = found[-1].parent
+        self._bin = programs[-1].parent
         self._user = _unprivileged_user() if os.getuid() == 0 else None  # it refuses to run as root
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -63,25 +63,25 @@ class Postgres:
 
     def sql(self, text: str, database: str = "postgres") -> list[list[str]]:
         """Run statements, each in a transaction of its own unless the text has BEGIN; the rows of the answers."""
-        done = self._run(
+        process = self._run(
             "psql", "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-d", database, "-X", "-q", "-A", "-t",
             "-F", "\t", "-v", "ON_ERROR_STOP=1", "-f", "-", text=text,
         )  # fmt: skip
-        return [line.split("\t") for line in done.splitlines()]
+        return [line.split("\t") for line in process.splitlines()]
 
     def _run(self, program: str, *words: str, text: str = "") -> str:
         prefix = ["runuser", "-u", self._user, "--"] if self._user else []
         # pg_ctl's server would hold a pipe open for as long as it runs, so only psql gets one
         out = subprocess.PIPE if program == "psql" else subprocess.DEVNULL
         command = [*prefix, str(self._bin / program), *words]
-        done = subprocess.run(
+        process = subprocess.run(
             command, input=text, stdout=out, stderr=out, text=True, check=False, cwd=self.folder, timeout=600
         )
-        if done.returncode:
+        if process.returncode:
             log = self.folder / "postgres.log"
-            said = done.stderr or (log.read_text(errors="replace")[-1500:] if log.exists() else "")
-            raise PostgresFailed(f"{program} failed with {done.returncode}: {said}")
-        return done.stdout or ""
+            message = process.stderr or (log.read_text(errors="replace")[-1500:] if log.exists() else "")
+            raise PostgresFailed(f"{program} failed with {process.returncode}: {message}")
+        return process.stdout or ""
 
     def __enter__(self) -> Self:
         self.start()
@@ -95,5 +95,5 @@ class Postgres:
 
 def _unprivileged_user() -> str:
     """A user who is not root: PostgreSQL's own, or nobody."""
-    names = {each.pw_name for each in pwd.getpwall()}
+    names = {account.pw_name for account in pwd.getpwall()}
     return "postgres" if "postgres" in names else "nobody"

@@ -55,13 +55,13 @@ class Registry:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         try:
-            wait_until(lambda: _LISTENS.search(self._said()), what=self._said, alive=self._runs)
+            wait_until(lambda: _LISTENS.search(self._said()), reason=self._said, alive=self._runs)
         except BaseException:
             self.__exit__(None, None, None)
             raise
-        found = _LISTENS.search(self._said())
-        assert found is not None
-        self._address = found[1]
+        match = _LISTENS.search(self._said())
+        assert match is not None
+        self._address = match[1]
         return self
 
     def __exit__(

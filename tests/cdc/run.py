@@ -89,8 +89,8 @@ def run(
             connect.kill()
             connect.start()
             query = QueryProcess(task)
-            for each in work:
-                each.result()
+            for future in work:
+                future.result()
             say(f"{witness.items} items, {witness.looks} looks; the writers are done, one transaction of {huge} rows")
         postgres.sql(shop.huge(huge))
         try:
@@ -110,9 +110,9 @@ def run(
         return Verdict(witness.looks, len(witness.torn), count, tuple(_different(postgres, ask)))
 
 
-def _check(one: QueryProcess | Connect) -> None:
-    if not one.running:
-        raise TimeoutError(f"It ended too early: {one.messages()}")
+def _check(process: QueryProcess | Connect) -> None:
+    if not process.running:
+        raise TimeoutError(f"It ended too early: {process.messages()}")
 
 
 _TOUCH = "UPDATE stock_a SET n = n WHERE id = 1"  # no row comes back; Debezium creates the topic for a transaction
@@ -158,4 +158,4 @@ def _different(postgres: Postgres, ask: Callable[[str], list[tuple[Any, ...]]]) 
 
 def _text(row: tuple[Any, ...]) -> tuple[str, ...]:
     """As psql shows it."""
-    return tuple("" if each is None else f"{each:.2f}" if isinstance(each, Decimal) else str(each) for each in row)
+    return tuple("" if cell is None else f"{cell:.2f}" if isinstance(cell, Decimal) else str(cell) for cell in row)

@@ -54,28 +54,28 @@ def writer(number: int, transactions: int, seconds: float) -> str:
     """The SQL of one writer: moved stock, orders with items, changed keys, deletes; some of it rolled back. It pauses
     in between, so that all of it takes about `seconds`."""
     pause = f"SELECT pg_sleep({seconds / transactions});"
-    return "\n".join(f"{each} {pause}" for each in _transactions(number, transactions, Random(number)))
+    return "\n".join(f"{transaction} {pause}" for transaction in _transactions(number, transactions, Random(number)))
 
 
 def _transactions(number: int, count: int, random: Random) -> Iterator[str]:
     base = number * 10_000_000
-    for each in range(1, count + 1):
-        order = base + each
+    for index in range(1, count + 1):
+        order = base + index
         end = "ROLLBACK" if random.random() < 0.05 else "COMMIT"
         yield f"BEGIN; {_move(random)} {_order(order, random)} {end};"
-        if each % 5 == 0:
-            yield f"BEGIN; {_move(random)} {_rename(order, base + 5_000_000 + each)} COMMIT;"
-        if each % 7 == 0:
+        if index % 5 == 0:
+            yield f"BEGIN; {_move(random)} {_rename(order, base + 5_000_000 + index)} COMMIT;"
+        if index % 7 == 0:
             yield f"BEGIN; {_cancel(order - 3)} {_move(random)} COMMIT;"
 
 
 def _move(random: Random) -> str:
     """Stock from one table to the other; always stock_a first, so that writers never lock each other out."""
     units = random.randint(-5, 5) or 1
-    one, other = random.randint(1, PLACES), random.randint(1, PLACES)
+    source_place, target_place = random.randint(1, PLACES), random.randint(1, PLACES)
     return (
-        f"UPDATE stock_a SET n = n - ({units}) WHERE id = {one};"
-        f" UPDATE stock_b SET n = n + ({units}) WHERE id = {other};"
+        f"UPDATE stock_a SET n = n - ({units}) WHERE id = {source_place};"
+        f" UPDATE stock_b SET n = n + ({units}) WHERE id = {target_place};"
     )
 
 

@@ -14,24 +14,24 @@ from tests.kafka.jars import NoMaven
 @pytest.mark.spark
 @pytest.mark.timeout(1200)
 def test_stock_never_appears_or_vanishes_and_the_tables_equal_postgresqls(tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     try:
-        found = run(tmp_path, writers=2, transactions=60, seconds=30, huge=20_000, say=said.append)
+        outcome = run(tmp_path, writers=2, transactions=60, seconds=30, huge=20_000, say=messages.append)
     except (NoMaven, NoPostgres) as missing:
         pytest.skip(str(missing))
-    assert found.different == ()
-    assert found.torn == 0
-    assert found.looks > 3
+    assert outcome.different == ()
+    assert outcome.torn == 0
+    assert outcome.looks > 3
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(1200)
 def test_the_tables_equal_postgresqls_with_debeziums_defaults_change_by_change(tmp_path: Path) -> None:
     """A transaction may be seen in part meanwhile."""
-    said: list[str] = []
+    messages: list[str] = []
     try:
-        found = run(tmp_path, writers=2, transactions=60, seconds=30, huge=20_000, say=said.append, defaults=True)
+        outcome = run(tmp_path, writers=2, transactions=60, seconds=30, huge=20_000, say=messages.append, defaults=True)
     except (NoMaven, NoPostgres) as missing:
         pytest.skip(str(missing))
-    assert found.different == ()
-    assert found.looks > 3
+    assert outcome.different == ()
+    assert outcome.looks > 3

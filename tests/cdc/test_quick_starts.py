@@ -35,9 +35,9 @@ def fetch(pom: Path) -> str:
         pytest.skip(str(missing))
 
 
-def connector(printed: str, here: Mapping[str, str]) -> dict[str, str]:
+def connector(printed: str, replacements: Mapping[str, str]) -> dict[str, str]:
     """The printed connector as properties, with the addresses of this machine."""
-    for old, new in {"…": PASSWORD, **here}.items():
+    for old, new in {"…": PASSWORD, **replacements}.items():
         assert old in printed, old
         printed = printed.replace(old, new)
     body = json.loads(printed)
@@ -49,7 +49,7 @@ def shows_it(
     home: Path,
     broker: Broker,
     jars: str,
-    here: Mapping[str, str] | None = None,
+    replacements: Mapping[str, str] | None = None,
     change: Callable[[], None] = lambda: None,
 ) -> None:
     """The page's pipeline writes what the page of Debezium shows, after `change` at the source."""
@@ -62,7 +62,7 @@ def shows_it(
             "fe:8030": load,
             "fe:9030": query,
             '"spark.jars.packages", KAFKA': f'"spark.jars", {jars!r}',
-            **(here or {}),
+            **(replacements or {}),
         }
         with Pipeline(program, home / Path(page).stem, places) as pipeline:
             change()
@@ -70,7 +70,7 @@ def shows_it(
 
 
 def wait_for_streams(connect: Connect, streams: Callable[[], object]) -> None:
-    wait_until(streams, what=connect.messages, alive=lambda: connect.running)
+    wait_until(streams, reason=connect.messages, alive=lambda: connect.running)
 
 
 def start_postgresql(
@@ -84,8 +84,8 @@ def start_postgresql(
     broker = stack.enter_context(Broker(home / "broker"))
     postgres.sql("CREATE DATABASE shop")
     postgres.sql(POSTGRES_TABLES.replace("…", PASSWORD), "shop")
-    here = {'"postgres"': '"127.0.0.1"', '"5432"': f'"{postgres.port}"'}
-    printed = connector(POSTGRES_CONNECTOR, here)
+    replacements = {'"postgres"': '"127.0.0.1"', '"5432"': f'"{postgres.port}"'}
+    printed = connector(POSTGRES_CONNECTOR, replacements)
     if settings is not None:
         printed = {name: value for name, value in printed.items() if "converter" not in name} | dict(settings)
     connect = stack.enter_context(Connect(home / "connect", broker.servers, printed, pom))
@@ -128,13 +128,13 @@ def test_mariadb_with_the_text_for_mysql(tmp_path: Path) -> None:
             pytest.skip(str(missing))
         broker = stack.enter_context(Broker(tmp_path / "broker"))
         mariadb.sql(*statements(MYSQL_TABLES.replace("…", PASSWORD)))
-        here = {
+        replacements = {
             "io.debezium.connector.mysql.MySqlConnector": "io.debezium.connector.mariadb.MariaDbConnector",
             '"mysql"': '"127.0.0.1"',
             '"3306"': f'"{mariadb.port}"',
             "broker:9092": broker.servers,
         }
-        settings = connector(MYSQL_CONNECTOR, here)
+        settings = connector(MYSQL_CONNECTOR, replacements)
         connect = stack.enter_context(Connect(tmp_path / "connect", broker.servers, settings, CONNECT_MARIADB))
         wait_for_streams(connect, lambda: any("Binlog" in str(row[4]) for row in mariadb.sql("SHOW PROCESSLIST")))
 

@@ -18,19 +18,19 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 def test_postgresql(tmp_path: Path) -> None:
     try:
-        seen = postgres_rows(tmp_path)
+        rows = postgres_rows(tmp_path)
     except (NoMaven, NoPostgres) as missing:
         pytest.skip(str(missing))
-    lines = table(source.POSTGRES, source.POSTGRES_MODES, seen)
+    lines = table(source.POSTGRES, source.POSTGRES_MODES, rows)
     assert PAGE.read_text(encoding="utf-8") == page_with("postgres", lines)
 
 
 def test_mariadb(tmp_path: Path) -> None:
     try:
-        seen = mariadb_rows(tmp_path)
+        rows = mariadb_rows(tmp_path)
     except (NoMaven, NoMariaDB) as missing:
         pytest.skip(str(missing))
-    lines = table(source.MARIADB, source.MARIADB_MODES, seen)
+    lines = table(source.MARIADB, source.MARIADB_MODES, rows)
     assert PAGE.read_text(encoding="utf-8") == page_with("mariadb", lines)
 
 

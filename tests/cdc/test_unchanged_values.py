@@ -45,21 +45,21 @@ def test_an_unchanged_large_value_is_never_overwritten(tmp_path: Path) -> None:
         connect = stack.enter_context(Connect(tmp_path / "connect", broker.servers, for_postgres(postgres.port)))
         wait_until(
             lambda: postgres.sql("SELECT 1 FROM pg_replication_slots WHERE active"),
-            what=connect.messages,
+            reason=connect.messages,
             alive=lambda: connect.running,
         )
         content = f"jsonb_build_object('text', {LARGE}, 'price', 0.10)"
         postgres.sql(f"INSERT INTO documents VALUES (1, 'draft', {LARGE}, {content}, {NUMBERS})")
-        wait_until(lambda: "shop.public.documents" in broker.topics(), what=connect.messages)
+        wait_until(lambda: "shop.public.documents" in broker.topics(), reason=connect.messages)
         task = task_of(broker, starrocks, jars, tmp_path) | {"assemble": "lanes", "reader": "librdkafka"}
         query = QueryProcess(task)
         stack.callback(lambda: query.kill())
         values = "MD5(body), content, CAST(numbers AS JSON) FROM shop.documents"
-        wait_until(lambda: ask("SELECT title FROM shop.documents") == [("draft",)], what=query.messages)
-        written = ask(f"SELECT {values}")
+        wait_until(lambda: ask("SELECT title FROM shop.documents") == [("draft",)], reason=query.messages)
+        values_before = ask(f"SELECT {values}")
         postgres.sql("UPDATE documents SET title = 'final' WHERE id = 1")
-        wait_until(lambda: ask("SELECT title FROM shop.documents") == [("final",)], what=query.messages)
-        assert ask(f"SELECT {values}") == written
-        ((_, content, numbers),) = written
+        wait_until(lambda: ask("SELECT title FROM shop.documents") == [("final",)], reason=query.messages)
+        assert ask(f"SELECT {values}") == values_before
+        ((_, content, numbers),) = values_before
         document = json.loads(json.loads(content))  # without the converter's schema it comes as a text
         assert (len(document["text"]), len(json.loads(numbers))) == (12_800, 2000)

@@ -164,16 +164,16 @@ def _named(modes: Sequence[Modes]) -> Iterator[tuple[str, Modes]]:
 
 
 def _wait_for(connect: Connect, reached: Any) -> None:
-    wait_until(reached, what=connect.messages, alive=lambda: connect.running)
+    wait_until(reached, reason=connect.messages, alive=lambda: connect.running)
 
 
 def _rows(connect: Connect, broker: Broker, topics: Sequence[str]) -> Seen:
     """The rows of each topic, with the schema and without."""
-    seen: Seen = []
+    rows: Seen = []
     for values in _messages(connect, broker, topics).values():
         with_schema, without = _parsed(values), _parsed([_payload(value) for value in values])
-        seen.append((_both(*with_schema), _both(*without)))
-    return seen
+        rows.append((_both(*with_schema), _both(*without)))
+    return rows
 
 
 def _messages(connect: Connect, broker: Broker, topics: Sequence[str]) -> dict[str, list[bytes]]:
@@ -231,11 +231,11 @@ def _parsed(values: Sequence[bytes], assembly: DebeziumAssembly = _BY_JSON) -> l
 # --- the table ---
 
 
-def table(cases: Sequence[Case], modes: Sequence[Modes], seen: Seen) -> str:
+def table(cases: Sequence[Case], modes: Sequence[Modes], rows: Seen) -> str:
     """A Markdown table: what each value becomes, by the modes on which it depends."""
     lines = ["| type | value | row with the schema | row without |", "|---|---|---|---|"]
     for number, case in enumerate(cases):
-        outcomes = ([_short(pair[at][f"c{number}"]) for pair in seen] for at in (0, 1))
+        outcomes = ([_short(pair[at][f"c{number}"]) for pair in rows] for at in (0, 1))
         cells = [f"`{case.type}`", f"`{case.value}`", *(_outcome(case, modes, texts) for texts in outcomes)]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
@@ -249,8 +249,8 @@ def _outcome(case: Case, modes: Sequence[Modes], texts: Sequence[str]) -> str:
     by_value: dict[str, set[str]] = {}
     for mode, text in zip(modes, texts, strict=True):
         by_value.setdefault(mode[setting], set()).add(text)
-    assert all(len(found) == 1 for found in by_value.values()), f"{setting} alone does not explain {texts}."
-    return _by_text({value: min(found) for value, found in by_value.items()})
+    assert all(len(numbers) == 1 for numbers in by_value.values()), f"{setting} alone does not explain {texts}."
+    return _by_text({value: min(numbers) for value, numbers in by_value.items()})
 
 
 _SETTINGS = {
@@ -283,8 +283,8 @@ PAGE = Path("docs/reference/debezium-types.md")
 def page_with(name: str, lines: str) -> str:
     """The page with these lines between the marks `seen: name` and `end`."""
     mark = f"<!-- seen: {name} -->\n"
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(mark)
-    return f"{before}{mark}{lines}\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+    before, _, tail = PAGE.read_text(encoding="utf-8").partition(mark)
+    return f"{before}{mark}{lines}\n<!-- end -->{tail.partition('<!-- end -->')[2]}"
 
 
 def main() -> None:

@@ -33,14 +33,14 @@ class Witness:
             with suppress(pymysql.MySQLError, OSError):
                 self._look(self._ask(LOOK)[0])
 
-    def _look(self, seen: tuple[Any, ...]) -> None:
-        stock, items, orders_total, items_total = seen
+    def _look(self, row: tuple[Any, ...]) -> None:
+        stock, items, orders_total, items_total = row
         if not self.looks and stock != STOCK:
             return  # the snapshot is still coming
         self.looks += 1
         self.items = int(items)
         if stock != STOCK or (orders_total or 0) != (items_total or 0):
-            self.torn.append(seen)
+            self.torn.append(row)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -53,10 +53,10 @@ class Witness:
         self._thread.join(30)
 
 
-def wait_or_time_out(true: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait until `true()`; TimeoutError naming `what`."""
+def wait_or_time_out(true: Callable[[], bool], seconds: float, condition: str) -> None:
+    """Wait until `true()`; TimeoutError naming `condition`."""
     end = time.monotonic() + seconds
     while not true():
         if time.monotonic() > end:
-            raise TimeoutError(f"Waited {seconds:.0f} s for {what}, which did not come.")
+            raise TimeoutError(f"Waited {seconds:.0f} s for {condition}, which did not come.")
         time.sleep(0.5)

@@ -25,5 +25,5 @@ def cluster(standalone: Cluster) -> Cluster:
 
 @pytest.fixture
 def orders(cluster: Cluster, tmp_path: Path) -> Iterator[Orders]:
-    with open_orders(cluster, tmp_path) as made:
-        yield made
+    with open_orders(cluster, tmp_path) as shop:
+        yield shop

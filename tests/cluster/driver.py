@@ -26,8 +26,8 @@ def main(task: dict[str, Any]) -> dict[str, Any]:
 
     def listen(event: Any) -> None:
         if event.name == "receipt.collected":
-            one = event.fields["receipt"]
-            receipts.append({"batch": one.batch_id, "label": one.label})
+            receipt = event.fields["receipt"]
+            receipts.append({"batch": receipt.batch_id, "label": receipt.label})
 
     lines = spark.readStream.option("maxFilesPerTrigger", 2).text(task["source"])
     in_json = TxnEventLines(source_partition=None, position=None)
@@ -51,8 +51,8 @@ def imported(spark: SparkSession) -> list[dict[str, str]]:
             file = str(module.__file__) if module is not None else ""
             yield pa.record_batch([pa.array([str(Path.cwd())]), pa.array([file])], ["folder", "file"])
 
-    found = spark.range(0, 2, numPartitions=2).mapInArrow(look, "folder string, file string").collect()
-    return [row.asDict() for row in found]
+    rows = spark.range(0, 2, numPartitions=2).mapInArrow(look, "folder string, file string").collect()
+    return [row.asDict() for row in rows]
 
 
 if __name__ == "__main__":

@@ -108,8 +108,8 @@ class Driver:
     def finish(self) -> dict[str, Any]:
         """Wait until it has ended well; what it saw."""
         assert self._wait() == 0, self.messages()
-        found: dict[str, Any] = json.loads(self._result.read_text())
-        return found
+        result: dict[str, Any] = json.loads(self._result.read_text())
+        return result
 
     def fail(self) -> str:
         """Wait until it has failed; what it said."""
@@ -175,8 +175,8 @@ class Orders:
 
     def fault(self, *rules: Mapping[str, Any]) -> None:
         """Put the rules in force, and one that notes each label of the second micro-batch that is begun."""
-        noted = {"operation": "begin", "label": SECOND_BATCH, "action": "delay", "seconds": 0}
-        self.server.faults({"rules": [*rules, noted]})
+        marker = {"operation": "begin", "label": SECOND_BATCH, "action": "delay", "seconds": 0}
+        self.server.faults({"rules": [*rules, marker]})
 
     def wait_for_fault(self, times: int) -> None:
         """Wait until the plan's first rule was applied so often, and the last driver still runs."""
@@ -190,25 +190,25 @@ class Orders:
     def begun(self) -> list[str]:
         """The labels of the second micro-batch that were begun since `fault`."""
         recent = self.server.fault_report()["recent"]
-        return [one["label"] for one in recent if one["operation"] == "begin"]
+        return [event["label"] for event in recent if event["operation"] == "begin"]
 
     def open_labels(self) -> list[str]:
         client = reader.SqlClient(self.server.query_port)
-        found = [str(label) for (label,) in client(OPEN)]
+        labels = [str(label) for (label,) in client(OPEN)]
         client.close()
-        return found
+        return labels
 
     def judge(self) -> None:
         """Nothing is lost, doubled or torn, at the end or in any look before it, and no label is open."""
         self._end_watch()
         client = reader.SqlClient(self.server.query_port)
-        found = {name: verdict.read_all(table, client) for name, table in verdict.TABLES.items()}
+        contents = {name: verdict.read_all(table, client) for name, table in verdict.TABLES.items()}
         watch = self._reader
-        judged = verdict.judge_tables(
-            self.workload.truth(), found, samples=watch.samples, torn=watch.torn, evidence=watch.evidence
+        outcome = verdict.judge_tables(
+            self.workload.truth(), contents, samples=watch.samples, torn_samples=watch.torn, evidence=watch.evidence
         )
         client.close()
-        assert judged.right, "\n".join(judged.differences)
+        assert outcome.right, "\n".join(outcome.differences)
         assert not watch.latest.torn, watch.latest.torn
         labels = self.open_labels()
         assert not labels, f"still open: {labels}"

@@ -30,10 +30,10 @@ _DEPLOY = "org.apache.spark.deploy"
 def environment() -> dict[str, str]:
     """For processes of Spark: loopback only, and no package that the caller happens to see."""
     unwanted = ("PYTHONPATH", "SPARK_CONF_DIR", "SPARK_LOCAL_DIRS", "SPARK_MASTER")
-    kept = {name: value for name, value in os.environ.items() if name not in unwanted}
+    variables = {name: value for name, value in os.environ.items() if name not in unwanted}
     core = next(HOME.glob("jars/spark-core_*.jar")).name
     scala = core.removeprefix("spark-core_").partition("-")[0]
-    return {**kept, "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": HOSTS[0], "SPARK_SCALA_VERSION": scala}
+    return {**variables, "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": HOSTS[0], "SPARK_SCALA_VERSION": scala}
 
 
 class Daemon:
@@ -55,15 +55,15 @@ class Daemon:
 
     def wait_for(self, pattern: str) -> str:
         """Wait until its log has `pattern`; the first group."""
-        found: list[str] = []
+        matches: list[str] = []
 
         def look() -> bool:
             assert self._process.poll() is None, self.log()
-            found[:] = re.findall(pattern, self.log())
-            return bool(found)
+            matches[:] = re.findall(pattern, self.log())
+            return bool(matches)
 
         wait_until(look, _UP_SECONDS)
-        return found[0]
+        return matches[0]
 
     def log(self) -> str:
         return self._log.read_text(errors="replace")
@@ -79,8 +79,8 @@ class Daemon:
         """End it by SIGTERM, which a worker hands on to its executors, and by force what is left then."""
         tree = self.tree()
         self._process.terminate()
-        _, left = psutil.wait_procs(tree, _DOWN_SECONDS)
-        end(left)
+        _, survivors = psutil.wait_procs(tree, _DOWN_SECONDS)
+        end(survivors)
         self._process.wait(_DOWN_SECONDS)
 
     def kill(self) -> None:
@@ -103,7 +103,7 @@ class Worker(Daemon):
         super().__init__(folder, *_java("worker.Worker", *words, "--work-dir", str(self.work), master))
 
     def executors(self) -> list[psutil.Process]:
-        return [one for one in self.tree() if _is_executor(one)]
+        return [process for process in self.tree() if _is_executor(process)]
 
 
 class Cluster:
@@ -145,7 +145,7 @@ class Cluster:
 
     def executors(self) -> list[psutil.Process]:
         """The executors' JVMs."""
-        return [one for worker in self.workers for one in worker.executors()]
+        return [executor for worker in self.workers for executor in worker.executors()]
 
     def messages(self) -> str:
         """What the last executors have said."""
@@ -161,9 +161,9 @@ class Cluster:
 
 def end(processes: list[psutil.Process]) -> None:
     """`kill -9` for each of them that is there; wait until all are gone."""
-    for one in processes:
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
-            one.kill()
+            process.kill()
     psutil.wait_procs(processes, _DOWN_SECONDS)
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 TASKS: dict[str, Any] = {"lanes": 2}
 SHUFFLE: dict[str, Any] = {"lanes": 2, "shuffle": True}
-both = pytest.mark.parametrize("options", [TASKS, SHUFFLE], ids=["tasks", "shuffle"])
+both_layouts = pytest.mark.parametrize("options", [TASKS, SHUFFLE], ids=["tasks", "shuffle"])
 HOLD = 10.0  # seconds that a request waits: ten times as long as it takes to notice it and to kill
 HANGING_LOADS = {"operation": "load", "table": "orders", "label": SECOND_BATCH, "action": "hang", "seconds": HOLD}
 LATE_COMMIT = {"operation": "commit", "label": SECOND_BATCH, "action": "hang", "seconds": HOLD, "times": 1}
@@ -32,8 +32,8 @@ UNSEEN_COMMIT = {"operation": "commit", "label": SECOND_BATCH, "action": "hold_c
 def lanes_of(result: dict[str, Any]) -> set[str]:
     """The lanes that the receipts' labels name, or `all`; there is a receipt for every micro-batch."""
     receipts = result["receipts"]
-    assert {one["batch"] for one in receipts} == set(range(BATCHES))
-    return {one["label"].rsplit("-", 3)[1] for one in receipts}
+    assert {receipt["batch"] for receipt in receipts} == set(range(BATCHES))
+    return {receipt["label"].rsplit("-", 3)[1] for receipt in receipts}
 
 
 def kill_executor(orders: Orders) -> psutil.Process:
@@ -57,16 +57,16 @@ def test_a_plain_run(orders: Orders, options: dict[str, Any]) -> None:
     result = orders.submit(**options).finish()
     assert lanes_of(result) == {LANE}
     orders.judge()
-    files = {one["file"] for one in result["imported"] if one["file"]}
+    files = {module["file"] for module in result["imported"] if module["file"]}
     assert files == {str(ROOT / "starrocks_txn_sink" / "__init__.py")}
 
 
-@both
+@both_layouts
 def test_the_package_comes_as_an_archive(orders: Orders, options: dict[str, Any]) -> None:
     orders.shipment = Shipment.pack(orders.folder)
     result = orders.submit({}, **options).finish()
     orders.judge()
-    folders = {one["folder"]: one["file"] for one in result["imported"]}
+    folders = {module["folder"]: module["file"] for module in result["imported"]}
     assert len(folders) == 2, "each executor has a folder of its own"
     assert all(Path(folder).is_relative_to(orders.cluster.folder) for folder in folders)
     for folder, file in folders.items():
@@ -105,16 +105,16 @@ def test_a_speculative_copy_of_a_lane(orders: Orders) -> None:
     orders.fault({**HANGING_LOADS, "times": 1})
     result = orders.submit({**INSTALLED, **SPECULATION}, lanes=2).finish()
     assert lanes_of(result) == {LANE}
-    begun = Counter(label.rsplit("-", 3)[1] for label in orders.begun())
-    assert begun.pop(LANE) == 2, "the lost load rolls the first label back"
-    assert max(begun.values()) > 2, "a copy claims its lane, which each label's try does once"
+    label_counts = Counter(label.rsplit("-", 3)[1] for label in orders.begun())
+    assert label_counts.pop(LANE) == 2, "the lost load rolls the first label back"
+    assert max(label_counts.values()) > 2, "a copy claims its lane, which each label's try does once"
     orders.judge()
 
 
 # --- ends of processes ---
 
 
-@both
+@both_layouts
 def test_an_executor_is_killed_while_it_loads(orders: Orders, options: dict[str, Any]) -> None:
     orders.fault({**HANGING_LOADS, "times": 2})
     driver = orders.submit(**options)
@@ -139,13 +139,13 @@ def test_an_executor_is_killed_while_a_commit_is_held(
     orders.wait_for_fault(1)
     dead = kill_executor(orders)
     if fault is UNSEEN_COMMIT:
-        wait_until(lambda: len([one for one in orders.cluster.executors() if one != dead]) == 2)
+        wait_until(lambda: len([executor for executor in orders.cluster.executors() if executor != dead]) == 2)
         orders.server.faults({})
     lanes_of(driver.finish())
     orders.judge()
 
 
-@both
+@both_layouts
 def test_a_worker_is_killed_and_the_other_one_goes_on(orders: Orders, options: dict[str, Any]) -> None:
     orders.fault({**HANGING_LOADS, "times": 2})
     driver = orders.submit(**options)
@@ -176,7 +176,7 @@ def test_the_driver_is_killed_and_starts_elsewhere(
     executors = orders.cluster.executors()
     first.kill()
     second = orders.submit(**options).finish()
-    assert {one["batch"] for one in second["receipts"]} == set(range(1, BATCHES))
+    assert {receipt["batch"] for receipt in second["receipts"]} == set(range(1, BATCHES))
     assert not psutil.wait_procs(executors, 20)[1], "an executor outlives its driver"
     orders.judge()
 
@@ -187,15 +187,17 @@ def test_the_driver_is_killed_and_starts_elsewhere(
 def test_state_in_rocksdb_refuses_a_package_from_an_archive(orders: Orders) -> None:
     orders.shipment = Shipment.pack(orders.folder)
     rocksdb = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB}
-    said = orders.submit(rocksdb, task={"stage": True}).fail()
-    assert "The package comes from sink.zip (--py-files), and Spark hides that from the process on the driver" in said
+    message = orders.submit(rocksdb, task={"stage": True}).fail()
+    assert (
+        "The package comes from sink.zip (--py-files), and Spark hides that from the process on the driver" in message
+    )
     assert not list((orders.folder / "checkpoint").glob("offsets/*"))
 
 
 @pytest.mark.parametrize("where", ["checkpoint", "state_dir"])
 def test_state_that_executors_do_not_see_is_refused_in_the_first_micro_batch(orders: Orders, where: str) -> None:
     """The path is absolute, and each process has another folder there: the one that it runs in."""
-    said = orders.submit(task={where: "/proc/self/cwd/state"}, **SHUFFLE).fail()
-    assert "does not see the state directory" in said
-    assert "Driver and executors must share the checkpoint" in said
+    message = orders.submit(task={where: "/proc/self/cwd/state"}, **SHUFFLE).fail()
+    assert "does not see the state directory" in message
+    assert "Driver and executors must share the checkpoint" in message
     assert orders.open_labels() == []

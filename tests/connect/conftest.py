@@ -39,9 +39,9 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The server's address."""
     conf = [word for name, value in SETTINGS.items() for word in ("--conf", f"{name}={value}")]
     words = [str(HOME / "bin" / "spark-submit"), "--master", "local[2]", "--class", _ENTRY, *conf, "spark-internal"]
-    seen = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    python_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     folder = tmp_path_factory.mktemp("connect") / "server"
-    server = Daemon(folder, *words, PYSPARK_PYTHON=sys.executable, PYTHONPATH=seen)
+    server = Daemon(folder, *words, PYSPARK_PYTHON=sys.executable, PYTHONPATH=python_path)
     try:
         yield "sc://" + server.wait_for(r"Spark Connect server started at: (127\.0\.0\.1:\d+)")
     finally:

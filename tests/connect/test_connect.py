@@ -164,9 +164,9 @@ def test_a_query_is_started_again_until_it_cannot_go_on(shop: Shop, capfd: pytes
     policy = RestartPolicy(first=0.1, longest=0.1, most_unknown=0)
     assert run_forever(lambda: begin(shop, sink), policy=policy) == ExitCode.TERMINAL
     assert shop.written() == (2, 2)
-    said = capfd.readouterr().err
-    assert "(transient)" in said
-    assert said.rstrip().endswith("the query stays down (exit code 78)")
+    output = capfd.readouterr().err
+    assert "(transient)" in output
+    assert output.rstrip().endswith("the query stays down (exit code 78)")
 
 
 # --- what is hidden, and what cannot be ---

@@ -21,8 +21,8 @@ EMULATED = {"emulator": ("B", "C"), "real": (), "both": ("B", "C")}
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One run a server: B and C are the emulator's generations, `real` what the plugin provides."""
     if "server" in metafunc.fixturenames:
-        asked = str(metafunc.config.getoption("starrocks", default="emulator"))
-        names = [*EMULATED[asked], *([] if asked == "emulator" else ["real"])]
+        choice = str(metafunc.config.getoption("starrocks", default="emulator"))
+        names = [*EMULATED[choice], *([] if choice == "emulator" else ["real"])]
         metafunc.parametrize("server", names, indirect=True, scope="package")
 
 

@@ -64,8 +64,8 @@ def test_in_b_a_label_is_unknown_before_a_commit_with_loads(client: Client, endi
         assert client.rollback(label).ok
     elif ending == "cancelled by a load":
         assert client.probe(label, client.table(), format="parquet").status == "FAILED"
-    said = {"state": "UNKNOWN", "status": "OK", "code": "0", "msg": "Success", "message": "OK"}
-    assert client.load_state(label).json == said
+    answer = {"state": "UNKNOWN", "status": "OK", "code": "0", "msg": "Success", "message": "OK"}
+    assert client.load_state(label).json == answer
 
 
 def test_a_rolled_back_label_is_unknown_in_b_and_aborted_in_c(client: Client) -> None:
@@ -142,10 +142,10 @@ def test_loads_has_no_column_for_the_transaction(client: Client) -> None:
 def test_the_take_overs_query_lists_an_open_label(client: Client) -> None:
     """Wire contract 6.5: LIKE with an escaped underscore; a label without a load has no row."""
     run = fresh("job")
-    open_label, other, empty = f"{run}-0", f"{run.replace('_', 'x')}-0", f"{run}-1"
-    for label in (open_label, other, empty):
+    open_label, open_label_too, empty = f"{run}-0", f"{run.replace('_', 'x')}-0", f"{run}-1"
+    for label in (open_label, open_label_too, empty):
         client.begin(label)
-    for label in (open_label, other):
+    for label in (open_label, open_label_too):
         client.loaded(label, client.table(), ONE_ROW)
     pattern = run.replace("_", "\\\\_")
     rows = client.server.sql(
@@ -153,7 +153,7 @@ def test_the_take_overs_query_lists_an_open_label(client: Client) -> None:
         f"AND LABEL LIKE '{pattern}-%' AND STATE NOT IN ('FINISHED', 'CANCELLED')"
     )
     assert rows == [(open_label,)]
-    for label in (open_label, other, empty):
+    for label in (open_label, open_label_too, empty):
         assert client.rollback(label).ok
 
 

@@ -176,10 +176,10 @@ def test_prepare_is_unsupported_and_does_not_abort(client: Client, table: str) -
 
 def test_past_its_deadline_a_transaction_fails(client: Client, table: str) -> None:
     """Wire contract 3.2, 4.12 [F: a timeout of one second]: `timeout` counts from begin; plans meet it."""
-    another, label = client.table(), client.begin(timeout=SHORT)
+    other_table, label = client.table(), client.begin(timeout=SHORT)
     client.loaded(label, table, ONE_ROW)
     outlive(SHORT)
-    refused = client.probe(label, another)
+    refused = client.probe(label, other_table)
     assert refused.status == "FAILED"
     assert "Load timeout. Increase the timeout and retry" in refused.message
     assert client.commit(label).status == "FAILED"

@@ -86,7 +86,9 @@ def test_the_emulator_gives_the_recorded_answers(path: Path, tmp_path: Path) -> 
 def test_the_sink_judges_the_recorded_answers(path: Path) -> None:
     """Wire contract 2.4, 2.5, 3.2, 4, 6.1, 7.2: `judged` of each record is what the sink does next."""
     judgements = {name: (record.get("judged"), judged(record)) for name, record in records(read(path))}
-    different = {name: f"{is_} instead of {said}" for name, (said, is_) in judgements.items() if said != is_}
+    different = {
+        name: f"{is_} instead of {expectation}" for name, (expectation, is_) in judgements.items() if expectation != is_
+    }
     assert not different, different
 
 
@@ -98,17 +100,17 @@ def test_each_record_is_played_in_both_directions_or_says_why_not() -> None:
     documents = [read(path) for path in recordings()]
     played = [scene for document in documents for scene in document["scenes"] if scene.get("unplayed") != UNPLAYED]
     assert not [scene["scene"] for scene in played if set(scene) - {"scene", "records", "needs"}]
-    found = [record for scene in played for record in scene["records"]]
-    assert not [record["name"] for record in found if set(record) - _KEYS]
-    assert not [record["name"] for record in found if ("statement" in record) is ("request" in record)]
-    assert {record["event"] for record in found if "event" in record} == set(EVENTS)
-    assert {record["excused"] for record in found if "excused" in record} == set(EXCUSES)
-    assert {unjudged(record) for record in found if "judged" not in record} <= set(UNJUDGED)
+    records_played = [record for scene in played for record in scene["records"]]
+    assert not [record["name"] for record in records_played if set(record) - _KEYS]
+    assert not [record["name"] for record in records_played if ("statement" in record) is ("request" in record)]
+    assert {record["event"] for record in records_played if "event" in record} == set(EVENTS)
+    assert {record["excused"] for record in records_played if "excused" in record} == set(EXCUSES)
+    assert {unjudged(record) for record in records_played if "judged" not in record} <= set(UNJUDGED)
 
 
 def test_few_answers_of_the_frontend_are_excused() -> None:
     """Wire contract 10.10."""
     documents = [document for path in recordings() if (document := read(path))["mark"] == "frontend"]
-    found = [(name, record) for document in documents for name, record in records(document)]
-    assert len(found) == len({name for name, _ in found})
-    assert sum("excused" in record for _, record in found) <= MOST_EXCUSED
+    records_found = [(name, record) for document in documents for name, record in records(document)]
+    assert len(records_found) == len({name for name, _ in records_found})
+    assert sum("excused" in record for _, record in records_found) <= MOST_EXCUSED

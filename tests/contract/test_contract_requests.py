@@ -139,11 +139,11 @@ def test_the_backend_asks_for_no_credentials(client: Client) -> None:
         assert connection.read_json()["Status"] == "OK"
 
 
-@pytest.mark.parametrize(("method", "code", "said"), [("GET", 404, None), ("POST", 501, "Not implemented")])
-def test_an_unknown_path_is_404_or_501(client: Client, method: str, code: int, said: str | None) -> None:
+@pytest.mark.parametrize(("method", "code", "message"), [("GET", 404, None), ("POST", 501, "Not implemented")])
+def test_an_unknown_path_is_404_or_501(client: Client, method: str, code: int, message: str | None) -> None:
     """Wire contract 7.2 [F: begin]: HTML for a GET, the form of 6.1 for a POST."""
     reply = client.send(method, f"{client.server.load_url}/api/nopath")
-    assert (reply.code, reply.json.get("msg"), reply.headers["content-type"]) == (code, said, "text/html")
+    assert (reply.code, reply.json.get("msg"), reply.headers["content-type"]) == (code, message, "text/html")
 
 
 def test_a_load_is_redirected_to_a_backend_without_credentials_in_the_url(client: Client) -> None:
@@ -212,11 +212,11 @@ def test_a_connection_serves_several_requests(client: Client) -> None:
     """Wire contract 1.1: HTTP/1.1 with keep-alive, also after a refusal and a redirect."""
     label, table = fresh("l"), client.table()
     with raw_connection(client.server.load_url) as connection:
-        for operation, wanted in (("commit", 200), ("begin", 200), ("load", 307), ("rollback", 200)):
+        for operation, expected_code in (("commit", 200), ("begin", 200), ("load", 307), ("rollback", 200)):
             headers = client.headers(label, table=table, format="json") | {"Content-Length": "0"}
             connection.send(request_head(client, client.url(operation), headers, "POST"))
             code, answer = connection.read_head()
-            assert code == wanted
+            assert code == expected_code
             connection.read_body(answer)
 
 

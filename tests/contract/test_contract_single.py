@@ -28,15 +28,15 @@ def headers(client: Client, label: str, **more: str) -> dict[str, str]:
 
 def op(client: Client, operation: str, label: str, **more: str) -> Reply:
     """One operation without a body, redirect and all."""
-    sent = headers(client, label, **more)
-    reply = client.send("POST", client.url(operation), sent)
-    return client.send("POST", reply.location, sent) if reply.code == 307 else reply
+    all_headers = headers(client, label, **more)
+    reply = client.send("POST", client.url(operation), all_headers)
+    return client.send("POST", reply.location, all_headers) if reply.code == 307 else reply
 
 
 def load(client: Client, label: str, table: str, body: bytes = ROW, **more: str) -> Reply:
-    sent = headers(client, label, **{"table": table, "format": "json", **more})
-    reply = client.send("PUT", client.url("load"), sent, b"")
-    return client.send("PUT", reply.location, sent, body) if reply.code == 307 else reply
+    all_headers = headers(client, label, **{"table": table, "format": "json", **more})
+    reply = client.send("PUT", client.url("load"), all_headers, b"")
+    return client.send("PUT", reply.location, all_headers, body) if reply.code == 307 else reply
 
 
 def begun(client: Client, table: str, **more: str) -> str:
@@ -56,9 +56,9 @@ def loaded(client: Client, table: str, body: bytes = ROW, **more: str) -> str:
 def stream(client: Client, table: str, body: bytes = ROW, **more: str) -> Reply:
     """A Stream Load in two steps, so that the body goes to the backend at once."""
     url = f"{client.server.load_url}/api/{client.server.database}/{table}/_stream_load"
-    sent = {"format": "json", **more}
-    reply = client.send("PUT", url, {**sent, "Expect": "100-continue"}, b"")
-    return client.send("PUT", reply.location, sent, body) if reply.code == 307 else reply
+    all_headers = {"format": "json", **more}
+    reply = client.send("PUT", url, {**all_headers, "Expect": "100-continue"}, b"")
+    return client.send("PUT", reply.location, all_headers, body) if reply.code == 307 else reply
 
 
 @pytest.mark.parametrize("operation", ["begin", "load", "prepare", "commit", "rollback"])
@@ -100,8 +100,8 @@ def test_what_is_prepared_is_committed_by_the_frontend(client: Client, table: st
     assert (client.state(label), client.rows(table)) == ("PREPARED", [])
     assert load(client, label, table).status == "TXN_NOT_EXISTS"
     reply = client.send("POST", client.url("commit"), headers(client, label))
-    known = {"Label": label, "TxnId": prepared.json["TxnId"]}
-    assert (reply.code, reply.json) == (200, {"Status": "OK", "Message": "", **known})
+    identity = {"Label": label, "TxnId": prepared.json["TxnId"]}
+    assert (reply.code, reply.json) == (200, {"Status": "OK", "Message": "", **identity})
     client.wait_for_state(label, "VISIBLE")
     assert client.rows(table) == [(1, "a")]
 
@@ -132,8 +132,8 @@ def test_a_committed_label_of_one_table_stays_taken(client: Client, table: str) 
     assert op(client, "rollback", label).message == (
         f"{PREFIX}Can not abort VISIBLE transaction {txn_id}, label is {label}"
     )
-    taken = op(client, "begin", label, table=table)
-    assert (taken.status, taken.json["ExistingJobStatus"]) == ("LABEL_ALREADY_EXISTS", "FINISHED")
+    reply = op(client, "begin", label, table=table)
+    assert (reply.status, reply.json["ExistingJobStatus"]) == ("LABEL_ALREADY_EXISTS", "FINISHED")
     assert load(client, label, table).status == "TXN_NOT_EXISTS"
 
 
@@ -173,13 +173,13 @@ def test_an_unknown_label_of_one_table_fails(client: Client, table: str, operati
     label = fresh("s")
     reply = load(client, label, table) if operation == "load" else op(client, operation, label, table=table)
     database = client.server.database
-    said = (
+    message = (
         f"Can't find the transaction with db [{database}] and label[{label}]. "
         if operation == "load"
         else (f"No transaction found with db[{database}] and label[{label}]")
     )
     assert reply.status == "FAILED"
-    assert reply.message.startswith(PREFIX + said)
+    assert reply.message.startswith(PREFIX + message)
 
 
 def test_a_refused_load_aborts_a_transaction_of_one_table(client: Client) -> None:
@@ -196,11 +196,11 @@ def test_a_refused_load_aborts_a_transaction_of_one_table(client: Client) -> Non
 def test_a_load_keeps_to_the_table_and_database_of_its_begin(client: Client, table: str) -> None:
     """Wire contract 2.5."""
     label, database = begun(client, table), client.server.database
-    other = load(client, label, "elsewhere")
-    assert other.status == "INVALID_ARGUMENT"
-    assert other.message == f"Request table elsewhere not equal transaction table {table}"
-    other = load(client, label, table, db="other_db")
-    assert other.message == f"Request database other_db not equal transaction database {database}"
+    reply = load(client, label, "elsewhere")
+    assert reply.status == "INVALID_ARGUMENT"
+    assert reply.message == f"Request table elsewhere not equal transaction table {table}"
+    reply = load(client, label, table, db="other_db")
+    assert reply.message == f"Request database other_db not equal transaction database {database}"
     assert load(client, label, table).ok
 
 
@@ -247,10 +247,10 @@ def test_finished_transactions_show_their_prepared_timeout(client: Client, table
     assert (row[3], row[4], row[14]) == ("VISIBLE", "BACKEND_STREAMING", "300000")
 
 
-@pytest.mark.parametrize(("given", "said"), [("0", "Invalid prepared_timeout: 0"), ("x", 'For input string: "x"')])
-def test_a_prepared_timeout_is_a_number_of_seconds(client: Client, table: str, given: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "message"), [("0", "Invalid prepared_timeout: 0"), ("x", 'For input string: "x"')])
+def test_a_prepared_timeout_is_a_number_of_seconds(client: Client, table: str, text: str, message: str) -> None:
     """Wire contract 1.1."""
-    assert op(client, "prepare", loaded(client, table), prepared_timeout=given).message.endswith(said)
+    assert op(client, "prepare", loaded(client, table), prepared_timeout=text).message.endswith(message)
 
 
 # --- Stream Load ------------------------------------------------------------------------------------------------------
@@ -393,12 +393,12 @@ def test_a_merged_load_of_bad_rows_says_where_the_log_is(client: Client, table: 
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("merge_commit_interval_ms", "interval"), ("merge_commit_parallel", "parallel")]
+    ("name", "parameter"), [("merge_commit_interval_ms", "interval"), ("merge_commit_parallel", "parallel")]
 )
-def test_a_merged_load_wants_a_window(client: Client, table: str, name: str, said: str) -> None:
+def test_a_merged_load_wants_a_window(client: Client, table: str, name: str, parameter: str) -> None:
     """Wire contract 11.3."""
     reply = stream(client, table, ROW, **{**WINDOW, name: "0"})
-    assert reply.json["msg"] == f"Batch write {said} must be set positive, but is 0"
+    assert reply.json["msg"] == f"Batch write {parameter} must be set positive, but is 0"
 
 
 def test_backends_for_merged_loads_can_be_asked_for(client: Client, table: str) -> None:

@@ -18,15 +18,17 @@ REFUSED = {"the sink's own tables: ledger with too many replicas"}
 
 def test_every_statement_of_the_product_is_recorded() -> None:
     """Wire contract 6.5, 10.11 [F: statements]."""
-    asked = [record["statement"] for record in RECORDED.values()]
-    missing = [f"{place}: {text.pattern}" for place, text in statements() if not any(map(text.match, asked))]
+    statements_recorded = [record["statement"] for record in RECORDED.values()]
+    missing = [
+        f"{place}: {text.pattern}" for place, text in statements() if not any(map(text.match, statements_recorded))
+    ]
     assert not missing, "Add these statements to statements.json:\n" + "\n".join(missing)
 
 
 def test_no_statement_is_recorded_that_the_product_does_not_send() -> None:
     """Wire contract 6.5, 10.11 [F: statements]."""
-    sent = [text for _, text in statements()]
-    stale = [name for name, record in RECORDED.items() if not any(text.match(record["statement"]) for text in sent)]
+    patterns = [text for _, text in statements()]
+    stale = [name for name, record in RECORDED.items() if not any(text.match(record["statement"]) for text in patterns)]
     assert not stale
 
 

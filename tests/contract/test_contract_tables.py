@@ -52,18 +52,18 @@ def test_all_tables_share_one_transaction_id(client: Client) -> None:
 
 def test_an_unknown_table_aborts_the_transaction(client: Client) -> None:
     """Wire contract 4.3, 4.8 [F: refusals at load]."""
-    label, known, unknown = client.begin(), client.table(), fresh("no_such")
-    client.loaded(label, known, ONE_ROW)
+    label, table, unknown = client.begin(), client.table(), fresh("no_such")
+    client.loaded(label, table, ONE_ROW)
     reply = client.probe(label, unknown)
     assert reply.status == "FAILED"
     assert reply.message == (
         f"class com.starrocks.common.MetaNotFoundException: Failed to find table {unknown} in db "
         f"{client.server.database}"
     )
-    assert "has already been cancelled" in client.probe(label, known).message
+    assert "has already been cancelled" in client.probe(label, table).message
     assert client.commit(label).status == "FAILED"
     assert client.rollback(label).ok
-    assert client.rows(known) == []
+    assert client.rows(table) == []
 
 
 def test_a_load_without_a_table_aborts_the_transaction(client: Client) -> None:
@@ -87,22 +87,22 @@ def test_a_load_without_a_plan_cancels_the_transaction_and_says_why(
     client: Client, headers: dict[str, str], reason: str
 ) -> None:
     """Wire contract 2.2, 4.7, 4.8 [F: refusals at load]: whatever was loaded, and in every later answer to a load."""
-    label, known, table = client.begin(), client.table(), client.table("id INT NOT NULL, n INT NOT NULL")
-    client.loaded(label, known, ONE_ROW)
+    label, filled, table = client.begin(), client.table(), client.table("id INT NOT NULL, n INT NOT NULL")
+    client.loaded(label, filled, ONE_ROW)
     refused = client.probe(label, table, **{"format": "json", **headers})
     text = f"label{{{label}}}, error_msg{{cancel stream task for exception: {reason}}}"
     assert refused.status == "FAILED"
     assert refused.message.partition(", ")[2] == text
     assert int(refused.json["Cancelled time"]) < 0
-    assert client.probe(label, known).message == (
+    assert client.probe(label, filled).message == (
         f"stream load task {label} has already been cancelled: {refused.message}"
     )
     assert client.commit(label).message.startswith("Can not commit CANCELLED transaction ")
     assert "has already aborted" in client.rollback(label).message
     loads = client.loads(label)
-    assert {name: row["STATE"] for name, row in loads.items()} == {known: "CANCELLED", table: "CANCELLED"}
+    assert {name: row["STATE"] for name, row in loads.items()} == {filled: "CANCELLED", table: "CANCELLED"}
     assert loads[table]["ERROR_MSG"] == f"LOAD exception: {refused.message}"
-    assert client.rows(known) == []
+    assert client.rows(filled) == []
 
 
 def test_another_database_aborts_the_transaction(client: Client) -> None:
@@ -280,10 +280,10 @@ def test_one_of_two_concurrent_commits_does_the_work(client: Client) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    done = [reply for reply in replies if reply.ok and "ChannelId" in reply.json]
-    others = [reply.message for reply in replies if reply not in done]
-    assert len(done) == 1
-    assert all("is already committing" in text or "has already committed" in text for text in others)
+    winners = [reply for reply in replies if reply.ok and "ChannelId" in reply.json]
+    messages = [reply.message for reply in replies if reply not in winners]
+    assert len(winners) == 1
+    assert all("is already committing" in text or "has already committed" in text for text in messages)
     assert client.rows(table) == [(1, "a")]
 
 

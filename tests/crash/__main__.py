@@ -45,12 +45,12 @@ def main() -> int:
 def summary(cases: Sequence[Case]) -> tuple[dict[str, int], int]:
     """The line of JSON, and the exit code; a site that was not reached has lost nothing."""
     reached = [case for case in cases if case.reached]
-    seen = sum((case.seen for case in reached), Verdict())
-    recovered, missed = sum(case.recovered for case in reached), len(cases) - len(reached)
-    figures = {"sites": len(cases), "recovered": recovered, "not_reached": missed}
-    well = seen.good and recovered == len(reached)
-    code = 1 if not well else 3 if missed else 0
-    return figures | {"lost": seen.lost, "duplicated": seen.duplicated, "torn": seen.torn}, code
+    total = sum((case.seen for case in reached), Verdict())
+    recovered, unreached = sum(case.recovered for case in reached), len(cases) - len(reached)
+    figures = {"sites": len(cases), "recovered": recovered, "not_reached": unreached}
+    well = total.good and recovered == len(reached)
+    code = 1 if not well else 3 if unreached else 0
+    return figures | {"lost": total.lost, "duplicated": total.duplicated, "torn": total.torn}, code
 
 
 def _say(text: str) -> None:

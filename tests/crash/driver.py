@@ -46,9 +46,14 @@ def run_query(spark: SparkSession, task: dict[str, Any]) -> dict[str, Any]:
 
     def listen(event: Any) -> None:
         if event.name == "receipt.collected":
-            one = event.fields["receipt"]
+            receipt = event.fields["receipt"]
             receipts.append(
-                {"batch": one.batch_id, "label": one.label, "attempts": one.attempts, "retries": one.retries}
+                {
+                    "batch": receipt.batch_id,
+                    "label": receipt.label,
+                    "attempts": receipt.attempts,
+                    "retries": receipt.retries,
+                }
             )
 
     options = SinkOptions(**task["options"])

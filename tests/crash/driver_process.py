@@ -59,23 +59,23 @@ class DriverProcess:
             raise TimeoutError(f"The driver did not answer: {self.messages()}") from None
         if line is None:
             raise DriverEnded(self.messages())
-        found: dict[str, Any] = json.loads(line)
-        return found
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def kill(self) -> None:
         """`kill -9` of the whole tree, the workers' own process group included."""
-        for one in self._tree():
+        for process in self._tree():
             with suppress(psutil.NoSuchProcess):
-                one.kill()
+                process.kill()
         self._reap()
 
     def kill_workers(self) -> None:
         """`kill -9` of the Python workers, which run the tasks; Spark forks others from their daemon."""
-        for one in self._tree():
+        for process in self._tree():
             with suppress(psutil.NoSuchProcess):
-                parent = one.parent()
+                parent = process.parent()
                 if parent is not None and "pyspark.daemon" in parent.cmdline():
-                    one.kill()
+                    process.kill()
 
     def terminate(self, seconds: float) -> int:
         """SIGTERM for the driver's Python alone, as a supervisor sends it; its exit status. Ends the rest with it."""
@@ -83,22 +83,22 @@ class DriverProcess:
         self._process.terminate()
         status = self._process.wait(seconds)
         psutil.wait_procs(tree, 10)
-        for one in tree:
+        for process in tree:
             with suppress(psutil.NoSuchProcess):
-                one.kill()
+                process.kill()
         self._reap()
         return status
 
     def pause(self) -> None:
         """SIGSTOP for all of them, parents last so that nobody new is started meanwhile."""
-        for one in reversed(self._tree()):
+        for process in reversed(self._tree()):
             with suppress(psutil.NoSuchProcess):
-                one.suspend()
+                process.suspend()
 
     def resume(self) -> None:
-        for one in self._tree():
+        for process in self._tree():
             with suppress(psutil.NoSuchProcess):
-                one.resume()
+                process.resume()
 
     def stop(self) -> None:
         """End it cleanly: no more queries."""
@@ -112,9 +112,9 @@ class DriverProcess:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(30)
         psutil.wait_procs(tree, 10)
-        for one in tree:
+        for process in tree:
             with suppress(psutil.NoSuchProcess):
-                one.kill()
+                process.kill()
         self._reap()
 
     def messages(self) -> str:

@@ -84,9 +84,9 @@ class Reader:
     def _look(self) -> None:
         while not self._over.wait(0.05):
             with suppress(pymysql.MySQLError, OSError):
-                seen = workload.judge(self._ask(workload.JUDGEMENT.format(self._case.database)))
+                verdict = workload.judge(self._ask(workload.JUDGEMENT.format(self._case.database)))
                 self._case.samples += 1
-                self._case.seen = max(self._case.seen, seen, key=lambda verdict: (verdict.torn, verdict.duplicated))
+                self._case.seen = max(self._case.seen, verdict, key=lambda verdict: (verdict.torn, verdict.duplicated))
 
 
 class Matrix:
@@ -244,8 +244,8 @@ class Matrix:
 
     def _reach(self, case: Case, hold: Hold | None) -> Hold | None:
         """Wait until all rules have been applied, and the statement, if there is one, is held."""
-        limit, wanted = time.monotonic() + _REACH_SECONDS, len(case.site.rules)
-        while wanted and sum(rule["applied"] for rule in self._server.fault_report()["rules"]) < wanted:
+        limit, open_rules = time.monotonic() + _REACH_SECONDS, len(case.site.rules)
+        while open_rules and sum(rule["applied"] for rule in self._server.fault_report()["rules"]) < open_rules:
             if time.monotonic() > limit:
                 raise self._not_reached(case.site)
             time.sleep(0.03)

@@ -74,9 +74,9 @@ class QueryProxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with self._guard:
-            sockets = list(self._sockets)
-        for one in sockets:
-            _end(one)
+            ends = list(self._sockets)
+        for end in ends:
+            _end(end)
         for thread in self._threads:
             thread.join(10)
 
@@ -148,17 +148,17 @@ class QueryProxy:
         self._close(client, server, gate)
 
     def _close(self, client: socket.socket, server: socket.socket, gate: threading.Event) -> None:
-        for one in (client, server):
-            _end(one)
+        for end in (client, server):
+            _end(end)
         gate.set()
         with self._guard:
-            self._sockets = [one for one in self._sockets if one not in (client, server)]
+            self._sockets = [end for end in self._sockets if end not in (client, server)]
 
 
-def _end(one: socket.socket) -> None:
+def _end(end: socket.socket) -> None:
     with suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
-    one.close()
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()
 
 
 def _take_packet(buffer: bytearray) -> bytes | None:

@@ -96,17 +96,17 @@ def write_messages(folder: Path, kind: Transactions) -> None:
     """
     folder.mkdir(parents=True)
     for part in PARTITIONS:
-        held: list[Message] = []
+        delayed: list[Message] = []
         offsets: Counter[str] = Counter()
         for batch in range(BATCHES):
-            messages, held = held, []
+            messages, delayed = delayed, []
             (_, first), (_, second) = transactions(batch, [part])
             messages += _delivery(part, first, kind)
             if kind == "none" or batch == BATCHES - 1:
                 messages += _delivery(part, second, kind)
             else:
                 messages += _delivery(part, second, kind, upto=SIZE // 2)
-                held = _delivery(part, second, kind, start=SIZE // 2 - 1)
+                delayed = _delivery(part, second, kind, start=SIZE // 2 - 1)
             lines = []
             for topic, value in messages:
                 place = {"topic": topic, "partition": 0, "offset": offsets[topic], "timestamp": 1 + offsets.total()}
@@ -127,8 +127,8 @@ def _delivery(part: str, position: int, kind: Transactions, start: int = 0, upto
     for order, (seq, table) in enumerate(zip(range(start, upto), tables, strict=True), 1):
         row = {"part": part, "position": position, "seq": seq, "size": SIZE}
         source = {"name": part, "schema": "public", "table": table, "lsn": position}
-        named = {"id": f"{txn}:{position}", "total_order": order} if kind == "whole" else None
-        rows.append((f"{part}.{table}", {"op": "c", "after": row, "source": source, "transaction": named}))
+        transaction = {"id": f"{txn}:{position}", "total_order": order} if kind == "whole" else None
+        rows.append((f"{part}.{table}", {"op": "c", "after": row, "source": source, "transaction": transaction}))
     if kind == "none":
         return rows
     counts = [{"data_collection": f"public.{table}", "event_count": tables.count(table)} for table in TABLES]
@@ -143,17 +143,17 @@ def newest_positions(kind: Transactions | None) -> dict[str, int]:
     if kind == "none":
         last = BATCHES * TRANSACTIONS * SIZE // len(TABLES) - 1
         return {f"{part}.{table}-0": last for part in PARTITIONS for table in TABLES}
-    return {part: max(position for other, position in expected() if other == part) for part in PARTITIONS}
+    return {part: max(position for partition, position in expected() if partition == part) for part in PARTITIONS}
 
 
-def judge(groups: Iterable[tuple[Any, ...]], wanted: set[tuple[str, int]] | None = None) -> Verdict:
-    """Judge the answer to JUDGEMENT; with `wanted` also what is missing, and what nobody wrote counts as duplicated."""
-    duplicated = torn = 0
-    seen = set()
+def judge(groups: Iterable[tuple[Any, ...]], expected_keys: set[tuple[str, int]] | None = None) -> Verdict:
+    """Judge the answer to JUDGEMENT; with `expected_keys` also what is missing; what nobody wrote is duplicated."""
+    duplicated = torn_count = 0
+    keys = set()
     for part, position, rows, different, size in groups:
-        seen.add((part, int(position)))
+        keys.add((part, int(position)))
         duplicated += int(rows > different)
-        torn += int(different != size)
-    if wanted is None:
-        return Verdict(0, duplicated, torn)
-    return Verdict(len(wanted - seen), duplicated + len(seen - wanted), torn)
+        torn_count += int(different != size)
+    if expected_keys is None:
+        return Verdict(0, duplicated, torn_count)
+    return Verdict(len(expected_keys - keys), duplicated + len(keys - expected_keys), torn_count)

@@ -57,7 +57,7 @@ def test_accepted_tables(store: Store, ddl: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ddl", "code", "told"),
+    ("ddl", "code", "message"),
     [
         ("CREATE TABLE x (a INT, b INT) AGGREGATE KEY(a)", 1064, "aggregate function"),
         ("CREATE TABLE x (a INT NOT NULL AUTO_INCREMENT) PRIMARY KEY(a)", 1064, "AUTO_INCREMENT"),
@@ -91,11 +91,11 @@ def test_accepted_tables(store: Store, ddl: str) -> None:
         ("SHOW NONSENSE", 1064, "SHOW"),
     ],
 )
-def test_refused_statements(store: Store, ddl: str, code: int, told: str) -> None:
-    with pytest.raises(SqlError) as caught:
+def test_refused_statements(store: Store, ddl: str, code: int, message: str) -> None:
+    with pytest.raises(SqlError) as failure:
         run(store, ddl)
-    assert caught.value.code == code
-    assert told in caught.value.message
+    assert failure.value.code == code
+    assert message in failure.value.message
 
 
 def test_a_counter_fills_rows_without_a_number_and_only_the_ddl_shows_it(store: Store) -> None:
@@ -108,8 +108,8 @@ def test_a_counter_fills_rows_without_a_number_and_only_the_ddl_shows_it(store: 
     assert len({*numbers}) == 3
     listed = "SELECT COLUMN_DEFAULT, EXTRA FROM information_schema.columns WHERE COLUMN_NAME = 'n'"
     assert rows(store, listed) == [(None, "")]
-    (shown,) = statements.run(store, QuerySession(database="test"), "SHOW CREATE TABLE counted").rows
-    assert "`n` bigint(20) NOT NULL AUTO_INCREMENT COMMENT" in shown[1]
+    (row,) = statements.run(store, QuerySession(database="test"), "SHOW CREATE TABLE counted").rows
+    assert "`n` bigint(20) NOT NULL AUTO_INCREMENT COMMENT" in row[1]
 
 
 def test_altered_columns_keep_the_rows(store: Store) -> None:
@@ -132,8 +132,8 @@ def test_changes_by_sql_count_their_rows(store: Store) -> None:
     assert run(store, "INSERT INTO orders (order_id, customer_id) SELECT order_id + 10, 5 FROM test.orders") == 2
     assert run(store, "UPDATE orders SET total_amount = total_amount + 1 WHERE order_id = 1") == 1
     assert run(store, "DELETE FROM orders WHERE order_id > 11") == 1
-    found = rows(store, "SELECT order_id, customer_id, total_amount, order_status FROM orders ORDER BY order_id")
-    assert found == [(1, 2, Decimal("4.00"), "c"), (2, 1, None, "b"), (11, 5, Decimal("0.00"), "")]
+    rows_now = rows(store, "SELECT order_id, customer_id, total_amount, order_status FROM orders ORDER BY order_id")
+    assert rows_now == [(1, 2, Decimal("4.00"), "c"), (2, 1, None, "b"), (11, 5, Decimal("0.00"), "")]
     run(store, "TRUNCATE TABLE orders")
     assert rows(store, "SELECT count(*) FROM orders") == [(0,)]
 

@@ -247,13 +247,13 @@ def test_a_query_sees_one_table_early_unless_it_locks_the_database(faulty: Fault
         assert faulty.load(table="u") == "OK"
         writer = threading.Thread(target=faulty.status, args=("commit",))
         writer.start()
-        seen = set()
+        sums = set()
         while writer.is_alive():
             cursor.execute("SELECT (SELECT count(*) FROM shop.t), (SELECT count(*) FROM shop.u)")
-            seen.add(cursor.fetchone())
+            sums.add(cursor.fetchone())
         writer.join()
-    assert ((2, 0) in seen) is not locked
-    assert seen <= {(0, 0), (2, 0), (2, 2)}
+    assert ((2, 0) in sums) is not locked
+    assert sums <= {(0, 0), (2, 0), (2, 2)}
     assert faulty.state() == "VISIBLE"
 
 
@@ -261,8 +261,12 @@ def test_a_rollback_may_be_pending(faulty: Faulty) -> None:
     """Wire contract 2.2, 10.5."""
     faulty.begun_and_loaded()
     faulty.plan({"operation": "rollback", "action": "abort_pending", "times": 2})
-    said = [faulty.op("rollback").json()["Message"] for _ in range(3)]
-    assert ["rollback pending" in said[0], "already in progress" in said[1], "already aborted" in said[2]] == [True] * 3
+    messages = [faulty.op("rollback").json()["Message"] for _ in range(3)]
+    assert [
+        "rollback pending" in messages[0],
+        "already in progress" in messages[1],
+        "already aborted" in messages[2],
+    ] == [True] * 3
 
 
 def test_a_privilege_is_denied_by_401(faulty: Faulty) -> None:

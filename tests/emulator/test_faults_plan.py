@@ -21,7 +21,7 @@ def hits(rule: dict[str, Any], calls: int = 10, call: Call = COMMIT, seed: int =
 
 
 @pytest.mark.parametrize(
-    ("rule", "picked"),
+    ("rule", "indexes"),
     [
         ({}, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
         ({"nth": 3}, [3]),
@@ -32,8 +32,8 @@ def hits(rule: dict[str, Any], calls: int = 10, call: Call = COMMIT, seed: int =
         ({"probability": 1.0}, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
     ],
 )
-def test_which_calls_a_rule_picks(rule: dict[str, Any], picked: list[int]) -> None:
-    assert hits(rule) == picked
+def test_which_calls_a_rule_picks(rule: dict[str, Any], indexes: list[int]) -> None:
+    assert hits(rule) == indexes
 
 
 def test_chance_follows_the_seed() -> None:

@@ -13,9 +13,9 @@ from starrocks_emulator.transactions.backend import BodyBroken
 
 def body_of(data: bytes, **headers: str) -> tuple[HttpBody, io.BufferedReader[io.BytesIO], list[str]]:
     stream = io.BufferedReader(io.BytesIO(data))
-    asked: list[str] = []
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return HttpBody(named, stream, lambda: asked.append("asked")), stream, asked
+    requests: list[str] = []
+    header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    return HttpBody(header_fields, stream, lambda: requests.append("asked")), stream, requests
 
 
 def chunked(pieces: list[bytes]) -> bytes:
@@ -62,13 +62,13 @@ def test_a_chunk_size_that_is_none_breaks_the_body(line: bytes) -> None:
 
 
 def test_the_client_is_asked_once_and_only_when_the_body_is_wanted() -> None:
-    body, _, asked = body_of(b"abcdef", content_length="6", expect="100-continue")
+    body, _, requests = body_of(b"abcdef", content_length="6", expect="100-continue")
     assert body.may_never_come
-    assert asked == []
+    assert requests == []
     view = memoryview(bytearray(4))
     body.readinto(view)
     body.readinto(view)
-    assert asked == ["asked"]
+    assert requests == ["asked"]
     assert not body.may_never_come
 
 

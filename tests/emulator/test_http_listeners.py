@@ -92,10 +92,10 @@ def test_the_body_limit_counts_over_the_loads_of_a_table(emulator: Emulator) -> 
         headers = begin(emulator, label)
         url = target(emulator, headers)
         half = b" " * (700 * 1024)
-        for wanted in ("OK", "INTERNAL_ERROR", "ABORTED"):
+        for status in ("OK", "INTERNAL_ERROR", "ABORTED"):
             answer = call("PUT", url, headers=headers, data=iter([half]) if chunked else half)
-            assert answer.json()["Status"] == wanted
-            if wanted == "INTERNAL_ERROR":
+            assert answer.json()["Status"] == status
+            if status == "INTERNAL_ERROR":
                 assert "exceed limit: 1048576, " in answer.json()["Message"]
                 assert answer.json()["Message"].endswith("by setting streaming_load_max_mb in be.conf.")
 
@@ -135,8 +135,8 @@ def test_stop_leaves_no_thread_and_no_open_port(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_fails_the_start_and_leaves_nothing(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        emulator = Emulator(tmp_path, Settings(fe_port=taken.getsockname()[1]))
+    with socket.create_server(("127.0.0.1", 0)) as other_socket:
+        emulator = Emulator(tmp_path, Settings(fe_port=other_socket.getsockname()[1]))
         with pytest.raises(OSError, match="in use"):
             emulator.start()
     with Emulator(tmp_path):

@@ -87,20 +87,20 @@ def _empty(store: Store) -> None:
     run(store, QuerySession(), "TRUNCATE TABLE test.wide; TRUNCATE TABLE test.orders")
 
 
-@pytest.mark.parametrize(("column", "value", "kept"), FITTING)
-def test_a_fitting_value_is_kept(store: Store, column: str, value: Any, kept: Any) -> None:
+@pytest.mark.parametrize(("column", "value", "stored"), FITTING)
+def test_a_fitting_value_is_kept(store: Store, column: str, value: Any, stored: Any) -> None:
     load(store, "wide", [{"id": 1, column: value}], headers={**JSON_ARRAY, "strict_mode": "true"})
-    assert rows(store, f"SELECT {column} FROM wide") == [(kept,)]
+    assert rows(store, f"SELECT {column} FROM wide") == [(stored,)]
 
 
 @pytest.mark.parametrize(("column", "value"), MISFITTING)
 def test_a_misfitting_value_is_null_or_filters_the_row_in_strict_mode(store: Store, column: str, value: Any) -> None:
     load(store, "wide", [{"id": 1, column: value}])
     assert rows(store, f"SELECT {column} FROM wide") == [(None,)]
-    with pytest.raises(CommitRejected) as caught:
+    with pytest.raises(CommitRejected) as failure:
         load(store, "wide", [{"id": 2, column: value}], headers={**JSON_ARRAY, "strict_mode": "true"})
-    assert caught.value.filtered == 1
-    assert f"column: {column} " in caught.value.reasons[0]
+    assert failure.value.filtered == 1
+    assert f"column: {column} " in failure.value.reasons[0]
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_not_null_filters_the_row(store: Store, row: dict[str, Any]) -> None:
 
 def test_one_filtered_row_fails_the_commit_unless_the_ratio_allows_it(store: Store) -> None:
     content = [{"order_id": 1, "customer_id": 1}, {"order_id": 2}]
-    with pytest.raises(CommitRejected) as caught:
+    with pytest.raises(CommitRejected) as failure:
         load(store, "orders", content)
-    assert caught.value.cause.startswith("abnormal data more than max filter rate, tracking_url: ")
-    assert (caught.value.loaded, caught.value.filtered) == (1, 1)
+    assert failure.value.cause.startswith("abnormal data more than max filter rate, tracking_url: ")
+    assert (failure.value.loaded, failure.value.filtered) == (1, 1)
     with pytest.raises(CommitRejected):
         load(store, "orders", content, headers={**JSON_ARRAY, "max_filter_ratio": "0.49"})
     _, counts = load(store, "orders", content, headers={**JSON_ARRAY, "max_filter_ratio": "0.5"})
@@ -124,9 +124,9 @@ def test_one_filtered_row_fails_the_commit_unless_the_ratio_allows_it(store: Sto
 
 
 def test_reasons_name_column_and_rule_but_never_the_value(store: Store) -> None:
-    with pytest.raises(CommitRejected) as caught:
+    with pytest.raises(CommitRejected) as failure:
         load(store, "orders", [{"order_id": "secret", "customer_id": 1}, {"order_id": 5}], label="explained")
-    assert caught.value.reasons == [
+    assert failure.value.reasons == [
         "value does not fit type bigint, column: order_id (1 rows, first: row 1)",
         "NULL value in non-nullable column 'customer_id' (1 rows, first: row 2)",
     ]
@@ -145,9 +145,9 @@ def test_a_table_without_rows_fails_the_commit(store: Store, content: Any) -> No
 
 
 def test_unknown_operations_are_filtered_and_names_are_understood(store: Store) -> None:
-    with pytest.raises(CommitRejected) as caught:
+    with pytest.raises(CommitRejected) as failure:
         load(store, "orders", [{"order_id": 1, "customer_id": 1, "__op": "replace"}])
-    assert "column: __op" in caught.value.reasons[0]
+    assert "column: __op" in failure.value.reasons[0]
     load(
         store, "orders", [{"order_id": key, "customer_id": 1, "__op": op} for key, op in enumerate(["upsert", 0, None])]
     )

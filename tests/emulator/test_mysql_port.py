@@ -49,9 +49,9 @@ def test_no_statement_reads_a_file_of_this_machine(listener: QueryListener, tmp_
         f"SELECT * FROM glob('{tmp_path}/*')",
         "SELECT content FROM read_text('/etc/passwd')",
     ):
-        with pytest.raises(pymysql.err.Error) as caught:
+        with pytest.raises(pymysql.err.Error) as failure:
             ask_listener(listener, sql)
-        assert "SECRET" not in str(caught.value)
+        assert "SECRET" not in str(failure.value)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "data").iterdir()}
     assert modes["store.duckdb"] == 0o600
     assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
@@ -122,18 +122,18 @@ def test_who_answers(listener: QueryListener) -> None:
 )
 def test_errors_carry_mysql_codes(listener: QueryListener, sql: str, code: int) -> None:
     with connect(listener, database="test") as connection, connection.cursor() as cursor:
-        with pytest.raises(pymysql.err.Error) as caught:
+        with pytest.raises(pymysql.err.Error) as failure:
             cursor.execute(sql)
-        assert caught.value.args[0] == code
+        assert failure.value.args[0] == code
         cursor.execute("SELECT 1")
         assert cursor.fetchall() == ((1,),)
 
 
 def test_without_a_database_a_bare_table_has_none(listener: QueryListener) -> None:
     with connect(listener) as connection, connection.cursor() as cursor:
-        with pytest.raises(pymysql.err.Error) as caught:
+        with pytest.raises(pymysql.err.Error) as failure:
             cursor.execute("SELECT * FROM orders")
-        assert caught.value.args[0] == 1046
+        assert failure.value.args[0] == 1046
 
 
 @pytest.mark.parametrize("login", [{"password": "bad"}, {"password": ""}, {"user": "other"}])
@@ -177,16 +177,16 @@ def test_a_slow_statement_does_not_hold_up_others(listener: QueryListener) -> No
     store = listener.store
     assert isinstance(store, Store)
     txn_id, _ = load(store, "orders", [{"order_id": 1, "customer_id": 1}], visible=False)
-    done = threading.Event()
+    finish = threading.Event()
 
     def change() -> None:
         ask_listener(listener, "INSERT INTO test.orders VALUES (1, 2, 3, 'x')")
-        done.set()
+        finish.set()
 
     writer = threading.Thread(target=change)
     writer.start()
     assert ask_listener(listener, "SELECT count(*) FROM test.orders") == ((0,),)
-    assert not done.is_set()
+    assert not finish.is_set()
     store.publish(txn_id)
     writer.join(30)
     assert ask_listener(listener, "SELECT customer_id FROM test.orders") == ((2,),)
@@ -198,10 +198,10 @@ def test_a_stop_leaves_no_socket_behind_of_a_client_that_has_just_come(listener:
     for _ in range(30):
         clients = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(10)]
         listener.stop()
-        with warnings.catch_warnings(record=True) as caught:
+        with warnings.catch_warnings(record=True) as recorded:
             warnings.simplefilter("always")
             gc.collect()
-        texts = [str(warning.message) for warning in caught if issubclass(warning.category, ResourceWarning)]
+        texts = [str(warning.message) for warning in recorded if issubclass(warning.category, ResourceWarning)]
         unclosed += [text for text in texts if "transport" in text or str(listener.port) in text]  # no other thread's
         for client in clients:
             client.close()

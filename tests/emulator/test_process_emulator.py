@@ -159,8 +159,8 @@ def test_wrong_options_are_named(tmp_path: Path, words: list[str], complaint: by
 
 
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as other_socket:
+        port = str(other_socket.getsockname()[1])
         words = ["--data-dir", str(tmp_path), "--be-port", port, "--fe-port", "0", "--query-port", "0"]
         ended = subprocess.run(
             [sys.executable, "-m", "starrocks_emulator", *words], capture_output=True, text=True, timeout=60

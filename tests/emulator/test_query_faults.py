@@ -39,9 +39,9 @@ def test_a_statement_is_refused_with_the_code_that_the_plan_names(server: Emulat
 
 def test_a_statement_is_slow(server: Emulator) -> None:
     server.faults.replace([query_rule("SELECT 1", action="delay", seconds=0.2)])
-    begun = time.monotonic()
+    start = time.monotonic()
     assert query(server, "SELECT 1") == [(1,)]
-    assert time.monotonic() - begun >= 0.2
+    assert time.monotonic() - start >= 0.2
 
 
 def test_a_rule_without_an_operation_is_not_about_statements(server: Emulator) -> None:

@@ -60,10 +60,10 @@ def test_one_command_makes_a_file_of_a_fresh_servers_answers(engine: FakeEngine,
     assert (recording["mark"], recording["server"]) == ("real", "StarRocks 4.0.7-emulator")
     assert all("answer" in record for scene in recording["scenes"] for record in scene["records"])
     assert socket.gethostname() not in files["recordings/real.xml"]
-    said = run.stdout.splitlines()[-2:]
-    assert said[0] == f"The file to send: {folder}.zip"
-    assert "1 recording of StarRocks 4.0.7-emulator" in said[1]
-    assert "5 passed, 0 failed, 0 skipped" in said[1]
+    lines = run.stdout.splitlines()[-2:]
+    assert lines[0] == f"The file to send: {folder}.zip"
+    assert "1 recording of StarRocks 4.0.7-emulator" in lines[1]
+    assert "5 passed, 0 failed, 0 skipped" in lines[1]
     assert engine.pulled == ["testcontainers/ryuk:0.8.1", IMAGE]
     assert sorted(engine.removed) == [IMAGE, "testcontainers/ryuk:0.8.1"]
     assert engine.reaped.wait(10)
@@ -90,9 +90,9 @@ def test_failed_tests_are_counted_and_sent_without_the_machines_name(tmp_path: P
     )
     (folder / "real.xml").write_text(results)
     assert "(3 passed, 3 failed, 3 skipped)" in parcel(folder)
-    (sent,) = (text for name, text in recorded(folder).items() if name.endswith(".xml"))
-    assert "laptop" not in sent
-    assert ">~/checkout/x.py: other<" in sent
+    (junit,) = (text for name, text in recorded(folder).items() if name.endswith(".xml"))
+    assert "laptop" not in junit
+    assert ">~/checkout/x.py: other<" in junit
 
 
 def test_without_an_engine_it_says_what_to_do_and_makes_no_file(tmp_path: Path) -> None:

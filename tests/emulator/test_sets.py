@@ -38,8 +38,8 @@ def test_an_aggregate_table_joins_the_values_of_a_key(store: Store) -> None:
     load(store, "visits", [visit(1, 13, "a", 3), visit(1, 33, "c", 1)], headers=HEADERS, label="second")
     sql = "SELECT page, bitmap_to_string(users), hll_cardinality(devices), hits, newest, most FROM visits ORDER BY page"
     assert rows(store, sql) == [(1, "13,23,33", 3, 11, None, 5), (2, str(2**64 - 1), 0, 1, None, 1)]
-    counted = "SELECT COUNT(DISTINCT users), COUNT(DISTINCT devices), bitmap_union_count(users), hll_union_agg(devices)"
-    assert rows(store, f"{counted} FROM visits") == [(4, 3, 4, 3)]
+    counts = "SELECT COUNT(DISTINCT users), COUNT(DISTINCT devices), bitmap_union_count(users), hll_union_agg(devices)"
+    assert rows(store, f"{counts} FROM visits") == [(4, 3, 4, 3)]
     assert rows(store, "SELECT bitmap_count(bitmap_union(users)) FROM visits WHERE page = 1") == [(3,)]
     assert rows(store, "SELECT users, page FROM visits ORDER BY page") == [(None, 1), (None, 2)]
 
@@ -63,13 +63,13 @@ def test_what_is_no_number_makes_no_bitmap(store: Store) -> None:
     values = ["-1", "1.5", "x", "", None, str(2**64)]
     load(store, "tags", [{"id": number, "raw": raw} for number, raw in enumerate(values)], headers=headers)
     assert rows(store, "SELECT count(*), count(users), sum(bitmap_count(users)) FROM tags") == [(6, 0, 0)]
-    with pytest.raises(CommitRejected, match="No rows were imported") as caught:
+    with pytest.raises(CommitRejected, match="No rows were imported") as failure:
         load(store, "visits", [visit(1, -1, "a")], headers=HEADERS)
-    assert "users" in caught.value.reasons[0]
+    assert "users" in failure.value.reasons[0]
 
 
 @pytest.mark.parametrize(
-    ("table", "columns", "told"),
+    ("table", "columns", "message"),
     [
         ("tags", "id,users", "BITMAP column must use to_bitmap function"),
         ("tags", "id,raw,users=upper(raw)", "BITMAP column must use to_bitmap function"),
@@ -82,13 +82,13 @@ def test_what_is_no_number_makes_no_bitmap(store: Store) -> None:
         ("visits", "page,u,d,users=hll_hash(u),devices=hll_hash(d)", "BITMAP column must use"),
     ],
 )
-def test_a_set_that_no_function_makes_is_refused(store: Store, table: str, columns: str, told: str) -> None:
-    with pytest.raises(PlanRejected, match=told):
+def test_a_set_that_no_function_makes_is_refused(store: Store, table: str, columns: str, message: str) -> None:
+    with pytest.raises(PlanRejected, match=message):
         load(store, table, [], headers={**JSON_ARRAY, "columns": columns})
 
 
 @pytest.mark.parametrize(
-    ("ddl", "told"),
+    ("ddl", "message"),
     [
         ("CREATE TABLE x (a INT, h HLL) PRIMARY KEY(a)", "hll in a PRIMARY KEY table"),
         ("CREATE TABLE x (a INT, b BITMAP) DUPLICATE KEY(a)", "bitmap in a DUPLICATE KEY table"),
@@ -101,16 +101,16 @@ def test_a_set_that_no_function_makes_is_refused(store: Store, table: str, colum
         ("ALTER TABLE visits ADD COLUMN n INT", "aggregate function"),
     ],
 )
-def test_tables_that_make_no_sense_are_refused(store: Store, ddl: str, told: str) -> None:
-    with pytest.raises(SqlError, match=told):
+def test_tables_that_make_no_sense_are_refused(store: Store, ddl: str, message: str) -> None:
+    with pytest.raises(SqlError, match=message):
         run(store, QuerySession(database="test"), ddl)
 
 
 def test_such_tables_can_be_shown_made_again_and_altered(store: Store) -> None:
-    ((_, shown),) = rows(store, "SHOW CREATE TABLE visits")
-    assert "`users` bitmap BITMAP_UNION NOT NULL" in shown
-    assert "AGGREGATE KEY(page)" in shown.replace("`", "")
-    run(store, QuerySession(database="test"), shown.replace("`visits`", "`again`", 1))
+    ((_, ddl),) = rows(store, "SHOW CREATE TABLE visits")
+    assert "`users` bitmap BITMAP_UNION NOT NULL" in ddl
+    assert "AGGREGATE KEY(page)" in ddl.replace("`", "")
+    run(store, QuerySession(database="test"), ddl.replace("`visits`", "`again`", 1))
     assert store.registry.table("test", "again").columns == store.registry.table("test", "visits").columns
     run(store, QuerySession(database="test"), "ALTER TABLE again ADD COLUMN n INT SUM")
     run(store, QuerySession(database="test"), "ALTER TABLE tags ADD COLUMN more BITMAP")

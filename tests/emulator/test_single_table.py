@@ -171,9 +171,9 @@ def test_a_held_commit_is_a_publish_timeout(emulator: Emulator) -> None:
 
 
 @pytest.mark.parametrize(
-    ("auth", "said"), [(None, "no valid Basic authorization"), (("root", "x"), "Access denied for")]
+    ("auth", "message"), [(None, "no valid Basic authorization"), (("root", "x"), "Access denied for")]
 )
-def test_a_backend_asked_for_a_transaction_wants_credentials(emulator: Emulator, auth: Any, said: str) -> None:
+def test_a_backend_asked_for_a_transaction_wants_credentials(emulator: Emulator, auth: Any, message: str) -> None:
     """Wire contract 11.1."""
     url = f"http://127.0.0.1:{emulator.be_port}/api"
     headers = {"db": "shop", "label": "l", "table": "t"}
@@ -181,7 +181,7 @@ def test_a_backend_asked_for_a_transaction_wants_credentials(emulator: Emulator,
         requests.post(f"{url}/transaction/begin", headers=headers, auth=auth, timeout=20),
         requests.put(f"{url}/shop/t/_stream_load", headers=headers, data=ROW, auth=auth, timeout=20),
     ):
-        assert answer.json()["Message"].startswith(said)
+        assert answer.json()["Message"].startswith(message)
     assert state(emulator, "l")[0] == "UNKNOWN"
 
 

@@ -34,8 +34,8 @@ def judged_late(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Path]]:
     return late
 
 
-def order(key: int, **others: Any) -> dict[str, Any]:
-    return {"order_id": key, "customer_id": 1, **others}
+def order(key: int, **more: Any) -> dict[str, Any]:
+    return {"order_id": key, "customer_id": 1, **more}
 
 
 def plan(store: Store, headers: dict[str, str] = JSON_ARRAY) -> Plan:
@@ -55,9 +55,9 @@ def emptied(store: Store) -> bool:
 
 
 def test_one_body_is_judged_ahead_and_committed(store: Store, judged_late: list[Sequence[Path]]) -> None:
-    asked, path = plan(store), body(store, [order(1), order(2, total_amount="x"), order(1, order_status="new")])
-    store.judge_ahead(asked, path)
-    counts = store.commit("test", 1, "l", [(asked, [path])])["orders"]
+    orders, path = plan(store), body(store, [order(1), order(2, total_amount="x"), order(1, order_status="new")])
+    store.judge_ahead(orders, path)
+    counts = store.commit("test", 1, "l", [(orders, [path])])["orders"]
     assert not judged_late
     assert (counts.loaded, counts.filtered, counts.bytes) == (3, 0, path.stat().st_size)
     assert rows(store, "SELECT order_id, order_status FROM orders ORDER BY 1") == [(1, "new"), (2, None)]
@@ -67,10 +67,10 @@ def test_one_body_is_judged_ahead_and_committed(store: Store, judged_late: list[
 
 
 def test_bodies_of_one_stream_are_judged_together(store: Store, judged_late: list[Sequence[Path]]) -> None:
-    asked = plan(store, CSV)
+    orders = plan(store, CSV)
     paths = [body(store, "1,1,1.50,ne"), body(store, "w\n2,1,2.50,old\n")]
-    store.judge_ahead(asked, paths[0])
-    store.commit("test", 1, "l", [(asked, paths)])
+    store.judge_ahead(orders, paths[0])
+    store.commit("test", 1, "l", [(orders, paths)])
     assert judged_late == [paths]
     assert rows(store, "SELECT order_id, order_status FROM orders ORDER BY 1") == [(1, "new"), (2, "old")]
     store.drop_bodies(paths)
@@ -79,14 +79,14 @@ def test_bodies_of_one_stream_are_judged_together(store: Store, judged_late: lis
 
 @pytest.mark.parametrize("content", ["[{", "[1, 2]", [], [{"customer_id": 1}]])
 def test_what_is_wrong_is_reported_by_the_commit_as_ever(store: Store, content: Any) -> None:
-    asked = plan(store)
+    orders = plan(store)
     causes = []
-    judges: tuple[Callable[[Path], object], ...] = (lambda _: None, lambda path: store.judge_ahead(asked, path))
+    judges: tuple[Callable[[Path], object], ...] = (lambda _: None, lambda path: store.judge_ahead(orders, path))
     for judge in judges:
         path = body(store, content)
         judge(path)
         with pytest.raises(CommitRejected) as rejected:
-            store.commit("test", 1, "l", [(asked, [path])])
+            store.commit("test", 1, "l", [(orders, [path])])
         causes.append((rejected.value.cause, rejected.value.loaded, rejected.value.filtered, rejected.value.reasons))
         store.drop_bodies([path])
     assert causes[0] == causes[1]
@@ -94,10 +94,10 @@ def test_what_is_wrong_is_reported_by_the_commit_as_ever(store: Store, content: 
 
 
 def test_nothing_stays_of_a_transaction_that_never_commits(store: Store) -> None:
-    asked, paths = plan(store), [body(store, [order(key)]) for key in range(20)]
+    orders, paths = plan(store), [body(store, [order(key)]) for key in range(20)]
     judging = Ahead(store.engine, store.spool_dir)
     for path in paths:
-        judging.begin(asked, path)
+        judging.begin(orders, path)
     judging.drop(paths)
     judging.close()  # waits for what was being judged
     assert aside(store) == 0
@@ -107,56 +107,56 @@ def test_a_large_body_waits_for_its_commit(
     store: Store, judged_late: list[Sequence[Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "SMALL", 10)
-    asked, path = plan(store), body(store, [order(1)])
-    store.judge_ahead(asked, path)
-    store.commit("test", 1, "l", [(asked, [path])])
+    orders, path = plan(store), body(store, [order(1)])
+    store.judge_ahead(orders, path)
+    store.commit("test", 1, "l", [(orders, [path])])
     assert judged_late == [[path]]
     assert aside(store) == 0
 
 
 def test_a_table_altered_after_the_judgement_rejects_the_commit(store: Store) -> None:
-    asked, path = plan(store), body(store, [order(1)])
-    store.judge_ahead(asked, path)
+    orders, path = plan(store), body(store, [order(1)])
+    store.judge_ahead(orders, path)
     rows(store, "ALTER TABLE orders DROP COLUMN order_status")
     with pytest.raises(CommitRejected, match="altered"):
-        store.commit("test", 1, "l", [(asked, [path])])
+        store.commit("test", 1, "l", [(orders, [path])])
 
 
 def test_a_column_added_after_the_judgement_does_not(store: Store) -> None:
-    asked, path = plan(store), body(store, [order(1)])
-    store.judge_ahead(asked, path)
+    orders, path = plan(store), body(store, [order(1)])
+    store.judge_ahead(orders, path)
     rows(store, "ALTER TABLE orders ADD COLUMN extra INT DEFAULT '7'")
-    store.commit("test", 1, "l", [(asked, [path])])
+    store.commit("test", 1, "l", [(orders, [path])])
     assert rows(store, "SELECT extra FROM orders") == [(7,)]
 
 
-def taken(judging: Ahead, asked: Plan, path: Path) -> bool:
+def taken(judging: Ahead, orders: Plan, path: Path) -> bool:
     try:
-        judging.begin(asked, path)
+        judging.begin(orders, path)
     except RuntimeError:
         return False
     return True
 
 
 def test_closing_waits_only_for_what_is_being_judged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[Path] = []
+    started_paths: list[Path] = []
     go_on = threading.Event()
 
-    def slow(cursor: Any, asked: Plan, paths: Sequence[Path], name: str, spool: Path, *, kind: str) -> Any:
-        begun.extend(paths)
+    def slow(cursor: Any, orders: Plan, paths: Sequence[Path], name: str, spool: Path, *, kind: str) -> Any:
+        started_paths.extend(paths)
         assert go_on.wait(30)
-        return stage(cursor, asked, paths, name, spool, kind=kind)
+        return stage(cursor, orders, paths, name, spool, kind=kind)
 
     stage = staging.stage
     monkeypatch.setattr(staging, "stage", slow)
-    asked, judging = plan(store), Ahead(store.engine, store.spool_dir)
+    orders, judging = plan(store), Ahead(store.engine, store.spool_dir)
     for key in range(20):
-        judging.begin(asked, body(store, [order(key)]))
+        judging.begin(orders, body(store, [order(key)]))
     closing = threading.Thread(target=judging.close)
     closing.start()
     first = body(store, [order(1)])
-    while taken(judging, asked, first):  # once none is taken, none waits any more
+    while taken(judging, orders, first):  # once none is taken, none waits any more
         pass
     go_on.set()
     closing.join()
-    assert len(begun) <= 2
+    assert len(started_paths) <= 2

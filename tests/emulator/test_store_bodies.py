@@ -101,9 +101,9 @@ def test_csv_bodies_are_one_stream(store: Store) -> None:
 
 
 def test_a_csv_row_of_another_width_is_filtered(store: Store) -> None:
-    with pytest.raises(CommitRejected) as caught:
+    with pytest.raises(CommitRejected) as failure:
         load(store, "orders", "1,2\n1,2,3\n", headers={**CSV, "columns": "order_id,customer_id"})
-    assert caught.value.reasons == ["value count does not match column count, expected 2 (1 rows, first: row 2)"]
+    assert failure.value.reasons == ["value count does not match column count, expected 2 (1 rows, first: row 2)"]
 
 
 def test_enclosed_and_escaped_separators(store: Store) -> None:
@@ -140,10 +140,10 @@ def test_where_leaves_rows_out_without_filtering(store: Store) -> None:
 def test_a_broken_body_fails_the_commit_with_its_cause(
     store: Store, headers: Mapping[str, str], content: Any, cause: str
 ) -> None:
-    with pytest.raises(CommitRejected) as caught:
+    with pytest.raises(CommitRejected) as failure:
         load(store, "orders", content, headers=headers)
-    assert cause in caught.value.cause
-    assert str(store.spool_dir) not in caught.value.cause
+    assert cause in failure.value.cause
+    assert str(store.spool_dir) not in failure.value.cause
     assert rows(store, PAIR) == []
 
 
@@ -166,9 +166,9 @@ def test_a_broken_body_fails_the_commit_with_its_cause(
     ],
 )
 def test_a_plan_that_cannot_be_made_is_refused(store: Store, headers: Mapping[str, str], message: str) -> None:
-    with pytest.raises(PlanRejected) as caught:
+    with pytest.raises(PlanRejected) as failure:
         store.plan("test", "orders", headers)
-    assert message in caught.value.message
+    assert message in failure.value.message
 
 
 @pytest.mark.parametrize(

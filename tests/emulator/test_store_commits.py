@@ -42,9 +42,9 @@ def test_a_decimal_keeps_every_digit_of_a_json_number_and_of_a_string(store: Sto
     run(store, QuerySession(), f"{ddl} DISTRIBUTED BY HASH(id)")
     text = 'a "1.2345678901234567" \\\\ b, 9.8765432109876543210'
     bodies = [
-        f'{{"t":{json.dumps(text)},"id":{number},"d":{shown},"j":[1.5,{{"d":"x"}}]}}'
+        f'{{"t":{json.dumps(text)},"id":{number},"d":{number_text},"j":[1.5,{{"d":"x"}}]}}'
         for number, value in enumerate(EXACT)
-        for shown in (value, f'"{value}"')
+        for number_text in (value, f'"{value}"')
     ]
     load(store, "wide", "[" + ",".join(bodies) + "]")
     expected = [(number, Decimal(value), text) for number, value in enumerate(EXACT) for _ in range(2)]
@@ -65,11 +65,11 @@ def test_a_duplicate_key_table_keeps_every_row(store: Store) -> None:
 
 def test_one_refused_table_refuses_the_whole_transaction(store: Store) -> None:
     good, bad = store.plan("test", "orders", JSON_ARRAY), store.plan("test", "order_items", JSON_ARRAY)
-    with pytest.raises(CommitRejected) as caught:
+    with pytest.raises(CommitRejected) as failure:
         store.commit(
             "test", 5, "l", [(good, [body(store, [order(1)])]), (bad, [body(store, [{"item_id": 1}])])], visible=True
         )
-    assert caught.value.table == "order_items"
+    assert failure.value.table == "order_items"
     assert rows(store, "SELECT count(*) FROM orders") == [(0,)]
     assert store.transactions() == []
 
@@ -104,15 +104,15 @@ def test_an_invisible_commit_and_those_behind_it_become_visible_in_order(store: 
 
 def test_a_change_by_sql_waits_for_the_invisible_commit_before_it(store: Store) -> None:
     first, _ = load(store, "orders", [order(1, 1)], visible=False)
-    done = threading.Event()
+    finish = threading.Event()
 
     def insert() -> None:
         run(store, QuerySession(), "INSERT INTO test.orders (order_id, customer_id) VALUES (1, 9)")
-        done.set()
+        finish.set()
 
     writer = threading.Thread(target=insert)
     writer.start()
-    assert not done.wait(0.2)
+    assert not finish.wait(0.2)
     store.publish(first)
     writer.join(30)
     assert rows(store, "SELECT customer_id FROM orders") == [(9,)]
@@ -145,15 +145,15 @@ def test_a_column_that_was_added_since_the_plan_has_its_default(store: Store) ->
     """Wire contract 3.2: the commit does not mind; at once, later, and for some columns alike."""
     plan = store.plan("test", "orders", JSON_ARRAY)
     partial = {**JSON_ARRAY, "columns": "order_id,order_status", "partial_update": "true"}
-    some = store.plan("test", "orders", partial)
+    partial_plan = store.plan("test", "orders", partial)
     run(store, QuerySession(), "ALTER TABLE test.orders ADD COLUMN more INT DEFAULT '7'")
     run(store, QuerySession(), "ALTER TABLE test.orders ADD COLUMN note VARCHAR(9)")
     store.commit("test", 1, "l", [(plan, [body(store, [order(1)])])])
     store.commit("test", 2, "m", [(plan, [body(store, [order(2)])])], visible=False)
     store.publish(2)
-    store.commit("test", 3, "n", [(some, [body(store, [{"order_id": 1, "order_status": "new"}])])])
-    wanted = [(1, "new", 7, None), (2, None, 7, None)]
-    assert rows(store, "SELECT order_id, order_status, more, note FROM orders ORDER BY 1") == wanted
+    store.commit("test", 3, "n", [(partial_plan, [body(store, [{"order_id": 1, "order_status": "new"}])])])
+    expected = [(1, "new", 7, None), (2, None, 7, None)]
+    assert rows(store, "SELECT order_id, order_status, more, note FROM orders ORDER BY 1") == expected
 
 
 @pytest.mark.parametrize("change", ["DROP COLUMN order_status", "MODIFY COLUMN order_status VARCHAR(99)"])
@@ -175,10 +175,10 @@ def test_transaction_ids_grow_over_restarts(tmp_path: Path) -> None:
 
 
 def test_an_unknown_table_is_refused_as_the_frontend_does(store: Store) -> None:
-    with pytest.raises(PlanRejected) as caught:
+    with pytest.raises(PlanRejected) as failure:
         store.plan("test", "nope", JSON_ARRAY)
-    assert caught.value.message == "Failed to find table nope in db test"
-    assert caught.value.java_class == "com.starrocks.common.MetaNotFoundException"
+    assert failure.value.message == "Failed to find table nope in db test"
+    assert failure.value.java_class == "com.starrocks.common.MetaNotFoundException"
 
 
 def test_concurrent_writers_by_load_and_sql_never_conflict(store: Store) -> None:
@@ -211,7 +211,7 @@ def test_concurrent_writers_by_load_and_sql_never_conflict(store: Store) -> None
 def test_a_reader_never_sees_half_of_a_commit_over_two_tables(store: Store) -> None:
     """Every transaction keeps sum(total_amount) of the orders equal to the number of items, in one statement."""
     stop = threading.Event()
-    torn: list[tuple[object, ...]] = []
+    torn_reads: list[tuple[object, ...]] = []
     samples = 0
 
     def read() -> None:
@@ -222,7 +222,7 @@ def test_a_reader_never_sees_half_of_a_commit_over_two_tables(store: Store) -> N
             )
             samples += 1
             if int(total) != items:
-                torn.append((total, items))
+                torn_reads.append((total, items))
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -230,12 +230,12 @@ def test_a_reader_never_sees_half_of_a_commit_over_two_tables(store: Store) -> N
     for turn in range(30):
         amount = turn % 7 + 1
         present = [{"item_id": number, "order_id": 1} for number in range(amount)]
-        gone = [{"item_id": number, "order_id": 1, "__op": 1} for number in range(amount, 10)]
+        deletes = [{"item_id": number, "order_id": 1, "__op": 1} for number in range(amount, 10)]
         order_body = body(store, [order(1, total_amount=amount)])
-        store.commit("test", turn, f"t{turn}", [(orders, [order_body]), (items, [body(store, present + gone)])])
+        store.commit("test", turn, f"t{turn}", [(orders, [order_body]), (items, [body(store, present + deletes)])])
     stop.set()
     reader.join(30)
-    assert torn == []
+    assert torn_reads == []
     assert samples > 0
 
 

@@ -38,8 +38,8 @@ def test_commits_survive_kill_9_and_held_ones_become_visible(tmp_path: Path) -> 
         while commits < 5:
             commits = int(child.stdout.readline())
         os.kill(child.pid, signal.SIGKILL)
-        rest = child.stdout.read().split()
-        commits = int(rest[-1]) if rest else commits
+        words = child.stdout.read().split()
+        commits = int(words[-1]) if words else commits
     child.wait(30)
     store = Store(tmp_path)
     try:

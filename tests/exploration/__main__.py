@@ -16,10 +16,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.exploration", description=__doc__)
     parser.add_argument("--small", action="store_true", help="the bounds that the test suite takes")
     parser.add_argument("--quiet", action="store_true", help="lengths of the counterexamples only")
-    chosen = parser.parse_args(arguments)
+    choice = parser.parse_args(arguments)
     started = time.monotonic()
-    states, violations = _whole(SMALL if chosen.small else LARGE)
-    needed = {name: _missed(name, quiet=chosen.quiet) for name in INGREDIENTS}
+    states, violations = _whole(SMALL if choice.small else LARGE)
+    needed = {name: _missed(name, quiet=choice.quiet) for name in INGREDIENTS}
     summary = {
         "states": states,
         "violations": violations,
@@ -35,34 +35,34 @@ def _whole(bounded: tuple[Bounded, ...]) -> tuple[int, int]:
     states = violations = 0
     for setup, expected in bounded:
         started = time.monotonic()
-        found = explore(setup)
-        states += found.states
-        right = isinstance(found, Explored) and found.states == expected
+        result = explore(setup)
+        states += result.states
+        right = isinstance(result, Explored) and result.states == expected
         violations += not right
         seconds = time.monotonic() - started
-        _say(f"{setup.name} ({setup.bounds}): {found.states} states, {expected} expected, {seconds:.1f} s")
-        if isinstance(found, Explored):
-            _say(f"    every state seen, {found.moves} moves, at most {found.depth} from the start, no violation")
+        _say(f"{setup.name} ({setup.bounds}): {result.states} states, {expected} expected, {seconds:.1f} s")
+        if isinstance(result, Explored):
+            _say(f"    every state seen, {result.moves} moves, at most {result.depth} from the start, no violation")
         else:
-            _tell(found, quiet=False)
+            _tell(result, quiet=False)
     return states, violations
 
 
 def _missed(name: str, *, quiet: bool) -> int:
     """Leave `name` out: the length of the shortest counterexample, 0 when there is none within the bounds."""
     _say(f"without {name} ({INGREDIENTS[name].means}):")
-    found = explore(without(name))
-    if isinstance(found, Explored):
-        _say(f"    no violation in {found.states} states: not shown to be necessary within these bounds")
+    result = explore(without(name))
+    if isinstance(result, Explored):
+        _say(f"    no violation in {result.states} states: not shown to be necessary within these bounds")
         return 0
-    _tell(found, quiet=quiet)
-    return len(found.trace)
+    _tell(result, quiet=quiet)
+    return len(result.trace)
 
 
-def _tell(found: Counterexample, *, quiet: bool) -> None:
-    _say(f"    {found.kind} after {len(found.trace)} steps")
+def _tell(counterexample: Counterexample, *, quiet: bool) -> None:
+    _say(f"    {counterexample.kind} after {len(counterexample.trace)} steps")
     if not quiet:
-        for number, step in enumerate(found.trace, 1):
+        for number, step in enumerate(counterexample.trace, 1):
             _say(f"    {number:3}. {step}")
 
 

@@ -74,30 +74,30 @@ class Protocol:
         }
 
     def moves(self, state: State) -> list[Move]:
-        found: list[Move] = []
+        moves: list[Move] = []
         for i, writer in enumerate(state.writers):
-            self._steps[writer.at](state, i, writer, found)
+            self._steps[writer.at](state, i, writer, moves)
             if writer.at != DOWN:
-                found.append(((i, "crashes"), self._gone(state, i)))
+                moves.append(((i, "crashes"), self._gone(state, i)))
             if writer.label in _OPEN:
-                found.append(((i, "its label times out"), _with(state, i, writer._replace(label=ABORTED))))
+                moves.append(((i, "its label times out"), _with(state, i, writer._replace(label=ABORTED))))
             if writer.label == SENT:
-                found.append(((i, "its commit gets lost"), _with(state, i, writer._replace(label=LOADED))))
-                self._execute(state, i, writer, writer.at, "its late commit is executed", found)
+                moves.append(((i, "its commit gets lost"), _with(state, i, writer._replace(label=LOADED))))
+                self._execute(state, i, writer, writer.at, "its late commit is executed", moves)
         if state.log:
-            found.append(((SERVER, "the ledger's next version becomes visible"), self._published(state)))
+            moves.append(((SERVER, "the ledger's next version becomes visible"), self._published(state)))
         for n in range(len(state.messages)):
-            self._late(state, n, found)
-        return found
+            self._late(state, n, moves)
+        return moves
 
     # --- take-over: claim, list, barrier, read ---
 
-    def _start(self, state: State, i: int, _: Writer, found: list[Move]) -> None:
-        found.append(((i, "starts"), _with(state, i, Writer(at=CLAIM))))
+    def _start(self, state: State, i: int, _: Writer, moves: list[Move]) -> None:
+        moves.append(((i, "starts"), _with(state, i, Writer(at=CLAIM))))
 
-    def _claim(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+    def _claim(self, state: State, i: int, writer: Writer, moves: list[Move]) -> None:
         if self.without == "only dead claims are removed":
-            self._forget(state, i, found)
+            self._forget(state, i, moves)
         kind = self._kind[i]
         token = i if self.without == "fresh claim token" else DEAD
         before = state if self.without == "fresh claim token" else _token_dies(state, i)
@@ -105,12 +105,12 @@ class Protocol:
             log = (*before.log, (kind, i))
             ahead = 0 if self.without == "settled claim" else len(log)
             claimed = writer._replace(at=SETTLE, claimed=1, ahead=ahead)
-            found.append(((i, "claims"), _with(before._replace(log=log), i, claimed)))
+            moves.append(((i, "claims"), _with(before._replace(log=log), i, claimed)))
         if self._may_be_late(state):
             messages = tuple(sorted((*before.messages, (kind, token))))
-            found.append(((i, "claims, gives up waiting"), before._replace(messages=messages)))
+            moves.append(((i, "claims, gives up waiting"), before._replace(messages=messages)))
 
-    def _list(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+    def _list(self, state: State, i: int, writer: Writer, moves: list[Move]) -> None:
         if writer.ahead:
             return
         after = state
@@ -123,7 +123,7 @@ class Protocol:
             if messages:
                 messages = tuple(sorted(self._listed(message, i) for message in messages))
             after = state._replace(writers=tuple(writers), messages=messages)
-        found.append(((i, "lists open labels"), _with(after, i, after.writers[i]._replace(at=ROLL_BACK))))
+        moves.append(((i, "lists open labels"), _with(after, i, after.writers[i]._replace(at=ROLL_BACK))))
 
     def _listed(self, message: tuple[int, ...], i: int) -> tuple[int, ...]:
         if message[0] != DATA or (self._kind[i] != JOB and message[2] != self._family[i]):
@@ -131,28 +131,28 @@ class Protocol:
         kind, batch, family, listed, overtaken = message
         return (kind, batch, family, listed | 1 << i, overtaken)
 
-    def _roll_back(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
-        bit, done = 1 << i, True
-        for j, other in enumerate(state.writers):
-            if other.listed & bit:
-                done = False
-                label = ABORTED if other.label in _OPEN else other.label
-                after = other._replace(label=label, listed=other.listed & ~bit)
-                found.append(((i, f"rolls back the label of writer {j}"), _with(state, j, after)))
+    def _roll_back(self, state: State, i: int, writer: Writer, moves: list[Move]) -> None:
+        bit, is_rolled_back = 1 << i, True
+        for j, owner in enumerate(state.writers):
+            if owner.listed & bit:
+                is_rolled_back = False
+                label = ABORTED if owner.label in _OPEN else owner.label
+                after = owner._replace(label=label, listed=owner.listed & ~bit)
+                moves.append(((i, f"rolls back the label of writer {j}"), _with(state, j, after)))
         for n, message in enumerate(state.messages):
             if message[0] == DATA and message[3] & bit:
-                done = False
+                is_rolled_back = False
                 messages = state.messages[:n] + state.messages[n + 1 :]
-                found.append(((i, "rolls back a label without a writer"), state._replace(messages=messages)))
-        if done:
+                moves.append(((i, "rolls back a label without a writer"), state._replace(messages=messages)))
+        if is_rolled_back:
             ahead = 0 if self.without == "barrier" else len(state.log)
-            found.append(((i, "writes the marker"), _with(state, i, writer._replace(at=BARRIER, ahead=ahead))))
+            moves.append(((i, "writes the marker"), _with(state, i, writer._replace(at=BARRIER, ahead=ahead))))
 
-    def _owner(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+    def _owner(self, state: State, i: int, writer: Writer, moves: list[Move]) -> None:
         if writer.ahead:
             return
         if not self._owns(state, i, writer):
-            found.append(((i, "reads the owner: fenced"), self._gone(state, i)))
+            moves.append(((i, "reads the owner: fenced"), self._gone(state, i)))
             return
         family = self._family[i]
         everybody = self._kind[i] == JOB
@@ -162,77 +162,77 @@ class Protocol:
         )
         messages = tuple((*m[:4], 1) if m[0] == DATA and (everybody or m[2] == family) else m for m in state.messages)
         after = state._replace(writers=writers, messages=tuple(sorted(messages)))
-        found.append(((i, "reads the owner: itself"), _with(after, i, writer._replace(at=READ, overtaken=0))))
+        moves.append(((i, "reads the owner: itself"), _with(after, i, writer._replace(at=READ, overtaken=0))))
 
-    def _read(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
-        self._forget(state, i, found)
+    def _read(self, state: State, i: int, writer: Writer, moves: list[Move]) -> None:
+        self._forget(state, i, moves)
         if self.without == "positions decide" and writer.label != NO_LABEL:
-            there = writer.label == VISIBLE
-            said = "finds its label there" if there else "does not find its label"
-            self._continue(state, i, writer, writer.base + there, said, found)
+            is_visible = writer.label == VISIBLE
+            sentence = "finds its label there" if is_visible else "does not find its label"
+            self._continue(state, i, writer, writer.base + is_visible, sentence, moves)
             return
-        self._continue(state, i, writer, state.position, "reads the position", found)
+        self._continue(state, i, writer, state.position, "reads the position", moves)
 
-    def _forget(self, state: State, i: int, found: list[Move]) -> None:
+    def _forget(self, state: State, i: int, moves: list[Move]) -> None:
         """A driver removes the owner rows of lanes, which belong to another run than its own."""
         if self._kind[i] != JOB or state.lane == NONE:
             return
         if len(state.log) < self.setup.unseen:
-            found.append(((i, "removes claims of other runs"), state._replace(log=(*state.log, _NO_CLAIM))))
+            moves.append(((i, "removes claims of other runs"), state._replace(log=(*state.log, _NO_CLAIM))))
         if self._may_be_late(state):
             messages = tuple(sorted((*state.messages, _NO_CLAIM)))
-            found.append(((i, "removes claims of other runs, gives up waiting"), state._replace(messages=messages)))
+            moves.append(((i, "removes claims of other runs, gives up waiting"), state._replace(messages=messages)))
 
-    def _continue(self, state: State, i: int, writer: Writer, base: int, what: str, found: list[Move]) -> None:
+    def _continue(self, state: State, i: int, writer: Writer, base: int, sentence: str, moves: list[Move]) -> None:
         """Batches up to `base` are taken for done: they must be visible."""
-        action = (i, f"{what}, batches up to {base} are done")
+        action = (i, f"{sentence}, batches up to {base} are done")
         if state.applied & ((1 << base) - 1) != (1 << base) - 1 or (base > state.position):
             raise Violation("lost", self.said(action))
         if base == self.setup.batches:
-            found.append((action, self._gone(state, i)))
+            moves.append((action, self._gone(state, i)))
             return
         at = CHECK if self.without == "check after the loads" else LOAD
         after = writer._replace(at=at, base=base, label=NO_LABEL, listed=0)
-        found.append((action, _with(state, i, after)))
+        moves.append((action, _with(state, i, after)))
 
     # --- a StarRocks transaction: load, check, commit, confirm ---
 
-    def _load(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+    def _load(self, state: State, i: int, writer: Writer, moves: list[Move]) -> None:
         at = COMMIT if self.without == "check after the loads" else CHECK
         after = writer._replace(at=at, label=LOADED, listed=0)
-        found.append(((i, f"begins a label and loads batch {writer.base + 1}"), _with(state, i, after)))
+        moves.append(((i, f"begins a label and loads batch {writer.base + 1}"), _with(state, i, after)))
 
-    def _check(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+    def _check(self, state: State, i: int, writer: Writer, moves: list[Move]) -> None:
         if self.without != "owner check" and not self._owns(state, i, writer):
-            found.append(((i, "checks the owner: fenced"), self._gone(state, i)))
+            moves.append(((i, "checks the owner: fenced"), self._gone(state, i)))
             return
         at = LOAD if self.without == "check after the loads" else COMMIT
-        found.append(((i, "checks the owner: itself"), _with(state, i, writer._replace(at=at))))
+        moves.append(((i, "checks the owner: itself"), _with(state, i, writer._replace(at=at))))
 
-    def _commit(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+    def _commit(self, state: State, i: int, writer: Writer, moves: list[Move]) -> None:
         if writer.label == LOADED:
-            self._execute(state, i, writer, CONFIRM, "commits: OK", found)
+            self._execute(state, i, writer, CONFIRM, "commits: OK", moves)
             if self._may_be_late(state):
-                sent = writer._replace(at=CONFIRM, label=SENT)
-                found.append(((i, "commits, gives up waiting"), _with(state, i, sent)))
+                after = writer._replace(at=CONFIRM, label=SENT)
+                moves.append(((i, "commits, gives up waiting"), _with(state, i, after)))
         if self.without == "confirmation" and writer.label == LOADED:
             return
         failed = _with(state, i, writer._replace(at=LOAD, label=NO_LABEL, listed=0))
-        found.append(((i, "commits: refused, rolled back"), failed))
+        moves.append(((i, "commits: refused, rolled back"), failed))
         if writer.label == ABORTED:
-            found.append(((i, "commits: label unknown"), _with(state, i, writer._replace(at=RECOVER))))
+            moves.append(((i, "commits: label unknown"), _with(state, i, writer._replace(at=RECOVER))))
 
-    def _execute(self, state: State, i: int, writer: Writer, at: int, what: str, found: list[Move]) -> None:
+    def _execute(self, state: State, i: int, writer: Writer, at: int, sentence: str, moves: list[Move]) -> None:
         """The commit of a writer's label reaches the server: it takes effect, or is rolled back in spite of its OK."""
-        hole = (i, f"{what}, yet rolled back")
+        hole = (i, f"{sentence}, yet rolled back")
         if self.without == "confirmation" and at == CONFIRM and writer.at == COMMIT:
             raise Violation("lost", self.said(hole))
-        found.append((hole, _with(state, i, writer._replace(at=at, label=ABORTED))))
+        moves.append((hole, _with(state, i, writer._replace(at=at, label=ABORTED))))
         if len(state.log) < self.setup.unseen:
-            action = (i, what)
+            action = (i, sentence)
             batch = writer.base + 1
             after = self._applied(state, action, batch, i, writer.overtaken)
-            found.append((action, _with(after, i, writer._replace(at=at, label=COMMITTED))))
+            moves.append((action, _with(after, i, writer._replace(at=at, label=COMMITTED))))
 
     def _applied(self, state: State, action: Action, batch: int, who: int, overtaken: int) -> State:
         bit = 1 << (batch - 1)
@@ -242,48 +242,48 @@ class Protocol:
             raise Violation("committed after it was taken over", self.said(action))
         return state._replace(applied=state.applied | bit, log=(*state.log, (DATA, batch, who)))
 
-    def _confirm(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+    def _confirm(self, state: State, i: int, writer: Writer, moves: list[Move]) -> None:
         """get_load_state. A label that has ended may be forgotten, which leaves its outcome unknown."""
         label = writer.label
         if label == COMMITTED:
             return
         if label == VISIBLE:
-            self._continue(state, i, writer, writer.base + 1, "sees its label visible", found)
+            self._continue(state, i, writer, writer.base + 1, "sees its label visible", moves)
         if label == ABORTED:
             again = writer._replace(at=LOAD, label=NO_LABEL, listed=0)
-            found.append(((i, "sees its label aborted"), _with(state, i, again)))
+            moves.append(((i, "sees its label aborted"), _with(state, i, again)))
         if self.without == "settled outcome":
             orphan = self._orphaned(state, i)
             again = orphan.writers[i]._replace(at=LOAD, label=NO_LABEL, listed=0)
-            found.append(((i, "takes an unknown outcome for a failure"), _with(orphan, i, again)))
+            moves.append(((i, "takes an unknown outcome for a failure"), _with(orphan, i, again)))
             return
-        found.append(((i, "cannot learn its label's state"), _with(state, i, writer._replace(at=RECOVER))))
+        moves.append(((i, "cannot learn its label's state"), _with(state, i, writer._replace(at=RECOVER))))
 
-    def _recover(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+    def _recover(self, state: State, i: int, writer: Writer, moves: list[Move]) -> None:
         if self.without == "positions decide":
             label = ABORTED if writer.label in _OPEN else writer.label
-            found.append(((i, "rolls its label back"), _with(state, i, writer._replace(at=CLAIM, label=label))))
+            moves.append(((i, "rolls its label back"), _with(state, i, writer._replace(at=CLAIM, label=label))))
             return
         after = _ownerless(state, i) if writer.label == COMMITTED else state
-        found.append(
+        moves.append(
             ((i, "rolls its label back"), _with(after, i, writer._replace(at=CLAIM, label=NO_LABEL, listed=0)))
         )
 
     # --- late messages, and the ledger's log ---
 
-    def _late(self, state: State, n: int, found: list[Move]) -> None:
+    def _late(self, state: State, n: int, moves: list[Move]) -> None:
         message = state.messages[n]
-        rest = state.messages[:n] + state.messages[n + 1 :]
-        found.append(((SERVER, "a late request gets lost"), state._replace(messages=rest)))
+        messages = state.messages[:n] + state.messages[n + 1 :]
+        moves.append(((SERVER, "a late request gets lost"), state._replace(messages=messages)))
         if len(state.log) >= self.setup.unseen:
             return
-        after = state._replace(messages=rest)
+        after = state._replace(messages=messages)
         if message[0] != DATA:
-            what = "removal of claims" if message == _NO_CLAIM else "claim"
-            found.append(((SERVER, f"a late {what} is executed"), after._replace(log=(*state.log, message))))
+            request = "removal of claims" if message == _NO_CLAIM else "claim"
+            moves.append(((SERVER, f"a late {request} is executed"), after._replace(log=(*state.log, message))))
             return
         action = (SERVER, f"a late commit of batch {message[1]} is executed, its writer is gone")
-        found.append((action, self._applied(after, action, message[1], DEAD, message[4])))
+        moves.append((action, self._applied(after, action, message[1], DEAD, message[4])))
 
     def _published(self, state: State) -> State:
         entry, log = state.log[0], state.log[1:]
@@ -334,8 +334,8 @@ class Protocol:
         return _with(after, i, writer._replace(label=NO_LABEL, listed=0))
 
     def said(self, action: Action) -> str:
-        who, what = action
-        return what if who == SERVER else f"writer {who} ({self.setup.roles[who]}) {what}"
+        who, sentence = action
+        return sentence if who == SERVER else f"writer {who} ({self.setup.roles[who]}) {sentence}"
 
 
 _GONE = Writer()

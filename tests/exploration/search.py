@@ -58,13 +58,13 @@ class Packing:
         return packed
 
     def unpack(self, packed: int, writers: int) -> State:
-        found = []
+        parts = []
         for _ in range(writers + 3):
-            found.append(self._parts[packed & _MASK])
+            parts.append(self._parts[packed & _MASK])
             packed >>= _BITS
-        found.reverse()
-        (job, lane, position, applied), log, messages, *rest = found
-        return State(job, lane, position, applied, log, messages, tuple(rest))
+        parts.reverse()
+        (job, lane, position, applied), log, messages, *packed_writers = parts
+        return State(job, lane, position, applied, log, messages, tuple(packed_writers))
 
     def _new(self, part: tuple[object, ...]) -> int:
         number = self._numbers[part] = len(self._parts)
@@ -79,52 +79,52 @@ def _sweep(setup: Setup) -> Explored | None:
     protocol, packing = Protocol(setup), Packing()
     pack, unpack, writers = packing.pack, packing.unpack, len(setup.roles)
     start = pack(setup.start())
-    seen = {start}
+    states = {start}
     frontier, depth, moves = [start], -1, 0
     while frontier:
         depth += 1
         following: list[int] = []
         for packed in frontier:
             try:
-                found = protocol.moves(unpack(packed, writers))
+                moves_here = protocol.moves(unpack(packed, writers))
             except Violation:
                 return None
-            moves += len(found)
-            for _, after in found:
+            moves += len(moves_here)
+            for _, after in moves_here:
                 number = pack(after)
-                if number not in seen:
-                    seen.add(number)
+                if number not in states:
+                    states.add(number)
                     following.append(number)
         frontier = following
-    return Explored(len(seen), moves, depth)
+    return Explored(len(states), moves, depth)
 
 
 def _search(setup: Setup) -> Explored | Counterexample:
     """The same search, remembering how each state was reached, which takes more room."""
     protocol = Protocol(setup)
     start = setup.start()
-    came: dict[State, tuple[State, Action] | None] = {start: None}
+    origins: dict[State, tuple[State, Action] | None] = {start: None}
     frontier, depth, moves = [start], -1, 0
     while frontier:
         depth += 1
         following: list[State] = []
         for state in frontier:
             try:
-                found = protocol.moves(state)
+                moves_here = protocol.moves(state)
             except Violation as violation:
-                return Counterexample(violation.kind, (*_way(came, state, protocol), violation.action), len(came))
-            moves += len(found)
-            for action, after in found:
-                if after not in came:
-                    came[after] = (state, action)
+                return Counterexample(violation.kind, (*_way(origins, state, protocol), violation.action), len(origins))
+            moves += len(moves_here)
+            for action, after in moves_here:
+                if after not in origins:
+                    origins[after] = (state, action)
                     following.append(after)
         frontier = following
-    return Explored(len(came), moves, depth)
+    return Explored(len(origins), moves, depth)
 
 
-def _way(came: dict[State, tuple[State, Action] | None], state: State, protocol: Protocol) -> list[str]:
+def _way(origins: dict[State, tuple[State, Action] | None], state: State, protocol: Protocol) -> list[str]:
     steps: list[str] = []
-    while (before := came[state]) is not None:
+    while (before := origins[state]) is not None:
         state, action = before
         steps.append(protocol.said(action))
     return steps[::-1]

@@ -29,9 +29,9 @@ STEPS = {
 @pytest.mark.parametrize("bounded", SMALL, ids=[setup.name for setup, _ in SMALL])
 def test_no_state_of_the_protocol_breaks_an_invariant(bounded: Bounded) -> None:
     setup, states = bounded
-    found = explore(setup)
-    assert isinstance(found, Explored), found
-    assert found.states == states
+    result = explore(setup)
+    assert isinstance(result, Explored), result
+    assert result.states == states
 
 
 # The longest search by far; all others together take as long.
@@ -42,9 +42,9 @@ LONG = "only dead claims are removed"
     "name", [pytest.param(name, marks=pytest.mark.deep if name == LONG else []) for name in INGREDIENTS]
 )
 def test_every_ingredient_is_needed(name: str) -> None:
-    found = explore(without(name))
-    assert isinstance(found, Counterexample)
-    assert (found.kind, len(found.trace)) == STEPS[name]
+    result = explore(without(name))
+    assert isinstance(result, Counterexample)
+    assert (result.kind, len(result.trace)) == STEPS[name]
 
 
 def test_packed_states_are_the_same_states() -> None:

@@ -20,14 +20,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--http", type=int, default=150_000, help="raw HTTP replies")
     parser.add_argument("--query", type=int, default=100_000, help="streams of a query port")
     parser.add_argument("--seed", type=int, default=1)
-    chosen = parser.parse_args(arguments)
+    choice = parser.parse_args(arguments)
     started = time.monotonic()
-    replies = fuzz_replies(chosen.replies, chosen.seed)
-    events = fuzz_events(chosen.events, chosen.seed)
-    http, query = fuzz_http(chosen.http, chosen.seed), fuzz_query_port(chosen.query, chosen.seed)
+    replies = fuzz_replies(choice.replies, choice.seed)
+    events = fuzz_events(choice.events, choice.seed)
+    http, query = fuzz_http(choice.http, choice.seed), fuzz_query_port(choice.query, choice.seed)
     seconds = round(time.monotonic() - started, 1)
-    found = {"seed": chosen.seed, "replies": replies, "events": events, "http": http, "query": query}
-    sys.stdout.write(json.dumps(found | {"seconds": seconds}) + "\n")
+    figures = {"seed": choice.seed, "replies": replies, "events": events, "http": http, "query": query}
+    sys.stdout.write(json.dumps(figures | {"seconds": seconds}) + "\n")
     return 0
 
 

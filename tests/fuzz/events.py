@@ -98,12 +98,12 @@ class History:
         if events is None:
             step = self.assembler.expire({self.name: self.state}, self.now)
         else:
-            given, states = one_partition(self.name, events), {self.name: self.state}
-            step = self.assembler.feed(given, states, self.now, lambda _, n: from_blob(self.blobs[n]))
+            batch, states = one_partition(self.name, events), {self.name: self.state}
+            step = self.assembler.feed(batch, states, self.now, lambda _, n: from_blob(self.blobs[n]))
         return step, [released.rows for released in step.released]
 
     def _apply(self, step: AssemblerStep) -> None:
-        self.held = sum(each.rows for each in self.state.live())
+        self.held = sum(transaction.rows for transaction in self.state.live())
         change = step.changes.get(self.name, PartitionChange(self.state))
         for number in change.removed:
             del self.blobs[number]
@@ -113,12 +113,12 @@ class History:
 
     def _account(self, counts: Counters, data: int, events: int, released: list[pa.Table]) -> None:
         rows = sum(table.num_rows for table in released)
-        held = sum(each.rows for each in self.state.live())
-        counted = rows + counts.repeated_rows + counts.abandoned_rows + counts.dropped_rows + held - self.held
+        held_rows = sum(transaction.rows for transaction in self.state.live())
+        accounted = rows + counts.repeated_rows + counts.abandoned_rows + counts.dropped_rows + held_rows - self.held
         _must(counts.data == data and counts.events == events, "Not every event was counted.")
         _must(counts.rows == rows, "Released rows were miscounted.")
-        _must(counted == data, "A row is gone without a count.")
-        _must(held == sum(from_blob(blob).num_rows for blob in self.blobs.values()), "Held rows are gone.")
+        _must(accounted == data, "A row is gone without a count.")
+        _must(held_rows == sum(from_blob(blob).num_rows for blob in self.blobs.values()), "Held rows are gone.")
         for table in released:
             self.released.append(table["serial"].to_numpy())
         _whole(released)
@@ -126,7 +126,7 @@ class History:
             data=data,
             released=rows,
             counted=counts.repeated_rows + counts.abandoned_rows + counts.dropped_rows,
-            open=held - self.held,
+            open=held_rows - self.held,
         )
 
     # --- events ---

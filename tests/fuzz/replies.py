@@ -122,8 +122,8 @@ def says_visible(status: int, body: bytes) -> bool:
     if status != 200 or not isinstance(parsed, dict):
         return False
     fields = {key.lower(): value for key, value in reversed(parsed.items())}
-    said = [fields.get("status"), fields.get("state")]
-    return [word.upper() if isinstance(word, str) else None for word in said] == ["OK", "VISIBLE"]
+    words = [fields.get("status"), fields.get("state")]
+    return [word.upper() if isinstance(word, str) else None for word in words] == ["OK", "VISIBLE"]
 
 
 class Noise:
@@ -139,10 +139,10 @@ class Noise:
         if self.rng.random() < 0.05:
             raise self.rng.choice((NotSent, ReplyLost))("on the way")
         status, body = answer(self.rng)
-        asked = request.operation is Operation.LOAD_STATE
-        self.visible = asked and says_visible(status, body)
+        is_query = request.operation is Operation.LOAD_STATE
+        self.visible = is_query and says_visible(status, body)
         try:
-            reply = (read_load_state if asked else read_reply)(status, body)
+            reply = (read_load_state if is_query else read_reply)(status, body)
         except StarRocksSinkError as error:
             self.seen[error.code] += 1
             raise

@@ -34,14 +34,14 @@ def test_random_events_are_released_held_or_counted() -> None:
 
 
 def test_random_http_replies_give_results_or_typed_errors() -> None:
-    seen = wire_fuzz.fuzz_http(3_000, seed=20)
-    assert seen["result"] > 100
-    assert min(seen[code] for code in ("bad_reply", "reply_lost", "not_sent", "redirect_refused")) > 10
+    outcomes = wire_fuzz.fuzz_http(3_000, seed=20)
+    assert outcomes["result"] > 100
+    assert min(outcomes[code] for code in ("bad_reply", "reply_lost", "not_sent", "redirect_refused")) > 10
 
 
 def test_random_packets_of_a_query_port_give_results_or_typed_errors() -> None:
-    seen = wire_fuzz.fuzz_query_port(2_000, seed=20)
-    assert min(seen[code] for code in ("result", "query_failed", "query_refused", "redirect_refused")) > 50
+    outcomes = wire_fuzz.fuzz_query_port(2_000, seed=20)
+    assert min(outcomes[code] for code in ("result", "query_failed", "query_refused", "redirect_refused")) > 50
 
 
 @pytest.mark.deep
@@ -75,7 +75,9 @@ def test_a_row_that_is_dropped_would_be_seen(monkeypatch: pytest.MonkeyPatch) ->
 
     def forgetful(*arguments: object) -> object:
         step = feed(*arguments)  # type: ignore[arg-type]
-        object.__setattr__(step, "released", [replace(each, rows=each.rows.slice(1)) for each in step.released])
+        object.__setattr__(
+            step, "released", [replace(transaction, rows=transaction.rows.slice(1)) for transaction in step.released]
+        )
         return step
 
     monkeypatch.setattr(TransactionAssembler, "feed", forgetful)

@@ -90,8 +90,8 @@ def outcome(run: Callable[[], object]) -> str:
     try:
         run()
     except StarRocksSinkError as error:
-        shown = f"{error} {error!r} {error.context}"
-        if PASSWORD in shown or "Basic " in shown or len(str(error)) > _MOST_ERROR:
+        text = f"{error} {error!r} {error.context}"
+        if PASSWORD in text or "Basic " in text or len(str(error)) > _MOST_ERROR:
             raise AssertionError(f"An error tells too much: {type(error).__name__}") from error
         return error.code
     except Exception as error:
@@ -186,8 +186,8 @@ def http_reply(rng: random.Random) -> bytes:
 def _chunks(body: bytes, rng: random.Random) -> Iterator[bytes]:
     while body:
         size = rng.randrange(1, len(body) + 1)
-        shown = f"{size:x}".encode() if rng.random() < 0.9 else rng.choice(_CHUNKS)
-        yield shown + b"\r\n" + body[:size] + b"\r\n"
+        size_text = f"{size:x}".encode() if rng.random() < 0.9 else rng.choice(_CHUNKS)
+        yield size_text + b"\r\n" + body[:size] + b"\r\n"
         body = body[size:]
     yield rng.choice((b"0\r\n\r\n", b"0\r\n\r\n", b"0\r\nX: y\r\n\r\n", b"", b"\r\n"))
 
@@ -205,19 +205,19 @@ def _idle_descriptor() -> Iterator[int]:
 
 def _check_host(host: str) -> None:
     """The rules of OPTIONS once more, read independently of the product."""
-    named = host == "fe1" or (host.endswith(".svc.cluster.local") and re.fullmatch(r"[a-z0-9.-]+", host))
-    if not named:
+    is_named = host == "fe1" or (host.endswith(".svc.cluster.local") and re.fullmatch(r"[a-z0-9.-]+", host))
+    if not is_named:
         try:
-            named = ipaddress.ip_address(host) in ipaddress.ip_network("10.0.0.0/8")
+            is_named = ipaddress.ip_address(host) in ipaddress.ip_network("10.0.0.0/8")
         except ValueError:
-            named = False
-    if not named:
+            is_named = False
+    if not is_named:
         raise AssertionError(f"A connection to a host that is not allowed: {host!r}")
 
 
 def fuzz_http(count: int, seed: int) -> dict[str, int]:
     """At least `count` replies to requests of all operations; how often each outcome came."""
-    rng, seen = random.Random(seed), Counter[str]()
+    rng, outcomes = random.Random(seed), Counter[str]()
     refused: list[AssertionError] = []
     with _idle_descriptor() as idle:
 
@@ -229,17 +229,17 @@ def fuzz_http(count: int, seed: int) -> dict[str, int]:
             if rng.random() < 0.2:
                 raise ConnectionRefusedError(111, "refused")
             replies = [http_reply(rng) for _ in range(rng.choice((1, 1, 2, 3)))]
-            seen["replies"] += len(replies)
+            outcomes["replies"] += len(replies)
             return MemorySocket(b"".join(replies), _ending(rng), idle)
 
         quiet = patch.object(logging.getLogger("urllib3.connection"), "disabled", True)  # a warning per broken head
         with quiet, patch.object(urllib3.util.connection, "create_connection", dial):
-            while seen["replies"] < count:
+            while outcomes["replies"] < count:
                 for name in _one_transport(rng):
-                    seen[name] += 1
+                    outcomes[name] += 1
                 if refused:
                     raise refused[0]
-    return dict(seen)
+    return dict(outcomes)
 
 
 def _one_transport(rng: random.Random) -> Iterator[str]:
@@ -251,7 +251,7 @@ def _one_transport(rng: random.Random) -> Iterator[str]:
             request = Request(
                 operation, "shop", "job-1", "t" if loads else None, body=[b'[{"id":1}]'] if loads else None
             )
-            yield outcome(lambda sent=request: transport.send(sent, Deadline.after(30, clock)))  # type: ignore[misc]
+            yield outcome(lambda sent_request=request: transport.send(sent_request, Deadline.after(30, clock)))  # type: ignore[misc]
 
 
 # --- the query port ---
@@ -330,8 +330,8 @@ def query_stream(rng: random.Random) -> bytes:
         if number == spoilt and rng.random() < 0.5:
             packets = list(packets)
             packets[rng.randrange(len(packets))] = rng.choice(_PACKETS)
-        written = _framed(packets, start)
-        stream += _damaged(written, rng, _BYTES) if number == spoilt and rng.random() < 0.7 else written
+        packets_sent = _framed(packets, start)
+        stream += _damaged(packets_sent, rng, _BYTES) if number == spoilt and rng.random() < 0.7 else packets_sent
     return stream
 
 
@@ -346,19 +346,19 @@ def _questions() -> tuple[LedgerRequest, ...]:
 
 def fuzz_query_port(count: int, seed: int) -> dict[str, int]:
     """At least `count` connections, each with a stream of its own; how often each outcome came."""
-    rng, seen, clock = random.Random(seed), Counter[str](), ManualClock()
+    rng, outcomes, clock = random.Random(seed), Counter[str](), ManualClock()
 
     def dial(address: Address, _: float) -> MemorySocket:
         _check_host(address.host)
-        seen["streams"] += 1
+        outcomes["streams"] += 1
         return MemorySocket(query_stream(rng), _ending(rng), 0)
 
     with patch.object(connection, "dial", dial):
-        while seen["streams"] < count:
+        while outcomes["streams"] < count:
             deadline = Deadline.after(30, clock)
             for run in _uses(rng, deadline):
-                seen[outcome(run)] += 1
-    return dict(seen)
+                outcomes[outcome(run)] += 1
+    return dict(outcomes)
 
 
 def _uses(rng: random.Random, deadline: Deadline) -> Iterator[Callable[[], object]]:

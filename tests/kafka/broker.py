@@ -80,26 +80,28 @@ class Broker:
     def create(self, topics: Mapping[str, int], **settings: str) -> None:
         """Create topics with so many partitions each."""
         admin = self._admin()  # lives until its answers are there
-        for done in admin.create_topics([NewTopic(name, n, 1, config=settings) for name, n in topics.items()]).values():
-            done.result(60)
+        for future in admin.create_topics(
+            [NewTopic(name, n, 1, config=settings) for name, n in topics.items()]
+        ).values():
+            future.result(60)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Let the topic have so many partitions in all."""
         admin = self._admin()
-        for done in admin.create_partitions([NewPartitions(topic, partitions)]).values():
-            done.result(60)
+        for future in admin.create_partitions([NewPartitions(topic, partitions)]).values():
+            future.result(60)
 
     def delete(self, *topics: str) -> None:
         admin = self._admin()
-        for done in admin.delete_topics(list(topics)).values():
-            done.result(60)
+        for future in admin.delete_topics(list(topics)).values():
+            future.result(60)
 
     def drop_rows(self, topic: str, partitions: int) -> None:
         """Drop all rows that are in a topic now, as its retention does."""
         admin = self._admin()
         ends = [TopicPartition(topic, number, OFFSET_END) for number in range(partitions)]
-        for done in admin.delete_records(ends).values():
-            done.result(60)
+        for future in admin.delete_records(ends).values():
+            future.result(60)
 
     def flip_bit(self, topic: str, partition: int, *, batch: int, byte: int) -> None:
         """Flip the lowest bit of a byte of a record batch, behind its header, in the segment on disk."""
@@ -174,8 +176,8 @@ class Broker:
 
 def _free_ports(count: int) -> list[int]:
     """Ports that were free a moment ago; the broker cannot tell which ones it would take itself."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    with contextlib.ExitStack() as sockets_open:
+        sockets = [sockets_open.enter_context(socket.socket()) for _ in range(count)]
+        for socket in sockets:
+            socket.bind(("127.0.0.1", 0))
+        return [socket.getsockname()[1] for socket in sockets]

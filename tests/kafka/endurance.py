@@ -76,15 +76,15 @@ class Reader:
         self.worst: Look | None = None
 
     def look(self) -> Look:
-        return Look(*(int(each or 0) for each in self._shop.ask(_LOOK)[0]))
+        return Look(*(int(number or 0) for number in self._shop.ask(_LOOK)[0]))
 
     def _run(self) -> None:
-        took = 0.0
-        while not self._over.wait(min(max(0.5, 9 * took), 30)):  # the server has more to do than to be looked at
+        seconds = 0.0
+        while not self._over.wait(min(max(0.5, 9 * seconds), 30)):  # the server has more to do than to be looked at
             with suppress(pymysql.MySQLError, OSError):
                 began = time.monotonic()
                 self.now = self.look()
-                took = time.monotonic() - began
+                seconds = time.monotonic() - began
                 self.looks += 1
                 if (self.now.duplicated or self.now.torn) and self.worst is None:
                     self.worst = self.now
@@ -172,8 +172,8 @@ def main() -> int:
     parser.add_argument("--assemble", choices=("lanes", "stage"), default="lanes")
     parser.add_argument("--reader", choices=("spark", "librdkafka"), default="spark", help="of a topic's lanes")
     args = parser.parse_args()
-    each = -(-args.transactions // args.partitions)
-    plan = Plan(args.partitions, each, source=args.source, assemble=args.assemble, reader=args.reader)
+    per_partition = -(-args.transactions // args.partitions)
+    plan = Plan(args.partitions, per_partition, source=args.source, assemble=args.assemble, reader=args.reader)
     say = clocked()
     try:
         with servers("endurance-") as (broker, starrocks, jars, home):
@@ -181,7 +181,7 @@ def main() -> int:
     except (NoMaven, BrokerFailed) as failed:
         say(str(failed))
         return 1
-    whole = Look(each * args.partitions, 0, 0, args.partitions, 1, each)
+    whole = Look(per_partition * args.partitions, 0, 0, args.partitions, 1, per_partition)
     say(f"{last}; {reader.looks} looks of the reader, something wrong in {'none' if reader.worst is None else 'one'}")
     say("nothing lost, duplicated or torn" if last == whole and reader.worst is None else f"expected {whole}")
     return 0 if last == whole and reader.worst is None else 1

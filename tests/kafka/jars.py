@@ -35,10 +35,12 @@ def fetched(pom: Path) -> Path:
     partial = folder.with_name(f"{folder.name}.{os.getpid()}")
     command = ["mvn", "-B", "-q", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={partial}"]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_FETCH_SECONDS, check=False)
-        if done.returncode:
-            said = next((line for line in done.stdout.decode().splitlines() if "ERROR" in line), "no reason given")
-            raise NoMaven(f"Maven could not fetch what {pom.name} names: {said[:300]}")
+        process = subprocess.run(command, capture_output=True, timeout=_FETCH_SECONDS, check=False)
+        if process.returncode:
+            message = next(
+                (line for line in process.stdout.decode().splitlines() if "ERROR" in line), "no reason given"
+            )
+            raise NoMaven(f"Maven could not fetch what {pom.name} names: {message[:300]}")
         if not folder.is_dir():  # another process may have been faster
             partial.rename(folder)
     except subprocess.TimeoutExpired:

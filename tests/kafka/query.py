@@ -63,14 +63,14 @@ def main(task: dict[str, Any]) -> None:
     writer = writer.trigger(processingTime=interval) if interval else writer.trigger(availableNow=True)
     query = writer.start()
     query.awaitTermination()
-    sys.stdout.write(f"input rows: {sum(each['numInputRows'] for each in query.recentProgress)}\n")
+    sys.stdout.write(f"input rows: {sum(progress['numInputRows'] for progress in query.recentProgress)}\n")
 
 
 def _print_lanes() -> None:
     spread: Callable[..., Any] = ranges.spread
 
-    def counted(*given: Any) -> Any:
-        groups = spread(*given)
+    def counted(*arguments: Any) -> Any:
+        groups = spread(*arguments)
         sys.stdout.write(f"lanes: {len(groups)}\n")
         return groups
 

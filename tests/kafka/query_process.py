@@ -59,7 +59,7 @@ class QueryProcess:
     def kill(self) -> None:
         """`kill -9` of the whole tree."""
         with suppress(psutil.NoSuchProcess):
-            for one in self.processes():
+            for process in self.processes():
                 with suppress(psutil.NoSuchProcess):
-                    one.kill()
+                    process.kill()
         self._process.wait(20)

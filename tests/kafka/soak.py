@@ -62,20 +62,20 @@ class Sample:
 
     @classmethod
     def take(cls, seconds: float, query: QueryProcess, shop: Shop, home: Path) -> Sample:
-        python, *others = query.processes()
-        jvm = [each for each in others if each.name() == "java"]
-        workers = [each for each in others if each not in jvm]
-        kept = [file.stat().st_size for file in (home / "checkpoint").rglob("*") if file.is_file()]
+        python, *children = query.processes()
+        jvm = [child for child in children if child.name() == "java"]
+        workers = [child for child in children if child not in jvm]
+        sizes = [file.stat().st_size for file in (home / "checkpoint").rglob("*") if file.is_file()]
         state = requests.get(f"{query.metrics_url}/api/state", timeout=20).json()
         return cls(
             round(seconds, 1),
             _megabytes([python]),
             _megabytes(jvm),
             _megabytes(workers),
-            sum(each.num_threads() for each in [python, *jvm]),
-            sum(each.num_fds() for each in [python, *jvm]),
-            len(kept),
-            round(sum(kept) / _MB, 2),
+            sum(process.num_threads() for process in [python, *jvm]),
+            sum(process.num_fds() for process in [python, *jvm]),
+            len(sizes),
+            round(sum(sizes) / _MB, 2),
             _ledger_rows(shop),
             state["fresh"]["lag"],
             f"{state['verdict']['light']}: {state['verdict']['text']}",
@@ -83,7 +83,7 @@ class Sample:
 
 
 def _megabytes(processes: Sequence[psutil.Process]) -> float:
-    return round(sum(each.memory_info().rss for each in processes) / _MB, 1)
+    return round(sum(process.memory_info().rss for process in processes) / _MB, 1)
 
 
 def _ledger_rows(shop: Shop) -> int | None:
@@ -105,18 +105,18 @@ class Fault:
 
 
 def faults(broker: Broker, starrocks: EmulatorProcess) -> list[Fault]:
-    def rules(*each: dict[str, Any]) -> Callable[[], None]:
-        return partial(starrocks.faults, {"rules": list(each)})
+    def rules(*rule: dict[str, Any]) -> Callable[[], None]:
+        return partial(starrocks.faults, {"rules": list(rule)})
 
     over = partial(starrocks.faults, {})
     replies = ("begin", "load_probe", "load", "commit", "rollback", "get_load_state")
-    lost = rules(*({"operation": name, "every": 3, "when": "after", "action": "drop"} for name in replies))
+    loss = rules(*({"operation": name, "every": 3, "when": "after", "action": "drop"} for name in replies))
     no_memory = {"Status": "INTERNAL_ERROR", "Message": "Memory of process exceed limit. Start execute plan fragment."}
     full = {"operation": "load", "listener": "be", "action": "answer", "body": json.dumps(no_memory)}
     return [
         Fault("the leader moves in the middle of a load", 0.06, 0.07, rules(_leader_moves("load")), over),
         Fault("the backends refuse loads", 0.12, 0.153, rules(_away("load")), over),
-        Fault("every third reply is lost", 0.22, 0.24, lost, over),
+        Fault("every third reply is lost", 0.22, 0.24, loss, over),
         Fault("the broker is killed", 0.28, 0.285, broker.kill, broker.start),
         Fault("the emulator is killed", 0.34, 0.424, starrocks.kill, starrocks.start),
         Fault("the leader moves in the middle of a commit", 0.50, 0.51, rules(_leader_moves("commit")), over),
@@ -124,7 +124,7 @@ def faults(broker: Broker, starrocks: EmulatorProcess) -> list[Fault]:
         Fault("the backends have no memory", 0.62, 0.64, rules(full), over),
         Fault("the backends die and come back", 0.69, 0.70, rules(_backends_die()), over),
         Fault("the emulator hangs", 0.75, 0.76, starrocks.pause, starrocks.resume),
-        Fault("every third reply is lost again", 0.82, 0.84, lost, over),
+        Fault("every third reply is lost again", 0.82, 0.84, loss, over),
     ]
 
 
@@ -163,11 +163,11 @@ class Watch:
         """Watch until `true()` or for `seconds`; whether it became true."""
         end = time.monotonic() + seconds
         while not true():
-            left = end - time.monotonic()
-            if left <= 0:
+            remaining = end - time.monotonic()
+            if remaining <= 0:
                 return False
             self._look()
-            self._pause(true, min(_EVERY, left))
+            self._pause(true, min(_EVERY, remaining))
         return True
 
     @staticmethod
@@ -196,16 +196,16 @@ def run(broker: Broker, starrocks: EmulatorProcess, jars: str, home: Path, minut
     shop = Shop(starrocks)
     broker.create({_TOPIC: _PARTITIONS})
     whole = minutes * 60
-    each = int(whole * rate / (_PARTITIONS * _SIZE))
-    messages = txn_events(_PARTITIONS, each, _SIZE, _TOPIC)
+    per_partition = int(whole * rate / (_PARTITIONS * _SIZE))
+    messages = txn_events(_PARTITIONS, per_partition, _SIZE, _TOPIC)
     send(broker.servers, islice(messages, (_SIZE + 2) * _PARTITIONS))
-    rest = paced(messages, rate * (_SIZE + 2) / _SIZE)
-    sending = threading.Thread(target=send, args=(broker.servers, rest), daemon=True)
+    paced_messages = paced(messages, rate * (_SIZE + 2) / _SIZE)
+    sending = threading.Thread(target=send, args=(broker.servers, paced_messages), daemon=True)
     task = {"servers": broker.servers, "jars": jars, "folder": str(home / "spark"), "trigger": "1 second"}
     task |= {"checkpoint": str(home / "checkpoint"), "format": "events", "topic": _TOPIC, "assemble": "lanes"}
     task |= {"reader": "librdkafka"}  # as the documents show it
     query = QueryProcess({**task, "per_trigger": 100_000, "options": shop.options("soak"), "metrics": True})
-    expected = Look(each * _PARTITIONS, 0, 0, _PARTITIONS, 1, each)
+    expected = Look(per_partition * _PARTITIONS, 0, 0, _PARTITIONS, 1, per_partition)
     try:
         watch = Watch(query, shop, home, say, out)
         with Reader(shop) as reader:

@@ -92,7 +92,7 @@ def test_what_does_not_add_up_is_quarantined_and_counted_and_the_others_go_on(fl
     flow.broker.create({changes: 2, markers: 1})
     flow.shop.ask(LETTERS)
     counts = {1: 2, 2: None, 3: 3, 4: 1, 5: 2}
-    send(flow.broker.servers, (each for n, count in counts.items() for each in _transaction(flow.name, n, count)))
+    send(flow.broker.servers, (event for n, count in counts.items() for event in _transaction(flow.name, n, count)))
     rows = parse_debezium(flow.read(subscribe=changes), on_unknown_table="dead_letter", dead_letter_table="letters")
     ends = parse_debezium_transactions(flow.read(subscribe=markers))
     whole = assemble_debezium(rows, ends, open_timeout="3 seconds", dead_letter_table="letters")
@@ -108,8 +108,8 @@ def test_what_does_not_add_up_is_quarantined_and_counted_and_the_others_go_on(fl
     assert judge(flow.shop.seen(), {("part-0", 1), ("part-0", 5)}) == Verdict()
     assert flow.shop.ask(letters) == [("702", 2), ("703", 2), ("704", 2)]
     wait_until(lambda: _observed(query)["quarantined"] == 3)
-    seen = _observed(query)
-    assert (seen["data"], seen["rows"], seen["released"], seen["quarantined_rows"]) == (10, 4, 2, 6)
+    observed = _observed(query)
+    assert (observed["data"], observed["rows"], observed["released"], observed["quarantined_rows"]) == (10, 4, 2, 6)
 
 
 def test_sparks_own_source_a_recreated_topic_and_a_checkpoint_that_is_gone(
@@ -151,17 +151,17 @@ def _transaction(prefix: str, number: int, count: int | None) -> Iterator[Messag
         value = {"before": None, "after": row, "source": source | {"lsn": lsn + seq}, "op": "c"}
         yield Message(changes, seq, value | {"transaction": transaction}, number)
     if count is not None:
-        counted = [{"data_collection": "public.debits", "event_count": count}]
-        end = {"status": "END", "id": f"{xid}:{lsn + 2}", "event_count": count, "data_collections": counted}
+        collections = [{"data_collection": "public.debits", "event_count": count}]
+        end = {"status": "END", "id": f"{xid}:{lsn + 2}", "event_count": count, "data_collections": collections}
         yield Message(markers, 0, end, number)
 
 
 def _observed(query: StreamingQuery, name: str = "assemble_debezium") -> Counter[str]:
-    seen: Counter[str] = Counter()
+    metrics: Counter[str] = Counter()
     for progress in query.recentProgress:
         if name in progress.observedMetrics:
-            seen.update(progress.observedMetrics[name].asDict())
-    return seen
+            metrics.update(progress.observedMetrics[name].asDict())
+    return metrics
 
 
 def _created(broker: Broker, topic: str) -> bool:

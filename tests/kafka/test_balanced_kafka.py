@@ -49,11 +49,11 @@ class Reading:
         assert self.producer.flush(60) == 0
 
     def start(self, now: bool = True, **options: Any) -> StreamingQuery:
-        given = {"kafka.bootstrap.servers": self.broker.servers, "subscribe": ",".join(self.topics)}
-        given |= {name: str(value) for name, value in options.items()}
-        if "subscribePattern" in given:
-            del given["subscribe"]
-        frame = self.spark.readStream.format("balanced_kafka").options(**given).load()
+        settings = {"kafka.bootstrap.servers": self.broker.servers, "subscribe": ",".join(self.topics)}
+        settings |= {name: str(value) for name, value in options.items()}
+        if "subscribePattern" in settings:
+            del settings["subscribe"]
+        frame = self.spark.readStream.format("balanced_kafka").options(**settings).load()
         writer = frame.writeStream.foreachBatch(self.take).option("checkpointLocation", str(self.home / "checkpoint"))
         query = (writer.trigger(availableNow=True) if now else writer).start()
         self.queries.append(query)
@@ -172,11 +172,11 @@ def test_skew_and_rows_held_back_are_in_the_progress(reading: Reading) -> None:
     query = reading.start(now=False, idle_timeout=600)
     wait_until(lambda: query.lastProgress is not None and bool(reading.batches))
     wait_until(lambda: skew_of(query.recentProgress[-1].sources[0]).read_until is not None)
-    found = skew_of(query.recentProgress[-1].sources[0])
-    assert found.read_until == (T0 + 500) / 1000
-    assert found.seconds == pytest.approx(9.49, abs=0.001)
-    assert found.held_back == {f"{reading.topics[0]}-0": 949, f"{reading.topics[0]}-1": 0, f"{reading.topics[1]}-0": 1}
-    assert found.held_back_rows == 950
+    skew = skew_of(query.recentProgress[-1].sources[0])
+    assert skew.read_until == (T0 + 500) / 1000
+    assert skew.seconds == pytest.approx(9.49, abs=0.001)
+    assert skew.held_back == {f"{reading.topics[0]}-0": 949, f"{reading.topics[0]}-1": 0, f"{reading.topics[1]}-0": 1}
+    assert skew.held_back_rows == 950
 
 
 def test_bytes_are_limited_by_samples(reading: Reading) -> None:

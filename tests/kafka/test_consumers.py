@@ -35,14 +35,14 @@ def config(servers: str, **changes: Any) -> Mapping[str, Any]:
     return client_config({"bootstrap.servers": servers, "group.id": "test"}) | changes
 
 
-def read(broker: Broker, wanted: Mapping[KafkaPartition, tuple[int, int]], patience: float = 60.0) -> list[Any]:
-    part = OffsetRanges(wanted, patience, config(broker.servers), time=True, keys=True)
-    found: list[Any] = []
+def read(broker: Broker, ranges: Mapping[KafkaPartition, tuple[int, int]], patience: float = 60.0) -> list[Any]:
+    part = OffsetRanges(ranges, patience, config(broker.servers), time=True, keys=True)
+    rows_read: list[Any] = []
     for rows in read_ranges(part):
         assert rows.keys is not None
-        numbers = (each.tolist() for each in (rows.topics, rows.partitions, rows.offsets, rows.times))
-        found += zip(*numbers, rows.keys.to_pylist(), rows.values.to_pylist(), strict=True)
-    return sorted(found)
+        numbers = (column.tolist() for column in (rows.topics, rows.partitions, rows.offsets, rows.times))
+        rows_read += zip(*numbers, rows.keys.to_pylist(), rows.values.to_pylist(), strict=True)
+    return sorted(rows_read)
 
 
 @pytest.fixture
@@ -70,10 +70,10 @@ def test_rows_of_several_topics_with_their_places_keys_and_times(broker: Broker,
     large = b"x" * 300_000
     produce(broker, topics[0], 1, b"a", None, b"", large)
     produce(broker, topics[1], 0, *[b"%d" % number for number in range(500)])
-    wanted = {(topics[0], 1): (1, 4), (topics[1], 0): (100, 400)}
+    ranges = {(topics[0], 1): (1, 4), (topics[1], 0): (100, 400)}
     expected = [(0, 1, n, T0 + n, key, value) for n, key, value in ((1, None, None), (2, b"k2", b""), (3, None, large))]
     expected += [(1, 0, n, T0 + n, None if n % 2 else b"k%d" % n, b"%d" % n) for n in range(100, 400)]
-    assert read(broker, wanted) == expected
+    assert read(broker, ranges) == expected
     assert read(broker, {(topics[0], 1): (0, 1)}) == [(0, 1, 0, T0, b"k0", b"a")]  # the same consumer again
     assert type(consumer_of(config(broker.servers))) is kind
 
@@ -81,7 +81,7 @@ def test_rows_of_several_topics_with_their_places_keys_and_times(broker: Broker,
 def test_the_marker_of_a_kafka_transaction_is_no_row_and_ends_the_range(broker: Broker, topics: list[str]) -> None:
     produce(broker, topics[1], 2, b"a", b"b", **{"transactional.id": uuid.uuid4().hex})
     rows = read(broker, {(topics[1], 2): (0, 3)})
-    assert [(each[2], each[5]) for each in rows] == [(0, b"a"), (1, b"b")]
+    assert [(row[2], row[5]) for row in rows] == [(0, b"a"), (1, b"b")]
 
 
 def test_offsets_that_are_gone_end_it_at_once(broker: Broker, topics: list[str]) -> None:
@@ -105,10 +105,10 @@ def test_a_damaged_record_batch_is_an_error_with_its_place(broker: Broker, topic
                 SourceDamaged, match=rf"failed CRC.*\[offset={max(range_[0], 10)}, partition=0, topic={topic}\]"
             ):
                 read(broker, {(topic, 0): range_})
-        assert [each[5] for each in read(broker, {(topic, 0): (0, 10)})] == values[:10]
-        assert [each[5] for each in read(broker, {(topic, 0): (20, 30)})] == values[20:]
+        assert [row[5] for row in read(broker, {(topic, 0): (0, 10)})] == values[:10]
+        assert [row[5] for row in read(broker, {(topic, 0): (20, 30)})] == values[20:]
         broker.flip_bit(topic, 0, batch=1, byte=byte)
-    assert [each[5] for each in read(broker, {(topic, 0): (0, 30)})] == values
+    assert [row[5] for row in read(broker, {(topic, 0): (0, 30)})] == values
 
 
 def test_a_broker_that_is_away_is_waited_for_up_to_the_patience() -> None:

@@ -77,10 +77,10 @@ def test_sixty_partitions_while_events_come_over_a_restarted_broker_and_a_killed
     reader: str,
 ) -> None:
     plan = endurance.Plan(60, 50, per_trigger=3000, source=source, assemble=assemble, reader=reader)
-    said: list[str] = []
-    last, watcher = endurance.run(broker, starrocks, spark_kafka, tmp_path, plan, said.append)
+    messages: list[str] = []
+    last, watcher = endurance.run(broker, starrocks, spark_kafka, tmp_path, plan, messages.append)
     assert last == endurance.Look(3000, 0, 0, 60, 1, 50)
-    assert (watcher.worst, watcher.looks > 0, len(said)) == (None, True, 2)
+    assert (watcher.worst, watcher.looks > 0, len(messages)) == (None, True, 2)
 
 
 @pytest.mark.parametrize(("assemble", "reader"), [("stage", "spark"), ("lanes", "librdkafka")])
@@ -114,7 +114,7 @@ def test_debezium_changes_without_metadata_are_written_once_by_several_lanes_ove
     transactions, prefix = 150, f"alone-{reader}"
     broker.create({f"{CHANGES.format(prefix)}.{table}": 3 for table in TABLES} | {MARKERS.format(prefix): 1})
     twice = debezium(transactions, 5, 3, Random(7), prefix)
-    send(broker.servers, (plain(sent) for sent in {id(sent): sent for sent in twice}.values()))
+    send(broker.servers, (plain(message) for message in {id(message): message for message in twice}.values()))
     run = Run(broker, starrocks, spark_kafka, tmp_path, "debezium")
     task = run.task | {"assemble": "lanes", "reader": reader, "prefix": prefix, "transactions": "none"}
     task |= {"options": run.shop.options("debezium") | {"lanes": 2}}
@@ -143,8 +143,8 @@ def test_a_table_and_partitions_that_come_while_the_query_runs_are_read(
     run = Run(broker, starrocks, spark_kafka, tmp_path, "debezium")
     task = run.task | {"assemble": "lanes", "reader": "librdkafka", "prefix": prefix, "transactions": transactions}
 
-    def whole(wanted: set[tuple[str, int]]) -> bool:
-        return judge(run.shop.seen(), wanted) == Verdict()
+    def whole(expected: set[tuple[str, int]]) -> bool:
+        return judge(run.shop.seen(), expected) == Verdict()
 
     def sent(upto: int, size: int, partitions: int) -> Iterator[Message]:
         twice = debezium(upto, size, partitions, Random(7), prefix)
@@ -154,11 +154,11 @@ def test_a_table_and_partitions_that_come_while_the_query_runs_are_read(
     send(broker.servers, sent(20, 1, 1))
     query = QueryProcess(task | {"trigger": "200 milliseconds"})
     try:
-        wait_until(lambda: whole(expected(1, 20)), alive=lambda: query.running, what=query.messages)
+        wait_until(lambda: whole(expected(1, 20)), alive=lambda: query.running, reason=query.messages)
         broker.add_partitions(first, 3)
         broker.create({second: 2})
         send(broker.servers, sent(40, 4, 2))
-        wait_until(lambda: whole(expected(1, 40)), alive=lambda: query.running, what=query.messages)
+        wait_until(lambda: whole(expected(1, 40)), alive=lambda: query.running, reason=query.messages)
     finally:
         query.kill()
 
@@ -170,7 +170,7 @@ def test_debezium_changes_without_metadata_are_written_in_rounds_over_a_killed_d
     transactions, prefix = 20_000, "alone-in-rounds"
     broker.create({f"{CHANGES.format(prefix)}.{table}": 1 for table in TABLES} | {MARKERS.format(prefix): 1})
     twice = debezium(transactions, 5, 1, Random(7), prefix)
-    send(broker.servers, (plain(sent) for sent in {id(sent): sent for sent in twice}.values()))
+    send(broker.servers, (plain(message) for message in {id(message): message for message in twice}.values()))
     run = Run(broker, starrocks, spark_kafka, tmp_path, "debezium")
     task = run.task | {"assemble": "lanes", "reader": "librdkafka", "prefix": prefix, "transactions": "none"}
     task |= {
@@ -207,13 +207,13 @@ def test_lanes_that_read_kafka_write_all_rows_once_and_tell_spark_how_many(
 
 def part(number: int, first: int, last: int, topic: str, partition: int) -> Iterator[Message]:
     """The transactions `first` to `last` of one part, in a partition of a topic."""
-    for each in txn_events(number + 1, last, 4):
-        if each.partition == number and each.at >= 1_700_000_000_000 + first:
-            yield replace(each, topic=topic, partition=partition)
+    for event in txn_events(number + 1, last, 4):
+        if event.partition == number and event.at >= 1_700_000_000_000 + first:
+            yield replace(event, topic=topic, partition=partition)
 
 
 def numbers(number: int, last: int) -> set[tuple[str, int]]:
-    return {(PART.format(number), each) for each in range(1, last + 1)}
+    return {(PART.format(number), place) for place in range(1, last + 1)}
 
 
 def positions(run: Run) -> list[str]:
@@ -380,8 +380,8 @@ def test_the_sink_warns_once_of_small_polls(
     query.finish(400)
     assert judge(run.shop.seen(), expected(partitions, transactions)) == Verdict()
     assert query.messages().count("source.slow") == warnings
-    found = run.shop.ask("SELECT DISTINCT LABEL FROM information_schema.loads")
-    shared = [f"-{LANE}-" in str(label) for (label,) in found]
+    labels = run.shop.ask("SELECT DISTINCT LABEL FROM information_schema.loads")
+    shared = [f"-{LANE}-" in str(label) for (label,) in labels]
     # A micro-batch is one StarRocks transaction, over as many lanes as cores if no shuffle comes first.
-    assert shared == [assemble == "lanes"] * len(found)
-    assert len(found) >= 3
+    assert shared == [assemble == "lanes"] * len(labels)
+    assert len(labels) >= 3

@@ -76,8 +76,8 @@ def test_rows_that_arrive_while_a_micro_batch_hangs_are_counted_and_their_wait_i
         return [json.loads(line) for line in output.read_text().splitlines()]
 
     def last_rows() -> object:
-        found = seen()
-        return found[-1][1].get(topic) if found and isinstance(found[-1][1], dict) else None
+        progress = seen()
+        return progress[-1][1].get(topic) if progress and isinstance(progress[-1][1], dict) else None
 
     try:
         first = int(sum(1 for _ in txn_events(2, 5, 4, topic)))

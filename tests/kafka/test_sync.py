@@ -33,12 +33,12 @@ def test_a_whole_database_from_one_file(broker: Broker, spark_kafka: str, tmp_pa
     home.mkdir()
     with Warehouse(tmp_path / "starrocks") as starrocks:
         starrocks.run("CREATE DATABASE shop;")
-        here = {
+        replacements = {
             "broker:9092": broker.servers,
             "http://fe:8030": starrocks.server.load_url,
             "mysql://fe:9030": starrocks.server.query_url,
         }
-        for printed, replacement in here.items():
+        for printed, replacement in replacements.items():
             assert printed in settings
             settings = settings.replace(printed, replacement)
         archives = f'\n[spark]\n"spark.jars" = {json.dumps(spark_kafka)}\n'
@@ -58,9 +58,9 @@ def test_a_whole_database_from_one_file(broker: Broker, spark_kafka: str, tmp_pa
             secret = ("my_secret", {"id": field("int64")}, {"id": 1})
             send(broker.servers, transaction(3, ("notes", notes, {"id": 7, "born": 19782}), secret))
             pipeline.wait(lambda: ("ods_notes",) in starrocks.ask("SHOW TABLES FROM shop"))
-            written = "SELECT id, CAST(born AS VARCHAR) FROM shop.ods_notes"
-            pipeline.wait(lambda: starrocks.ask(written) == [(7, "2024-02-29")])
+            query = "SELECT id, CAST(born AS VARCHAR) FROM shop.ods_notes"
+            pipeline.wait(lambda: starrocks.ask(query) == [(7, "2024-02-29")])
             assert "PRIMARY KEY" in str(starrocks.ask("SHOW CREATE TABLE shop.ods_notes"))
-        found = starrocks.ask("SELECT id, CAST(price AS VARCHAR) FROM shop.ods_items ORDER BY id")
-        assert found == [(11, None), (12, "1.5")]
+        item_rows = starrocks.ask("SELECT id, CAST(price AS VARCHAR) FROM shop.ods_items ORDER BY id")
+        assert item_rows == [(11, None), (12, "1.5")]
         assert not [name for (name,) in starrocks.ask("SHOW TABLES FROM shop") if "secret" in name]

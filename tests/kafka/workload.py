@@ -75,11 +75,11 @@ def expected(partitions: int, transactions: int) -> set[tuple[str, int]]:
 def send(servers: str, messages: Iterator[Message]) -> None:
     """Send all of them; each partition keeps their order."""
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "log_level": 0, "linger.ms": 20})
-    for each in messages:
-        text = None if each.value is None else json.dumps(each.value).encode()
+    for message in messages:
+        text = None if message.value is None else json.dumps(message.value).encode()
         while True:
             try:
-                producer.produce(each.topic, text, partition=each.partition, timestamp=each.at)
+                producer.produce(message.topic, text, partition=message.partition, timestamp=message.at)
                 break
             except BufferError:
                 producer.poll(1)

@@ -34,8 +34,8 @@ def _said(counts: Counter[str]) -> str:
 
 
 def _score(counts: Counter[str]) -> float:
-    judged = counts["killed"] + counts["survived"] + counts["without a test"]
-    return round(counts["killed"] / judged, 3) if judged else 0.0
+    judgements = counts["killed"] + counts["survived"] + counts["without a test"]
+    return round(counts["killed"] / judgements, 3) if judgements else 0.0
 
 
 if __name__ == "__main__":

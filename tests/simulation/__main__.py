@@ -24,14 +24,14 @@ def main(arguments: list[str] | None = None) -> int:
     proving.add_argument("--processes", type=int, help="default: one for each core")
     planting = commands.add_parser("sabotage", help="plant bugs; each must be noticed")
     planting.add_argument("--processes", type=int, help="default: one for each core")
-    chosen = parser.parse_args(arguments)
-    if chosen.command == "sabotage":
+    choice = parser.parse_args(arguments)
+    if choice.command == "sabotage":
         from .sabotage import sabotage
 
-        return sabotage(_say, chosen.processes)
-    if chosen.seed is not None:
-        return replay(chosen.seed, _say, run_any)
-    return prove(chosen.seeds, _say, chosen.first, chosen.processes, run_any)
+        return sabotage(_say, choice.processes)
+    if choice.seed is not None:
+        return replay(choice.seed, _say, run_any)
+    return prove(choice.seeds, _say, choice.first, choice.processes, run_any)
 
 
 if __name__ == "__main__":

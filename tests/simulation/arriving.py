@@ -18,9 +18,16 @@ _FIELDS = [*zip(COLUMNS, TYPES, strict=True), (SEQ, pa.int32())]
 def arriving_batches(transactions: list[SourceTransaction], rng: Random, *, few: bool) -> list[pa.RecordBatch]:
     """Rows as Spark's tasks give them out without a shuffle, in record batches that end anywhere."""
     rows = [
-        (one.partition, one.position, table, number == len(one.rows) - 1, b"," + content, number)
-        for one in transactions
-        for number, (table, content) in enumerate(one.rows)
+        (
+            transaction.partition,
+            transaction.position,
+            table,
+            number == len(transaction.rows) - 1,
+            b"," + content,
+            number,
+        )
+        for transaction in transactions
+        for number, (table, content) in enumerate(transaction.rows)
     ]
     rows = rng.sample(rows, len(rows)) if few else _mixed(rows, rng)
     cuts = sorted({0, len(rows), *(rng.randrange(1, len(rows) + 1) for _ in range(rng.randrange(4)))})

@@ -159,10 +159,10 @@ class AssemblingDriver(Driver):
 
     def _attempt(self, slot: Slot, task: LaneTask, attempt: Attempt) -> LaneAttempt:
         assembling, batches = self._reading_lane(task, attempt) if self._rounds else self._fed_lane(task, attempt)
-        made = self._made(slot, task, attempt, batches, assembling.rows)
-        ended = made._ended
-        made._ended = lambda lane, result: ended(lane, _with_carry(assembling, result))
-        return made
+        lane_attempt = self._made(slot, task, attempt, batches, assembling.rows)
+        ended = lane_attempt._ended
+        lane_attempt._ended = lambda lane, result: ended(lane, _with_carry(assembling, result))
+        return lane_attempt
 
     def _fed_lane(self, task: LaneTask, attempt: Attempt) -> tuple[LaneAssembler, list[pa.RecordBatch]]:
         """A lane that gets its events from Spark."""

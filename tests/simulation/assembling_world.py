@@ -45,8 +45,8 @@ class AssemblingWorld(World):
     def _shares_logs(self) -> bool:
         return self.seed % 2 == 0
 
-    def _make_driver(self, *given: Any, **named: Any) -> AssemblingDriver:
-        return AssemblingDriver(self, *given, **named)
+    def _make_driver(self, *arguments: Any, **keywords: Any) -> AssemblingDriver:
+        return AssemblingDriver(self, *arguments, **keywords)
 
     def directory(self, checkpoint: str) -> MemoryDirectory:
         return self.directories.setdefault(checkpoint, MemoryDirectory())

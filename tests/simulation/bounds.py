@@ -47,6 +47,6 @@ class Bounds:
         if receipt.label != self._open:
             self._checker.report("other", f"{self._who} has a receipt for {receipt.label}, open is {self._open!r}")
         if receipt.retries < receipt.attempts - 1 or not 1 <= receipt.attempts <= self._begun:
-            said = f"attempts={receipt.attempts}, retries={receipt.retries} after {self._begun} labels"
-            self._checker.report("other", f"{receipt.label} says {said}")
+            counts = f"attempts={receipt.attempts}, retries={receipt.retries} after {self._begun} labels"
+            self._checker.report("other", f"{receipt.label} says {counts}")
         self._open, self._begun = "", 0

@@ -49,13 +49,15 @@ class Checker:
         self._job = job
         self._trace = trace
         self._by_place: dict[tuple[str, int], SourceTransaction] = {
-            (one.partition, one.position): one for transactions in source.truth for one in transactions
+            (transaction.partition, transaction.position): transaction
+            for transactions in source.truth
+            for transaction in transactions
         }
         self._contents = {
-            (one.partition, one.position, seq): (table, orjson.loads(content))
+            (transaction.partition, transaction.position, seq): (table, orjson.loads(content))
             for transactions in source.truth
-            for one in transactions
-            for seq, (table, content) in enumerate(one.rows)
+            for transaction in transactions
+            for seq, (table, content) in enumerate(transaction.rows)
         }
         self._seen: set[tuple[str, int, int]] = set()
         self._next = {transactions[0].partition: 0 for transactions in source.truth}
@@ -111,7 +113,11 @@ class Checker:
             if row["kind"] != "position" or row["name"] not in self._next:
                 continue
             new = self._source.truth[int(row["name"].removeprefix("p-"))][self._next[row["name"]] :]
-            places = [(one.partition, one.position, seq) for one in new for seq in range(len(one.rows))]
+            places = [
+                (transaction.partition, transaction.position, seq)
+                for transaction in new
+                for seq in range(len(transaction.rows))
+            ]
             last: dict[tuple[str, str], tuple[str, int, int]] = {}
             for place in places:
                 table, content = self._contents[place]
@@ -132,28 +138,28 @@ class Checker:
         """Source transactions are whole and follow one another; returns the last position of each partition."""
         positions: dict[str, int] = {}
         for place, count in sorted(counts.items()):
-            one = self._by_place[place]
-            if count % len(one.rows):
-                self.report("torn", f"{label} shows {count} of {len(one.rows)} rows of {place}")
-            if one.number > self._next[one.partition]:
+            transaction = self._by_place[place]
+            if count % len(transaction.rows):
+                self.report("torn", f"{label} shows {count} of {len(transaction.rows)} rows of {place}")
+            if transaction.number > self._next[transaction.partition]:
                 self.report("lost", f"{label} shows {place}, but what comes before it is missing")
-            self._next[one.partition] = max(self._next[one.partition], one.number + 1)
-            positions[one.partition] = one.position
+            self._next[transaction.partition] = max(self._next[transaction.partition], transaction.number + 1)
+            positions[transaction.partition] = transaction.position
         return positions
 
     def _ledger(
         self, label: str, positions: dict[str, int], counts: Counter[tuple[str, int]], rows: list[dict[str, Any]]
     ) -> None:
-        says = {row["name"]: row["position"] for row in rows if row["kind"] == "position"}
-        if says != positions:
-            self.report("other", f"{label}: the ledger says {says}, the data {positions}")
+        entries = {row["name"]: row["position"] for row in rows if row["kind"] == "position"}
+        if entries != positions:
+            self.report("other", f"{label}: the ledger says {entries}, the data {positions}")
         for row in rows:
             expected = sum(count for place, count in counts.items() if place[0] == row["name"])
             if (row["label"], row["row_count"], bool(row["digest"])) != (label, expected, True):
                 self.report("other", f"{label}: ledger row {row} for {expected} rows")
         for partition, number in self._next.items():
-            kept = self._store.ledger.get((self._job, "position", partition))
-            position = kept["position"] if kept else None
+            entry = self._store.ledger.get((self._job, "position", partition))
+            position = entry["position"] if entry else None
             newest = self._source.truth[int(partition.removeprefix("p-"))][number - 1].position if number else None
             if position != newest:
                 self.report("other", f"the ledger has {position} for {partition}, the data {newest}")
@@ -185,8 +191,8 @@ class Checker:
             self.report("lost", f"a receipt for {receipt.label}, which is not visible")
             return
         published.receipts += 1
-        said = {span.partition: span.last for span in receipt.positions}
-        if published.receipts > 1 or (receipt.rows, said) != (published.rows, published.positions):
+        spans = {span.partition: span.last for span in receipt.positions}
+        if published.receipts > 1 or (receipt.rows, spans) != (published.rows, published.positions):
             self.report("other", f"the receipt of {receipt.label} differs from its transaction, or is its second")
 
     def acknowledged(self, who: str, cut: Cut) -> None:

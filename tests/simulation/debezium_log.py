@@ -60,7 +60,7 @@ def debezium_source(truth: list[list[SourceTransaction]], rng: Random, *, whole:
     """The messages of `truth`, or, without `whole`, of its rows, each of which is then a source transaction."""
     logs = [(_whole if whole else _single)(transactions, rng) for transactions in truth]
     slices = [sliced(events, rng) for events, _, _ in logs]
-    return DebeziumSource([made for _, made, _ in logs], [], slices, [proofs for _, _, proofs in logs])
+    return DebeziumSource([transactions for _, transactions, _ in logs], [], slices, [proofs for _, _, proofs in logs])
 
 
 Log = tuple[list[Event], list[SourceTransaction], list[Proof]]
@@ -70,19 +70,19 @@ Log = tuple[list[Event], list[SourceTransaction], list[Proof]]
 
 
 def _single(transactions: list[SourceTransaction], rng: Random) -> Log:
-    made: list[SourceTransaction] = []
+    source_transactions: list[SourceTransaction] = []
     events: list[Event] = []
     partition, offset = transactions[0].partition, rng.randrange(5)
-    for table, content in (row for one in transactions for row in one.rows):
+    for table, content in (row for transaction in transactions for row in transaction.rows):
         while rng.random() < 0.2:
             events.append(_event(partition, offset, f"{partition}.topic", rng.choice(_NO_ROWS)))
             offset += 1
         alone = orjson.loads(content) | {"x": offset, "s": 0, "n": 1, "v": 0}  # the sum of a part is that of all
         row: Row = (table, orjson.dumps(alone))
-        made.append(SourceTransaction(partition, len(made), offset, (row,)))
+        source_transactions.append(SourceTransaction(partition, len(source_transactions), offset, (row,)))
         events.append(_event(partition, offset, f"{partition}.topic", _change(partition, row, offset)))
         offset += rng.choice((1, 1, 3))
-    return events, made, [Proof(one.position + 1) for one in made]
+    return events, source_transactions, [Proof(transaction.position + 1) for transaction in source_transactions]
 
 
 # --- whole source transactions ---
@@ -105,21 +105,26 @@ class _Connector:
         queue += [(self.now, len(self.deliveries) - 1, value)] * (2 if self.rng.random() < 0.05 else 1)
 
     def deliver(
-        self, one: SourceTransaction, first: int, upto: int, *, ended: bool = True, needed: bool = True
+        self, transaction: SourceTransaction, first: int, upto: int, *, ended: bool = True, needed: bool = True
     ) -> None:
         """The rows `first` to `upto` of a transaction, numbered from 1; without END the connector was killed."""
-        self.deliveries.append(_Delivery(one.number, needed))
-        begin = one.position - len(one.rows) - 1
-        xid, rows = _FIRST_ID + one.number, one.rows[first:upto]
+        self.deliveries.append(_Delivery(transaction.number, needed))
+        begin = transaction.position - len(transaction.rows) - 1
+        xid, rows = _FIRST_ID + transaction.number, transaction.rows[first:upto]
         self.send(_MARKERS, {"status": "BEGIN", "id": f"{xid}:{begin}", "ts_ms": 1})
         for order, row in enumerate(rows, 1):
             lsn = begin + first + order
-            named = {"id": f"{xid}:{lsn}", "total_order": order, "data_collection_order": 1}
-            self.send(row[0], _change(self.partition, row, lsn) | {"transaction": named})
+            reference = {"id": f"{xid}:{lsn}", "total_order": order, "data_collection_order": 1}
+            self.send(row[0], _change(self.partition, row, lsn) | {"transaction": reference})
         if ended:
             counts = Counter(f"public.{table}" for table, _ in rows)
             listed = [{"data_collection": name, "event_count": count} for name, count in counts.items()]
-            end = {"status": "END", "id": f"{xid}:{one.position}", "event_count": len(rows), "data_collections": listed}
+            end = {
+                "status": "END",
+                "id": f"{xid}:{transaction.position}",
+                "event_count": len(rows),
+                "data_collections": listed,
+            }
             self.send(_MARKERS, end)
 
     def messages(self) -> Iterator[tuple[int, int, str, dict[str, Any]]]:
@@ -152,30 +157,32 @@ class _Delivery:
 
 def _whole(transactions: list[SourceTransaction], rng: Random) -> Log:
     connector = _Connector(transactions[0].partition, rng)
-    for one in transactions:
-        _send(connector, one, transactions[: one.number], rng)
+    for transaction in transactions:
+        _send(connector, transaction, transactions[: transaction.number], rng)
     events: list[Event] = []
     for time, number, topic, value in connector.messages():
         connector.deliveries[number].take(len(events), value)
         events.append(_event(connector.partition, len(events), f"{connector.partition}.{topic}", value, time))
-    return events, transactions, [_proof(connector.deliveries, one.number) for one in transactions]
+    return events, transactions, [_proof(connector.deliveries, transaction.number) for transaction in transactions]
 
 
 def _proof(deliveries: list[_Delivery], number: int) -> Proof:
     ours = [delivery for delivery in deliveries if delivery.number == number]
     needed = max(max(delivery.begin, *delivery.others) + 1 for delivery in ours if delivery.needed)
-    return Proof(needed, tuple((row, other.begin) for other in ours if not other.needed for row in other.others))
+    return Proof(
+        needed, tuple((row, delivery.begin) for delivery in ours if not delivery.needed for row in delivery.others)
+    )
 
 
-def _send(connector: _Connector, one: SourceTransaction, before: list[SourceTransaction], rng: Random) -> None:
+def _send(connector: _Connector, transaction: SourceTransaction, before: list[SourceTransaction], rng: Random) -> None:
     """A transaction, perhaps in two deliveries or in three, and with those before it once more."""
-    size, known = len(one.rows), 0
+    size, size_before = len(transaction.rows), 0
     while rng.random() < 0.3:  # killed behind row `known`; the rest begins with a row that is known
-        known, start = rng.randint(max(known, 1), size), rng.randrange(known) if known else 0
-        connector.deliver(one, start, known, ended=False)
+        size_before, start = rng.randint(max(size_before, 1), size), rng.randrange(size_before) if size_before else 0
+        connector.deliver(transaction, start, size_before, ended=False)
         for again in before[-rng.randrange(3) :] if rng.random() < 0.5 else ():
             connector.deliver(again, 0, len(again.rows), needed=False)
-    connector.deliver(one, rng.randrange(known) if known else 0, size)
+    connector.deliver(transaction, rng.randrange(size_before) if size_before else 0, size)
 
 
 def _change(partition: str, row: Row, lsn: int) -> dict[str, Any]:
@@ -208,12 +215,12 @@ def message_batches(events: list[Event], rng: Random) -> list[pa.RecordBatch]:
 def read_batches(source: EventSource, ranges: OffsetRanges, rng: Random) -> list[pa.RecordBatch]:
     """The messages of `ranges` as a lane reads them from Kafka: in small pieces, source partitions by turns."""
     queues = [source.between(number, *bounds) for (_, number), bounds in ranges.ranges.items()]
-    made = []
+    batches = []
     while queues := [queue for queue in queues if queue]:
         queue, count = rng.choice(queues), rng.randint(1, 6)
-        made.append(_batch(queue[:count]))
+        batches.append(_batch(queue[:count]))
         del queue[:count]
-    return made
+    return batches
 
 
 def _batch(events: list[Event]) -> pa.RecordBatch:

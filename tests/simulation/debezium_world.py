@@ -44,8 +44,8 @@ class DebeziumWorld(AssemblingWorld):
     def _shares_logs(self) -> bool:
         return self.assembly is WHOLE or self.seed // 2 % 2 == 0
 
-    def _make_driver(self, *given: Any, **named: Any) -> AssemblingDriver:
-        return DebeziumDriver(self, *given, **named)
+    def _make_driver(self, *arguments: Any, **keywords: Any) -> AssemblingDriver:
+        return DebeziumDriver(self, *arguments, **keywords)
 
     def tells_otherwise(self) -> bool:
         """Nothing compares the content of what Debezium repeats beyond the last source transaction."""

@@ -157,18 +157,18 @@ class Driver(Node):
 
         Spark keeps one plan of a micro-batch, and ends a driver that has another: its skips are in no checkpoint.
         """
-        ours, others = [], []
+        ours, theirs = [], []
         for plan, proof in self._world.proofs.get(self.checkpoint.name, []):
             if len(self._offsets) < len(plan) or self._offsets[: len(plan)] == plan:
                 ours.append(proof)
             else:
-                others.append(replace(proof, skips={}))
-        return [*others, *ours]
+                theirs.append(replace(proof, skips={}))
+        return [*theirs, *ours]
 
     def _taken_over(self, result: object) -> None:
         if isinstance(result, Resumed):
-            taken = result.taken
-            self.session.token, self.session.positions = taken.owner.token, taken.positions
+            take_over = result.taken
+            self.session.token, self.session.positions = take_over.owner.token, take_over.positions
             self.session.skips = dict(result.skips)
             if self.oddity in LEDGERS:
                 self._world.checker.report("lost", f"{self.name} goes on over a {self.oddity} ledger")
@@ -221,7 +221,7 @@ class Driver(Node):
 
     def _transactions(self) -> list[SourceTransaction]:
         ends = enumerate(zip(self._begin, self._cut, strict=True))
-        return [one for number, (low, high) in ends for one in self._source.released[number][low:high]]
+        return [transaction for number, (low, high) in ends for transaction in self._source.released[number][low:high]]
 
     def _is_written(self) -> bool:
         row = self._world.cluster.server.store.ledger.get((JOB, POSITION, f"{self.checkpoint.name}/0/1"))
@@ -274,8 +274,8 @@ class Driver(Node):
             receipts: list[Receipt] = result  # type: ignore[assignment]
             self._committed_at_end = bool(receipts) and not receipts[-1].recycled
             if self._excluded and receipts:
-                said = f"{self.name} wrote a micro-batch though the job was taken over before"
-                self._world.checker.report("other", said)
+                text = f"{self.name} wrote a micro-batch though the job was taken over before"
+                self._world.checker.report("other", text)
             self._acknowledge()
 
     def _committed(self, receipt: Receipt) -> None:
@@ -291,21 +291,21 @@ class Driver(Node):
             self._world.checker.report("other", f"{self.name} commits, and did not ask whether its label is listed")
         self._ownership.listed = self._listed = None
 
-    def _carry_out(self, order: Order, done: Callable[[object], None]) -> None:
+    def _carry_out(self, order: Order, callback: Callable[[object], None]) -> None:
         if self.over:
             return
         match order:
             case RunLanes():
-                self._run_lanes(order, done)
+                self._run_lanes(order, callback)
             case NextRound():
                 self._next_round()
-                done(None)
+                callback(None)
             case Pause(seconds):
-                self.soon(seconds, done, None)
+                self.soon(seconds, callback, None)
             case _:
-                self._perform(order, done)
+                self._perform(order, callback)
 
-    def _perform(self, action: Any, done: Callable[[object], None]) -> None:
+    def _perform(self, action: Any, callback: Callable[[object], None]) -> None:
         performer = self._performer
         assert performer is not None
         self._bounds.sent(action)
@@ -314,7 +314,7 @@ class Driver(Node):
             if not self.over:
                 if isinstance(result, Aborted):
                     self._bounds.ended()
-                done(result)
+                callback(result)
 
         if isinstance(action, CheckAction):
             perform(self, performer, action, self._world.network.send, ended, partial(self._looked_at, action.label))
@@ -346,13 +346,13 @@ class Driver(Node):
 
     # --- lanes ---
 
-    def _run_lanes(self, order: RunLanes, done: Callable[[object], None]) -> None:
+    def _run_lanes(self, order: RunLanes, callback: Callable[[object], None]) -> None:
         self._roll_back_claims()
         self._round += 1
         self._runs += 1
         if self._world.poison and self._runs == self._most_runs():
             self._world.checker.report("stuck", f"{self.name} searches for rejected rows, and finds no end")
-        self._lanes_done, self._order = done, order
+        self._lanes_done, self._order = callback, order
         self.slots = dict(self._layout())
         if not self.slots:
             self._all_over()
@@ -406,16 +406,16 @@ class Driver(Node):
             round_ends=world.clock.wall() + order.seconds, round_seconds=order.seconds,
         )  # fmt: skip
         attempt = Attempt(lane, number, bool(slot.attempts) or not first)
-        said = task.answer(attempt, world.clock, list)
-        if said:  # it must not load
-            self.soon(0.01, self._lane_over, slot, said)
+        refusal = task.answer(attempt, world.clock, list)
+        if refusal:  # it must not load
+            self.soon(0.01, self._lane_over, slot, refusal)
             return
         if task.claims:
             self._claims.append(claim_of(order.label, lane))
-        made = self._attempt(slot, task, attempt)
-        slot.attempts.append(made)
-        world.lanes.append(made)
-        self.soon(self._rng.random() * 0.05, made.start)
+        lane_attempt = self._attempt(slot, task, attempt)
+        slot.attempts.append(lane_attempt)
+        world.lanes.append(lane_attempt)
+        self.soon(self._rng.random() * 0.05, lane_attempt.start)
 
     def _attempt(self, slot: Slot, task: LaneTask, attempt: Attempt) -> LaneAttempt:
         rng = Random(f"{self._world.seed}/{attempt.number}")
@@ -484,7 +484,7 @@ class Driver(Node):
             return
         slot.messages = messages
         self._stop(attempt for attempt in slot.attempts if attempt.result is not messages)
-        if all(one.messages is not None for one in self.slots.values()):
+        if all(slot.messages is not None for slot in self.slots.values()):
             self._all_over()
 
     def _all_over(self) -> None:
@@ -525,8 +525,8 @@ class Driver(Node):
         if self.over:
             return
         self.over = True
-        said = "all is written" if error is None else f"{type(error).__name__}: {error}"
-        self._world.trace.say(self.name, f"ends: {said}")
+        text = "all is written" if error is None else f"{type(error).__name__}: {error}"
+        self._world.trace.say(self.name, f"ends: {text}")
         self._stop(attempt for slot in self.slots.values() for attempt in slot.attempts)
         if error is not None and self.session.token:
             family = LabelPrefix(JOB, self.epoch)

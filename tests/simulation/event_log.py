@@ -34,11 +34,13 @@ class EventSource(Source):
 
     def events(self, partition: int, low: int, high: int, overlap: int, *, changed: bool = False) -> list[Event]:
         """The events of slices `low` to `high`, and up to `overlap` before them once more, perhaps `changed`."""
-        before = [event for one in self.slices[partition][:low] for event in one]
-        told = before[len(before) - min(overlap, len(before)) :]
+        before = [event for slice in self.slices[partition][:low] for event in slice]
+        events_again = before[len(before) - min(overlap, len(before)) :]
         if changed:
-            told = [{**event, **({"row": "{}"} if event.get("row") else {"txn_id": "another"})} for event in told]
-        return told + [event for one in self.slices[partition][low:high] for event in one]
+            events_again = [
+                {**event, **({"row": "{}"} if event.get("row") else {"txn_id": "another"})} for event in events_again
+            ]
+        return events_again + [event for slice in self.slices[partition][low:high] for event in slice]
 
     def offsets(self, partition: int, low: int, high: int) -> tuple[int, int]:
         """The positions of slices `low` to `high` as a range of Kafka's offsets, which may have gaps."""
@@ -51,8 +53,10 @@ class EventSource(Source):
 
     def ended(self, partition: int, slices: int) -> int:
         """How many source transactions have ended in the first `slices` slices."""
-        ends = {event["position"] for one in self.slices[partition][:slices] for event in one if event["type"] == "END"}
-        return sum(one.position in ends for one in self.truth[partition])
+        ends = {
+            event["position"] for slice in self.slices[partition][:slices] for event in slice if event["type"] == "END"
+        }
+        return sum(transaction.position in ends for transaction in self.truth[partition])
 
 
 class EventChecker(Checker):
@@ -85,21 +89,21 @@ def sliced(events: list[Event], rng: Random) -> list[list[Event]]:
 
 def event_batches(events: list[Event], rng: Random, *, raw: bool) -> list[pa.RecordBatch]:
     """Events as a lane gets them from Spark, in record batches that end anywhere."""
-    made = [_raw(event) if raw else event for event in events]
-    cut = rng.randrange(1, len(made)) if len(made) > 2 and rng.random() < 0.5 else len(made)
+    batch = [_raw(event) if raw else event for event in events]
+    cut = rng.randrange(1, len(batch)) if len(batch) > 2 and rng.random() < 0.5 else len(batch)
     kinds = _RAW if raw else _PARSED
-    return [pa.RecordBatch.from_pylist(part, schema=kinds) for part in (made[:cut], made[cut:]) if part]
+    return [pa.RecordBatch.from_pylist(part, schema=kinds) for part in (batch[:cut], batch[cut:]) if part]
 
 
 def kafka_batches(source: EventSource, ranges: OffsetRanges, rng: Random) -> list[pa.RecordBatch]:
     """The events of `ranges` as a lane reads them from Kafka: in small pieces, source partitions by turns."""
     queues = [source.between(number, *bounds) for (_, number), bounds in ranges.ranges.items()]
-    made = []
+    batches = []
     while queues := [queue for queue in queues if queue]:
         queue, count = rng.choice(queues), rng.randint(1, 6)
-        made.append(pa.RecordBatch.from_pylist([{**event, **_raw(event)} for event in queue[:count]], schema=_RAW))
+        batches.append(pa.RecordBatch.from_pylist([{**event, **_raw(event)} for event in queue[:count]], schema=_RAW))
         del queue[:count]
-    return made
+    return batches
 
 
 def _raw(event: Event) -> dict[str, Any]:

@@ -68,8 +68,8 @@ class LaneAttempt(Node):
         elif self.result is None:
             self._open()
 
-    def _fiber(self, steps: Any, deadline: float, done: Callable[[Any], None]) -> None:
-        Fiber(self, steps, deadline, self._world.network.send, done)
+    def _fiber(self, steps: Any, deadline: float, callback: Callable[[Any], None]) -> None:
+        Fiber(self, steps, deadline, self._world.network.send, callback)
 
     def _open(self) -> None:
         lane = self._try.open(self._batches, NOTHING, self._rows, lane_limits=self._limits)
@@ -196,8 +196,8 @@ class LaneAttempt(Node):
     def _end(self, result: list[Message] | BaseException) -> None:
         if self.result is None:
             self.result = result
-            said = "loaded" if isinstance(result, list) else f"{type(result).__name__}: {result}"
-            self._world.trace.say(self.name, f"ends: {said}")
+            text = "loaded" if isinstance(result, list) else f"{type(result).__name__}: {result}"
+            self._world.trace.say(self.name, f"ends: {text}")
             self._ended(self, result)
 
 

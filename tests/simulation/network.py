@@ -96,13 +96,13 @@ class Network:
 
     def _respond(self, needed: Any, fiber: Fiber) -> Respond:
         """Answer the fiber once, whatever comes first: the reply, or the end of its patience."""
-        answered = False
+        is_answered = False
 
         def respond(answer: object) -> None:
-            nonlocal answered
-            if answered:
+            nonlocal is_answered
+            if is_answered:
                 return
-            answered = True
+            is_answered = True
             self._trace.say(fiber.node.name, lambda: f"{shown(needed)} → {answer_of(answer)}")
             fiber.resume(answer)
 
@@ -182,7 +182,7 @@ class Network:
     def _execute(self, late: _Late, fault: Fault | None = None) -> None:
         if late.waits:
             late.waits = False
-            self._lying = [other for other in self._lying if other is not late]
+            self._lying = [late_request for late_request in self._lying if late_request is not late]
             self._cluster.execute(late.needed, fault, _silent)
 
     def _lateness(self) -> float:

@@ -13,16 +13,16 @@ from starrocks_txn_sink.writer.runner import Performer
 from .scheduler import Done, Fiber, Node, Send
 
 
-def follow(orders: Orders[Any], carry_out: Callable[[Order, Done], None], done: Done) -> None:
-    """As `coordinator.coordinator.perform_all`, one order after the other; `done` gets the result or the error."""
+def follow(orders: Orders[Any], carry_out: Callable[[Order, Done], None], callback: Done) -> None:
+    """As `coordinator.coordinator.perform_all`, one order after the other; `callback` gets the result or the error."""
 
     def go_on(answer: object) -> None:
         try:
             order = orders.throw(answer) if isinstance(answer, BaseException) else orders.send(answer)
         except StopIteration as ended:
-            done(ended.value)
+            callback(ended.value)
         except (StarRocksSinkError, ConnectionError, InterruptedError) as error:
-            done(error)
+            callback(error)
         else:
             carry_out(order, go_on)
 
@@ -34,7 +34,7 @@ def perform(
     performer: Performer,
     action: Any,
     send: Send,
-    done: Done,
+    callback: Done,
     watch: Callable[[Steps[Any]], Steps[Any]] = lambda steps: steps,
 ) -> None:
     """As `Performer`, also once the deadline has passed; `watch` may put steps around those of `action`."""
@@ -46,6 +46,6 @@ def perform(
                 result = performer.result_after_deadline(action, result)
             except DeadlineExceeded as error:
                 result = error
-        done(result)
+        callback(result)
 
     Fiber(node, watch(steps), deadline.at, send, ended)

@@ -50,9 +50,9 @@ def hash_of(row: Row) -> int:
 
 def units_of(transactions: list[SourceTransaction], lanes: int) -> dict[int, Unit]:
     """The rows of a micro-batch over its lanes, by their hash; lanes without rows are left out."""
-    rows = [row for one in transactions for row in one.rows]
+    rows = [row for transaction in transactions for row in transaction.rows]
     spread = {lane: tuple(row for row in rows if hash_of(row) % lanes == lane) for lane in range(lanes)}
-    return {lane: Unit(given) for lane, given in spread.items() if given}
+    return {lane: Unit(transactions) for lane, transactions in spread.items() if transactions}
 
 
 def plain_batches(unit: Unit, rng: Random) -> list[pa.RecordBatch]:
@@ -89,31 +89,31 @@ class PlainChecker(Checker):
         """A StarRocks transaction has become visible with `tables`' rows."""
         label = change.label
         self.refuse_superseded(label)
-        found: Counter[Key] = Counter()
+        keys: Counter[Key] = Counter()
         for table, rows in tables.items():
             if table != LEDGER_TABLE:
                 for row in rows:
-                    self._one(table, row, found)
+                    self._one(table, row, keys)
         unit = self._units[label.rsplit("-", 1)[0]]
-        if found != unit:
-            self.report("torn", f"{label} shows {found.total()} of {unit.total()} rows of its unit, or others")
+        if keys != unit:
+            self.report("torn", f"{label} shows {keys.total()} of {unit.total()} rows of its unit, or others")
         positions = {row["name"]: row["position"] for row in tables.get(LEDGER_TABLE, [])}
-        self.published[label] = Published(found.total(), positions)
-        self._entry(label, found, tables.get(LEDGER_TABLE, []))
+        self.published[label] = Published(keys.total(), positions)
+        self._entry(label, keys, tables.get(LEDGER_TABLE, []))
 
-    def _one(self, table: str, row: dict[str, Any], found: Counter[Key]) -> None:
+    def _one(self, table: str, row: dict[str, Any], keys: Counter[Key]) -> None:
         key = _key(row)
         if self._contents.get(key) != (table, row):
             self.report("other", f"a row that the source does not have: {key} in {table}")
         if key in self._seen:
             self.report("duplicated", f"row {key} of {table} is there twice")
         self._seen.add(key)
-        found[key] += 1
+        keys[key] += 1
 
-    def _entry(self, label: str, found: Counter[Key], rows: list[dict[str, Any]]) -> None:
+    def _entry(self, label: str, keys: Counter[Key], rows: list[dict[str, Any]]) -> None:
         batch = int(label.rsplit("-", 2)[1])
-        said = [(row["position"], row["label"], row["row_count"], bool(row["digest"])) for row in rows]
-        if said != [(batch, label, found.total(), True)]:
+        entries = [(row["position"], row["label"], row["row_count"], bool(row["digest"])) for row in rows]
+        if entries != [(batch, label, keys.total(), True)]:
             self.report("other", f"{label}: the ledger's rows are {rows}")
 
     def sample(self) -> None:
@@ -122,11 +122,16 @@ class PlainChecker(Checker):
     def acknowledged(self, who: str, cut: Cut) -> None:
         """A driver's micro-batch is done: Spark will never send its rows again."""
         for transactions, upto in zip(self._source.released, cut, strict=True):
-            for one in transactions[:upto]:
-                missing = [seq for seq in range(len(one.rows)) if (one.partition, one.position, seq) not in self._seen]
+            for transaction in transactions[:upto]:
+                missing = [
+                    seq
+                    for seq in range(len(transaction.rows))
+                    if (transaction.partition, transaction.position, seq) not in self._seen
+                ]
                 if missing:
                     self.report(
-                        "lost", f"{who} acknowledged {one.partition}@{one.position}, rows {missing} are missing"
+                        "lost",
+                        f"{who} acknowledged {transaction.partition}@{transaction.position}, rows {missing} missing",
                     )
 
     def final(self) -> None:

@@ -28,17 +28,19 @@ _OWN = (DEAD_LETTER_TABLE, LOG_TABLE)
 
 def poisoned(source: Source, rng: Random) -> Source:
     """`source` with a bad row in some of its source transactions."""
-    return Source([[_spoilt(one) if rng.random() < 0.3 else one for one in part] for part in source.truth])
+    return Source(
+        [[_spoilt(transaction) if rng.random() < 0.3 else transaction for transaction in part] for part in source.truth]
+    )
 
 
-def _spoilt(one: SourceTransaction) -> SourceTransaction:
-    table, content = one.rows[-1]
+def _spoilt(transaction: SourceTransaction) -> SourceTransaction:
+    table, content = transaction.rows[-1]
     bad = orjson.dumps({**orjson.loads(content), "bad": True})
-    return replace(one, rows=(*one.rows[:-1], (table, bad)))
+    return replace(transaction, rows=(*transaction.rows[:-1], (table, bad)))
 
 
-def is_bad(one: SourceTransaction) -> bool:
-    return any("bad" in orjson.loads(content) for _, content in one.rows)
+def is_bad(transaction: SourceTransaction) -> bool:
+    return any("bad" in orjson.loads(content) for _, content in transaction.rows)
 
 
 class JudgingServer(ModelServer):
@@ -59,8 +61,8 @@ class JudgingServer(ModelServer):
 class PoisonChecker(Checker):
     """The checker where some source transactions are dead-lettered, and written later: each is in one place, once."""
 
-    def __init__(self, source: Source, *others: Any) -> None:
-        super().__init__(source, *others)
+    def __init__(self, source: Source, *arguments: Any) -> None:
+        super().__init__(source, *arguments)
         self._dead: dict[Place, set[str]] = {}  # the keys of its dead letters
         self._here: Counter[Place] = Counter()  # dead-lettered by the version that is looked at
         self._logged: list[dict[str, Any]] = []
@@ -69,19 +71,19 @@ class PoisonChecker(Checker):
     def version(self, change: Change, tables: dict[str, list[Any]]) -> None:
         """A StarRocks transaction has become visible with `tables`' rows."""
         dead_letters = tables.get(DEAD_LETTER_TABLE, [])
-        rest = {name: rows for name, rows in tables.items() if name not in _OWN}
+        data_tables = {name: rows for name, rows in tables.items() if name not in _OWN}
         self._logged = tables.get(LOG_TABLE, [])
         if epoch_of(change.label) == REPLAY:
-            self._written_again(change.label, {row["id"] for row in dead_letters if row.get("__op") == 1}, rest)
+            self._written_again(change.label, {row["id"] for row in dead_letters if row.get("__op") == 1}, data_tables)
             return
         self._dead_letter(change.label, dead_letters)
-        super().version(change, rest)
+        super().version(change, data_tables)
 
     def _dead_letter(self, label: str, dead_letters: list[dict[str, Any]]) -> None:
         self._here = Counter((row["source_partition"], row["position"]) for row in dead_letters)
         for place, rows in self._here.items():
-            one = self._by_place.get(place)
-            if one is None or rows != len(one.rows) or not is_bad(one):
+            transaction = self._by_place.get(place)
+            if transaction is None or rows != len(transaction.rows) or not is_bad(transaction):
                 self.report("torn", f"{label} dead-letters {rows} rows of {place}, which is not one bad transaction")
             if place in self._dead or any(key[:2] == place for key in self._seen):
                 self.report("duplicated", f"{label} dead-letters {place}, which is visible or dead-lettered already")
@@ -103,8 +105,8 @@ class PoisonChecker(Checker):
     ) -> None:
         """The receipts' log tells of the same positions, whatever became of the replies."""
         super()._ledger(label, positions, counts, rows)
-        says = {row["source_partition"]: row["last_position"] for row in self._logged if row["label"] == label}
-        if says != positions or len(self._logged) != len(positions):
+        entries = {row["source_partition"]: row["last_position"] for row in self._logged if row["label"] == label}
+        if entries != positions or len(self._logged) != len(positions):
             self.report("other", f"{label}: the receipts' log says {self._logged}, the data {positions}")
 
     def _written_again(self, label: str, deleted: set[str], tables: dict[str, list[Any]]) -> None:
@@ -136,9 +138,9 @@ class PoisonChecker(Checker):
 
     def final(self) -> None:
         """Nothing more will happen: everything is visible once, and no dead letter is left."""
-        left = len(self._store.tables.get(DEAD_LETTER_TABLE, []))
-        if left or self._dead:
-            self.report("stuck", f"{left} dead letters are left, of {sorted(self._dead)}")
+        remainder = len(self._store.tables.get(DEAD_LETTER_TABLE, []))
+        if remainder or self._dead:
+            self.report("stuck", f"{remainder} dead letters are left, of {sorted(self._dead)}")
         super().final()
 
     def _state(self) -> dict[tuple[str, str], tuple[int, int]]:

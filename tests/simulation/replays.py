@@ -55,8 +55,8 @@ class Replayer(Node):
     def start(self) -> None:
         self._fiber(take_over_replays(JOB, DATABASE, self._tokens, self._world.rng), self._deadline, self._claimed)
 
-    def _fiber(self, steps: Any, deadline: Deadline, done: Callable[[object], None]) -> None:
-        Fiber(self, steps, deadline.at, self._world.network.send, done)
+    def _fiber(self, steps: Any, deadline: Deadline, callback: Callable[[object], None]) -> None:
+        Fiber(self, steps, deadline.at, self._world.network.send, callback)
 
     def _claimed(self, result: object) -> None:
         if not isinstance(result, Owner):
@@ -90,13 +90,13 @@ class Replayer(Node):
         assert self.owner is not None
         return replay_ownership(self._world.options, self.owner, self._tokens)
 
-    def _carry_out(self, order: Order, done: Callable[[object], None]) -> None:
+    def _carry_out(self, order: Order, callback: Callable[[object], None]) -> None:
         world = self._world
         match order:
             case RunLanes(label):
-                self._fiber(load_rows(world.options, self._rows, {}, label, world.rng), self._deadline, done)
+                self._fiber(load_rows(world.options, self._rows, {}, label, world.rng), self._deadline, callback)
             case Pause(seconds):
-                self.soon(seconds, done, None)
+                self.soon(seconds, callback, None)
             case _:
                 assert not isinstance(order, ChangeTables | NextRound)
                 performer = Performer(
@@ -107,7 +107,7 @@ class Replayer(Node):
                     world.rng,
                     ownership=self._ownership(),
                 )
-                perform(self, performer, order, world.network.send, done)
+                perform(self, performer, order, world.network.send, callback)
 
     def _written(self, receipts: object) -> None:
         if not isinstance(receipts, list):
@@ -118,9 +118,9 @@ class Replayer(Node):
                 self._world.checker.report("lost", f"{self.name} takes {receipt.label} for visible")
         self._next()
 
-    def _end(self, all_written: bool, said: str) -> None:
+    def _end(self, all_written: bool, text: str) -> None:
         self.result = all_written
-        self._world.trace.say(self.name, f"ends: {said}")
+        self._world.trace.say(self.name, f"ends: {text}")
 
 
 class Replays:
@@ -169,7 +169,7 @@ class Replays:
     def _until_done(self, tries: int) -> None:
         """An operator who calls it until it says that all is written, and the job has ended."""
         store = self._world.cluster.server.store
-        busy = any(one.alive and one.result is None for one in self.made)
+        busy = any(replayer.alive and replayer.result is None for replayer in self.made)
         nothing = not store.tables.get(DEAD_LETTER_TABLE) and not store.pending()
         if tries == 0 or (self._world.done and nothing and not busy):
             return
@@ -183,10 +183,10 @@ class Replays:
         row = self._world.cluster.server.store.ledger.get((JOB, REPLAY, ""))
         if row is None or row["token"] != newest.owner.token:
             return
-        for one in self.made:
-            if one is not newest and one.owner is not None:
-                self._world.checker.superseded(one.writer, one.owner.token)
+        for replayer in self.made:
+            if replayer is not newest and replayer.owner is not None:
+                self._world.checker.superseded(replayer.writer, replayer.owner.token)
 
     def was_killed(self, label: str) -> bool:
         """Whether `label` is one of a replay that nobody was left to roll back for."""
-        return any(label.startswith(one.writer + "-") and not one.alive for one in self.made)
+        return any(label.startswith(replayer.writer + "-") and not replayer.alive for replayer in self.made)

@@ -87,13 +87,13 @@ class Node:
 class Fiber:
     """A protocol on its way: `done` gets what it returned, or the error it raised. Mirrors `transaction.steps.run`."""
 
-    def __init__(self, node: Node, steps: Steps[Any], deadline: float, send: Send, done: Done) -> None:
+    def __init__(self, node: Node, steps: Steps[Any], deadline: float, send: Send, callback: Done) -> None:
         self.node = node
         self.deadline = deadline
         self.faults = 0
         self._steps = steps
         self._send = send
-        self._done = done
+        self._done = callback
         node.when_awake(self._step, None)
 
     def resume(self, answer: object) -> None:

@@ -51,16 +51,16 @@ class Source:
 
     @property
     def rows(self) -> int:
-        return sum(len(one.rows) for transactions in self.truth for one in transactions)
+        return sum(len(transaction.rows) for transactions in self.truth for transaction in transactions)
 
     def recreated(self) -> Source:
         """Another source with as many source transactions: other contents, each one position earlier."""
-        return Source([[_recreated(one) for one in transactions] for transactions in self.released])
+        return Source([[_recreated(transaction) for transaction in transactions] for transactions in self.released])
 
 
-def _recreated(one: SourceTransaction) -> SourceTransaction:
-    rows = tuple((table, content.replace(b'"v":', b'"w":1,"v":')) for table, content in one.rows)
-    return replace(one, position=one.position - 1, rows=rows)
+def _recreated(transaction: SourceTransaction) -> SourceTransaction:
+    rows = tuple((table, content.replace(b'"v":', b'"w":1,"v":')) for table, content in transaction.rows)
+    return replace(transaction, position=transaction.position - 1, rows=rows)
 
 
 def make_source(rng: Random, assembled: bool, partitions: tuple[int, ...] = (1, 2, 2, 3)) -> Source:
@@ -70,11 +70,11 @@ def make_source(rng: Random, assembled: bool, partitions: tuple[int, ...] = (1, 
 
 
 def _partition(name: str, rng: Random) -> list[SourceTransaction]:
-    made, position = [], rng.randrange(5)
+    transactions, position = [], rng.randrange(5)
     for number in range(rng.randint(1, 5)):
         position += rng.randint(8, 30)  # room for the events of the transaction
-        made.append(SourceTransaction(name, number, position, _rows(name, position, rng)))
-    return made
+        transactions.append(SourceTransaction(name, number, position, _rows(name, position, rng)))
+    return transactions
 
 
 def _rows(partition: str, position: int, rng: Random) -> tuple[Row, ...]:
@@ -95,9 +95,9 @@ def _rows(partition: str, position: int, rng: Random) -> tuple[Row, ...]:
 def batches_of(transactions: list[SourceTransaction], rng: Random) -> list[pa.RecordBatch]:
     """Rows as a lane gets them from Spark: ordered, in record batches that end anywhere."""
     rows: list[tuple[Any, ...]] = [
-        (one.partition, one.position, table, number == len(one.rows) - 1, b"," + content)
-        for one in transactions
-        for number, (table, content) in enumerate(one.rows)
+        (transaction.partition, transaction.position, table, number == len(transaction.rows) - 1, b"," + content)
+        for transaction in transactions
+        for number, (table, content) in enumerate(transaction.rows)
     ]
     cut = rng.randrange(1, len(rows)) if len(rows) > 2 and rng.random() < 0.4 else len(rows)
     return [_batch(part) for part in (rows[:cut], rows[cut:]) if part]
@@ -124,8 +124,8 @@ def _assembled(transactions: list[SourceTransaction], rng: Random) -> list[Sourc
     cuts = sorted(rng.randrange(len(events) + 1) for _ in range(2))
     for low, high in zip([0, *cuts], [*cuts, len(events)], strict=True):
         overlap = rng.randrange(min(low, 3) + 1)  # a source may tell its last events again
-        fed = pa.Table.from_pylist(events[low - overlap : high], schema=pa.schema(model.EVENT_FIELDS))
-        step = assembler.feed(one_partition(name, fed), {name: state}, 0.0, lambda _, number: blobs[number])
+        fed_events = pa.Table.from_pylist(events[low - overlap : high], schema=pa.schema(model.EVENT_FIELDS))
+        step = assembler.feed(one_partition(name, fed_events), {name: state}, 0.0, lambda _, number: blobs[number])
         rows += [row for released in step.released for row in released.rows.to_pylist()]
         change = step.changes[name]
         for number in change.removed:
@@ -138,16 +138,16 @@ def _assembled(transactions: list[SourceTransaction], rng: Random) -> list[Sourc
 def _events(transactions: list[SourceTransaction], rng: Random) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
     at = 0
-    for one in transactions:
-        room = one.position - at - len(one.rows) - 2
+    for transaction in transactions:
+        room = transaction.position - at - len(transaction.rows) - 2
         if room >= 2 and rng.random() < 0.4:  # a transaction that is given up: the next BEGIN follows
-            events += _phantom(one, at)
-        first = one.position - len(one.rows) - 1
-        events.append(_event(first, "BEGIN", one))
-        for number, (table, content) in enumerate(one.rows):
-            events.append(_event(first + 1 + number, "DATA", one, table=table, row=content.decode()))
-        events.append(_event(one.position, "END", one))
-        at = one.position + 1
+            events += _phantom(transaction, at)
+        first = transaction.position - len(transaction.rows) - 1
+        events.append(_event(first, "BEGIN", transaction))
+        for number, (table, content) in enumerate(transaction.rows):
+            events.append(_event(first + 1 + number, "DATA", transaction, table=table, row=content.decode()))
+        events.append(_event(transaction.position, "END", transaction))
+        at = transaction.position + 1
     return events + (_phantom(transactions[-1], at) if rng.random() < 0.5 else [])
 
 
@@ -157,8 +157,8 @@ def _phantom(near: SourceTransaction, at: int) -> list[dict[str, Any]]:
     return [begin, _event(at + 1, "DATA", near, table=TABLES[0], row=row)]
 
 
-def _event(position: int, kind: str, one: SourceTransaction, **fields: str) -> dict[str, Any]:
-    name = f"{one.partition}:{position}" if kind == "BEGIN" else None
+def _event(position: int, kind: str, transaction: SourceTransaction, **fields: str) -> dict[str, Any]:
+    name = f"{transaction.partition}:{position}" if kind == "BEGIN" else None
     return {"position": position, "type": kind, "txn_id": name, "database": None, "table": None, "op": None, **fields}
 
 

@@ -18,11 +18,11 @@ SEEDS = 120  # a planted bug is noticed within them
 
 
 def violated(seed: int) -> list[str]:
-    return [f"{one.kind}: {one.text}" for one in run_assembling(seed).violations]
+    return [f"{violation.kind}: {violation.text}" for violation in run_assembling(seed).violations]
 
 
 def test_schedules_with_faults_keep_every_promise() -> None:
-    assert {seed: found for seed in range(scaled(SEEDS)) if (found := violated(seed))} == {}
+    assert {seed: texts for seed in range(scaled(SEEDS)) if (texts := violated(seed))} == {}
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,9 @@ SCHEDULES = scaled(300)
 
 
 def test_schedules_with_faults_keep_every_promise() -> None:
-    said: list[str] = []
-    assert prove(SCHEDULES, said.append, processes=1, run=run_any) == 0, said
-    summary = orjson.loads(said[-1])
+    messages: list[str] = []
+    assert prove(SCHEDULES, messages.append, processes=1, run=run_any) == 0, messages
+    summary = orjson.loads(messages[-1])
     assert summary["schedules"] == SCHEDULES
     assert summary["faults"] > SCHEDULES
     assert summary["first_failing_seed"] is None

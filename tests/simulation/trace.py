@@ -16,6 +16,6 @@ class Trace:
         self._scheduler = scheduler
         self._say = say
 
-    def say(self, who: str, what: str | Callable[[], str]) -> None:
+    def say(self, who: str, text: str | Callable[[], str]) -> None:
         if self._say is not None:
-            self._say(f"{self._scheduler.now:9.3f}  {who:<12} {what if isinstance(what, str) else what()}")
+            self._say(f"{self._scheduler.now:9.3f}  {who:<12} {text if isinstance(text, str) else text()}")

@@ -154,8 +154,10 @@ class World:
         """Run to the end and judge."""
         started = time.process_time()
         self.trace.say("schedule", f"seed {self.seed}: {self.profile}")
-        for one in (one for transactions in self.source.truth for one in transactions):
-            self.trace.say("source", f"{one.partition}@{one.position}: {', '.join(t for t, _ in one.rows)}")
+        for transaction in (transaction for transactions in self.source.truth for transaction in transactions):
+            self.trace.say(
+                "source", f"{transaction.partition}@{transaction.position}: {', '.join(t for t, _ in transaction.rows)}"
+            )
         self._start_driver(Checkpoint("c1"))
         self.scheduler.after(self.profile.trouble_until, self._calm_down)
         if self.poison:
@@ -200,7 +202,7 @@ class World:
 
     def _was_cut_off(self, label: str) -> bool:
         """Its task was killed, so that nobody was left to roll it back; the server's timeout ends it."""
-        driver = next((one for one in self.drivers if label.startswith(one.writer + "-")), None)
+        driver = next((driver for driver in self.drivers if label.startswith(driver.writer + "-")), None)
         if driver is not None and (not driver.alive or label.rsplit("-", 3)[1] != "all"):
             return True  # a claim may be begun after its label has ended
         return self.replays.was_killed(label)
@@ -273,8 +275,8 @@ class World:
     def _all_written_before(self) -> bool:
         """Whether the ledger has a position of each source partition; rows without positions have none."""
         ledger = self.cluster.server.store.ledger
-        named = [(JOB, POSITION, transactions[0].partition) in ledger for transactions in self.source.truth]
-        return not self.plain and all(named) and self.rng.random() < 0.5
+        have_positions = [(JOB, POSITION, transactions[0].partition) in ledger for transactions in self.source.truth]
+        return not self.plain and all(have_positions) and self.rng.random() < 0.5
 
     def _proved(self, checkpoint: Checkpoint) -> bool:
         """Whether something next to the checkpoint says what was visible; often enough."""
@@ -284,8 +286,8 @@ class World:
     def _older(self, checkpoint: Checkpoint) -> Checkpoint:
         self.events += 1
         if self.plain:  # the last entry of its commit log is gone, or more of them, which an error says
-            gone = 1 if self.rng.random() < 0.7 else self.rng.randint(1, 3)
-            checkpoint.done = max(0, checkpoint.newest - gone)
+            steps = 1 if self.rng.random() < 0.7 else self.rng.randint(1, 3)
+            checkpoint.done = max(0, checkpoint.newest - steps)
             return checkpoint
         match self.rng.randrange(4):
             case 0:
@@ -300,11 +302,11 @@ class World:
     def driver_taken_over(self) -> None:
         """A driver that had the job before, and does not have it now, must not commit any more."""
         row = self.cluster.server.store.ledger.get((JOB, DRIVER, ""))
-        holders = [one for one in self.drivers if one.session.token]
-        if row is not None and row["token"] in [one.session.token for one in holders]:
-            for one in holders:
-                if one.session.token != row["token"]:
-                    self.checker.superseded(one.writer, one.session.token)
+        holders = [driver for driver in self.drivers if driver.session.token]
+        if row is not None and row["token"] in [holder.session.token for holder in holders]:
+            for holder in holders:
+                if holder.session.token != row["token"]:
+                    self.checker.superseded(holder.writer, holder.session.token)
 
     def replays_taken_over(self, newest: Replayer) -> None:
         self.replays.taken_over(newest)
@@ -349,7 +351,7 @@ class World:
             case "crash":
                 self._crash()
             case "speculate" | "task_lost":
-                self._another_try(lost=kind == "task_lost")
+                self._another_try(is_lost=kind == "task_lost")
             case "clock_jump":
                 self.clock.offset += self.rng.uniform(-5000.0, 5000.0)
             case "second_driver":
@@ -401,12 +403,12 @@ class World:
                     self.end_task(attempt)
             self._restart_later()
 
-    def _another_try(self, lost: bool) -> None:
+    def _another_try(self, is_lost: bool) -> None:
         lanes = [(d, lane, slot) for d in self._active() for lane, slot in d.slots.items() if slot.messages is None]
         if not lanes:
             return
         driver, lane, slot = lanes[self.rng.randrange(len(lanes))]
-        if lost:
+        if is_lost:
             last = slot.attempts[-1]
             self.trace.say(last.name, "is lost, as far as Spark knows")
             if self.rng.random() < 0.5:

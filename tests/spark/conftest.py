@@ -57,9 +57,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 def bare_shop(server: Emulator, tmp_path: Path) -> Iterator[Shop]:
     """A shop for tests without a session; nothing may be open in it at the end."""
-    made = Shop(None, server, tmp_path)
-    yield made
-    assert made.open_labels() == []
+    new_shop = Shop(None, server, tmp_path)
+    yield new_shop
+    assert new_shop.open_labels() == []
 
 
 @pytest.fixture
@@ -77,10 +77,10 @@ def assembling(
     spark: SparkSession, server: Emulator, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[AssemblingShop]:
     """A shop of TxnEvents, as lines or, with the parameter `events`, parsed."""
-    made = AssemblingShop(spark, server, tmp_path)
-    made.raw = getattr(request, "param", "lines") == "lines"
-    yield made
-    assert made.open_labels() == []
+    new_shop = AssemblingShop(spark, server, tmp_path)
+    new_shop.raw = getattr(request, "param", "lines") == "lines"
+    yield new_shop
+    assert new_shop.open_labels() == []
 
 
 @pytest.fixture

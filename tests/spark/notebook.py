@@ -37,9 +37,9 @@ def session(folder: Path) -> SparkSession:
     builder = SparkSession.builder.master("local[2]").config("spark.sql.warehouse.dir", str(folder / "tables"))
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
-    made = builder.getOrCreate()
-    made.sparkContext.setLogLevel("ERROR")
-    return made
+    new_session = builder.getOrCreate()
+    new_session.sparkContext.setLogLevel("ERROR")
+    return new_session
 
 
 class Notebook:
@@ -102,12 +102,12 @@ def main(folder: Path) -> None:
         query.stop()
         spark.stop()
         spark = session(folder)
-        seen = progress(metrics)
+        progress_before = progress(metrics)
         notebook.write(spark, 3)
         query = notebook.start(spark)
         shop.feed(rows_of("p-0", [3]))
         wait_until(lambda: notebook.rows() == [("p-0", 6, 6), ("p-1", 6, 6), ("p-2", 3, 3)])
-        wait_until(lambda: progress(metrics) > seen)
+        wait_until(lambda: progress(metrics) > progress_before)
         query.stop()
         spark.stop()
         assert shop.open_labels() == []

@@ -25,11 +25,11 @@ SCHEMA = (
 )
 
 
-def event(partition: int, position: int, kind: str, txn: str | None = "t", **other: Any) -> dict[str, Any]:
+def event(partition: int, position: int, kind: str, txn: str | None = "t", **fields: Any) -> dict[str, Any]:
     base = {"source_partition": partition, "position": position, "type": kind, "txn_id": txn}
     if kind == "DATA":
         base |= {"table": f"t{position % 2}", "row": json.dumps({"k": position})}
-    return base | other
+    return base | fields
 
 
 def script(partition: int, text: str, first: int = 1) -> list[dict[str, Any]]:
@@ -60,9 +60,9 @@ class Stream:
 
     def put(self, events: list[dict[str, Any]]) -> None:
         self.files += 1
-        hidden = self.folder / f".{self.files}.json"
-        hidden.write_text("\n".join(map(json.dumps, events)))
-        hidden.rename(self.folder / f"{self.files}.json")
+        partial_file = self.folder / f".{self.files}.json"
+        partial_file.write_text("\n".join(map(json.dumps, events)))
+        partial_file.rename(self.folder / f"{self.files}.json")
 
     def all(self, *batches: list[dict[str, Any]], **options: Any) -> Counter[str]:
         """Run these micro-batches in a query of their own; the sum of what was observed."""
@@ -78,11 +78,11 @@ class Stream:
 
 
 def observed(query: StreamingQuery) -> Counter[str]:
-    seen: Counter[str] = Counter()
+    metrics: Counter[str] = Counter()
     for progress in query.recentProgress:
         if progress.numInputRows:
-            seen.update(progress.observedMetrics["assemble_transactions"].asDict())
-    return +seen
+            metrics.update(progress.observedMetrics["assemble_transactions"].asDict())
+    return +metrics
 
 
 @pytest.fixture(params=[STORES[0], pytest.param(STORES[1], marks=pytest.mark.deep)])
@@ -174,7 +174,7 @@ def test_open_too_long_is_dropped_whole_and_the_next_one_comes(stream: Stream) -
 
 
 def dropped(query: StreamingQuery) -> int:
-    return sum(each.observedMetrics["assemble_transactions"].dropped for each in query.recentProgress)
+    return sum(progress.observedMetrics["assemble_transactions"].dropped for progress in query.recentProgress)
 
 
 def test_available_now_ends_with_an_open_transaction_that_the_next_run_completes(stream: Stream) -> None:
@@ -206,7 +206,11 @@ def test_a_query_plans_one_empty_micro_batch_after_events_and_none_while_it_is_i
         query.processAllAvailable()
     query.processAllAvailable()  # Spark looks once more, and finds nothing to do
     query.stop()
-    planned = [(each.batchId, each.numInputRows) for each in query.recentProgress if "addBatch" in each.durationMs]
+    planned = [
+        (progress.batchId, progress.numInputRows)
+        for progress in query.recentProgress
+        if "addBatch" in progress.durationMs
+    ]
     assert planned == [(0, 5), (1, 0), (2, 3), (3, 0), (4, 1), (5, 0)]
 
 
@@ -226,13 +230,13 @@ def test_open_too_long_fails_with_the_place(stream: Stream) -> None:
 def test_a_batch_frame_gives_what_a_stream_gives_after_all(spark: SparkSession, kind: str) -> None:
     events = [*script(2, "B D D E B D"), *script(1, "B D B D E"), *script(1, "B D", 1)]
     names = ["source_partition", "position", "type", "txn_id", "table", "row"]
-    values = [tuple(each.get(name) for name in names) for each in events]
+    values = [tuple(event.get(name) for name in names) for event in events]
     frame = spark.createDataFrame(values, ", ".join(part for part in SCHEMA.split(", ") if part.split()[0] in names))
     frame = frame.selectExpr(f"CAST(source_partition AS {kind}) AS shard", "position", "type", "txn_id", "table", "row")
     rows = assemble_transactions(frame.repartition(5), by="shard")
     assert rows.schema["source_partition"].dataType.simpleString() == kind.lower()
-    found = [(int(r.source_partition), r.position, r.seq, r.transaction_end, r.op) for r in rows.collect()]
-    assert sorted(found) == [(1, 5, 0, True, None), (2, 4, 0, False, None), (2, 4, 1, True, None)]
+    places = [(int(r.source_partition), r.position, r.seq, r.transaction_end, r.op) for r in rows.collect()]
+    assert sorted(places) == [(1, 5, 0, True, None), (2, 4, 0, False, None), (2, 4, 1, True, None)]
 
 
 @pytest.mark.deep

@@ -16,7 +16,7 @@ END = '{"type": "END", "txn_id": "t"}'
 
 
 def kafka(spark: SparkSession, *values: str | None) -> DataFrame:
-    rows = [(3, offset, None if each is None else each.encode()) for offset, each in enumerate(values, 40)]
+    rows = [(3, offset, None if text is None else text.encode()) for offset, text in enumerate(values, 40)]
     return spark.createDataFrame(rows, "partition INT, offset BIGINT, value BINARY")
 
 
@@ -31,9 +31,9 @@ def test_kafka_values_become_events_at_partition_and_offset(spark: SparkSession)
     "bad", ['{"type": "DATA", "secret', "[1]", *(pytest.param(bad, marks=pytest.mark.deep) for bad in (None, "7"))]
 )
 def test_a_malformed_value_fails_and_names_its_place(spark: SparkSession, bad: str | None) -> None:
-    with pytest.raises(PySparkException, match=r"not a TxnEvent.*source_partition=3 position=41") as caught:
+    with pytest.raises(PySparkException, match=r"not a TxnEvent.*source_partition=3 position=41") as failure:
         parse_txn_events(kafka(spark, BEGIN, bad, END)).collect()
-    assert "secret" not in str(caught.value).split("JVM stacktrace")[0]
+    assert "secret" not in str(failure.value).split("JVM stacktrace")[0]
 
 
 def test_a_malformed_value_fails_although_nobody_reads_its_type(spark: SparkSession) -> None:

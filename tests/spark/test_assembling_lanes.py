@@ -197,10 +197,10 @@ def test_broken_source_transactions_fail_with_their_place_or_are_dropped(assembl
     with pytest.raises(StreamingQueryException, match=r"BEGIN was never seen.*partition=p-0, position=1"):
         assembling.go()
     assert assembling.written() == (0, 0)
-    query, _, told = assembling.begin("other", assembly={"missing_begin": "drop"}, job="other")
+    query, _, events = assembling.begin("other", assembly={"missing_begin": "drop"}, job="other")
     assert query.awaitTermination(60)
     assert assembling.notes() == [("p-0", 4)]
-    (notice,) = [event for event in told if event.name == "transaction.without_begin"]
+    (notice,) = [event for event in events if event.name == "transaction.without_begin"]
     assert notice.fields["rows"] == 1
 
 
@@ -211,21 +211,24 @@ def test_a_plain_frame_is_assembled_as_a_whole(assembling: AssemblingShop) -> No
     assembling.put(script("p-0", "D E B D", 6))
     frame = assembling.events(assembling.spark.read)
     assemble = TransactionAssembly(lines=IN_JSON if assembling.raw else None)
-    for written in (5, 0):
+    for row_count in (5, 0):
         receipts = StarRocksSink(assembling.options(), assemble=assemble).write(frame)
-        assert sum(receipt.rows for receipt in receipts) == written
+        assert sum(receipt.rows for receipt in receipts) == row_count
     assert assembling.written() == (5, 5)
 
 
 def test_counters_and_levels_reach_the_listener(assembling: AssemblingShop) -> None:
     assembling.put(script("p-0", "B D D E B D"), script("p-1", "B D"))
     assembling.put(script("p-0", "B D D E B D"), script("p-0", "D", 7))
-    query, _, told = assembling.begin("check point %41")
+    query, _, events = assembling.begin("check point %41")
     assert query.awaitTermination(60)
     assert (assembling.checkpoint("check point %41") / "starrocks_txn_sink" / "batches").is_dir()
-    counted = [event.fields for event in told if event.name == "assembler.counted"]
-    first, second = [each["counts"] for each in counted]
-    assert {(one["partition"], one["position"]) for one in counted[0]["oldest"]} == {("p-0", 5), ("p-1", 1)}
+    counted_fields = [event.fields for event in events if event.name == "assembler.counted"]
+    first, second = [fields["counts"] for fields in counted_fields]
+    assert {(place["partition"], place["position"]) for place in counted_fields[0]["oldest"]} == {
+        ("p-0", 5),
+        ("p-1", 1),
+    }
     assert (first["events"], first["released"], first["rows"], first["open"], first["open_rows"]) == (8, 1, 2, 2, 2)
     assert (second["repeats"], second["repeated_rows"], second["data"], second["open_rows"]) == (6, 3, 4, 3)
     assert second["oldest_open"] > 1.7e9
@@ -238,9 +241,9 @@ DIRECT = TxnEventLines(reader="librdkafka")
 
 def test_lanes_read_no_other_source_than_kafka(assembling: AssemblingShop) -> None:
     assembling.put(script("p-0", "B D E"))
-    with pytest.raises(StreamingQueryException, match="nothing else: there is") as caught:
+    with pytest.raises(StreamingQueryException, match="nothing else: there is") as failure:
         assembling.go(assembly={"lines": DIRECT})
-    assert "Spark then reads the topic" in str(caught.value)
+    assert "Spark then reads the topic" in str(failure.value)
     assert assembling.notes() == []
 
 

@@ -41,8 +41,8 @@ def kill_at(shop: AssemblingShop, batch: int, point: str) -> None:
     finally:
         tree = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         process.kill()
-        for one in tree:
-            one.kill()
+        for child in tree:
+            child.kill()
         psutil.wait_procs(tree, 20)
         process.wait(20)
         if process.stdout is not None:

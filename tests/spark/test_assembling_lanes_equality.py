@@ -54,7 +54,7 @@ def test_both_ways_write_the_same(assembling: AssemblingShop) -> None:
     events = history(random.Random(5))
     for start in range(0, len(events), len(events) // 4 + 1):
         assembling.put_lines([orjson.dumps(event) for event in events[start : start + len(events) // 4 + 1]])
-    query, _, told = assembling.begin("lanes", database="lanes", job="job")
+    query, _, lane_events = assembling.begin("lanes", database="lanes", job="job")
     assert query.awaitTermination(120)
     lines = assembling.spark.readStream.option("maxFilesPerTrigger", 1).text(str(assembling.source))
     rows = assemble_transactions(parse_txn_events(lines, source_partition=None, position=None))
@@ -73,7 +73,7 @@ def test_both_ways_write_the_same(assembling: AssemblingShop) -> None:
     )
     assert sorted(assembling.ask(ledger.format("lanes"))) == sorted(assembling.ask(ledger.format("stage")))
     ours: Counter[str] = Counter()
-    for event in told:
+    for event in lane_events:
         if event.name == "assembler.counted":
             ours.update({name: count for name, count in event.fields["counts"].items() if name not in LEVELS})
     theirs: Counter[str] = Counter()

@@ -386,5 +386,5 @@ TO = [
 )
 def test_the_documents_example(spark: SparkSession, example: Example) -> None:
     frame = spark.createDataFrame(example.rows, example.schema).coalesce(1)
-    done = [tuple(tuple(v) if isinstance(v, tuple) else v for v in row) for row in example.call(frame).collect()]
-    assert done == example.expected
+    rows = [tuple(tuple(v) if isinstance(v, tuple) else v for v in row) for row in example.call(frame).collect()]
+    assert rows == example.expected

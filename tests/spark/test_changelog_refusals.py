@@ -213,9 +213,9 @@ def test_order_needs_a_watermark_and_rocksdb(spark: SparkSession, tmp_path: Any)
 def test_the_running_query_names_the_place_and_not_the_content(
     spark: SparkSession, schema: str, row: tuple[Any, ...], call: Callable[[DataFrame], DataFrame], text: str
 ) -> None:
-    with pytest.raises(Exception, match=text) as caught:
+    with pytest.raises(Exception, match=text) as failure:
         call(spark.createDataFrame([row], schema)).collect()
-    message = str(caught.value)
+    message = str(failure.value)
     assert "77" not in message
     assert "merge" not in message
 
@@ -224,8 +224,8 @@ def test_the_running_query_names_the_place_and_not_the_content(
 def test_skipped_events_are_gone_and_the_others_stay(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("INSERT", 1), ("x", 2), (None, 3), ("DELETE", 4)], "op string, id int").coalesce(1)
     for handling in ("SKIP", "LOG"):
-        kept = from_changelog(frame, invalid_op_handling=handling)
-        assert [tuple(row) for row in kept.collect()] == [("+I", 1), ("-D", 4)]
+        remaining_events = from_changelog(frame, invalid_op_handling=handling)
+        assert [tuple(row) for row in remaining_events.collect()] == [("+I", 1), ("-D", 4)]
 
 
 def test_whatever_needs_no_state_stays_in_the_jvm(spark: SparkSession) -> None:
@@ -303,12 +303,12 @@ def test_full_deletes_are_promised_only_where_they_are_full(spark: SparkSession)
         with pytest.raises(OptionError, match=r"produces_full_deletes is True.*they would have NULLs.*state_ttl"):
             to_changelog(frame, produces_full_deletes=True, **parameters)
         assert "DELETE" in [row["op"] for row in to_changelog(frame, **parameters).collect()]
-    kept: list[tuple[DataFrame, dict[str, Any], str | None]] = [
+    frames: list[tuple[DataFrame, dict[str, Any], str | None]] = [
         (full, {}, None),  # its word counts
         (by_key, {"partition_by": "id", "sequence": "lsn", "state_ttl": 0}, "Ann"),
         (by_key, {"partition_by": "id", "sequence": "lsn", "op_mapping": changed, **images}, "Ann"),
     ]
-    for frame, parameters, name in kept:
+    for frame, parameters, name in frames:
         *_, last = to_changelog(frame, produces_full_deletes=True, **parameters).collect()
         assert (last["before"] if "before" in parameters else last)["name"] == name
     to_changelog(by_key, produces_full_deletes=True, op_mapping={"INSERT": "c"})
@@ -324,9 +324,9 @@ def test_a_delete_by_key_keeps_its_sequence(spark: SparkSession, images: dict[st
     exported = to_changelog(
         rows, partition_by="id", sequence="lsn", produces_full_deletes=False, op_mapping=codes, **images
     )
-    (found,) = exported.collect()
-    delete = found["before"] if images else found
-    assert (found["op"], delete["id"], delete["name"], delete["lsn"]) == ("d", 1, None, 7)
+    (row,) = exported.collect()
+    delete = row["before"] if images else row
+    assert (row["op"], delete["id"], delete["name"], delete["lsn"]) == ("d", 1, None, 7)
 
 
 def test_a_deletion_flag_may_be_a_boolean_column(spark: SparkSession) -> None:
@@ -359,8 +359,8 @@ def test_non_deterministic_functions_are_found_in_expressions_that_make_columns(
         (frame.filter(F.rand() < 0.5).withColumn("rand()", F.lit("uuid()")), []),
         (frame.withColumn("x", F.rand()).drop("x"), []),
     ]
-    for made, functions in cases:
-        assert non_deterministic_functions(made) == functions
+    for column, functions in cases:
+        assert non_deterministic_functions(column) == functions
 
 
 @pytest.mark.deep
@@ -372,10 +372,10 @@ def test_the_key_of_an_upsert_stream_is_known_until_something_may_change_it(spar
     upserts = from_changelog(events, op_mapping=codes, partition_by="id")
 
     def exported(frame: DataFrame) -> list[tuple[Any, ...]]:
-        made = to_changelog(
+        changelog = to_changelog(
             frame, before="b", after="a", passthrough="lsn", op_mapping={v: k for k, v in codes.items()}, sequence="lsn"
         )
-        return [tuple(row) for row in made.select("op", "b.v", "a.v").collect()]
+        return [tuple(row) for row in changelog.select("op", "b.v", "a.v").collect()]
 
     expected = [("c", None, "a"), ("u", "a", "b"), ("d", "b", None)]
     assert exported(upserts) == expected
@@ -401,8 +401,8 @@ def test_a_stream_that_knows_its_key_needs_no_materializer(spark: SparkSession) 
     events = spark.createDataFrame([], "op string, id int, v string, lsn int")
     codes = {"c": "INSERT", "u": "UPDATE_AFTER", "d": "DELETE"}
     upserts = from_changelog(events, op_mapping=codes, partition_by="id")
-    kept = upserts.filter("id > 0").select("row_kind", "id", "v")
-    for frame in (upserts, kept):
+    filtered_upserts = upserts.filter("id > 0").select("row_kind", "id", "v")
+    for frame in (upserts, filtered_upserts):
         assert upsert_materializer(frame, sink_key="id") is frame
         assert upsert_materializer(frame, sink_key="id", upsert_key="id", mode="force") is not frame
     for frame in (upserts.withColumn("id", F.lit(2)), upserts.union(upserts)):

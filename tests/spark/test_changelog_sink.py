@@ -35,9 +35,9 @@ Row = tuple[Any, ...]
 
 def _ddl(table: str) -> str:
     columns = TABLES[table].replace("STRING", "VARCHAR(64)").split(", ")
-    made = [column + " NOT NULL" * (column.split()[0] in KEYS[table]) for column in columns]
+    declarations = [column + " NOT NULL" * (column.split()[0] in KEYS[table]) for column in columns]
     keys = ", ".join(KEYS[table])
-    return f"CREATE TABLE shop.{table} ({', '.join(made)}) PRIMARY KEY({keys}) DISTRIBUTED BY HASH({keys})"
+    return f"CREATE TABLE shop.{table} ({', '.join(declarations)}) PRIMARY KEY({keys}) DISTRIBUTED BY HASH({keys})"
 
 
 in_any_order = pytest.mark.emulator(*map(_ddl, TABLES), row_order=RowOrder.ARBITRARY, row_order_seed=5)
@@ -114,7 +114,7 @@ def operations(events: DataFrame, table: str) -> DataFrame:
 def test_the_tables_equal_the_source(spark: SparkSession, server: Emulator, tmp_path: Path) -> None:
     source, feed = Source(seed=11), Feed(spark, tmp_path, EVENTS)
     parts = [operations(feed.frame, table) for table in TABLES]
-    rows = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
+    rows = reduce(lambda frame, right: frame.unionByName(right, allowMissingColumns=True), parts)
     sink = StarRocksSink(
         SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", job="cdc"),
         routes=[TableRoute(table, COLUMNS[table]) for table in TABLES],

@@ -219,7 +219,9 @@ class FormerProcessor(KeyProcessor):
         timerValues: TimerValues,  # noqa: ARG002, N803
     ) -> Iterator[pd.DataFrame]:
         for name, changes in changes_by_key(sorted_entries(rows)):
-            self._former.updateValue((name,), (orjson.dumps([0.0, [[None, each.row] for each in changes]]).decode(),))
+            self._former.updateValue(
+                (name,), (orjson.dumps([0.0, [[None, change.row] for change in changes]]).decode(),)
+            )
         yield pd.DataFrame([], columns=OUTPUT_COLUMNS, dtype=object)
 
 

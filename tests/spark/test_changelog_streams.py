@@ -224,9 +224,11 @@ def test_a_join_of_two_cdc_streams_whose_rows_arrive_out_of_order(
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
     assert spark.range(10, 21, 10).select(task).distinct().count() == 2  # the two levels are joined by different tasks
     levels, attributes = Feed(spark, tmp_path / "s1", LEVELS), Feed(spark, tmp_path / "s2", ATTRIBUTES)
-    added = from_changelog(attributes.frame).filter("row_kind = '+I'").drop("row_kind")
+    inserts = from_changelog(attributes.frame).filter("row_kind = '+I'").drop("row_kind")
     joined = (
-        from_changelog(levels.frame, consume_full_deletes=True).join(added, F.col("level") == F.col("aid")).drop("aid")
+        from_changelog(levels.frame, consume_full_deletes=True)
+        .join(inserts, F.col("level") == F.col("aid"))
+        .drop("aid")
     )
     changes = upsert_materializer(joined, sink_key="id", sequence="seq", mode=mode, uid="joined")
     assert (changes is joined) == (mode == "none")

@@ -53,7 +53,7 @@ def test_open_transactions_wait_there_over_micro_batches_and_a_restart(
     assembling.put(script("p-0", "D", 502))
     assert go(assembling, uri, lanes) == []
     state = tmp_path / "far" / "checkpoint" / "starrocks_txn_sink"
-    assert {"batches", "owners", "rows"} <= {each.name for each in state.iterdir()}
+    assert {"batches", "owners", "rows"} <= {file.name for file in state.iterdir()}
     wait_until(lambda: not list(state.rglob("*.tmp")))  # proofs are written in a thread
     assembling.put(script("p-0", "D E", 503), script("p-1", "E", 4))
     assert sum(go(assembling, uri, lanes)) == 504

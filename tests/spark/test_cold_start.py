@@ -40,7 +40,7 @@ MAPPED = "shared objects file (top)"  # the archive on top of the JDK's own
 
 def session(java_options: str, classes: Path) -> str:
     """Run a session with `java_options` of the driver; the log of its classes."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _SESSION, java_options, str(classes)],
         env=ENVIRONMENT | {"SPARK_LOCAL_DIRS": str(classes.parent)},
         capture_output=True,
@@ -48,15 +48,15 @@ def session(java_options: str, classes: Path) -> str:
         timeout=240,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert process.returncode == 0, process.stderr[-2000:]
     return classes.read_text(errors="replace")
 
 
 @pytest.mark.parametrize("name", ["spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"])
 def test_the_jvm_knows_the_options(name: str) -> None:
     options = recommended_conf()[name].replace("-XX:+IgnoreUnrecognizedVMOptions", "").split()
-    done = subprocess.run(["java", *options, "-version"], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    process = subprocess.run(["java", *options, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    assert (process.returncode, process.stdout) == (0, ""), process.stderr
 
 
 @pytest.mark.spark
@@ -95,7 +95,9 @@ def test_a_driver_maps_an_archive_that_another_one_wrote(tmp_path: Path) -> None
     archive = tmp_path / "spark.jsa"
     assert MAPPED not in session(f"-XX:SharedArchiveFile={archive} {SILENT}", tmp_path / "first.log")
     command = [sys.executable, "-m", "tests.support.class_archive", str(archive)]
-    done = subprocess.run(command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    process = subprocess.run(
+        command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert process.returncode == 0, process.stderr[-2000:]
     assert [file.name for file in tmp_path.glob("*.jsa*")] == ["spark.jsa"]
     assert session(f"-XX:SharedArchiveFile={archive} {SILENT}", tmp_path / "second.log").count(MAPPED) > 5000

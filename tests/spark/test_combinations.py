@@ -73,21 +73,21 @@ ALTERNATIVES = (
 """Pairs of alternatives, and so all features that imply them: a user can choose only one."""
 
 
-def find_conflict_between(one: Feature, other: Feature) -> Conflict | None:
-    """The conflict between `one` and `other`, implied features included; None if they go together."""
-    return find_conflict(default_phrases(*with_implied(one), *with_implied(other)))
+def find_conflict_between(feature: Feature, other_feature: Feature) -> Conflict | None:
+    """The conflict between `feature` and `other_feature`, implied features included; None if they go together."""
+    return find_conflict(default_phrases(*with_implied(feature), *with_implied(other_feature)))
 
 
-def are_alternatives(one: Feature, other: Feature) -> bool:
+def are_alternatives(feature: Feature, other_feature: Feature) -> bool:
     """Whether a user cannot choose both."""
-    return any(frozenset(pair) in ALTERNATIVES for pair in product(with_implied(one), with_implied(other)))
+    return any(frozenset(pair) in ALTERNATIVES for pair in product(with_implied(feature), with_implied(other_feature)))
 
 
 def of_table(pair: Pair) -> Conflicting | None:
     """`pair` as features of the product's table; None if one of them is free and brings no such feature along."""
     implied = [Feature.ASSEMBLE if feature is Free.KAFKA_READER else feature for feature in pair]
-    one, other = implied
-    return (one, other) if isinstance(one, Feature) and isinstance(other, Feature) else None
+    first, second = implied
+    return (first, second) if isinstance(first, Feature) and isinstance(second, Feature) else None
 
 
 def conflict_of(pair: Pair) -> Conflict | None:
@@ -102,7 +102,7 @@ def possible(pair: Pair) -> bool:
     place = of_table(pair)
     if place is None:
         return True
-    if place[0] is place[1] or any(other in IMPLIED.get(one, ()) for one, other in permutations(place)):
+    if place[0] is place[1] or any(second in IMPLIED.get(first, ()) for first, second in permutations(place)):
         return False
     return find_conflict_between(*place) is not None or not are_alternatives(*place)
 
@@ -118,27 +118,27 @@ ELSEWHERE = [pair for pair in PAIRS if Feature.PLAIN_ROWS not in pair]
 
 
 def named(pair: Pair) -> str:
-    return "-".join(one.name.lower() for one in pair)
+    return "-".join(feature.name.lower() for feature in pair)
 
 
 def asked_for(pair: Pair) -> tuple[dict[str, Any], dict[str, str]]:
     """Options and stream-load properties."""
-    given: dict[str, Any] = {"load_url": "http://fe:8030", "query_url": "mysql://fe:9030", "database": "shop"}
+    settings: dict[str, Any] = {"load_url": "http://fe:8030", "query_url": "mysql://fe:9030", "database": "shop"}
     properties: dict[str, str] = {}
     for feature in pair:
-        given |= OPTIONS.get(feature, {})
+        settings |= OPTIONS.get(feature, {})
         properties |= PROPERTIES.get(feature, {})
-    return {**given, "roll_back_on_sigterm": False}, properties
+    return {**settings, "roll_back_on_sigterm": False}, properties
 
 
 def options(pair: Pair) -> SinkOptions:
-    given, properties = asked_for(pair)
-    return SinkOptions(**given, properties=properties)
+    settings, properties = asked_for(pair)
+    return SinkOptions(**settings, properties=properties)
 
 
 def routes(pair: Pair) -> tuple[TableRoute, ...]:
-    wanted = Feature.ROUTES in pair or (NEEDS_ROUTES.intersection(pair) and not TEXTS.intersection(pair))
-    return ROUTES if wanted else ()
+    is_routed = Feature.ROUTES in pair or (NEEDS_ROUTES.intersection(pair) and not TEXTS.intersection(pair))
+    return ROUTES if is_routed else ()
 
 
 class Reached(Exception):
@@ -164,8 +164,8 @@ class Silent:
 
 def through_the_data_source(pair: Pair) -> None:
     """The way of a batch frame into the data source, up to the first look at the server; its options are texts."""
-    given, properties = asked_for(pair)
-    texts = {name: str(value).lower() for name, value in given.items() if value is not None}
+    settings, properties = asked_for(pair)
+    texts = {name: str(value).lower() for name, value in settings.items() if value is not None}
     texts |= {f"sink.properties.{name}": value for name, value in properties.items()}
     schema = T.StructType().add("table", "string").add("row", "string")
     if routes(pair) or Free.SCHEMA_APPLY in pair:  # of which the data source alters the table
@@ -181,53 +181,59 @@ def go_in(pair: Pair) -> None:
         return
     lines = TxnEventLines(reader="librdkafka") if Free.KAFKA_READER in pair else None
     assemble = TransactionAssembly(lines=lines) if EVENTS.intersection(pair) else None
-    made = StarRocksSink(options(pair), routes=routes(pair), assemble=assemble, metrics=Silent())
+    new_sink = StarRocksSink(options(pair), routes=routes(pair), assemble=assemble, metrics=Silent())
     if Free.BATCH_FRAME in pair:
         with pytest.raises(Reached):
-            made.write(Untouched(), batch_id=1)  # type: ignore[arg-type]
+            new_sink.write(Untouched(), batch_id=1)  # type: ignore[arg-type]
     if Free.SCHEMA_PREVIEW in pair:
         with mock.patch.object(sink, "read_planned_changes", side_effect=Reached), pytest.raises(Reached):
-            made.schema_changes(Untouched())  # type: ignore[arg-type]
+            new_sink.schema_changes(Untouched())  # type: ignore[arg-type]
 
 
-def says(error: Exception, found: Conflict) -> None:
-    assert found.why in str(error)
-    assert str(error).endswith(found.advice)
-    assert f"[option={found.option}]" in str(error)
+def says(error: Exception, conflict: Conflict) -> None:
+    assert conflict.why in str(error)
+    assert str(error).endswith(conflict.advice)
+    assert f"[option={conflict.option}]" in str(error)
 
 
 @pytest.mark.parametrize("pair", ELSEWHERE, ids=named)
 def test_a_pair_is_refused_with_its_reason_or_taken(pair: Pair) -> None:
-    found = conflict_of(pair)
-    if found is None:
+    conflict = conflict_of(pair)
+    if conflict is None:
         go_in(pair)
         return
-    with pytest.raises(InputError if found.one is Feature.PLAIN_ROWS else OptionError) as caught:
+    with pytest.raises(InputError if conflict.one is Feature.PLAIN_ROWS else OptionError) as failure:
         go_in(pair)
-    says(caught.value, found)
+    says(failure.value, conflict)
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("pair", OF_ROWS, ids=named)
 def test_rows_without_positions_are_refused_or_projected(pair: Pair, spark: SparkSession) -> None:
-    asked, given = options(pair), routes(pair)
+    sink_options, table_routes = options(pair), routes(pair)
     frame = spark.createDataFrame([("orders", "{}", 1, 2)], "table string, row string, id long, amount long")
-    terms = TableTerms.of(given, frame.schema, "UTC", asked, Tables())
+    terms = TableTerms.of(table_routes, frame.schema, "UTC", sink_options, Tables())
 
     def project() -> None:
-        lane_input(frame, terms, asked.lanes or 1, digest=asked.exactly_once, sort=asked.shuffle is not False)
+        lane_input(
+            frame,
+            terms,
+            sink_options.lanes or 1,
+            digest=sink_options.exactly_once,
+            sort=sink_options.shuffle is not False,
+        )
 
-    found = conflict_of(pair)
-    if found is None:
+    conflict = conflict_of(pair)
+    if conflict is None:
         project()
         return
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as failure:
         project()
-    says(caught.value, found)
+    says(failure.value, conflict)
 
 
 def test_each_conflict_is_one_pair_that_a_user_can_ask_for() -> None:
-    pairs = [frozenset((each.one, each.other)) for each in CONFLICTS]
+    pairs = [frozenset((conflict.one, conflict.other)) for conflict in CONFLICTS]
     assert len(set(pairs)) == len(pairs)
     assert all(len(pair) == 2 and pair not in ALTERNATIVES for pair in pairs)
 

@@ -120,13 +120,13 @@ def test_keys_are_compared_by_the_columns_type(shop: Shop) -> None:
         '{"v":2,"n":"1","d":"1.50","t":"2026-01-02 03:04:05.000","s":"a"}',
         '{"n":1.0,"d":"01.5","t":"2026/1/2 3:4:5","s":"a","v":3}',
     ]
-    other = [
+    unequal = [
         '{"n":1,"d":1.5,"t":"2026-01-02 03:04:05","s":"A","v":4}',
         '{"n":1,"d":1.51,"t":"2026-01-02 03:04:05","s":"a","v":5}',
         '{"n":1,"d":1.5,"t":"2026-01-02 03:04:06","s":"a","v":6}',
         '{"n":-1,"d":1.5,"t":"2026-01-02 03:04:05","s":"a","v":7}',
     ]
-    rows = [("p-0", 1, seq, "typed", row, False) for seq, row in enumerate([*other, *same])]
+    rows = [("p-0", 1, seq, "typed", row, False) for seq, row in enumerate([*unequal, *same])]
     rows[-1] = (*rows[-1][:5], True)
     (receipt,) = StarRocksSink(shop.options()).write(shop.frame(rows))
     assert (receipt.rows, receipt.compacted) == (5, 2)

@@ -43,12 +43,12 @@ def test_what_was_written_is_what_is_read(spark: SparkSession, server: Emulator,
     changes = {"timestamp_zone": "Asia/Tokyo", "properties": CSV, "compression": rng.choice(["none", "zstd", "gzip"])}
     (receipt,) = sink(server, ["id", *COLUMNS], **changes).write(frame)
     assert receipt.rows == ROWS
-    got = query(server, f"SELECT id, {', '.join(COLUMNS)} FROM shop.t ORDER BY id")
-    for row, read in zip(rows, got, strict=True):
-        for name, was, there in zip(COLUMNS, row[1:], read[1:], strict=True):
-            found = json.loads(there) if name in DOCUMENTS and there is not None else there
-            alike = floats_alike(was, found) if name == "f" else found == expected(name, was)
-            assert alike, (name, was, there)
+    rows_read = query(server, f"SELECT id, {', '.join(COLUMNS)} FROM shop.t ORDER BY id")
+    for row, read in zip(rows, rows_read, strict=True):
+        for name, was, stored in zip(COLUMNS, row[1:], read[1:], strict=True):
+            parsed_value = json.loads(stored) if name in DOCUMENTS and stored is not None else stored
+            alike = floats_alike(was, parsed_value) if name == "f" else parsed_value == expected(name, was)
+            assert alike, (name, was, stored)
 
 
 @pytest.mark.deep

@@ -24,8 +24,8 @@ def test_rows_and_ends_meet_over_micro_batches_and_a_restart(debezium: DebeziumS
     assert [(r.batch_id, r.rows) for r in debezium.go()] == [(2, 4)]
     assert debezium.rows() == [(1, 0), (5, 1), (5, 2), (6, 1), (6, 2), (6, 3), (7, 1)]
     assert debezium.positions() == {"shop": 7999}
-    (counted,) = (event.fields for event in debezium.told if event.name == "assembler.counted")
-    counts = counted["counts"]
+    (fields,) = (event.fields for event in debezium.told if event.name == "assembler.counted")
+    counts = fields["counts"]
     assert (counts["data"], counts["rows"], counts["repeated_rows"], counts["open"]) == (3, 4, 1, 0)
 
 
@@ -145,9 +145,9 @@ def test_wrong_options_are_refused(option: str, value: object) -> None:
         DebeziumAssembly(**{option: value})  # type: ignore[arg-type]
 
 
-def plain(number: int, seq: int = 1, **other: object) -> Changes:
+def plain(number: int, seq: int = 1, **columns: object) -> Changes:
     """A row as a connector with its defaults writes it: without a transaction."""
-    return insert(number, seq, **other) | {"transaction": None}
+    return insert(number, seq, **columns) | {"transaction": None}
 
 
 def test_without_metadata_each_change_is_written_once_over_restarts(debezium: DebeziumShop) -> None:
@@ -283,8 +283,8 @@ def test_a_column_keeps_the_value_that_a_message_leaves_out(debezium: DebeziumSh
     debezium.go(tables=tables, transactions=transactions)
     debezium.forget_commit(3)
     debezium.go(tables=tables, transactions=transactions)
-    found = debezium.ask("SELECT position, seq, note FROM shop.documents ORDER BY position")
-    assert found == [(5, 2, 'it\'s "long"'), (6, 2, "new"), (7, 3, "open")]
+    documents = debezium.ask("SELECT position, seq, note FROM shop.documents ORDER BY position")
+    assert documents == [(5, 2, 'it\'s "long"'), (6, 2, "new"), (7, 3, "open")]
 
 
 def test_a_value_that_is_left_out_is_an_error_where_it_cannot_be_looked_up(debezium: DebeziumShop) -> None:

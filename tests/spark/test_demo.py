@@ -72,21 +72,21 @@ class Demo:
 
     def family(self) -> list[psutil.Process]:
         """Every living process that carries the mark."""
-        found = []
+        processes = []
         for process in psutil.process_iter():
             try:
                 if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
+                    processes.append(process)
             except (psutil.Error, OSError):
                 continue
-        return found
+        return processes
 
     def left(self) -> list[psutil.Process]:
         """Who lives on after the end; Spark's Python workers, which nobody waits for, end a moment after its JVM."""
         end = time.monotonic() + 20
-        while (found := self.family()) and time.monotonic() < end:
+        while (processes := self.family()) and time.monotonic() < end:
             time.sleep(0.1)
-        return found
+        return processes
 
     def until(self, reached: Callable[[], bool], seconds: float = 120) -> None:
         wait_until(reached, seconds, lambda: self.stderr, alive=lambda: self.process.poll() is None)
@@ -112,13 +112,13 @@ def demo(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
         return started[-1]
 
     yield start
-    for each in started:
-        each.close()
+    for resource in started:
+        resource.close()
 
 
 def result(out: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return found
+    summary: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return summary
 
 
 @pytest.mark.parametrize(("lanes", "generation"), [pytest.param(1, "B", marks=pytest.mark.deep), (2, "C")])
@@ -130,9 +130,9 @@ def test_every_source_transaction_is_visible_once_and_none_is_torn(
     running = demo(f"--json {source} --lanes {lanes} --generation {generation}")
     code, out = running.wait()
     assert code == 0, running.stderr
-    found = result(out)
+    summary = result(out)
     assert out.count("\n") == 1
-    assert list(found) == [
+    assert list(summary) == [
         "source_transactions",
         "rows",
         "reader",
@@ -142,15 +142,15 @@ def test_every_source_transaction_is_visible_once_and_none_is_torn(
         "micro_batch_seconds",
         "wall_seconds",
     ]
-    counts = found["source_transactions"]
+    counts = summary["source_transactions"]
     assert counts["written"] == counts["visible"] > 30 * seconds
-    assert (counts["lost"], counts["duplicated"], found["reader"]["torn"]) == (0, 0, 0)
-    assert found["reader"]["samples"] > 5
-    assert found["rows"]["order_events"] > 500 * seconds
-    assert found["starrocks_transactions"]["committed"] >= 2
-    assert found["loads"] >= found["starrocks_transactions"]["committed"]
-    assert 0 < found["freshness_seconds"]["p50"] <= found["freshness_seconds"]["p99"]
-    phases = found["micro_batch_seconds"]
+    assert (counts["lost"], counts["duplicated"], summary["reader"]["torn"]) == (0, 0, 0)
+    assert summary["reader"]["samples"] > 5
+    assert summary["rows"]["order_events"] > 500 * seconds
+    assert summary["starrocks_transactions"]["committed"] >= 2
+    assert summary["loads"] >= summary["starrocks_transactions"]["committed"]
+    assert 0 < summary["freshness_seconds"]["p50"] <= summary["freshness_seconds"]["p99"]
+    phases = summary["micro_batch_seconds"]
     assert 0 < phases["lane: commit"] < phases["sink"] < phases["micro-batch"]
     assert "emulator" in running.stderr
     assert running.left() == []
@@ -162,9 +162,9 @@ def test_a_pipeline_that_loses_and_doubles_rows_is_found_out(demo: Callable[...,
     running = demo("--json --seconds 3 --rate 1000 --partitions 2 --assemble stage", script=DAMAGED)
     code, out = running.wait()
     assert code == 1, running.stderr
-    found = result(out)
-    assert found["reader"]["torn"] > 0
-    assert found["source_transactions"]["duplicated"] > 0
+    summary = result(out)
+    assert summary["reader"]["torn"] > 0
+    assert summary["source_transactions"]["duplicated"] > 0
     assert "WRONG:" in running.stderr
     assert re.search(r"orders differs: [1-9]\d* rows missing, 0 unexpected, 0 duplicated", running.stderr)
     assert re.search(r"order_events differs: 0 rows missing, 0 unexpected, [1-9]\d* duplicated", running.stderr)

@@ -25,12 +25,12 @@ def test_executors_tell_what_they_reach_and_have(spark: SparkSession) -> None:
         ]
         target = Target(options, None, executors=2, endpoints=endpoints)
         with closing(target):
-            found = list(check_executors(target))
+            findings = list(check_executors(target))
     assert spark.range(1).count() == 1  # a session that is not the doctor's stays
-    bad = [one for one in found if one.severity is Severity.FAILURE]
-    assert [(one.check, one.place.startswith("executor on ")) for one in bad] == [("port", True)]
+    bad = [finding for finding in findings if finding.severity is Severity.FAILURE]
+    assert [(finding.check, finding.place.startswith("executor on ")) for finding in bad] == [("port", True)]
     assert str(endpoints[1]) in bad[0].what
-    names = {one.check for one in found if one.severity is Severity.GOOD}
+    names = {finding.check for finding in findings if finding.severity is Severity.GOOD}
     assert {"library.java", "library.pandas", "executor.clock", "port", "executor.spark"} <= names
 
 
@@ -40,7 +40,7 @@ def test_a_session_that_cannot_be_had_is_a_finding(spark: SparkSession, monkeypa
 
     monkeypatch.setattr(type(spark), "getActiveSession", broken)
     options = SinkOptions(load_url="http://127.0.0.1:1", database="shop", delivery="at-least-once")
-    (found,) = check_executors(Target(options, None))
-    assert (found.check, found.severity) == ("executor.spark", Severity.FAILURE)
-    assert "JAVA_GATEWAY_EXITED" in found.what
-    assert "and more" not in found.what
+    (finding,) = check_executors(Target(options, None))
+    assert (finding.check, finding.severity) == ("executor.spark", Severity.FAILURE)
+    assert "JAVA_GATEWAY_EXITED" in finding.what
+    assert "and more" not in finding.what

@@ -37,12 +37,12 @@ def test_a_lane_that_dies_each_time_ends_the_query_with_sparks_reason_and_the_pl
     bare_shop.count_requests()
     words = [sys.executable, "-m", "tests.support.dying_lane_driver", bare_shop.server.load_url]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
+    process = subprocess.run(
         [*words, bare_shop.server.query_url, str(bare_shop.folder)],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
-    assert done.returncode == ExitCode.GAVE_UP, done.stderr
-    _, block = done.stderr.split("\nstarrocks-txn-sink: ")
+    assert process.returncode == ExitCode.GAVE_UP, process.stderr
+    _, block = process.stderr.split("\nstarrocks-txn-sink: ")
     cause, remedy, place, more, following = block.splitlines()[:5]
     assert cause.startswith("The task of lane ")
     assert " ended early, 3 times in a row. Spark's reason: " in cause

@@ -80,7 +80,7 @@ def test_a_recreated_source_under_the_same_job_is_an_error_before_anything_is_lo
     with pytest.raises(StreamingQueryException, match=r"SourceChanged.*to position 35 .*at position 30.*another `job`"):
         shop.run("new", files=files)
     assert shop.written() == (6, 6)
-    assert sum(each.rows for each in shop.run("newer", job="another", files=None)) == 8  # the advice works
+    assert sum(receipt.rows for receipt in shop.run("newer", job="another", files=None)) == 8  # the advice works
 
 
 def written_in_three_micro_batches(shop: Shop) -> None:
@@ -114,7 +114,7 @@ def test_a_ledger_from_before_the_checkpoint_is_an_error_before_anything_is_lost
         with pytest.raises(StreamingQueryException, match=r"LedgerBehind.*has position 1 .* p-0, but position 3 was"):
             shop.run()
     assert shop.written() == (2, 2)
-    assert sum(each.rows for each in shop.run("new", job="another", files=None)) == 8
+    assert sum(receipt.rows for receipt in shop.run("new", job="another", files=None)) == 8
     inspect_job(shop.options(), 30, accept=True)
     assert [receipt.rows for receipt in shop.run()] == [2]
 
@@ -137,18 +137,18 @@ def test_a_skip_goes_on_after_a_restart_in_the_middle_of_it(shop: Shop) -> None:
 def test_a_label_that_a_take_over_would_not_find_is_said_loudly_once_a_session(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hidden = {"operation": "query", "label": "FROM information_schema.loads", "action": "answer", "status": 200}
-    shop.fault({**hidden, "body": '{"columns": ["LABEL"], "rows": []}'})
-    told: list[Event] = []
+    empty_list = {"operation": "query", "label": "FROM information_schema.loads", "action": "answer", "status": 200}
+    shop.fault({**empty_list, "body": '{"columns": ["LABEL"], "rows": []}'})
+    events: list[Event] = []
     with MetricsServer(0) as metrics:
-        sink = StarRocksSink(shop.options(), listener=told.append, metrics=metrics)
+        sink = StarRocksSink(shop.options(), listener=events.append, metrics=metrics)
         for position in (1, 2):
             assert len(sink.write(shop.frame(rows_of("p-0", [position])))) == 1
         with urlopen(f"{metrics.url}/metrics", timeout=10) as answer:
             assert 'integrity_violations_total{kind="unlisted"} 1' in answer.read().decode()
-    assert [event.fields["job"] for event in told if event.name == "label.unlisted"] == ["test"]
-    (said,) = [record for record in caplog.records if "label.unlisted" in record.getMessage()]
-    assert (said.levelname, "Let the loading user see its own loads" in said.getMessage()) == ("WARNING", True)
+    assert [event.fields["job"] for event in events if event.name == "label.unlisted"] == ["test"]
+    (record,) = [record for record in caplog.records if "label.unlisted" in record.getMessage()]
+    assert (record.levelname, "Let the loading user see its own loads" in record.getMessage()) == ("WARNING", True)
 
 
 @pytest.mark.deep
@@ -183,9 +183,11 @@ def test_the_older_of_two_queries_under_one_job_is_fenced_and_names_the_other(sh
     try:
         wait_until(lambda: len(receipts) == 1)
         shop.run("newer")
-        other = _query_id(shop.checkpoint("newer"))
+        newer_query = _query_id(shop.checkpoint("newer"))
         shop.feed(rows_of("p-0", [2]))
-        with pytest.raises(StreamingQueryException, match=f"Fenced.*taken over by another writer.*checkpoint={other}"):
+        with pytest.raises(
+            StreamingQueryException, match=f"Fenced.*taken over by another writer.*checkpoint={newer_query}"
+        ):
             older.awaitTermination(60)
     finally:
         older.stop()
@@ -223,7 +225,7 @@ def test_two_threads_that_write_the_same_rows_write_them_once(shop: Shop) -> Non
     sink.write(shop.frame(rows_of("p-0", [1])))
     shop.fault({"operation": "commit", "action": "delay", "when": "before", "seconds": 1})
     with ThreadPoolExecutor(2) as threads:
-        receipts = [receipt for done in threads.map(lambda _: sink.write(frame), range(2)) for receipt in done]
+        receipts = [receipt for receipts in threads.map(lambda _: sink.write(frame), range(2)) for receipt in receipts]
     assert [receipt.rows for receipt in receipts] == [4]
     assert shop.written() == (6, 6)
 
@@ -329,7 +331,7 @@ def test_the_normal_path_costs_one_owner_check_and_one_state_query_a_transaction
     shop.count_requests()
     with QueryProxy(shop.server.query_port) as proxy:
         receipts = shop.run(lanes=2, query_url=proxy.url)
-        asked = [sql for sql in proxy.statements if not sql.startswith(("SET ", "SHOW "))]
+        statements = [sql for sql in proxy.statements if not sql.startswith(("SET ", "SHOW "))]
     assert len(receipts) == 3  # 3 micro-batches, each with rows in one table and its positions
     assert shop.requests() == {
         "begin": 3,
@@ -339,12 +341,12 @@ def test_the_normal_path_costs_one_owner_check_and_one_state_query_a_transaction
         "get_load_state": 3,
         "rollback": 0,
     }
-    owners = [sql for sql in asked if sql.startswith("SELECT token, epoch")]
+    owners = [sql for sql in statements if sql.startswith("SELECT token, epoch")]
     assert len(owners) == 3 + 3  # one a micro-batch; the take-over reads the owner three times
     # Once a run of the query: version, tables, NOT NULL columns, DDL, the job's traces, the take-over, and the columns
     # of the tables with rows; once whether the first label is listed; and the lane reads the columns of the tables, to
     # compare the rows' names. Nothing a micro-batch.
-    assert len(asked) - len(owners) == 14
+    assert len(statements) - len(owners) == 14
 
 
 def _query_id(checkpoint: Path) -> str:

@@ -54,9 +54,9 @@ class Drivers:
 
 @pytest.fixture(scope="module")
 def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
-    made = Drivers(tmp_path_factory.mktemp("drivers"))
-    yield made
-    made.stop()
+    all_drivers = Drivers(tmp_path_factory.mktemp("drivers"))
+    yield all_drivers
+    all_drivers.stop()
 
 
 @pytest.mark.deep
@@ -85,9 +85,9 @@ def test_an_exception_in_one_lane_leaves_no_label_of_the_others_open(shop: Shop)
         {**of_the_other, "operation": "begin", "when": "before", "seconds": 1.5},
         {**of_the_other, "operation": "load", "table": "items", "when": "after", "seconds": 120},
     )
-    torn = rows_of("p-1", [1])[:1]
+    half = rows_of("p-1", [1])[:1]
     with pytest.raises(InputError, match="end inside a source transaction"):
-        StarRocksSink(shop.options(lanes=2, shuffle=True)).write(shop.frame(rows_of("p-0", [1, 2]) + torn))
+        StarRocksSink(shop.options(lanes=2, shuffle=True)).write(shop.frame(rows_of("p-0", [1, 2]) + half))
     wait_until(lambda: not any(thread.name == "starrocks-clean-up" for thread in threading.enumerate()))
     assert shop.open_labels() == []
     assert shop.written() == (0, 0)
@@ -103,8 +103,8 @@ def test_after_a_failed_load_the_lanes_read_again(drivers: Drivers, bare_shop: S
     answer = driver.answer(120)
     assert answer["error"] is None, answer["error"]
     assert [receipt["batch"] for receipt in answer["receipts"]] == [0, 1, 2]
-    seen = workload.judge(shop.ask(workload.JUDGEMENT.format("site")), workload.expected())
-    assert seen == Verdict()
+    verdict = workload.judge(shop.ask(workload.JUDGEMENT.format("site")), workload.expected())
+    assert verdict == Verdict()
 
 
 @pytest.mark.deep
@@ -186,8 +186,8 @@ def test_killed_drivers_and_a_killed_server_lose_and_double_nothing(tmp_path: Pa
     """A sample of the matrix that `make crash` runs in full."""
     names = ("kill driver, after commit", "kill server, after ledger load", "pause driver, after check")
     sites = [site for site in all_sites() if site.name in names]
-    said: list[str] = []
-    with Matrix(tmp_path, said.append) as matrix:
+    messages: list[str] = []
+    with Matrix(tmp_path, messages.append) as matrix:
         cases = matrix.run(sites)
     assert len(cases) == len(names)
     for case in cases:

@@ -90,7 +90,11 @@ class Left:
 
     def _sockets(self) -> list[Any]:
         mine = psutil.Process().net_connections("tcp")
-        return [one for one in mine if one.raddr and one.raddr.port in self._ports and one.status == "ESTABLISHED"]
+        return [
+            connection
+            for connection in mine
+            if connection.raddr and connection.raddr.port in self._ports and connection.status == "ESTABLISHED"
+        ]
 
 
 def hits(shop: Shop) -> int:
@@ -106,13 +110,13 @@ def fails_in_time(work: Callable[[], object], *kinds: type[Exception], seconds: 
     return str(failed.value)
 
 
-def ends(work: Callable[[float], object], met: Callable[[], object], *kinds: type[Exception]) -> str:
-    """What `work` says at the end of its deadline; a busy machine gets more time until it has `met` what hangs."""
+def ends(work: Callable[[float], object], is_reached: Callable[[], object], *kinds: type[Exception]) -> str:
+    """What `work` says at the end of its deadline; a busy machine gets more time until `is_reached`."""
     for seconds in (_DEADLINE, 4 * _DEADLINE, 16 * _DEADLINE):
-        said = fails_in_time(partial(work, seconds), *kinds, seconds=seconds)
-        if met():
-            return said
-    raise AssertionError(said)
+        message = fails_in_time(partial(work, seconds), *kinds, seconds=seconds)
+        if is_reached():
+            return message
+    raise AssertionError(message)
 
 
 @pytest.mark.parametrize(
@@ -130,9 +134,9 @@ def test_a_lane_ends_by_its_deadline_wherever_the_server_hangs(
     hanging_shop: Shop, rule: dict[str, Any], place: str
 ) -> None:
     session = open_session(hanging_shop.options(), "run", "test", "checkpoint")
-    left = Left(hanging_shop.server.fe_port, hanging_shop.server.be_port, hanging_shop.server.query_port)
+    leftovers = Left(hanging_shop.server.fe_port, hanging_shop.server.be_port, hanging_shop.server.query_port)
     hanging_shop.fault({**rule, "action": "hang", "seconds": _BEHIND})
-    said = ends(
+    message = ends(
         lambda seconds: write(quick(hanging_shop, seconds), session),
         lambda: hits(hanging_shop),
         BeginFailed,  # its cause is the answer that did not come before the deadline
@@ -140,10 +144,10 @@ def test_a_lane_ends_by_its_deadline_wherever_the_server_hangs(
         DeadlineExceeded,
         OutcomeUnknown,
     )
-    assert any(word in said for word in place.split("|")), said
-    assert "deadline" in said or "reply did not arrive" in said
+    assert any(word in message for word in place.split("|")), message
+    assert "deadline" in message or "reply did not arrive" in message
     hanging_shop.fault()
-    left.gone()
+    leftovers.gone()
 
 
 @pytest.mark.parametrize(
@@ -162,15 +166,15 @@ def test_a_take_over_ends_by_its_deadline_wherever_the_query_port_hangs(
 ) -> None:
     with QueryProxy(hanging_shop.server.query_port) as proxy:
         holds = [proxy.hold(statement) for _ in range(9)]
-        left = Left(proxy.port, hanging_shop.server.fe_port)
+        leftovers = Left(proxy.port, hanging_shop.server.fe_port)
 
         def take_over(seconds: float) -> object:
             return open_session(quick(hanging_shop, seconds, query_url=proxy.url), "run", "test", "checkpoint")
 
-        said = ends(take_over, lambda: any(hold.reached.is_set() for hold in holds), StarRocksSinkError)
-        assert "deadline" in said.lower() or "did not answer" in said
-        assert place in said or "did not answer" in said, said
-        assert left.rest() == []
+        message = ends(take_over, lambda: any(hold.reached.is_set() for hold in holds), StarRocksSinkError)
+        assert "deadline" in message.lower() or "did not answer" in message
+        assert place in message or "did not answer" in message, message
+        assert leftovers.rest() == []
 
 
 def test_a_query_port_that_accepts_and_never_greets(hanging_shop: Shop) -> None:
@@ -182,15 +186,15 @@ def test_a_query_port_that_accepts_and_never_greets(hanging_shop: Shop) -> None:
 def test_an_owner_check_that_hangs_ends_by_the_deadline(hanging_shop: Shop) -> None:
     with QueryProxy(hanging_shop.server.query_port) as proxy:
         session = open_session(hanging_shop.options(query_url=proxy.url), "run", "test", "checkpoint")
-        left = Left(proxy.port, hanging_shop.server.fe_port, hanging_shop.server.be_port)
+        leftovers = Left(proxy.port, hanging_shop.server.fe_port, hanging_shop.server.be_port)
         holds = [proxy.hold("SELECT token, epoch") for _ in range(9)]
 
         def one_lane(seconds: float) -> object:
             return write(quick(hanging_shop, seconds, query_url=proxy.url), session)
 
-        said = ends(one_lane, lambda: any(hold.reached.is_set() for hold in holds), DeadlineExceeded)
-        assert "check" in said or "ledger" in said
-        left.gone()
+        message = ends(one_lane, lambda: any(hold.reached.is_set() for hold in holds), DeadlineExceeded)
+        assert "check" in message or "ledger" in message
+        leftovers.gone()
     assert hanging_shop.open_labels() == []
     assert hanging_shop.written() == (0, 0)
 
@@ -204,9 +208,9 @@ def test_an_answer_that_cannot_get_better_ends_the_lane_at_once(hanging_shop: Sh
     hanging_shop.fault(
         refusal, *({"operation": name, "action": "delay", "seconds": 0} for name in ("begin", "rollback"))
     )
-    said = fails_in_time(lambda: write(hanging_shop.options(), session), HttpRefused)
-    assert "HTTP 413" in said
-    assert "lower chunk_bytes" in said
+    message = fails_in_time(lambda: write(hanging_shop.options(), session), HttpRefused)
+    assert "HTTP 413" in message
+    assert "lower chunk_bytes" in message
     if operation != "begin":
         assert hanging_shop.requests()["begin"] == 1
     assert hanging_shop.written() == (0, 0)
@@ -215,15 +219,15 @@ def test_an_answer_that_cannot_get_better_ends_the_lane_at_once(hanging_shop: Sh
 @pytest.mark.deep
 @pytest.mark.spark
 def test_a_whole_job_ends_when_the_server_hangs_and_leaves_nothing_on_the_driver(shop: Shop) -> None:
-    left = Left(shop.server.fe_port, shop.server.be_port, shop.server.query_port)
+    leftovers = Left(shop.server.fe_port, shop.server.be_port, shop.server.query_port)
     shop.fault({"operation": "load", "table": "items", "action": "hang", "seconds": _BEHIND})
 
     def job(seconds: float) -> None:
         StarRocksSink(quick(shop, seconds)).write(shop.frame(rows_of("p-0", [1])))
 
     # A load that began late waits until the deadline too, and may say so first.
-    said = ends(job, lambda: hits(shop), DeadlineExceeded, LoadFailed)
-    assert "deadline" in said or "reply did not arrive" in said
-    left.gone()
+    message = ends(job, lambda: hits(shop), DeadlineExceeded, LoadFailed)
+    assert "deadline" in message or "reply did not arrive" in message
+    leftovers.gone()
     shop.fault()
     assert shop.written() == (0, 0)

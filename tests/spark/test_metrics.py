@@ -116,11 +116,17 @@ def test_deletes_are_counted_where_rows_may_be_some(shop: Shop, metrics: Metrics
     frame = shop.spark.createDataFrame(rows, SCHEMA + ", op string").coalesce(1)
     sink = StarRocksSink(shop.options(shuffle=shuffle), metrics=metrics)
     sink.write(frame)
-    seen = values(metrics)
-    assert (seen['rows_total{op="upsert",table="orders"}'], seen['rows_total{op="delete",table="orders"}']) == (1, 1)
+    metric_values = values(metrics)
+    assert (
+        metric_values['rows_total{op="upsert",table="orders"}'],
+        metric_values['rows_total{op="delete",table="orders"}'],
+    ) == (1, 1)
     sink.write(frame.drop("op").withColumn("position", F.col("position") + 10))  # now both are rows to keep
-    seen = values(metrics)
-    assert (seen['rows_total{op="upsert",table="orders"}'], seen['rows_total{op="delete",table="orders"}']) == (3, 1)
+    metric_values = values(metrics)
+    assert (
+        metric_values['rows_total{op="upsert",table="orders"}'],
+        metric_values['rows_total{op="delete",table="orders"}'],
+    ) == (3, 1)
 
 
 @pytest.mark.deep
@@ -138,8 +144,11 @@ def test_deletes_of_csv_and_of_assembled_events_are_counted_too(shop: Shop, metr
     fields = "source_partition string, position bigint, type string, txn_id string, table string, row string, op string"
     in_lanes = StarRocksSink(shop.options(), assemble=TransactionAssembly(), metrics=metrics)
     in_lanes.write(shop.spark.createDataFrame(events, fields))
-    seen = values(metrics)
-    assert (seen['rows_total{op="upsert",table="orders"}'], seen['rows_total{op="delete",table="orders"}']) == (2, 3)
+    metric_values = values(metrics)
+    assert (
+        metric_values['rows_total{op="upsert",table="orders"}'],
+        metric_values['rows_total{op="delete",table="orders"}'],
+    ) == (2, 3)
 
 
 def test_a_delete_that_a_later_row_replaces_is_none(shop: Shop, metrics: MetricsServer) -> None:
@@ -148,6 +157,9 @@ def test_a_delete_that_a_later_row_replaces_is_none(shop: Shop, metrics: Metrics
     rows = [("p-0", at, 0, "orders", f'{{"id": {key}}}', True, op) for at, (key, op) in enumerate(changes)]
     frame = shop.spark.createDataFrame(rows, SCHEMA + ", op string").coalesce(1)
     (receipt,) = StarRocksSink(shop.options(), metrics=metrics).write(frame)
-    seen = values(metrics)
+    metric_values = values(metrics)
     assert (receipt.rows, receipt.compacted) == (3, 2)
-    assert (seen['rows_total{op="upsert",table="orders"}'], seen['rows_total{op="delete",table="orders"}']) == (2, 1)
+    assert (
+        metric_values['rows_total{op="upsert",table="orders"}'],
+        metric_values['rows_total{op="delete",table="orders"}'],
+    ) == (2, 1)

@@ -23,14 +23,14 @@ def test_the_pages_snippets(spark: SparkSession, server: Emulator, monkeypatch: 
     monkeypatch.setenv("STARROCKS_PASSWORD", "x")
     addresses = {"fe_http_url": server.load_url, "fe_jdbc_url": f"jdbc:{server.query_url}"}
     names: dict[str, Any] = {"spark": spark, **addresses}
-    found: list[tuple[Any, ...]] = []
+    answer: list[tuple[Any, ...]] = []
     checked = 0
     for kind, content in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
         if kind == "python":
             exec(content, names)
         elif kind == "sql":
-            found = query(server, content)
+            answer = query(server, content)
         else:
             checked += 1
-            assert [line.split() for line in content.splitlines()[1:]] == [list(map(str, row)) for row in found]
+            assert [line.split() for line in content.splitlines()[1:]] == [list(map(str, row)) for row in answer]
     assert checked == 3

@@ -37,8 +37,8 @@ def begin(
 
 def assert_whole(shop: Shop, *parts: str, upto: int) -> None:
     """Each source transaction of `parts` is there, once."""
-    found = shop.ask("SELECT part, position, seq FROM shop.items ORDER BY 1, 2, 3")
-    assert found == [(part, at, seq) for part in sorted(parts) for at in range(1, upto + 1) for seq in range(2)]
+    rows = shop.ask("SELECT part, position, seq FROM shop.items ORDER BY 1, 2, 3")
+    assert rows == [(part, at, seq) for part in sorted(parts) for at in range(1, upto + 1) for seq in range(2)]
 
 
 def feed(shop: Shop, first: int, last: int) -> None:
@@ -57,9 +57,9 @@ def test_two_queries_at_the_same_time(shop: Shop, sinks: int) -> None:
     """Of one sink without a job, and of two sinks with a job each."""
     feed(shop, 1, 3)
     jobs = [None] if sinks == 1 else ["first", "second"]
-    made = [StarRocksSink(shop.options(job=job)) for job in jobs]
+    sinks_made = [StarRocksSink(shop.options(job=job)) for job in jobs]
     queries = [
-        begin(shop, made[number % sinks], f"of-{part}", where=OF.format(part), **POLLING)
+        begin(shop, sinks_made[number % sinks], f"of-{part}", where=OF.format(part), **POLLING)
         for number, part in enumerate(("p-0", "p-1"))
     ]
     wait_until(lambda: shop.written()[0] >= 12)
@@ -181,7 +181,7 @@ def test_a_second_query_of_a_name_is_refused_by_spark(shop: Shop) -> None:
 
 @pytest.mark.deep
 def test_an_interrupted_cell_and_a_session_after_spark_stop(tmp_path: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tests.spark.notebook", str(tmp_path)],
         cwd=Path(__file__).parents[2],
         capture_output=True,
@@ -189,7 +189,7 @@ def test_an_interrupted_cell_and_a_session_after_spark_stop(tmp_path: Path) -> N
         timeout=240,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert process.returncode == 0, process.stderr[-4000:]
 
 
 # --- triggers ---
@@ -232,14 +232,14 @@ REAL_TIME = pytest.mark.skipif(SPARK < (4, 1), reason="this Spark has no real-ti
 
 @pytest.mark.deep
 @pytest.mark.parametrize(
-    ("trigger", "said"),
+    ("trigger", "message"),
     [
         ({"continuous": "1 second"}, "'foreachBatch' is not supported with continuous trigger"),
         pytest.param({"realTime": "5 seconds"}, "not in the sink allowlist", marks=REAL_TIME),
     ],
 )
-def test_triggers_without_micro_batches_are_refused(shop: Shop, trigger: dict[str, Any], said: str) -> None:
+def test_triggers_without_micro_batches_are_refused(shop: Shop, trigger: dict[str, Any], message: str) -> None:
     writer = ticks(shop.spark).writeStream.foreachBatch(StarRocksSink(shop.options()))
-    with pytest.raises(PySparkException, match=said):
+    with pytest.raises(PySparkException, match=message):
         writer.option("checkpointLocation", str(shop.checkpoint())).trigger(**trigger).start().awaitTermination(60)
     assert shop.written() == (0, 0)

@@ -54,8 +54,8 @@ def events(shop: Shop, table: str) -> DataFrame:
 
 def lines(shop: Shop, table: str) -> DataFrame:
     """The same as raw lines."""
-    told = events(shop, table).drop("source_partition", "position")
-    value = F.to_json(F.struct(*told.columns)).alias("value")
+    all_events = events(shop, table).drop("source_partition", "position")
+    value = F.to_json(F.struct(*all_events.columns)).alias("value")
     return events(shop, table).select(F.lit("p-1").alias("partition"), F.col("position").alias("offset"), value)
 
 

@@ -40,8 +40,8 @@ def addresses(shop: Shop) -> dict[str, str]:
 
 
 def save(shop: Shop, frame: DataFrame, table: str | None = "plain", mode: str = "append", **options: str) -> None:
-    given = {**addresses(shop), **({} if table is None else {"table": table}), **options}
-    frame.write.format("starrocks_txn").options(**given).mode(mode).save()
+    settings = {**addresses(shop), **({} if table is None else {"table": table}), **options}
+    frame.write.format("starrocks_txn").options(**settings).mode(mode).save()
 
 
 def numbers(shop: Shop, rows: int = 3000, tasks: int = 3) -> DataFrame:
@@ -78,19 +78,19 @@ def test_typed_columns_are_those_that_the_sink_writes(shop: Shop, zone: str | No
     frame = shop.spark.sql(f"SELECT {VALUES} FROM range(0, 200, 1, 3)")
     StarRocksSink(shop.options(timestamp_zone=zone), routes=[TableRoute("expected", frame.columns)]).write(frame)
     save(shop, frame, "kinds", **({} if zone is None else {"timestamp_zone": zone}))
-    written, expected = (shop.ask(f"SELECT * FROM shop.{table} ORDER BY id") for table in ("kinds", "expected"))
-    assert len(written) == 200
-    assert written == expected
+    rows, expected = (shop.ask(f"SELECT * FROM shop.{table} ORDER BY id") for table in ("kinds", "expected"))
+    assert len(rows) == 200
+    assert rows == expected
     assert shop.ask(COMMITTED) == [(1,)]
 
 
 def test_ready_rows_and_deletes_of_several_tables(shop: Shop) -> None:
     shop.ask("CREATE TABLE shop.keyed (id BIGINT NOT NULL, name VARCHAR(9) NOT NULL) PRIMARY KEY(id)")
     row = F.to_json(F.struct("id", "name")).alias("row")
-    both = F.explode(F.array(F.lit("plain"), F.lit("keyed"))).alias("table")
-    save(shop, numbers(shop, 10, 2).select(row, both), None)
-    gone = shop.spark.createDataFrame([("keyed", '{"id":3}', "delete"), ("keyed", '{"id":11,"name":"x"}', None)])
-    save(shop, gone.toDF("table", "row", "op").repartition(2), None)
+    both_tables = F.explode(F.array(F.lit("plain"), F.lit("keyed"))).alias("table")
+    save(shop, numbers(shop, 10, 2).select(row, both_tables), None)
+    deletes = shop.spark.createDataFrame([("keyed", '{"id":3}', "delete"), ("keyed", '{"id":11,"name":"x"}', None)])
+    save(shop, deletes.toDF("table", "row", "op").repartition(2), None)
     assert (count(shop), count(shop, "keyed")) == ((10, 10), (10, 10))
     assert shop.ask("SELECT name FROM shop.keyed WHERE id IN (3, 11)") == [("x",)]
     typed = shop.spark.createDataFrame([(4, None, "d"), (12, "y", "u")], "id bigint, name string, op string")
@@ -200,17 +200,17 @@ def run_driver(shop: Shop, when: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.deep
 def test_a_task_that_failed_after_rows_fails_the_write(bare_shop: Shop) -> None:
-    done = run_driver(bare_shop, "late")
-    assert done.returncode
-    assert "TaskRepeated" in done.stderr
-    assert "Another try of Spark at lane 0 may have loaded rows" in done.stderr
+    process = run_driver(bare_shop, "late")
+    assert process.returncode
+    assert "TaskRepeated" in process.stderr
+    assert "Another try of Spark at lane 0 may have loaded rows" in process.stderr
     assert count(bare_shop) == (0, 0)
 
 
 @pytest.mark.deep
 def test_a_task_that_failed_before_its_rows_is_run_again(bare_shop: Shop) -> None:
-    done = run_driver(bare_shop, "early")
-    assert not done.returncode, done.stderr
+    process = run_driver(bare_shop, "early")
+    assert not process.returncode, process.stderr
     assert count(bare_shop) == (ROWS, ROWS)
 
 
@@ -229,22 +229,22 @@ def test_two_tries_without_a_number_are_told_apart_by_the_server(
     """A stage that runs again counts its tries from 0, and a task of its first run may still load."""
     monkeypatch.setattr(plain_frames, "ABORT_SECONDS", 0.5)
     writer = writer_of(bare_shop)
-    lost = writer.write(batches(0))
-    rest: list[pa.RecordBatch] = []
+    first_write = writer.write(batches(0))
+    batches_later: list[pa.RecordBatch] = []
 
     def read() -> Iterator[pa.RecordBatch]:
         for batch in [*batches(0), *batches(10)]:
-            rest.append(batch)
+            batches_later.append(batch)
             yield batch
 
     again = writer.write(read())
-    assert len(rest) == 2  # the source's own failure would show
+    assert len(batches_later) == 2  # the source's own failure would show
     assert not any(getattr(message, "loaded", ()) for message in again.messages)
     with pytest.raises(TaskRepeated, match="Another try of Spark at lane 0"):
         writer.commit([again])
     writer.abort([again])
     assert count(bare_shop) == (0, 0)
-    del lost
+    del first_write
 
 
 def test_a_task_without_a_message_ends_the_write(bare_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,8 +261,8 @@ def test_without_the_query_port(bare_shop: Shop, caplog: pytest.LogCaptureFixtur
     values = {name: text for name, text in addresses(bare_shop).items() if name != "query_url"}
     writer = PlainFrameWriter.begin(PLAIN, {**values, "table": "plain", "find_leader": "false", "lanes": "2"})
     writer.commit([writer.write(batches(0))])
-    said = {record.getMessage().split()[1] for record in records_of(caplog, "option.without_effect")}
-    assert said == {"option=find_leader", "option=lanes"}
+    option_names = {record.getMessage().split()[1] for record in records_of(caplog, "option.without_effect")}
+    assert option_names == {"option=find_leader", "option=lanes"}
     assert count(bare_shop) == (10, 10)
     rows: list[Any] = bare_shop.ask("SELECT name FROM shop.plain WHERE id = 7")
     assert rows == [("7",)]

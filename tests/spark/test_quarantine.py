@@ -34,10 +34,10 @@ def sink(server: Emulator, **changes: Any) -> StarRocksSink:
     return StarRocksSink(SinkOptions(**{**values, **changes}), routes=routes)
 
 
-def frame(spark: SparkSession, bad: set[int], partitions: int = 3, each: int = 20) -> DataFrame:
+def frame(spark: SparkSession, bad: set[int], partitions: int = 3, per_partition: int = 20) -> DataFrame:
     """Source transactions of an order and two items; those of a number in `bad` have an order without an amount."""
     rows = []
-    for number in range(partitions * each):
+    for number in range(partitions * per_partition):
         place = (f"p-{number % partitions}", number // partitions + 1)
         order = {"id": number} if number in bad else {"id": number, "amount": number}
         rows.append((*place, 0, "orders", orjson.dumps(order).decode(), False))
@@ -50,12 +50,12 @@ def test_the_error_names_table_count_and_reasons_but_no_values(spark: SparkSessi
     rows = frame(spark, set()).withColumn(
         "row", F.when(F.col("table") == "orders", F.lit(f'{{"id": 1, "amount": {SECRET}}}')).otherwise(F.col("row"))
     )
-    with pytest.raises(RowsRejected) as caught:
+    with pytest.raises(RowsRejected) as failure:
         sink(server, compact=False).write(rows)  # the rows have one key
-    told = str(caught.value)
-    assert "The server rejected 60 rows of orders" in told
-    assert "a value that does not fit the column's type, column amount (60)" in told
-    assert str(SECRET) not in told
+    message = str(failure.value)
+    assert "The server rejected 60 rows of orders" in message
+    assert "a value that does not fit the column's type, column amount (60)" in message
+    assert str(SECRET) not in message
 
 
 @pytest.mark.parametrize("lanes", [pytest.param(1, marks=pytest.mark.deep), 2])
@@ -70,20 +70,20 @@ def test_bad_source_transactions_are_dead_lettered_whole(spark: SparkSession, se
     assert len(dead_letters) == 12
     assert {(int(p[-1]), x) for p, x, _, _ in dead_letters} == {(n % 3, n // 3 + 1) for n in bad}
     assert {orjson.loads(content)["id"] for _, _, _, content in dead_letters} == bad
-    assert sum(one.rows for one in receipts) + sum(one.dead_lettered_rows for one in receipts) == 180
+    assert sum(receipt.rows for receipt in receipts) + sum(receipt.dead_lettered_rows for receipt in receipts) == 180
     ledger = "SELECT name, position FROM shop._starrocks_txn_sink_ledger WHERE kind = 'position' ORDER BY name"
     assert query(server, ledger) == [("p-0", 20), ("p-1", 20), ("p-2", 20)]
     reasons = query(server, f"SELECT DISTINCT reason FROM shop.{DEAD_LETTER_TABLE}")
     assert all("NULL in a NOT NULL column, column amount" in reason for (reason,) in reasons)
     again = sink(server, on_bad_rows="quarantine", lanes=lanes).write(frame(spark, bad))
-    assert sum(one.rows + one.dead_lettered_rows for one in again) == 0
+    assert sum(receipt.rows + receipt.dead_lettered_rows for receipt in again) == 0
 
 
 @pytest.mark.deep
 def test_a_row_that_is_no_json_is_dead_lettered(spark: SparkSession, server: Emulator) -> None:
-    broken = F.when((F.col("position") == 7) & (F.col("seq") == 1), F.lit('{"id": ')).otherwise(F.col("row"))
-    receipts = sink(server, on_bad_rows="quarantine").write(frame(spark, set(), 1).withColumn("row", broken))
-    assert sum(one.dead_lettered_rows for one in receipts) == 3
+    spoilt_row = F.when((F.col("position") == 7) & (F.col("seq") == 1), F.lit('{"id": ')).otherwise(F.col("row"))
+    receipts = sink(server, on_bad_rows="quarantine").write(frame(spark, set(), 1).withColumn("row", spoilt_row))
+    assert sum(receipt.dead_lettered_rows for receipt in receipts) == 3
     assert query(server, "SELECT count(*) FROM shop.items") == [(38,)]
     assert ('{"id": ',) in query(server, f"SELECT content FROM shop.{DEAD_LETTER_TABLE}")
 
@@ -106,7 +106,7 @@ def test_typed_rows_are_judged_by_the_server_in_strict_mode(spark: SparkSession,
         typed
     )
     assert query(server, "SELECT id FROM shop.orders ORDER BY id") == [(1,), (4,)]
-    assert sum(one.dead_lettered_rows for one in receipts) == 2
+    assert sum(receipt.dead_lettered_rows for receipt in receipts) == 2
     columns = query(server, f"SELECT DISTINCT load_columns FROM shop.{DEAD_LETTER_TABLE}")
     assert columns == [("`id`,`amount`,`note`",)]
 

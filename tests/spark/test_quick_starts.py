@@ -19,20 +19,22 @@ pytestmark = [pytest.mark.spark, pytest.mark.deep]
 def test_a_quick_start_with_files(page: str, folder: str, tmp_path: Path) -> None:
     tables, select = blocks(page, "sql")
     *client, program = blocks(page, "python")
-    (events,), (shown,) = blocks(page, "json"), blocks(page, "text")
+    (events,), (table_text,) = blocks(page, "json"), blocks(page, "text")
     file = tmp_path / "home" / folder / "1.jsonl"
     file.parent.mkdir(parents=True)
     file.write_text(events, encoding="utf-8")
     with Warehouse(tmp_path / "starrocks", "root", "") as starrocks:
         starrocks.run(tables)
-        here = {
+        addresses = {
             "http://127.0.0.1:8030": starrocks.server.load_url,
             "mysql://127.0.0.1:9030": starrocks.server.query_url,
         }
-        with Pipeline(program, tmp_path / "home", here) as pipeline:
-            pipeline.wait(starrocks.shows(select, shown))
+        with Pipeline(program, tmp_path / "home", addresses) as pipeline:
+            pipeline.wait(starrocks.shows(select, table_text))
         for printed in client:  # the page's own MySQL client
             port = f"port={starrocks.server.query_port}"
             words = [sys.executable, "-c", printed.replace("port=9030", port)]
-            said = subprocess.run(words, input=select, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
-            assert [line.split() for line in said.splitlines()] == rows_of(shown)
+            process = subprocess.run(
+                words, input=select, stdout=subprocess.PIPE, text=True, timeout=60, check=True
+            ).stdout
+            assert [line.split() for line in process.splitlines()] == rows_of(table_text)

@@ -66,13 +66,13 @@ def test_a_column_that_appears_is_added_before_its_first_row(spark: SparkSession
     writer = sink(server, events, lanes=2)
     writer.write(transactions(spark, 1, ("people", {"id": 1, "name": "Ann"})))
     late = [("people", {"id": number, "name": "Bo", "age": number, "score": number / 2}) for number in range(2, 5)]
-    left = transactions(spark, 2, *late, ("people", {"id": 5, "tags": ["a"], "age": None}))
+    first_frame = transactions(spark, 2, *late, ("people", {"id": 5, "tags": ["a"], "age": None}))
     right = transactions(spark, 1, ("people", {"id": 6, "score": 7, "on": True}), partition="q")
-    (receipt,) = writer.write(left.union(right))
+    (receipt,) = writer.write(first_frame.union(right))
     assert receipt.rows == 5
     assert query(server, "SELECT * FROM shop.people ORDER BY id")[0] == (1, "Ann", None, None, None, None)
-    found = query(server, "SELECT id, age, score, `on` FROM shop.people WHERE id > 1 ORDER BY id")
-    assert found == [(2, 2, 1.0, None), (3, 3, 1.5, None), (4, 4, 2.0, None), (5, None, None, None), (6, None, 7.0, 1)]
+    rows = query(server, "SELECT id, age, score, `on` FROM shop.people WHERE id > 1 ORDER BY id")
+    assert rows == [(2, 2, 1.0, None), (3, 3, 1.5, None), (4, 4, 2.0, None), (5, None, None, None), (6, None, 7.0, 1)]
     described = query(server, "SELECT COLUMN_TYPE FROM information_schema.columns WHERE TABLE_NAME = 'people'")
     kinds = ["bigint(20)", "varchar(9)", "bigint(20)", "double", "json", "tinyint(1)"]
     assert [kind for (kind,) in described] == kinds  # id, name, age, score, tags, on
@@ -110,8 +110,8 @@ def test_a_column_that_is_always_null_waits_and_is_not_called_lost(spark: SparkS
     writer = sink(server, events)
     writer.write(transactions(spark, 1, ("people", {"id": 1, "name": "Ann", "age": None})))
     assert statements(events) == []
-    said = [(event.name, event.fields["unknown"]) for event in events if event.name.startswith("columns.")]
-    assert said == [("columns.waiting", "age")]
+    notices = [(event.name, event.fields["unknown"]) for event in events if event.name.startswith("columns.")]
+    assert notices == [("columns.waiting", "age")]
     writer.write(transactions(spark, 2, ("people", {"id": 2, "name": "Bo", "age": 3})))
     assert len(statements(events)) == 1
     assert query(server, "SELECT id, age FROM shop.people ORDER BY id") == [(1, None), (2, 3)]
@@ -231,5 +231,5 @@ def test_types_of_new_columns_come_from_debeziums_schema(spark: SparkSession, se
     assert statements(events) == [
         "ALTER TABLE `shop`.`people` ADD COLUMN `price` DECIMAL(38,2) NULL, ADD COLUMN `born` DATE NULL"
     ]
-    found = query(server, "SELECT id, CAST(price AS VARCHAR), CAST(born AS VARCHAR) FROM shop.people ORDER BY id")
-    assert found == [(1, None, None), (2, "12.50", "2024-01-01")]
+    rows_read = query(server, "SELECT id, CAST(price AS VARCHAR), CAST(born AS VARCHAR) FROM shop.people ORDER BY id")
+    assert rows_read == [(1, None, None), (2, "12.50", "2024-01-01")]

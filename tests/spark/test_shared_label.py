@@ -100,8 +100,8 @@ def test_sorted_rows_are_committed_in_rounds(shop: Shop) -> None:
 @pytest.mark.parametrize(("operation", "when"), [("begin", "after"), ("load", "before"), ("commit", "before")])
 def test_a_lost_request_costs_a_new_label(shop: Shop, operation: str, when: str) -> None:
     """The lost one is rolled back: a label without loads is in no list, and would count until its timeout."""
-    lost = {"operation": operation, "action": "drop", "when": when, "times": 1}
-    shop.fault(lost, {"operation": "rollback", "action": "delay", "seconds": 0})
+    loss = {"operation": operation, "action": "drop", "when": when, "times": 1}
+    shop.fault(loss, {"operation": "rollback", "action": "delay", "seconds": 0})
     (receipt,) = StarRocksSink(shop.options(lanes=4)).write(placed(shop, 4, 4, 50))
     assert receipt.attempts == 2
     assert shop.requests()["rollback"] >= 1
@@ -118,7 +118,7 @@ def test_a_commit_without_an_answer_is_settled_by_the_ledger(shop: Shop) -> None
     (receipt,) = sink.write(placed(shop, 4, 4, 50))
     assert "recover" in receipt.phase_seconds
     assert (receipt.attempts, shop.written()) == (1, (400, 400))
-    assert [one.rows for one in sink.write(placed(shop, 4, 4, 60))] == [80]
+    assert [receipt.rows for receipt in sink.write(placed(shop, 4, 4, 60))] == [80]
 
 
 def test_a_load_without_a_plan_ends_the_label_of_all_lanes_and_names_its_table(shop: Shop) -> None:

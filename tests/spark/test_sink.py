@@ -44,12 +44,12 @@ def row(partition: str, position: int, seq: int, table: str, last: bool, op: str
     return partition, position, seq, table, op, orjson.dumps(content).decode(), last
 
 
-def transactions(spark: SparkSession, partitions: int, each: int, size: int = 4, seed: int = 1) -> DataFrame:
+def transactions(spark: SparkSession, partitions: int, per_partition: int, size: int = 4, seed: int = 1) -> DataFrame:
     """Whole source transactions over two tables, shuffled: Spark promises no order."""
     rows = [
         row(f"p-{partition}", position * partitions + partition, seq, ["orders", "items"][seq % 2], seq == size - 1)
         for partition in range(partitions)
-        for position in range(1, each + 1)
+        for position in range(1, per_partition + 1)
         for seq in range(size)
     ]
     random.Random(seed).shuffle(rows)
@@ -59,7 +59,7 @@ def transactions(spark: SparkSession, partitions: int, each: int, size: int = 4,
 def test_a_micro_batch_over_partitions_and_tables_is_one_starrocks_transaction(
     spark: SparkSession, server: Emulator
 ) -> None:
-    receipts = StarRocksSink(options(server, lanes=1)).write(transactions(spark, partitions=5, each=40))
+    receipts = StarRocksSink(options(server, lanes=1)).write(transactions(spark, partitions=5, per_partition=40))
     (receipt,) = receipts
     assert receipt.rows == 5 * 40 * 4
     assert receipt.source_transactions == 200
@@ -72,7 +72,7 @@ def test_a_micro_batch_over_partitions_and_tables_is_one_starrocks_transaction(
 def test_four_lanes_write_one_transaction_with_each_source_partition_in_one_lane(
     spark: SparkSession, server: Emulator
 ) -> None:
-    (receipt,) = StarRocksSink(options(server, lanes=4)).write(transactions(spark, partitions=8, each=10))
+    (receipt,) = StarRocksSink(options(server, lanes=4)).write(transactions(spark, partitions=8, per_partition=10))
     assert len(receipt.positions) == 8
     assert receipt.loads == 8  # of two tables by four lanes
     assert query(server, "SELECT count(*) FROM shop.items") == [(160,)]
@@ -156,7 +156,7 @@ def test_a_source_transaction_of_200_mb_flows_through_the_buffer_limit(spark: Sp
 
 
 def test_rejected_rows_fail_the_job_and_leave_nothing(spark: SparkSession, server: Emulator) -> None:
-    good = transactions(spark, partitions=2, each=2)
+    good = transactions(spark, partitions=2, per_partition=2)
     bad = spark.createDataFrame([("p-9", 1, 0, "orders", None, '{"part": "no key"}', True)], ROWS)
     with pytest.raises(RowsRejected):
         StarRocksSink(options(server)).write(good.union(bad))
@@ -189,9 +189,9 @@ def test_typed_columns_become_json_in_the_jvm(spark: SparkSession, server: Emula
     )
     columns = {"id": "key", **{name: name for name in ("d", "ts", "dt", "s", "b", "f")}}
     StarRocksSink(options(server), routes=[TableRoute("typed", columns)]).write(frame)
-    ((*got,),) = query(server, "SELECT id, d, ts, dt, s, b, f FROM shop.typed")
-    got[5] = bool(got[5])
-    assert tuple(got) == values
+    ((*values_read,),) = query(server, "SELECT id, d, ts, dt, s, b, f FROM shop.typed")
+    values_read[5] = bool(values_read[5])
+    assert tuple(values_read) == values
 
 
 def test_two_routes_split_typed_rows_by_table(spark: SparkSession, server: Emulator) -> None:
@@ -218,7 +218,7 @@ def test_two_routes_split_typed_rows_by_table(spark: SparkSession, server: Emula
 def test_rows_that_cannot_be_written_fail_with_their_place(
     spark: SparkSession, server: Emulator, change: dict[str, str], text: str
 ) -> None:
-    frame = transactions(spark, partitions=2, each=1, size=1)
+    frame = transactions(spark, partitions=2, per_partition=1, size=1)
     for name, value in change.items():
         frame = frame.withColumn(name, F.lit(value))
     with pytest.raises(Exception, match=text):
@@ -227,14 +227,16 @@ def test_rows_that_cannot_be_written_fail_with_their_place(
 
 
 def test_torn_input_is_refused(spark: SparkSession, server: Emulator) -> None:
-    torn = transactions(spark, partitions=1, each=3).filter(~((F.col("position") == 2) & F.col("transaction_end")))
+    cut_frame = transactions(spark, partitions=1, per_partition=3).filter(
+        ~((F.col("position") == 2) & F.col("transaction_end"))
+    )
     with pytest.raises(InputError, match="position 2 of source partition p-0 has no row marked as its end"):
-        StarRocksSink(options(server)).write(torn)
+        StarRocksSink(options(server)).write(cut_frame)
     assert query(server, "SELECT count(*) FROM shop.orders") == [(0,)]
 
 
 def test_missing_columns_and_wrong_types_are_named_at_call_time(spark: SparkSession, server: Emulator) -> None:
-    frame = transactions(spark, partitions=1, each=1)
+    frame = transactions(spark, partitions=1, per_partition=1)
     sink = StarRocksSink(options(server))
     with pytest.raises(InputError, match="lacks the columns position, row; it has source_partition"):
         sink.write(frame.drop("position", "row"))
@@ -246,14 +248,14 @@ def test_missing_columns_and_wrong_types_are_named_at_call_time(spark: SparkSess
 
 def test_a_stop_in_the_middle_is_not_swallowed(spark: SparkSession, server: Emulator, tmp_path: Path) -> None:
     """A swallowed stop would make Spark write the batch's commit file, and the batch would be lost."""
-    seen: list[BaseException] = []
+    errors: list[BaseException] = []
 
     class Recording(StarRocksSink):
         def __call__(self, batch: DataFrame, batch_id: int) -> None:
             try:
                 super().__call__(batch, batch_id)
             except BaseException as error:
-                seen.append(error)
+                errors.append(error)
                 raise
 
     server.faults.replace({"rules": [{"operation": "commit", "action": "hold_commit", "seconds": 600}]})
@@ -272,6 +274,6 @@ def test_a_stop_in_the_middle_is_not_swallowed(spark: SparkSession, server: Emul
     finally:
         running.stop()
     assert running.exception() is None
-    assert len(seen) == 1
-    assert "Py4J" in type(seen[0]).__name__
+    assert len(errors) == 1
+    assert "Py4J" in type(errors[0]).__name__
     assert not list((checkpoint / "commits").glob("0"))

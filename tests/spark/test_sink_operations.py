@@ -56,9 +56,9 @@ def moves(spark: SparkSession, first: int, count: int, note: str = "") -> DataFr
 
 
 def test_an_audit_next_to_the_sink_sees_nothing_torn_and_shows_what_is(spark: SparkSession, server: Emulator) -> None:
-    told: list[Event] = []
+    events: list[Event] = []
     metrics = MetricsServer(0)
-    sink = StarRocksSink(options(server), listener=told.append, audit=Audit(MONEY, interval=0.02), metrics=metrics)
+    sink = StarRocksSink(options(server), listener=events.append, audit=Audit(MONEY, interval=0.02), metrics=metrics)
     assert sink.auditing is not None
     sink.write(moves(spark, 1, 20))
     auditor = sink.auditing.auditor
@@ -69,33 +69,33 @@ def test_an_audit_next_to_the_sink_sees_nothing_torn_and_shows_what_is(spark: Sp
     sink.auditing.stop()
     assert auditor.first is not None
     assert auditor.first.rows == (("7",),)
-    violated = [event.fields for event in told if event.name == "integrity.violated"]
+    violated = [event.fields for event in events if event.name == "integrity.violated"]
     assert violated[0]["kind"] == "torn"
     assert len(violated) == auditor.violations
-    counted = f'integrity_violations_total{{kind="torn"}} {float(auditor.violations)}'
+    counter = f'integrity_violations_total{{kind="torn"}} {float(auditor.violations)}'
     with metrics, urllib.request.urlopen(metrics.url + "metrics", timeout=10) as answer:
-        assert counted in answer.read().decode()
+        assert counter in answer.read().decode()
 
 
 def test_how_far_a_write_is_can_be_asked_of_spark(spark: SparkSession, server: Emulator) -> None:
-    seen: list[TaskProgress] = []
+    steps_seen: list[TaskProgress] = []
 
     class Seen:
-        def show(self, done: TaskProgress, seconds: float) -> None:
+        def show(self, stage_progress: TaskProgress, seconds: float) -> None:
             del seconds
-            seen.append(done)
+            steps_seen.append(stage_progress)
 
         def close(self) -> None:
-            seen.append(TaskProgress(-1, -1))
+            steps_seen.append(TaskProgress(-1, -1))
 
     sink = StarRocksSink(options(server))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(progress, "choose_display", lambda *_: Seen())
         patch.setattr(progress, "show_progress", partial(progress.show_progress, every=0.01))
         sink.write(moves(spark, 1, 50))
-    assert seen[-1] == TaskProgress(-1, -1)
-    assert max(done.of for done in seen) >= 2
-    assert all(done.tasks <= done.of for done in seen)
+    assert steps_seen[-1] == TaskProgress(-1, -1)
+    assert max(stage_progress.of for stage_progress in steps_seen) >= 2
+    assert all(stage_progress.tasks <= stage_progress.of for stage_progress in steps_seen)
 
 
 CANARY = "canary-of-a-row"
@@ -117,8 +117,10 @@ def test_a_pipelines_lines_name_every_step_once_and_no_row(spark: SparkSession, 
         telemetry._executor_settings = None
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert CANARY not in stream.getvalue()
-    told = [(line["label"], line["rows"], line["job"]) for line in lines if line["event"] == "receipt.collected"]
-    assert told == [(first.label, 10, "move"), (second.label, 10, "move")]
+    receipt_lines = [
+        (line["label"], line["rows"], line["job"]) for line in lines if line["event"] == "receipt.collected"
+    ]
+    assert receipt_lines == [(first.label, 10, "move"), (second.label, 10, "move")]
     for event, count in (("session.opened", 1), ("batch.started", 2), ("batch.completed", 2)):
         assert [line["event"] for line in lines].count(event) == count
     lanes = spark.sparkContext.defaultParallelism  # a lane reports even without rows, and the driver what it did itself

@@ -55,9 +55,9 @@ def test_changes_become_rows_with_and_without_schema(spark: SparkSession, wrap: 
 def test_a_row_keeps_its_own_spelling(spark: SparkSession) -> None:
     text = '{"amount":12345678901234567890.125,"rate":1.10,"tiny":1E-400,"half":"\\ud800"}'
     value = json.dumps(change(ORDERS, "5:9", 1, {})).replace("{}", text)
-    assert [each.row for each in rows(spark, value)] == [text]
-    gone = json.dumps(change(ORDERS, "5:9", 1, None, None, "d"))
-    (row,) = parse_debezium(frame(spark, ("t", 0, 1, text.encode(), gone.encode())), deleted_row="key").collect()
+    assert [row.row for row in rows(spark, value)] == [text]
+    delete = json.dumps(change(ORDERS, "5:9", 1, None, None, "d"))
+    (row,) = parse_debezium(frame(spark, ("t", 0, 1, text.encode(), delete.encode())), deleted_row="key").collect()
     assert row.row == text
 
 
@@ -82,17 +82,17 @@ def test_a_placeholder_never_overwrites_a_value(spark: SparkSession, value: Any,
     text = json.dumps(
         wrap(change(ORDERS, "555:90", 1, {"id": 1, "note": value, "n": 2}, op="u")), separators=(",", ":")
     )
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises(PySparkException) as failure:
         rows(spark, text)
-    said = str(caught.value)
-    assert "table=orders columns=note position=90 topic=shop.public.orders partition=0 offset=0." in said
-    assert "ALTER TABLE public.orders REPLICA IDENTITY FULL" in said
+    message = str(failure.value)
+    assert "table=orders columns=note position=90 topic=shop.public.orders partition=0 offset=0." in message
+    assert "ALTER TABLE public.orders REPLICA IDENTITY FULL" in message
 
 
 def test_a_placeholder_matters_only_where_it_would_be_written(spark: SparkSession) -> None:
     placeholder = {"id": 1, "note": PLACEHOLDER}
     near = {"id": 1, "note": f'the text "{PLACEHOLDER}" of a user', "more": f"{PLACEHOLDER}!"}
-    found = rows(
+    parsed_rows = rows(
         spark,
         change(ORDERS, "5:9", 1, near, placeholder, "u"),
         change(ORDERS, "5:9", 2, None, placeholder, "d"),
@@ -100,7 +100,7 @@ def test_a_placeholder_matters_only_where_it_would_be_written(spark: SparkSessio
         tables={"public.orders": "orders"},
         on_unknown_table="skip",
     )
-    assert [(row.table, row.op) for row in found] == [("orders", "u"), ("orders", "d"), (None, "u")]
+    assert [(row.table, row.op) for row in parsed_rows] == [("orders", "u"), ("orders", "d"), (None, "u")]
     changed = change(ORDERS, "5:9", 1, placeholder, op="u")
     (row,) = rows(spark, changed, unavailable_value=None)
     assert json.loads(row.row) == placeholder
@@ -114,8 +114,8 @@ def test_a_placeholder_matters_only_where_it_would_be_written(spark: SparkSessio
 
 
 def test_a_delete_with_a_malformed_key_is_malformed(spark: SparkSession) -> None:
-    gone = json.dumps(change(ORDERS, "5:9", 1, None, None, "d")).encode()
-    messages = frame(spark, ("t", 0, 1, b'{"id":1}{"id":2}', gone))
+    delete = json.dumps(change(ORDERS, "5:9", 1, None, None, "d")).encode()
+    messages = frame(spark, ("t", 0, 1, b'{"id":1}{"id":2}', delete))
     with pytest.raises(PySparkException, match=r"not a Debezium change event.*offset=1"):
         parse_debezium(messages, deleted_row="key").collect()
 
@@ -126,10 +126,10 @@ def test_a_snapshots_row_has_no_transaction(spark: SparkSession) -> None:
 
 
 def test_a_deletes_row_may_be_the_messages_key(spark: SparkSession) -> None:
-    gone = change(ORDERS, "5:9", 1, None, {"id": 1, "note": None}, "d")
+    delete = change(ORDERS, "5:9", 1, None, {"id": 1, "note": None}, "d")
     keys = ({"id": 1}, with_schema({"id": 1}))
-    found = rows(spark, *(message(n, gone, key=key) for n, key in enumerate(keys)), deleted_row="key")
-    assert [json.loads(each.row) for each in found] == [{"id": 1}, {"id": 1}]
+    parsed_rows = rows(spark, *(message(n, delete, key=key) for n, key in enumerate(keys)), deleted_row="key")
+    assert [json.loads(row.row) for row in parsed_rows] == [{"id": 1}, {"id": 1}]
 
 
 def test_mysql_places_rows_by_binlog_position(spark: SparkSession) -> None:
@@ -154,7 +154,9 @@ def test_markers_have_the_stable_part_of_the_id_and_the_position(spark: SparkSes
     assert begin[:4] == ("shop", "571", "BEGIN", None)
     assert end[:4] == ("shop", "571", "END", 2)
     assert (end.sequence, end.position) == (1, 53195832)
-    assert [each.asDict() for each in end.data_collections] == [{"data_collection": "public.orders", "event_count": 2}]
+    assert [collection.asDict() for collection in end.data_collections] == [
+        {"data_collection": "public.orders", "event_count": 2}
+    ]
     assert (mysql_end.position, gtid.position, gtid.txn_id) == (3 * 2**32 + 154, None, "24bff081-71a4:23")
 
 
@@ -171,7 +173,7 @@ def test_tables_go_by_a_rule_and_unknown_ones_can_be_left_out(
     spark: SparkSession, tables: Any, expected: list[str | None]
 ) -> None:
     values = change(ORDERS, "5:9", 1, {}), change(postgres("audit", 9, "other"), "5:9", 2, {})
-    assert [each.table for each in rows(spark, *values, tables=tables, on_unknown_table="skip")] == expected
+    assert [row.table for row in rows(spark, *values, tables=tables, on_unknown_table="skip")] == expected
 
 
 def test_an_unknown_table_fails_by_its_name_unless_an_option_says_otherwise(spark: SparkSession) -> None:
@@ -234,7 +236,7 @@ def test_a_transaction_topic_of_several_partitions_is_refused(spark: SparkSessio
 
 def test_options_and_columns_are_checked_at_once(spark: SparkSession) -> None:
     good = frame(spark, message(0, change(ORDERS, "5:9", 1, {})))
-    for options, said in (
+    for options, text in (
         ({"tables": "("}, "no regular expression"),
         ({"tables": "abc"}, "has 0 groups"),
         ({"tables": {}}, "tables is empty"),
@@ -243,7 +245,7 @@ def test_options_and_columns_are_checked_at_once(spark: SparkSession) -> None:
         ({"deleted_row": "after"}, "before, key"),
         ({"on_malformed": "skip"}, "fail, drop"),
     ):
-        with pytest.raises(OptionError, match=said):
+        with pytest.raises(OptionError, match=text):
             parse_debezium(good, **options)
     with pytest.raises(InputError, match="lacks the column value"):
         parse_debezium(good.drop("value"))
@@ -298,9 +300,9 @@ class Stream:
             topic = "shop.transaction" if "status" in value else "shop.public.orders"
             kafka = {"topic": topic, "partition": 0, "offset": self.offset, "value": json.dumps(value)}
             lines.append(json.dumps(kafka))
-        hidden = self.folder / f".{self.files}"
-        hidden.write_text("\n".join(lines))
-        hidden.rename(self.folder / f"{self.files}.txt")
+        partial_file = self.folder / f".{self.files}"
+        partial_file.write_text("\n".join(lines))
+        partial_file.rename(self.folder / f"{self.files}.txt")
 
     def places(self) -> list[tuple[Any, ...]]:
         return [(r.source_partition, r.position, r.seq, r.transaction_end, r.txn_id, r.table) for r in self.out]
@@ -323,11 +325,11 @@ with_both = pytest.mark.parametrize(
 
 
 def observed(query: StreamingQuery, name: str = "assemble_debezium") -> Counter[str]:
-    seen: Counter[str] = Counter()
+    metrics: Counter[str] = Counter()
     for progress in query.recentProgress:
         if name in progress.observedMetrics:
-            seen.update(progress.observedMetrics[name].asDict())
-    return +seen
+            metrics.update(progress.observedMetrics[name].asDict())
+    return +metrics
 
 
 @with_both
@@ -337,8 +339,8 @@ def test_rows_and_ends_meet_over_micro_batches_and_a_restart(stream: Stream) -> 
     query.processAllAvailable()
     stream.put(marker("BEGIN", "5:89"), marker("END", "5:99", {"public.orders": 1, "public.order_items": 1}))
     query.processAllAvailable()
-    seen = observed(query)
-    assert (seen["data"], seen["snapshot_rows"], seen["rows"], seen["released"]) == (1, 1, 1, 0)
+    metrics = observed(query)
+    assert (metrics["data"], metrics["snapshot_rows"], metrics["rows"], metrics["released"]) == (1, 1, 1, 0)
     query.stop()
     query = stream.start()
     stream.put(change(ITEMS, "5:91", 2, {"id": 2}), change(ORDERS, "5:90", 1, {"id": 1}))
@@ -404,10 +406,10 @@ def test_an_event_that_cannot_be_placed_stops_the_query(stream: Stream) -> None:
 def test_a_batch_frame_gives_what_a_stream_gives_after_all(spark: SparkSession) -> None:
     changes = [message(n, change(ORDERS, "5:90", n, {"id": n})) for n in (3, 1, 2)]
     ends = [message(1, marker("END", "5:99", {"public.orders": 3}), "shop.transaction")]
-    found = assemble_debezium(
+    rows = assemble_debezium(
         parse_debezium(frame(spark, *changes)), parse_debezium_transactions(frame(spark, *ends))
     ).collect()
-    assert [(each.position, each.seq, json.loads(each.row)["id"]) for each in found] == [
+    assert [(row.position, row.seq, json.loads(row.row)["id"]) for row in rows] == [
         (99, 0, 1), (99, 1, 2), (99, 2, 3)
     ]  # fmt: skip
 
@@ -420,10 +422,10 @@ def test_a_transaction_that_a_restart_cut_is_joined_by_the_timestamps_of_kafka(s
 
     changes = [row(0, 1, 1), row(1, 2, 2), row(100, 2, 1), row(101, 3, 2)]
     of_topic = [marker("BEGIN", "5:90"), marker("BEGIN", "5:90"), marker("END", "5:99", {"public.orders": 2})]
-    ends = [message(n, each, "shop.transaction") for n, each in zip((0, 100, 101), of_topic, strict=True)]
+    ends = [message(n, value, "shop.transaction") for n, value in zip((0, 100, 101), of_topic, strict=True)]
     for times in (True, False):
         read = [frame(spark, *messages) for messages in (changes, ends)]
         if times:
-            read = [each.withColumn("timestamp", F.timestamp_seconds("offset")) for each in read]
-        found = assemble_debezium(parse_debezium(read[0]), parse_debezium_transactions(read[1])).collect()
-        assert [json.loads(each.row)["id"] for each in found] == ([1, 2, 3] if times else [])
+            read = [part.withColumn("timestamp", F.timestamp_seconds("offset")) for part in read]
+        rows = assemble_debezium(parse_debezium(read[0]), parse_debezium_transactions(read[1])).collect()
+        assert [json.loads(row.row)["id"] for row in rows] == ([1, 2, 3] if times else [])

@@ -78,10 +78,10 @@ class Orders:
 
     def judge(self) -> None:
         client = SqlClient(self.server.query_port)
-        found = {name: verdict.read_all(table, client) for name, table in verdict.TABLES.items()}
-        judged = verdict.judge_tables(self.workload.truth(), found, samples=1, torn=0)
+        contents = {name: verdict.read_all(table, client) for name, table in verdict.TABLES.items()}
+        outcome = verdict.judge_tables(self.workload.truth(), contents, samples=1, torn_samples=0)
         client.close()
-        assert judged.differences == []
+        assert outcome.differences == []
 
 
 @pytest.fixture
@@ -172,14 +172,17 @@ def typed_frames(orders: Orders) -> Iterator[tuple[str, DataFrame]]:
             for key in rows[name]
         ]
         types = dict(_types(table.ddl))
-        yield name, orders.spark.createDataFrame(values, ", ".join(f"{each} {types[each]}" for each in table.columns))
+        yield (
+            name,
+            orders.spark.createDataFrame(values, ", ".join(f"{column} {types[column]}" for column in table.columns)),
+        )
 
 
 def _types(ddl: str) -> Iterator[tuple[str, str]]:
     for line in ddl.splitlines():
         if line.startswith("  `"):
-            _, column, rest = line.split("`", 2)
-            kind = rest.split()[0].rstrip(",")
+            _, column, tail = line.split("`", 2)
+            kind = tail.split()[0].rstrip(",")
             yield column, "string" if kind.startswith("VARCHAR") else kind
 
 
@@ -210,6 +213,6 @@ def test_the_data_source_writes_batch_frames(orders: Orders) -> None:
 )
 def test_a_name_says_what_it_needs(name: str, module: str, feature: SparkFeature) -> None:
     run: Callable[[str], None] = exec
-    with pytest.raises(SparkTooOld, match="needs Spark 4") as caught:
+    with pytest.raises(SparkTooOld, match="needs Spark 4") as failure:
         run(f"from {module} import {name}")
-    assert caught.value.advice == feature.instead
+    assert failure.value.advice == feature.instead

@@ -35,10 +35,10 @@ def test_a_query_is_started_again_until_starrocks_serves(shop: Shop, capfd: pyte
     assert run_forever(start, policy=AT_ONCE) == ExitCode.ENDED
     assert len({query.runId for query in started}) == 3
     assert shop.written() == (4, 4)
-    said = capfd.readouterr().err
-    assert said.count("starrocks-txn-sink: ") == 2
-    assert said.count("(transient)") == 2
-    assert "Traceback" not in said
+    output = capfd.readouterr().err
+    assert output.count("starrocks-txn-sink: ") == 2
+    assert output.count("(transient)") == 2
+    assert "Traceback" not in output
 
 
 def test_rejected_rows_end_it_with_one_block_as_the_last_lines(shop: Shop, capfd: pytest.CaptureFixture[str]) -> None:
@@ -70,9 +70,9 @@ def test_what_a_stage_in_front_of_the_sink_refuses_needs_a_person(
         return writer.option("checkpointLocation", str(shop.checkpoint())).trigger(availableNow=True).start()
 
     assert run_forever(start, policy=AT_ONCE) == ExitCode.TERMINAL
-    said = capfd.readouterr().err
-    assert "\nstarrocks-txn-sink: A change has no transaction. [position=7]\n  Remedy: Start behind it.\n" in said
-    assert "errors/input.md (terminal)" in said
+    output = capfd.readouterr().err
+    assert "\nstarrocks-txn-sink: A change has no transaction. [position=7]\n  Remedy: Start behind it.\n" in output
+    assert "errors/input.md (terminal)" in output
 
 
 def test_a_stop_ends_a_running_query(shop: Shop) -> None:

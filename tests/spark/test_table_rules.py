@@ -32,23 +32,23 @@ PEOPLE = (
 )
 
 
-def person(txn: int, order: int, **other: Any) -> dict[str, Any]:
-    changed = insert(txn, order, email=SECRET, phone="+49-171", note=SECRET, **other)
+def person(txn: int, order: int, **fields: Any) -> dict[str, Any]:
+    changed = insert(txn, order, email=SECRET, phone="+49-171", note=SECRET, **fields)
     changed["source"]["ts_ms"] = 1_700_000_000_123
     return changed
 
 
 def files_with(folder: Path, text: str) -> list[Path]:
     """The files that have a text, also in base64: small states travel so in a manifest."""
-    found = []
+    matches = []
     for file in (path for path in folder.rglob("*") if path.is_file()):
         content = file.read_bytes()
         inside = [
             base64.b64decode(part) for part in re.findall(rb"[A-Za-z0-9+/]{40,}={0,2}", content) if not len(part) % 4
         ]
-        if any(text.encode() in each for each in (content, *inside)):
-            found.append(file)
-    return found
+        if any(text.encode() in part for part in (content, *inside)):
+            matches.append(file)
+    return matches
 
 
 def test_what_a_rule_hides_is_nowhere_and_the_rest_is_there(
@@ -66,9 +66,9 @@ def test_what_a_rule_hides_is_nowhere_and_the_rest_is_there(
     debezium.put(person(5, 1), person(5, 2))
     debezium.put(end(5, 2), person(6, 1), foreign, end(6, 3))
     debezium.put(*whole(7, 0))
-    given: dict[str, Any] = {"tables": {"public.items": "people"}, "on_unknown_table": "skip", "rules": RULES}
-    given |= {"dead_letter_table": "letters", "schema_changes": "fail"}
-    debezium.go(**given)
+    assembly: dict[str, Any] = {"tables": {"public.items": "people"}, "on_unknown_table": "skip", "rules": RULES}
+    assembly |= {"dead_letter_table": "letters", "schema_changes": "fail"}
+    debezium.go(**assembly)
     (time,) = debezium.ask("SELECT CAST('2023-11-14 22:13:20.123' AS DATETIME)")[0]
     hashed = hashlib.sha256((SALT + SECRET).encode()).hexdigest()
     assert debezium.ask("SELECT * FROM shop.people ORDER BY nr") == [
@@ -77,7 +77,7 @@ def test_what_a_rule_hides_is_nowhere_and_the_rest_is_there(
     assert files_with(debezium.checkpoint(), hashed)  # a transaction that waits is in the state, by the rules
     assert files_with(debezium.checkpoint(), SECRET) == []
     debezium.put(*whole(8, 0))
-    debezium.go(open_timeout="1ms", **given)
+    debezium.go(open_timeout="1ms", **assembly)
     letters = debezium.ask("SELECT txn_id, content FROM shop.letters")
     assert len(letters) == 2
     assert SECRET not in str(letters)
@@ -88,7 +88,7 @@ def test_what_a_rule_hides_is_nowhere_and_the_rest_is_there(
 
 
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "message"),
     [
         ({"drop": ["part"]}, "part is a key column of table people, and a rule takes it away"),
         ({"mask": {"part": "null"}}, "its mask null gives different rows the same key"),
@@ -97,11 +97,11 @@ def test_what_a_rule_hides_is_nowhere_and_the_rest_is_there(
     ],
 )
 def test_rules_that_do_not_fit_the_table_stop_before_the_first_row(
-    debezium: DebeziumShop, rule: dict[str, Any], said: str
+    debezium: DebeziumShop, rule: dict[str, Any], message: str
 ) -> None:
     debezium.ask(PEOPLE)
     debezium.put(*whole(5, 1))
-    with pytest.raises(StreamingQueryException, match=said):
+    with pytest.raises(StreamingQueryException, match=message):
         debezium.go(tables={"public.items": "people"}, rules=[TableRules(tables="people", **rule)])
 
 

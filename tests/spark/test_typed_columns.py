@@ -35,12 +35,12 @@ def test_what_was_written_is_what_is_read(spark: SparkSession, server: Emulator,
     frame = spark.createDataFrame(rows, schema)
     (receipt,) = sink(server, ["id", *PAIRS], timestamp_zone="Asia/Tokyo").write(frame)
     assert receipt.rows == ROWS
-    got = query(server, f"SELECT id, {', '.join(PAIRS)} FROM shop.t ORDER BY id")
-    for row, read in zip(rows, got, strict=True):
-        for name, was, there in zip(PAIRS, row[1:], read[1:], strict=True):
-            found = json.loads(there) if name in NESTED and there is not None else there
-            alike = floats_alike(was, found) if name == "f" else found == expected(name, was)
-            assert alike, (name, was, there)
+    rows_read = query(server, f"SELECT id, {', '.join(PAIRS)} FROM shop.t ORDER BY id")
+    for row, read in zip(rows, rows_read, strict=True):
+        for name, was, stored in zip(PAIRS, row[1:], read[1:], strict=True):
+            parsed_value = json.loads(stored) if name in NESTED and stored is not None else stored
+            alike = floats_alike(was, parsed_value) if name == "f" else parsed_value == expected(name, was)
+            assert alike, (name, was, stored)
 
 
 TABLE = """CREATE TABLE shop.t (id BIGINT NOT NULL, v VARCHAR(4) NOT NULL, d DOUBLE, n INT NOT NULL DEFAULT '7',
@@ -79,9 +79,9 @@ def test_values_that_the_server_would_reject_or_change_fail_with_their_place(
     spark: SparkSession, server: Emulator
 ) -> None:
     query(server, TABLE)
-    for told, (name, make) in FAULTS.items():
+    for message, (name, make) in FAULTS.items():
         frame = one_row(spark, **{name: make()})
-        with pytest.raises(Exception, match=f"{told}.* at source partition p, position 5"):
+        with pytest.raises(Exception, match=f"{message}.* at source partition p, position 5"):
             sink(server, list(dict.fromkeys(["id", "v", name]))).write(frame)
     assert query(server, "SELECT count(*) FROM shop.t") == [(0,)]
 
@@ -110,7 +110,7 @@ def test_tables_follow_the_frame_between_two_micro_batches(spark: SparkSession, 
     columns = ["id", "n", "note"]
     with pytest.raises(InputError, match=r"column n: bigint does not fit into INT.*the table has no column note"):
         sink(server, columns).write(frame)
-    seen: list[Any] = []
+    events: list[Any] = []
     options = {"schema_changes": "apply", "ledger_replication": None}
     applying = sink(server, columns, **options)
     assert [sql.split("COLUMN ")[1] for sql in applying.schema_changes(frame)] == [
@@ -118,11 +118,11 @@ def test_tables_follow_the_frame_between_two_micro_batches(spark: SparkSession, 
         "`note` VARCHAR(65533) NULL",
     ]
     assert len(query(server, "SELECT * FROM shop.t")[0]) == 2  # planned only
-    listening = StarRocksSink(applying.options, routes=applying.routes, listener=seen.append)
+    listening = StarRocksSink(applying.options, routes=applying.routes, listener=events.append)
     listening.write(frame)
     listening.write(one_row(spark, n=F.lit(1), note=F.lit("x")).withColumn("position", F.lit(6)))
     assert query(server, "SELECT id, n, note FROM shop.t ORDER BY id") == [(1, 1, "x"), (7, 70, None)]
-    assert [event.fields["table"] for event in seen if event.name == "schema.changed"] == ["t", "t"]
+    assert [event.fields["table"] for event in events if event.name == "schema.changed"] == ["t", "t"]
 
 
 @pytest.mark.deep
@@ -160,17 +160,17 @@ def test_sets_are_filled_by_functions_and_deleted_by_their_key(
 
     def write(job: str, *changes: tuple[Any, ...]) -> None:
         rows = [("p", position, 0, True, *change) for position, change in enumerate(changes, 1)]
-        made = SinkOptions(**options, job=job, tables={"tags": {"format": form}})
-        StarRocksSink(made, routes=[TableRoute("tags", ["id", "users", "words"])]).write(
+        sink_options = SinkOptions(**options, job=job, tables={"tags": {"format": form}})
+        StarRocksSink(sink_options, routes=[TableRoute("tags", ["id", "users", "words"])]).write(
             spark.createDataFrame(rows, schema)
         )
 
     write("first", ("upsert", 1, 2**40, "hello"), ("upsert", 2, 5, None), ("upsert", 3, 6, "x"))
     write("second", ("delete", 3, None, None))
-    shown = "SELECT id, bitmap_to_string(users), bitmap_to_string(words) FROM shop.tags ORDER BY id"
-    assert query(server, shown) == [(1, str(2**40), "1321743225"), (2, "5", "")]
+    texts = "SELECT id, bitmap_to_string(users), bitmap_to_string(words) FROM shop.tags ORDER BY id"
+    assert query(server, texts) == [(1, str(2**40), "1321743225"), (2, "5", "")]
     with pytest.raises(InputError, match="column users of table tags is negative"):
         write("third", ("upsert", 4, -1, "x"))
     with pytest.raises(InputError, match="column users of table tags is NULL"):
         write("fourth", ("upsert", 4, None, "x"))
-    assert len(query(server, shown)) == 2
+    assert len(query(server, texts)) == 2

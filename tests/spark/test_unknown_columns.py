@@ -104,8 +104,8 @@ def test_an_ignored_column_is_said_once_a_session_also_if_it_appears_later(
         ]  # fmt: skip
         sink.write(frame(spark, 3, ("u", "people", {"id": 3, "naem": "Bo"})))
         assert len(said(events)) == 3
-        counted = metrics.model.metrics.values("unknown_columns_total")
-    assert counted == {("people",): 3.0, ("pets",): 1.0}
+        counts = metrics.model.metrics.values("unknown_columns_total")
+    assert counts == {("people",): 3.0, ("pets",): 1.0}
     lines = [record for record in caplog.records if "columns.unknown" in record.getMessage()]
     assert {line.levelname for line in lines} == {"WARNING"}
     assert all("add the columns" in line.getMessage() and "secret" not in line.getMessage() for line in lines)
@@ -119,8 +119,8 @@ def test_a_column_that_rows_do_not_name_any_more_is_said_once(
     sink.write(frame(spark, 1, ("u", "people", RIGHT)))
     for position in (2, 3):
         sink.write(frame(spark, position, ("u", "people", {"id": position, "name": "Bo"})))
-    (gone,) = [event for event in events if event.name == "columns.gone"]
-    assert (gone.fields["table"], gone.fields["gone"]) == ("people", "note")
+    (notice,) = [event for event in events if event.name == "columns.gone"]
+    assert (notice.fields["table"], notice.fields["gone"]) == ("people", "note")
     assert [record.levelname for record in caplog.records if "columns.gone" in record.getMessage()] == ["WARNING"]
 
 

@@ -17,15 +17,15 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def sorts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A number for each frame that is shuffled and sorted."""
-    made: list[int] = []
+    calls: list[int] = []
 
-    def noted(*given: Any) -> Any:
-        made.append(len(made))
-        return spread(*given)
+    def noted(*arguments: Any) -> Any:
+        calls.append(len(calls))
+        return spread(*arguments)
 
     spread = projection.sorted_lanes
     monkeypatch.setattr(projection, "sorted_lanes", noted)
-    return made
+    return calls
 
 
 @pytest.fixture

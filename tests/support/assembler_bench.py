@@ -37,8 +37,10 @@ class Bench:
         return AssemblerState.from_json(self.header)
 
     def feed(self, events: pa.Table, now: float = 0.0) -> AssemblerStep:
-        given = one_partition(NAME, events)
-        return self._apply(self.assembler.feed(given, {NAME: self.state}, now, lambda _, n: from_blob(self.blobs[n])))
+        partitioned = one_partition(NAME, events)
+        return self._apply(
+            self.assembler.feed(partitioned, {NAME: self.state}, now, lambda _, n: from_blob(self.blobs[n]))
+        )
 
     def expire(self, now: float) -> AssemblerStep:
         return self._apply(self.assembler.expire({NAME: self.state}, now))

@@ -33,8 +33,8 @@ def histories(draw: st.DrawFn, *, interleaved: bool, well_formed: bool) -> list[
     cuts = sorted(draw(st.lists(st.integers(0, len(events)), max_size=6)))
     batches = [events[a:b] for a, b in zip([0, *cuts], [*cuts, len(events)], strict=True)]
     for number, batch in enumerate(batches):
-        seen = [event for earlier in batches[: number + 1] for event in earlier]
-        if seen:
-            batch += draw(st.lists(st.sampled_from(seen), max_size=5))
+        events_before = [event for earlier in batches[: number + 1] for event in earlier]
+        if events_before:
+            batch += draw(st.lists(st.sampled_from(events_before), max_size=5))
         batches[number] = draw(st.permutations(batch))
     return batches

@@ -21,9 +21,9 @@ from tests.crash.driver import _spark
 def main(folder: str, source: str, checkpoint: str, options: str, batch: str, point: str) -> None:
     publish = ManifestLog.publish
 
-    def stopping(log: ManifestLog, manifest: Manifest, written: Iterable[tuple[str, bytes]]) -> None:
+    def stopping(log: ManifestLog, manifest: Manifest, files: Iterable[tuple[str, bytes]]) -> None:
         if manifest.batch != int(batch) or point == "after":
-            publish(log, manifest, written)
+            publish(log, manifest, files)
         if manifest.batch == int(batch):
             print("there", flush=True)  # noqa: T201 - the test reads it
             threading.Event().wait()

@@ -38,7 +38,7 @@ class AssemblingShop(Shop):
 
     def put(self, *events: Iterable[dict[str, Any]]) -> Path:
         """One more file, which is one more micro-batch."""
-        return self.put_lines([orjson.dumps(event) for some in events for event in some])
+        return self.put_lines([orjson.dumps(event) for transaction in events for event in transaction])
 
     def put_lines(self, lines: Sequence[bytes]) -> Path:
         self._files += 1
@@ -57,8 +57,8 @@ class AssemblingShop(Shop):
         def listen(event: Any) -> None:
             (receipts.append(event.fields["receipt"]) if "receipt" in event.fields else events.append(event))
 
-        given = {"lines": IN_JSON} if self.raw else {}
-        assemble = TransactionAssembly(**{**given, **(assembly or {})})
+        settings = {"lines": IN_JSON} if self.raw else {}
+        assemble = TransactionAssembly(**{**settings, **(assembly or {})})
         files = changes.pop("files", 1)
         sink = StarRocksSink(self.options(**changes), assemble=assemble, listener=listen)
         reader = self.spark.readStream.option("maxFilesPerTrigger", files)

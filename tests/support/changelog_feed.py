@@ -27,10 +27,10 @@ class Feed:
 
     def add(self, *rows: Mapping[str, Any]) -> None:
         self._written += 1
-        hidden = self._home / f"_{self._written}.json"
-        hidden.write_bytes(b"\n".join(map(orjson.dumps, rows)))
-        os.utime(hidden, (self._written, self._written))
-        hidden.rename(self._home / f"{self._written}.json")
+        partial_file = self._home / f"_{self._written}.json"
+        partial_file.write_bytes(b"\n".join(map(orjson.dumps, rows)))
+        os.utime(partial_file, (self._written, self._written))
+        partial_file.rename(self._home / f"{self._written}.json")
 
 
 class Collected:
@@ -53,7 +53,7 @@ class Collected:
         """
         wait_until(
             lambda: len(self._rows) >= count and self._done() >= self._batches[-1],
-            what=lambda: f"{len(self._rows)} of {count} rows came: {self.query.exception()}",
+            reason=lambda: f"{len(self._rows)} of {count} rows came: {self.query.exception()}",
             alive=lambda: self.query.isActive,
         )
         rows = self._rows[:]

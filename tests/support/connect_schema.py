@@ -11,7 +11,7 @@ Field = dict[str, Any]
 _NESTED = ("items", "keys", "values")
 
 
-def field(kind: str, name: str | None = None, *, named: str = "x", **parameters: Any) -> Field:
+def field(kind: str, name: str | None = None, *, field_name: str = "x", **parameters: Any) -> Field:
     """A field; `parameters` are those of its schema, `source_type`, `source_length` and `source_scale` the source's."""
     texts = {
         key.replace("source_", "__debezium.source.column.").replace("precision", "connect.decimal.precision"): str(
@@ -23,7 +23,7 @@ def field(kind: str, name: str | None = None, *, named: str = "x", **parameters:
     return {
         "type": kind,
         "optional": True,
-        "field": named,
+        "field": field_name,
         **({"name": name} if name else {}),
         **({"parameters": texts} if texts else {}),
         **{name: parameters[name] for name in _NESTED if name in parameters},
@@ -31,13 +31,13 @@ def field(kind: str, name: str | None = None, *, named: str = "x", **parameters:
 
 
 def decimal(scale: int, precision: int | None = None, **more: Any) -> Field:
-    given: dict[str, Any] = {"precision": precision} if precision else {}
-    return field("bytes", CONNECT + "Decimal", scale=scale, **given, **more)
+    parameters: dict[str, Any] = {"precision": precision} if precision else {}
+    return field("bytes", CONNECT + "Decimal", scale=scale, **parameters, **more)
 
 
 def schema(fields: Sequence[Field]) -> dict[str, Any]:
     row = {"type": "struct", "fields": list(fields), "optional": True, "name": "shop.Value"}
-    envelope = [{**row, "field": "before"}, {**row, "field": "after"}, field("string", named="op")]
+    envelope = [{**row, "field": "before"}, {**row, "field": "after"}, field("string", field_name="op")]
     return {"type": "struct", "fields": envelope, "optional": False, "name": "shop.Envelope"}
 
 
@@ -53,12 +53,12 @@ def change(
     """The value of a change event of PostgreSQL's table public.`table`, with its schema."""
     source = {"connector": "postgresql", "name": "shop", "db": "shop", "schema": "public", "table": table, "lsn": lsn}
     payload = {"before": None, "after": row, "source": source, "op": op, "ts_ms": 1, "transaction": transaction}
-    named = [{**of, "field": name} for name, of in fields.items()]
-    return json.dumps({"schema": schema(named), "payload": payload}).encode()
+    named_fields = [{**of, "field": name} for name, of in fields.items()]
+    return json.dumps({"schema": schema(named_fields), "payload": payload}).encode()
 
 
 def key(fields: Mapping[str, Field], row: Mapping[str, Any] | None = None) -> bytes:
-    named = [{**of, "field": name, "optional": False} for name, of in fields.items()]
+    named_fields = [{**of, "field": name, "optional": False} for name, of in fields.items()]
     return json.dumps(
-        {"schema": {"type": "struct", "fields": named, "name": "shop.Key"}, "payload": row or {}}
+        {"schema": {"type": "struct", "fields": named_fields, "name": "shop.Key"}, "payload": row or {}}
     ).encode()

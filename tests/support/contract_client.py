@@ -195,8 +195,8 @@ class Client:
         name = database or self.server.database
         return self.send("GET", f"{self.server.load_url}/api/{name}/get_load_state?label={label}")
 
-    def wait_for_state(self, label: str, wanted: str) -> None:
-        wait_until(lambda: self.state(label) == wanted)
+    def wait_for_state(self, label: str, state: str) -> None:
+        wait_until(lambda: self.state(label) == state)
 
     def committed(self, *bodies: tuple[str, Any]) -> str:
         """A whole transaction over (table, body) pairs, confirmed VISIBLE; its label."""
@@ -239,9 +239,9 @@ class RawConnection:
 
     def read_body(self, headers: dict[str, str]) -> bytes:
         """The body that belongs to a response head."""
-        wanted, data = int(headers["content-length"]), b""
-        while len(data) < wanted:
-            piece = self.stream.recv(wanted - len(data))
+        length, data = int(headers["content-length"]), b""
+        while len(data) < length:
+            piece = self.stream.recv(length - len(data))
             assert piece
             data += piece
         return data

@@ -47,8 +47,8 @@ def change(
 def marker(status: str, txn: str, tables: dict[str, int] | None = None) -> dict[str, Any]:
     listed = [{"data_collection": name, "event_count": n} for name, n in (tables or {}).items()]
     count = sum(tables.values()) if tables is not None else None
-    shown = listed if tables is not None else None
-    return {"status": status, "id": txn, "event_count": count, "data_collections": shown, "ts_ms": 1}
+    collections = listed if tables is not None else None
+    return {"status": status, "id": txn, "event_count": count, "data_collections": collections, "ts_ms": 1}
 
 
 def message(offset: int, value: Any, topic: str = "shop.public.orders", key: Any = None, partition: int = 0) -> Message:

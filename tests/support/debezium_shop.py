@@ -24,16 +24,16 @@ Changes = dict[str, Any]
 _TEXTS = "topic STRING, partition INT, offset BIGINT, key STRING, value STRING, time BIGINT"
 
 
-def insert(txn: int, order: int, **other: Any) -> Changes:
+def insert(txn: int, order: int, **fields: Any) -> Changes:
     """Row `order` of the transaction; its rows have positions from 1000 × the transaction on."""
     lsn = 1000 * txn + order
     row = {"part": "shop", "position": txn, "seq": order, "note": "x"}
-    return change(postgres("items", lsn), f"{txn}:{lsn}", order, row | other)
+    return change(postgres("items", lsn), f"{txn}:{lsn}", order, row | fields)
 
 
-def update(txn: int, order: int, position: int | None = None, **other: Any) -> Changes:
+def update(txn: int, order: int, position: int | None = None, **fields: Any) -> Changes:
     """Row `order` of the transaction changes the row of another one, or of its own."""
-    changed = insert(txn, order, **other)
+    changed = insert(txn, order, **fields)
     changed["op"] = "u"
     changed["after"] |= {} if position is None else {"position": position}
     return changed
@@ -84,9 +84,11 @@ class DebeziumShop(Shop):
         binary = {name: F.col(name).cast("binary") for name in ("key", "value")}
         return read.withColumns({**binary, "timestamp": F.timestamp_millis("time")}).drop("time")
 
-    def go(self, checkpoint: str = "checkpoint", *, files: int = 1, stage: bool = False, **given: Any) -> list[Receipt]:
+    def go(
+        self, checkpoint: str = "checkpoint", *, files: int = 1, stage: bool = False, **settings: Any
+    ) -> list[Receipt]:
         """Run a query until the folder is read; with `stage` Spark's stage assembles. `told` has the sink's events."""
-        options = {name: given.pop(name) for name in _SINK if name in given}
+        options = {name: settings.pop(name) for name in _SINK if name in settings}
         receipts: list[Receipt] = []
         self.told: list[Any] = []
 
@@ -96,9 +98,9 @@ class DebeziumShop(Shop):
         frame, assemble = self.topics(files), None
         if stage:
             markers = parse_debezium_transactions(frame.where("topic = 'shop.transaction'"))
-            frame = assemble_debezium(parse_debezium(frame.where("topic <> 'shop.transaction'")), markers, **given)
+            frame = assemble_debezium(parse_debezium(frame.where("topic <> 'shop.transaction'")), markers, **settings)
         else:
-            assemble = DebeziumAssembly(reader="spark", **given)
+            assemble = DebeziumAssembly(reader="spark", **settings)
         sink = StarRocksSink(self.options(**options), assemble=assemble, listener=listen)
         writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(self.checkpoint(checkpoint)))
         assert writer.trigger(availableNow=True).start().awaitTermination(120)

@@ -170,9 +170,9 @@ class _Handler(BaseHTTPRequestHandler):
         where = urlsplit(self.path)
         path = re.sub(r"^/v[0-9.]+", "", unquote(where.path))
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        asked = {name: values[-1] for name, values in parse_qs(where.query).items()}
+        query = {name: values[-1] for name, values in parse_qs(where.query).items()}
         try:
-            status, content = self._done(self.command, path, asked, json.loads(body) if body else {})
+            status, content = self._done(self.command, path, query, json.loads(body) if body else {})
         except KeyError as error:
             status, content = 404, {"message": f"No such container: {error.args[0]}"}
         payload = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -184,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(payload)
 
-    def _done(self, method: str, path: str, asked: dict[str, str], body: dict[str, Any]) -> tuple[int, Any]:
+    def _done(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> tuple[int, Any]:
         engine = self.server.engine
         if path == "/_ping":
             return 200, b"OK"
@@ -193,10 +193,12 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/networks":
             return 200, []
         if (image := re.fullmatch(r"/images/(.+)/json", path)) is not None:
-            known = image[1] in engine.pulled
-            return (200, {"Id": f"sha256:{image[1]}", "RepoTags": [image[1]]}) if known else (404, _no_image(image[1]))
+            is_pulled = image[1] in engine.pulled
+            return (
+                (200, {"Id": f"sha256:{image[1]}", "RepoTags": [image[1]]}) if is_pulled else (404, _no_image(image[1]))
+            )
         if (method, path) == ("POST", "/images/create"):
-            return self._pulled(f"{asked['fromImage']}:{asked.get('tag', 'latest')}")
+            return self._pulled(f"{query['fromImage']}:{query.get('tag', 'latest')}")
         if (method, path) == ("POST", "/containers/create"):
             return 201, {"Id": engine.create(body), "Warnings": []}
         name, _, verb = path.removeprefix("/containers/").partition("/")

@@ -139,9 +139,9 @@ def _position(value: Any) -> int | None:
     return int(value)
 
 
-def same_event(parsed: dict[str, Any], judged: dict[str, Any]) -> bool:
+def same_event(parsed: dict[str, Any], expected: dict[str, Any]) -> bool:
     """Whether the parser's event is the judge's; the text of an object or array must parse to it."""
-    return all(_same_field(parsed[name], judged[name]) for name in FIELDS)
+    return all(_same_field(parsed[name], expected[name]) for name in FIELDS)
 
 
 def _same_field(ours: Any, theirs: Any) -> bool:

@@ -48,20 +48,20 @@ class Caller:
             if self.buffer[:1] == b"\x16":  # the hello of TLS, which this port does not speak
                 self.sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
                 return None
-        head, _, rest = bytes(self.buffer).partition(b"\r\n\r\n")
-        self.buffer = bytearray(rest)
+        head, _, remainder = bytes(self.buffer).partition(b"\r\n\r\n")
+        self.buffer = bytearray(remainder)
         line, *fields = head.decode("utf-8").split("\r\n")
         pairs = (field.split(":", 1) for field in fields)
         return Got(line, {name.strip().lower(): value.strip() for name, value in pairs}, connection=self.number)
 
-    def read_body(self, got: Got) -> Got:
-        length = int(got.headers.get("content-length", "0"))
+    def read_body(self, request: Got) -> Got:
+        length = int(request.headers.get("content-length", "0"))
         while len(self.buffer) < length:
             if not self.fill():
                 break
-        got.body = bytes(self.buffer[:length])
+        request.body = bytes(self.buffer[:length])
         del self.buffer[:length]
-        return got
+        return request
 
     def answer(self, body: object, status: int = 200, **headers: str) -> None:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -133,11 +133,11 @@ class Peer:
         with contextlib.suppress(OSError):
             if self._tls is not None:
                 caller.sock = self._tls.wrap_socket(caller.sock, server_side=True)
-            while (got := caller.read_head()) is not None:
+            while (request := caller.read_head()) is not None:
                 if self._read_body:
-                    caller.read_body(got)
-                self.got.append(got)
-                self._script(caller, got)
+                    caller.read_body(request)
+                self.got.append(request)
+                self._script(caller, request)
         with contextlib.suppress(OSError):
             caller.sock.shutdown(socket.SHUT_RDWR)
 

@@ -19,9 +19,11 @@ from tests.support.memory_directory import MemoryDirectory
 class IncrementalBench:
     """Feeds chunks of events of any source partitions; `out` are the released rows by source partition."""
 
-    def __init__(self, policy: Policy | None = None, *, arrival_order: bool = True, held: int = MEMORY_BYTES) -> None:
+    def __init__(
+        self, policy: Policy | None = None, *, arrival_order: bool = True, held_rows: int = MEMORY_BYTES
+    ) -> None:
         self.policy = policy or Policy()
-        self.arrival_order, self.held = arrival_order, held
+        self.arrival_order, self.held = arrival_order, held_rows
         self.directory = MemoryDirectory()
         self.stored = Manifest().to_json()
         self.out: dict[Partition, list[dict[str, Any]]] = {}

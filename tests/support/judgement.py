@@ -91,9 +91,9 @@ def _step(operation: Operation, reply: Reply) -> str:
     next(steps)
     try:
         needed = steps.send(reply)
-    except StopIteration as done:
-        refused = isinstance(done.value, StarRocksSinkError)
-        return type(done.value).__name__ if refused else _DONE[operation]
+    except StopIteration as stop:
+        refused = isinstance(stop.value, StarRocksSinkError)
+        return type(stop.value).__name__ if refused else _DONE[operation]
     if isinstance(needed, Wait):
         return f"{operation.value} again"
     if isinstance(needed, Request) and needed.operation is Operation.LOAD_STATE:
@@ -106,8 +106,8 @@ def _after(steps: Any, reply: Reply) -> Any:
     """What the steps return after their last reply."""
     try:
         return steps.send(reply)
-    except StopIteration as done:
-        return done.value
+    except StopIteration as stop:
+        return stop.value
 
 
 def _numbers(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,11 +30,11 @@ def write_a_position(server: Emulator, job: str = "shop") -> Session:
 
 def leave_open(server: Emulator, name: str) -> None:
     """A label with a load, as a writer that died leaves it."""
-    given, clock = options(server), SystemClock()
+    sink_options, clock = options(server), SystemClock()
     label, deadline = Label("shop", name), Deadline.after(30, clock)
-    with closing(HttpTransport(given)) as transport:
-        run(protocol.begin(label, given.begin_headers()), transport, clock, deadline)
+    with closing(HttpTransport(sink_options)) as transport:
+        run(protocol.begin(label, sink_options.begin_headers()), transport, clock, deadline)
         request = label.request(
-            Operation.LOAD, table="items", headers=given.load_headers("items"), body=[memoryview(b'[{"id":7}]')]
+            Operation.LOAD, table="items", headers=sink_options.load_headers("items"), body=[memoryview(b'[{"id":7}]')]
         )
         assert transport.send(request, deadline).status is Status.OK

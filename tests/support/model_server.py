@@ -138,8 +138,8 @@ class ModelServer:
         if fault is Fault.FOREIGN:
             self.roll_back(label)
         if request.operation is Operation.LOAD_STATE:
-            known = self.history.get(label)
-            return Reply(Status.OK, state=known.fate if known else LabelState.UNKNOWN)
+            past_task = self.history.get(label)
+            return Reply(Status.OK, state=past_task.fate if past_task else LabelState.UNKNOWN)
         if request.operation is Operation.BEGIN:
             return self._begin(request, fault)
         task = self.tasks.get(label)
@@ -152,8 +152,8 @@ class ModelServer:
                 return self.roll_back(label)
 
     def _begin(self, request: Request, fault: Fault | None) -> Reply:
-        label, used = request.label, self.history.get(request.label)
-        if label in self.tasks or (used is not None and used.fate is not LabelState.ABORTED):
+        label, past_task = request.label, self.history.get(request.label)
+        if label in self.tasks or (past_task is not None and past_task.fate is not LabelState.ABORTED):
             return _used(label)
         if fault is Fault.REFUSED:
             return _failed(_LIMIT)

@@ -82,10 +82,10 @@ class ModelStore:
             for key in change.removed:
                 self.ledger.pop(key, None)
             return
-        seen: dict[str, list[Any]] = {}
+        tables: dict[str, list[Any]] = {}
         for table, body in change.loads:
-            seen.setdefault(table, []).extend(orjson.loads(body))
-        for table, rows in seen.items():
+            tables.setdefault(table, []).extend(orjson.loads(body))
+        for table, rows in tables.items():
             if table == LEDGER_TABLE:
                 for row in rows:
                     self._upsert(row)
@@ -93,7 +93,7 @@ class ModelStore:
                 self._append(table, rows)
         self._visible(change.label)
         if self.watch is not None:
-            self.watch(change, seen)
+            self.watch(change, tables)
 
     def _append(self, table: str, rows: list[Any]) -> None:
         stored, key = self.tables.setdefault(table, []), self.keys.get(table)

@@ -154,8 +154,8 @@ class Stage:
         refresh_committed(self.memory)
 
     def request(self, label: str, **headers: str) -> Request:
-        known = {"db": DATABASE, "label": label, "transaction_type": "multi", **headers}
-        return Request("PUT", "/api/transaction/load", known)
+        all_headers = {"db": DATABASE, "label": label, "transaction_type": "multi", **headers}
+        return Request("PUT", "/api/transaction/load", all_headers)
 
     def begin(self, label: str, **headers: str) -> Mapping[str, Any]:
         return self._caught(lambda: self.frontend.begin(transaction_parameters(self.request(label, **headers))))
@@ -200,5 +200,5 @@ class Stage:
     def _caught(call: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
         try:
             return call()
-        except Thrown as thrown:
-            return {"Status": "FAILED", "Message": thrown.text}
+        except Thrown as error:
+            return {"Status": "FAILED", "Message": error.text}

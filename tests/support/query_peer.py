@@ -20,8 +20,8 @@ END = b"\xfe\x00\x00\x02\x00"
 def greeting(plugin: str = NATIVE, *, tls: bool = False, capabilities: int = _CAPABILITIES) -> bytes:
     flags = capabilities | (SSL if tls else 0)
     start = b"\x0a8.0.33\x00" + struct.pack("<I", 7) + b"saltsalt\x00" + struct.pack("<H", flags & 0xFFFF)
-    rest = struct.pack("<BHHB", 33, 2, flags >> 16, 21) + bytes(10) + b"saltsaltsalt\x00"
-    return start + rest + plugin.encode() + b"\x00"
+    tail = struct.pack("<BHHB", 33, 2, flags >> 16, 21) + bytes(10) + b"saltsaltsalt\x00"
+    return start + tail + plugin.encode() + b"\x00"
 
 
 def auth_switch(plugin: str, data: bytes = b"saltsaltsaltsaltsalt\x00") -> bytes:
@@ -35,8 +35,8 @@ def error(number: int, text: str) -> bytes:
 def _text(value: str | None) -> bytes:
     if value is None:
         return b"\xfb"
-    written = value.encode()
-    return (bytes([len(written)]) if len(written) < 251 else b"\xfc" + struct.pack("<H", len(written))) + written
+    content = value.encode()
+    return (bytes([len(content)]) if len(content) < 251 else b"\xfc" + struct.pack("<H", len(content))) + content
 
 
 def result(columns: Sequence[str], rows: Sequence[Sequence[str | None]]) -> list[bytes]:
@@ -71,14 +71,14 @@ class Talk:
         return self._exactly(int.from_bytes(head[:3], "little"))
 
     def _exactly(self, count: int) -> bytes:
-        got = b""
-        while len(got) < count:
-            more = self.sock.recv(count - len(got))
+        data = b""
+        while len(data) < count:
+            more = self.sock.recv(count - len(data))
             if not more:
                 raise ConnectionError("closed")
-            got += more
-        self.received += got
-        return got
+            data += more
+        self.received += data
+        return data
 
     def start_tls(self, context: ssl.SSLContext) -> None:
         self.sock = context.wrap_socket(self.sock, server_side=True)

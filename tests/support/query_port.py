@@ -21,7 +21,7 @@ def connect(port: int, user: str = "root", password: str = "", **more: Any) -> p
 
 def query(server: Emulator | EmulatorProcess, sql: str, *values: Any, **more: Any) -> list[tuple[Any, ...]]:
     """The rows of a statement of the server's user, on a connection of its own; `values` fill its placeholders."""
-    given = {"user": server.settings.user, "password": server.settings.password, **more}
-    with connect(server.query_port, **given) as connection, connection.cursor() as cursor:
+    settings = {"user": server.settings.user, "password": server.settings.password, **more}
+    with connect(server.query_port, **settings) as connection, connection.cursor() as cursor:
         cursor.execute(sql, values or None)
         return list(cursor.fetchall())

@@ -77,12 +77,12 @@ class Warehouse:
 class Pipeline:
     """The printed program as a process; leaving the context ends it by SIGTERM, and it must end well.
 
-    `here` replaces printed texts, each of which must be there. `activated`: whether the Python environment is, so that
+    `replacements` replaces printed texts, each of which must be there. `activated`: whether the Python environment is, so that
     Spark's tasks find it.
     """
 
-    def __init__(self, program: str, folder: Path, here: Mapping[str, str], *, activated: bool = True) -> None:
-        for printed, replacement in here.items():
+    def __init__(self, program: str, folder: Path, replacements: Mapping[str, str], *, activated: bool = True) -> None:
+        for printed, replacement in replacements.items():
             assert printed in program, printed
             program = program.replace(printed, replacement)
         folder.mkdir(parents=True, exist_ok=True)

@@ -104,9 +104,9 @@ class Pipeline:
             latency.add(self._random.lognormvariate(-0.4, 0.4))
         loads = {}
         for table, rows in receipt.tables.items():
-            spent = Durations()
-            spent.add(0.02 + self._random.random() * 0.1)
-            loads[table] = TableLoads("none", rows * 140, spent)
+            durations = Durations()
+            durations.add(0.02 + self._random.random() * 0.1)
+            loads[table] = TableLoads("none", rows * 140, durations)
         loaded = {"begin": 1, "commit": 1, "get_load_state": 1, "load": 3}
         requests = {operation: Counter(OK=count) for operation, count in loaded.items()}
         work = LaneWork(

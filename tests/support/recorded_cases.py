@@ -55,9 +55,9 @@ def case(method: str, path: str, status: int, body: object) -> Case:
     return method, operation if operation in _OPERATIONS else "other", status, " ".join(words)
 
 
-def objection(docstring: str, seen: Iterable[Case]) -> str | None:
+def objection(docstring: str, cases_seen: Iterable[Case]) -> str | None:
     """What is wrong with the scenes that a rule names, after its exchanges; None when they fit."""
-    cases = set(seen) - _COMMON
+    cases = set(cases_seen) - _COMMON
     for name in named_scenes(docstring) if cases else ():
         if not cases & scenes().get(name, frozenset()):
             return f"The recorded scene {name!r} has none of the rule's requests with these answers."

@@ -122,9 +122,9 @@ class Variables:
 
     def _value(self, match: re.Match[str]) -> str:
         name = match[1]
-        kind, _, rest = name.partition(".")
+        kind, _, tail = name.partition(".")
         if kind in _FRESH:
-            self.values.setdefault(name, f"{kind}_{rest}_{self.run}")
+            self.values.setdefault(name, f"{kind}_{tail}_{self.run}")
         return self.values[name]
 
     def differences(self, expected: Any, answer: Any, place: str = "answer") -> list[str]:
@@ -158,22 +158,22 @@ class Variables:
 
     def compared(self, expected: Mapping[str, Any], answer: Mapping[str, Any], *, unordered: bool = False) -> list[str]:
         """Where `answer` differs in what a record expects; an error is always compared."""
-        seen = {name: value for name, value in answer.items() if name in expected or name in ("error", "text")}
-        if unordered and "rows" in seen:
-            seen["rows"] = self._arranged(expected["rows"], seen["rows"])
+        answer_part = {name: value for name, value in answer.items() if name in expected or name in ("error", "text")}
+        if unordered and "rows" in answer_part:
+            answer_part["rows"] = self._arranged(expected["rows"], answer_part["rows"])
         if isinstance(expected.get("headers"), dict):
-            seen["headers"] = {name: answer["headers"].get(name) for name in expected["headers"]}
-        return self.differences(expected, seen)
+            answer_part["headers"] = {name: answer["headers"].get(name) for name in expected["headers"]}
+        return self.differences(expected, answer_part)
 
     def _arranged(self, expected: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
         """`rows` in the order of the expected ones that they fit; the others behind."""
-        left, arranged = list(rows), []
-        for wanted in expected:
-            fitting = (row for row in left if not Variables(self.run, dict(self.values)).differences(wanted, row))
+        remaining, arranged = list(rows), []
+        for pattern in expected:
+            fitting = (row for row in remaining if not Variables(self.run, dict(self.values)).differences(pattern, row))
             if (row := next(fitting, None)) is not None:
-                left.remove(row)
+                remaining.remove(row)
                 arranged.append(row)
-        return arranged + left
+        return arranged + remaining
 
     def general(self, answer: Any) -> Any:
         """`answer` with variables where a run's own values stand."""
@@ -199,8 +199,8 @@ class Variables:
 
     def _numbered(self, kind: str, number: str) -> str:
         """The variable that holds `number`, or the next one."""
-        known = {value: name for name, value in self.values.items() if name.startswith(f"{kind}.")}
-        name = known.get(number, f"{kind}.{len(known) + 1}")
+        names_by_number = {value: name for name, value in self.values.items() if name.startswith(f"{kind}.")}
+        name = names_by_number.get(number, f"{kind}.{len(names_by_number) + 1}")
         self.values[name] = number
         return f"${{{name}}}"
 
@@ -351,7 +351,7 @@ def _answers(record: Record, variables: Variables, place: Place, world: World) -
     if "event" in record:
         world.happen(record["event"])
     world.sleep(record.get("pause", 0))
-    asked = {name: value for name, value in record.items() if name != "answer"}
+    question = {name: value for name, value in record.items() if name != "answer"}
     for number in range(record.get("repeat", 1)):
         variables.values["n"] = str(number)
-        yield place.answer(variables.filled(asked))
+        yield place.answer(variables.filled(question))

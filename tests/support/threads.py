@@ -8,5 +8,5 @@ import threading
 def running(name: str = "") -> set[threading.Thread]:
     """All threads whose name begins with `name`, but no timers: a failure that an earlier test has posted waits for a
     moment to be printed."""
-    named = {thread for thread in threading.enumerate() if thread.name.startswith(name)}
-    return {thread for thread in named if not isinstance(thread, threading.Timer)}
+    threads = {thread for thread in threading.enumerate() if thread.name.startswith(name)}
+    return {thread for thread in threads if not isinstance(thread, threading.Timer)}

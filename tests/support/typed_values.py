@@ -64,8 +64,8 @@ def text(limit: int) -> Make:
 
 
 def double(rng: random.Random) -> float:
-    some = struct.unpack("<d", rng.randbytes(8))[0]
-    return rng.choice([0.1, 1e308, 5e-324, -1.5, 0.0, 123456789.123, some if math.isfinite(some) else 2.0])
+    any_double = struct.unpack("<d", rng.randbytes(8))[0]
+    return rng.choice([0.1, 1e308, 5e-324, -1.5, 0.0, 123456789.123, any_double if math.isfinite(any_double) else 2.0])
 
 
 def single(rng: random.Random) -> float:
@@ -92,8 +92,8 @@ def blob(rng: random.Random) -> bytearray:
     return bytearray(rng.randbytes(rng.randrange(1, 9)))
 
 
-def floats_alike(left: Any, right: Any) -> bool:
-    return left is right is None or struct.pack("<f", float(left)) == struct.pack("<f", float(right))
+def floats_alike(value: Any, right: Any) -> bool:
+    return value is right is None or struct.pack("<f", float(value)) == struct.pack("<f", float(right))
 
 
 def tokyo(value: datetime.datetime) -> datetime.datetime:

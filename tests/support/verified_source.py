@@ -23,17 +23,17 @@ from tests.support.memory_directory import MemoryDirectory
 Fields = dict[str, Any]
 
 
-def row(txn: str, order: int, collection: str = "public.a", lsn: int = 5, **other: Any) -> Fields:
+def row(txn: str, order: int, collection: str = "public.a", lsn: int = 5, **fields: Any) -> Fields:
     table: str | None = collection.split(".")[1]
     content = f'{{"t": "{txn}", "n": {order}}}'
     base = {"txn_id": txn, "total_order": order, "collection": collection, "position": lsn}
-    return base | {"table": table, "op": "c", "row": content} | other
+    return base | {"table": table, "op": "c", "row": content} | fields
 
 
-def end(txn: str, sequence: int, lsn: int | None, tables: dict[str, int], **other: Any) -> Fields:
+def end(txn: str, sequence: int, lsn: int | None, tables: dict[str, int], **fields: Any) -> Fields:
     listed = [{"data_collection": name, "event_count": n} for name, n in tables.items()]
     base = {"status": "END", "txn_id": txn, "sequence": sequence, "position": lsn}
-    return base | {"event_count": sum(tables.values()), "data_collections": listed} | other
+    return base | {"event_count": sum(tables.values()), "data_collections": listed} | fields
 
 
 def begin(txn: str, sequence: int, lsn: int) -> Fields:
@@ -76,8 +76,10 @@ class Twin:
             3 if tiny else 99,
         )
         for chunk in (events[: len(events) // 3], events[len(events) // 3 :]):
-            named = table(chunk)
-            assert not list(lane.feed(named.add_column(0, SOURCE_PARTITION, pa.repeat("shop", named.num_rows))))
+            named_chunk = table(chunk)
+            assert not list(
+                lane.feed(named_chunk.add_column(0, SOURCE_PARTITION, pa.repeat("shop", named_chunk.num_rows)))
+            )
         rows = [
             {SOURCE_PARTITION: name} | {column: value for column, value in row.items() if column != EVENT_TIME}
             for part in lane.finish()
@@ -87,10 +89,10 @@ class Twin:
         after = manifest.with_batch(self.batch, "q", lane.carry_over(), storage.new_inline.items())
         storage.close()
         self.manifest, self.batch = after.to_json(), self.batch + 1
-        left = after.partitions["shop"].state
-        assert isinstance(left, VerifiedState)
-        assert set(after.partitions["shop"].places) == {blob.number for blob in left.blobs}
-        return rows, lane, replace(left, blobs=(), next_blob=0)
+        lane_state = after.partitions["shop"].state
+        assert isinstance(lane_state, VerifiedState)
+        assert set(after.partitions["shop"].places) == {blob.number for blob in lane_state.blobs}
+        return rows, lane, replace(lane_state, blobs=(), next_blob=0)
 
 
 @dataclass
@@ -126,9 +128,9 @@ class Stage:
         self.out += rows
         letters = [row for part in step.dead_letters for row in part.to_pylist()]
         self.letters += letters
-        given, lane, after = twin
-        named = [({SOURCE_PARTITION: "shop"}, rows), ({SOURCE_PARTITION: "shop#quarantine"}, letters)]
-        assert given == [name | row for name, some in named for row in some]
+        rows_given, lane, after = twin
+        by_source = [({SOURCE_PARTITION: "shop"}, rows), ({SOURCE_PARTITION: "shop#quarantine"}, letters)]
+        assert rows_given == [name | row for name, rows in by_source for row in rows]
         assert tuple(lane.notices) == step.notices
         assert lane.flows == replace(step.counters, open=0, open_rows=0, state_bytes=0)
         assert after == replace(step.state, blobs=(), next_blob=0)
@@ -180,8 +182,8 @@ class Transaction:
     def events(self) -> list[Fields]:
         """Its rows and its END, whose sequence is its number."""
         rows = [row(self.txn, n, name, self.lsn - 500 + n) for n, name in enumerate(self.tables, 1)]
-        counted = {name: self.tables.count(name) for name in self.tables}
-        return FLAWS[self.flaw](rows, end(self.txn, 100 * self.number, self.lsn, counted))
+        counts = {name: self.tables.count(name) for name in self.tables}
+        return FLAWS[self.flaw](rows, end(self.txn, 100 * self.number, self.lsn, counts))
 
     def output(self) -> list[tuple[Any, ...]]:
         last = len(self.tables) - 1
@@ -248,8 +250,8 @@ class Connector:
         return sum(len(transaction.tables) + 2 for transaction in self.transactions)
 
     def _deliver(self, transaction: Transaction, skipped: int, until: int) -> None:
-        rest = list(enumerate(transaction.tables))[skipped:]
-        counts = {name: sum(1 for _, other in rest if other == name) for _, name in rest}
+        remaining = list(enumerate(transaction.tables))[skipped:]
+        counts = {name: sum(1 for _, table in remaining if table == name) for _, name in remaining}
         markers = sum("status" in event for _, event in self.sent)
         events = [
             ("markers", begin(transaction.txn, markers, transaction.row_position(0) - (not self.begins_with_row))),
@@ -264,12 +266,12 @@ class Connector:
                         row=f'{{"t": "{transaction.txn}", "n": {place + 1}}}',
                     ),
                 )
-                for n, (place, name) in enumerate(rest, 1)
+                for n, (place, name) in enumerate(remaining, 1)
             ),
             ("markers", end(transaction.txn, markers + 1, transaction.lsn, counts)),
         ]
-        left = until if skipped == 0 else until - skipped
-        for topic, event in events[: max(0, left)]:
+        count = until if skipped == 0 else until - skipped
+        for topic, event in events[: max(0, count)]:
             self.clock += 1
             self.sent.append((topic, event | {"timestamp": self.clock}))
 

@@ -9,13 +9,13 @@ from collections.abc import Callable
 def wait_until(
     reached: Callable[[], object],
     seconds: float = 240,
-    what: str | Callable[[], object] = "waited too long",
+    reason: str | Callable[[], object] = "waited too long",
     *,
     alive: Callable[[], object] = lambda: True,
 ) -> None:
-    """Poll until `reached()`; AssertionError with `what` after `seconds`, or when `alive()` no longer holds."""
+    """Poll until `reached()`; AssertionError with `reason` after `seconds`, or when `alive()` no longer holds."""
     limit = time.monotonic() + seconds
     while not reached():
         if not alive() or time.monotonic() > limit:
-            raise AssertionError(what() if callable(what) else what)
+            raise AssertionError(reason() if callable(reason) else reason)
         time.sleep(0.05)

@@ -42,12 +42,12 @@ def read(*values: bytes | str | None, kind: pa.DataType | None = None) -> list[d
 
 def rows_of(values: pa.Array) -> list[dict[str, Any]] | None:
     """The rows that the loop reads; None if it leaves a value to Python, or is not there."""
-    left: list[pa.Scalar] = []
-    found = compiled.read_objects(values, FIELDS, left.append)
-    if found is None or left or not found[1].all():
+    misfits: list[pa.Scalar] = []
+    objects = compiled.read_objects(values, FIELDS, misfits.append)
+    if objects is None or misfits or not objects[1].all():
         return None
-    found[0].validate(full=True)
-    return [dict(row) for row in found[0].to_pylist()]
+    objects[0].validate(full=True)
+    return [dict(row) for row in objects[0].to_pylist()]
 
 
 @needed
@@ -71,9 +71,9 @@ def rows_of(values: pa.Array) -> list[dict[str, Any]] | None:
 )
 def test_plain_values_are_read(row: str, text: str | None) -> None:
     for number in (1, 40):  # at the end of the buffer, and before it
-        found = read(*[BASE % row] * number)
-        assert found is not None
-        assert [(each["position"], each["row"]) for each in found] == [(1, text)] * number
+        rows = read(*[BASE % row] * number)
+        assert rows is not None
+        assert [(row["position"], row["row"]) for row in rows] == [(1, text)] * number
 
 
 @needed
@@ -115,47 +115,47 @@ def test_python_judges_only_the_values_that_are_not_plain(kind: pa.DataType) -> 
         event = judgements[value]
         assert event is not None
         values[at], expected[at] = value, (event["position"], event["row"])
-    asked: list[str] = []
+    judged_texts: list[str] = []
 
     def judge(value: pa.Scalar) -> dict[str, Any] | None:
         text = value.as_py()
-        asked.append(text.decode() if isinstance(text, bytes) else text)
-        return judgements[asked[-1]]
+        judged_texts.append(text.decode() if isinstance(text, bytes) else text)
+        return judgements[judged_texts[-1]]
 
-    found = compiled.read_objects(pa.array(["", None, *values, "["]).cast(kind).slice(2, 100), FIELDS, judge)
-    assert found is not None
-    table, events = found
+    objects = compiled.read_objects(pa.array(["", None, *values, "["]).cast(kind).slice(2, 100), FIELDS, judge)
+    assert objects is not None
+    table, events = objects
     table.validate(full=True)
     assert [at for at, is_event in enumerate(events) if not is_event] == [0, 1, 40, 41, 99]
     assert list(zip(table["position"].to_pylist(), table["row"].to_pylist(), strict=True)) == [
         row for row in expected if row != (-1, None)
     ]
     assert table["type"].null_count == table["source_partition"].null_count == table.num_rows == 95
-    assert asked == [value for value in values if value in judgements]
+    assert judged_texts == [value for value in values if value in judgements]
 
 
 @needed
 def test_many_values_that_are_not_plain_are_read_another_way() -> None:
-    asked: list[pa.Scalar] = []
+    judged_texts: list[pa.Scalar] = []
     values = pa.array(['{"t": 1}', "no"] * 10_000)
-    assert compiled.read_objects(values, FIELDS, asked.append) is None
-    assert len(asked) < 100
+    assert compiled.read_objects(values, FIELDS, judged_texts.append) is None
+    assert len(judged_texts) < 100
 
 
 @needed
 def test_it_agrees_with_the_judge_on_random_values() -> None:
     rng = random.Random(5)
-    taken = 0
+    plain_count = 0
     for _ in range(scaled(20_000)):
         value = random_value(rng)
-        found = read(value)
-        if found is not None:
-            taken += 1
+        events = read(value)
+        if events is not None:
+            plain_count += 1
             with DeepRecursion():
-                judged = judge(value)
-                assert judged is not None, value
-                assert same_event(found[0], judged), value
-    assert taken > scaled(20_000) // 3
+                judgement = judge(value)
+                assert judgement is not None, value
+                assert same_event(events[0], judgement), value
+    assert plain_count > scaled(20_000) // 3
 
 
 NESTED = pa.schema(
@@ -170,13 +170,13 @@ EMPTY_OBJECT = {"t": None, "p": None, "m": None}
 
 def nested(*values: str, wrapper: str | None = "w") -> list[dict[str, Any] | None]:
     """The members of each value; None for one that is left to Python."""
-    left: list[pa.Scalar] = []
-    found = compiled.read_objects(pa.array([value.encode() for value in values]), NESTED, left.append, wrapper)
-    assert found is not None
-    found[0].validate(full=True)
-    rows = iter(found[0].select(NESTED.names).to_pylist())
-    assert len(left) == len(values) - found[0].num_rows
-    return [next(rows) if is_object else None for is_object in found[1]]
+    misfits: list[pa.Scalar] = []
+    objects = compiled.read_objects(pa.array([value.encode() for value in values]), NESTED, misfits.append, wrapper)
+    assert objects is not None
+    objects[0].validate(full=True)
+    rows = iter(objects[0].select(NESTED.names).to_pylist())
+    assert len(misfits) == len(values) - objects[0].num_rows
+    return [next(rows) if is_object else None for is_object in objects[1]]
 
 
 @needed
@@ -214,10 +214,10 @@ def test_members_of_objects_are_read(value: str, members: dict[str, Any] | None)
     ],
 )  # fmt: skip
 def test_a_wrapped_object_counts_instead_of_the_value(value: str, z: int | None) -> None:
-    (found,) = nested(value)
-    assert found is not None
-    assert found["z"] == z
-    assert found["o"] is None
+    (row,) = nested(value)
+    assert row is not None
+    assert row["z"] == z
+    assert row["o"] is None
 
 
 @needed
@@ -253,27 +253,27 @@ def test_a_schema_in_front_of_a_wrapped_object_is_recognised() -> None:
         except ValueError:
             expected.append(None)
     for chunk in range(0, 3_000, 30):  # so that few are judged in one call
-        found = nested(*values[chunk : chunk + 30])
-        assert [row and row["z"] for row in found] == expected[chunk : chunk + 30]
+        rows = nested(*values[chunk : chunk + 30])
+        assert [row and row["z"] for row in rows] == expected[chunk : chunk + 30]
 
 
 @needed
 def test_each_wrapped_object_has_a_value_with_the_same_text_around_it() -> None:
     values = ['{"s":1,"w":{}}', '{"s":2,"w":{"z":1}}', '{"s":1,"w":{"z":2}}', '{"w":{},"s":1}', '{"w":{},"s":2}',
               '{"z":1}', '{"s":2,"w":{}}', r'{"\u0073":1,"w":{}}']  # fmt: skip
-    found = compiled.read_objects(pa.array(values), NESTED, lambda _: {}, "w")
-    assert found is not None
-    assert found[0][compiled.ORIGIN].to_pylist() == [0, 1, 0, 3, 4, -1, 1, 7]
+    objects = compiled.read_objects(pa.array(values), NESTED, lambda _: {}, "w")
+    assert objects is not None
+    assert objects[0][compiled.ORIGIN].to_pylist() == [0, 1, 0, 3, 4, -1, 1, 7]
 
 
 @needed
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()])
 def test_slices_of_every_text_type(kind: pa.DataType) -> None:
     values = pa.array([orjson.dumps({"position": number, "row": {"n": number}}).decode() for number in range(100)])
-    found = rows_of(values.cast(kind).slice(30, 20))
-    assert found is not None
-    assert [row["position"] for row in found] == list(range(30, 50))
-    assert [row["row"] for row in found] == [f'{{"n":{number}}}' for number in range(30, 50)]
+    rows = rows_of(values.cast(kind).slice(30, 20))
+    assert rows is not None
+    assert [row["position"] for row in rows] == list(range(30, 50))
+    assert [row["row"] for row in rows] == [f'{{"n":{number}}}' for number in range(30, 50)]
 
 
 @needed
@@ -281,8 +281,8 @@ def test_columns_keep_no_more_memory_than_they_have_content() -> None:
     lines = pa.array([orjson.dumps({"type": "DATA", "row": "x" * 1000})] * 1000)
     read_by_loop = compiled.read_objects(lines, FIELDS, lambda _: None)
     assert read_by_loop is not None
-    found, _ = read_by_loop
-    assert found.get_total_buffer_size() < found.nbytes + 1000
+    columns_read, _ = read_by_loop
+    assert columns_read.get_total_buffer_size() < columns_read.nbytes + 1000
 
 
 @pytest.fixture
@@ -338,28 +338,28 @@ def test_messages_become_columns_and_each_is_given_back_once(
     received: list[tuple[int, bytes | None, bytes | None, int]], keys: bool
 ) -> None:
     buffers = Buffers()
-    made = [
+    messages_made = [
         compiled.Message(error, 7, number, *buffers.place(value), *buffers.place(key), offset, None)
         for number, (error, value, key, offset) in enumerate(received)
     ]
     time, back = TIMESTAMP(lambda at, _: compiled.Message.from_address(at).offset // 2), list[int]()
-    messages = compiled.Messages(np.array([ctypes.addressof(each) for each in made], dtype=np.uintp))
-    topics, partitions, offsets, times, values, found = messages.columns(time, keys)
-    rows = [(number, *each) for number, each in enumerate(received) if not each[0]]
+    messages = compiled.Messages(np.array([ctypes.addressof(message) for message in messages_made], dtype=np.uintp))
+    topics, partitions, offsets, times, values, keys_found = messages.columns(time, keys)
+    rows = [(number, *row) for number, row in enumerate(received) if not row[0]]
     assert topics.tolist() == [7] * len(rows)
-    assert partitions.tolist() == [each[0] for each in rows]
-    assert offsets.tolist() == [each[4] for each in rows]
-    assert times.tolist() == [each[4] // 2 for each in rows]
-    for array, expected in ((values, [each[2] for each in rows]), (found, [each[3] for each in rows])):
+    assert partitions.tolist() == [row[0] for row in rows]
+    assert offsets.tolist() == [row[4] for row in rows]
+    assert times.tolist() == [row[4] // 2 for row in rows]
+    for array, expected in ((values, [row[2] for row in rows]), (keys_found, [row[3] for row in rows])):
         if array is not None:
             array.validate(full=True)
             assert array.to_pylist() == expected
-    assert (found is not None) == keys
-    errors = [number for number, each in enumerate(received) if each[0]]
-    assert [each.partition for each in messages.errors()] == errors
+    assert (keys_found is not None) == keys
+    errors = [number for number, message in enumerate(received) if message[0]]
+    assert [error.partition for error in messages.errors()] == errors
     assert messages.rows_before_errors() == [number - place for place, number in enumerate(errors)]
     messages.destroy(DESTROY(back.append))
-    assert sorted(back) == sorted(map(ctypes.addressof, made))
+    assert sorted(back) == sorted(map(ctypes.addressof, messages_made))
 
 
 # --- wheels ---

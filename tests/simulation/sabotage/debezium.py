@@ -18,9 +18,9 @@ from .registry import debezium_bug
 def an_end_alone_makes_a_transaction_whole(put: Any) -> None:
     right = tally.tally
 
-    def broken(*given: Any) -> Any:
-        found = right(*given)
-        return replace(found, whole=(found.end >= 0) & ~found.conflict)
+    def broken(*arguments: Any) -> Any:
+        counts = right(*arguments)
+        return replace(counts, whole=(counts.end >= 0) & ~counts.conflict)
 
     put(tally, "tally", broken)
 
@@ -29,9 +29,9 @@ def an_end_alone_makes_a_transaction_whole(put: Any) -> None:
 def the_counts_of_the_tables_are_not_compared_and_rows_may_lack(put: Any) -> None:
     right = tally.tally
 
-    def broken(*given: Any) -> Any:
-        found = right(*given)
-        return replace(found, whole=(found.expected >= found.count) & (found.count > 0) & ~found.conflict)
+    def broken(*arguments: Any) -> Any:
+        counts = right(*arguments)
+        return replace(counts, whole=(counts.expected >= counts.count) & (counts.count > 0) & ~counts.conflict)
 
     put(tally, "tally", broken)
 
@@ -40,9 +40,9 @@ def the_counts_of_the_tables_are_not_compared_and_rows_may_lack(put: Any) -> Non
 def a_commit_overtakes_one_that_waits(put: Any) -> None:
     right = tally.classify
 
-    def broken(found: Any, last_position: Any) -> Any:
-        waiting = (found.end >= 0) & ~found.whole
-        return right(replace(found, end=np.where(waiting, -1, found.end)), last_position)
+    def broken(counts: Any, last_position: Any) -> Any:
+        waiting = (counts.end >= 0) & ~counts.whole
+        return right(replace(counts, end=np.where(waiting, -1, counts.end)), last_position)
 
     put(tally, "classify", broken)
 
@@ -65,8 +65,8 @@ def a_second_begin_changes_nothing(put: Any) -> None:
 def the_newest_of_the_rows_that_wait_are_forgotten(put: Any) -> None:
     right = lane.VerifiedLane._rewritten
 
-    def broken(self: Any, rest: Any) -> Any:
-        return right(self, [(segment, chosen & (np.cumsum(chosen) < chosen.sum())) for segment, chosen in rest])
+    def broken(self: Any, segments: Any) -> Any:
+        return right(self, [(segment, mask & (np.cumsum(mask) < mask.sum())) for segment, mask in segments])
 
     put(lane.VerifiedLane, "_rewritten", broken)
 
@@ -75,26 +75,26 @@ def the_newest_of_the_rows_that_wait_are_forgotten(put: Any) -> None:
 def a_transaction_that_comes_again_is_written_again(put: Any) -> None:
     right = tally.classify
 
-    def broken(found: Any, last_position: Any) -> Any:
-        classes = right(found, last_position)
-        both = np.concatenate([classes.released, classes.repeated])
-        return replace(classes, released=both, repeated=classes.repeated[:0])
+    def broken(counts: Any, last_position: Any) -> Any:
+        classes = right(counts, last_position)
+        all_indexes = np.concatenate([classes.released, classes.repeated])
+        return replace(classes, released=all_indexes, repeated=classes.repeated[:0])
 
     put(tally, "classify", broken)
     put(verified_intake, "remember_ids", lambda *_: ())
 
 
 @debezium_bug
-def a_message_that_comes_twice_is_written_twice(put: Any) -> None:
-    put(intake, "without_repeats", lambda given, *_: given)
+def a_message_that_comes_twice_is_written_twice(changes: Any) -> None:
+    changes(intake, "without_repeats", lambda changes, *_: changes)
 
 
 @debezium_bug
 def a_lane_of_changes_stops_behind_a_message_that_it_has_not_read(put: Any) -> None:
     right = LaneAssembler._stops_after
 
-    def broken(self: Any, *given: Any) -> Any:
-        stopped = right(self, *given)
+    def broken(self: Any, *arguments: Any) -> Any:
+        stopped = right(self, *arguments)
         self._reached = {name: offset + 1 for name, offset in self._reached.items()}
         return stopped
 

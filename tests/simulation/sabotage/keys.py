@@ -19,8 +19,8 @@ def the_first_row_of_a_key_wins(put: Any) -> None:
     right = body.last_of_each
 
     def broken(values: Any) -> Any:
-        kept = right(values[::-1])
-        return None if kept is None else kept[::-1]
+        newest_first = right(values[::-1])
+        return None if newest_first is None else newest_first[::-1]
 
     put(body, "last_of_each", broken)
 
@@ -45,10 +45,10 @@ def rows_that_are_held_are_sent_oldest_first(put: Any) -> None:
     right = WriteBuffer._take
 
     def broken(self: Any, table: str) -> Any:
-        kept, self.keyed = self.keyed, ()
-        taken = right(self, table)
-        self.keyed = kept
-        return taken
+        keyed, self.keyed = self.keyed, ()
+        body = right(self, table)
+        self.keyed = keyed
+        return body
 
     put(WriteBuffer, "_take", broken)
 
@@ -57,7 +57,7 @@ def rows_that_are_held_are_sent_oldest_first(put: Any) -> None:
 def rows_are_not_held_after_a_key_came_again(put: Any) -> None:
     right = coordinator_module.SharedTransactionCoordinator._attempt
 
-    def broken(self: Any, order: Any, *rest: Any) -> Any:
-        return (yield from right(self, dataclasses.replace(order, hold=False), *rest))
+    def broken(self: Any, order: Any, *arguments: Any) -> Any:
+        return (yield from right(self, dataclasses.replace(order, hold=False), *arguments))
 
     put(coordinator_module.SharedTransactionCoordinator, "_attempt", broken)

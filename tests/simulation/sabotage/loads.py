@@ -86,10 +86,10 @@ def a_full_body_leaves_the_next_chunk_behind(put: Any) -> None:
     right = WriteBuffer._take
 
     def broken(self: Any, table: str) -> Any:
-        taken = right(self, table)
+        body = right(self, table)
         if self.pending[table]:
             self.pending[table].popleft()
-        return taken
+        return body
 
     put(WriteBuffer, "_take", broken)
 

@@ -108,18 +108,18 @@ def unknown(label: str) -> Any:
 @bug
 def the_owner_is_read_when_the_transaction_begins(put: Any) -> None:
     """The check is made before the loads instead of after them."""
-    kept: dict[str, Any] = {}
+    owners: dict[str, Any] = {}
     begin = protocol.begin
 
     def early(label: Any, headers: Any) -> Any:
-        kept[label.name] = yield from ledger.retry_until_answered(ReadOwner("job"), random.Random(0))
+        owners[label.name] = yield from ledger.retry_until_answered(ReadOwner("job"), random.Random(0))
         yield from begin(label, headers)
 
     def late(self: Any, label: str, rng: Any) -> Any:
         del rng
         self.canary, self.listed = False, True  # which it would be
-        if kept[label] is None or kept[label].token != self.owner.token:
-            raise ledger.fenced("The job", kept[label])
+        if owners[label] is None or owners[label].token != self.owner.token:
+            raise ledger.fenced("The job", owners[label])
         yield from ()
 
     put(protocol, "begin", early)
@@ -158,12 +158,12 @@ def a_round_is_not_learned_before_the_next_one(put: Any) -> None:
     right = SharedTransactionCoordinator.write
 
     def broken(self: Any) -> Any:
-        told, self.committed = self.committed, lambda receipt: receipts.append(receipt)
+        callback, self.committed = self.committed, lambda receipt: receipts.append(receipt)
         receipts: list[Any] = []
         try:
             return (yield from right(self))
         finally:
             for receipt in receipts:
-                told(receipt)
+                callback(receipt)
 
     put(SharedTransactionCoordinator, "write", broken)

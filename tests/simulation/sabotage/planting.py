@@ -30,10 +30,10 @@ def seeds_needed(name: str, most: int = MOST_SEEDS, first: int = 0) -> tuple[str
             BUGS[name](lambda target, attribute, value: stack.enter_context(patch.object(target, attribute, value)))
             history = run(seed)
         if history.violations:
-            said = history.violations[0]
-            if UNFIT.search(said.text):
-                return name, None, f"does not fit the code: {said.text}", time.perf_counter() - started
-            return name, seed - first + 1, f"{said.kind}: {said.text}", time.perf_counter() - started
+            violation = history.violations[0]
+            if UNFIT.search(violation.text):
+                return name, None, f"does not fit the code: {violation.text}", time.perf_counter() - started
+            return name, seed - first + 1, f"{violation.kind}: {violation.text}", time.perf_counter() - started
     return name, None, "", time.perf_counter() - started
 
 
@@ -41,11 +41,11 @@ def sabotage(say: Callable[[str], None], processes: int | None = None) -> int:
     """Plant every bug; says a line each and a JSON summary; 1 if one survived."""
     started, survivors, most = time.perf_counter(), [], 0
     with get_context("spawn").Pool(processes) as pool:
-        for name, seeds, said, seconds in pool.imap_unordered(seeds_needed, list(BUGS)):
+        for name, seeds, text, seconds in pool.imap_unordered(seeds_needed, list(BUGS)):
             if seeds is None:
                 survivors.append(name)
             most = max(most, seeds or MOST_SEEDS)
-            say(f"{seeds or 'SURVIVED':>8}  {name:<60} {seconds:6.1f} s  {said[:90]}")
+            say(f"{seeds or 'SURVIVED':>8}  {name:<60} {seconds:6.1f} s  {text[:90]}")
     summary = {
         "bugs": len(BUGS),
         "caught": len(BUGS) - len(survivors),

@@ -122,8 +122,10 @@ def rejected_rows_are_dropped(put: Any) -> None:
     right = DeadLetters.take
 
     def broken(self: DeadLetters, segment: Any) -> Any:
-        made = right(self, segment)
-        return segment if made is segment else RegionRows(segment.partition, DEAD_LETTER_TABLE, memoryview(b",{}"), 1)
+        dead_row = right(self, segment)
+        return (
+            segment if dead_row is segment else RegionRows(segment.partition, DEAD_LETTER_TABLE, memoryview(b",{}"), 1)
+        )
 
     put(DeadLetters, "take", broken)
 

@@ -40,9 +40,9 @@ def _filter_with(put: Any, side: Literal["left", "right"], more: int) -> None:
     def broken(self: Any, runs: Any, rows: Any) -> Any:
         keep = np.ones(len(rows.positions), np.bool_)
         for partition, low, high in runs:
-            known = self.committed.get(partition)
-            if known is not None:
-                keep[low : low + int(np.searchsorted(rows.positions[low:high], known.position + more, side=side))] = (
+            entry = self.committed.get(partition)
+            if entry is not None:
+                keep[low : low + int(np.searchsorted(rows.positions[low:high], entry.position + more, side=side))] = (
                     False
                 )
         return keep
@@ -62,7 +62,7 @@ def more_than_the_ledger_has_is_left_out(put: Any) -> None:
 
 @bug
 def a_recreated_source_is_skipped_up_to_where_the_old_one_was(put: Any) -> None:
-    put(Replay, "_refuse_passing", lambda self, known, position: None)
+    put(Replay, "_refuse_passing", lambda self, entry, position: None)
 
 
 @bug
@@ -74,9 +74,9 @@ def a_skip_is_forgotten_between_micro_batches(put: Any) -> None:
 def a_skip_counts_as_ended_before_the_ledgers_position(put: Any) -> None:
     right = Replay._follow_skip
 
-    def broken(self: Any, known: Any, low: int, cut: int, rows: Any) -> None:
-        right(self, known, low, cut, rows)
-        self.skips[known.partition] = Skip(known.position, met=True)
+    def broken(self: Any, entry: Any, low: int, cut: int, rows: Any) -> None:
+        right(self, entry, low, cut, rows)
+        self.skips[entry.partition] = Skip(entry.position, met=True)
 
     put(Replay, "_follow_skip", broken)
 

@@ -28,7 +28,7 @@ def the_ledger_gets_the_position_before(put: Any) -> None:
     rows = table.position_rows
 
     def broken(job: str, positions: Any, at: str) -> memoryview:
-        return rows(job, [dataclasses.replace(one, position=one.position - 1) for one in positions], at)
+        return rows(job, [dataclasses.replace(position, position=position.position - 1) for position in positions], at)
 
     put(ownership, "position_rows", broken)
 
@@ -140,8 +140,8 @@ def positions_are_read_before_the_claim(put: Any) -> None:
 
     def broken(scope: Any, new_token: Any, rng: Any) -> Any:
         positions = yield from ledger.retry_until_answered(ReadPositions(scope.job), rng)
-        taken = yield from right(scope, new_token, rng)
-        return TakenOver(taken.owner, positions)
+        take_over = yield from right(scope, new_token, rng)
+        return TakenOver(take_over.owner, positions)
 
     put(driver, "take_over", broken)
     put(take_over, "take_over", broken)

@@ -29,34 +29,34 @@ def history(seed: int, events: int) -> list[Ev]:
 def test_packing_keeps_every_event_under_its_partition() -> None:
     rng = random.Random(1)
     events = [(rng.choice([7, 8, 9]), Ev(n, "DATA")) for n in range(500)]
-    found: dict[int, list[int]] = {7: [], 8: [], 9: []}
+    positions: dict[int, list[int]] = {7: [], 8: [], 9: []}
     for batch in pack(batches(events, 64, pa.int32())):
         assert batch.schema.field("source_partition").type == pa.int32()
         for partition, blob in zip(batch["source_partition"].to_pylist(), batch[BLOB].to_pylist(), strict=True):
-            found[partition] += from_blob(blob)["position"].to_pylist()
-    assert found == {partition: [e.position for p, e in events if p == partition] for partition in found}
+            positions[partition] += from_blob(blob)["position"].to_pylist()
+    assert positions == {partition: [e.position for p, e in events if p == partition] for partition in positions}
 
 
 def test_a_null_source_partition_is_refused_with_its_position() -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as failure:
         list(pack(batches([("p", Ev(1, "BEGIN")), (None, Ev(2, "DATA"))], 9, pa.string())))
-    assert caught.value.context == {"partition": "NULL", "position": 2, "column": "source_partition"}
+    assert failure.value.context == {"partition": "NULL", "position": 2, "column": "source_partition"}
 
 
 def test_partitions_keep_their_order_in_a_table() -> None:
     (batch,) = batches([("b", Ev(2, "DATA")), ("a", Ev(1, "DATA")), ("b", Ev(1, "DATA"))], 9, pa.string())
-    found = [
-        (each.names[0], each.table["position"].to_pylist())
-        for each in group_by_partition(pa.table(batch)).by_partition()
+    groups = [
+        (group.names[0], group.table["position"].to_pylist())
+        for group in group_by_partition(pa.table(batch)).by_partition()
     ]
-    assert found == [("b", [2, 1]), ("a", [1])]
+    assert groups == [("b", [2, 1]), ("a", [1])]
 
 
 @pytest.mark.parametrize("size", [7, 1000])
 def test_a_sorted_task_gives_what_serial_replay_gives(size: int) -> None:
     """However Arrow cuts the input, and across the borders of source partitions."""
     histories = {f"p{n}": history(n, 300) for n in range(4)}
-    events = [(partition, event) for partition, each in histories.items() for event in each]
+    events = [(partition, event) for partition, history in histories.items() for event in history]
     policy = Policy(missing_begin="drop")
     partitions, blobs, counts = zip(*_assemble_in_task(policy, batches(events, size, pa.string())), strict=True)
     frame = pa.record_batch(
@@ -64,9 +64,9 @@ def test_a_sorted_task_gives_what_serial_replay_gives(size: int) -> None:
     )
     rows = pa.Table.from_batches(unpack([frame])).to_pylist()
     expected, total = [], Counters()
-    for partition, each in histories.items():
+    for partition, history in histories.items():
         model = Model(missing_begin="drop")
-        model.feed(each)
+        model.feed(history)
         expected += [{"source_partition": partition, **row} for row in model.out]
     assert rows == expected
     assert list(rows[0])[:3] == ["source_partition", "position", "seq"]

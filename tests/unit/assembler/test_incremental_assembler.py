@@ -27,11 +27,11 @@ def chunks(batches: list[list[Ev]], names: str, size: int) -> list[pa.Table]:
     return [whole.slice(start, size) for start in range(0, whole.num_rows, size)]
 
 
-def agree(histories: list[list[list[Ev]]], policy: Policy, size: int, held: int) -> None:
+def agree(histories: list[list[list[Ev]]], policy: Policy, size: int, held_rows: int) -> None:
     """`histories` of source partitions a, b, …: micro-batches sorted, as after a shuffle."""
     names = "abcde"[: len(histories)]
     benches = {name: Bench(policy) for name in names}
-    chunked = IncrementalBench(policy, arrival_order=False, held=held)
+    chunked = IncrementalBench(policy, arrival_order=False, held_rows=held_rows)
     for number in range(max(map(len, histories))):
         batches = [sorted(history[number], key=lambda e: e.position) if number < len(history) else []
                    for history in histories]  # fmt: skip
@@ -44,12 +44,12 @@ def agree(histories: list[list[list[Ev]]], policy: Policy, size: int, held: int)
             return
         chunked.feed(*chunks(batches, names, size))
         assert {name: bench.out for name, bench in benches.items() if bench.out} == chunked.out
-    counted = [bench.total.as_dict() for bench in benches.values()]
-    added = {field: sum(one[field] for one in counted) for field in counted[0]}
+    counts = [bench.total.as_dict() for bench in benches.values()]
+    sums = {field: sum(count[field] for count in counts) for field in counts[0]}
     mine = chunked.total.as_dict()
     for name in ("state_bytes", "unknown_repeats"):  # of other slices of the same rows; judged for each chunk
-        del added[name], mine[name]
-    assert mine == added
+        del sums[name], mine[name]
+    assert mine == sums
 
 
 SEVERAL = st.integers(1, 5)
@@ -59,18 +59,18 @@ HELD = st.sampled_from([0, 200, 1 << 20])
 
 @given(st.data(), SEVERAL, SIZES, HELD)
 def test_any_chunks_of_any_source_partitions_give_what_whole_batches_give(
-    data: st.DataObject, count: int, size: int, held: int
+    data: st.DataObject, count: int, size: int, held_rows: int
 ) -> None:
-    drawn = [data.draw(histories(interleaved=False, well_formed=True)) for _ in range(count)]
-    agree(drawn, Policy(), size, held)
+    drawn_histories = [data.draw(histories(interleaved=False, well_formed=True)) for _ in range(count)]
+    agree(drawn_histories, Policy(), size, held_rows)
 
 
 @given(st.data(), SEVERAL, SIZES, HELD, st.booleans(), st.sampled_from(["fail", "drop", "accept"]))
 def test_ill_formed_histories_follow_the_policy_in_chunks_too(
-    data: st.DataObject, count: int, size: int, held: int, interleaved: bool, missing_begin: MissingBegin
+    data: st.DataObject, count: int, size: int, held_rows: int, interleaved: bool, missing_begin: MissingBegin
 ) -> None:
-    drawn = [data.draw(histories(interleaved=interleaved, well_formed=False)) for _ in range(count)]
-    agree(drawn, Policy(interleaved=interleaved, missing_begin=missing_begin), size, held)
+    drawn_histories = [data.draw(histories(interleaved=interleaved, well_formed=False)) for _ in range(count)]
+    agree(drawn_histories, Policy(interleaved=interleaved, missing_begin=missing_begin), size, held_rows)
 
 
 @given(histories(interleaved=False, well_formed=True), SIZES)
@@ -101,11 +101,11 @@ def test_events_that_come_all_at_once_may_be_in_any_order(batches: list[list[Ev]
 
 @given(st.data(), st.integers(3, 6))
 def test_several_source_partitions_all_at_once_may_be_mixed_in_any_order(data: st.DataObject, count: int) -> None:
-    drawn = [data.draw(histories(interleaved=False, well_formed=True)) for _ in range(count)]
+    drawn_histories = [data.draw(histories(interleaved=False, well_formed=True)) for _ in range(count)]
     names = [f"p-{number}" for number in range(count)]
     benches, chunked = {name: Bench() for name in names}, IncrementalBench()
-    for number in range(max(map(len, drawn))):
-        batches = [history[number] if number < len(history) else [] for history in drawn]
+    for number in range(max(map(len, drawn_histories))):
+        batches = [history[number] if number < len(history) else [] for history in drawn_histories]
         for name, events in zip(names, batches, strict=True):
             benches[name].feed(table(events))
         mixed = pa.concat_tables([named(table(events), name) for name, events in zip(names, batches, strict=True)])
@@ -148,7 +148,7 @@ def test_many_source_partitions_give_what_each_gives_alone(seed: int, monkeypatc
     monkeypatch.setattr(release, "MANY_TABLES", random.choice((1, release.MANY_TABLES)))
     names = random.sample([f"p-{number}" for number in range(20)], random.randint(3, 8))
     stories, at = {name: story(random) for name in names}, dict.fromkeys(names, 0)
-    benches, chunked = {name: Bench() for name in names}, IncrementalBench(held=random.choice((0, 100, 1 << 20)))
+    benches, chunked = {name: Bench() for name in names}, IncrementalBench(held_rows=random.choice((0, 100, 1 << 20)))
     while any(at[name] < len(stories[name]) for name in names):
         batches = {}
         for name in names:
@@ -165,9 +165,9 @@ def test_many_source_partitions_give_what_each_gives_alone(seed: int, monkeypatc
             size = random.choice((7, 20, 1000))
             chunked.feed(*(events.slice(start, size) for start in range(0, len(events), size)))
         assert {name: bench.out for name, bench in benches.items() if bench.out} == chunked.out
-    counted = [bench.total.as_dict() for bench in benches.values()]
-    added = {field: sum(one[field] for one in counted) for field in counted[0] if field != "state_bytes"}
-    assert {field: count for field, count in chunked.total.as_dict().items() if field in added} == added
+    counts = [bench.total.as_dict() for bench in benches.values()]
+    sums = {field: sum(count[field] for count in counts) for field in counts[0] if field != "state_bytes"}
+    assert {field: count for field, count in chunked.total.as_dict().items() if field in sums} == sums
 
 
 def chunk(**scripts: str) -> pa.Table:
@@ -184,9 +184,9 @@ def test_many_source_partitions_take_one_pass(monkeypatch: pytest.MonkeyPatch) -
     passes: list[list[str | int]] = []
     feed = TransactionAssembler.feed
 
-    def noted(assembler: TransactionAssembler, events: PartitionedEvents, *given: Any) -> Any:
+    def noted(assembler: TransactionAssembler, events: PartitionedEvents, *arguments: Any) -> Any:
         passes.append(events.names)
-        return feed(assembler, events, *given)
+        return feed(assembler, events, *arguments)
 
     monkeypatch.setattr(TransactionAssembler, "feed", noted)
     chunked.feed(chunk(a="B D E B D", b="B D D", c="B E B", d="B D D E"))
@@ -289,7 +289,7 @@ def test_two_events_at_one_position_are_refused_wherever_a_chunk_ends(size: int)
 
 def test_a_huge_transaction_is_not_held_in_memory() -> None:
     """Rows beyond the limit are spilled as they come, and come back piece by piece."""
-    chunked = IncrementalBench(held=20_000)
+    chunked = IncrementalBench(held_rows=20_000)
     body = [Ev(n, "DATA", row="x" * 500) for n in range(2, 1002)]
     events = [Ev(1, "BEGIN"), *body, Ev(1002, "END")]
     chunked.feed(*chunks([events], "a", 20))

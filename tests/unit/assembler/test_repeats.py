@@ -57,7 +57,7 @@ def test_the_same_events_of_interleaved_transactions_are_dropped_in_silence() ->
 
 
 @pytest.mark.parametrize(
-    "other",
+    "other_event",
     [
         Ev(7, "DATA", row='{"k": "other"}'),
         Ev(7, "BEGIN"),
@@ -69,9 +69,13 @@ def test_the_same_events_of_interleaved_transactions_are_dropped_in_silence() ->
     ids=str,
 )
 @pytest.mark.parametrize("whole", [True, False], ids=["all comes again", "alone"])
-def test_other_content_at_a_known_position_is_another_source(other: Ev, whole: bool) -> None:
-    again = [other if event.position == other.position else event for event in FIRST] if whole else [other]
-    with pytest.raises(SourceChanged, match=rf"other content.*position={other.position}\b") as raised:
+def test_other_content_at_a_known_position_is_another_source(other_event: Ev, whole: bool) -> None:
+    again = (
+        [other_event if event.position == other_event.position else event for event in FIRST]
+        if whole
+        else [other_event]
+    )
+    with pytest.raises(SourceChanged, match=rf"other content.*position={other_event.position}\b") as raised:
         fed(FIRST, again)
     assert "new checkpoint" in str(raised.value)
     assert "k" not in raised.value.message.split()
@@ -79,9 +83,9 @@ def test_other_content_at_a_known_position_is_another_source(other: Ev, whole: b
 
 def test_a_source_that_begins_again_and_goes_on_releases_nothing() -> None:
     bench = fed(FIRST)
-    other = [replace(event, row='{"k": 0}') for event in script("B D D E B D D E B D D E")]
+    other_events = [replace(event, row='{"k": 0}') for event in script("B D D E B D D E B D D E")]
     with pytest.raises(SourceChanged):
-        bench.feed(table(other))
+        bench.feed(table(other_events))
     assert len(bench.out) == 4
 
 

@@ -49,7 +49,7 @@ def test_commit_order_holds_back_what_committed_later() -> None:
     assert stage.feed(row("8", 1, lsn=1), end("7", 1, 30, {"public.a": 1}), end("8", 2, 40, {"public.a": 1})) == []
     assert stage.level.open == 2
     stage.feed(row("7", 1, lsn=25))
-    assert [each[0] for each in stage.places()] == ["7", "8"]
+    assert [place[0] for place in stage.places()] == ["7", "8"]
 
 
 def test_an_end_without_rows_is_settled_at_once() -> None:
@@ -58,7 +58,7 @@ def test_an_end_without_rows_is_settled_at_once() -> None:
     assert (stage.places(), stage.counted.empty) == ([("8", 40, 0, True)], 1)
 
 
-@pytest.mark.parametrize("flaw", [each for each in FLAWS if each])
+@pytest.mark.parametrize("flaw", [flaw for flaw in FLAWS if flaw])
 def test_what_does_not_add_up_waits_and_is_quarantined_with_its_counts(flaw: str) -> None:
     stage = Stage(open_timeout=60)
     bad, good = Transaction(1, ("public.a", "public.a", "public.b"), flaw), Transaction(2, ("public.a",))
@@ -73,7 +73,7 @@ def test_what_does_not_add_up_waits_and_is_quarantined_with_its_counts(flaw: str
     assert stage.places() == good.output()
     (notice,) = stage.notices
     assert (notice.name, notice.fields["txn_id"]) == ("transaction.quarantined", "701")
-    assert all("/" in each for each in str(notice.fields["tables"]).split(", "))
+    assert all("/" in tables for tables in str(notice.fields["tables"]).split(", "))
     assert stage.counted.quarantined == 1
     assert stage.adds_up()
     assert stage.level.open_rows == 0
@@ -103,7 +103,9 @@ def test_quarantined_and_late_rows_become_whole_units_of_dead_letters() -> None:
     stage.feed(row("7", 1), row("7", 3), now=0)
     stage.feed(now=1)
     stage.feed(row("7", 2), now=2)
-    places = [(each["table"], each["position"], each["seq"], each["transaction_end"]) for each in stage.letters]
+    places = [
+        (letter["table"], letter["position"], letter["seq"], letter["transaction_end"]) for letter in stage.letters
+    ]
     assert places == [("letters", 1, 0, False), ("letters", 1, 1, True), ("letters", 2, 0, True)]
     content = json.loads(stage.letters[2]["row"])
     assert (content["txn_id"], content["total_order"], content["reason"]) == ("7", 2, "too late")
@@ -120,8 +122,8 @@ def test_a_later_run_of_a_micro_batch_numbers_dead_letters_as_the_first_run_did(
         stage.feed(row("8", 1), now=1)
         before = len(stage.letters)
         stage.feed(row("6", 2), row("9", 1), row("7", 1), now=again)
-        found = [(json.loads(letter["row"])["txn_id"], letter["position"]) for letter in stage.letters[before:]]
-        numbers.append(list(dict.fromkeys(found)))
+        places = [(json.loads(letter["row"])["txn_id"], letter["position"]) for letter in stage.letters[before:]]
+        numbers.append(list(dict.fromkeys(places)))
     assert numbers == [[("6", 2), ("7", 3)], [("6", 2), ("7", 3), ("8", 4)]]
 
 
@@ -140,9 +142,9 @@ def test_dead_letters_do_not_depend_on_the_order_of_reading() -> None:
 def test_an_overdue_transaction_may_stop_the_job_instead() -> None:
     stage = Stage(open_timeout=1, on_open_timeout="fail")
     stage.feed(row("7", 1), end("7", 1, 30, {"public.a": 2}))
-    with pytest.raises(SourceTransactionError, match=r"not added up.*event_count=2.*txn_id=7") as caught:
+    with pytest.raises(SourceTransactionError, match=r"not added up.*event_count=2.*txn_id=7") as failure:
         stage.feed(now=1.5)
-    assert '"n"' not in str(caught.value)
+    assert '"n"' not in str(failure.value)
 
 
 def test_a_whole_transaction_that_only_waits_its_turn_is_never_overdue() -> None:
@@ -152,17 +154,17 @@ def test_a_whole_transaction_that_only_waits_its_turn_is_never_overdue() -> None
     stage.feed(row("10", 1), end("10", 4, 60, {"public.a": 1}), now=2)
     assert stage.state.expires_at(10) == 11
     stage.feed(now=11)
-    assert [each[0] for each in stage.places()] == ["8", "10"]
+    assert [place[0] for place in stage.places()] == ["8", "10"]
 
 
 def test_repeats_of_a_settled_transaction_are_dropped_in_any_order() -> None:
-    stage, done = Stage(), Transaction(1, ("public.a", "public.b"))
-    stage.feed(*done.events())
-    *rows, marker = repeated_later([done])
+    stage, settled = Stage(), Transaction(1, ("public.a", "public.b"))
+    stage.feed(*settled.events())
+    *rows, marker = repeated_later([settled])
     stage.feed(rows[0])
     stage.feed(marker, rows[1])
     assert (stage.counted.repeats, stage.counted.repeated_rows) == (3, 2)
-    assert stage.places() == done.output()
+    assert stage.places() == settled.output()
     assert stage.adds_up()
 
 
@@ -185,9 +187,9 @@ def test_another_transaction_at_a_known_position_is_another_source() -> None:
     stage = Stage()
     stage.feed(*at("7", 1, 30), *at("8", 2, 40))
     for events in (at("9", 3, 40), at("9", 3, 30), at("9", 3, 40)[1:], [*at("9", 3, 30), *at("10", 4, 50)]):
-        with pytest.raises(SourceChanged, match=r"that of transaction [78], and now that of 9: .*`job`") as caught:
+        with pytest.raises(SourceChanged, match=r"that of transaction [78], and now that of 9: .*`job`") as failure:
             stage.feed(*events)
-        assert caught.value.context["source"] == "shop"
+        assert failure.value.context["source"] == "shop"
     assert stage.places() == [("7", 30, 0, True), ("8", 40, 0, True)]
 
 
@@ -233,7 +235,7 @@ def test_next_to_the_newest_transactions_old_repeats_are_of_the_same_source() ->
     stage.feed(*at("7", 1, 30), *at("8", 2, 40))
     stage.feed(*at("2", 3, 10), *at("7", 4, 30), *at("8", 5, 40), *at("9", 6, 50))
     assert (stage.counted.repeats, stage.counted.unknown_repeats, stage.notices) == (6, 0, [])
-    assert [each[0] for each in stage.places()] == ["7", "8", "9"]
+    assert [place[0] for place in stage.places()] == ["7", "8", "9"]
 
 
 def test_a_state_of_an_earlier_release_compares_from_the_next_transactions_on() -> None:
@@ -299,7 +301,7 @@ def test_a_long_open_transaction_is_not_written_again_and_blobs_stay_few() -> No
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "message"),
     [
         (row("7", 1, txn_id=None), "has no transaction"),
         (row("7", 1, total_order=None), "no total_order"),
@@ -310,10 +312,10 @@ def test_a_long_open_transaction_is_not_written_again_and_blobs_stay_few() -> No
         (end("7", 1, 30, {}) | {"sequence": None}, "no sequence"),
     ],
 )
-def test_an_event_that_cannot_be_placed_is_refused_with_its_place(bad: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said) as caught:
+def test_an_event_that_cannot_be_placed_is_refused_with_its_place(bad: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as failure:
         Stage().feed(row("6", 1), bad)
-    assert "source=shop" in str(caught.value)
+    assert "source=shop" in str(failure.value)
 
 
 def test_wrong_options_are_refused() -> None:
@@ -333,7 +335,7 @@ def histories(draw: st.DrawFn, flaws: bool) -> tuple[list[Transaction], list[lis
     transactions = [
         Transaction(n, tuple(tables), draw(kinds)) for n, tables in enumerate(draw(st.lists(TABLES, max_size=8)), 1)
     ]
-    events = [event for each in transactions for event in each.events()]
+    events = [event for transaction in transactions for event in transaction.events()]
     events += draw(st.lists(st.sampled_from(events), max_size=6)) if events else []
     chance = random.Random(draw(st.integers(0, 2**32)))
     chance.shuffle(events)
@@ -350,47 +352,50 @@ def test_every_transaction_comes_out_once_whole_and_in_commit_order(history: Any
     for batch in batches:
         stage.feed(*batch)
         assert stage.adds_up()
-    assert stage.places() == [place for each in transactions for place in each.output()]
+    assert stage.places() == [place for transaction in transactions for place in transaction.output()]
     stage.feed(*repeated_later(transactions))
-    assert stage.places() == [place for each in transactions for place in each.output()]
+    assert stage.places() == [place for transaction in transactions for place in transaction.output()]
     assert (stage.level.open, stage.level.open_rows, stage.blobs) == (0, 0, {})
     assert stage.adds_up()
 
 
 def without(places: list[Any], transactions: list[Transaction]) -> list[Any]:
     """The places that belong to other transactions."""
-    return [place for place in places if place[0] not in {each.txn for each in transactions}]
+    return [place for place in places if place[0] not in {transaction.txn for transaction in transactions}]
 
 
 @given(histories(flaws=True))
 def test_flawed_ones_are_quarantined_and_all_others_come_out_in_commit_order(history: Any) -> None:
     transactions, batches = history
-    good = [place for each in transactions if not each.flaw for place in each.output()]
+    good = [place for transaction in transactions if not transaction.flaw for place in transaction.output()]
     # A row too many that comes when its transaction has added up and gone is a repeat.
-    may_go = [each for each in transactions if each.flaw in ("two at one place", "a row too many")]
+    may_go = [transaction for transaction in transactions if transaction.flaw in ("two at one place", "a row too many")]
     stage = Stage(open_timeout=100)
     for now, batch in enumerate(batches):
         stage.feed(*batch, now=now)
-        went = without(stage.places(), may_go)
-        assert went == good[: len(went)]
+        remaining_places = without(stage.places(), may_go)
+        assert remaining_places == good[: len(remaining_places)]
         assert not stage.out or stage.out[-1]["transaction_end"]
     stage.feed(now=200)
     assert without(stage.places(), may_go) == good
-    for each in may_go:
-        assert without(stage.places(), [other for other in transactions if other is not each]) in ([], each.output())
-    flawed = {each.txn for each in transactions if each.flaw}
-    assert {each.fields["txn_id"] for each in stage.notices} <= flawed
+    for left_out in may_go:
+        assert without(stage.places(), [other for other in transactions if other is not left_out]) in (
+            [],
+            left_out.output(),
+        )
+    flawed = {transaction.txn for transaction in transactions if transaction.flaw}
+    assert {notice.fields["txn_id"] for notice in stage.notices} <= flawed
     assert (stage.level.open_rows, stage.level.open) == (0, 0)
     assert stage.adds_up()
 
 
 def contents(rows: list[dict[str, Any]]) -> list[tuple[str, int]]:
     """(transaction, number of the row) of released rows."""
-    return [(each["txn_id"], json.loads(each["row"])["n"]) for each in rows]
+    return [(row["txn_id"], json.loads(row["row"])["n"]) for row in rows]
 
 
 def expected(transactions: list[Transaction]) -> list[tuple[str, int]]:
-    return [(each.txn, n) for each in transactions for n in range(1, len(each.tables) + 1)]
+    return [(transaction.txn, n) for transaction in transactions for n in range(1, len(transaction.tables) + 1)]
 
 
 CUT = Transaction(1, ("public.a", "public.b", "public.a", "public.a"))  # BEGIN, four rows, END: six events
@@ -476,20 +481,24 @@ def test_without_timestamps_a_cut_transaction_waits() -> None:
 @st.composite
 def restarts(draw: st.DrawFn) -> tuple[Connector, list[list[dict[str, Any]]]]:
     """A connector that crashes anywhere, and its events in micro-batches, each topic in its order."""
-    transactions = [Transaction(n, tuple(each)) for n, each in enumerate(draw(st.lists(TABLES, max_size=4)), 1)]
+    transactions = [
+        Transaction(n, tuple(table_names)) for n, table_names in enumerate(draw(st.lists(TABLES, max_size=4)), 1)
+    ]
     connector = Connector(transactions, draw(st.booleans()))
     stored = 0
     for _ in range(draw(st.integers(0, 3))):
-        sent = draw(st.integers(stored, connector.events))
-        connector.run(stored, sent)
-        stored = connector.stored(draw(st.integers(stored, sent)))
+        sent_count = draw(st.integers(stored, connector.events))
+        connector.run(stored, sent_count)
+        stored = connector.stored(draw(st.integers(stored, sent_count)))
     connector.run(stored, connector.events)
-    waiting = {topic: [event for other, event in connector.sent if other == topic] for topic, _ in connector.sent}
+    waiting = {
+        topic: [event for event_topic, event in connector.sent if event_topic == topic] for topic, _ in connector.sent
+    }
     batches = []
     while any(waiting.values()):
-        taken = {topic: draw(st.integers(0, len(events))) for topic, events in waiting.items()}
-        batches.append([event for topic, events in waiting.items() for event in events[: taken[topic]]])
-        waiting = {topic: events[taken[topic] :] for topic, events in waiting.items()}
+        counts = {topic: draw(st.integers(0, len(events))) for topic, events in waiting.items()}
+        batches.append([event for topic, events in waiting.items() for event in events[: counts[topic]]])
+        waiting = {topic: events[counts[topic] :] for topic, events in waiting.items()}
         if len(batches) == 5:
             batches.append([event for events in waiting.values() for event in events])
             break

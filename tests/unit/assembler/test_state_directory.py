@@ -31,13 +31,13 @@ def test_a_write_that_fails_leaves_no_temporary_file(tmp_path: Path) -> None:
 def test_temporary_files_of_killed_tasks_are_removed_when_nobody_can_still_write_them(tmp_path: Path) -> None:
     folder = tmp_path / "segments"
     folder.mkdir()
-    old, young, other = folder / f".{'0' * 16}.tmp", folder / f".{'1' * 16}.tmp", folder / ".keep.tmp"
-    for path in (old, young, other):
+    old, young, hidden = folder / f".{'0' * 16}.tmp", folder / f".{'1' * 16}.tmp", folder / ".keep.tmp"
+    for path in (old, young, hidden):
         path.write_bytes(b"left")
     os.utime(old, (time.time() - 7200,) * 2)
-    os.utime(other, (time.time() - 7200,) * 2)
+    os.utime(hidden, (time.time() - 7200,) * 2)
     FileDirectory(str(tmp_path)).write("segments/a", b"x")
-    assert files(folder) == sorted([young.name, other.name, "a"])
+    assert files(folder) == sorted([young.name, hidden.name, "a"])
 
 
 def test_files_and_folders_are_for_their_owner_alone(tmp_path: Path) -> None:
@@ -46,8 +46,8 @@ def test_files_and_folders_are_for_their_owner_alone(tmp_path: Path) -> None:
         FileDirectory(f"file://{tmp_path}/state").write("batches/one", b"a row")
     finally:
         os.umask(before)
-    made = {each.name: each.stat().st_mode & 0o777 for each in (tmp_path / "state").rglob("*")}
-    assert made == {"batches": 0o700, "one": 0o600}
+    modes = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "state").rglob("*")}
+    assert modes == {"batches": 0o700, "one": 0o600}
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
 
 

@@ -180,9 +180,9 @@ def test_no_transaction_id_belongs_to_what_is_open() -> None:
 
 @pytest.mark.parametrize("text", ["D E", "D D", "E", "B D E D B E", "B E E"])
 def test_a_missing_begin_fails_and_names_the_place(text: str) -> None:
-    with pytest.raises(SourceTransactionError, match=r"partition=p0, position=\d+, txn_id=t.*missing_begin") as caught:
+    with pytest.raises(SourceTransactionError, match=r"partition=p0, position=\d+, txn_id=t.*missing_begin") as failure:
         fed(script(text, 10))
-    assert caught.value.code == "source_transaction"
+    assert failure.value.code == "source_transaction"
 
 
 def test_a_missing_begin_is_skipped_to_its_end_over_micro_batches() -> None:
@@ -238,7 +238,7 @@ def test_given_up_transactions_are_not_remembered_without_limit(monkeypatch: pyt
     for n in range(6):
         bench.feed(table([Ev(n, "BEGIN", f"t{n}")]), now=10.0 * n)
     bench.expire(1000)
-    assert [each.txn_id for each in bench.state.open] == ["t3", "t4", "t5"]
+    assert [transaction.txn_id for transaction in bench.state.open] == ["t3", "t4", "t5"]
     assert bench.total.dropped == 6
 
 
@@ -257,11 +257,11 @@ def test_events_that_break_the_contract_are_named_by_place_only(
 ) -> None:
     rows = [event.as_row() for event in script("B D E")]
     rows[1] = {**rows[1], "row": "secret", **change}
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as failure:
         Bench(policy).feed(type(table([])).from_pylist(rows, schema=table([]).schema))
     position = "NULL" if column == "position" else 2
-    assert caught.value.context == {"partition": "p0", "position": position, "column": column}
-    assert "secret" not in str(caught.value)
+    assert failure.value.context == {"partition": "p0", "position": position, "column": column}
+    assert "secret" not in str(failure.value)
 
 
 def test_two_different_events_at_one_position_are_refused() -> None:
@@ -277,10 +277,10 @@ def test_markers_need_no_table_and_an_empty_micro_batch_changes_nothing() -> Non
 
 def test_several_open_transactions_in_the_checkpoint_need_interleaved() -> None:
     bench = fed(script("Ba Bb"), policy=Policy(interleaved=True))
-    other = Bench()
-    other.header = bench.header
+    other_bench = Bench()
+    other_bench.header = bench.header
     with pytest.raises(OptionError, match="interleaved=True"):
-        other.feed(table(script("Da", 3)))
+        other_bench.feed(table(script("Da", 3)))
 
 
 def test_a_state_of_another_format_is_refused() -> None:

@@ -40,7 +40,7 @@ class OneKey:
             self.stored = None
         elif step.touched:
             self.stored = state_to_text(step.state, now)
-        return [(each.kind, each.row) if each.before is None else tuple(each[:3]) for each in step.output]
+        return [(change.kind, change.row) if change.before is None else tuple(change[:3]) for change in step.output]
 
 
 def test_an_upsert_stream_with_a_ttl_of_five_minutes() -> None:
@@ -106,11 +106,11 @@ PAIRED = kinds_to_code({"INSERT": "c", "DELETE": "d", "UPDATE_BEFORE, UPDATE_AFT
 )
 def test_a_before_image_that_waits_is_counted_until_its_update_comes(batches: list[str], waiting: list[int]) -> None:
     rule, state = EncodeKey(ImageEncoder(PAIRED, paired=True)), None
-    counted: list[int] = []
+    waiting_counts: list[int] = []
     for batch in batches:
         step = rule.step(state, [InputChange(kind, "row") for kind in batch.split()])
-        state, counted = step.state, [*counted, step.waiting]
-    assert counted == waiting
+        state, waiting_counts = step.state, [*waiting_counts, step.waiting]
+    assert waiting_counts == waiting
 
 
 def test_a_before_image_without_a_key_waits_for_the_change_after_it() -> None:

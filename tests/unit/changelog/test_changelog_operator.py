@@ -127,14 +127,14 @@ def changes(*rows: tuple[str, int, str, str | None]) -> pd.DataFrame:
 
 
 def processor(store: Store, seconds: float = 0, clock: ManualClock | None = None) -> KeyProcessor:
-    made = KeyProcessor(DecodeKey(keeps_rows=True), Retention(seconds), clock or ManualClock())
-    made.init(store)  # type: ignore[arg-type]
-    return made
+    new_processor = KeyProcessor(DecodeKey(keeps_rows=True), Retention(seconds), clock or ManualClock())
+    new_processor.init(store)  # type: ignore[arg-type]
+    return new_processor
 
 
 def output(operator: Any, *frames: pd.DataFrame, watermark: int = 0) -> list[tuple[Any, ...]]:
-    done = operator.handleInputRows((0,), iter(frames), Watermark(watermark))
-    return [tuple(row) for frame in done for row in frame.itertuples(index=False)]
+    frames_written = operator.handleInputRows((0,), iter(frames), Watermark(watermark))
+    return [tuple(row) for frame in frames_written for row in frame.itertuples(index=False)]
 
 
 UPSERT = "+I-U+U"
@@ -142,12 +142,12 @@ UPSERT = "+I-U+U"
 
 def test_changes_of_a_key_are_taken_in_order_whatever_frame_they_came_in() -> None:
     store = Store()
-    done = output(
+    rows = output(
         processor(store),
         changes(("b", 3, UPSERT, "b3"), ("a", 2, UPSERT, "a2")),
         changes(("b", 1, UPSERT, "b1"), ("a", 1, UPSERT, "a1")),
     )
-    assert [row[:2] for row in done] == [
+    assert [row[:2] for row in rows] == [
         *[("+I", "a1"), ("-U", "a1"), ("+U", "a2")],
         *[("+I", "b1"), ("-U", "b1"), ("+U", "b3")],
     ]
@@ -225,19 +225,19 @@ def test_a_row_of_a_key_with_many_is_written_alone() -> None:
     operator.init(store)  # type: ignore[arg-type]
     output(operator, changes(*(("k", n, "+I", f"row {n}") for n in range(10_000))))
     parts = store.maps["parts"]
-    written = dict(parts)
+    new_parts = dict(parts)
     assert [row[:2] for row in output(operator, changes(("k", 10_001, "-D", "row 5000")))] == []
-    assert sum(parts[key] != value for key, value in written.items()) == 1
+    assert sum(parts[key] != value for key, value in new_parts.items()) == 1
     assert [row[:2] for row in output(operator, changes(("k", 10_002, "-D", "row 9999")))] == [("+U", "row 9998")]
 
 
 @pytest.mark.deep
 def test_rows_that_claim_a_key_cost_the_same_however_many_they_are() -> None:
     def seconds(count: int) -> float:
-        added = [InputChange("+I", f"row {n}") for n in range(count)]
-        taken = [InputChange("-D", f"row {n}") for n in range(count)]
+        inserts = [InputChange("+I", f"row {n}") for n in range(count)]
+        deletes = [InputChange("-D", f"row {n}") for n in range(count)]
         started = time.process_time()
-        step = MaterializeKey().step(None, [*added, *reversed(taken[count // 2 :]), *taken[: count // 2]])
+        step = MaterializeKey().step(None, [*inserts, *reversed(deletes[count // 2 :]), *deletes[: count // 2]])
         assert step.state is None
         return time.process_time() - started
 
@@ -248,13 +248,13 @@ def test_states_of_a_former_checkpoint_move_into_pages() -> None:
     store = Store()
     former = store.getMapState("states")
     former.update({(f"k{n}",): (f'[5.0,["row {n}"]]',) for n in range(100)})
-    done = output(processor(store), changes(("k7", 1, UPSERT, "new"), ("k0", 1, "-D", "gone")))
-    assert [row[:2] for row in done] == [("-D", "gone"), ("-U", "row 7"), ("+U", "new")]
+    rows = output(processor(store), changes(("k7", 1, UPSERT, "new"), ("k0", 1, "-D", "gone")))
+    assert [row[:2] for row in rows] == [("-D", "gone"), ("-U", "row 7"), ("+U", "new")]
     assert (store.keys, former) == ({f"k{n}" for n in range(1, 100)}, {})
     operator = KeyProcessor(MaterializeKey(), Retention(0), ManualClock())
-    other = Store()
-    other.getMapState("states")[("k",)] = ('[5.0,[[null,"a"],[null,"b"]]]',)
-    operator.init(other)  # type: ignore[arg-type]
+    other_store = Store()
+    other_store.getMapState("states")[("k",)] = ('[5.0,[[null,"a"],[null,"b"]]]',)
+    operator.init(other_store)  # type: ignore[arg-type]
     assert [row[:2] for row in output(operator, changes(("k", 1, "-D", "b")))] == [("+U", "a")]
 
 
@@ -285,13 +285,13 @@ def arrow(frame: pd.DataFrame) -> list[pa.RecordBatch]:
 
 def test_a_key_may_span_record_batches_of_a_sorted_frame() -> None:
     rows = [("a", 1, "+I", "x"), ("a", 2, "+I", "y"), ("a", 3, "-D", "y"), ("b", 1, "-D", "unknown")]
-    done = pa.Table.from_batches(BatchKeyProcessor(MaterializeKey())(arrow(changes(*rows)))).to_pylist()
-    assert [(row["kind"], row["row"]) for row in done if row["counts"] is None] == [
+    rows_written = pa.Table.from_batches(BatchKeyProcessor(MaterializeKey())(arrow(changes(*rows)))).to_pylist()
+    assert [(row["kind"], row["row"]) for row in rows_written if row["counts"] is None] == [
         ("+I", "x"),
         ("+U", "y"),
         ("+U", "x"),
     ]
-    assert [row["counts"] for row in done if row["counts"]] == ['{"swallowed":1}']
+    assert [row["counts"] for row in rows_written if row["counts"]] == ['{"swallowed":1}']
 
 
 def test_numbers_ascend_over_record_batches() -> None:
@@ -359,13 +359,13 @@ def test_both_operators_give_the_same_rows_and_keep_the_same_keys(ttl: float) ->
         clock.advance(random.choice([1.0, 200.0]))
         key, kinds = random.choice("abc"), random.choice(["+I-U+U", "+I-U+U", "-D"])
         frame = changes((key, sequence, kinds, f"row {sequence}"))
-        (one,) = processor.handleInputRows(0, iter([frame.copy()]), None)  # type: ignore[arg-type]
-        (other,) = single((key,), iter([frame]), groups[key])  # type: ignore[arg-type]
-        assert one.equals(other)
-        kept = {name for name, group in groups.items() if group.exists}
-        assert store.keys <= kept
+        (frame_of_processor,) = processor.handleInputRows(0, iter([frame.copy()]), None)  # type: ignore[arg-type]
+        (frame_of_single,) = single((key,), iter([frame]), groups[key])  # type: ignore[arg-type]
+        assert frame_of_processor.equals(frame_of_single)
+        keys_left = {name for name, group in groups.items() if group.exists}
+        assert store.keys <= keys_left
         if ttl == 0:
-            assert store.keys == kept
+            assert store.keys == keys_left
 
 
 def test_a_key_that_is_woken_after_its_time_is_removed_and_otherwise_stays() -> None:
@@ -383,7 +383,7 @@ def test_a_key_that_is_woken_after_its_time_is_removed_and_otherwise_stays() -> 
 
 
 @pytest.mark.parametrize(
-    ("step", "counts", "said"),
+    ("step", "counts", "notices"),
     [
         (KeyStep([], None, swallowed=2), {"swallowed": 2}, ["retractions.swallowed"]),
         (KeyStep([], None, waiting=1), {"waiting": 1}, ["retractions.waiting"]),
@@ -392,9 +392,9 @@ def test_a_key_that_is_woken_after_its_time_is_removed_and_otherwise_stays() -> 
     ],
 )
 def test_retractions_that_write_nothing_are_counted_and_said(
-    step: KeyStep, counts: dict[str, int] | None, said: list[str], caplog: pytest.LogCaptureFixture
+    step: KeyStep, counts: dict[str, int] | None, notices: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger=ROOT)
     assert [orjson.loads(row[-1] or "null") for row in output_rows(step)] == ([counts] if counts else [])
     names = ("retractions.swallowed", "retractions.waiting")
-    assert [name for name in names if records_of(caplog, name)] == said
+    assert [name for name in names if records_of(caplog, name)] == notices

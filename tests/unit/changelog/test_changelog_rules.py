@@ -84,8 +84,8 @@ def test_upserts_with_state_are_a_valid_retract_changelog_of_the_same_table(seed
         for _ in range(random.randrange(12)):
             row = None if row is not None and random.random() < 0.3 else random.randrange(5)
             kinds = (DELETE,) if row is None else (INSERT, UPDATE_BEFORE, UPDATE_AFTER)
-            made, previous = decode_with_previous(kinds, previous if row is None else row, None, previous)
-            changes += made
+            new_changes, previous = decode_with_previous(kinds, previous if row is None else row, None, previous)
+            changes += new_changes
         expected = {} if row is None else {row: 1}
         assert multiset(changes) == expected
         assert upserted(changes) == row
@@ -138,7 +138,9 @@ def test_from_changelog_undoes_to_changelog(seed: int) -> None:
         for change in changes:
             event, previous = encoder.encode(change, previous)
             events += [event] if event else []
-        assert [back for each in events for back in decode(paired_kinds[each.code], each.before, each.after)] == changes
+        assert [
+            back for event in events for back in decode(paired_kinds[event.code], event.before, event.after)
+        ] == changes
 
 
 @many
@@ -202,8 +204,8 @@ def run(changes: list[tuple[str, Any]], key: Any = None) -> tuple[list[tuple[str
     rows = ClaimingRows()
     out = []
     for kind, row in changes:
-        done = rows.apply(RowChange(RowKind(kind), row), key(row) if key else None)
-        out += [(str(done.change.kind), done.change.row)] if done.change else []
+        applied = rows.apply(RowChange(RowKind(kind), row), key(row) if key else None)
+        out += [(str(applied.change.kind), applied.change.row)] if applied.change else []
     return out, rows.rows
 
 
@@ -228,7 +230,7 @@ def test_the_three_arrival_orders_of_the_join_end_alike() -> None:
 def test_an_upsert_key_replaces_its_row_in_place() -> None:
     output, rows = run([("+I", ("k", 1)), ("+I", ("m", 1)), ("+U", ("k", 2)), ("-D", ("m", 9))], key=lambda row: row[0])
     assert output == [("+I", ("k", 1)), ("+U", ("m", 1)), ("+U", ("k", 2)), ("+U", ("k", 2))]
-    assert [kept.row for kept in rows] == [("k", 2)]
+    assert [row.row for row in rows] == [("k", 2)]
 
 
 def test_an_unknown_retraction_is_swallowed_and_an_emptied_key_is_deleted_with_the_retracting_row() -> None:
@@ -242,7 +244,7 @@ def test_a_row_replaced_in_place_is_shown_although_another_came_after_it() -> No
     changes = [("+I", ("k", 1)), ("+I", ("m", 1)), ("+U", ("k", 2)), ("-D", ("k", 2))]
     out, rows = run(changes, key=lambda row: row[0])[:2]
     assert out == [("+I", ("k", 1)), ("+U", ("m", 1)), ("+U", ("k", 2))]
-    assert [kept.row for kept in rows] == [("m", 1)]
+    assert [row.row for row in rows] == [("m", 1)]
 
 
 def test_updates_without_before_images_leave_rows_that_a_delete_shows_again() -> None:
@@ -258,7 +260,7 @@ def test_the_sink_always_shows_the_last_living_row(seed: int) -> None:
         with_key = random.random() < 0.5
         history: list[tuple[RowChange, Any]] = []
         rows = ClaimingRows()
-        shown: Any = None
+        shown_row: Any = None
         for _ in range(random.randrange(10)):
             row = (random.randrange(3), random.randrange(2))
             change = RowChange(random.choice(list(RowKind)), row)
@@ -266,14 +268,14 @@ def test_the_sink_always_shows_the_last_living_row(seed: int) -> None:
             history.append((change, key))
             if random.random() < 0.2:
                 rows = ClaimingRows(rows.rows)  # as a micro-batch finds them
-            done = rows.apply(change, key)
-            if done.change is not None:
-                assert (shown is not None) == (done.change.kind is not INSERT)
-                shown = upserted([done.change], shown)
+            applied = rows.apply(change, key)
+            if applied.change is not None:
+                assert (shown_row is not None) == (applied.change.kind is not INSERT)
+                shown_row = upserted([applied.change], shown_row)
             living = live_rows(history)
-            assert [kept.row for kept in rows.rows] == living
-            assert (shown is None) == (not living)
-            assert with_key or shown == (living[-1] if living else None)
+            assert [row.row for row in rows.rows] == living
+            assert (shown_row is None) == (not living)
+            assert with_key or shown_row == (living[-1] if living else None)
 
 
 @many
@@ -309,11 +311,11 @@ def test_when_the_materializer_is_needed() -> None:
 
 
 def test_a_row_at_the_watermark_is_late_and_a_held_one_leaves() -> None:
-    held = [TimedRow(10, (1,), "a"), TimedRow(11, (0,), "b")]
-    done = release(held, [TimedRow(10, (0,), "late"), TimedRow(12, (), "c")], 10)
-    assert [each.row for each in done.rows] == ["a"]
-    assert [each.row for each in done.held] == ["b", "c"]
-    assert done.late == 1
+    held_rows = [TimedRow(10, (1,), "a"), TimedRow(11, (0,), "b")]
+    release_step = release(held_rows, [TimedRow(10, (0,), "late"), TimedRow(12, (), "c")], 10)
+    assert [row.row for row in release_step.rows] == ["a"]
+    assert [row.row for row in release_step.held] == ["b", "c"]
+    assert release_step.late == 1
     assert release([], [TimedRow(0, (), "x")], None) == ([], [TimedRow(0, (), "x")], 0)
 
 
@@ -323,22 +325,22 @@ def test_timely_rows_all_leave_sorted_and_late_ones_are_counted(seed: int) -> No
     random = Random(seed)
     for _ in range(PER_SEED):
         watermark: int | None = None
-        held: list[TimedRow] = []
+        held_rows: list[TimedRow] = []
         out: list[TimedRow] = []
-        late = sent = 0
+        late = sent_count = 0
         for _ in range(random.randrange(1, 6)):
             arrived = [
                 TimedRow(random.randrange(20), (random.randrange(3),), object()) for _ in range(random.randrange(5))
             ]
-            sent += len(arrived)
-            done = release(held, arrived, watermark)
-            held, late, out = done.held, late + done.late, out + done.rows
-            assert all(watermark is not None and each.time <= watermark for each in done.rows)
+            sent_count += len(arrived)
+            release_step = release(held_rows, arrived, watermark)
+            held_rows, late, out = release_step.held, late + release_step.late, out + release_step.rows
+            assert all(watermark is not None and row.time <= watermark for row in release_step.rows)
             watermark = max(watermark or 0, random.randrange(25))
-        last = release(held, [], 100)
+        last = release(held_rows, [], 100)
         out += last.rows
-        assert [each[:2] for each in out] == sorted(each[:2] for each in out)
-        assert len(out) + late == sent
+        assert [row[:2] for row in out] == sorted(row[:2] for row in out)
+        assert len(out) + late == sent_count
         assert last.held == []
 
 
@@ -410,4 +412,4 @@ def test_last_changes_in_any_order_make_the_table_of_a_serial_replay(seed: int) 
             for change, at in changes
         ]
         last = LAST.last_rows(pa.Table.from_pylist(listed, SHAPE)).to_pylist()
-        assert {each["to"][0]: each["to"][1] for each in last if each["adds"]} == table
+        assert {change["to"][0]: change["to"][1] for change in last if change["adds"]} == table

@@ -128,19 +128,19 @@ def entries(label: str, contents: Contents) -> Chunk:
 
 def coordinator(clock: ManualClock | None = None, **changes: Any) -> SharedTransactionCoordinator:
     limits = {"seconds": 240.0, "max_attempts": 3, **changes.pop("limits", {})}
-    given = {"entries": [entries], **changes}
+    settings = {"entries": [entries], **changes}
     return SharedTransactionCoordinator(
         (f"L{number}" for number in range(100)),
         RoundLimits(**limits),
         Deadline.after(3600.0, clock or ManualClock()),
         random.Random(1),
-        **given,
+        **settings,
     )
 
 
 def write(script: Callable[[Any], object], **changes: Any) -> tuple[list[Receipt], SharedTransactionCoordinator]:
-    made = coordinator(**changes)
-    return perform_all(made.write(), script), made
+    coordinator_ = coordinator(**changes)
+    return perform_all(coordinator_.write(), script), coordinator_
 
 
 # --- one label ---
@@ -159,9 +159,9 @@ def test_begin_lanes_own_rows_owner_check_and_commit_come_in_this_order() -> Non
 def test_the_receipt_is_that_of_all_lanes() -> None:
     clock = ManualClock()
     clock.advance(5)
-    heard: list[Receipt] = []
-    (only,), _ = write(Script(LOADED), clock=clock, committed=heard.append)
-    assert heard == [only]
+    committed_receipts: list[Receipt] = []
+    (only,), _ = write(Script(LOADED), clock=clock, committed=committed_receipts.append)
+    assert committed_receipts == [only]
     assert (only.label, only.txn_id, only.job, only.batch_id) == ("L0", 3, "job", 9)
     assert (only.rows, only.loads, only.attempts, only.retries, only.recycled) == (2, 2, 1, 0, False)
     assert [span.partition for span in only.positions] == ["p", "q"]
@@ -179,8 +179,8 @@ def test_the_rows_of_a_region_are_counted_together_over_the_lanes() -> None:
 
 def test_without_rows_the_label_is_rolled_back_and_nothing_else_happens() -> None:
     script = Script(LanesResult([LaneShare(partitions=("p",)), LaneShare()]))
-    receipts, made = write(script)
-    assert (receipts, made.unsorted) == ([], "")
+    receipts, coordinator_ = write(script)
+    assert (receipts, coordinator_.unsorted) == ([], "")
     assert script.said == ["Begin", "RunLanes", "Rollback"]
 
 
@@ -266,14 +266,14 @@ LACKING = LanesResult(
 
 def test_tables_change_between_two_labels_and_the_lanes_run_again() -> None:
     script = Script(LACKING, LOADED)
-    ((written,), _) = write(script)
+    ((receipt,), _) = write(script)
     names = [type(order).__name__ for order in script.orders[:6]]
     assert names == ["BeginAction", "RunLanes", "RollbackAction", "ChangeTables", "BeginAction", "RunLanes"]
     (change,) = script.of(ChangeTables)
     assert change.missing == {"s": {"c": []}, "t": {"b": ["INTEGER", "TEXT"], "a": ["LONG"]}}
     first, second = script.of(RunLanes)
     assert (first.seconds, first.label != second.label) == (second.seconds, True)
-    assert written.attempts == 2
+    assert receipt.attempts == 2
 
 
 def test_a_change_that_fails_and_passes_is_tried_again() -> None:
@@ -303,9 +303,9 @@ def test_disorder_is_cured_before_the_tables() -> None:
 def test_repeated_keys_make_the_lanes_hold_their_rows_and_are_no_failure() -> None:
     again = failed(KeyRepeated("again"))
     script = Script(again, failed(LoadFailed("no backend")), LOADED)
-    (only,), made = write(script, limits={"max_attempts": 2})
+    (only,), coordinator_ = write(script, limits={"max_attempts": 2})
     assert [(run.hold, run.seconds) for run in script.of(RunLanes)] == [(False, 240.0), (True, 240.0), (True, 120.0)]
-    assert (made.hold, only.attempts) == (True, 3)
+    assert (coordinator_.hold, only.attempts) == (True, 3)
     assert len(script.of(Pause)) == 1
     script = Script(again, again, LOADED)
     with pytest.raises(KeyRepeated):
@@ -353,12 +353,12 @@ def test_an_error_of_any_kind_rolls_the_label_back(error: BaseException, step: t
 def test_a_generator_that_is_closed_asks_for_nothing_any_more() -> None:
     """It would raise RuntimeError otherwise: nobody carries out its orders."""
     for steps in range(1, 5):
-        made, orders = coordinator().write(), list[Order]()
+        write_steps, orders = coordinator().write(), list[Order]()
         answer: Any = None
         for _ in range(steps):
-            orders.append(made.send(answer))
+            orders.append(write_steps.send(answer))
             answer = LOADED if isinstance(orders[-1], RunLanes) else None
-        made.close()
+        write_steps.close()
 
 
 # --- the outcome of a commit ---
@@ -407,9 +407,9 @@ def test_without_a_ledger_an_unknown_outcome_is_final() -> None:
 
 def test_rejected_rows_are_reported_with_their_places_in_the_source() -> None:
     script = Script(LOADED, CommitAction=[Aborted("L0", RowsRejected("bad rows"))])
-    with pytest.raises(RowsRejected) as caught:
+    with pytest.raises(RowsRejected) as failure:
         write(script)
-    assert caught.value.context["source_positions"] == "p 1 to 1; q 1 to 1"
+    assert failure.value.context["source_positions"] == "p 1 to 1; q 1 to 1"
 
 
 def test_an_impossible_outcome_is_a_bug() -> None:
@@ -422,27 +422,27 @@ def test_an_impossible_outcome_is_a_bug() -> None:
 
 def test_lanes_that_stop_go_on_under_the_next_label() -> None:
     stopping = LanesResult([share("p", stopped=True), share("q")])
-    script, heard = Script(stopping, stopping, LOADED), list[Receipt]()
-    receipts, _ = write(script, committed=heard.append)
-    assert [(one.label, one.recycled, one.attempts) for one in receipts] == [
+    script, committed_receipts = Script(stopping, stopping, LOADED), list[Receipt]()
+    receipts, _ = write(script, committed=committed_receipts.append)
+    assert [(receipt.label, receipt.recycled, receipt.attempts) for receipt in receipts] == [
         ("L0", True, 1),
         ("L1", True, 1),
         ("L2", False, 1),
     ]
-    assert heard == receipts
+    assert committed_receipts == receipts
     label = ["Begin", "RunLanes", "Load", "Check", "Commit"]
     assert script.said == [*label, "NextRound", *label, "NextRound", *label]
 
 
 def test_the_receipt_is_known_before_the_lanes_go_on() -> None:
-    script, heard = Script(LanesResult([share("p", stopped=True)]), LOADED), list[str]()
+    script, labels = Script(LanesResult([share("p", stopped=True)]), LOADED), list[str]()
 
     def perform(order: Order) -> object:
         if isinstance(order, NextRound):
-            assert heard == ["L0"]
+            assert labels == ["L0"]
         return script(order)
 
-    write(perform, committed=lambda one: heard.append(one.label))
+    write(perform, committed=lambda receipt: labels.append(receipt.label))
 
 
 def test_a_round_that_has_read_only_what_is_visible_goes_on_without_a_commit() -> None:
@@ -455,7 +455,7 @@ def test_a_round_that_has_read_only_what_is_visible_goes_on_without_a_commit() -
 def test_a_failure_costs_its_own_round_only() -> None:
     script = Script(LanesResult([share("p", stopped=True)]), failed(LoadFailed("no")), LOADED)
     receipts, _ = write(script)
-    assert [(one.label, one.attempts) for one in receipts] == [("L0", 1), ("L2", 2)]
+    assert [(receipt.label, receipt.attempts) for receipt in receipts] == [("L0", 1), ("L2", 2)]
     assert [run.seconds for run in script.of(RunLanes)] == [240.0, 240.0, 120.0]
     assert len(script.of(NextRound)) == 1
 
@@ -502,11 +502,11 @@ def test_whatever_passes_every_round_is_committed_once(events: list[str]) -> Non
 
     receipts, _ = write(perform, limits={"max_attempts": 99, "can_stop": True})
     assert visible == list(range(rounds))
-    assert [one.recycled for one in receipts] == [True] * (rounds - 1) + [False]
-    begun = [order.label for order in script if isinstance(order, BeginAction)]
+    assert [receipt.recycled for receipt in receipts] == [True] * (rounds - 1) + [False]
+    labels = [order.label for order in script if isinstance(order, BeginAction)]
     ended = [order.label for order in script if isinstance(order, RollbackAction | CommitAction)]
-    assert sorted(begun) == sorted(ended)
-    assert len(set(begun)) == len(begun)
+    assert sorted(labels) == sorted(ended)
+    assert len(set(labels)) == len(labels)
 
 
 # --- the judgement of lanes ---
@@ -523,8 +523,8 @@ def test_a_source_partition_in_two_lanes_is_sorted_first(may_sort: bool) -> None
     result = LanesResult([share("0", "1"), share("1", "2")])
     assert judge(result, may_sort=may_sort) == "Source partition 1 came in two tasks."
     script = Script(result)
-    receipts, made = write(script)
-    assert (receipts, made.unsorted) == ([], "Source partition 1 came in two tasks.")
+    receipts, coordinator_ = write(script)
+    assert (receipts, coordinator_.unsorted) == ([], "Source partition 1 came in two tasks.")
     assert script.said == ["Begin", "RunLanes", "Rollback"]
 
 
@@ -540,15 +540,15 @@ def test_disorder_counts_more_than_a_failure() -> None:
     result = LanesResult([], [LaneFailure(LoadFailed("rolled back"))], ["back"])
     assert judge(result, may_sort=False) == "back"
     script = Script(result)
-    _, made = write(script)
-    assert (made.unsorted, script.said) == ("back", ["Begin", "RunLanes", "Rollback"])
+    _, coordinator_ = write(script)
+    assert (coordinator_.unsorted, script.said) == ("back", ["Begin", "RunLanes", "Rollback"])
 
 
 def test_the_failure_is_raised_that_no_repetition_cures_and_else_the_first() -> None:
     later, first = LaneFailure(LoadFailed("the label is gone"), 2.0), LaneFailure(LoadFailed("no backend"), 1.0)
-    with pytest.raises(LoadFailed) as caught:
+    with pytest.raises(LoadFailed) as failure:
         judge(LanesResult([share("0")], [later, first]), may_sort=False)
-    assert caught.value is first.error
+    assert failure.value is first.error
     with pytest.raises(Fenced):
         judge(LanesResult([], [first, LaneFailure(Fenced("other"), 3.0)]), may_sort=False)
 

@@ -26,7 +26,7 @@ def hung(step: str) -> DeadlineExceeded:
 
 
 @pytest.mark.parametrize(
-    ("action", "result", "said"),
+    ("action", "result", "phrase"),
     [
         (BeginAction("l"), BeginFailed("lost"), "begin failed (begin_failed: lost)"),
         (LoadAction("l", "items", ()), hung("load"), "the load into items failed (deadline)"),
@@ -40,8 +40,8 @@ def hung(step: str) -> DeadlineExceeded:
         ),
     ],
 )
-def test_what_failed_last_is_named(action: Action, result: Result, said: str) -> None:
-    assert failure_phrase(action, result, ", after something else failed") == f", after {said}"
+def test_what_failed_last_is_named(action: Action, result: Result, phrase: str) -> None:
+    assert failure_phrase(action, result, ", after something else failed") == f", after {phrase}"
 
 
 @pytest.mark.parametrize(
@@ -59,29 +59,29 @@ def test_what_went_well_does_not_hide_it(action: Action, result: Result) -> None
 
 def lane(*tables: str) -> LaneDriver:
     """A lane with a row for each table, and no row to come."""
-    driven = LaneDriver(ModelServer(), small_limits())
+    driver = LaneDriver(ModelServer(), small_limits())
     for table in tables:
-        driven.write_rows("p0", table, [[1]])
-    driven.end("p0", 1)
-    driven.core.finish(driven.clock.monotonic())
-    return driven
+        driver.write_rows("p0", table, [[1]])
+    driver.end("p0", 1)
+    driver.core.finish(driver.clock.monotonic())
+    return driver
 
 
 def test_a_lane_that_has_failed_says_why() -> None:
-    driven = lane("orders")
-    (load,) = driven.core.tick(0.0)
-    driven.core.complete(load, LoadFailed("lost"))
-    assert driven.core.waiting_for == (
+    driver = lane("orders")
+    (load,) = driver.core.tick(0.0)
+    driver.core.complete(load, LoadFailed("lost"))
+    assert driver.core.waiting_for == (
         f"label {LABEL} in phase failed, after the load into orders failed (load_failed: lost)"
     )
 
 
 def test_what_hangs_now_comes_first() -> None:
-    driven = lane("orders", "items")
-    first, second = driven.core.tick(0.0)
-    assert driven.core.waiting_for == f"loads into items, orders under label {LABEL}"
-    driven.core.complete(first, LoadFailed("lost"))
-    assert driven.core.waiting_for == f"loads into {second.table} under label {LABEL}"
+    driver = lane("orders", "items")
+    first, second = driver.core.tick(0.0)
+    assert driver.core.waiting_for == f"loads into items, orders under label {LABEL}"
+    driver.core.complete(first, LoadFailed("lost"))
+    assert driver.core.waiting_for == f"loads into {second.table} under label {LABEL}"
 
 
 def test_a_lane_without_rows_waits_for_them() -> None:

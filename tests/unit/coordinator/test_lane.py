@@ -168,8 +168,12 @@ def test_a_failed_lane_ends_when_its_last_load_has_ended() -> None:
 
 
 def test_a_refusal_is_the_cause_though_another_load_says_first_that_the_label_is_gone() -> None:
-    gone, refused = LoadFailed("Transaction not exists"), ServerRefused("Failed to find table")
-    for first, second, cause in ((gone, refused, refused), (refused, gone, refused), (gone, LoadFailed("busy"), gone)):
+    vanished, refused = LoadFailed("Transaction not exists"), ServerRefused("Failed to find table")
+    for first, second, cause in (
+        (vanished, refused, refused),
+        (refused, vanished, refused),
+        (vanished, LoadFailed("busy"), vanished),
+    ):
         lane = driver()
         transaction(lane, "p0", 1, "orders", "items")
         lane.core.finish(0.0)
@@ -298,13 +302,13 @@ def test_a_lane_that_is_done_has_loaded_every_row_once_and_in_order(
 ) -> None:
     server = ModelServer(generation, plan_faults(faults))
     lane = LaneDriver(server, small_limits(buffer_bytes=buffer_bytes, load_bytes=50, chunk_bytes=80), seed)
-    written: dict[str, list[list[int]]] = {}
+    loaded: dict[str, list[list[int]]] = {}
     for position, (partition, rows) in enumerate(sorted(sizes), start=1):
         for number in range(rows):
             if not lane.core.finished:
                 table = ["orders", "items"][number % 2]
                 lane.write_rows(partition, table, [[position, number]])
-                written.setdefault(table, []).append([position, number])
+                loaded.setdefault(table, []).append([position, number])
                 lane.clock.advance(0.01)
                 if number % 5 == seed % 5:
                     lane.step()
@@ -315,10 +319,10 @@ def test_a_lane_that_is_done_has_loaded_every_row_once_and_in_order(
         assert lane.core.receipt is None
         return
     lane.commit()
-    for table, rows_of in written.items():
+    for table, rows_of in loaded.items():
         for partition in "ab":  # source partitions have no order among each other
             mine = {position for position, (name, _) in enumerate(sorted(sizes), start=1) if name == partition}
-            found = [row for row in server.tables[table] if row[0] in mine]
-            assert found == [row for row in rows_of if row[0] in mine]
+            rows_read = [row for row in server.tables[table] if row[0] in mine]
+            assert rows_read == [row for row in rows_of if row[0] in mine]
     assert lane.core.receipt is not None
-    assert lane.core.receipt.rows == sum(map(len, written.values()))
+    assert lane.core.receipt.rows == sum(map(len, loaded.values()))

@@ -23,20 +23,20 @@ def test_regions_are_due_when_looking_at_each_of_them_would_say_so(
             region.write(RegionRows(*place, memoryview(b"row"), 1))
             open_regions.add(region)
         elif step == "end":
-            for each in open_regions.in_partition(place[0]):
-                each.end_transaction()
-                if each.freeze_due(now, MINI):
-                    each.freeze(now)
-                    open_regions.remove(each)
+            for region in open_regions.in_partition(place[0]):
+                region.end_transaction()
+                if region.freeze_due(now, MINI):
+                    region.freeze(now)
+                    open_regions.remove(region)
                 else:
-                    open_regions.schedule(each, MINI)
-        wanted = [each for each in open_regions.all() if each.freeze_due(now, MINI)]
-        for each in open_regions.due(now, MINI):
-            wanted.remove(each)
-            each.freeze(now)
-            open_regions.remove(each)
-        assert wanted == []
-        assert {(each.partition, each.table) for each in open_regions.all()} == {
-            at for at, each in regions.items() if each.active.rows
+                    open_regions.schedule(region, MINI)
+        due_regions = [region for region in open_regions.all() if region.freeze_due(now, MINI)]
+        for region in open_regions.due(now, MINI):
+            due_regions.remove(region)
+            region.freeze(now)
+            open_regions.remove(region)
+        assert due_regions == []
+        assert {(region.partition, region.table) for region in open_regions.all()} == {
+            at for at, region in regions.items() if region.active.rows
         }
         assert bool(open_regions) == bool(open_regions.all())

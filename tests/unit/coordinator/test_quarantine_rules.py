@@ -88,8 +88,8 @@ class Server:
             upto = math.inf if part.upto is None else part.upto.get(partition, -1)
             if self.known.get(partition, -1) < position <= upto:
                 places.append((partition, position))
-            taken = len(places) if self.counts_new else at + 1 - start
-            if taken == self.stops and at + 1 < len(lane):
+            count = len(places) if self.counts_new else at + 1 - start
+            if count == self.stops and at + 1 < len(lane):
                 stopped, end = True, at + 1
                 break
         self.stopped_at.append(end)
@@ -146,8 +146,8 @@ def coordinator(most: int = 10**6, *, quarantine: bool = True) -> SharedTransact
 
 
 def write(server: Server, most: int = 10**6) -> tuple[list[Receipt], SharedTransactionCoordinator]:
-    made = coordinator(most)
-    return orders.perform_all(made.write(), server.perform), made
+    coordinator_ = coordinator(most)
+    return orders.perform_all(coordinator_.write(), server.perform), coordinator_
 
 
 def check(server: Server, receipts: list[Receipt]) -> None:
@@ -159,10 +159,10 @@ def check(server: Server, receipts: list[Receipt]) -> None:
         positions = [position for name, position in server.committed if name == partition]
         assert positions == sorted(positions)
     assert server.open == set()
-    assert sum(one.source_transactions for one in receipts) == len(server.committed)
-    assert sum(one.dead_lettered_transactions for one in receipts) == len(server.dead)
-    assert sum(one.rows for one in receipts) == len(server.committed)
-    assert sum(one.dead_lettered_rows for one in receipts) == len(server.dead)
+    assert sum(receipt.source_transactions for receipt in receipts) == len(server.committed)
+    assert sum(receipt.dead_lettered_transactions for receipt in receipts) == len(server.dead)
+    assert sum(receipt.rows for receipt in receipts) == len(server.committed)
+    assert sum(receipt.dead_lettered_rows for receipt in receipts) == len(server.dead)
 
 
 def most_labels(server: Server) -> float:
@@ -204,7 +204,7 @@ def test_lanes_that_stop_at_the_end_of_a_round_change_nothing(
 ) -> None:
     """Lanes of sorted rows skip what is known; lanes that read Kafka stop by the time, and the next round goes on."""
     server = Server(*source, most=most, stops=stops, counts_new=counts_new)
-    made, steps = coordinator(), 0
+    coordinator_, steps = coordinator(), 0
     limit = 10 * (most_labels(server) + sum(map(len, server.lanes)) + 10)
 
     def perform(order: orders.Order) -> object:
@@ -213,7 +213,7 @@ def test_lanes_that_stop_at_the_end_of_a_round_change_nothing(
         assert steps <= limit, "the search makes no progress"
         return server.perform(order)
 
-    check(server, orders.perform_all(made.write(), perform))
+    check(server, orders.perform_all(coordinator_.write(), perform))
 
 
 @pytest.mark.parametrize("bad", [0, 1, 500, 998, 999])
@@ -258,10 +258,10 @@ def test_after_the_most_dead_letters_the_write_ends_with_advice() -> None:
 
 def test_exactly_the_most_dead_letters_are_allowed() -> None:
     server = Server([[("p", position) for position in range(8)]], {("p", 2), ("p", 4)})
-    receipts, made = write(server, most=2)
+    receipts, coordinator_ = write(server, most=2)
     check(server, receipts)
-    assert made.quarantine is not None
-    assert made.quarantine.count == 2
+    assert coordinator_.quarantine is not None
+    assert coordinator_.quarantine.count == 2
 
 
 def test_dead_letters_that_are_rejected_themselves_end_the_write() -> None:
@@ -290,9 +290,9 @@ def test_rows_without_positions_cannot_be_told_apart() -> None:
 
 def test_without_a_quarantine_rejected_rows_end_the_write() -> None:
     server = Server([[("p", 1), ("p", 2)]], {("p", 1)})
-    with pytest.raises(RowsRejected) as caught:
+    with pytest.raises(RowsRejected) as failure:
         orders.perform_all(coordinator(quarantine=False).write(), server.perform)
-    assert "p 1 to 2" in str(caught.value)  # the server names no place in the source
+    assert "p 1 to 2" in str(failure.value)  # the server names no place in the source
     assert len(server.labels) == 1
 
 

@@ -46,17 +46,17 @@ def test_an_empty_region_has_nothing_to_freeze() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["write", "end", "freeze"]), st.floats(0, 1)), max_size=60))
 def test_every_byte_leaves_once_and_in_order(moves: list[tuple[str, float]]) -> None:
-    region, now, written, left = Region("p", "t"), 0.0, b"", b""
+    region, now, appended, taken_bytes = Region("p", "t"), 0.0, b"", b""
     for number, (move, pause) in enumerate(moves):
         now += pause
         if move == "write":
             rows(region, data := bytes([number % 251]))
-            written += data
+            appended += data
         elif move == "end":
             region.end_transaction()
             if region.freeze_due(now, 0.1) and (chunk := region.freeze(now)):
-                left += b"".join(chunk.pieces)
+                taken_bytes += b"".join(chunk.pieces)
         elif chunk := region.freeze(now):
-            left += b"".join(chunk.pieces)
-    rest = region.freeze(now)
-    assert left + (b"".join(rest.pieces) if rest else b"") == written
+            taken_bytes += b"".join(chunk.pieces)
+    last_chunk = region.freeze(now)
+    assert taken_bytes + (b"".join(last_chunk.pieces) if last_chunk else b"") == appended

@@ -155,8 +155,8 @@ def test_held_rows_are_loaded_at_the_end_and_keyed_tables_newest_chunks_first() 
     had_rows = rows.has_rows
     rows.finish(6.0)
     assert (had_rows, rows.has_rows) == (False, True)
-    sent = [load for _ in range(2) for load in loads(rows)]
-    assert sent == [("orders", [30], True), ("plain", [15, 15], False), ("orders", [10, 20], True)]
+    sent_loads = [load for _ in range(2) for load in loads(rows)]
+    assert sent_loads == [("orders", [30], True), ("plain", [15, 15], False), ("orders", [10, 20], True)]
 
 
 def test_without_a_place_to_spill_nothing_is_held() -> None:
@@ -218,10 +218,10 @@ def test_it_has_sent_everything_when_no_more_rows_come_and_all_are_taken() -> No
 def test_rows_that_end_inside_a_source_transaction_are_refused_with_its_place() -> None:
     rows = write_buffer()
     write(rows, 5.0, partition="7")
-    with pytest.raises(InputError, match="The rows of source partition 7 end inside a source transaction") as caught:
+    with pytest.raises(InputError, match="The rows of source partition 7 end inside a source transaction") as failure:
         rows.finish(6.0)
-    assert "the output of assemble_transactions, unfiltered" in str(caught.value)
-    assert caught.value.context["source_partition"] == "7"
+    assert "the output of assemble_transactions, unfiltered" in str(failure.value)
+    assert failure.value.context["source_partition"] == "7"
     assert not rows.ended
 
 

@@ -94,7 +94,7 @@ def test_refuses_what_makes_no_sense(words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("--partitions none", "--partitions: 'none' is not a whole number"),
         ("--metrics-port x", "--metrics-port: 'x' is not a whole number"),
@@ -104,11 +104,11 @@ def test_refuses_what_makes_no_sense(words: str) -> None:
     ],
 )
 def test_says_what_is_wrong_with_a_word_that_is_no_number(
-    words: str, told: str, capsys: pytest.CaptureFixture[str]
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
         parsed(*words.split())
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 # --- folders ---------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_a_named_folder_stays_and_must_be_empty(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_block_once_and_handlers_come_back(number: signal.Signals, code: int) -> None:
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     cleaned = []
 
     def work() -> None:
@@ -151,7 +151,7 @@ def test_a_signal_ends_the_block_once_and_handlers_come_back(number: signal.Sign
         work()
     assert ended.value.exit_code == code
     assert cleaned == [True]
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_a_signal_is_held_back_while_something_starts() -> None:
@@ -231,10 +231,10 @@ def test_lines_come_with_a_phase_or_after_a_while() -> None:
 def test_a_terminal_gets_the_panel_and_sentences_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    shown = Display(stream, quiet=False)
-    with shown.waiting("Starting [something].", str):
+    display = Display(stream, quiet=False)
+    with display.waiting("Starting [something].", str):
         pass
-    shown.show(STATUS)
+    display.show(STATUS)
     text = stream.getvalue()
     assert "Starting [something]." in text
     assert "2,511 transactions" in text
@@ -244,11 +244,11 @@ def test_a_terminal_gets_the_panel_and_sentences_above_it(monkeypatch: pytest.Mo
 def test_a_panel_is_drawn_over_the_last_one_and_never_empties_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    shown = Display(stream, quiet=False)
-    shown.show(STATUS)
+    display = Display(stream, quiet=False)
+    display.show(STATUS)
     height = stream.getvalue().count("\n")
     before = len(stream.getvalue())
-    shown.show(STATUS)
+    display.show(STATUS)
     again = stream.getvalue()[before:]
     assert again.startswith(f"\x1b[{height}F")
     assert again.count("\n") == height
@@ -277,14 +277,14 @@ def test_lines_are_seen_while_the_output_of_children_goes_to_a_log(tmp_path: Pat
 
 def test_a_pipe_gets_lines_and_sentences_as_they_are_and_quiet_nothing() -> None:
     stream = io.StringIO()
-    shown = Display(stream, quiet=False)
+    display = Display(stream, quiet=False)
     sentence = f"The file [b] :bike: {'is here ' * 30}"
-    shown.say(sentence)
-    shown.show(STATUS)
+    display.say(sentence)
+    display.show(STATUS)
     assert stream.getvalue() == f"{sentence}\n{line(STATUS)}\n"
-    shown = Display(stream, quiet=True)
-    shown.say("x")
-    shown.show(STATUS)
+    display = Display(stream, quiet=True)
+    display.say("x")
+    display.show(STATUS)
     assert stream.getvalue() == f"{sentence}\n{line(STATUS)}\n"
 
 
@@ -417,6 +417,6 @@ def test_the_phases_of_micro_batches_with_rows_are_shown_by_their_median() -> No
         SimpleNamespace(numInputRows=rows, durationMs={**durations, "commitOffsets": commit})
         for rows, commit in ((0, 900), (5, 10), (5, 30), (5, 20))
     ]
-    found = median_seconds(progress, {"commit": [0.1, 0.3, 0.2]})
-    assert (found["commit log"], found["micro-batch"], found["lane: commit"]) == (0.02, 0.3, 0.2)
+    medians = median_seconds(progress, {"commit": [0.1, 0.3, 0.2]})
+    assert (medians["commit log"], medians["micro-batch"], medians["lane: commit"]) == (0.02, 0.3, 0.2)
     assert median_seconds([], {}) == {}

@@ -54,13 +54,13 @@ def test_an_error_is_counted_and_is_no_sample() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pause", "rest", "slept"),
+    ("pause", "rest_seconds", "slept"),
     [(0.2, 4.0, 1.0), (0.4, 1.0, 0.4), (0.2, 9.0, 2.0)],
     ids=["a share of its time", "a while after a quick look", "not for long"],
 )
-def test_rests(pause: float, rest: float, slept: float) -> None:
+def test_rests(pause: float, rest_seconds: float, slept: float) -> None:
     clock, stop = ManualClock(), threading.Event()
-    Reader(script(clock, stop, Sample(), Sample()), Freshness(), clock=clock, pause=pause, rest=rest).run(stop)
+    Reader(script(clock, stop, Sample(), Sample()), Freshness(), clock=clock, pause=pause, rest=rest_seconds).run(stop)
     assert clock.slept == [slept, slept]
 
 
@@ -114,9 +114,9 @@ def test_freshness_of_the_last_ones() -> None:
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0.01, 1.0))
 def test_percentile_is_one_of_the_values_with_enough_below(values: list[float], share: float) -> None:
     values.sort()
-    found = percentile(values, share)
-    assert found in values
-    assert sum(value <= found for value in values if found is not None) >= share * len(values) - 1e-9
+    percentile_ = percentile(values, share)
+    assert percentile_ in values
+    assert sum(value <= percentile_ for value in values if percentile_ is not None) >= share * len(values) - 1e-9
 
 
 def test_percentile_of_nothing() -> None:

@@ -35,8 +35,10 @@ def test_it_notices_half_a_publish(tmp_path: Path) -> None:
         assert requests.post(f"{url}/begin", headers=LABEL, auth=("root", ""), timeout=30).json()["Status"] == "OK"
         for table, body in bodies.items():
             headers = LABEL | {"table": table}
-            found = requests.put(f"{url}/load", headers=headers, auth=("root", ""), allow_redirects=False, timeout=30)
-            reply = requests.put(found.headers["Location"], body, headers=headers, timeout=30)
+            redirect = requests.put(
+                f"{url}/load", headers=headers, auth=("root", ""), allow_redirects=False, timeout=30
+            )
+            reply = requests.put(redirect.headers["Location"], body, headers=headers, timeout=30)
             assert reply.json()["Status"] == "OK"
         reader = Reader(lambda: judge(client(WITNESS)), Freshness(), clock=SystemClock())
         reader.look()
@@ -48,9 +50,9 @@ def test_it_notices_half_a_publish(tmp_path: Path) -> None:
         writer.start()
         while writer.is_alive():
             reader.look()
-        torn, samples = reader.torn, reader.samples
+        torn_samples, samples = reader.torn, reader.samples
         reader.look()
     assert (reader.errors, reader.last_error) == (0, None)
-    assert 0 < torn < samples
-    assert reader.torn == torn
+    assert 0 < torn_samples < samples
+    assert reader.torn == torn_samples
     assert reader.latest.torn == ()

@@ -31,9 +31,9 @@ def tables(truth: Truth) -> Tables:
     }
 
 
-def judged(truth: Truth, tables: Tables, samples: int = 10, torn: int = 0) -> Verdict:
-    evidence = ["sample 3: partial = 1"] if torn else []
-    return judge_tables(truth, tables, samples=samples, torn=torn, evidence=evidence)
+def judged(truth: Truth, tables: Tables, samples: int = 10, torn_samples: int = 0) -> Verdict:
+    evidence = ["sample 3: partial = 1"] if torn_samples else []
+    return judge_tables(truth, tables, samples=samples, torn_samples=torn_samples, evidence=evidence)
 
 
 def test_the_truth_itself_is_right(truth: Truth, tables: Tables) -> None:
@@ -45,11 +45,11 @@ def test_the_truth_itself_is_right(truth: Truth, tables: Tables) -> None:
 
 @pytest.mark.parametrize("name", ["orders", "order_items", "order_events"])
 def test_a_lost_row(truth: Truth, tables: Tables, name: str) -> None:
-    lost = tables[name].pop(7)
+    lost_row = tables[name].pop(7)
     verdict = judged(truth, tables)
     assert not verdict.right
     assert [table.missing for table in verdict.tables if table.table == name] == [1]
-    assert any(f"key {lost[0]} is missing" in difference for difference in verdict.differences)
+    assert any(f"key {lost_row[0]} is missing" in difference for difference in verdict.differences)
     assert verdict.lost == (name == "order_events")
 
 
@@ -74,15 +74,15 @@ def test_a_wrong_value(truth: Truth, tables: Tables, name: str) -> None:
 
 def test_null_is_not_empty(truth: Truth, tables: Tables) -> None:
     place = next(place for place, row in enumerate(tables["order_items"]) if row[2] is None)
-    item_id, order_id, _, *rest = tables["order_items"][place]
-    tables["order_items"][place] = (item_id, order_id, "", *rest)
+    item_id, order_id, _, *tail = tables["order_items"][place]
+    tables["order_items"][place] = (item_id, order_id, "", *tail)
     assert not judged(truth, tables).right
 
 
 def test_a_whole_transaction_lost_and_another_twice(truth: Truth, tables: Tables) -> None:
-    lost = [row for row in tables["order_events"] if (row[1], row[3]) == (0, 9)]
+    lost_rows = [row for row in tables["order_events"] if (row[1], row[3]) == (0, 9)]
     twice = [row for row in tables["order_events"] if (row[1], row[3]) == (1, 4)]
-    tables["order_events"] = [row for row in tables["order_events"] if row not in lost] + twice
+    tables["order_events"] = [row for row in tables["order_events"] if row not in lost_rows] + twice
     verdict = judged(truth, tables)
     assert (verdict.lost, verdict.duplicated) == (1, 1)
     assert verdict.visible == verdict.written - 1
@@ -98,7 +98,7 @@ def test_rows_of_an_unfinished_transaction(truth: Truth, tables: Tables) -> None
 
 
 def test_a_torn_sample(truth: Truth, tables: Tables) -> None:
-    verdict = judged(truth, tables, torn=1)
+    verdict = judged(truth, tables, torn_samples=1)
     assert verdict.differences == ["1 of 10 samples saw a torn state.", "sample 3: partial = 1"]
 
 

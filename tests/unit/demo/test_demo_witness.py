@@ -96,28 +96,28 @@ def test_whole_transactions_are_never_torn(database: Database) -> None:
 
 
 def test_every_cut_of_a_transaction_is_torn(database: Database) -> None:
-    seen, count = 0, 5 if is_deep() else 2
+    samples, count = 0, 5 if is_deep() else 2
     for transaction in transactions(count, abandoned_share=0.0):
         events = data(transaction)
         for cut in range(1, len(events), 1 if is_deep() else 5):
-            seen += 1
+            samples += 1
             assert database.look_as_if(events[:cut]).torn, f"cut after {cut} of {len(events)} rows"
         database.apply(events)
-    assert seen > (16 if is_deep() else 3) * count
+    assert samples > (16 if is_deep() else 3) * count
 
 
 @pytest.mark.parametrize("missing", ["orders", "order_items", "order_events"])
 def test_a_transaction_without_one_of_its_tables_is_torn(database: Database, missing: str) -> None:
     """As when a server publishes table after table."""
-    seen, count = 0, scaled(15)
+    samples, count = 0, scaled(15)
     for transaction in transactions(count, abandoned_share=0.0):
         events = data(transaction)
-        kept = [event for event in events if event["table"] != missing]
-        if any(event["table"] == missing for event in events) and kept:
-            seen += 1
-            assert database.look_as_if(kept).torn
+        events_left = [event for event in events if event["table"] != missing]
+        if any(event["table"] == missing for event in events) and events_left:
+            samples += 1
+            assert database.look_as_if(events_left).torn
         database.apply(events)
-    assert seen > count / 2
+    assert samples > count / 2
 
 
 def test_a_second_copy_is_torn(database: Database) -> None:
@@ -139,9 +139,9 @@ def test_a_later_transaction_before_an_earlier_one_is_torn(database: Database) -
 def test_rows_of_an_unfinished_transaction_are_torn(database: Database) -> None:
     workload = Workload(WorkloadOptions(partitions=1, seed=2))
     database.apply(data(workload.partitions[0].make_unfinished()))
-    assert any(broken.startswith("unfinished = 1") for broken in database.look().torn)
+    assert any(violation.startswith("unfinished = 1") for violation in database.look().torn)
 
 
 def test_a_torn_sample_names_no_row_value(database: Database) -> None:
     (first, *_) = transactions(3)
-    assert all(len(broken) < 80 for broken in database.look_as_if(data(first)[:3]).torn)
+    assert all(len(violation) < 80 for violation in database.look_as_if(data(first)[:3]).torn)

@@ -81,16 +81,16 @@ def with_numbers(tables: Tables) -> Tables:
 
 
 def test_same_seed_same_lines_and_another_seed_others() -> None:
-    first, again, other = (
+    first, again, other_lines = (
         [transaction.lines for transaction in take(Workload(WorkloadOptions(seed=seed)), 60)] for seed in (7, 7, 8)
     )
     assert first == again
-    assert first != other
+    assert first != other_lines
 
 
 def test_the_order_in_which_partitions_are_asked_does_not_matter() -> None:
-    one, two = Workload(WorkloadOptions(partitions=2)), Workload(WorkloadOptions(partitions=2))
-    lines_one = [[one.partitions[p].next().lines for _ in range(50)] for p in (0, 1)]
+    first, two = Workload(WorkloadOptions(partitions=2)), Workload(WorkloadOptions(partitions=2))
+    lines_one = [[first.partitions[p].next().lines for _ in range(50)] for p in (0, 1)]
     lines_two = [[two.partitions[p].next().lines for _ in range(50)] for p in (1, 0)]
     assert lines_one == lines_two[::-1]
 
@@ -136,21 +136,21 @@ def test_every_committed_state_keeps_the_invariants(seed: int) -> None:
 
 def test_sizes_kinds_and_bulk() -> None:
     workload = Workload(WorkloadOptions(partitions=3, seed=5, bulk_every=100))
-    made = list(take(workload, 200))
-    small = [transaction.rows for transaction in made if transaction.txn_no > 0 and transaction.rows < 1000]
-    bulk = [transaction.rows for transaction in made if transaction.rows >= 1000]
+    all_transactions = list(take(workload, 200))
+    small = [transaction.rows for transaction in all_transactions if transaction.txn_no > 0 and transaction.rows < 1000]
+    bulk = [transaction.rows for transaction in all_transactions if transaction.rows >= 1000]
     assert (min(small), max(small)) == (1, 50)
     assert len(bulk) == 6
     assert max(bulk) <= 3000
-    assert any(transaction.txn_no == 0 and transaction.rows == 0 for transaction in made)
-    assert any(not transaction.ended for transaction in made)
-    seen = {
+    assert any(transaction.txn_no == 0 and transaction.rows == 0 for transaction in all_transactions)
+    assert any(not transaction.ended for transaction in all_transactions)
+    kinds = {
         (event["table"], event["op"])
-        for transaction in made
+        for transaction in all_transactions
         for event in events_of(transaction)
         if event["type"] == "DATA"
     }
-    assert seen == {
+    assert kinds == {
         (table, op)
         for table in ("orders", "order_items", "order_events")
         for op in ("insert", "update", "delete")
@@ -168,7 +168,7 @@ def test_positions_have_no_gap() -> None:
     for transaction in take(workload, 80):
         for event in events_of(transaction):
             positions[event["source_partition"]].append(event["position"])
-    assert all(found == list(range(len(found))) for found in positions.values())
+    assert all(position == list(range(len(position))) for position in positions.values())
 
 
 def test_keys_belong_to_one_partition() -> None:

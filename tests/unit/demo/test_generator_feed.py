@@ -79,9 +79,9 @@ def test_transactions_are_open_across_file_borders_and_every_one_ends(tmp_path: 
         if event["type"] == "END"
     )
     assert crossing > len(files)
-    begun = [event["txn_id"] for events in files for event in events if event["type"] == "BEGIN"]
+    begun_ids = [event["txn_id"] for events in files for event in events if event["type"] == "BEGIN"]
     ended = {event["txn_id"] for events in files for event in events if event["type"] == "END"}
-    never = [name for name in begun if name not in ended]
+    never = [name for name in begun_ids if name not in ended]
     assert all("unfinished" in name for name in never)
     assert {name[:2] for name in never[-3:]} == {"p0", "p1", "p2"}
 
@@ -93,27 +93,27 @@ def test_partition_order_is_the_file_order(tmp_path: Path, clock: BusyClock) -> 
         for event in events:
             positions.setdefault(event["source_partition"], []).append(event["position"])
     assert sorted(positions) == ["0", "1", "2"]
-    assert all(found == list(range(len(found))) for found in positions.values())
-    counts = [len(found) for found in positions.values()]
+    assert all(position == list(range(len(position))) for position in positions.values())
+    counts = [len(position) for position in positions.values()]
     assert max(counts) < 2 * min(counts)
 
 
 def test_tells_when_each_transaction_became_visible(tmp_path: Path, clock: BusyClock) -> None:
-    told: list[tuple[list[tuple[int, int]], float, bool]] = []
+    notices: list[tuple[list[tuple[int, int]], float, bool]] = []
 
     def on_visible(piece: Piece, at: float) -> None:
         newest = sorted(tmp_path.glob("[!.]*"))[-1]
-        told.append((piece.ended, at, newest.read_bytes() == b"".join(piece.lines)))
+        notices.append((piece.ended, at, newest.read_bytes() == b"".join(piece.lines)))
 
     feed = feed_into(tmp_path, clock, on_visible=on_visible)
     feed.run(4, threading.Event())
-    ended = [transaction for transactions, _, _ in told for transaction in transactions]
+    ended = [transaction for transactions, _, _ in notices for transaction in transactions]
     assert len(ended) == len(set(ended)) == feed.transactions
     for partition in range(3):
         numbers = [number for owner, number in ended if owner == partition]
         assert numbers == list(range(1, len(numbers) + 1))
-    assert all(whole for _, _, whole in told)
-    assert [at for _, at, _ in told] == sorted(at for _, at, _ in told)
+    assert all(whole for _, _, whole in notices)
+    assert [at for _, at, _ in notices] == sorted(at for _, at, _ in notices)
 
 
 def test_leaves_no_half_written_file(tmp_path: Path, clock: BusyClock) -> None:

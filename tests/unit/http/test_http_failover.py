@@ -82,13 +82,18 @@ def asked(web: responses.RequestsMock) -> list[str]:
 
 def test_the_next_address_is_asked_when_no_connection_can_be_made() -> None:
     with Peer(says(OK)) as frontend:
-        made = transport(f"http://127.0.0.1:{unused_port()},{frontend.url}")
-        assert made.send(BEGIN, soon()).status is Status.OK
-        assert made.send(COMMIT, soon()).status is Status.OK
-        made.close()
-        assert [got.line.split()[1] for got in frontend.got] == ["/api/transaction/begin", "/api/transaction/commit"]
-        assert {got.connection for got in frontend.got} == {0}
-        assert all(got.headers["content-length"] == "0" and "table" not in got.headers for got in frontend.got)
+        http = transport(f"http://127.0.0.1:{unused_port()},{frontend.url}")
+        assert http.send(BEGIN, soon()).status is Status.OK
+        assert http.send(COMMIT, soon()).status is Status.OK
+        http.close()
+        assert [request.line.split()[1] for request in frontend.got] == [
+            "/api/transaction/begin",
+            "/api/transaction/commit",
+        ]
+        assert {request.connection for request in frontend.got} == {0}
+        assert all(
+            request.headers["content-length"] == "0" and "table" not in request.headers for request in frontend.got
+        )
 
 
 @pytest.mark.parametrize("error", [refused_connection(), requests.ConnectTimeout(), requests.exceptions.InvalidURL()])
@@ -98,12 +103,12 @@ def test_all_addresses_are_tried_in_order_three_times_with_growing_pauses(
     for host in ("fe1", "fe2"):
         web.post(f"http://{host}:8030/api/transaction/begin", body=error)
     clock = FakeTime()
-    with pytest.raises(NotSent) as caught:
+    with pytest.raises(NotSent) as failure:
         transport("fe1,fe2", clock=clock, rng=random.Random(1)).send(BEGIN, soon(clock))
     assert asked(web) == ["fe1:8030", "fe2:8030"] * 3
     first, second = [pause for pause in clock.slept if pause]
     assert 0.05 <= first <= 0.1 < second <= 0.4
-    assert caught.value.context["label"] == "job-1"
+    assert failure.value.context["label"] == "job-1"
 
 
 def test_pauses_end_at_the_deadline(web: responses.RequestsMock) -> None:
@@ -135,10 +140,10 @@ def test_a_request_whose_effect_is_possible_is_sent_once(
 ) -> None:
     for host in ("fe1", "fe2"):
         web.post(f"http://{host}:8030/api/transaction/commit", body=error)
-    with pytest.raises(kind) as caught:
+    with pytest.raises(kind) as failure:
         transport("fe1,fe2").send(COMMIT, soon())
     assert asked(web) == ["fe1:8030"]
-    assert caught.value.__cause__ is None  # it would hold the request with its credentials
+    assert failure.value.__cause__ is None  # it would hold the request with its credentials
 
 
 @pytest.mark.parametrize(
@@ -173,45 +178,45 @@ def test_the_state_of_a_label_is_asked_for_until_a_frontend_answers(web: respons
 
 def test_a_follower_points_to_the_leader_which_is_then_asked_first() -> None:
     with Peer(says(OK)) as leader, Peer(redirects(f"{leader.url}/api/transaction/begin")) as follower:
-        made = transport(follower.url)
-        assert made.send(BEGIN, soon()).status is Status.OK
-        assert made.send(COMMIT, soon()).status is Status.OK
-        made.close()
+        http = transport(follower.url)
+        assert http.send(BEGIN, soon()).status is Status.OK
+        assert http.send(COMMIT, soon()).status is Status.OK
+        http.close()
         assert [len(follower.got), len(leader.got)] == [1, 2]
-        assert [got.path for got in leader.got] == ["/api/transaction/begin", "/api/transaction/commit"]
+        assert [request.path for request in leader.got] == ["/api/transaction/begin", "/api/transaction/commit"]
 
 
 def test_a_leader_that_went_away_is_forgotten() -> None:
     with Peer(says(OK)) as follower:
-        made = transport(follower.url)
-        made._frontends.remember_leader(Address("http", "127.0.0.1", unused_port()))
-        assert made.send(BEGIN, soon()).status is Status.OK
-        assert [str(address) for address in made._frontends.in_order()] == [follower.url]
-        made.close()
+        http = transport(follower.url)
+        http._frontends.remember_leader(Address("http", "127.0.0.1", unused_port()))
+        assert http.send(BEGIN, soon()).status is Status.OK
+        assert [str(address) for address in http._frontends.in_order()] == [follower.url]
+        http.close()
 
 
 def test_a_leader_that_went_away_is_forgotten_also_when_nobody_answers() -> None:
     configured = Address("http", "127.0.0.1", unused_port())
-    made = transport(str(configured))
-    made._frontends.remember_leader(Address("http", "127.0.0.1", unused_port()))
+    http = transport(str(configured))
+    http._frontends.remember_leader(Address("http", "127.0.0.1", unused_port()))
     with pytest.raises(NotSent):
-        made.send(BEGIN, soon())
-    assert made._frontends.in_order() == (configured,)
-    made.close()
+        http.send(BEGIN, soon())
+    assert http._frontends.in_order() == (configured,)
+    http.close()
 
 
 def test_frontends_that_point_to_each_other_reach_nobody() -> None:
     places: dict[str, str] = {}
 
-    def other(caller: Caller, got: Got) -> None:
-        caller.redirect(places[got.headers["host"]])
+    def other(caller: Caller, request: Got) -> None:
+        caller.redirect(places[request.headers["host"]])
 
     with Peer(other) as first, Peer(other) as second:
         places.update({first.url.removeprefix("http://"): second.url, second.url.removeprefix("http://"): first.url})
-        made = transport(f"{first.url},{second.url}")
+        http = transport(f"{first.url},{second.url}")
         with pytest.raises(NotSent, match="redirect begin to each other"):
-            made.send(BEGIN, soon())
-        made.close()
+            http.send(BEGIN, soon())
+        http.close()
 
 
 def test_a_chain_of_redirects_has_an_end() -> None:
@@ -225,15 +230,15 @@ def test_a_chain_of_redirects_has_an_end() -> None:
     ["http://127.0.0.66\\.svc.cluster.local:8040/x", "http://a%40b.svc.cluster.local", "http://[::1", "//be1"],
 )
 def test_a_location_that_two_readers_read_differently_is_followed_by_neither(location: str) -> None:
-    sent: list[Address] = []
+    addresses: list[Address] = []
 
     def perform(exchange: Exchange) -> HttpResponse:
-        sent.append(exchange.address)
+        addresses.append(exchange.address)
         return HttpResponse(307, location, b"")
 
     with pytest.raises(BadReply, match="names no usable host"):
         follow(BEGIN, perform, redirect_hosts=["*.svc.cluster.local"])
-    assert sent == [Address("http", "127.0.0.1", 8030)]
+    assert addresses == [Address("http", "127.0.0.1", 8030)]
 
 
 def test_a_connection_goes_to_the_checked_address_whatever_the_url_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,11 +251,11 @@ def test_a_connection_goes_to_the_checked_address_whatever_the_url_says(monkeypa
 
     monkeypatch.setattr(connection, "_prepare_request", elsewhere)
     with Peer(says(OK)) as frontend:
-        made = transport(frontend.url)
-        assert made.send(BEGIN, soon()).status is Status.OK
-        made.close()
-        assert [got.headers["host"] for got in frontend.got] == [frontend.url.removeprefix("http://")]
-        assert [got.line.split()[1] for got in frontend.got] == ["/api/transaction/begin"]
+        http = transport(frontend.url)
+        assert http.send(BEGIN, soon()).status is Status.OK
+        http.close()
+        assert [request.headers["host"] for request in frontend.got] == [frontend.url.removeprefix("http://")]
+        assert [request.line.split()[1] for request in frontend.got] == ["/api/transaction/begin"]
 
 
 def test_an_address_is_looked_up_once_and_again_after_its_connections_are_closed(
@@ -259,22 +264,24 @@ def test_an_address_is_looked_up_once_and_again_after_its_connections_are_closed
     looked_up: list[str] = []
     look_up = connection.DeadlineAdapter.get_connection_with_tls_context
 
-    def counting(self: connection.DeadlineAdapter, request: requests.PreparedRequest, *given: Any, **more: Any) -> Any:
+    def counting(
+        self: connection.DeadlineAdapter, request: requests.PreparedRequest, *arguments: Any, **more: Any
+    ) -> Any:
         looked_up.append(str(self.address))
-        return look_up(self, request, *given, **more)
+        return look_up(self, request, *arguments, **more)
 
     monkeypatch.setattr(connection.DeadlineAdapter, "get_connection_with_tls_context", counting)
     with Peer(says(OK)) as frontend:
-        made = transport(frontend.url)
+        http = transport(frontend.url)
         for _ in range(3):
-            made.send(BEGIN, soon())
-        own = made._connections.for_this_thread()
+            http.send(BEGIN, soon())
+        own = http._connections.for_this_thread()
         assert looked_up == [str(own._adapter.address)]
         own.close()
-        assert made.send(BEGIN, soon()).status is Status.OK
+        assert http.send(BEGIN, soon()).status is Status.OK
         assert len(looked_up) == 2
-        assert {got.connection for got in frontend.got} == {0, 1}
-        made.close()
+        assert {request.connection for request in frontend.got} == {0, 1}
+        http.close()
 
 
 def test_a_reply_that_breaks_the_http_library_is_a_typed_error() -> None:
@@ -282,10 +289,10 @@ def test_a_reply_that_breaks_the_http_library_is_a_typed_error() -> None:
         caller.sock.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n")
 
     with Peer(negative_chunk) as frontend:
-        made = transport(frontend.url)
+        http = transport(frontend.url)
         with pytest.raises(ReplyLost):
-            made.send(COMMIT, soon())
-        made.close()
+            http.send(COMMIT, soon())
+        http.close()
 
 
 def exchange_of(request: Request) -> Exchange:
@@ -296,9 +303,9 @@ def exchange_of(request: Request) -> Exchange:
 def follow(request: Request, perform: Any, body: Any = None, **changes: Any) -> Reply:
     """The reply to a request whose exchanges `perform` makes."""
     options = SinkOptions(load_url="http://127.0.0.1:8030", database="shop", delivery="at-least-once", **changes)
-    made = HttpTransport(options)
+    http = HttpTransport(options)
     with mock.patch.object(ThreadConnections, "perform", lambda _, exchange: perform(exchange)):
-        return made._follow(exchange_of(request), BodyPieces(body))
+        return http._follow(exchange_of(request), BodyPieces(body))
 
 
 def test_an_exchange_does_not_show_the_password() -> None:
@@ -315,18 +322,18 @@ def test_an_ok_to_half_a_body_is_not_believed() -> None:
 
 
 def test_a_kept_alive_connection_that_died_leaves_the_effect_unknown() -> None:
-    def once(caller: Caller, got: Got) -> None:
-        if got.path.endswith("begin"):
+    def once(caller: Caller, request: Got) -> None:
+        if request.path.endswith("begin"):
             caller.answer(OK)
         else:
             caller.reset()
 
     with Peer(once) as frontend:
-        made = transport(frontend.url)
-        assert made.send(BEGIN, soon()).status is Status.OK
+        http = transport(frontend.url)
+        assert http.send(BEGIN, soon()).status is Status.OK
         with pytest.raises(ReplyLost):
-            made.send(COMMIT, soon())
-        made.close()
+            http.send(COMMIT, soon())
+        http.close()
         assert len(frontend.got) == 2
 
 
@@ -351,10 +358,10 @@ def test_a_flood_is_not_read_to_its_end() -> None:
 
 def test_a_peer_that_speaks_no_http_is_a_bad_reply() -> None:
     with Peer(lambda caller, _: caller.sock.sendall(b"J\x00\x00\x00\x0a8.0.33 mysql\r\n\r\n")) as frontend:
-        made = transport(frontend.url)
+        http = transport(frontend.url)
         with pytest.raises(BadReply, match="not HTTP"):
-            made.send(BEGIN, soon())
-        made.close()
+            http.send(BEGIN, soon())
+        http.close()
 
 
 def test_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
@@ -363,11 +370,11 @@ def test_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{unused_port()}")
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused_port()}")
     with Peer(lambda caller, _: caller.answer(OK, 200, **{"Set-Cookie": "session=1"})) as frontend:
-        made = transport(frontend.url)
-        assert made.send(BEGIN, soon()).status is Status.OK
-        assert made.send(COMMIT, soon()).status is Status.OK
-        made.close()
-        assert len({got.headers["authorization"] for got in frontend.got}) == 1
+        http = transport(frontend.url)
+        assert http.send(BEGIN, soon()).status is Status.OK
+        assert http.send(COMMIT, soon()).status is Status.OK
+        http.close()
+        assert len({request.headers["authorization"] for request in frontend.got}) == 1
         assert "cookie" not in frontend.got[1].headers
 
 
@@ -381,12 +388,12 @@ def test_tls_files_that_are_missing_are_named(tmp_path: Any) -> None:
 
 def test_a_port_that_speaks_no_tls_is_proof_that_nothing_was_sent() -> None:
     with Peer(says(OK)) as frontend:
-        made = transport(frontend.url.replace("http:", "https:"))
-        with pytest.raises(NotSent, match="TLS") as caught:
-            made.send(BEGIN, soon(seconds=5))
-        made.close()
+        http = transport(frontend.url.replace("http:", "https:"))
+        with pytest.raises(NotSent, match="TLS") as failure:
+            http.send(BEGIN, soon(seconds=5))
+        http.close()
         assert frontend.got == []
-    assert "geheim" not in str(caught.value)
+    assert "geheim" not in str(failure.value)
 
 
 def test_a_frontend_that_never_answers_does_not_get_every_attempt() -> None:

@@ -22,8 +22,8 @@ BASIC = "Basic " + b64encode(b"root:geheim").decode()
 
 
 def send(url: str, body: Any = (b"[]",), *, seconds: float = 20.0, table: str = "orders", **options: Any) -> Reply:
-    made = SinkOptions(load_url=url, database="shop", delivery="at-least-once", password="geheim", **options)
-    transport = HttpTransport(made)
+    sink_options = SinkOptions(load_url=url, database="shop", delivery="at-least-once", password="geheim", **options)
+    transport = HttpTransport(sink_options)
     request = Request(Operation.LOAD, "shop", "job-1", table, {"format": "json"}, body)
     try:
         return transport.send(request, Deadline.after(seconds, SystemClock()))
@@ -40,27 +40,27 @@ def test_the_frontend_is_asked_with_an_empty_put_and_the_backend_gets_the_body()
     assert question.line == load.line == "PUT /api/transaction/load HTTP/1.1"
     assert (question.body, load.body) == (b"", b'[{"id":1},{"id":2}]')
     assert question.headers["content-length"] == "0"
-    for got in (question, load):
+    for request in (question, load):
         expected = {"db": "shop", "label": "job-1", "table": "orders", "transaction_type": "multi", "format": "json"}
-        assert expected.items() <= got.headers.items()
-        assert got.headers["authorization"] == BASIC
-        assert {"expect", "transfer-encoding", "cookie"}.isdisjoint(got.headers)
+        assert expected.items() <= request.headers.items()
+        assert request.headers["authorization"] == BASIC
+        assert {"expect", "transfer-encoding", "cookie"}.isdisjoint(request.headers)
 
 
 def test_a_body_of_many_buffers_arrives_exactly_and_is_never_copied_whole() -> None:
     block = bytes(range(256)) * 4096  # 1 MiB
     size, received = 50 << 20, []
 
-    def drain(caller: Caller, got: Got) -> None:
-        left = int(got.headers["content-length"])
+    def drain(caller: Caller, request: Got) -> None:
+        remaining = int(request.headers["content-length"])
         place = 0
-        while left:
+        while remaining:
             if not caller.buffer:
                 assert caller.fill()
-            taken = bytes(caller.buffer)
+            part = bytes(caller.buffer)
             caller.buffer.clear()
-            received.append(taken == (block + block)[place % len(block) :][: len(taken)])
-            place, left = place + len(taken), left - len(taken)
+            received.append(part == (block + block)[place % len(block) :][: len(part)])
+            place, remaining = place + len(part), remaining - len(part)
         caller.answer(OK)
 
     class Body:
@@ -81,7 +81,7 @@ def test_a_body_of_many_buffers_arrives_exactly_and_is_never_copied_whole() -> N
         assert send(frontend.url, Body()).status is Status.OK
     assert all(received)
     assert peak < 16 << 20
-    assert [got.headers["content-length"] for got in backend.got] == [str(size)] * 2
+    assert [request.headers["content-length"] for request in backend.got] == [str(size)] * 2
 
 
 def test_a_refused_question_is_the_reply_and_no_body_is_sent() -> None:
@@ -90,7 +90,7 @@ def test_a_refused_question_is_the_reply_and_no_body_is_sent() -> None:
         reply = send(frontend.url)
     assert reply.status is Status.FAILED
     assert reply.message.endswith("does not exist")
-    assert [got.body for got in frontend.got] == [b""]
+    assert [request.body for request in frontend.got] == [b""]
 
 
 def test_an_ok_to_the_question_is_no_load() -> None:
@@ -102,13 +102,13 @@ def test_a_redirect_to_a_host_that_is_not_allowed_is_refused_before_anything_is_
     with Peer(says(OK)) as backend:
         location = f"http://localhost:{backend.port}/api/transaction/load"
         with Peer(redirects(location)) as frontend:
-            with pytest.raises(RedirectRefused) as caught:
+            with pytest.raises(RedirectRefused) as failure:
                 send(frontend.url)
             assert send(frontend.url, redirect_hosts=["localhost"]).status is Status.OK
-    assert f"localhost:{backend.port}" in str(caught.value)
-    assert "redirect_hosts=['localhost']" in str(caught.value)
-    assert "geheim" not in str(caught.value)
-    assert BASIC not in str(caught.value)
+    assert f"localhost:{backend.port}" in str(failure.value)
+    assert "redirect_hosts=['localhost']" in str(failure.value)
+    assert "geheim" not in str(failure.value)
+    assert BASIC not in str(failure.value)
     assert len(backend.got) == 1
 
 
@@ -129,14 +129,14 @@ def test_a_redirect_without_a_usable_location(location: str) -> None:
 def test_a_known_leader_is_asked_again_before_the_body_is_sent() -> None:
     with Peer(says(OK)) as backend, Peer(points_to(backend)) as leader, Peer(points_to(leader)) as follower:
         assert send(f"{follower.url},{leader.url}").status is Status.OK
-    assert [got.body for got in follower.got + leader.got] == [b"", b""]
-    assert [got.body for got in backend.got] == [b"[]"]
+    assert [request.body for request in follower.got + leader.got] == [b"", b""]
+    assert [request.body for request in backend.got] == [b"[]"]
 
 
 def test_an_unknown_leader_passes_the_body_on_to_the_backend() -> None:
     with Peer(says(OK)) as backend, Peer(points_to(backend)) as leader, Peer(points_to(leader)) as follower:
         assert send(follower.url).status is Status.OK
-    assert [got.body for got in backend.got] == [b"[]"]
+    assert [request.body for request in backend.got] == [b"[]"]
 
 
 def test_a_reset_in_the_middle_of_the_body_leaves_the_effect_unknown_and_nothing_is_sent_again() -> None:
@@ -145,10 +145,10 @@ def test_a_reset_in_the_middle_of_the_body_leaves_the_effect_unknown_and_nothing
         caller.reset()
 
     with Peer(broken, read_body=False) as backend, Peer(points_to(backend)) as frontend:
-        with pytest.raises(ReplyLost) as caught:
+        with pytest.raises(ReplyLost) as failure:
             send(frontend.url, [bytes(8 << 20)])
         assert len(backend.got) == len(frontend.got) == 1
-    assert caught.value.context["table"] == "orders"
+    assert failure.value.context["table"] == "orders"
 
 
 def test_a_refusal_in_the_middle_of_the_body_is_heard() -> None:

@@ -44,16 +44,16 @@ def trickling(piece: Iterator[bytes]) -> Any:
     return script
 
 
-def took(begun: float) -> float:
-    return time.monotonic() - begun
+def took(start: float) -> float:
+    return time.monotonic() - start
 
 
 def test_a_peer_that_never_answers_is_left_at_the_deadline() -> None:
     with Peer(silent) as frontend:
-        begun = time.monotonic()
+        start = time.monotonic()
         with pytest.raises(ReplyLost):
             send(Operation.COMMIT, frontend.url, 1.0, read_timeout=60)
-        assert 0.95 < took(begun) < SOON
+        assert 0.95 < took(start) < SOON
         assert len(frontend.got) == 1
 
 
@@ -61,10 +61,10 @@ def test_a_peer_that_never_answers_is_left_at_the_deadline() -> None:
 def test_requests_wait_for_read_timeout_only(operation: Operation) -> None:
     """A commit too: its fate is asked for, rather than a half-open connection waited out."""
     with Peer(silent) as frontend:
-        begun = time.monotonic()
+        start = time.monotonic()
         with pytest.raises(ReplyLost):
             send(operation, frontend.url, 60, read_timeout=0.2)
-        assert took(begun) < SOON
+        assert took(start) < SOON
 
 
 @pytest.mark.parametrize(
@@ -77,34 +77,34 @@ def test_requests_wait_for_read_timeout_only(operation: Operation) -> None:
 )
 def test_a_peer_that_trickles_cannot_hold_us(pieces: list[bytes]) -> None:
     with Peer(trickling(itertools.chain(pieces, itertools.repeat(b" ")))) as frontend:
-        begun = time.monotonic()
+        start = time.monotonic()
         with pytest.raises(ReplyLost):
             send(Operation.BEGIN, frontend.url, 60, read_timeout=0.3)
-        assert took(begun) < SOON
+        assert took(start) < SOON
 
 
 def test_a_backend_that_stops_reading_is_left_at_the_deadline() -> None:
     with Peer(silent, read_body=False) as backend, Peer(points_to(backend)) as frontend:
-        begun = time.monotonic()
+        start = time.monotonic()
         with pytest.raises(ReplyLost):
             send(Operation.LOAD, frontend.url, 2.0, [bytes(64 << 20)])
-        assert took(begun) < SOON
+        assert took(start) < SOON
 
 
 def test_a_slow_backend_may_take_longer_than_one_timeout_for_the_whole_body() -> None:
-    def slow(caller: Caller, got: Got) -> None:
-        left = int(got.headers["content-length"]) - len(caller.buffer)
-        while left:
-            if left > 12 << 20:  # what is in the sockets' buffers at the end counts as the wait for the reply
+    def slow(caller: Caller, request: Got) -> None:
+        remaining = int(request.headers["content-length"]) - len(caller.buffer)
+        while remaining:
+            if remaining > 12 << 20:  # what is in the sockets' buffers at the end counts as the wait for the reply
                 caller.stopping.wait(0.05)
-            left -= len(caller.sock.recv(1 << 18))
+            remaining -= len(caller.sock.recv(1 << 18))
         caller.answer(OK)
 
     with Peer(slow, read_body=False) as backend, Peer(points_to(backend)) as frontend:
-        begun = time.monotonic()
+        start = time.monotonic()
         reply = send(Operation.LOAD, frontend.url, 60, [bytes(24 << 20)], read_timeout=2, connect_timeout=2)
         assert reply.status is Status.OK
-        assert took(begun) > 2
+        assert took(start) > 2
 
 
 def test_without_time_nothing_is_sent() -> None:
@@ -115,25 +115,29 @@ def test_without_time_nothing_is_sent() -> None:
 
 
 def test_closing_closes_connections_that_the_traceback_of_an_error_still_holds() -> None:
-    def first_silent(caller: Caller, got: Got) -> None:
-        (silent if len(frontend.got) == 1 else says(OK))(caller, got)
+    def first_silent(caller: Caller, request: Got) -> None:
+        (silent if len(frontend.got) == 1 else says(OK))(caller, request)
 
     with Peer(first_silent) as frontend:
         transport = HttpTransport(SinkOptions(load_url=frontend.url, database="shop", delivery="at-least-once"))
-        with pytest.raises(ReplyLost) as held:
+        with pytest.raises(ReplyLost) as failure:
             transport.send(Request(Operation.BEGIN, "shop", "job-1"), Deadline.after(1.0, SystemClock()))
         transport.send(Request(Operation.ROLLBACK, "shop", "job-1"), Deadline.after(20, SystemClock()))
         assert len(connections_to(frontend)) == 1
         transport.close()
         assert connections_to(frontend) == []
-        assert held.value.__context__ is not None
+        assert failure.value.__context__ is not None
 
 
 def connections_to(peer: Peer) -> list[Any]:
     """This process's connections to `peer` that are open."""
     port = int(peer.url.rpartition(":")[2])
     mine = psutil.Process().net_connections("tcp")
-    return [one for one in mine if one.raddr and one.raddr.port == port and one.status == "ESTABLISHED"]
+    return [
+        connection
+        for connection in mine
+        if connection.raddr and connection.raddr.port == port and connection.status == "ESTABLISHED"
+    ]
 
 
 def test_threads_share_a_transport_and_closing_it_ends_its_use() -> None:
@@ -152,6 +156,6 @@ def test_threads_share_a_transport_and_closing_it_ends_its_use() -> None:
             thread.join()
         transport.close()
         assert [reply.status for reply in replies] == [Status.OK] * 20
-        assert len({got.connection for got in frontend.got}) == 4  # one kept-alive connection for each thread
+        assert len({request.connection for request in frontend.got}) == 4  # one kept-alive connection for each thread
         with pytest.raises(NotSent, match="closed"):
             transport.send(begin, Deadline.after(20, SystemClock()))

@@ -33,8 +33,8 @@ class Registry:
             "/schemas/ids/31": {"schema": '{"type":"struct"}', "schemaType": "KCONNECT"},
         }
 
-    def __call__(self, caller: Caller, got: Got) -> None:
-        reply = self.replies.get(got.path, (404, UNKNOWN))
+    def __call__(self, caller: Caller, request: Got) -> None:
+        reply = self.replies.get(request.path, (404, UNKNOWN))
         if isinstance(reply, list):
             reply = reply.pop(0) if len(reply) > 1 else reply[0]
         if isinstance(reply, int):
@@ -60,7 +60,7 @@ def test_a_schema_is_asked_for_once(peer: Peer) -> None:
     for _ in range(2):
         client = pickle.loads(pickle.dumps(SchemaRegistry(url=peer.url)))
         assert client.schema(1) == ("AVRO", '"string"', ())
-    assert [got.path for got in peer.got] == ["/schemas/ids/1"]
+    assert [request.path for request in peer.got] == ["/schemas/ids/1"]
 
 
 def test_referred_schemas_come_before_those_that_refer(peer: Peer) -> None:
@@ -134,8 +134,8 @@ def test_a_page_of_another_server_is_no_answer(peer: Peer, registry: Registry) -
 
 
 def test_no_registry_there() -> None:
-    with Peer(Registry()) as gone:
-        url = gone.url
+    with Peer(Registry()) as closed_peer:
+        url = closed_peer.url
     with pytest.raises(TransportError, match=r"did not give schema 1 in .* ConnectionError"):
         SchemaRegistry(url=url, wait=0.1).schema(1)
 

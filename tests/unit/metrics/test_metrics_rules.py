@@ -127,8 +127,8 @@ def test_every_expression_names_metrics_that_exist() -> None:
 
 def test_the_dashboard_shows_every_metric() -> None:
     text = " ".join(expressions())
-    hidden = {metric.name for metric in METRICS if metric.full_name not in text}
-    assert hidden <= {"build_info", "job_info", "last_progress_timestamp_seconds"}
+    unshown = {metric.name for metric in METRICS if metric.full_name not in text}
+    assert unshown <= {"build_info", "job_info", "last_progress_timestamp_seconds"}
 
 
 def test_a_selector_of_a_metric_or_label_that_does_not_exist_cannot_be_written() -> None:
@@ -145,12 +145,12 @@ def test_a_selector_of_a_metric_or_label_that_does_not_exist_cannot_be_written()
 
 def test_every_panel_reads_the_prometheus_that_is_chosen_on_the_dashboard() -> None:
     document = dashboard()
-    chosen, *others = document["templating"]["list"]
-    assert [other["datasource"]["uid"] for other in others] == [f"${{{chosen['name']}}}"] * 3
-    assert (chosen["type"], chosen["query"]) == ("datasource", "prometheus")
+    datasource, *variables = document["templating"]["list"]
+    assert [variable["datasource"]["uid"] for variable in variables] == [f"${{{datasource['name']}}}"] * 3
+    assert (datasource["type"], datasource["query"]) == ("datasource", "prometheus")
     panels = [panel for panel in document["panels"] if panel["type"] != "row"]
     sources = [part["datasource"] for panel in panels for part in (panel, *panel["targets"])]
-    assert {source["uid"] for source in sources} == {f"${{{chosen['name']}}}"}
+    assert {source["uid"] for source in sources} == {f"${{{datasource['name']}}}"}
     assert "__inputs" not in document  # a dashboard that is found in a folder is not asked for its inputs
 
 
@@ -163,8 +163,8 @@ def test_the_dashboard_can_be_narrowed_to_databases_jobs_and_instances() -> None
     for expression in (target["expr"] for panel in document["panels"] for target in panel.get("targets", ())):
         for name, selector in re.findall(rf"{PREFIX}(\w+)(\{{[^}}]*\}})?", expression):
             assert 'instance=~"$instance"' in selector, expression
-            known = BY_NAME.get(name) or BY_NAME[re.sub(r"_(bucket|sum|count)$", "", name)]
-            assert ('sink_job=~"$sink_job"' in selector) == ("sink_job" in known.labels), expression
+            declaration = BY_NAME.get(name) or BY_NAME[re.sub(r"_(bucket|sum|count)$", "", name)]
+            assert ('sink_job=~"$sink_job"' in selector) == ("sink_job" in declaration.labels), expression
 
 
 def test_each_panel_has_a_description_and_restarts_and_failures_are_marked() -> None:
@@ -184,8 +184,8 @@ def test_the_panel_of_errors_leads_to_the_page_of_a_code() -> None:
 
 
 def test_no_metric_has_a_label_that_prometheus_sets_itself() -> None:
-    taken = {"job", "instance"}
-    assert [metric.name for metric in METRICS if taken & set(metric.labels)] == []
+    reserved = {"job", "instance"}
+    assert [metric.name for metric in METRICS if reserved & set(metric.labels)] == []
 
 
 def test_an_alert_links_to_the_runbook_wherever_it_is() -> None:
@@ -196,7 +196,7 @@ def test_an_alert_links_to_the_runbook_wherever_it_is() -> None:
 
 
 def test_grafanas_panels_lie_side_by_side() -> None:
-    taken: set[tuple[int, int]] = set()
+    cells_taken: set[tuple[int, int]] = set()
     panels = dashboard()["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     for panel in panels:
@@ -206,15 +206,15 @@ def test_grafanas_panels_lie_side_by_side() -> None:
             for x in range(place["x"], place["x"] + place["w"])
             for y in range(place["y"], place["y"] + place["h"])
         }
-        assert not cells & taken
+        assert not cells & cells_taken
         assert all(x < 24 for x, _ in cells)
-        taken |= cells
+        cells_taken |= cells
 
 
 def test_every_alert_and_every_error_has_a_section_in_the_runbook() -> None:
     anchors = set(re.findall(r'<h\d id="([^"]+)"', read_asset("operations.html").decode()))
-    wanted = {alert.section for alert in ALERTS} | {f"error-{code}" for code in CODES}
-    assert wanted <= anchors, sorted(wanted - anchors)
+    anchors_needed = {alert.section for alert in ALERTS} | {f"error-{code}" for code in CODES}
+    assert anchors_needed <= anchors, sorted(anchors_needed - anchors)
 
 
 def test_every_error_is_a_code_with_a_meaning() -> None:
@@ -223,16 +223,18 @@ def test_every_error_is_a_code_with_a_meaning() -> None:
 
 
 def promtool(folder: Path, *words: str) -> str:
-    done = subprocess.run([str(PROMTOOL), *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    process = subprocess.run(
+        [str(PROMTOOL), *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
-def series(given: dict[str, str]) -> list[dict[str, str]]:
-    named = ((name.partition("{"), values) for name, values in given.items())
+def series(inputs: dict[str, str]) -> list[dict[str, str]]:
+    parts = ((name.partition("{"), values) for name, values in inputs.items())
     return [
-        {"series": f'{PREFIX}{name}{{instance="i",job="j"{"," + rest if rest else "}"}', "values": values}
-        for (name, _, rest), values in named
+        {"series": f'{PREFIX}{name}{{instance="i",job="j"{"," + tail if tail else "}"}', "values": values}
+        for (name, _, tail), values in parts
     ]
 
 
@@ -262,11 +264,11 @@ def test_every_expression_of_the_dashboard_can_be_read(tmp_path: Path) -> None:
 @needs_promtool
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_the_alert_fires(tmp_path: Path, alert: Alert) -> None:
-    given, minutes = FIRES[alert.name]
+    inputs, minutes = FIRES[alert.name]
     # What the labels and texts of a firing alert are is not asked: an empty expectation must fail.
     test: dict[str, object] = {
         "interval": "1m",
-        "input_series": series(given),
+        "input_series": series(inputs),
         "alert_rule_test": [{"eval_time": f"{minutes}m", "alertname": alert.name, "exp_alerts": []}],
     }
     with pytest.raises(AssertionError, match="FAILED"):
@@ -276,7 +278,7 @@ def test_the_alert_fires(tmp_path: Path, alert: Alert) -> None:
         "eval_time": f"{minutes}m",
         "exp_samples": [{"labels": "{}", "value": 1}],
     }
-    run_rules(tmp_path, [{"interval": "1m", "input_series": series(given), "promql_expr_test": [firing]}])
+    run_rules(tmp_path, [{"interval": "1m", "input_series": series(inputs), "promql_expr_test": [firing]}])
 
 
 @needs_promtool
@@ -289,9 +291,9 @@ def test_the_alert_stays_silent_while_all_is_well(tmp_path: Path, alert: Alert) 
 @needs_promtool
 def test_one_endpoint_of_two_that_dies_is_seen_and_a_target_that_is_no_sink_is_not(tmp_path: Path) -> None:
     up = {"a": "1x40", "b": "1x10 0x30", "c": "0x40"}  # c never had a sink
-    given = [{"series": f'up{{instance="{name}",job="j"}}', "values": values} for name, values in up.items()]
+    inputs = [{"series": f'up{{instance="{name}",job="j"}}', "values": values} for name, values in up.items()]
     built = {"a": "1x40", "b": "1x10 _x30"}
-    given += [
+    inputs += [
         {"series": f'{PREFIX}build_info{{instance="{name}",job="j",version="1"}}', "values": values}
         for name, values in built.items()
     ]
@@ -307,7 +309,7 @@ def test_one_endpoint_of_two_that_dies_is_seen_and_a_target_that_is_no_sink_is_n
         }
         for minutes, names in ((9, ()), (15, ("b",)))
     ]  # fmt: skip
-    run_rules(tmp_path, [{"interval": "1m", "input_series": given, "promql_expr_test": down}])
+    run_rules(tmp_path, [{"interval": "1m", "input_series": inputs, "promql_expr_test": down}])
 
 
 @needs_promtool

@@ -90,17 +90,21 @@ def test_the_names_units_and_labels_are_the_ones_that_were_agreed() -> None:
         last_committed_batch_id{sink_job} last_commit_timestamp_seconds{sink_job} job_info{sink_job,database}
         partition_position{partition} event_time_skew_seconds
     """
-    there = {metric.name + (f"{{{','.join(metric.labels)}}}" if metric.labels else "") for metric in METRICS}
-    assert set(agreed.split()) <= there
+    names = {metric.name + (f"{{{','.join(metric.labels)}}}" if metric.labels else "") for metric in METRICS}
+    assert set(agreed.split()) <= names
 
 
 def test_a_histogram_counts_what_is_at_most_each_bound(server: MetricsServer, clock: ManualClock) -> None:
     for _ in range(3):
         commit(server, clock)
     text = get(server, "/metrics")[1]
-    (family,) = [one for one in text_string_to_metric_families(text) if one.name.endswith("batch_duration_seconds")]
-    buckets = {one.labels["le"]: one.value for one in family.samples if one.name.endswith("_bucket")}
-    sums = {one.name.rpartition("_")[2]: one.value for one in family.samples if not one.name.endswith("_bucket")}
+    (family,) = [
+        family for family in text_string_to_metric_families(text) if family.name.endswith("batch_duration_seconds")
+    ]
+    buckets = {sample.labels["le"]: sample.value for sample in family.samples if sample.name.endswith("_bucket")}
+    sums = {
+        sample.name.rpartition("_")[2]: sample.value for sample in family.samples if not sample.name.endswith("_bucket")
+    }
     assert [buckets[bound] for bound in ("0.075", "0.1", "0.15", "21600.0", "+Inf")] == [0, 3, 3, 3, 3]
     assert sums == {"count": 3, "sum": pytest.approx(0.3)}
 
@@ -110,8 +114,8 @@ def test_promtool_finds_nothing_to_say_about_names_types_and_help(server: Metric
     commit(server, clock)
     words = [str(PROMTOOL), "check", "metrics"]
     text = get(server, "/metrics")[1]
-    done = subprocess.run(words, input=text, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    process = subprocess.run(words, input=text, capture_output=True, text=True, timeout=60, check=False)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
 
 
 def test_a_scraper_may_ask_for_openmetrics(server: MetricsServer) -> None:
@@ -128,8 +132,8 @@ def test_a_commit_shows_in_metrics_and_readiness(server: MetricsServer, clock: M
     assert 'starrocks_txn_sink_rows_total{op="upsert",table="orders"} 5.0' in text
     assert 'starrocks_txn_sink_partition_position{partition="0"} 9.0' in text
     clock.advance(61)
-    status, said, _ = get(server, "/readyz")
-    assert (status, said) == (503, "Job shop made its last progress 61 s ago; the limit is 60 s.\n")
+    status, content, _ = get(server, "/readyz")
+    assert (status, content) == (503, "Job shop made its last progress 61 s ago; the limit is 60 s.\n")
     assert get(server, "/healthz")[:2] == (200, "alive\n")
 
 
@@ -172,10 +176,10 @@ def test_a_bug_while_answering_shows_and_stays_there(server: MetricsServer, monk
 
 def test_many_ask_while_events_come(server: MetricsServer, clock: ManualClock) -> None:
     with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(get, server, path) for path in ("/metrics", "/api/state") * 20]
+        futures = [pool.submit(get, server, path) for path in ("/metrics", "/api/state") * 20]
         for _ in range(200):
             commit(server, clock)
-        assert {answer.result()[0] for answer in asked} == {200}
+        assert {answer.result()[0] for answer in futures} == {200}
     assert 'commits_total{outcome="committed"} 200.0' in get(server, "/metrics")[1]
 
 
@@ -230,9 +234,9 @@ def test_a_client_that_drips_is_cut_off() -> None:
                 client.sendall(b"x")
                 time.sleep(0.05)
         assert time.monotonic() - started < 20
-        with hold(server) as other:
-            other.sendall(b"TP/1.0\r\nHost: localhost\r\n\r\n")
-            assert other.makefile("rb").readline().split()[1] == b"404"
+        with hold(server) as second_client:
+            second_client.sendall(b"TP/1.0\r\nHost: localhost\r\n\r\n")
+            assert second_client.makefile("rb").readline().split()[1] == b"404"
 
 
 def test_a_port_that_is_taken_is_said(server: MetricsServer) -> None:
@@ -243,8 +247,8 @@ def test_a_port_that_is_taken_is_said(server: MetricsServer) -> None:
 
 def test_it_travels_as_its_settings() -> None:
     with MetricsServer(0, ready_seconds=5) as server:
-        there = pickle.loads(pickle.dumps(server))
-    assert (there.port, there.host, there.ready_seconds, there.url) == (0, "127.0.0.1", 5, "")
+        copy = pickle.loads(pickle.dumps(server))
+    assert (copy.port, copy.host, copy.ready_seconds, copy.url) == (0, "127.0.0.1", 5, "")
 
 
 def test_without_prometheus_client_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,5 +278,5 @@ def test_the_wheel_has_the_page_and_the_runbook(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=root, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     folder = "starrocks_txn_sink/metrics/page/"
-    there = {name.removeprefix(folder) for name in zipfile.ZipFile(wheel).namelist() if name.startswith(folder)}
-    assert there == set(ASSETS)
+    names = {name.removeprefix(folder) for name in zipfile.ZipFile(wheel).namelist() if name.startswith(folder)}
+    assert names == set(ASSETS)

@@ -29,8 +29,8 @@ class Frame:
 
 
 def told(watch: SinkEvents, receipts: Sequence[Receipt] = (), *, error: BaseException | None = None) -> None:
-    with watch.follow_batch(Frame(), BatchOrigin(1, "shop", "q", "r", streaming=True)) as collected:  # type: ignore[arg-type]
-        collected.collect(receipts)
+    with watch.follow_batch(Frame(), BatchOrigin(1, "shop", "q", "r", streaming=True)) as collector:  # type: ignore[arg-type]
+        collector.collect(receipts)
         if error is not None:
             raise error
 
@@ -39,21 +39,21 @@ def test_a_sink_starts_its_endpoint_and_shows_it() -> None:
     with MetricsServer(0) as metrics:
         assert StarRocksSink(OPTIONS, metrics=metrics).metrics is metrics
         assert metrics.model.metrics.value("buffer_limit_bytes") == OPTIONS.buffer_bytes
-    made = StarRocksSink(SinkOptions(**VALUES, metrics_port=0)).metrics
-    assert isinstance(made, MetricsServer)
-    assert made.url.startswith("http://127.0.0.1:")
-    made.close()
+    endpoint = StarRocksSink(SinkOptions(**VALUES, metrics_port=0)).metrics
+    assert isinstance(endpoint, MetricsServer)
+    assert endpoint.url.startswith("http://127.0.0.1:")
+    endpoint.close()
     assert StarRocksSink(OPTIONS).metrics is None
 
 
 def test_a_pickled_sink_arrives_with_an_endpoint_of_its_own_that_knows_the_options() -> None:
     with MetricsServer(0) as metrics:
-        there = cloudpickle.loads(dumps(StarRocksSink(OPTIONS, metrics=metrics))).metrics
-    assert there is not metrics
-    assert there.url == ""
-    assert there.model.metrics.value("buffer_limit_bytes") == OPTIONS.buffer_bytes
-    told(SinkEvents(OPTIONS, there, None))
-    assert there.model.metrics.histogram("batch_duration_seconds").count == 1
+        copy = cloudpickle.loads(dumps(StarRocksSink(OPTIONS, metrics=metrics))).metrics
+    assert copy is not metrics
+    assert copy.url == ""
+    assert copy.model.metrics.value("buffer_limit_bytes") == OPTIONS.buffer_bytes
+    told(SinkEvents(OPTIONS, copy, None))
+    assert copy.model.metrics.histogram("batch_duration_seconds").count == 1
 
 
 def test_a_failing_batch_is_reported_with_its_code_and_its_lanes_report() -> None:
@@ -64,16 +64,16 @@ def test_a_failing_batch_is_reported_with_its_code_and_its_lanes_report() -> Non
         told(watch, error=ours)
     report = LaneReport("shop", 0, 1, trouble=LaneTrouble(failure=SentError("rows_rejected")))
     sparks = RuntimeError(f"Python worker said: RowsRejected: no.\n{envelope(report)}\n")
-    judged = RowsRejected("No.")
-    attach_report(judged, report)
+    rejection = RowsRejected("No.")
+    attach_report(rejection, report)
     with pytest.raises(RowsRejected):
-        told(watch, error=judged)
-    assert notes_of(judged) == [envelope(report)], "Spark Connect's client sees no more than the text"
+        told(watch, error=rejection)
+    assert notes_of(rejection) == [envelope(report)], "Spark Connect's client sees no more than the text"
     for error in (sparks, RuntimeError("something of Spark's")):
         with pytest.raises(RuntimeError):
             told(watch, error=error)
     failed = [event.fields for event in events if event.name == "batch.failed"]
-    assert [(one["code"], one["report"]) for one in failed] == [
+    assert [(failure["code"], failure["report"]) for failure in failed] == [
         ("load_failed", None),
         ("rows_rejected", report),
         ("rows_rejected", report),

@@ -84,14 +84,14 @@ def test_the_ends_are_read_from_the_text_of_a_java_map() -> None:
 
 
 def test_only_settings_of_a_client_go_to_the_client() -> None:
-    given = {
+    options = {
         "kafka.bootstrap.servers": "b:9092",
         "kafka.sasl.mechanism": "PLAIN",
         "kafka.ssl.truststore.location": "/t",
         "kafka.max.poll.records": "5",
         "subscribe": "orders",
     }
-    assert client_settings(given) == {
+    assert client_settings(options) == {
         "bootstrap.servers": "b:9092",
         "sasl.mechanism": "PLAIN",
         "ssl.truststore.location": "/t",
@@ -114,9 +114,9 @@ class Sequence:
         self._items = items
 
     def iterator(self) -> Any:
-        left = list(self._items)
+        remaining = list(self._items)
         scala: Any = Scala()
-        scala.hasNext, scala.next = lambda: bool(left), lambda: left.pop(0)
+        scala.hasNext, scala.next = lambda: bool(remaining), lambda: remaining.pop(0)
         return scala
 
 

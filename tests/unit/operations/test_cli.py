@@ -91,9 +91,9 @@ def test_wrong_usage_is_exit_code_2(words: list[str]) -> None:
 def test_a_misspelt_option_shows_the_usage_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["demo", "--sead", "7"])
-    said = capsys.readouterr().err
-    assert said.startswith("usage: starrocks-txn-sink demo [-h] [--seed SEED]")
-    assert "unrecognized arguments: --sead 7" in said
+    output = capsys.readouterr().err
+    assert output.startswith("usage: starrocks-txn-sink demo [-h] [--seed SEED]")
+    assert "unrecognized arguments: --sead 7" in output
 
 
 def test_a_commands_help_keeps_the_names_in_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,16 +124,16 @@ def test_a_commands_help_imports_no_large_library(command: str, libraries: set[s
         "except SystemExit as ended: assert ended.code == 0\n"
         f"assert not {libraries} & set(sys.modules), 'imported too much'\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 def test_python_dash_m_is_the_same_program() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "starrocks_txn_sink", "--version"],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    assert done.stdout == f"starrocks-txn-sink {starrocks_txn_sink.__version__}\n"
+    assert process.stdout == f"starrocks-txn-sink {starrocks_txn_sink.__version__}\n"

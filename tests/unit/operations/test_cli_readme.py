@@ -83,8 +83,8 @@ def test_the_readme_prints_what_the_quick_starts_run() -> None:
     """Tests of tests/cdc and tests/kafka run the quick starts as printed."""
     (printed,), (program,) = blocks("README.md", "python"), blocks("docs/start/debezium.md", "python")
     run = {ast.unparse(node) for node in ast.parse(program).body}
-    sink, *others = ast.parse(printed).body
-    assert [ast.unparse(node) for node in others if ast.unparse(node) not in run] == []
+    sink, *statements = ast.parse(printed).body
+    assert [ast.unparse(node) for node in statements if ast.unparse(node) not in run] == []
     assert any(ast.unparse(sink).partition(", ")[2] in line for line in run)
     codes = re.findall(r"`((?:subscribe=|\w+Assembly\().*?)`(?=[ :|])", TEXTS["README.md"])
     assert len(codes) == 4

@@ -58,9 +58,9 @@ def test_lists_source_transactions_with_counts_and_reason(server: Emulator, caps
     dead_letter(server, 10, orders=['{"id":3}'])
     dead_letter(server, 9, job="other", orders=['{"id":4}'])
     assert command(server, "list") == 0
-    told = capsys.readouterr().out
-    assert "dead letters: 2, 4 rows" in told
-    assert "p-0  9  2 of items, 1 of orders; micro-batch 4, at 2026-01-02 03:04:05" in told
+    output = capsys.readouterr().out
+    assert "dead letters: 2, 4 rows" in output
+    assert "p-0  9  2 of items, 1 of orders; micro-batch 4, at 2026-01-02 03:04:05" in output
     assert command(server, "list", "--json", "--position", "10") == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["tables"] == {"orders": 1}
@@ -91,10 +91,10 @@ def test_what_is_rejected_again_stays_and_stops_the_replay(
     dead_letter(server, 9, orders=['{"id":1,"n":"many"}'])
     dead_letter(server, 10, orders=['{"id":2,"n":8}'])
     assert command(server, "replay") == 1
-    told = capsys.readouterr().err
-    assert "The server rejected 1 row of orders" in told
-    assert "position=9" in told
-    assert "UPDATE" in told
+    output = capsys.readouterr().err
+    assert "The server rejected 1 row of orders" in output
+    assert "position=9" in output
+    assert "UPDATE" in output
     assert query(server, "SELECT count(*) FROM shop.orders") == [(0,)]
     query(server, f'UPDATE shop.{DEAD_LETTER_TABLE} SET content = \'{{"id":1,"n":5}}\' WHERE position = 9')
     assert command(server, "replay") == 0
@@ -118,8 +118,8 @@ def test_of_the_rows_of_one_key_only_the_last_is_replayed(server: Emulator, comp
     dead_letter(server, 10, items=changes[:2], columns="")
     dead_letter(server, 11, renamed=renamed, columns="`number`,`n`,`id`=`number`")
     assert command(server, "replay", "--option", f"compact={compact}") == 0
-    found = query(server, "SELECT id, n FROM shop.orders ORDER BY id")
-    assert (found == [(7, 19), (9, 1)]) == compact
+    rows = query(server, "SELECT id, n FROM shop.orders ORDER BY id")
+    assert (rows == [(7, 19), (9, 1)]) == compact
     assert query(server, "SELECT count(*) FROM shop.items") == [(2,)]
     assert query(server, "SELECT id, n FROM shop.renamed ORDER BY id") == [(0, 0), (1, 1), (2, 2)]
 
@@ -139,9 +139,9 @@ def test_a_letter_for_a_table_of_the_sinks_own_is_not_replayed(
     dead: dict[str, Any] = {"orders": ['{"id":1}'], table: [forged]}
     dead_letter(server, 9, **dead)
     assert command(server, "replay") == 1
-    told = capsys.readouterr().err
-    assert f"for the table {table}, which belongs to the sink" in told
-    assert "position=9" in told
+    output = capsys.readouterr().err
+    assert f"for the table {table}, which belongs to the sink" in output
+    assert "position=9" in output
     assert query(server, "SELECT count(*) FROM shop.orders") == [(0,)]
     assert query(server, f"SELECT count(*) FROM shop.{LEDGER_TABLE} WHERE kind = 'position'") == [(0,)]
 
@@ -178,10 +178,10 @@ def test_a_replay_waits_until_what_a_killed_one_has_committed_is_visible(server:
         with pytest.raises(Killed):
             command(server, "replay")
     assert query(server, "SELECT count(*) FROM shop.items") == [(0,)]  # committed, but not visible yet
-    shown = threading.Timer(0.3, server.release_held)
-    shown.start()
+    timer = threading.Timer(0.3, server.release_held)
+    timer.start()
     assert command(server, "replay") == 0
-    shown.join(20)
+    timer.join(20)
     assert query(server, "SELECT id FROM shop.items") == [(1,)]
 
 

@@ -40,19 +40,19 @@ class Visit:
 
     def __init__(self, server: Emulator, capsys: pytest.CaptureFixture[str], *words: str, **changes: str) -> None:
         place = {"--load-url": server.load_url, "--query-url": server.query_url, "--database": "shop"} | changes
-        given = [word for pair in place.items() if pair[1] for word in pair]
-        self.code = cli.main(["doctor", *given, "--password-environment", "SECRET", "--no-spark", "--json", *words])
-        said = capsys.readouterr()
-        assert PASSWORD not in said.out + said.err
-        self.document = json.loads(said.out)
+        arguments = [word for pair in place.items() if pair[1] for word in pair]
+        self.code = cli.main(["doctor", *arguments, "--password-environment", "SECRET", "--no-spark", "--json", *words])
+        output = capsys.readouterr()
+        assert PASSWORD not in output.out + output.err
+        self.document = json.loads(output.out)
         self.findings = self.document["findings"]
         sections = {finding["section"] for finding in self.findings}
         for check in {finding["check"] for finding in self.findings} - sections:
             assert f"`{check}`" in PAGE, "every check is in docs/operations/checklist.md"
 
     def bad(self, severity: str | None = None) -> dict[str, dict[str, Any]]:
-        wanted = (severity,) if severity else ("warning", "failure")
-        findings = {finding["check"]: finding for finding in self.findings if finding["severity"] in wanted}
+        severities = (severity,) if severity else ("warning", "failure")
+        findings = {finding["check"]: finding for finding in self.findings if finding["severity"] in severities}
         assert all(finding["why"] and finding["advice"] for finding in findings.values())
         return findings
 
@@ -112,9 +112,9 @@ def test_nothing_is_left_on_the_server(server: Emulator, capsys: Shown) -> None:
 def test_people_get_lines(server: Emulator, capsys: Shown) -> None:
     words = ["--load-url", server.load_url, "--query-url", server.query_url, "--database", "shop"]
     assert cli.main(["doctor", *words, "--password-environment", "SECRET", "--no-spark"]) == 0
-    said = capsys.readouterr().out
-    assert "  ok   server.version: StarRocks 4.0.7-emulator" in said
-    assert said.splitlines()[-1].startswith("All checks passed. 0 failed, 0 warned,")
+    output = capsys.readouterr().out
+    assert "  ok   server.version: StarRocks 4.0.7-emulator" in output
+    assert output.splitlines()[-1].startswith("All checks passed. 0 failed, 0 warned,")
 
 
 def test_a_frontend_that_is_down(server: Emulator, capsys: Shown) -> None:
@@ -189,11 +189,11 @@ def test_a_follower_that_redirects_to_a_host_that_is_not_allowed(server: Emulato
 
 
 def test_a_load_that_is_redirected_where_nothing_listens(server: Emulator, capsys: Shown) -> None:
-    gone = unused_port()
-    location = {"Location": f"http://127.0.0.1:{gone}/api/transaction/load"}
+    port = unused_port()
+    location = {"Location": f"http://127.0.0.1:{port}/api/transaction/load"}
     server.faults.replace([{"operation": "load_probe", "action": "answer", "status": 307, "headers": location}])
     visit = Visit(server, capsys)
-    assert f"127.0.0.1:{gone} (backend)" in visit.bad("failure")["port"]["what"]
+    assert f"127.0.0.1:{port} (backend)" in visit.bad("failure")["port"]["what"]
 
 
 def test_a_backend_behind_a_proxy_is_judged_after_the_rewriting(server: Emulator, capsys: Shown) -> None:
@@ -207,10 +207,10 @@ def test_a_backend_behind_a_proxy_is_judged_after_the_rewriting(server: Emulator
     # The fault answers in the frontend's place, which never hears of the load: that warning is right.
     assert (rewritten.code, list(rewritten.bad())) == (1, ["transaction.listed"])
     server.faults.replace(fault)
-    gone = unused_port()
-    nowhere = Visit(server, capsys, "--option", f"redirect_map=10.9.8.7:8040=127.0.0.1:{gone}")
+    port = unused_port()
+    nowhere = Visit(server, capsys, "--option", f"redirect_map=10.9.8.7:8040=127.0.0.1:{port}")
     assert (nowhere.code, list(nowhere.bad())) == (3, ["transaction.listed", "port"])
-    assert f"127.0.0.1:{gone} (backend)" in nowhere.bad()["port"]["what"]
+    assert f"127.0.0.1:{port} (backend)" in nowhere.bad()["port"]["what"]
 
 
 def test_a_cluster_whose_leader_is_known_by_an_inner_name(server: Emulator, capsys: Shown) -> None:
@@ -348,8 +348,8 @@ def test_tables_that_loads_cannot_extend_on_this_version(server: Emulator, capsy
     visit = Visit(server, capsys)
     places = {finding["place"] for finding in visit.findings if finding["severity"] == "warning"}
     assert (visit.code, list(visit.bad()), places) == (1, ["table.partitions"], {"days", "log"})
-    named = Visit(server, capsys, "--tables", "orders,gone")
-    assert list(named.bad()) == ["table.missing"]
+    table_visit = Visit(server, capsys, "--tables", "orders,gone")
+    assert list(table_visit.bad()) == ["table.missing"]
 
 
 def test_a_shared_data_table_whose_changes_this_version_may_swap(server: Emulator, capsys: Shown) -> None:
@@ -405,10 +405,10 @@ def test_each_library_that_does_not_work(
 ) -> None:
     really = metadata.version
 
-    def installed(asked: str) -> str:
-        if asked == name and version is None:
+    def installed(name_asked: str) -> str:
+        if name_asked == name and version is None:
             raise metadata.PackageNotFoundError
-        return version if asked == name and version else really(asked)
+        return version if name_asked == name and version else really(name_asked)
 
     monkeypatch.setattr(metadata, "version", installed)
     if version is None:
@@ -483,13 +483,13 @@ def test_without_a_database_the_rest_is_examined(server: Emulator, capsys: Shown
 def test_a_reason_that_several_sections_have_is_said_once(capsys: Shown) -> None:
     place = ["--load-url", "http://127.0.0.1:1", "--query-url", "mysql://127.0.0.1:1", "--username", "root"]
     assert cli.main(["doctor", *place, "--database", "shop", "--no-spark"]) == 3
-    said = capsys.readouterr().out
-    assert said.count("no query port is usable") == 1
-    assert "clock: not checked: see server version above" in said
+    output = capsys.readouterr().out
+    assert output.count("no query port is usable") == 1
+    assert "clock: not checked: see server version above" in output
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--option", "password=x"], "can read a password on the command line"),
         (["--option", "PassWord=x"], "can read a password on the command line"),
@@ -497,10 +497,10 @@ def test_a_reason_that_several_sections_have_is_said_once(capsys: Shown) -> None
         (["--password-environment", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE"),
     ],
 )
-def test_options_that_cannot_be_are_code_2(words: list[str], said: str, capsys: Shown) -> None:
+def test_options_that_cannot_be_are_code_2(words: list[str], message: str, capsys: Shown) -> None:
     place = ["--load-url", "http://127.0.0.1:1", "--query-url", "mysql://127.0.0.1:1"]
     assert cli.main(["doctor", *place, *words]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_database_without_tables_cannot_be_written(server: Emulator, capsys: Shown) -> None:

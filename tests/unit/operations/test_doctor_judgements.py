@@ -117,10 +117,10 @@ def test_a_newer_spark_needs_newer_libraries(spark: str, wrong: set[str]) -> Non
 
 def test_the_doctor_asks_for_no_more_than_the_package() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    named = [*project["dependencies"], *project["optional-dependencies"]["spark"]]
-    least = dict(re.findall(r"^(\w+)>=([\d.]+)", "\n".join(named), re.MULTILINE))
-    asked = {need.name: ".".join(map(str, need.least)) for need in libraries.REQUIREMENTS if need.least}
-    assert asked == {name: least[name] for name in asked}
+    requirements = [*project["dependencies"], *project["optional-dependencies"]["spark"]]
+    least = dict(re.findall(r"^(\w+)>=([\d.]+)", "\n".join(requirements), re.MULTILINE))
+    minimums = {need.name: ".".join(map(str, need.least)) for need in libraries.REQUIREMENTS if need.least}
+    assert minimums == {name: least[name] for name in minimums}
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,10 @@ def test_spark_3_takes_an_older_jdk() -> None:
 def test_every_feature_says_whether_this_spark_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {finding.severity for finding in libraries.check_spark_features()} == {GOOD}
     monkeypatch.setattr(spark_version, "SPARK", (4, 0))
-    said = [complete(finding) for finding in libraries.check_spark_features() if finding.severity is Severity.SKIPPED]
-    assert [finding.what for finding in said] == [
+    complete_findings = [
+        complete(finding) for finding in libraries.check_spark_features() if finding.severity is Severity.SKIPPED
+    ]
+    assert [finding.what for finding in complete_findings] == [
         f"{feature.name}: needs Spark {least}. {feature.instead}"
         for feature, least in ((spark_version.BALANCED_READING, "4.2"),)
     ]
@@ -153,8 +155,8 @@ def test_a_jdk_that_is_not_there_is_none(tmp_path: Path) -> None:
 
 
 def test_executors_with_another_python_or_another_sink_are_failures() -> None:
-    there = {**RIGHT, "python": "3.12.1", "starrocks-txn-sink": "0.2.0"}
-    assert severities(libraries.judge_same_versions(RIGHT, there, "executor")) == {
+    other_host = {**RIGHT, "python": "3.12.1", "starrocks-txn-sink": "0.2.0"}
+    assert severities(libraries.judge_same_versions(RIGHT, other_host, "executor")) == {
         "library.python": FAILURE,
         "library.starrocks-txn-sink": FAILURE,
     }
@@ -178,7 +180,7 @@ RULES = RedirectRules.of((Address("http", "fe1", 8030),), {"be2:8040": "proxy:18
 
 
 @pytest.mark.parametrize(
-    ("host", "severity", "said"),
+    ("host", "severity", "message"),
     [
         ("be1", GOOD, "allowed"),
         ("fe1", GOOD, "allowed"),
@@ -186,10 +188,10 @@ RULES = RedirectRules.of((Address("http", "fe1", 8030),), {"be2:8040": "proxy:18
         ("be3", FAILURE, "neither"),
     ],
 )
-def test_a_redirect_is_judged_as_the_sink_will(host: str, severity: Severity, said: str) -> None:
+def test_a_redirect_is_judged_as_the_sink_will(host: str, severity: Severity, message: str) -> None:
     finding = complete(judge_redirect("backend.redirect", Address("http", host, 8040), RULES, "the backend", "t"))
     assert finding.severity is severity
-    assert said in finding.what
+    assert message in finding.what
     assert severity is GOOD or "redirect_hosts=['be3']" in finding.advice
 
 
@@ -245,9 +247,9 @@ def test_a_servers_time_is_read_as_value_and_as_text(moment: datetime.datetime) 
     assert server.epoch_seconds(moment) == expected
 
 
-@pytest.mark.parametrize("said", [None, "later", 7])
-def test_a_time_that_is_none_is_none(said: object) -> None:
-    assert server.epoch_seconds(said) is None
+@pytest.mark.parametrize("text", [None, "later", 7])
+def test_a_time_that_is_none_is_none(text: object) -> None:
+    assert server.epoch_seconds(text) is None
 
 
 @pytest.mark.parametrize(("running", "severity"), [(0, GOOD), (79, GOOD), (80, WARNING), (99, WARNING), (100, FAILURE)])
@@ -280,9 +282,9 @@ def test_a_checkpoints_age_is_that_of_its_newest_commit(tmp_path: Path) -> None:
 
 def test_a_transaction_that_is_refused_says_what_the_server_said() -> None:
     limit = Reply(Status.FAILED, "current running txns on db 1 is 1000, larger than limit 1000")
-    begun = complete(frontends.judge_begin(limit, "shop"))
-    assert "larger than limit" in begun.what
-    assert "max_running_txn_num_per_db" in begun.advice
+    finding = complete(frontends.judge_begin(limit, "shop"))
+    assert "larger than limit" in finding.what
+    assert "max_running_txn_num_per_db" in finding.advice
     assert complete(frontends.judge_rollback(Reply(Status.FAILED, "no"))).severity is FAILURE
 
 
@@ -294,7 +296,7 @@ def test_a_label_that_a_take_over_would_not_find_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (HttpResponse(200, None, b'{"Status":"FAILED","Message":"no such table"}'), "no such table"),
         (
@@ -310,10 +312,10 @@ def test_a_label_that_a_take_over_would_not_find_is_a_warning() -> None:
         (HttpResponse(502, None, b"<html>"), "HTML"),
     ],
 )
-def test_a_load_that_is_not_redirected_is_a_failure(answer: HttpResponse, said: str) -> None:
+def test_a_load_that_is_not_redirected_is_a_failure(answer: HttpResponse, message: str) -> None:
     finding = complete(frontends.judge_refused_load("orders", answer))
     assert (finding.severity, finding.place) == (FAILURE, "orders")
-    assert said in finding.what
+    assert message in finding.what
 
 
 # --- tables ---
@@ -335,7 +337,7 @@ def test_tables_whose_loads_create_partitions(create: str, creates: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    ("version", "takes"),
+    ("version", "can_create"),
     [
         ("4.0.7", False),
         ("4.0.14", False),
@@ -349,22 +351,22 @@ def test_tables_whose_loads_create_partitions(create: str, creates: bool) -> Non
         ("main", False),
     ],
 )
-def test_versions_that_create_partitions_in_a_multi_table_load(version: str, takes: bool) -> None:
-    assert tables.can_create_partitions(version) is takes
+def test_versions_that_create_partitions_in_a_multi_table_load(version: str, can_create: bool) -> None:
+    assert tables.can_create_partitions(version) is can_create
 
 
 def test_a_random_table_is_a_warning_on_an_old_server_and_fine_on_a_new_one() -> None:
-    seen = TableDefinition("t", "DUP_KEYS", True, "CREATE TABLE t (id int) DISTRIBUTED BY RANDOM")
-    assert severities(tables.judge_partitions(seen, "4.0.7")) == {"table.partitions": WARNING}
-    assert severities(tables.judge_partitions(seen, "4.1.9")) == {"table.partitions": GOOD}
+    table = TableDefinition("t", "DUP_KEYS", True, "CREATE TABLE t (id int) DISTRIBUTED BY RANDOM")
+    assert severities(tables.judge_partitions(table, "4.0.7")) == {"table.partitions": WARNING}
+    assert severities(tables.judge_partitions(table, "4.1.9")) == {"table.partitions": GOOD}
     assert not list(tables.judge_partitions(TableDefinition("t", "DUP_KEYS", False), "4.0.7"))
 
 
 LAKE = TableDefinition("t", "PRIMARY_KEYS", False, engine="CLOUD_NATIVE", key=("id",))
 
 
-def options_with(**given: Any) -> SinkOptions:
-    return SinkOptions(load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop", **given)
+def options_with(**settings: Any) -> SinkOptions:
+    return SinkOptions(load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop", **settings)
 
 
 @pytest.mark.parametrize(
@@ -377,7 +379,7 @@ def test_versions_that_swap_changes_of_a_key_in_shared_data_tables(version: str,
 
 
 @pytest.mark.parametrize(
-    ("given", "severity", "said"),
+    ("settings", "severity", "message"),
     [
         ({}, GOOD, "one row per key"),
         ({"compact": False}, WARNING, "compact is off"),
@@ -388,28 +390,28 @@ def test_versions_that_swap_changes_of_a_key_in_shared_data_tables(version: str,
     ],
 )
 def test_a_table_whose_changes_can_be_swapped_matters_only_if_all_rows_are_sent(
-    given: dict[str, Any], severity: Severity, said: str
+    settings: dict[str, Any], severity: Severity, message: str
 ) -> None:
-    (finding,) = tables.judge_order(LAKE, "4.1.3", options_with(**given))
+    (finding,) = tables.judge_order(LAKE, "4.1.3", options_with(**settings))
     assert (complete(finding).severity, finding.place) == (severity, "t")
-    assert said in finding.what
+    assert message in finding.what
 
 
 @pytest.mark.parametrize(
-    "seen",
+    "table",
     [
         TableDefinition("t", "PRIMARY_KEYS", False, "CREATE TABLE t (id int)"),
         TableDefinition("t", "DUP_KEYS", False, engine="CLOUD_NATIVE"),
     ],
 )
-def test_tables_on_local_disks_and_without_deletes_have_nothing_to_swap(seen: TableDefinition) -> None:
-    assert not list(tables.judge_order(seen, "4.0.7", options_with(compact=False)))
+def test_tables_on_local_disks_and_without_deletes_have_nothing_to_swap(table: TableDefinition) -> None:
+    assert not list(tables.judge_order(table, "4.0.7", options_with(compact=False)))
 
 
 def test_a_table_is_read_from_its_row_and_its_statement() -> None:
     row = {"table_name": "t", "table_engine": "OLAP", "table_model": "PRIMARY_KEYS", "primary_key": "`id`, `b`"}
-    seen = TableDefinition.of({**row, "distribute_type": "RANDOM"}, 'PROPERTIES ("storage_volume" = "builtin")')
-    assert (seen.key, seen.random_buckets, seen.shared_data) == (("id", "b"), True, True)
+    table = TableDefinition.of({**row, "distribute_type": "RANDOM"}, 'PROPERTIES ("storage_volume" = "builtin")')
+    assert (table.key, table.random_buckets, table.shared_data) == (("id", "b"), True, True)
     assert not TableDefinition.of({**row, "distribute_type": "HASH"}, "").shared_data
 
 
@@ -479,11 +481,13 @@ def test_grants_that_cannot_be_read_are_not_guessed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("allowed", "wanted", "severity"),
+    ("allowed", "is_wanted", "severity"),
     [(True, True, GOOD), (False, True, FAILURE), (None, True, SKIPPED), (True, False, FAILURE)],
 )
-def test_a_ledger_that_is_not_there_must_be_creatable(allowed: bool | None, wanted: bool, severity: Severity) -> None:
-    assert complete(privileges.judge_ledger_create(allowed, wanted)).severity is severity
+def test_a_ledger_that_is_not_there_must_be_creatable(
+    allowed: bool | None, is_wanted: bool, severity: Severity
+) -> None:
+    assert complete(privileges.judge_ledger_create(allowed, is_wanted)).severity is severity
 
 
 # --- executors ---
@@ -491,12 +495,12 @@ def test_a_ledger_that_is_not_there_must_be_creatable(allowed: bool | None, want
 
 def report(host: str, clock: float = 100.0, **libraries: str) -> dict[str, Any]:
     place = f"executor on {host}"
-    seen = reach.ServerPort("backend", "be1", 8040).judge((), "Name or service not known", 0.1, place)
+    probe = reach.ServerPort("backend", "be1", 8040).judge((), "Name or service not known", 0.1, place)
     return {
         "host": host,
         "clock": clock,
         "libraries": {**installed_versions(), **libraries},
-        "probes": [json.loads(json.dumps(asdict(seen)))],
+        "probes": [json.loads(json.dumps(asdict(probe)))],
     }
 
 
@@ -522,8 +526,8 @@ def test_an_executors_clock_and_libraries_are_judged() -> None:
 def test_another_versions_report_is_named_before_what_cannot_be_read_in_it() -> None:
     foreign = {**report("a", 100.0, **{"starrocks-txn-sink": "0.0.1"}), "probes": [{"endpoint": {}, "seconds": 0.1}]}
     findings = judge_reports([foreign], 99.0, 101.0)
-    named = next(finding for finding in findings if finding.severity is FAILURE)
-    assert (named.check, named.place) == ("library.starrocks-txn-sink", "executor on a")
+    finding = next(finding for finding in findings if finding.severity is FAILURE)
+    assert (finding.check, finding.place) == ("library.starrocks-txn-sink", "executor on a")
 
 
 # --- what is shown ---

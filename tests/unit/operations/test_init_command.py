@@ -23,19 +23,19 @@ BLOCK = {"id": "1:1", "total_order": 1, "data_collection_order": 1}
 SECRET = "a value of a row"
 
 
-def row(table: str = "orders", **given: Any) -> tuple[bytes | None, bytes]:
-    return KEY, change(table, FIELDS, {"id": 1, "name": SECRET}, **given)
+def row(table: str = "orders", **more: Any) -> tuple[bytes | None, bytes]:
+    return KEY, change(table, FIELDS, {"id": 1, "name": SECRET}, **more)
 
 
 def seen(*messages: tuple[bytes | None, Any], topics: tuple[str, ...] = ()) -> Seen:
-    found = Seen("shop", frozenset(topics or ("shop.public.orders",)))
+    messages_seen = Seen("shop", frozenset(topics or ("shop.public.orders",)))
     for key_, value in messages:
-        found.take((key_, value if isinstance(value, bytes | None) else json.dumps(value).encode()))
-    return found
+        messages_seen.take((key_, value if isinstance(value, bytes | None) else json.dumps(value).encode()))
+    return messages_seen
 
 
-def written(found: Seen, **more: Any) -> tuple[Sync, str]:
-    text = "\n".join(file_lines(found, "b1:9092,b2:9092", **more))
+def written(messages: Seen, **more: Any) -> tuple[Sync, str]:
+    text = "\n".join(file_lines(messages, "b1:9092,b2:9092", **more))
     assert SECRET not in text
     return parse_sync(text), text
 
@@ -66,14 +66,14 @@ def test_a_snapshot_alone_shows_nothing_about_transactions(topics: tuple[str, ..
 
 
 def test_deletes_that_have_a_key_alone_are_read_by_it() -> None:
-    gone = debezium_feed.change(postgres("orders", 1), None, None, None, None, op="d")
-    sync, _ = written(seen(row(), (b'{"id":1}', gone)))
+    delete = debezium_feed.change(postgres("orders", 1), None, None, None, None, op="d")
+    sync, _ = written(seen(row(), (b'{"id":1}', delete)))
     assert sync.assembly.deleted_row == "key"
 
 
 def test_schemas_have_routes_of_their_own_and_odd_topics_an_open_pattern() -> None:
-    other = change("orders", FIELDS).replace(b'"schema": "public"', b'"schema": "sa.les"')
-    sync, _ = written(seen(row(), (KEY, other)))
+    other_change = change("orders", FIELDS).replace(b'"schema": "public"', b'"schema": "sa.les"')
+    sync, _ = written(seen(row(), (KEY, other_change)))
     assert sync.kafka["subscribePattern"] == r"shop\..*"
     assert sync.routes == ((r"public\.(.*)", "public_{1}"), (r"sa\.les\.(.*)", "sa_les_{1}"))
 
@@ -87,8 +87,8 @@ def test_what_must_be_decided_is_said() -> None:
 
 def test_secrets_of_kafka_are_not_copied() -> None:
     secrets = ["sasl.password", "sasl.jaas.config", "ssl.key.pem", "ssl.keystore.key", "sasl.oauthbearer.config"]
-    given = {"security.protocol": "SASL_SSL", "ssl.key.location": "/keys/1", **dict.fromkeys(secrets, "hidden-word")}
-    sync, text = written(seen(row()), kafka_options=given)
+    settings = {"security.protocol": "SASL_SSL", "ssl.key.location": "/keys/1", **dict.fromkeys(secrets, "hidden-word")}
+    sync, text = written(seen(row()), kafka_options=settings)
     assert "hidden-word" not in text
     assert sync.kafka["kafka.security.protocol"] == "SASL_SSL"
     assert sync.kafka["kafka.ssl.key.location"] == "/keys/1"
@@ -101,17 +101,17 @@ def test_a_name_of_the_source_cannot_end_a_comment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "said"),
+    ("messages", "message"),
     [
         ([], "None of the newest messages under shop is a change"),
         ([(None, {"a": 1}), (None, b"\x00Avro")], "2 are something else"),
         ([(None, {"type": "BEGIN", "txn_id": "1"})], "have TxnEvents, and sync reads Debezium's JSON"),
     ],
 )
-def test_other_topics_are_refused_with_a_way_out(messages: list[Any], said: str) -> None:
+def test_other_topics_are_refused_with_a_way_out(messages: list[Any], message: str) -> None:
     with pytest.raises(InputError) as refused:
         list(file_lines(seen(*messages), "b:9092"))
-    assert said in refused.value.message
+    assert message in refused.value.message
     assert refused.value.advice
 
 

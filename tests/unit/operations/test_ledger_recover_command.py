@@ -30,13 +30,13 @@ def test_shows_open_labels_owners_and_positions(server: Emulator, capsys: pytest
     leave_open(server, f"shop-{session.epoch}-0-6-2_0")
     leave_open(server, "shop-b-1-0-1-1_0")  # another job, whose name begins the same
     assert recover(server, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [entry["label"] for entry in found["labels"]] == [f"shop-{session.epoch}-0-6-2_0"]
-    assert found["labels"][0]["after"] is None
-    (owner,) = found["owners"]
+    output = json.loads(capsys.readouterr().out)
+    assert [entry["label"] for entry in output["labels"]] == [f"shop-{session.epoch}-0-6-2_0"]
+    assert output["labels"][0]["after"] is None
+    (owner,) = output["owners"]
     assert (owner["kind"], owner["epoch"], owner["checkpoint"]) == ("driver", session.epoch, "checkpoint-1")
     assert owner["since"].startswith("20")
-    (position,) = found["positions"]
+    (position,) = output["positions"]
     assert (position["partition"], position["position"], position["batch"], position["rows"]) == ("p-0", 42, 5, 1)
     assert recover(server) == 0
     text = capsys.readouterr().out
@@ -50,13 +50,13 @@ def test_shows_open_labels_owners_and_positions(server: Emulator, capsys: pytest
 def test_accepts_the_ledger_on_request_and_claims_nothing(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
     write_a_position(server)
     query(server, "DELETE FROM shop._starrocks_txn_sink_ledger WHERE kind <> 'x'")
-    given, resumption = options(server), Resumption(3)
+    sink_options, resumption = options(server), Resumption(3)
     with pytest.raises(LedgerBehind):
-        open_session(given, "run", "shop", "checkpoint-1", resumption=resumption)
+        open_session(sink_options, "run", "shop", "checkpoint-1", resumption=resumption)
     assert recover(server, "--accept-ledger") == 0
     assert "The ledger is accepted as it is" in capsys.readouterr().out
     assert query(server, "SELECT kind, name FROM shop._starrocks_txn_sink_ledger") == [("marker", "accepted")]
-    session = open_session(given, "run", "shop", "checkpoint-1", resumption=resumption)
+    session = open_session(sink_options, "run", "shop", "checkpoint-1", resumption=resumption)
     assert len(session.proof(3).accepted) == 1
 
 
@@ -77,13 +77,13 @@ def test_rolls_back_on_request_and_only_the_jobs_own(server: Emulator, capsys: p
     for name in ("shop-a1-0-6-2_0", "shop-a2-1-7-3_0", "other-a1-0-0-1_0"):
         leave_open(server, name)
     assert recover(server, "--roll-back", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [entry["label"] for entry in found["labels"]] == ["shop-a1-0-6-2_0", "shop-a2-1-7-3_0"]
-    assert [(entry["state"], entry["after"]) for entry in found["labels"]] == [("UNKNOWN", "ABORTED")] * 2
-    left = query(
+    output = json.loads(capsys.readouterr().out)
+    assert [entry["label"] for entry in output["labels"]] == ["shop-a1-0-6-2_0", "shop-a2-1-7-3_0"]
+    assert [(entry["state"], entry["after"]) for entry in output["labels"]] == [("UNKNOWN", "ABORTED")] * 2
+    labels = query(
         server, "SELECT DISTINCT LABEL FROM information_schema.loads WHERE STATE NOT IN ('FINISHED','CANCELLED')"
     )
-    assert left == [("other-a1-0-0-1_0",)]
+    assert labels == [("other-a1-0-0-1_0",)]
     assert query(server, "SELECT count(*) FROM shop.items") == [(1,)]
     assert recover(server, "--json") == 0
     assert json.loads(capsys.readouterr().out)["labels"] == []
@@ -115,9 +115,9 @@ def test_what_cannot_be_is_one_sentence_and_exit_code_1(
     server: Emulator, capsys: pytest.CaptureFixture[str], words: list[str], text: str
 ) -> None:
     assert recover(server, *words) == 1
-    said = capsys.readouterr().err
-    assert text in said
-    assert len(said.strip().splitlines()) == 1
+    output = capsys.readouterr().err
+    assert text in output
+    assert len(output.strip().splitlines()) == 1
 
 
 def test_a_wrong_password_is_not_shown(
@@ -125,9 +125,9 @@ def test_a_wrong_password_is_not_shown(
 ) -> None:
     monkeypatch.setenv("SECRET", "not-the-one")
     assert recover(server) == 1
-    said = capsys.readouterr().err
-    assert "not-the-one" not in said
-    assert "the user name or the password is wrong" in said
+    output = capsys.readouterr().err
+    assert "not-the-one" not in output
+    assert "the user name or the password is wrong" in output
 
 
 @pytest.mark.parametrize("word", ["--password", "--passwor"])

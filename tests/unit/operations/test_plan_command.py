@@ -98,7 +98,7 @@ def test_a_planned_table_holds_a_row_of_each_type(server: Emulator, lines: Write
     row = convert_row(json.dumps({name: value for name, (_, value, _) in FIELDS.items()}), plan)
     write_micro_batch(options(server), {42: row}, 1)
     (read,) = query(server, f"SELECT {', '.join(f'CAST(`{name}` AS VARCHAR)' for name in FIELDS)} FROM shop.items")
-    assert dict(zip(FIELDS, read, strict=True)) == {name: shown for name, (_, _, shown) in FIELDS.items()} | {
+    assert dict(zip(FIELDS, read, strict=True)) == {name: value for name, (_, _, value) in FIELDS.items()} | {
         "yes": read[2]
     }
     assert read[2] in ("1", "true")
@@ -144,13 +144,13 @@ def test_a_table_that_exists_follows_its_source(server: Emulator, lines: Write, 
     password=PASSWORD,
 )
 def test_nothing_is_run_beside_a_refusal(server: Emulator, lines: Write, capsys: Shown) -> None:
-    orders, others = {**ORDERS, "day": field("int32", TIME + "Date")}, {"id": field("int64")}
-    file = lines(event(orders), event(others, "others"))
+    orders, other_fields = {**ORDERS, "day": field("int32", TIME + "Date")}, {"id": field("int64")}
+    file = lines(event(orders), event(other_fields, "others"))
     assert command(server, "--messages", file, "--apply") == 1
-    shown = capsys.readouterr()
-    assert "Table orders: its key (id, day) has day, which the source's key (id) does not determine" in shown.err
-    assert "Nothing was run." in shown.err
-    assert "CREATE TABLE IF NOT EXISTS `shop`.`others`" in shown.out
+    output = capsys.readouterr()
+    assert "Table orders: its key (id, day) has day, which the source's key (id) does not determine" in output.err
+    assert "Nothing was run." in output.err
+    assert "CREATE TABLE IF NOT EXISTS `shop`.`others`" in output.out
     assert query(server, "SHOW TABLES FROM shop") == [("orders",)]
     assert command(server, "--messages", file, "--apply", "--key", "orders=id, day") == 0
 
@@ -167,10 +167,10 @@ def test_keys_and_types_of_the_user_win(server: Emulator, lines: Write, capsys: 
 def test_tables_outside_of_the_rule_are_named(lines: Write, capsys: Shown) -> None:
     file = lines(event(ORDERS), event(ORDERS, "secret"))
     assert cli.main(["plan", "--database", "shop", "--messages", file, "--tables", r"public\.(o.*)"]) == 0
-    shown = capsys.readouterr().out
-    assert "left out, because --tables does not know them: public.secret" in shown
-    assert "without --query-url no table was compared" in shown
-    assert "PROPERTIES" not in shown
+    output = capsys.readouterr().out
+    assert "left out, because --tables does not know them: public.secret" in output
+    assert "without --query-url no table was compared" in output
+    assert "PROPERTIES" not in output
 
 
 def test_lines_of_kcat_and_bare_values_are_read(tmp_path: Path, capsys: Shown) -> None:
@@ -187,7 +187,7 @@ def test_lines_of_kcat_and_bare_values_are_read(tmp_path: Path, capsys: Shown) -
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "The messages are missing, or given twice"),
         (["--kafka", "b:1", "--messages", "f"], "The messages are missing, or given twice"),
@@ -200,43 +200,43 @@ def test_lines_of_kcat_and_bare_values_are_read(tmp_path: Path, capsys: Shown) -
     ],
 )
 def test_wrong_usage_names_the_remedy(
-    words: list[str], said: str, capsys: Shown, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    words: list[str], message: str, capsys: Shown, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "f").write_bytes(b"\t".join(event(ORDERS)))
     assert cli.main(["plan", "--database", "shop", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [("{}\nno json", "Line 2 of"), ('{"a": 1}', "None of the messages is a change"), ("", "None of the messages")],
 )
-def test_a_file_without_changes_is_an_error(content: str, said: str, tmp_path: Path, capsys: Shown) -> None:
+def test_a_file_without_changes_is_an_error(content: str, message: str, tmp_path: Path, capsys: Shown) -> None:
     path = tmp_path / "lines"
     path.write_text(content, encoding="utf-8")
     assert cli.main(["plan", "--database", "shop", "--messages", str(path)]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_python_has_the_same_plan(server: Emulator) -> None:
-    given = SinkOptions(
+    sink_options = SinkOptions(
         load_url=server.load_url,
         query_url=server.query_url,
         database="shop",
         password=PASSWORD,
         tables={"orders": TableOptions(keys=["id"], types={"price": "DECIMAL(12,2)"})},
     )
-    plan = plan_tables(given, [(None, None), event(ORDERS)])
+    plan = plan_tables(sink_options, [(None, None), event(ORDERS)])
     assert plan.statements == [
         "CREATE TABLE IF NOT EXISTS `shop`.`orders` (`id` BIGINT NOT NULL, `price` DECIMAL(12,2) NULL) "
         'PRIMARY KEY (`id`) DISTRIBUTED BY HASH (`id`) PROPERTIES ("replication_num" = "1")'
     ]
-    said = list[str]()
-    plan.apply(said.append)
-    plan.apply(said.append)
-    assert said == plan.statements
-    refused = plan_tables(given, [(None, change("logs", ORDERS))])
+    statements = list[str]()
+    plan.apply(statements.append)
+    plan.apply(statements.append)
+    assert statements == plan.statements
+    refused = plan_tables(sink_options, [(None, change("logs", ORDERS))])
     with pytest.raises(InputError, match="Nothing was run: Table logs"):
         refused.apply()
 

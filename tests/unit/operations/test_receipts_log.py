@@ -31,8 +31,8 @@ def span(first: int, last: int) -> LoggedSpan:
 
 def around(position: int, log: list[LoggedSpan]) -> list[LoggedSpan]:
     """What the lookup asks the log for."""
-    above = [one for one in log if one.last >= position][:1]
-    return above + [one for one in log if one.last < position][-1:]
+    above = [entry for entry in log if entry.last >= position][:1]
+    return above + [entry for entry in log if entry.last < position][-1:]
 
 
 @given(st.lists(st.integers(1, 500), min_size=2, max_size=60, unique=True), st.data())
@@ -44,10 +44,10 @@ def test_every_logged_position_is_found_in_its_label(ends: list[int], data: st.D
     log = [span(part[0], part[-1]) for part in parts]
     reached = LedgerPosition(ends[-1], "label", 1, "now")
     for position in range(ends[0], ends[-1] + 1):
-        found = locate(position, reached, around(position, log))
+        location = locate(position, reached, around(position, log))
         next_end = min(end for end in ends if end >= position)
-        (owner,) = (one for one, part in zip(log, parts, strict=True) if next_end in part)
-        assert (found.status, found.span) == (PositionStatus.CONTAINED, owner)
+        (owner,) = (entry for entry, part in zip(log, parts, strict=True) if next_end in part)
+        assert (location.status, location.span) == (PositionStatus.CONTAINED, owner)
     before = locate(ends[0] - 1, reached, around(ends[0] - 1, log))
     assert (before.status, before.upper) == (PositionStatus.VISIBLE, log[0].since)
     assert locate(ends[-1] + 1, reached, around(ends[-1] + 1, log)).status is PositionStatus.NOT_YET
@@ -158,13 +158,17 @@ def test_where_a_source_transaction_is(server: Emulator, capsys: pytest.CaptureF
     write(server, [8, 9], 2)
     (label,) = (row[5] for row in logged(server) if row[1] == 9)
     assert where(server, 7, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["standing"], found["span"]["label"], found["ledger"]["position"]) == ("contained", label, 9)
-    assert found["visible_since"].startswith("20")
+    json_output = json.loads(capsys.readouterr().out)
+    assert (json_output["standing"], json_output["span"]["label"], json_output["ledger"]["position"]) == (
+        "contained",
+        label,
+        9,
+    )
+    assert json_output["visible_since"].startswith("20")
     assert where(server, 9) == 0
-    said = capsys.readouterr().out
-    assert f"p-0, position 9: contained in label {label}, visible since 20" in said
-    assert "positions 8 to 9, 2 rows into items\n  micro-batch 2\n" in said
+    text_output = capsys.readouterr().out
+    assert f"p-0, position 9: contained in label {label}, visible since 20" in text_output
+    assert "positions 8 to 9, 2 rows into items\n  micro-batch 2\n" in text_output
     assert where(server, 2) == 0
     assert "visible, at or before 20" in capsys.readouterr().out
 
@@ -175,8 +179,8 @@ def test_the_servers_time_is_shown_as_long_as_it_remembers_the_label(
     write(server, [3], 1)
     server.forget_labels()
     assert where(server, 3, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["standing"], found["visible_since"]) == ("contained", None)
+    output = json.loads(capsys.readouterr().out)
+    assert (output["standing"], output["visible_since"]) == ("contained", None)
 
 
 def test_what_is_not_there_yet_is_exit_code_1(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:

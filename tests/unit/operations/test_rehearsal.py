@@ -70,34 +70,34 @@ def test_the_emulator_does_what_the_contract_says(
     server = start(generation=generation, followers=followers, backends=2)
     frontends = ",".join([*(f"http://127.0.0.1:{port}" for port in server.follower_ports), server.load_url])
     code = cli.main(words(server, "--json", load_url=frontends))
-    said = capsys.readouterr()
-    report = json.loads(said.out)
-    found = {one["check"]: one for one in report["checks"]}
-    others = {name: one["verdict"] for name, one in found.items() if one["verdict"] != "as expected"}
+    output = capsys.readouterr()
+    report = json.loads(output.out)
+    checks = {check_["check"]: check_ for check_ in report["checks"]}
+    exceptions = {name: check_["verdict"] for name, check_ in checks.items() if check_["verdict"] != "as expected"}
     stale = "differs, harmless" if followers else "left out"
-    assert others == {"transaction.slow": "left out", "read.followers": stale}
+    assert exceptions == {"transaction.slow": "left out", "read.followers": stale}
     assert (code, report["exit_code"]) == (0, 0)
     assert (report["generation"], report["version"]) == (generation.value, generation.version)
-    assert found["read.torn"]["metrics"]["commits"] > 0
-    assert found["speed"]["metrics"]["bytes_per_second"] > 0
+    assert checks["read.torn"]["metrics"]["commits"] > 0
+    assert checks["speed"]["metrics"]["bytes_per_second"] > 0
     assert databases(server) == {"information_schema"}
-    assert PASSWORD not in said.out + said.err
-    assert "127.0.0.1" not in said.out
-    assert all(one["expects"] and (one["sections"] or name in UNSECTIONED) for name, one in found.items())
+    assert PASSWORD not in output.out + output.err
+    assert "127.0.0.1" not in output.out
+    assert all(check_["expects"] and (check_["sections"] or name in UNSECTIONED) for name, check_ in checks.items())
 
 
 def test_a_slow_backend_is_no_difference(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backend may take the next load before it looks at half a body that came first."""
-    load, held = Backend.load, {len(array(row)[0]) for row in HALF_BODIES}
+    load, lengths = Backend.load, {len(array(row)[0]) for row in HALF_BODIES}
 
     def late(backend: Backend, request: Any, body: Any, **faults: Any) -> Body:
-        if body.length in held:
+        if body.length in lengths:
             time.sleep(0.5)
         return load(backend, request, body, **faults)
 
     monkeypatch.setattr(Backend, "load", late)
-    found = looked_at(start(), "load.busy", "load.cut")
-    assert [found[name].verdict for name in ("load.busy", "load.cut")] == [Verdict.AS_EXPECTED] * 2
+    evidence = looked_at(start(), "load.busy", "load.cut")
+    assert [evidence[name].verdict for name in ("load.busy", "load.cut")] == [Verdict.AS_EXPECTED] * 2
 
 
 def test_a_difference_is_not_looked_at_again_until_it_is_gone() -> None:
@@ -118,12 +118,12 @@ UNSECTIONED = ("speed", "scratch.dropped")
 def test_lines_come_one_by_one_and_end_in_a_sentence(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
     server = start()
     assert cli.main(words(server, "--option", "ledger_replication=3")) == 1
-    said = capsys.readouterr().out
-    assert "as expected        load.delete: 1 deletes, 0 upserts\n" in said
-    assert "differs            ledger.create: refused: " in said
-    assert "    Expected: The ledger's DDL works with the replicas of the options.\n" in said
-    assert "    Do: Set ledger_replication=1, or start more backends.\n" in said
-    assert "\nSomething differs: do what the lines say. " in said
+    output = capsys.readouterr().out
+    assert "as expected        load.delete: 1 deletes, 0 upserts\n" in output
+    assert "differs            ledger.create: refused: " in output
+    assert "    Expected: The ledger's DDL works with the replicas of the options.\n" in output
+    assert "    Do: Set ledger_replication=1, or start more backends.\n" in output
+    assert "\nSomething differs: do what the lines say. " in output
 
 
 def test_a_database_with_a_ledger_is_left_alone(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,9 +146,9 @@ def test_a_database_of_the_user_stays_with_its_tables(start: Start) -> None:
 
 def test_a_server_that_does_not_answer_could_not_be_seen(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
     server = start()
-    given = words(server)
+    arguments = words(server)
     server.stop()
-    assert cli.main(given) == 3
+    assert cli.main(arguments) == 3
     assert "Traceback" not in capsys.readouterr().err
 
 
@@ -173,9 +173,9 @@ def test_an_interruption_rolls_back_drops_and_says_the_rest_was_not_seen(start: 
         raise KeyboardInterrupt
 
     checks = (*command.CHECKS[:5], Check("interrupted", "", (), interrupt), command.CHECKS[5])
-    shown: list[str] = []
+    lines: list[str] = []
     with contextlib.closing(_stage(server)) as stage:
-        results = command.collect(stage, shown.append, checks)
+        results = command.collect(stage, lines.append, checks)
     verdicts = {result.check.name: result.evidence.verdict for result in results}
     assert verdicts["interrupted"] is verdicts[command.CHECKS[5].name] is Verdict.NOT_SEEN
     assert verdicts["scratch.dropped"] is Verdict.AS_EXPECTED
@@ -187,17 +187,17 @@ def test_an_interruption_rolls_back_drops_and_says_the_rest_was_not_seen(start: 
 
 def test_control_c_leaves_nothing(start: Start) -> None:
     server = start()
-    given = [sys.executable, "-m", "starrocks_txn_sink", *words(server, "--seconds", "60")]
-    with subprocess.Popen(given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "starrocks_txn_sink", *words(server, "--seconds", "60")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if "read.followers" in line:
                 break
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=60)
     assert process.returncode == 3
-    assert "Interrupted" in said
-    assert "as expected        scratch.dropped" in said
+    assert "Interrupted" in output
+    assert "as expected        scratch.dropped" in output
     assert databases(server) == {"information_schema"}
 
 
@@ -246,10 +246,10 @@ def test_each_difference_has_its_verdict(
     monkeypatch.setattr("starrocks_txn_sink.operations.rehearsal.stage.UNREGISTERED_SECONDS", 0.2)
     server = start()
     server.faults.replace({"rules": [rule]})
-    found = looked_at(server, check, *(("read.torn",) if check == "read.torn_locked" else ()))[check]
-    assert found.verdict is verdict, found
-    assert advice in found.advice
-    assert bool(found.advice) is (verdict is Verdict.DIFFERS)
+    evidence = looked_at(server, check, *(("read.torn",) if check == "read.torn_locked" else ()))[check]
+    assert evidence.verdict is verdict, evidence
+    assert advice in evidence.advice
+    assert bool(evidence.advice) is (verdict is Verdict.DIFFERS)
 
 
 @pytest.mark.parametrize(("accepted", "verdict"), [(True, Verdict.AS_EXPECTED), (False, Verdict.DIFFERS)])
@@ -271,10 +271,10 @@ def test_few_reads_are_no_proof_that_nothing_is_torn(start: Start, monkeypatch: 
     reading = "starrocks_txn_sink.operations.rehearsal.reading"
     monkeypatch.setattr(f"{reading}._LONGER", 0.2)
     monkeypatch.setattr(f"{reading}._ENOUGH_SAMPLES", 1_000_000)
-    found = looked_at(start(), "read.torn", "read.torn_locked")
+    evidence = looked_at(start(), "read.torn", "read.torn_locked")
     for check in ("read.torn", "read.torn_locked"):
-        assert found[check].verdict is Verdict.NOT_SEEN
-        assert "too few to say" in found[check].why
+        assert evidence[check].verdict is Verdict.NOT_SEEN
+        assert "too few to say" in evidence[check].why
 
 
 def test_a_slow_server_gets_longer_until_enough_was_read(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,19 +289,19 @@ def test_a_user_that_may_not_create_a_database_reads_what_to_grant(
     server = start()
     server.faults.replace({"rules": [asked("^CREATE DATABASE")]})
     assert cli.main(words(server)) == 3
-    said = capsys.readouterr().err
-    assert "Access denied; you need more privileges" in said
+    output = capsys.readouterr().err
+    assert "Access denied; you need more privileges" in output
     page = (Path(__file__).parents[3] / "docs" / "operations" / "rehearsal.md").read_text()
-    statements = re.findall(r"(?:CREATE DATABASE|GRANT) [^;]+;", said.replace("`", "").replace("'root'", "'sink'"))
+    statements = re.findall(r"(?:CREATE DATABASE|GRANT) [^;]+;", output.replace("`", "").replace("'root'", "'sink'"))
     assert len(statements) == 3
     assert all(statement in page for statement in statements)
 
 
 def test_loads_that_stay_preparing_are_harmless_and_said(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("starrocks_txn_sink.operations.rehearsal.transactions._SETTLE_SECONDS", 0.2)
-    found = looked_at(start(loads_stay_preparing=True), "label.states", "takeover")
-    assert (found["label.states"].verdict, found["takeover"].verdict) == (Verdict.HARMLESS, Verdict.AS_EXPECTED)
-    assert "4.1.3" in found["label.states"].why
+    evidence = looked_at(start(loads_stay_preparing=True), "label.states", "takeover")
+    assert (evidence["label.states"].verdict, evidence["takeover"].verdict) == (Verdict.HARMLESS, Verdict.AS_EXPECTED)
+    assert "4.1.3" in evidence["label.states"].why
 
 
 @pytest.mark.parametrize(("timeout", "verdict"), [(600, Verdict.DIFFERS), (300, Verdict.HARMLESS)])
@@ -315,9 +315,9 @@ def test_a_transaction_that_the_server_ends_early(start: Start, timeout: int, ve
     names = ("privilege.create", "transaction.slow")
     checks = [check for check in command.CHECKS if check.name in names]
     with contextlib.closing(Stage(options, terms)) as stage:
-        found = command.collect(stage, lambda _: None, checks)[1].evidence
-    assert found.verdict is verdict
-    assert ("Set timeout=300" in found.advice) is (verdict is Verdict.DIFFERS)
+        evidence = command.collect(stage, lambda _: None, checks)[1].evidence
+    assert evidence.verdict is verdict
+    assert ("Set timeout=300" in evidence.advice) is (verdict is Verdict.DIFFERS)
 
 
 def test_names_are_unique_and_in_the_page() -> None:
@@ -332,12 +332,14 @@ def test_the_doctor_can_rehearse_too(
 ) -> None:
     server = start()
     monkeypatch.setattr("starrocks_txn_sink.operations.doctor.command.Terms", lambda: TERMS)
-    given = ["doctor", *words(server, "--json", "--no-spark", "--rehearse", "scratch")[1:5]]
-    given += ["--password-environment", "SECRET", "--json", "--no-spark", "--rehearse", "scratch"]
-    cli.main(given)
-    found = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["section"] == "rehearsal"]
-    assert [one["check"] for one in found] == [check.name for check in (*command.CHECKS, command.CLEARED)]
-    assert {one["severity"] for one in found} == {"good", "skipped"}
+    arguments = ["doctor", *words(server, "--json", "--no-spark", "--rehearse", "scratch")[1:5]]
+    arguments += ["--password-environment", "SECRET", "--json", "--no-spark", "--rehearse", "scratch"]
+    cli.main(arguments)
+    findings = [
+        finding for finding in json.loads(capsys.readouterr().out)["findings"] if finding["section"] == "rehearsal"
+    ]
+    assert [finding["check"] for finding in findings] == [check.name for check in (*command.CHECKS, command.CLEARED)]
+    assert {finding["severity"] for finding in findings} == {"good", "skipped"}
     assert databases(server) == {"information_schema"}
 
 
@@ -347,14 +349,16 @@ def test_the_doctor_is_not_content_with_what_the_rehearsal_could_not_see(
     server = start()
     server.faults.replace({"rules": [{"operation": "load", "action": "answer", "body": "?"}]})
     monkeypatch.setattr("starrocks_txn_sink.operations.doctor.command.Terms", lambda: TERMS)
-    given = ["doctor", *words(server)[1:5], "--password-environment", "SECRET", "--json", "--no-spark"]
+    arguments = ["doctor", *words(server)[1:5], "--password-environment", "SECRET", "--json", "--no-spark"]
     query(server, "CREATE DATABASE shop", password=PASSWORD)
     query(server, "CREATE TABLE shop.t (id INT) PRIMARY KEY (id) DISTRIBUTED BY HASH (id)", password=PASSWORD)
-    code = cli.main([*given, "--database", "shop", "--rehearse", "scratch"])
-    found = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["section"] == "rehearsal"]
-    unseen = [one for one in found if one["what"].startswith("it could not be seen")]
+    code = cli.main([*arguments, "--database", "shop", "--rehearse", "scratch"])
+    findings = [
+        finding for finding in json.loads(capsys.readouterr().out)["findings"] if finding["section"] == "rehearsal"
+    ]
+    unseen = [finding for finding in findings if finding["what"].startswith("it could not be seen")]
     assert unseen
-    assert {one["severity"] for one in unseen} == {"warning"}
+    assert {finding["severity"] for finding in unseen} == {"warning"}
     assert code == 1
 
 

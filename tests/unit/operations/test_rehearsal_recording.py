@@ -39,20 +39,20 @@ def test_each_check_is_a_scene_with_requests_and_answers(recording: str) -> None
     assert document["server"] == "StarRocks 4.0.7-emulator"
     scenes = [scene["scene"] for scene in document["scenes"]]
     assert {"load.two_tables", "commit.repeated", "reject.bad_row"} <= set(scenes)
-    begun = next(record for name, record in records(document) if name.endswith(" begin") and "two_tables" in name)
-    assert begun["request"]["method"] == "POST"
-    assert begun["request"]["headers"]["label"].startswith("${job}-")
-    assert begun["answer"]["body"] == {"Status": "OK", "Message": ""}
+    begin = next(record for name, record in records(document) if name.endswith(" begin") and "two_tables" in name)
+    assert begin["request"]["method"] == "POST"
+    assert begin["request"]["headers"]["label"].startswith("${job}-")
+    assert begin["answer"]["body"] == {"Status": "OK", "Message": ""}
 
 
 def test_the_sink_can_judge_the_answers(recording: str) -> None:
-    found = {judged(record) for _, record in records(json.loads(recording))}
-    assert found >= {"begun", "redirected", "loaded", "confirm", "rolled back", "VISIBLE", "load again"}
+    judgements = {judged(record) for _, record in records(json.loads(recording))}
+    assert judgements >= {"begun", "redirected", "loaded", "confirm", "rolled back", "VISIBLE", "load again"}
 
 
-@pytest.mark.parametrize("hidden", [PASSWORD, "jane", "jane_scratch", "127.0.0.1", "Basic ", "authorization"])
-def test_nothing_of_the_user_is_in_it(recording: str, hidden: str) -> None:
-    assert hidden not in recording
+@pytest.mark.parametrize("secret", [PASSWORD, "jane", "jane_scratch", "127.0.0.1", "Basic ", "authorization"])
+def test_nothing_of_the_user_is_in_it(recording: str, secret: str) -> None:
+    assert secret not in recording
 
 
 def recorder() -> Recorder:

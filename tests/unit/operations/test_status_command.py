@@ -57,11 +57,11 @@ def jobs(server: Emulator) -> Emulator:
 
 def test_every_job_of_a_database(jobs: Emulator, capsys: Shown) -> None:
     assert command(jobs, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    first, second = found["jobs"]
+    output = json.loads(capsys.readouterr().out)
+    first, second = output["jobs"]
     assert (first["job"], second["job"]) == ("first", "second")
     assert (first["partition_count"], first["positions"], first["last_batch"]) == (2, 100, 5)
-    assert [one["partition"] for one in first["partitions"]] == ["p-1", "p-0"]  # the oldest commit first
+    assert [partition["partition"] for partition in first["partitions"]] == ["p-1", "p-0"]  # the oldest commit first
     assert first["last_commit"] > "2026-01-02 03:04:05"
     assert (len(first["open_labels"]), first["dead_letter_rows"], first["lag"]) == (1, 1, None)
     assert (second["partition_count"], second["open_labels"], second["dead_letter_rows"]) == (1, [], 0)
@@ -76,20 +76,20 @@ def test_a_database_that_is_not_there_is_said(server: Emulator, capsys: Shown) -
 
 def test_a_person_reads_the_same(jobs: Emulator, capsys: Shown) -> None:
     assert command(jobs, "--top", "1") == 0
-    said = capsys.readouterr().out
-    assert "Job first, database shop (now " in said
-    assert "  open labels: 1\n    first-" in said
-    assert "  dead letters: 1 rows" in said
+    output = capsys.readouterr().out
+    assert "Job first, database shop (now " in output
+    assert "  open labels: 1\n    first-" in output
+    assert "  dead letters: 1 rows" in output
     assert (
         "  source partitions: 2, sum of positions 100\n    p-1  58  at 2026-01-02 03:04:05 UTC\n    … and 1 more"
-        in said
+        in output
     )
-    assert "Job second" in said
+    assert "Job second" in output
 
 
 def test_one_job(jobs: Emulator, capsys: Shown) -> None:
     assert command(jobs, "--job", "second", "--json") == 0
-    assert [one["job"] for one in json.loads(capsys.readouterr().out)["jobs"]] == ["second"]
+    assert [job["job"] for job in json.loads(capsys.readouterr().out)["jobs"]] == ["second"]
 
 
 def test_an_unknown_job_is_an_error_that_names_the_others(jobs: Emulator, capsys: Shown) -> None:
@@ -106,10 +106,10 @@ def test_a_database_that_no_job_has_written(server: Emulator, capsys: Shown) -> 
 
 def test_it_looks_again_until_it_is_stopped(jobs: Emulator, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    here = threading.get_ident()
+    this_thread = threading.get_ident()
 
     def sleep(clock: SystemClock, seconds: float) -> None:
-        if threading.get_ident() != here:  # a session of an earlier test may still roll back its labels
+        if threading.get_ident() != this_thread:  # a session of an earlier test may still roll back its labels
             sleeping(clock, seconds)
             return
         pauses.append(seconds)
@@ -128,17 +128,17 @@ def test_it_looks_again_until_it_is_stopped(jobs: Emulator, capsys: Shown, monke
 def test_a_watch_outlasts_an_outage_and_ends_with_any_other_error(
     jobs: Emulator, capsys: Shown, monkeypatch: pytest.MonkeyPatch, error: StarRocksSinkError, looks: int
 ) -> None:
-    seen: list[int] = []
+    look_numbers: list[int] = []
 
     def look(*_: Any) -> list[Any]:
-        seen.append(1)
-        if len(seen) == 1:
+        look_numbers.append(1)
+        if len(look_numbers) == 1:
             raise error
         raise KeyboardInterrupt
 
     monkeypatch.setattr(status, "job_statuses", look)
     assert command(jobs, "--watch", "0.001") == (0 if looks == 2 else 1)
-    assert len(seen) == looks
+    assert len(look_numbers) == looks
     assert ("Looking again in 0.001 s." in capsys.readouterr().err) == (looks == 2)
 
 
@@ -148,23 +148,23 @@ def test_numbers_that_cannot_be(server: Emulator, capsys: Shown, words: list[str
     assert "--watch must be above zero" in capsys.readouterr().err
 
 
-def ends(asked: list[Sequence[KafkaPartition]], **known: int) -> status.Ends:
+def ends(questions: list[Sequence[KafkaPartition]], **ends_by_name: int) -> status.Ends:
     def answer(partitions: Sequence[KafkaPartition]) -> dict[KafkaPartition, int]:
-        asked.append(partitions)
-        return {(name.rpartition("_")[0], int(name.rpartition("_")[2])): end for name, end in known.items()}
+        questions.append(partitions)
+        return {(name.rpartition("_")[0], int(name.rpartition("_")[2])): end for name, end in ends_by_name.items()}
 
     return answer
 
 
 def test_the_lag_is_the_distance_to_the_ends() -> None:
-    asked: list[Sequence[KafkaPartition]] = []
+    questions: list[Sequence[KafkaPartition]] = []
     positions = {"orders-0": 41, "orders/1": 99, "7": 5, "shop": 3, "gone-0": 1}
-    found = lags_of(positions, None, ends(asked, orders_0=50, orders_1=100))
-    assert found == {"orders-0": 8, "orders/1": 0}
-    assert asked == [[("gone", 0), ("orders", 0), ("orders", 1)]]
-    assert lags_of({"7": 5}, "orders", ends(asked, orders_7=10)) == {"7": 4}
-    assert lags_of({"shop": 5}, None, ends(asked)) == {}
-    assert len(asked) == 2
+    lags = lags_of(positions, None, ends(questions, orders_0=50, orders_1=100))
+    assert lags == {"orders-0": 8, "orders/1": 0}
+    assert questions == [[("gone", 0), ("orders", 0), ("orders", 1)]]
+    assert lags_of({"7": 5}, "orders", ends(questions, orders_7=10)) == {"7": 4}
+    assert lags_of({"shop": 5}, None, ends(questions)) == {}
+    assert len(questions) == 2
 
 
 def test_the_partitions_that_are_furthest_behind_come_first(
@@ -172,6 +172,6 @@ def test_the_partitions_that_are_furthest_behind_come_first(
 ) -> None:
     monkeypatch.setattr(status, "_kafka_ends", lambda _: ends([], p_0=1000, p_1=60))
     assert command(jobs, "--job", "first") == 0
-    said = capsys.readouterr().out
-    assert "sum of positions 100, 958 rows behind" in said
-    assert said.index("p-0  42  957 behind") < said.index("p-1  58  1 behind")
+    output = capsys.readouterr().out
+    assert "sum of positions 100, 958 rows behind" in output
+    assert output.index("p-0  42  957 behind") < output.index("p-1  58  1 behind")

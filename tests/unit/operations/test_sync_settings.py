@@ -65,7 +65,7 @@ def test_every_setting_reaches_its_object() -> None:
     assert (str(sync.options.schema_changes), sync.options.password_environment) == (str(SchemaChanges.FAIL), "SECRET")
     assert (sync.assembly.open_timeout, sync.assembly.transaction_topic) == ("10 min", "txn")
     assert (sync.create, sync.trigger, sync.spark) == (False, "1 second", {"spark.sql.shuffle.partitions": "2"})
-    tables = {name: found and found[1] for name in NAMES for found in [route_of(sync.routes, name)]}
+    tables = {name: route and route[1] for name in NAMES for route in [route_of(sync.routes, name)]}
     assert tables == {
         "public.big_one": "ods_big_one",
         "public.orders": "public_orders",
@@ -89,7 +89,7 @@ NAMES = ("public.big_one", "public.orders", "public.secret", "audit.log", "audit
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (SMALLEST + "[sorce]\n", r"FILE, line 10: There is no section sorce.* Did you mean source\?"),
         (SOURCE + "broker = 1\n" + TARGET + QUERY, r"line 4: .*no setting broker in \[source\].* Did you mean brokers"),
@@ -128,8 +128,8 @@ NAMES = ("public.big_one", "public.orders", "public.secret", "audit.log", "audit
         (SMALLEST + "= 1\n", r"FILE is no TOML: .*line 10"),
     ],
 )
-def test_an_error_names_the_line_and_the_right_word(text: str, said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_an_error_names_the_line_and_the_right_word(text: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         parse_sync(text)
 
 
@@ -244,7 +244,7 @@ def test_rules_of_the_file_are_those_of_python(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize(
-    ("lines", "line", "said"),
+    ("lines", "line", "message"),
     [
         ("tables = '('\n", 11, "no regular expression"),
         ("tables = 't'\ndorp = [\"a\"]\n", 12, "Did you mean drop?"),
@@ -258,11 +258,11 @@ def test_rules_of_the_file_are_those_of_python(monkeypatch: pytest.MonkeyPatch, 
         ('drop = ["a"]\n', 10, "rules lacks tables"),
     ],
 )
-def test_a_wrong_rule_is_an_error_with_its_line(lines: str, line: int, said: str) -> None:
+def test_a_wrong_rule_is_an_error_with_its_line(lines: str, line: int, message: str) -> None:
     with pytest.raises(OptionError) as refused:
         parse_sync(SMALLEST + "[[rules]]\n" + lines, "shop.toml")
     assert f"shop.toml, line {line}: " in refused.value.message
-    assert said in refused.value.message + refused.value.advice
+    assert message in refused.value.message + refused.value.advice
 
 
 def test_a_schema_registry_has_a_section() -> None:
@@ -272,7 +272,7 @@ def test_a_schema_registry_has_a_section() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         ('registry = "http://registry"', "line 11: registry has no url"),
         ('[assembly.registry]\nuser = "reader"', "line 10: registry has no url"),
@@ -281,6 +281,6 @@ def test_a_schema_registry_has_a_section() -> None:
         ('[assembly.registry]\nurl = "r:8081"', "line 11: The address of the schema registry"),
     ],
 )
-def test_a_wrong_registry_is_an_error_with_its_line(lines: str, said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_a_wrong_registry_is_an_error_with_its_line(lines: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         parse_sync(SMALLEST + ("" if lines.startswith("[") else "[assembly]\n") + lines + "\n")

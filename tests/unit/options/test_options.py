@@ -23,9 +23,9 @@ def options(**changes: Any) -> SinkOptions:
 
 
 def refused(**changes: Any) -> str:
-    with pytest.raises(OptionError) as caught:
+    with pytest.raises(OptionError) as failure:
         options(**changes)
-    return str(caught.value)
+    return str(failure.value)
 
 
 def test_the_defaults_are_those_of_the_documentation() -> None:
@@ -58,7 +58,7 @@ def test_the_mini_interval_is_a_tenth_between_a_tenth_of_a_second_and_a_second(i
 
 
 @pytest.mark.parametrize(
-    ("written", "expected"),
+    ("text", "expected"),
     [
         ("fe1:8030", ["http://fe1:8030"]),
         ("fe1", ["http://fe1:8030"]),
@@ -67,21 +67,21 @@ def test_the_mini_interval_is_a_tenth_between_a_tenth_of_a_second_and_a_second(i
         ("http://[::1]:8030/", ["http://[::1]:8030"]),
     ],
 )
-def test_load_url_takes_lists_bare_hosts_and_ipv6(written: Any, expected: list[str]) -> None:
-    assert [str(address) for address in options(load_url=written).frontends] == expected
+def test_load_url_takes_lists_bare_hosts_and_ipv6(text: Any, expected: list[str]) -> None:
+    assert [str(address) for address in options(load_url=text).frontends] == expected
 
 
 @pytest.mark.parametrize(
-    "written", ["mysql://fe1:9030,fe2:9031", "jdbc:mysql://fe1:9030,fe2:9031/shop?useSSL=false", ["fe1", "fe2:9031"]]
+    "text", ["mysql://fe1:9030,fe2:9031", "jdbc:mysql://fe1:9030,fe2:9031/shop?useSSL=false", ["fe1", "fe2:9031"]]
 )
-def test_query_url_takes_mysql_and_jdbc_forms(written: Any) -> None:
-    addresses = options(query_url=written).query_addresses
+def test_query_url_takes_mysql_and_jdbc_forms(text: Any) -> None:
+    addresses = options(query_url=text).query_addresses
     assert [(address.host, address.port) for address in addresses] == [("fe1", 9030), ("fe2", 9031)]
     assert options().query_addresses == ()
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"load_url": ""}, "load_url is empty"),
         ({"load_url": "ftp://fe:1"}, "scheme"),
@@ -135,11 +135,11 @@ def test_query_url_takes_mysql_and_jdbc_forms(written: Any) -> None:
         ({"warehouse": "a\nb"}, "warehouse"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=said) as caught:
+def test_what_cannot_work_is_refused_by_name(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message) as failure:
         options(**change)
-    assert str(caught.value).endswith((".", ")", "*"))
-    assert caught.value.advice
+    assert str(failure.value).endswith((".", ")", "*"))
+    assert failure.value.advice
 
 
 @pytest.mark.parametrize("missing", ["load_url", "database"])
@@ -149,9 +149,9 @@ def test_required_options_are_missed_by_name(missing: str) -> None:
 
 @pytest.mark.parametrize("option", ["load_url", "query_url"])
 def test_a_password_in_a_url_is_refused_and_not_repeated(option: str) -> None:
-    said = refused(**{option: "http://root:geheim@fe:8030"})
-    assert "never inside a URL" in said
-    assert "geheim" not in said
+    message = refused(**{option: "http://root:geheim@fe:8030"})
+    assert "never inside a URL" in message
+    assert "geheim" not in message
 
 
 def test_the_password_is_never_shown() -> None:
@@ -192,9 +192,9 @@ def test_begin_headers_carry_lifetime_and_warehouse() -> None:
 
 
 def test_a_mapping_with_fields_of_the_options_of_a_table_names_them() -> None:
-    said = refused(tables={"orders": {"keys": ["id"], "strict_mode": "false", "types": {}}})
-    assert "tables['orders'] is a mapping, which holds stream-load properties, and has keys and types." in said
-    assert "Write TableOptions(keys=…, types=…) in its place." in said
+    message = refused(tables={"orders": {"keys": ["id"], "strict_mode": "false", "types": {}}})
+    assert "tables['orders'] is a mapping, which holds stream-load properties, and has keys and types." in message
+    assert "Write TableOptions(keys=…, types=…) in its place." in message
     assert options(tables={"orders": {"columns": "id"}}).tables["orders"] == TableOptions(properties={"columns": "id"})
 
 
@@ -218,7 +218,7 @@ def test_load_headers_lay_the_tables_properties_over_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("properties", "said"),
+    ("properties", "message"),
     [
         ({"strict_mod": "true"}, "Did you mean strict_mode"),
         ({"quite_unheard_of": "1"}, "Known are: columns"),
@@ -239,10 +239,10 @@ def test_load_headers_lay_the_tables_properties_over_all() -> None:
         ({"partial_update_mode": "column"}, "partial_update_mode without partial_update"),
     ],
 )
-def test_stream_load_properties_are_judged(properties: dict[str, str], said: str) -> None:
-    assert said in refused(properties=properties)
+def test_stream_load_properties_are_judged(properties: dict[str, str], message: str) -> None:
+    assert message in refused(properties=properties)
     table = refused(tables={"orders": properties})
-    assert said in table
+    assert message in table
     assert "orders" in table
 
 
@@ -290,10 +290,10 @@ def test_a_table_may_be_compressed_in_another_way() -> None:
     ],
 )
 def test_an_error_never_repeats_a_password_in_the_wrong_place(change: dict[str, Any]) -> None:
-    with pytest.raises(OptionError) as caught:
+    with pytest.raises(OptionError) as failure:
         options(**change)
-    assert "SECRET" not in str(caught.value)
-    assert caught.value.advice
+    assert "SECRET" not in str(failure.value)
+    assert failure.value.advice
 
 
 def test_an_empty_password_file_is_no_password(tmp_path: Path) -> None:

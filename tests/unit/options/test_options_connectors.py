@@ -124,7 +124,7 @@ def test_names_become_options(name: str, value: Any, option: str, expected: Any)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("sink.version", "V1", "does not know the transaction interface"),
         ("sink.transaction.multi-table.enabled", "false", "every transaction here spans tables"),
@@ -155,10 +155,10 @@ def test_names_become_options(name: str, value: Any, option: str, expected: Any)
         ("starrocks.batch.size", "1", "this is a sink"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_reason(name: str, value: str, said: str) -> None:
-    with pytest.raises(OptionError, match=said) as caught:
+def test_what_makes_no_sense_is_refused_with_the_reason(name: str, value: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message) as failure:
         SinkOptions.from_properties({**BASE, name: value})
-    assert caught.value.advice
+    assert failure.value.advice
 
 
 def test_exactly_once_needs_sql_under_the_connectors_name_too() -> None:
@@ -169,22 +169,22 @@ def test_exactly_once_needs_sql_under_the_connectors_name_too() -> None:
 
 
 def test_one_option_given_twice_must_agree() -> None:
-    both = {**BASE, "sink.buffer-flush.interval-ms": "1000"}
-    assert SinkOptions.from_properties({**both, "commit_interval": "1"}).commit_interval == 1.0
+    settings = {**BASE, "sink.buffer-flush.interval-ms": "1000"}
+    assert SinkOptions.from_properties({**settings, "commit_interval": "1"}).commit_interval == 1.0
     with pytest.raises(OptionError, match="set twice"):
-        SinkOptions.from_properties({**both, "commit_interval": "2"})
-    assert SinkOptions.from_properties({**both}, commit_interval=2).commit_interval == 2.0
+        SinkOptions.from_properties({**settings, "commit_interval": "2"})
+    assert SinkOptions.from_properties({**settings}, commit_interval=2).commit_interval == 2.0
 
 
 def test_the_newest_names_of_the_flink_connector_are_known(caplog: pytest.LogCaptureFixture) -> None:
     prefix = "sink.transaction.multi-table."
-    given = {
+    settings = {
         f"{prefix}min-switch-bytes": "1048576",
         f"{prefix}mini-switch-interval-ms": "500",
         "sink.blackhole": "false",
     }
-    given |= {"sink.json.columns-from-flink-schema": "true", "sink.sanitize-error-log": "true"}
-    assert translate(given, {}) == {"load_bytes": 1 << 20}
+    settings |= {"sink.json.columns-from-flink-schema": "true", "sink.sanitize-error-log": "true"}
+    assert translate(settings, {}) == {"load_bytes": 1 << 20}
     assert len(records_of(caplog, "option.without_effect")) == 3
     assert translate({f"{prefix}min-switch-bytes": "0"}, {}) == {"load_bytes": 1}
     with pytest.raises(OptionError, match="would drop all rows"):

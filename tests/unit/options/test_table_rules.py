@@ -13,7 +13,7 @@ from starrocks_txn_sink.options.table_rules import Mask, MaskKind, RuleSet, rule
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("settings", "message"),
     [
         ({"tables": "("}, "no regular expression"),
         ({"tables": "t", "drop": "a"}, "drop is 'a'"),
@@ -32,10 +32,10 @@ from starrocks_txn_sink.options.table_rules import Mask, MaskKind, RuleSet, rule
         ({"tables": "t", "masks": {}}, "TableRules has no argument 'masks'"),
     ],
 )
-def test_rules_that_cannot_work_are_refused(given: dict[str, Any], said: str) -> None:
+def test_rules_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError) as refused:
-        TableRules(**given)
-    assert said in refused.value.message
+        TableRules(**settings)
+    assert message in refused.value.message
     assert refused.value.advice
 
 
@@ -48,9 +48,9 @@ def test_all_rules_of_a_table_add_up_and_drop_wins() -> None:
     assert together is not None
     assert (set(together.drop), dict(together.rename)) == ({"note"}, {"a": "b"})
     assert (together.masks, together.metadata) == ({"email": Mask(MaskKind.NULL)}, ("_op", "_txn_id"))
-    other = rules_of(rules, "order")  # a pattern is for whole names
-    assert other is not None
-    assert set(other.masks) == {"email", "note"}
+    rules_of_order = rules_of(rules, "order")  # a pattern is for whole names
+    assert rules_of_order is not None
+    assert set(rules_of_order.masks) == {"email", "note"}
     assert rules_of(rules[1:], "order") is None
 
 
@@ -70,13 +70,13 @@ def test_a_table_has_one_history_and_one_way_with_deletes() -> None:
         TableRules(tables="b.*", deletes="ignore"),
         TableRules(tables="b_new", history="log", deletes="mark"),
     ]
-    given = RuleSet(rules)
-    of_table = given.of("a_new")
+    rule_set = RuleSet(rules)
+    of_table = rule_set.of("a_new")
     assert of_table is not None
     assert (of_table.history, of_table.deletes, of_table.own) == ("a_log", "mark", ("_deleted",))
-    assert (given.main_of("a_log"), given.main_of("a_new"), given.main_of("x")) == ("a_new", "a_new", "x")
+    assert (rule_set.main_of("a_log"), rule_set.main_of("a_new"), rule_set.main_of("x")) == ("a_new", "a_new", "x")
     with pytest.raises(OptionError, match="Two rules give table b_new different histories"):
-        given.of("b_new")
+        rule_set.of("b_new")
     with pytest.raises(OptionError, match="Two rules give table b different deletes"):
         rules_of([*rules, TableRules(tables="b", deletes="mark")], "b")
     with pytest.raises(OptionError, match="The history of table t is the table itself"):
@@ -84,7 +84,7 @@ def test_a_table_has_one_history_and_one_way_with_deletes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "key", "said"),
+    ("settings", "key", "message"),
     [
         ({"drop": ["id"]}, ["id"], "id is a key column of table t, and a rule takes it away"),
         ({"rename": {"id": "number"}}, ["id"], "id is a key column of table t, and a rule takes it away"),
@@ -92,22 +92,22 @@ def test_a_table_has_one_history_and_one_way_with_deletes() -> None:
         ({"mask": {"id": "constant:x"}, "rename": {"id": "n"}}, ["n"], "its mask constant gives"),
     ],
 )
-def test_a_rule_never_takes_a_key_away(given: dict[str, Any], key: list[str], said: str) -> None:
-    rules = rules_of([TableRules(tables="t", **given)], "t")
+def test_a_rule_never_takes_a_key_away(settings: dict[str, Any], key: list[str], message: str) -> None:
+    rules = rules_of([TableRules(tables="t", **settings)], "t")
     assert rules is not None
     with pytest.raises(OptionError) as refused:
         rules.check_key(key)
-    assert said in refused.value.message
+    assert message in refused.value.message
 
 
 def test_a_key_may_be_renamed_hashed_and_a_column_about_the_source() -> None:
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "rename": {"id": "n"},
         "mask": {"id": "sha256"},
         "salt": "s",
         "metadata": ["_source_table"],
     }
-    rules = rules_of([TableRules(tables="t", **given)], "t")
+    rules = rules_of([TableRules(tables="t", **settings)], "t")
     assert rules is not None
     rules.check_key(["_source_table", "n"])
 
@@ -119,10 +119,10 @@ def test_the_salt_is_never_shown_and_travels() -> None:
 
 
 def test_dead_letters_of_unknown_tables_would_have_what_rules_hide() -> None:
-    given: dict[str, Any] = {"on_unknown_table": "dead_letter", "dead_letter_table": "dead"}
+    settings: dict[str, Any] = {"on_unknown_table": "dead_letter", "dead_letter_table": "dead"}
     with pytest.raises(OptionError, match="rows of unknown tables become dead letters as they are"):
-        DebeziumAssembly(rules=[TableRules(tables="t", mask={"a": "null"})], **given)
-    rules = DebeziumAssembly(rules=[TableRules(tables=".*", metadata=["_op"])], **given).rule_set
+        DebeziumAssembly(rules=[TableRules(tables="t", mask={"a": "null"})], **settings)
+    rules = DebeziumAssembly(rules=[TableRules(tables=".*", metadata=["_op"])], **settings).rule_set
     assert rules.of("dead") is None
     assert rules.of("_starrocks_txn_sink_ledger") is None
     assert rules.of("t") is not None
@@ -137,12 +137,12 @@ def test_txn_events_name_no_table_of_the_source() -> None:
 
 def test_columns_that_no_table_has_are_named_with_a_similar_name() -> None:
     rules = RuleSet([TableRules(tables="o.*", mask={"emial": "null"}, drop=["gone"], rename={"a": "b"})])
-    found = [*rules.unmatched({"orders": ["email", "a"], "items": ["emial"]}, at_source=True)]
-    assert [(each.column, each.near, each.tables) for each in found] == [
+    unmatched = [*rules.unmatched({"orders": ["email", "a"], "items": ["emial"]}, at_source=True)]
+    assert [(column.column, column.near, column.tables) for column in unmatched] == [
         ("emial", "email", ["orders"]),
         ("gone", None, ["orders"]),
     ]
-    assert [each.column for each in rules.unmatched({"orders": ["Emial", "b"]}, at_source=False)] == ["emial"]
+    assert [column.column for column in rules.unmatched({"orders": ["Emial", "b"]}, at_source=False)] == ["emial"]
     assert [*rules.unmatched({"orders": ["emial", "b"], "items": []}, at_source=False)] == []
     assert [*rules.unmatched({"items": []}, at_source=True)] == []
 
@@ -156,9 +156,9 @@ def test_a_history_is_found_while_another_thread_asks_for_a_table() -> None:
         __slots__ = ()
         __hash__ = str.__hash__
 
-        def __eq__(self, other: object) -> bool:
-            rules.of(f"other {other}")
-            return str.__eq__(self, other)
+        def __eq__(self, key: object) -> bool:
+            rules.of(f"other {key}")
+            return str.__eq__(self, key)
 
     for table in ("a", "b"):
         rules.of(table)

@@ -41,14 +41,14 @@ def options(**changes: Any) -> SinkOptions:
 
 
 def test_each_option_is_one_of_the_sinks_and_each_circumstance_is_used() -> None:
-    assert {each.option for each in WITHOUT_EFFECT} == set(CHANGED) <= {name for name, _ in declarations(SinkOptions)}
-    assert {one for each in WITHOUT_EFFECT for one in each.when} == set(Circumstance)
+    assert {entry.option for entry in WITHOUT_EFFECT} == set(CHANGED) <= {name for name, _ in declarations(SinkOptions)}
+    assert {circumstance for entry in WITHOUT_EFFECT for circumstance in entry.when} == set(Circumstance)
 
 
 @pytest.mark.parametrize("entry", WITHOUT_EFFECT, ids=lambda entry: f"{entry.option}-{entry.when[-1].name}")
 def test_an_option_is_named_where_all_its_circumstances_hold(entry: Any) -> None:
-    made = options(**{entry.option: CHANGED[entry.option]})
-    assert entry.option in made.without_effect(*entry.when)
+    sink_options = options(**{entry.option: CHANGED[entry.option]})
+    assert entry.option in sink_options.without_effect(*entry.when)
 
 
 def test_an_option_at_its_default_is_not_named() -> None:
@@ -71,12 +71,12 @@ def test_an_option_with_effect_is_not_named() -> None:
     assert options(**everything).without_effect(*rows) == {}
     assert options(check_replays=False).without_effect(Circumstance.JSON_TEXTS) == {}  # raw events are compared
     for table in ({"on_bad_rows": "quarantine"}, {"receipts_log": True}, {"schema_changes": "apply"}):
-        made = options(query_url="mysql://fe1:9030", ledger_replication=2, **table)
-        assert made.without_effect(*ROWS) == {}, table
+        sink_options = options(query_url="mysql://fe1:9030", ledger_replication=2, **table)
+        assert sink_options.without_effect(*ROWS) == {}, table
 
 
 @pytest.mark.parametrize(
-    ("plan", "named"),
+    ("plan", "option_names"),
     [
         (LanePlan(2), {"commit_interval"}),
         (LanePlan(2, shuffle=False, disordered=True), {"commit_interval"}),
@@ -85,8 +85,8 @@ def test_an_option_with_effect_is_not_named() -> None:
         (LanePlan(2, direct=True), set()),
     ],
 )
-def test_a_commit_interval_needs_lanes_that_stop_in_between(plan: LanePlan, named: set[str]) -> None:
-    assert set(options(commit_interval=5.0).without_effect(*ROWS, *plan.circumstances)) == named
+def test_a_commit_interval_needs_lanes_that_stop_in_between(plan: LanePlan, option_names: set[str]) -> None:
+    assert set(options(commit_interval=5.0).without_effect(*ROWS, *plan.circumstances)) == option_names
 
 
 def test_the_nearer_reason_is_said() -> None:

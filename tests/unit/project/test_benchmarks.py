@@ -29,7 +29,7 @@ print(json.dumps([alive, {"used": family.python - before, "rss": family.workers_
 
 def run(*command: str) -> Any:
     """What a program of its own prints last: this one may have processes of other tests."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *command],
         capture_output=True,
         text=True,
@@ -37,7 +37,7 @@ def run(*command: str) -> Any:
         timeout=280,
         cwd=Path(__file__).parents[3],
     )
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 @pytest.mark.deep
@@ -57,9 +57,9 @@ def test_what_a_process_used_counts_on_after_its_end() -> None:
 
 
 def test_a_server_of_a_benchmark_does_not_count() -> None:
-    for seen in run("-c", FAMILY, "benchmarks.null_server"):
-        assert seen["used"] < 0.25
-        assert seen["rss"] == 0
+    for line in run("-c", FAMILY, "benchmarks.null_server"):
+        assert line["used"] < 0.25
+        assert line["rss"] == 0
 
 
 @pytest.mark.deep

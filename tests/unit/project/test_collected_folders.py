@@ -10,6 +10,6 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def test_every_folder_with_tests_is_collected_but_those_with_real_servers() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    named = {Path(folder).name for folder in settings["tool"]["pytest"]["ini_options"]["testpaths"]}
-    there = {module.parent.name for module in (ROOT / "tests").glob("*/test_*.py")}
-    assert there - named == {"kafka", "cdc", "cluster", "connect"}
+    paths = {Path(folder).name for folder in settings["tool"]["pytest"]["ini_options"]["testpaths"]}
+    folders = {module.parent.name for module in (ROOT / "tests").glob("*/test_*.py")}
+    assert folders - paths == {"kafka", "cdc", "cluster", "connect"}

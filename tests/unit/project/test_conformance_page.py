@@ -55,9 +55,9 @@ def test_what_a_real_frontend_has_answered_is_named() -> None:
     assert recorded["a repeated commit is ok"]
     assert not recorded["a load answers bytes and no row counts"]
     suite = PAGE.read_text(encoding="utf-8").partition(f"### {RECORDED}: ")[2]
-    answered, _, others = suite.partition(f"### {EMULATOR_ONLY}: ")
-    assert "- only loads may be put (1.1)\n" in answered
-    assert "- a load answers bytes and no row counts (2.2)\n" in others
+    proven, _, rest_of_suite = suite.partition(f"### {EMULATOR_ONLY}: ")
+    assert "- only loads may be put (1.1)\n" in proven
+    assert "- a load answers bytes and no row counts (2.2)\n" in rest_of_suite
 
 
 def test_the_part_of_the_frontend_follows_the_recordings_and_verdicts_stay() -> None:
@@ -69,10 +69,10 @@ def test_the_part_of_the_frontend_follows_the_recordings_and_verdicts_stay() -> 
 
 
 def test_the_recorded_answers_are_counted() -> None:
-    found = [record for path in recordings() for _, record in records(read(path)) if "answer" in record]
-    total, excused = len(found), sum("excused" in record for record in found)
-    judged = sum("judged" in record for record in found)
-    line = f"| all | {total} | {total - excused} | {excused} | {judged} | {total - judged} |"
+    answers = [record for path in recordings() for _, record in records(read(path)) if "answer" in record]
+    total, excused = len(answers), sum("excused" in record for record in answers)
+    judged_count = sum("judged" in record for record in answers)
+    line = f"| all | {total} | {total - excused} | {excused} | {judged_count} | {total - judged_count} |"
     assert line in recordings_table()
     assert line in PAGE.read_text(encoding="utf-8")
 
@@ -84,10 +84,10 @@ def test_a_scene_that_is_not_recorded_is_an_error(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_named_scene_has_a_request_of_the_rule() -> None:
-    seen = [case("POST", "http://fe/api/transaction/commit", 200, {"Status": "OK", "Message": "x"})]
-    assert objection("Wire contract 3.2 [F: a commit of two tables].", seen) is None
-    assert "has none of" in str(objection("Wire contract 3.2 [F: auth].", seen))
-    assert objection("Wire contract 3.2.", seen) is None
+    cases = [case("POST", "http://fe/api/transaction/commit", 200, {"Status": "OK", "Message": "x"})]
+    assert objection("Wire contract 3.2 [F: a commit of two tables].", cases) is None
+    assert "has none of" in str(objection("Wire contract 3.2 [F: auth].", cases))
+    assert objection("Wire contract 3.2.", cases) is None
 
 
 def test_reports_of_real_servers_fill_their_column() -> None:
@@ -107,10 +107,10 @@ def test_the_page_has_every_rule_and_none_fails() -> None:
     answers, _, lists = text.partition("## Rehearsal")
     for path in recordings():
         assert f"| {path.stem} | " in answers
-    shown = [re.split(r" \(|: ", line[2:])[0] for line in lists.splitlines() if line.startswith("- ")]
+    shown_names = [re.split(r" \(|: ", line[2:])[0] for line in lists.splitlines() if line.startswith("- ")]
     suite = sorted(rules(), key=lambda rule: not rule.recorded)
-    names = [check.name for check in (*CHECKS, CLEARED) if check.name in shown]
-    assert shown == [*names, *(rule.text for rule in suite)]
+    names = [check.name for check in (*CHECKS, CLEARED) if check.name in shown_names]
+    assert shown_names == [*names, *(rule.text for rule in suite)]
     assert "fails\n" not in text
 
 

@@ -14,17 +14,17 @@ from tests.crash.sites import all_sites
 from tests.crash.workload import BATCHES, Verdict, write_source
 
 
-def case(*, recovered: bool = True, reached: bool = True, lost: int = 0) -> Case:
-    return Case(all_sites()[0], 0, Path(), recovered, reached, seen=Verdict(lost=lost))
+def case(*, recovered: bool = True, reached: bool = True, lost_count: int = 0) -> Case:
+    return Case(all_sites()[0], 0, Path(), recovered, reached, seen=Verdict(lost=lost_count))
 
 
 @pytest.mark.parametrize(
     ("cases", "counts", "code"),
     [
         ([case(), case()], (2, 0, 0), 0),
-        ([case(), case(recovered=False, reached=False, lost=50)], (1, 1, 0), 3),
+        ([case(), case(recovered=False, reached=False, lost_count=50)], (1, 1, 0), 3),
         ([case(), case(recovered=False)], (1, 0, 0), 1),
-        ([case(lost=1), case(recovered=False, reached=False)], (1, 1, 1), 1),
+        ([case(lost_count=1), case(recovered=False, reached=False)], (1, 1, 1), 1),
     ],
 )
 def test_a_site_that_was_not_reached_is_neither_well_nor_lost(
@@ -43,8 +43,8 @@ def test_every_site_has_a_name_of_its_own() -> None:
 def test_a_site_meets_the_labels_of_the_second_micro_batch_of_its_own_job() -> None:
     (label,) = {rule["label"] for site in all_sites() for rule in site.rules_for("crash7")}
     assert re.search(label, "crash7-0f-all-1-0_0")
-    for other in ("crash7-0f-all-2-0_0", "crash7-0f-all-10-0_0", "crash7-0f-1-1-0_0", "crash-0f-all-1-0_0"):
-        assert not re.search(label, other)
+    for label_ in ("crash7-0f-all-2-0_0", "crash7-0f-all-10-0_0", "crash7-0f-1-1-0_0", "crash-0f-all-1-0_0"):
+        assert not re.search(label, label_)
 
 
 def test_each_lane_has_a_file_with_whole_source_partitions(tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ def test_each_image_is_pinned_to_a_version(name: str) -> None:
 def test_what_runs_on_has_a_health_check_and_what_ends_is_waited_for(name: str) -> None:
     service = services()[name]
     assert ("healthcheck" in service) != (name in one_time())
-    for other, how in service.get("depends_on", {}).items():
-        assert how["condition"] == (DONE if other in one_time() else "service_healthy")
+    for dependency, how in service.get("depends_on", {}).items():
+        assert how["condition"] == (DONE if dependency in one_time() else "service_healthy")
 
 
 def test_ports_are_published_on_the_loopback_only() -> None:
@@ -90,8 +90,8 @@ def test_make_env_writes_different_passwords_for_the_owner_alone(tmp_path: Path)
     values = dict(line.split("=") for line in target.read_text().splitlines())
     assert len(set(values.values())) == len(values)
     assert all(len(value) == 48 for value in values.values())
-    wanted = set(re.findall(r"\$\{(\w+):\?", (DOCKER / "compose.yaml").read_text()))
-    assert wanted == set(values)
+    variables = set(re.findall(r"\$\{(\w+):\?", (DOCKER / "compose.yaml").read_text()))
+    assert variables == set(values)
     again = subprocess.run(["bash", DOCKER / "make-env.sh", target], check=False, capture_output=True)
     assert again.returncode == 1
 
@@ -109,20 +109,20 @@ def test_the_dockerfile_keeps_to_the_usual_rules() -> None:
     assert PINNED.fullmatch(instructions[0][1])
     assert "ADD" not in words
     assert "HEALTHCHECK" in words
-    users = [rest for word, rest in instructions if word == "USER"]
+    users = [tail for word, tail in instructions if word == "USER"]
     assert users
     assert users[-1] not in {"root", "0"}
-    for word, rest in instructions:
-        if word == "RUN" and "apt-get install" in rest:
-            assert "--no-install-recommends" in rest
-            assert "rm -rf /var/lib/apt/lists" in rest
-        if word == "RUN" and "pip install" in rest:
-            assert "--no-cache-dir" in rest
-            assert "--require-hashes" in rest or "--no-deps" in rest
+    for word, tail in instructions:
+        if word == "RUN" and "apt-get install" in tail:
+            assert "--no-install-recommends" in tail
+            assert "rm -rf /var/lib/apt/lists" in tail
+        if word == "RUN" and "pip install" in tail:
+            assert "--no-cache-dir" in tail
+            assert "--require-hashes" in tail or "--no-deps" in tail
         if word == "COPY":
-            assert all((DOCKER.parent / source).exists() for source in rest.split()[:-1])
+            assert all((DOCKER.parent / source).exists() for source in tail.split()[:-1])
         if word in {"CMD", "ENTRYPOINT"}:
-            json.loads(rest)
+            json.loads(tail)
 
 
 def locked(lock: Path) -> dict[str, str]:
@@ -140,8 +140,8 @@ def test_the_drivers_image_has_what_the_pipeline_needs_and_no_tools_of_developme
 
 def test_the_drivers_pyspark_has_a_kafka_source_in_maven_central() -> None:
     quick_start = (DOCKER.parent / "docs" / "start" / "kafka.md").read_text()
-    (tried,) = set(re.findall(r"pyspark==([\d.]+)", quick_start))
-    assert locked(DOCKER / "driver" / "requirements.lock")["pyspark"] == tried
+    (version,) = set(re.findall(r"pyspark==([\d.]+)", quick_start))
+    assert locked(DOCKER / "driver" / "requirements.lock")["pyspark"] == version
 
 
 def test_kubernetes_image_has_the_metrics_endpoint_that_the_pipeline_opens() -> None:
@@ -159,12 +159,12 @@ def test_what_the_image_copies_is_enough_to_build_the_package(tmp_path: Path) ->
         if line.startswith("COPY"):
             *sources, target = line.split()[1:]
             for source in sources:
-                there = place / (target if not target.endswith("/") else f"{target}{Path(source).name}")
-                there.parent.mkdir(parents=True, exist_ok=True)
+                target_path = place / (target if not target.endswith("/") else f"{target}{Path(source).name}")
+                target_path.parent.mkdir(parents=True, exist_ok=True)
                 if (root / source).is_dir():
-                    shutil.copytree(root / source, there, ignore=shutil.ignore_patterns("__pycache__"))
+                    shutil.copytree(root / source, target_path, ignore=shutil.ignore_patterns("__pycache__"))
                 else:
-                    shutil.copy(root / source, there)
+                    shutil.copy(root / source, target_path)
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path / "dist")]
     built = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr[-500:]
@@ -175,9 +175,9 @@ def test_the_pipeline_uses_options_that_exist() -> None:
     tree = ast.parse((DOCKER / "driver" / "pipeline.py").read_text())
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     (options,) = (call for call in calls if getattr(call.func, "id", "") == "SinkOptions")
-    named = {word.arg: word.value for word in options.keywords if word.arg}
-    assert set(named) <= {name for name, _ in declarations(SinkOptions)}
-    values = {name: ast.literal_eval(value) for name, value in named.items() if isinstance(value, ast.Constant)}
+    arguments = {word.arg: word.value for word in options.keywords if word.arg}
+    assert set(arguments) <= {name for name, _ in declarations(SinkOptions)}
+    values = {name: ast.literal_eval(value) for name, value in arguments.items() if isinstance(value, ast.Constant)}
     SinkOptions(**{"load_url": "http://a:1", "query_url": "mysql://a:2", **values})
 
 
@@ -224,8 +224,8 @@ def test_starrocks_starts_again_after_root_got_a_password() -> None:
 
 def test_the_check_asks_for_every_service_that_runs_on() -> None:
     script = (DOCKER / "check.sh").read_text()
-    (asked,) = re.findall(r"^for service in (.*); do$", script, re.MULTILINE)
-    assert sorted([*asked.split(), "traffic"]) == sorted(services().keys() - one_time())
+    (services_asked,) = re.findall(r"^for service in (.*); do$", script, re.MULTILINE)
+    assert sorted([*services_asked.split(), "traffic"]) == sorted(services().keys() - one_time())
 
 
 def test_no_pipeline_names_its_master_and_kubernetes_gets_sparks_own_image() -> None:

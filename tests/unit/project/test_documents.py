@@ -76,14 +76,14 @@ def test_every_page_that_code_names_is_there() -> None:
         if file.suffix in SUFFIXES and file.is_file()
     ]
     files += [*ROOT.glob("*.md"), ROOT / "Makefile", ROOT / "pyproject.toml", *(ROOT / ".github").rglob("*.yml")]
-    named = {
+    pages = {
         (str(file.relative_to(ROOT)), page)
         for file in files
         if "__pycache__" not in file.parts and file.name not in ("CHANGELOG.md", Path(__file__).name)
         for page in re.findall(r"\bdocs/[\w/-]+\.md\b", file.read_text(encoding="utf-8", errors="replace"))
     }
-    assert named
-    assert sorted((file, page) for file, page in named if not (ROOT / page).is_file()) == []
+    assert pages
+    assert sorted((file, page) for file, page in pages if not (ROOT / page).is_file()) == []
 
 
 def test_every_page_is_on_the_map() -> None:

@@ -28,10 +28,10 @@ def bases(node: ast.ClassDef) -> set[str]:
 
 
 def error_classes() -> dict[str, ast.ClassDef]:
-    known, names = classes(), {ROOT}
-    while more := {node.name for node in known if bases(node) & names} - names:
+    error_nodes, names = classes(), {ROOT}
+    while more := {node.name for node in error_nodes if bases(node) & names} - names:
         names |= more
-    return {node.name: node for node in known if node.name == ROOT or bases(node) & names}
+    return {node.name: node for node in error_nodes if node.name == ROOT or bases(node) & names}
 
 
 ERRORS = error_classes()
@@ -93,7 +93,7 @@ def test_no_text_for_users_is_made_of_a_docstring() -> None:
 @pytest.mark.parametrize("escape", ["\x1b[2J", "\x07", "\x9b1m", "\u202e", "\u2028", "\r", "\x00"])
 def test_no_error_moves_the_terminal(escape: str) -> None:
     error = StarRocksSinkError(f"said {escape}x", hint=f"do {escape}y", label=f"a{escape}b\nc", table="t")
-    for shown in (str(error), str(pickle.loads(pickle.dumps(error))), error.args[0]):
-        assert escape not in shown
+    for text in (str(error), str(pickle.loads(pickle.dumps(error))), error.args[0]):
+        assert escape not in text
     assert "\n" not in str(error)
     assert error.context["label"] == f"a{escape}b\nc", "values stay as they are; only texts are escaped"

@@ -61,9 +61,9 @@ def complaints(tree: Path) -> str:
         place = tree / name.replace(".", "/")
         with (place / "planted.py" if place.is_dir() else place.with_suffix(".py")).open("a") as file:
             file.write(f"import {module}\n")
-    broken = lint(tree)
-    assert broken.returncode == 1
-    return broken.stdout
+    process = lint(tree)
+    assert process.returncode == 1
+    return process.stdout
 
 
 def test_the_contracts_are_those_of_other_libraries() -> None:

@@ -22,7 +22,7 @@ DATA_SOURCES = {f"starrocks_txn_sink.{name}" for name in ("sink.plain_frames", "
 
 
 def test_only_the_data_sources_need_spark_4() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
-    failed = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    process = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
+    failed = dict(line.split(" ", 1) for line in process.stdout.splitlines())
     assert failed.keys() == DATA_SOURCES, failed
     assert all("datasource" in why for why in failed.values()), failed

@@ -38,8 +38,8 @@ def product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_new_statement_is_noticed(product: Path, statement: str) -> None:
     source = f'f"{statement}"' if "{" in statement else f'"{statement}"'
     (product / "module.py").write_text(f"name = 1\nstatement = {source}\n", encoding="utf-8")
-    (found,) = statements()
-    place, pattern = found
+    (new_statement,) = statements()
+    place, pattern = new_statement
     assert place.endswith("module.py:2")
     assert pattern.match(statement.replace("{name}", "`t`").replace("%s", "x"))
 

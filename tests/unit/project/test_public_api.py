@@ -33,12 +33,12 @@ def _reference() -> dict[str, list[str] | None]:
     """The names on docs/reference/api.md, each with the members that it shows; None stands for all."""
     page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
     directives = re.findall(r"^\.\. (?:auto|py:)\w+:: (\w+).*\n((?: +:.*\n)*)", page, re.MULTILINE)
-    shown: dict[str, list[str] | None] = {}
+    members_shown: dict[str, list[str] | None] = {}
     for name, options in directives:
-        assert name not in shown
+        assert name not in members_shown
         members = re.search(r":members:(.*)", options)
-        shown[name] = [] if members is None else re.findall(r"\w+", members[1]) or None
-    return shown
+        members_shown[name] = [] if members is None else re.findall(r"\w+", members[1]) or None
+    return members_shown
 
 
 def test_every_public_name_is_in_the_reference() -> None:
@@ -86,10 +86,10 @@ def _documented() -> dict[str, Any]:
             continue  # a text, and classes with Python's and Spark's own signatures
         calls[name] = value
         if inspect.isclass(value):
-            chosen = vars(value) if members is None else members
+            names = vars(value) if members is None else members
             calls |= {
                 f"{name}.{member}": getattr(value, member)
-                for member in chosen
+                for member in names
                 if member == "__call__" or not member.startswith("_")
                 if inspect.isroutine(getattr(value, member)) and inspect.getdoc(getattr(value, member))
             }
@@ -159,9 +159,9 @@ def test_type_checkers_see_the_names_that_are_there(package: ModuleType) -> None
     tree = ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8"))
     (block,) = [node.body for node in tree.body if isinstance(node, ast.If)]
     imports = [node for node in block if isinstance(node, ast.ImportFrom)]
-    seen = {alias.asname: node.module for node in imports for alias in node.names}
-    assert seen == package._MODULES
-    assert set(package.__all__) - {"__version__"} == seen.keys()
+    modules = {alias.asname: node.module for node in imports for alias in node.names}
+    assert modules == package._MODULES
+    assert set(package.__all__) - {"__version__"} == modules.keys()
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         _ = package.nonsense
 
@@ -175,14 +175,14 @@ def test_completion_shows_the_public_names_and_nothing_else(package: ModuleType)
 def test_a_name_that_needs_spark_says_so_where_there_is_none(name: str) -> None:
     module, _, last = f"starrocks_txn_sink.{name}".rpartition(".")
     code = f"import sys; sys.modules['pyspark'] = None\nfrom {module} import {last}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     message = f"ImportError: {last} needs PySpark 3.5 or newer, and this Python has none."
-    assert done.stderr.splitlines()[-1].startswith(message)
-    assert "During handling" not in done.stderr
+    assert process.stderr.splitlines()[-1].startswith(message)
+    assert "During handling" not in process.stderr
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "meant"),
+    ("name", "argument", "suggestion"),
     [
         ("SinkOptions", "load_ulr", "load_url"),
         ("TransactionAssembly", "line", "lines"),
@@ -190,9 +190,9 @@ def test_a_name_that_needs_spark_says_so_where_there_is_none(name: str) -> None:
         ("assemble_transactions", "passtrough", "passthrough"),
     ],
 )
-def test_a_misspelt_argument_is_answered_with_the_right_one(name: str, given: str, meant: str) -> None:
-    with pytest.raises(OptionError, match=f"{name} has no argument '{given}'. Did you mean {meant}\\?"):
-        getattr(starrocks_txn_sink, name)(**{given: 1})
+def test_a_misspelt_argument_is_answered_with_the_right_one(name: str, argument: str, suggestion: str) -> None:
+    with pytest.raises(OptionError, match=f"{name} has no argument '{argument}'. Did you mean {suggestion}\\?"):
+        getattr(starrocks_txn_sink, name)(**{argument: 1})
 
 
 # Spark makes data sources; errors, warnings and receipts are read, not made.
@@ -208,8 +208,8 @@ def test_each_public_call_suggests_the_right_argument(name: str) -> None:
 
 
 def test_the_docstring_of_the_options_has_each_of_them() -> None:
-    shown = re.findall(r"^ {4}(\w+) \(", str(SinkOptions.__doc__), re.MULTILINE)
-    assert shown == [option.name for option in fields(SinkOptions)]
+    option_names = re.findall(r"^ {4}(\w+) \(", str(SinkOptions.__doc__), re.MULTILINE)
+    assert option_names == [option.name for option in fields(SinkOptions)]
 
 
 def test_options_and_errors_need_no_spark() -> None:

@@ -30,10 +30,13 @@ def jobs() -> dict[str, Any]:
 
 def test_every_python_that_the_package_names_is_tried() -> None:
     prefix = "Programming Language :: Python :: 3."
-    named = ["3." + name.removeprefix(prefix) for name in PROJECT["classifiers"] if name.startswith(prefix)]
-    tried = set(jobs()["test"]["strategy"]["matrix"]["python"])
-    assert sorted(tried | {pair["python"] for pair in jobs()["spark"]["strategy"]["matrix"]["include"]}) == named
-    assert PROJECT["requires-python"] == f">={named[0]}"
+    versions = ["3." + name.removeprefix(prefix) for name in PROJECT["classifiers"] if name.startswith(prefix)]
+    tested_versions = set(jobs()["test"]["strategy"]["matrix"]["python"])
+    assert (
+        sorted(tested_versions | {pair["python"] for pair in jobs()["spark"]["strategy"]["matrix"]["include"]})
+        == versions
+    )
+    assert PROJECT["requires-python"] == f">={versions[0]}"
 
 
 def test_the_usual_starrocks_is_among_those_that_are_tried() -> None:

@@ -53,11 +53,11 @@ class Reader(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
+        attributes = dict(attrs)
         self.tags.add(tag)
         self.open += [] if tag in VOID else [tag]
-        self.anchors += [given["id"] or ""] if "id" in given else []
-        self.links += [given["href"] or ""] if tag == "a" else []
+        self.anchors += [attributes["id"] or ""] if "id" in attributes else []
+        self.links += [attributes["href"] or ""] if tag == "a" else []
 
     def handle_endtag(self, tag: str) -> None:
         assert tag in VOID or self.open.pop() == tag
@@ -67,7 +67,7 @@ class Reader(HTMLParser):
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "html"),
     [
         ("a `b*c*` d", "a <code>b*c*</code> d"),
         ("**now** and *then*", "<strong>now</strong> and <em>then</em>"),
@@ -79,8 +79,8 @@ class Reader(HTMLParser):
         ("`<b>` & <i>", "<code>&lt;b&gt;</code> &amp; &lt;i&gt;"),
     ],
 )
-def test_what_is_marked_in_a_line(text: str, shown: str) -> None:
-    assert to_html(text) == f"<p>{shown}</p>\n"
+def test_what_is_marked_in_a_line(text: str, html: str) -> None:
+    assert to_html(text) == f"<p>{html}</p>\n"
 
 
 def test_blocks() -> None:

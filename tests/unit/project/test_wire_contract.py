@@ -37,11 +37,11 @@ IN_DOCUMENT = re.compile(r'\bdocs/([\w/-]+\.md), "([^"]+)"')
 
 def texts() -> Iterator[tuple[str, str]]:
     """Path and text of each file that may name a rule; a line break inside a comment or docstring counts as a space."""
-    here = Path(__file__)
+    this_file = Path(__file__)
     every = (file for folder in FOLDERS for file in (ROOT / folder).rglob("*"))
     files = [file for file in every if file.suffix in KINDS and file.is_file()]
     for file in sorted((*files, *(ROOT / page for page in PAGES))):
-        if file != here and "__pycache__" not in file.parts:
+        if file != this_file and "__pycache__" not in file.parts:
             text = re.sub(r"\s*\n\s*(?:[#*]\s*)?", " ", file.read_text(encoding="utf-8"))
             yield str(file.relative_to(ROOT)), text
 
@@ -73,14 +73,14 @@ def test_the_checks_of_a_rehearsal_name_sections() -> None:
 
 
 def test_references_inside_the_page_lead_to_a_section() -> None:
-    named = numbers(INSIDE, re.sub(r"\s+", " ", PAGE))
-    assert named
-    assert [number for number in named if number not in SECTIONS] == []
+    sections = numbers(INSIDE, re.sub(r"\s+", " ", PAGE))
+    assert sections
+    assert [number for number in sections if number not in SECTIONS] == []
 
 
 def test_no_rule_is_named_in_another_form() -> None:
-    others = [(place, form) for place, text in TEXTS.items() for form in OTHER_FORMS.findall(text)]
-    assert others == []
+    places = [(place, form) for place, text in TEXTS.items() for form in OTHER_FORMS.findall(text)]
+    assert places == []
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ def test_other_forms_are_noticed(text: str) -> None:
 
 
 def test_named_headings_of_pages_exist() -> None:
-    named = {pair for text in TEXTS.values() for pair in IN_DOCUMENT.findall(text)}
+    headings = {pair for text in TEXTS.values() for pair in IN_DOCUMENT.findall(text)}
     missing = [
         (page, heading)
-        for page, heading in sorted(named)
+        for page, heading in sorted(headings)
         if not re.search(rf"(?m)^##+ {re.escape(heading)}$", (ROOT / "docs" / page).read_text(encoding="utf-8"))
     ]
     assert missing == []

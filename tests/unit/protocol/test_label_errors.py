@@ -64,9 +64,9 @@ def play(steps: Steps[Any], server: Server) -> Any:
 
 
 def error_of(steps: Steps[Any], *answers: Reply | TransportError) -> StarRocksSinkError:
-    with pytest.raises(StarRocksSinkError) as caught:
+    with pytest.raises(StarRocksSinkError) as failure:
         play(steps, Server(*answers))
-    return caught.value
+    return failure.value
 
 
 def failed(text: str) -> Reply:
@@ -161,10 +161,10 @@ def test_a_rollback_is_tried_four_times_and_then_gives_the_reason() -> None:
 
 
 def test_a_lost_begin_or_load_names_its_place_and_its_cause() -> None:
-    begun = error_of(protocol.begin(LABEL, {}), LOST)
-    assert (type(begun), begun.context, begun.__cause__) == (BeginFailed, {"label": "L"}, LOST)
-    assert "begin" in begun.message
-    assert "lost on the way" in begun.message
+    error = error_of(protocol.begin(LABEL, {}), LOST)
+    assert (type(error), error.context, error.__cause__) == (BeginFailed, {"label": "L"}, LOST)
+    assert "begin" in error.message
+    assert "lost on the way" in error.message
     loaded = error_of(protocol.load(LABEL, "t", [b"[]"], {}, RETRY_POLICY, LongestWaits()), LOST)
     assert (type(loaded), loaded.context, loaded.__cause__) == (LoadFailed, {"label": "L", "table": "t"}, LOST)
 
@@ -175,9 +175,9 @@ def test_a_busy_table_is_waited_for_and_given_up_with_its_place() -> None:
     assert play(protocol.load(LABEL, "t", [b"[]"], {"h": "v"}, RETRY_POLICY, LongestWaits()), server).retries == 3
     assert server.waits == [1, 2, 4]
     assert all((r.table, r.headers, r.body) == ("t", {"h": "v"}, [b"[]"]) for r in server.asked)
-    stuck = error_of(protocol.load(LABEL, "t", [b"[]"], {}, RetryPolicy(busy_tries=2), LongestWaits()), busy, busy)
-    assert stuck.context == {"label": "L", "table": "t"}
-    assert "only one client" in str(stuck).lower()
+    error = error_of(protocol.load(LABEL, "t", [b"[]"], {}, RetryPolicy(busy_tries=2), LongestWaits()), busy, busy)
+    assert error.context == {"label": "L", "table": "t"}
+    assert "only one client" in str(error).lower()
 
 
 FULL = {"label": "L", "table": "t", "status": "FAILED"}
@@ -339,7 +339,7 @@ def test_the_servers_text_is_one_line_of_bounded_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "gone"),
+    ("text", "is_gone"),
     [
         ("stream load task L does not exist", True),
         ("stream load taskLdoes not exist", True),
@@ -348,5 +348,5 @@ def test_the_servers_text_is_one_line_of_bounded_length() -> None:
         ("", False),
     ],
 )
-def test_a_label_is_gone_only_when_the_server_says_that_it_does_not_exist(text: str, gone: bool) -> None:
-    assert refusals.is_gone(failed(text)) is gone
+def test_a_label_is_gone_only_when_the_server_says_that_it_does_not_exist(text: str, is_gone: bool) -> None:
+    assert refusals.is_gone(failed(text)) is is_gone

@@ -196,9 +196,9 @@ def test_a_busy_table_is_tried_again_and_counted() -> None:
 )
 def test_why_a_load_failed_and_that_it_is_sent_once(answer: Any, kind: type[StarRocksSinkError]) -> None:
     script = Script(load=[answer])
-    with pytest.raises(kind) as caught:
+    with pytest.raises(kind) as failure:
         load_of(script)
-    assert type(caught.value) is kind
+    assert type(failure.value) is kind
     assert len(script.asked) == 1
 
 
@@ -213,9 +213,9 @@ def test_why_a_load_failed_and_that_it_is_sent_once(answer: Any, kind: type[Star
     ],
 )
 def test_why_a_begin_failed(answer: Any, kind: type[StarRocksSinkError]) -> None:
-    with pytest.raises(kind) as caught:
+    with pytest.raises(kind) as failure:
         play(protocol.begin(LABEL, {"timeout": "600"}), Script(begin=[answer]))
-    assert type(caught.value) is kind
+    assert type(failure.value) is kind
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def row_of(name: str) -> str:
     def server(operation: Operation, state: str = "UNKNOWN") -> Server:
         return Server(operation, answer, state)
 
-    begun = code_of(protocol.begin(LABEL, {}), server(Operation.BEGIN))
+    begin_code = code_of(protocol.begin(LABEL, {}), server(Operation.BEGIN))
     loaded = code_of(protocol.load(LABEL, "t", [b"[]"], {}, RetryPolicy(busy_tries=3), rng()), server(Operation.LOAD))
     fates = [
         "".join(commit_word(server(Operation.COMMIT, s), ledger=ledger) for s in STATES) for ledger in (True, False)
@@ -228,7 +228,7 @@ def row_of(name: str) -> str:
         rolled_back = "done" if reason is None else reason.code
     insisted = code_of(roll_back_until_confirmed(LABEL, rng()), server(Operation.ROLLBACK))
     insisted = {"ok": "ended", "deadline": "again"}[insisted]
-    return f"{name:24}| {begun:22}| {loaded:22}| {fates[0]} {fates[1]} | {rolled_back:12}| {insisted}"
+    return f"{name:24}| {begin_code:22}| {loaded:22}| {fates[0]} {fates[1]} | {rolled_back:12}| {insisted}"
 
 
 ROWS = TABLE.strip().splitlines()[1:]

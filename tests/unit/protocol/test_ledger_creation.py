@@ -46,8 +46,8 @@ def test_creation_can_be_forbidden_and_then_the_error_says_what_to_do(server: Em
 def test_a_table_that_was_made_with_the_documented_statement_will_do(server: Emulator) -> None:
     documented = re.search(r"```sql\n(CREATE TABLE.*?)\n```", DOCS.read_text(), re.DOTALL)
     assert documented is not None
-    made = create_table("shop", 3)
-    assert re.sub(r"\s", "", documented[1]) == re.sub(r"\s", "", made)
+    statement = create_table("shop", 3)
+    assert re.sub(r"\s", "", documented[1]) == re.sub(r"\s", "", statement)
     query(server, documented[1])
     assert start(server, ledger_create=False)
 

@@ -9,13 +9,13 @@ from starrocks_txn_sink.protocol.label import LABEL, LabelPrefix, epoch_of, labe
 
 
 def test_labels_are_valid_and_never_the_same() -> None:
-    made = [
+    all_labels = [
         label
         for lane, batch, attempt in itertools.product(range(3), range(3), range(3))
         for label in itertools.islice(labels("job-a", "e1", lane, batch, attempt), 4)
     ]
-    assert len(set(made)) == len(made)
-    assert all(LABEL.match(label) for label in made)
+    assert len(set(all_labels)) == len(all_labels)
+    assert all(LABEL.match(label) for label in all_labels)
 
 
 def test_a_prefix_holds_its_labels_and_no_others() -> None:

@@ -56,7 +56,7 @@ def test_a_refused_question_for_the_state_has_a_message_and_no_state() -> None:
 
 
 @pytest.mark.parametrize(
-    ("http_status", "body", "said"),
+    ("http_status", "body", "message"),
     [
         (200, b"", "an empty body"),
         (200, b"  \n", "an empty body"),
@@ -81,10 +81,10 @@ def test_a_refused_question_for_the_state_has_a_message_and_no_state() -> None:
         (200, b'{"Status": "OK", "Message": "' + b"x" * REPLY_LIMIT + b'"}', f"more than {REPLY_LIMIT} bytes"),
     ],
 )
-def test_what_is_no_reply_says_what_it_is(http_status: int, body: bytes, said: str) -> None:
-    with pytest.raises(BadReply, match=said) as caught:
+def test_what_is_no_reply_says_what_it_is(http_status: int, body: bytes, message: str) -> None:
+    with pytest.raises(BadReply, match=message) as failure:
         read_reply(http_status, body)
-    assert caught.value.context["status"] == http_status
+    assert failure.value.context["status"] == http_status
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ _FINAL = (300, 301, 302, 303, 304, 308, 400, 402, 403, 404, 405, 406, 409, 410, 
 def test_only_a_status_that_may_pass_is_worth_another_try(
     read: Callable[[int, bytes], Reply], status: int, again: bool, body: bytes
 ) -> None:
-    with pytest.raises(StarRocksSinkError) as caught:
+    with pytest.raises(StarRocksSinkError) as failure:
         read(status, body)
-    assert type(caught.value) is (BadReply if again else HttpRefused)
-    assert caught.value.retryable is again
-    assert caught.value.context["status"] == status
-    assert caught.value.advice.endswith(".")
+    assert type(failure.value) is (BadReply if again else HttpRefused)
+    assert failure.value.retryable is again
+    assert failure.value.context["status"] == status
+    assert failure.value.advice.endswith(".")
 
 
 @pytest.mark.parametrize(
@@ -132,15 +132,15 @@ def test_unauthorized_is_its_own_error() -> None:
 
 def test_excerpts_are_short_and_harmless() -> None:
     body = encoded(Status="bad\x1b[31m\r\n" + "y" * 500)
-    with pytest.raises(BadReply) as caught:
+    with pytest.raises(BadReply) as failure:
         read_reply(200, body)
-    assert len(str(caught.value)) < 320
-    assert str(caught.value).isprintable()
+    assert len(str(failure.value)) < 320
+    assert str(failure.value).isprintable()
     text = b"user=root password=geheim and a row: Alice"
-    with pytest.raises(BadReply) as caught:
+    with pytest.raises(BadReply) as failure:
         read_reply(200, text)
-    assert "geheim" not in str(caught.value)
-    assert "Alice" not in str(caught.value)
+    assert "geheim" not in str(failure.value)
+    assert "Alice" not in str(failure.value)
 
 
 _JSON = st.recursive(
@@ -168,9 +168,9 @@ def test_any_bytes_become_a_reply_or_a_typed_error(http_status: int, body: bytes
         try:
             reply = read(http_status, body)
         except (BadReply, AuthenticationFailed, HttpRefused) as error:
-            said = str(error)
+            text = str(error)
         else:
-            said = reply.status.value
+            text = reply.status.value
             assert http_status == 200
             assert reply.txn_id is None or isinstance(reply.txn_id, int)
-        assert said.isprintable()
+        assert text.isprintable()

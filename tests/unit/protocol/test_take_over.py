@@ -86,7 +86,7 @@ class Ledger:
 
     def _publish(self) -> None:
         """In the order of the commits."""
-        self.pending = [(left - 1, key, row) for left, key, row in self.pending]
+        self.pending = [(visits - 1, key, row) for visits, key, row in self.pending]
         while self.pending and self.pending[0][0] < 0:
             _, key, row = self.pending.pop(0)
             self.rows[key] = row
@@ -145,8 +145,8 @@ REPLAYING = Owner("", "replay", "dead-letter replay", kind="replay")
 def test_labels_are_listed_only_when_the_claim_is_visible(delay: int) -> None:
     """An INSERT may be answered while it is only committed; who loads after the list must see the claim."""
     ledger = Ledger(delay=delay, unfinished=("job-e0-0-1-1_0",))
-    taken = play(taking_over(DRIVER, "t"), ledger)
-    assert taken.owner.token == "t0"
+    take_over_ = play(taking_over(DRIVER, "t"), ledger)
+    assert take_over_.owner.token == "t0"
     listed = next(n for n, line in enumerate(ledger.log) if line.startswith("ListUnfinished"))
     assert "job/driver/" in ledger.log[listed]
     after = [line.split()[0] for line in ledger.log[listed + 1 :]]
@@ -160,8 +160,8 @@ def test_every_listed_label_is_rolled_back_before_the_barrier() -> None:
     server = Server(ledger, *[Reply(Status.OK) for _ in labels])
     play(taking_over(DRIVER, "t"), ledger, server)
     assert [request.label for request in server.requests] == list(labels)
-    asked = [line.split()[0] for line in ledger.log]
-    assert asked[2:7] == ["ListUnfinished", "rollback", "rollback", "rollback", "WriteMarker"]
+    steps = [line.split()[0] for line in ledger.log]
+    assert steps[2:7] == ["ListUnfinished", "rollback", "rollback", "rollback", "WriteMarker"]
 
 
 def test_committed_labels_that_are_listed_as_unfinished_are_left_alone() -> None:
@@ -173,11 +173,13 @@ def test_committed_labels_that_are_listed_as_unfinished_are_left_alone() -> None
     assert [request.label for request in server.requests] == [labels[500]]
 
 
-@pytest.mark.parametrize("said", ["Transaction 7 abort is already in progress", "abort initiated, rollback pending"])
-def test_a_rollback_that_is_only_begun_is_asked_for_again(said: str) -> None:
+@pytest.mark.parametrize("message", ["Transaction 7 abort is already in progress", "abort initiated, rollback pending"])
+def test_a_rollback_that_is_only_begun_is_asked_for_again(message: str) -> None:
     """Wire contract 10.5: it may still end committed."""
     ledger = Ledger(unfinished=("job-e0-0-1-1_0",))
-    server = Server(ledger, Reply(Status.OK, said), Reply(Status.OK, said), Reply(Status.OK, "has already aborted"))
+    server = Server(
+        ledger, Reply(Status.OK, message), Reply(Status.OK, message), Reply(Status.OK, "has already aborted")
+    )
     play(taking_over(DRIVER, "t"), ledger, server)
     assert len(server.requests) == 3
 
@@ -185,8 +187,8 @@ def test_a_rollback_that_is_only_begun_is_asked_for_again(said: str) -> None:
 def test_a_visible_claim_costs_one_question() -> None:
     ledger = Ledger()
     play(taking_over(DRIVER, "t"), ledger)
-    asked = [line.split()[0] for line in ledger.log]
-    assert asked == [
+    steps = [line.split()[0] for line in ledger.log]
+    assert steps == [
         "WriteClaim",
         "ReadOwner",
         "ListUnfinished",
@@ -244,16 +246,16 @@ def test_unanswered_claims_and_markers_are_repeated_with_other_tokens() -> None:
         return None
 
     ledger.before = lose_first
-    taken = play(taking_over(DRIVER, "t"), ledger)
+    take_over_ = play(taking_over(DRIVER, "t"), ledger)
     assert claims == ["t0", "t1"]
-    assert taken.owner.token == "t1"
+    assert take_over_.owner.token == "t1"
     assert len(set(marks)) == 2
 
 
 def ownership(ledger: Ledger) -> Ownership:
     """The ownership of a driver that has taken the job over."""
-    taken = play(taking_over(DRIVER, "d"), ledger)
-    owner = replace(taken.owner, batch=7)
+    take_over_ = play(taking_over(DRIVER, "d"), ledger)
+    owner = replace(take_over_.owner, batch=7)
     return Ownership("job", "shop", owner, tokens("mine"), lambda: "2026-01-01 00:00:00")
 
 
@@ -313,17 +315,17 @@ def test_who_may_commit(holder: Owner | None, refused: str) -> None:
     if not refused:
         play(steps, ledger)
         return
-    with pytest.raises(Fenced, match=refused) as caught:
+    with pytest.raises(Fenced, match=refused) as failure:
         play(steps, ledger)
     if holder is not None:
-        assert caught.value.context == {"epoch": "e9", "checkpoint": "cp", "since": "noon"}
+        assert failure.value.context == {"epoch": "e9", "checkpoint": "cp", "since": "noon"}
 
 
 @pytest.mark.parametrize("visible", [True, False])
 def test_an_unknown_outcome_of_a_replay_is_settled_by_its_marker(visible: bool) -> None:
     ledger = Ledger()
-    taken = play(taking_over(REPLAYING, "r"), ledger)
-    mine = ReplayOwnership("job", "shop", taken.owner, tokens("mine"), str)
+    take_over_ = play(taking_over(REPLAYING, "r"), ledger)
+    mine = ReplayOwnership("job", "shop", take_over_.owner, tokens("mine"), str)
     (row,) = orjson.loads(b"[" + b"".join(mine.ledger_entries("L", contents()).pieces).lstrip(b",") + b"]")
     assert (row["job"], row["kind"], row["token"]) == ("job", "marker", "L")
     if visible:
@@ -349,9 +351,9 @@ def test_a_fate_carries_its_label_and_its_reason() -> None:
     ledger.positions = {"p": known("L", 20), "q": known("L", 40, "q")}
     assert play(ownership(ledger).recover("L", SPANS, random.Random(1)), ledger) == Committed("L", None)
     ledger.positions = {"p": known("other", 20)}
-    with pytest.raises(Fenced, match="under label other") as caught:
+    with pytest.raises(Fenced, match="under label other") as failure:
         play(ownership(ledger).recover("L", SPANS, random.Random(1)), ledger)
-    assert caught.value.context == {"label": "L"}
+    assert failure.value.context == {"label": "L"}
 
 
 def test_everything_that_is_repeated_waits_longer_each_time() -> None:
@@ -359,9 +361,9 @@ def test_everything_that_is_repeated_waits_longer_each_time() -> None:
     times: dict[str, list[float]] = {}
 
     def lose_thrice(question: LedgerRequest) -> TransportError | None:
-        asked = times.setdefault(type(question).__name__, [])
-        asked.append(clock.monotonic())
-        return QueryFailed("lost") if len(asked) < 4 else None
+        moments = times.setdefault(type(question).__name__, [])
+        moments.append(clock.monotonic())
+        return QueryFailed("lost") if len(moments) < 4 else None
 
     ledger.before = lose_thrice
     server = Server(ledger, ReplyLost("lost"), Reply(Status.FAILED, "x"), ReplyLost("lost"))
@@ -414,9 +416,9 @@ def test_the_ledgers_rows_of_a_label_are_the_last_positions_of_its_source_partit
 def test_the_receipts_log_has_a_row_for_each_source_partition_of_a_label() -> None:
     chunk = log_entries("job", 7, lambda: "2026-01-01 00:00:00")("L", contents())
     rows = orjson.loads(b"[" + b"".join(chunk.pieces).lstrip(b",") + b"]")
-    wanted = ("source_partition", "first_position", "last_position", "source_transactions", "row_count", "tables")
+    columns = ("source_partition", "first_position", "last_position", "source_transactions", "row_count", "tables")
     assert (chunk.table, chunk.rows) == (LOG_TABLE, 2)
-    assert [tuple(row[name] for name in wanted) for row in rows] == [
+    assert [tuple(row[name] for name in columns) for row in rows] == [
         ("p", 11, 20, 2, 5, "items,orders"),
         ("q", 31, 31, 1, 1, "orders"),
     ]

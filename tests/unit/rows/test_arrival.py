@@ -63,10 +63,10 @@ def arrivals(draw: st.DrawFn) -> tuple[list[Row], list[list[Arriving]]]:
     mixed: list[Arriving] = []
     while queues:
         queue = draw(st.sampled_from(queues))
-        taken = draw(st.integers(1, 6))
-        mixed += queue[:taken]
-        del queue[:taken]
-        queues = [each for each in queues if each]
+        count = draw(st.integers(1, 6))
+        mixed += queue[:count]
+        del queue[:count]
+        queues = [queue for queue in queues if queue]
     cuts = sorted({0, len(mixed), *draw(st.lists(st.integers(0, len(mixed)), max_size=8))})
     return rows, [mixed[low:high] for low, high in itertools.pairwise(cuts)]
 
@@ -76,7 +76,7 @@ def test_mixed_source_partitions_are_read_as_if_they_had_been_sorted(
     case: tuple[list[Row], list[list[Arriving]]], held_bytes: int
 ) -> None:
     rows, batches = case
-    wanted = told(ArrivalOrder(), [batch(with_seq(rows))])
+    expected = told(ArrivalOrder(), [batch(with_seq(rows))])
     order = ArrivalOrder(small_rows=0, held_bytes=held_bytes)
     try:
         regions, ends = told(order, [*map(batch, batches)])
@@ -84,12 +84,12 @@ def test_mixed_source_partitions_are_read_as_if_they_had_been_sorted(
         assert "came mixed" in refused.message  # noqa: PT017 - the only reason there may be
         assert held_bytes < 1 << 20
         return
-    assert regions == wanted[0]
-    assert {name: sum(count for _, _, count in each) for name, each in ends.items()} == {
-        name: sum(count for _, _, count in each) for name, each in wanted[1].items()
+    assert regions == expected[0]
+    assert {name: sum(count for _, _, count in spans_of_partition) for name, spans_of_partition in ends.items()} == {
+        name: sum(count for _, _, count in spans_of_partition) for name, spans_of_partition in expected[1].items()
     }
-    for each in ends.values():
-        spans = [(first, last) for first, last, _ in each]
+    for spans_of_partition in ends.values():
+        spans = [(first, last) for first, last, _ in spans_of_partition]
         assert spans == sorted(spans)
 
 
@@ -134,14 +134,14 @@ def test_a_huge_source_transaction_goes_on_while_others_wait() -> None:
     huge = [("a", 9, seq, "t", False, "," + "x" * 1000) for seq in range(40)]
     small = [("b", 1, 0, "t", False, ",b"), ("b", 1, 1, "t", True, ",b"), ("b", 2, 0, "t", False, ",b")]
     order = ArrivalOrder(small_rows=0, held_bytes=5000)
-    seen: list[list[str]] = []
+    pieces: list[list[str]] = []
     batches = [*(batch([*huge[at : at + 10], *small[:1]][: 11 - bool(at)]) for at in range(0, 40, 10))]
     last = batch([*small[1:], ("a", 9, 40, "t", True, ",end"), ("b", 2, 1, "t", True, ",b")])
     for rows in order.rows([*batches, last]):
-        seen.append(rows.column(0).to_pylist())
-        assert len(set(seen[-1])) == 1
-    assert [each[0] for each in seen] == ["a", "a", "a", "a", "a", "b"]
-    assert [len(each) for each in seen] == [10, 10, 10, 10, 1, 4]
+        pieces.append(rows.column(0).to_pylist())
+        assert len(set(pieces[-1])) == 1
+    assert [piece[0] for piece in pieces] == ["a", "a", "a", "a", "a", "b"]
+    assert [len(piece) for piece in pieces] == [10, 10, 10, 10, 1, 4]
 
 
 def test_two_huge_source_transactions_that_come_mixed_are_sorted_instead() -> None:
@@ -151,9 +151,9 @@ def test_two_huge_source_transactions_that_come_mixed_are_sorted_instead() -> No
 
 
 def test_a_source_transaction_without_an_end_is_refused_as_ever() -> None:
-    torn = [("a", 1, 0, "t", False, ",1"), ("b", 1, 0, "t", False, ",2")]
+    cut_rows = [("a", 1, 0, "t", False, ",1"), ("b", 1, 0, "t", False, ",2")]
     with pytest.raises(InputError, match="position 1 of source partition a has no row marked as its end"):
-        told(ArrivalOrder(small_rows=0), [batch(torn)])
+        told(ArrivalOrder(small_rows=0), [batch(cut_rows)])
 
 
 @pytest.mark.parametrize("small_rows", [0, 100])

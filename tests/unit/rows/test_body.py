@@ -60,11 +60,11 @@ def test_each_compression_is_an_option_a_property_and_a_value_of_other_connector
 
 
 def test_a_body_that_is_released_as_it_is_sent_has_the_same_bytes() -> None:
-    plain, sent, released = load_body(PIECES, "none"), list[memoryview](), list[int]()
-    parts = ReleasedBody(plain, lambda: released.append(sum(map(len, sent))), part_bytes=8)
+    plain, sent_parts, released = load_body(PIECES, "none"), list[memoryview](), list[int]()
+    parts = ReleasedBody(plain, lambda: released.append(sum(map(len, sent_parts))), part_bytes=8)
     for part in parts:
         assert len(part) <= 8
-        sent.append(part)
-    assert b"".join(sent) == b"".join(plain)
+        sent_parts.append(part)
+    assert b"".join(sent_parts) == b"".join(plain)
     assert len(parts) == len(plain) == released[-1]
     assert max(after - before for before, after in pairwise([0, *released])) < 2 * 8

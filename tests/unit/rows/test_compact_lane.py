@@ -58,10 +58,10 @@ def loads_of(server: ModelServer, label: str) -> list[tuple[str, bytes]]:
 
 def sent(server: ModelServer) -> dict[str, list[tuple[str, dict[str, Any]]]]:
     """Rows by label, each with its table, of the StarRocks transactions that became visible."""
-    found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    loads: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for label in server.commits:
-        found[label] = [(table, row) for table, body in loads_of(server, label) for row in orjson.loads(body)]
-    return found
+        loads[label] = [(table, row) for table, body in loads_of(server, label) for row in orjson.loads(body)]
+    return loads
 
 
 @given(transactions(), st.data())
@@ -75,15 +75,15 @@ def test_a_transaction_has_one_row_of_each_key_the_last_one_and_counts_add_up(
         load_bytes=data.draw(st.sampled_from([1, 100, 1000])),
         body_bytes=data.draw(few),
     )
-    disk, server, held = Disk(), ModelServer(), data.draw(st.booleans())
-    lane = LaneDriver(server, limits, seed=data.draw(st.integers(0, 99)), keys=KEYS, spill=disk.take, hold=held)
+    disk, server, hold = Disk(), ModelServer(), data.draw(st.booleans())
+    lane = LaneDriver(server, limits, seed=data.draw(st.integers(0, 99)), keys=KEYS, spill=disk.take, hold=hold)
     write(lane, source, pause=data.draw(st.sampled_from([0.0, 1.0])))
-    if not held and isinstance(lane.core.error, KeyRepeated):  # the driver has the lanes run again and hold their rows
+    if not hold and isinstance(lane.core.error, KeyRepeated):  # the driver has the lanes run again and hold their rows
         assert server.commits == []
         return
     assert lane.core.error is None
     assert lane.core.buffer.buffered_bytes == 0
-    came = {
+    source_rows = {
         number: (partition, table, key)
         for number, (partition, table, key) in enumerate(
             ((partition, table, key) for partition, _, rows in source for table, key in rows), start=1
@@ -94,19 +94,19 @@ def test_a_transaction_has_one_row_of_each_key_the_last_one_and_counts_add_up(
         keyed = [row["k"] for table, row in rows if table == "t"]
         assert len(keyed) == len(set(keyed))
         for table, row in rows:
-            assert came[row["n"]][1:] == (table, row["k"])
+            assert source_rows[row["n"]][1:] == (table, row["k"])
             if table == "t":
                 last_label[row["k"]] = max(last_label.get(row["k"], 0), row["n"])
-    last = {(partition, key): number for number, (partition, table, key) in came.items() if table == "t"}
+    last = {(partition, key): number for number, (partition, table, key) in source_rows.items() if table == "t"}
     for key, number in last_label.items():
-        assert number == last[(came[number][0], key)]  # the order between source partitions is open
+        assert number == last[(source_rows[number][0], key)]  # the order between source partitions is open
     assert last_label.keys() == {key for _, key in last}
     counts: Counter[tuple[str, str]] = Counter()
     receipt = lane.core.receipt
     assert receipt is not None
     for region in receipt.regions:
         counts[(region.partition, region.table)] += region.rows + region.compacted
-    assert counts == Counter((partition, table) for partition, table, _ in came.values())
+    assert counts == Counter((partition, table) for partition, table, _ in source_rows.values())
     assert receipt.rows == sum(map(len, sent(server).values()))
     assert receipt.bytes == sum(len(body) - 1 for _, body in loads_of(server, LABEL))
 
@@ -127,9 +127,9 @@ def test_a_key_that_comes_again_after_a_load_ends_the_lane_and_held_rows_have_it
     write(lane, source, pause=1.0)
     assert isinstance(lane.core.error, KeyRepeated)
     assert lane.unique.repeated
-    held = LaneDriver(ModelServer(), limits, keys=KEYS, spill=Disk().take, hold=True)
-    write(held, source, pause=1.0)
-    receipt = receipt_of(held)
+    held_lane = LaneDriver(ModelServer(), limits, keys=KEYS, spill=Disk().take, hold=True)
+    write(held_lane, source, pause=1.0)
+    receipt = receipt_of(held_lane)
     assert (receipt.rows, receipt.compacted) == (2, 1)
 
 

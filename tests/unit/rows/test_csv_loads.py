@@ -19,11 +19,11 @@ SERVER = {"load_url": "http://fe:8030", "query_url": "mysql://fe:9030", "databas
 def test_every_row_of_a_body_ends_with_its_delimiter(chunks: list[list[str]]) -> None:
     pieces = [memoryview("".join(CSV_ROW + row for row in chunk).encode()) for chunk in chunks]
     body = load_body(pieces, "none", csv=True)
-    sent = b"".join(bytes(part) for part in body)
-    assert len(body) == len(sent)
-    assert sent.decode().split(CSV_ROW) == [*(row for chunk in chunks for row in chunk), ""]
+    content = b"".join(bytes(part) for part in body)
+    assert len(body) == len(content)
+    assert content.decode().split(CSV_ROW) == [*(row for chunk in chunks for row in chunk), ""]
     packed = load_body(pieces, "gzip", csv=True)
-    assert pa.input_stream(pa.py_buffer(b"".join(packed)), compression="gzip").read() == sent
+    assert pa.input_stream(pa.py_buffer(b"".join(packed)), compression="gzip").read() == content
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_the_sinks_own_tables_stay_json() -> None:
     assert not options.writes_csv("_starrocks_txn_sink_ledger")
 
 
-@pytest.mark.parametrize("other", [{"on_bad_rows": "quarantine"}])
+@pytest.mark.parametrize("more", [{"on_bad_rows": "quarantine"}])
 @pytest.mark.parametrize("csv", [{"properties": {"format": "csv"}}, {"tables": {"t": {"format": "csv"}}}])
-def test_what_it_cannot_be_combined_with(csv: dict[str, object], other: dict[str, object]) -> None:
+def test_what_it_cannot_be_combined_with(csv: dict[str, object], more: dict[str, object]) -> None:
     with pytest.raises(OptionError, match=r"csv.*Remove format"):
-        SinkOptions(**SERVER, **csv, **other)  # type: ignore[arg-type]
+        SinkOptions(**SERVER, **csv, **more)  # type: ignore[arg-type]
 
 
 def test_json_texts_are_not_made_into_csv() -> None:

@@ -30,15 +30,15 @@ def text_and_starts(
 
 def keys_of(rows: Sequence[str | bytes], *key: KeyColumn, separator: bytes = b",") -> list[Any]:
     content = [row.encode() if isinstance(row, str) else row for row in rows]
-    found: list[Any] = read_keys(*text_and_starts(content, separator), key).to_pylist()
-    return found
+    keys: list[Any] = read_keys(*text_and_starts(content, separator), key).to_pylist()
+    return keys
 
 
 # --- one form for all texts of a value ---
 
 
 @pytest.mark.parametrize(
-    ("kind", "same", "other", "not_comparable"),
+    ("kind", "same", "other_texts", "not_comparable"),
     [
         ("INT", ["1", " 1 ", "1.0", "+1", "001", "true"], ["-1", "10", "0"], ["1.5", "1e0", "", "one", "-"]),
         ("BIGINT", ["0", "-0", "0.000", "false"], ["1"], ["0x0"]),
@@ -55,12 +55,12 @@ def keys_of(rows: Sequence[str | bytes], *key: KeyColumn, separator: bytes = b",
         ),
     ],
 )
-def test_texts_of_one_value(kind: str, same: list[str], other: list[str], not_comparable: list[str]) -> None:
+def test_texts_of_one_value(kind: str, same: list[str], other_texts: list[str], not_comparable: list[str]) -> None:
     column = KeyColumn.of("k", kind, 2)
     forms = {column.comparable(text) for text in same}
     assert len(forms) == 1
     assert None not in forms
-    assert not forms & {column.comparable(text) for text in other}
+    assert not forms & {column.comparable(text) for text in other_texts}
     assert {column.comparable(text) for text in not_comparable} <= {None}
 
 
@@ -104,26 +104,26 @@ TEXTS = st.text(max_size=5) | st.sampled_from(["a", "1:a", ""])
 
 def expected_key(row: dict[str, Any], *key: KeyColumn) -> list[str] | None:
     """The key's values in one form; None for a row without a key."""
-    found = []
+    forms = []
     for column in key:
         value = json.loads(json.dumps(row.get(column.field)), parse_int=str, parse_float=str)
         text = str(value).lower() if isinstance(value, bool) else value
         if not isinstance(text, str):
             return None
         form = column.comparable(text)
-        found.append(f"?{text}" if form is None else form)
-    return found
+        forms.append(f"?{text}" if form is None else form)
+    return forms
 
 
 @given(st.lists(st.fixed_dictionaries({}, optional={"id": SPELLED, "name": TEXTS, "v": TEXTS}), min_size=1, max_size=8))
 def test_two_rows_have_one_key_exactly_if_its_values_have_one_form(rows: list[dict[str, Any]]) -> None:
     for key in ((INTEGER,), (TEXT,), (INTEGER, TEXT), (TEXT, INTEGER)):
-        found = keys_of([json.dumps(row) for row in rows], *key)
-        wanted = [expected_key(row, *key) for row in rows]
-        assert [each is None for each in found] == [each is None for each in wanted]
-        for one, other in itertools.combinations(range(len(rows)), 2):
-            if wanted[one] is not None:
-                assert (found[one] == found[other]) == (wanted[one] == wanted[other])
+        keys_read = keys_of([json.dumps(row) for row in rows], *key)
+        expected_keys = [expected_key(row, *key) for row in rows]
+        assert [key_ is None for key_ in keys_read] == [key_ is None for key_ in expected_keys]
+        for first, second in itertools.combinations(range(len(rows)), 2):
+            if expected_keys[first] is not None:
+                assert (keys_read[first] == keys_read[second]) == (expected_keys[first] == expected_keys[second])
 
 
 @pytest.mark.parametrize("block_bytes", [1, 30, 64])
@@ -134,8 +134,8 @@ def test_members_anywhere_are_read_in_blocks(block_bytes: int, monkeypatch: pyte
     text, starts = text_and_starts([row.encode() for row in rows])
     assert read_keys(text, starts, [INTEGER]).equals(pa.array(range(40), pa.int64()))
     assert keys_of(rows, INTEGER, TEXT) == [f"{len(str(n))}:{n}{len(str(n)) + 1}:n{n}" for n in range(40)]
-    torn = [b'{"v":"a","id":1}', b'{"v":"b', b'c","id":2}']  # Arrow would count other rows than came
-    assert keys_of(torn, INTEGER) == ["1", None, None]
+    cut_rows = [b'{"v":"a","id":1}', b'{"v":"b', b'c","id":2}']  # Arrow would count other rows than came
+    assert keys_of(cut_rows, INTEGER) == ["1", None, None]
 
 
 def test_integers_stay_numbers_and_need_no_python_per_row() -> None:
@@ -173,27 +173,27 @@ def test_members_that_come_first_are_read_as_any_others(
 ) -> None:
     """Of a row that is no JSON nothing is asked: the server rejects it, whatever its key."""
     rows = ["".join(part) for part in parts]
-    wanted: dict[int, Any] = {}
+    expected_keys: dict[int, Any] = {}
     for number, row in enumerate(rows):
         with contextlib.suppress(ValueError):
-            wanted[number] = expected_key(json.loads(row, parse_int=str, parse_float=str), *key)
-    found = keys_of(rows, *key)
-    for one, other in itertools.product(wanted, repeat=2):
-        assert (found[one] is None) == (wanted[one] is None)
-        if wanted[one] is not None:
-            assert (found[one] == found[other]) == (wanted[one] == wanted[other])
+            expected_keys[number] = expected_key(json.loads(row, parse_int=str, parse_float=str), *key)
+    keys_read = keys_of(rows, *key)
+    for first, second in itertools.product(expected_keys, repeat=2):
+        assert (keys_read[first] is None) == (expected_keys[first] is None)
+        if expected_keys[first] is not None:
+            assert (keys_read[first] == keys_read[second]) == (expected_keys[first] == expected_keys[second])
     if len(key) == 1:
-        read = {number: None if found[number] is None else [str(found[number])] for number in wanted}
-        assert read == wanted
+        read = {number: None if keys_read[number] is None else [str(keys_read[number])] for number in expected_keys}
+        assert read == expected_keys
 
 
 @pytest.mark.parametrize("key", [(TEXT,), (TEXT, INTEGER)])
 def test_an_escaped_quote_does_not_end_a_key(key: tuple[KeyColumn, ...]) -> None:
     """Else the keys `a",1` and `a",2` were one key, and only the last of their rows would be sent."""
     rows = [json.dumps({"name": name, "id": 1}, separators=(",", ":")) for name in ('a",1', 'a",2', 'a"}', "a\\")]
-    found = keys_of(rows, *key)
-    assert len(set(found)) == len(rows)
-    assert None not in found
+    keys_read = keys_of(rows, *key)
+    assert len(set(keys_read)) == len(rows)
+    assert None not in keys_read
 
 
 @pytest.mark.parametrize("value", ["01", "1.", "+1", "1-2", "-", "1e", "--1"])

@@ -54,24 +54,24 @@ def test_a_name_without_a_column_is_refused_in_any_row_with_its_place_and_remedy
     rows[4_000] = ("t", r'{"id":1,"name":"}","em\u0061il":"secret"}')
     with pytest.raises(UnknownColumn) as refused:
         names(batch(*rows, wide=wide))
-    said = str(refused.value)
-    assert "table t does not have at source partition p, position 4001: email." in said
-    assert "ALTER TABLE `t` ADD COLUMN `email` VARCHAR(65533), and" in said
-    assert "schema_changes='apply'" in said
-    assert "secret" not in said
+    message = str(refused.value)
+    assert "table t does not have at source partition p, position 4001: email." in message
+    assert "ALTER TABLE `t` ADD COLUMN `email` VARCHAR(65533), and" in message
+    assert "schema_changes='apply'" in message
+    assert "secret" not in message
 
 
 def test_the_columns_are_asked_again_before_a_name_is_refused() -> None:
     """A column may have been added since."""
-    asked: list[bool] = []
+    questions: list[bool] = []
 
     def columns_of(_: str, again: bool) -> set[str]:
-        asked.append(again)
+        questions.append(again)
         return {"id", "email"} if again else {"id"}
 
     names = MemberNames(compiled.Shapes().new_rows, columns_of, lambda _: True, True)
     names(batch(("t", '{"id":1}'), ("t", '{"id":1,"email":2}'), ("t", '{"id":2,"email":2}')))
-    assert asked == [False, False, True]
+    assert questions == [False, False, True]
 
 
 def test_without_refusal_the_driver_gets_the_names_that_it_does_not_know() -> None:
@@ -297,9 +297,9 @@ def test_a_table_that_is_not_there_is_created_before_values_are_looked_up() -> N
     names, lacking = applying()
     names(batch(("new", f'{{"id":1,"{UNCHANGED}":["note"]}}'), ("new", f'{{"id":1,"{UNCHANGED}":[]}}')))
     assert lacking.missing() == {"new": {"id": ("INTEGER",)}}
-    for kept, said in {'["name"]': r"did not change \(name\)", "[]": "t is deleted, and stays at"}.items():
-        with pytest.raises(InputError, match=said):
-            applying()[0](batch(("t", f'{{"id":1,"{UNCHANGED}":{kept}}}')))
+    for unchanged, message in {'["name"]': r"did not change \(name\)", "[]": "t is deleted, and stays at"}.items():
+        with pytest.raises(InputError, match=message):
+            applying()[0](batch(("t", f'{{"id":1,"{UNCHANGED}":{unchanged}}}')))
 
 
 def test_the_source_s_schema_says_types_and_the_error_shows_the_statement() -> None:

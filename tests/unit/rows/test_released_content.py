@@ -37,10 +37,10 @@ def released(*rows: tuple[str | None, str | None], table: str = "items", databas
 
 
 def payloads(*rows: tuple[str | None, str | None], content: PayloadEncoder | None = None) -> list[Any]:
-    made: list[Any] = (
+    payload_texts: list[Any] = (
         (content or PayloadEncoder("shop")).batch([only("p", released(*rows))]).column("payload").to_pylist()
     )
-    return made
+    return payload_texts
 
 
 def test_every_row_has_the_separator_in_front() -> None:

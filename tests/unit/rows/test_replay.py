@@ -37,16 +37,16 @@ def rows_of(sizes: list[int], partition: str = "p", salt: str = "") -> list[Row]
 
 
 def play(segmenter: Segmenter, rows: list[Row], cuts: list[int]) -> tuple[dict[str, str], list[PositionSpan]]:
-    written: dict[str, str] = {}
+    pieces: dict[str, str] = {}
     ended = []
     bounds = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
     for low, high in itertools.pairwise(bounds):
         for segment in segmenter.split(batch(rows[low:high])):
             if isinstance(segment, RegionRows):
-                written[segment.table] = written.get(segment.table, "") + bytes(segment.piece).decode()
+                pieces[segment.table] = pieces.get(segment.table, "") + bytes(segment.piece).decode()
             else:
                 ended.append(segment)
-    return written, ended
+    return pieces, ended
 
 
 def known(position: int, digest: str = "", batch_id: int = 3, label: str = "job-e1-0-3-1_0") -> Position:
@@ -60,21 +60,21 @@ def known(position: int, digest: str = "", batch_id: int = 3, label: str = "job-
     st.integers(0, 9),
 )
 def test_a_replay_cut_in_another_way_writes_what_is_missing_and_nothing_else(
-    sizes: list[int], first_cuts: list[int], second_cuts: list[int], done: int
+    sizes: list[int], first_cuts: list[int], second_cuts: list[int], done_count: int
 ) -> None:
     rows = rows_of(sizes)
-    done = min(done, len(sizes))
-    cut = sum(sizes[:done])
+    done_count = min(done_count, len(sizes))
+    cut = sum(sizes[:done_count])
     _, ended = play(Segmenter(), rows[:cut], first_cuts)
     digest = ended[-1].digest if ended else ""
-    replay = Replay({"p": known(10 * done, digest)} if done else {})
-    written, again = play(Segmenter(replay), rows, second_cuts)
+    replay = Replay({"p": known(10 * done_count, digest)} if done_count else {})
+    contents, again = play(Segmenter(replay), rows, second_cuts)
     missing: dict[str, str] = {}
     for _, _, table, _, payload in rows[cut:]:
         missing[table] = missing.get(table, "") + payload
-    assert written == missing
-    assert sum(segment.source_transactions for segment in again) == len(sizes) - done
-    assert (replay.skipped_rows, replay.skipped_transactions) == (cut, done)
+    assert contents == missing
+    assert sum(segment.source_transactions for segment in again) == len(sizes) - done_count
+    assert (replay.skipped_rows, replay.skipped_transactions) == (cut, done_count)
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.lists(st.integers(0, 30), max_size=5))
@@ -99,13 +99,13 @@ def test_other_content_at_the_ledgers_position_is_an_error(cuts: list[int]) -> N
 def lanes_of(known_at: Position, micro_batches: list[list[Row]], cuts: list[int], **terms: Any) -> list[str]:
     """What lanes of successive micro-batches write; each gets the skips that the ones before have reported."""
     skips: dict[str, Skip] = {}
-    wrote: list[str] = []
+    all_contents: list[str] = []
     for rows in micro_batches:
         replay = Replay({"p": known_at}, skips=dict(skips), **terms)
-        written, _ = play(Segmenter(replay), rows, cuts)
+        contents, _ = play(Segmenter(replay), rows, cuts)
         skips |= {name: replay.skips[name] for name in replay.changed}
-        wrote += written.values()
-    return wrote
+        all_contents += contents.values()
+    return all_contents
 
 
 def at(*positions: int, size: int = 2) -> list[Row]:
@@ -132,13 +132,13 @@ def test_a_recreated_source_is_an_error_where_it_passes_the_ledgers_position(
     st.lists(st.integers(0, 14), max_size=4),
 )
 def test_the_same_source_is_no_error_however_its_replay_is_cut(
-    done: int, first: int, ends: list[int], cuts: list[int]
+    done_count: int, first: int, ends: list[int], cuts: list[int]
 ) -> None:
     positions = [10 * number for number in range(first, 8)]
     bounds = sorted({0, *(end for end in ends if end < len(positions)), len(positions)})
     micro_batches = [at(*positions[low:high]) for low, high in itertools.pairwise(bounds)]
-    wrote = lanes_of(known(10 * done), micro_batches, cuts)
-    assert "".join(wrote) == "".join(f",{place}.0,{place}.1" for place in positions if place > 10 * done)
+    all_contents = lanes_of(known(10 * done_count), micro_batches, cuts)
+    assert "".join(all_contents) == "".join(f",{place}.0,{place}.1" for place in positions if place > 10 * done_count)
 
 
 def test_a_skip_to_an_older_position_says_nothing_any_more() -> None:
@@ -159,14 +159,14 @@ def test_a_source_that_goes_back_in_the_same_run_is_an_error() -> None:
     with pytest.raises(InputError, match="went back to position 10, after position 20 was written in micro-batch 3"):
         play(Segmenter(Replay({"p": position}, epoch="e1", batch=4)), rows_of([1, 1, 1]), [])
     for replay in (Replay({"p": position}, epoch="e1", batch=3), Replay({"p": position}, epoch="e2", batch=4)):
-        written, _ = play(Segmenter(replay), rows_of([1, 1, 1]), [])
-        assert written == {"t0": ",3.0"}
+        contents, _ = play(Segmenter(replay), rows_of([1, 1, 1]), [])
+        assert contents == {"t0": ",3.0"}
 
 
 def test_partitions_are_told_apart() -> None:
     rows = rows_of([1, 1], "o") + rows_of([1, 1], "p")
-    written, _ = play(Segmenter(Replay({"p": known(10)})), rows, [])
-    assert written == {"t0": ",1.0,2.0,2.0"}
+    contents, _ = play(Segmenter(Replay({"p": known(10)})), rows, [])
+    assert contents == {"t0": ",1.0,2.0,2.0"}
 
 
 # --- plain rows ---
@@ -200,24 +200,24 @@ def test_plain_rows_are_one_unit_whose_digest_ignores_their_order() -> None:
 
 
 def test_a_unit_that_is_written_is_left_out_and_compared() -> None:
-    done = Position("c/0", 7, "c", 7, "label", 3, unit([1, 2, 3])[-1].digest)
-    assert unit([3, 1, 2], done) == []
+    position = Position("c/0", 7, "c", 7, "label", 3, unit([1, 2, 3])[-1].digest)
+    assert unit([3, 1, 2], position) == []
     with pytest.raises(SourceChanged, match="micro-batch 7"):
-        unit([1, 2], done)
-    assert unit([1, 2], done, compare=False) == []
-    assert len(unit([1, 2], done, number=8)) == 3
+        unit([1, 2], position)
+    assert unit([1, 2], position, compare=False) == []
+    assert len(unit([1, 2], position, number=8)) == 3
     with pytest.raises(SourceChanged, match="the ledger has micro-batch 7"):
-        unit([1, 2], done, number=6)
+        unit([1, 2], position, number=6)
 
 
 def test_a_micro_batch_is_one_source_partition_of_the_ledger_whatever_the_number_of_lanes() -> None:
-    known = {
+    positions = {
         name: Position(name, number, "c", number, "label", 0, "")
         for name, number in (("c/0/1", 5), ("c/1/2", 9), ("another/0/1", 9), ("d/c/0/1", 9))
     }
-    written, new = (UnpositionedSegmenter.of("c", number, known, compare=True) for number in (5, 6))
-    assert (written.name, written.replayed, new.replayed) == ("c/0/1", True, False)
-    assert not UnpositionedSegmenter.of("e", 5, known, compare=True).replayed
+    old, new = (UnpositionedSegmenter.of("c", number, positions, compare=True) for number in (5, 6))
+    assert (old.name, old.replayed, new.replayed) == ("c/0/1", True, False)
+    assert not UnpositionedSegmenter.of("e", 5, positions, compare=True).replayed
 
 
 def test_the_shares_of_several_lanes_make_the_digest_of_one() -> None:

@@ -20,23 +20,23 @@ from tests.support.depth import scaled
 
 def batch(rows: list[str], deleted: list[bool] | None = None) -> pa.RecordBatch:
     """Payloads as both projections make them: deletes have the sink's `__op` in front."""
-    payloads = [_payload(row, gone) for row, gone in zip(rows, deleted or [False] * len(rows), strict=True)]
+    payloads = [_payload(row, is_deleted) for row, is_deleted in zip(rows, deleted or [False] * len(rows), strict=True)]
     count = len(rows)
-    made = {
+    columns = {
         "source_partition": pa.array(["p-1"] * count),
         POSITION: pa.array(range(40, 40 + count), pa.int64()),
         "table": pa.array(["items"] * count),
         "transaction_end": pa.array([True] * count),
         PAYLOAD: pa.array(payloads, pa.string()),
     }
-    return pa.record_batch(made | ({} if deleted is None else {DELETED: pa.array(deleted)}))
+    return pa.record_batch(columns | ({} if deleted is None else {DELETED: pa.array(deleted)}))
 
 
 def _payload(row: str, deleted: bool) -> str:
     if not deleted:
         return "," + row
-    rest = row.lstrip(" ")[1:]
-    return "," + DELETING + ("" if rest.lstrip(" ").startswith("}") else ",") + rest
+    tail = row.lstrip(" ")[1:]
+    return "," + DELETING + ("" if tail.lstrip(" ").startswith("}") else ",") + tail
 
 
 FAULTS = {
@@ -75,9 +75,11 @@ GOOD = [
 @pytest.mark.parametrize("row", FAULTS)
 def test_a_row_that_is_something_else_is_refused_with_its_place(row: str) -> None:
     rows = [*GOOD, row, *GOOD]
-    with pytest.raises(InputError, match=f"{FAULTS[row]}.* at source partition p-1, position 49, table items") as found:
+    with pytest.raises(
+        InputError, match=f"{FAULTS[row]}.* at source partition p-1, position 49, table items"
+    ) as failure:
         RowCheck()(batch(rows))
-    assert "SECRET" not in str(found.value)
+    assert "SECRET" not in str(failure.value)
 
 
 @pytest.mark.parametrize("row", [row for row, fault in FAULTS.items() if fault == "__op"])
@@ -211,9 +213,9 @@ def test_random_rows_are_judged_as_when_read_alone(seed: int) -> None:
 
 def _random_row(rng: random.Random) -> str:
     """Valid JSON objects, or several of them; never text that is no JSON, which the server refuses."""
-    made = ",".join(json.dumps(_random_object(rng), separators=rng.choice(((",", ":"), (", ", ": "))))
+    objects = ",".join(json.dumps(_random_object(rng), separators=rng.choice(((",", ":"), (", ", ": "))))
                     for _ in range(rng.choice((1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 3))))  # fmt: skip
-    return made if rng.random() < 0.9 else " " * rng.randrange(3) + made
+    return objects if rng.random() < 0.9 else " " * rng.randrange(3) + objects
 
 
 def _random_object(rng: random.Random, depth: int = 0) -> dict[str, Any]:

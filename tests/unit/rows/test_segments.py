@@ -20,15 +20,15 @@ from tests.support.lane_rows import Row, batch, lanes
 def test_segments_hold_every_row_of_a_region_once_and_in_order(rows: list[Row], cuts: list[int]) -> None:
     segmenter = Segmenter()
     bounds = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
-    got: dict[tuple[str, str], str] = {}
-    counted = ended = 0
+    contents: dict[tuple[str, str], str] = {}
+    counted_rows = ended = 0
     open_since_end: set[str] = set()
     for low, high in itertools.pairwise(bounds):
         for segment in segmenter.split(batch(rows[low:high])):
             if isinstance(segment, RegionRows):
                 key = (segment.partition, segment.table)
-                got[key] = got.get(key, "") + bytes(segment.piece).decode()
-                counted += segment.rows
+                contents[key] = contents.get(key, "") + bytes(segment.piece).decode()
+                counted_rows += segment.rows
                 open_since_end.add(segment.partition)
             else:
                 ended += segment.source_transactions
@@ -36,22 +36,22 @@ def test_segments_hold_every_row_of_a_region_once_and_in_order(rows: list[Row], 
     want: dict[tuple[str, str], str] = {}
     for partition, _, table, _, payload in rows:
         want[(partition, table)] = want.get((partition, table), "") + payload
-    assert got == want
-    assert counted == len(rows)
+    assert contents == want
+    assert counted_rows == len(rows)
     assert ended == sum(row[3] for row in rows)
     assert not open_since_end
 
 
 @given(lanes())
 def test_marks_tell_where_each_row_lies(rows: list[Row]) -> None:
-    got: list[tuple[str, int, str, str]] = []
+    marks: list[tuple[str, int, str, str]] = []
     for segment in Segmenter(with_row_index=True).split(batch(rows)):
         if isinstance(segment, RegionRows):
             assert segment.row_index is not None
             contents = [row.decode() for row in segment.row_index.rows(segment.piece)]
             places = [(segment.partition, int(at), segment.table) for at in segment.row_index.positions]
-            got += [(*place, content) for place, content in zip(places, contents, strict=True)]
-    assert sorted(got) == sorted((name, at, table, content) for name, at, table, _, content in rows)
+            marks += [(*place, content) for place, content in zip(places, contents, strict=True)]
+    assert sorted(marks) == sorted((name, at, table, content) for name, at, table, _, content in rows)
 
 
 def test_the_open_rest_of_a_batch_comes_after_its_whole_transactions() -> None:
@@ -90,23 +90,23 @@ def test_torn_and_unordered_rows_are_refused_with_their_place(rows: list[Row], t
 def test_a_null_is_refused_with_its_place_and_without_its_content(column: int) -> None:
     row: list[Any] = ["a", 7, "t", True, ",secret"]
     row[column] = None
-    with pytest.raises(InputError, match=f"Column {COLUMNS[column]} is NULL") as caught:
+    with pytest.raises(InputError, match=f"Column {COLUMNS[column]} is NULL") as failure:
         list(Segmenter().split(batch([tuple(row)])))
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(failure.value)
     if column != 1:
-        assert "position 7" in str(caught.value)
+        assert "position 7" in str(failure.value)
 
 
 def test_a_sliced_batch_and_large_strings_keep_their_bytes() -> None:
     rows = [("a", n, "t", True, f",{n}") for n in range(10)]
     sliced = batch(rows).slice(3, 4)
-    (written, _) = Segmenter().split(sliced)
-    assert isinstance(written, RegionRows)
-    assert bytes(written.piece) == b",3,4,5,6"
+    (region_rows, _) = Segmenter().split(sliced)
+    assert isinstance(region_rows, RegionRows)
+    assert bytes(region_rows.piece) == b",3,4,5,6"
     wide = batch(rows).set_column(4, "payload", pa.array([row[4] for row in rows], pa.large_string()))
-    (written, _) = Segmenter().split(wide)
-    assert isinstance(written, RegionRows)
-    assert bytes(written.piece) == "".join(row[4] for row in rows).encode()
+    (region_rows, _) = Segmenter().split(wide)
+    assert isinstance(region_rows, RegionRows)
+    assert bytes(region_rows.piece) == "".join(row[4] for row in rows).encode()
 
 
 NAMES = st.lists(st.tuples(st.sampled_from(["a", "b", "ab", "ba", "", "p-10"]), st.integers(1, 3)), max_size=4)
@@ -128,7 +128,7 @@ def test_runs_of_source_partitions_are_those_of_a_plain_loop(
 
 def whole_pieces(batches: list[pa.RecordBatch]) -> list[RegionRows]:
     segmenter = Segmenter(with_row_index=True)
-    return [rows for each in batches for rows in segmenter.split(each) if isinstance(rows, RegionRows)]
+    return [rows for batch in batches for rows in segmenter.split(batch) if isinstance(rows, RegionRows)]
 
 
 @pytest.mark.parametrize("tables", [["quiet"] * 3 + ["busy"] * 97, ["busy"] * 50 + ["quiet"] + ["busy"] * 49])
@@ -152,10 +152,10 @@ def test_a_large_batch_is_split_as_its_slices_would_be(rows: list[Row], size: in
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(segments, "SLICE_BYTES", size)
         slices = list(segments.slices_of(whole))
-        got = list(Segmenter().split(whole))
+        split_segments = list(Segmenter().split(whole))
     assert pa.Table.from_batches(slices, whole.schema).equals(pa.Table.from_batches([whole]))
     segmenter = Segmenter()
-    assert got == [segment for part in slices for segment in segmenter.split(part)]
+    assert split_segments == [segment for part in slices for segment in segmenter.split(part)]
 
 
 # --- a part of the rows, for the quarantine ---
@@ -166,9 +166,9 @@ def test_the_rows_up_to_positions_are_those_and_no_others(
     rows: list[Row], cuts: list[int], upto: dict[str, int]
 ) -> None:
     bounds = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
-    kept = [rows_of_part(batch(rows[low:high]), {}, upto) for low, high in itertools.pairwise(bounds)]
-    found = [tuple(row.values()) for part in kept for row in part.to_pylist()]
-    assert found == [row for row in rows if row[0] in upto and row[1] <= upto[row[0]]]
+    parts = [rows_of_part(batch(rows[low:high]), {}, upto) for low, high in itertools.pairwise(bounds)]
+    rows_found = [tuple(row.values()) for part in parts for row in part.to_pylist()]
+    assert rows_found == [row for row in rows if row[0] in upto and row[1] <= upto[row[0]]]
 
 
 def ends_of(rows: list[Row]) -> dict[str, list[int]]:
@@ -191,10 +191,10 @@ def test_cuts_are_ends_of_source_transactions_spread_evenly_and_the_last_one(
     few = segmenter.cuts(most)
     assert few.keys() == ends_of(rows).keys()
     for partition, ends in ends_of(rows).items():
-        found = few[partition]
-        assert found == sorted(set(found).intersection(ends))
-        assert len(found) == min(most, len(ends))
-        assert found[-1] == ends[-1]
+        ends_found = few[partition]
+        assert ends_found == sorted(set(ends_found).intersection(ends))
+        assert len(ends_found) == min(most, len(ends))
+        assert ends_found[-1] == ends[-1]
 
 
 def test_cuts_are_those_of_new_rows() -> None:

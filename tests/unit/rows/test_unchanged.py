@@ -40,8 +40,8 @@ class Table:
             return list(self.types.items())
         names = re.findall(r"`(\w+)`", sql.partition(" FROM ")[0])
         assert names[0] == "id"
-        found = {int(str(key)) for key in parameters} & IN_TABLE.keys()
-        return [(str(key), *(IN_TABLE[key][name] for name in names[1:])) for key in sorted(found)]
+        ids = {int(str(key)) for key in parameters} & IN_TABLE.keys()
+        return [(str(key), *(IN_TABLE[key][name] for name in names[1:])) for key in sorted(ids)]
 
 
 def unique(table: Table) -> UniqueRows:
@@ -121,9 +121,9 @@ def test_a_column_keeps_the_value_that_it_had_before_the_row(loads: list[list[Ro
             names = [name for name in NAMES if row[name] is None]
             texts[-1].append(text({"id": key, **row}, *names))
     rows = sent(unique(Table()), *texts, newest_first=True)
-    written = {row["id"]: None if "__op" in row else {name: row[name] for name in NAMES} for row in rows}
+    columns_by_id = {row["id"]: None if "__op" in row else {name: row[name] for name in NAMES} for row in rows}
     assert len(rows) == len(expected)
-    assert written == expected
+    assert columns_by_id == expected
 
 
 def test_values_come_from_the_table_as_json_of_their_types_and_many_keys_take_one_statement() -> None:
@@ -165,9 +165,9 @@ def test_rows_of_a_dead_letter_are_completed_one_by_one() -> None:
     ],
 )
 def test_a_value_that_is_nowhere_is_an_error(rows: list[bytes], message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
+    with pytest.raises(InputError, match=message) as failure:
         sent(unique(Table()), rows)
-    assert "REPLICA IDENTITY FULL" in str(caught.value.advice)
+    assert "REPLICA IDENTITY FULL" in str(failure.value.advice)
 
 
 def test_the_mark_is_in_no_string() -> None:

@@ -27,9 +27,9 @@ def test_the_last_row_of_a_key_is_kept_and_each_row_without_one(keys: list[int |
     last = {key: row for row, key in enumerate(keys)}
     expected = [key is None or last[key] == row for row, key in enumerate(keys)]
     values = pa.array(keys, pa.int64())
-    kept = last_of_each(values.cast(pa.large_string()) if texts else values)
-    assert (expected if kept is None else kept.tolist()) == expected
-    assert kept is None or not all(expected)
+    indexes = last_of_each(values.cast(pa.large_string()) if texts else values)
+    assert (expected if indexes is None else indexes.tolist()) == expected
+    assert indexes is None or not all(expected)
 
 
 Change = tuple[str, int]  # source partition, key
@@ -39,7 +39,7 @@ Change = tuple[str, int]  # source partition, key
 def loads(draw: st.DrawFn) -> list[list[Chunk]]:
     """Loads of one table, made of chunks whose rows are numbered."""
     number = itertools.count()
-    made = []
+    all_loads = []
     for _ in range(draw(st.integers(1, 5))):
         chunks = []
         for partition in draw(st.lists(st.sampled_from("pq"), min_size=1, max_size=3)):
@@ -48,24 +48,24 @@ def loads(draw: st.DrawFn) -> list[list[Chunk]]:
                 keys = draw(st.lists(st.none() | st.integers(0, 30), min_size=1, max_size=9))
                 add_piece(chunk, [(key, next(number)) for key in keys])
             chunks.append(chunk)
-        made.append(chunks)
-    return made
+        all_loads.append(chunks)
+    return all_loads
 
 
 def rows_in(pieces: Sequence[memoryview]) -> list[dict[str, int]]:
     content = b"".join(pieces)
-    found: list[dict[str, int]] = json.loads(b"[" + content[1:] + b"]") if content else []
-    return found
+    rows: list[dict[str, int]] = json.loads(b"[" + content[1:] + b"]") if content else []
+    return rows
 
 
 def send(unique: UniqueRows, label: str, chunks: list[list[Chunk]], *, newest_first: bool) -> Iterator[dict[str, int]]:
     for load in reversed(chunks) if newest_first else chunks:
         selection = unique.select(LoadAction(label, "t", tuple(load), newest_first))
-        sent, came = rows_in(selection.pieces), [row for chunk in load for row in rows_in(chunk.pieces)]
-        assert len(sent) + sum(each.rows for each in selection.replaced.values()) == len(came)
+        rows_sent, rows_before = rows_in(selection.pieces), [row for chunk in load for row in rows_in(chunk.pieces)]
+        assert len(rows_sent) + sum(total.rows for total in selection.replaced.values()) == len(rows_before)
         sizes = sum(chunk.bytes for chunk in load) - sum(piece.nbytes for piece in selection.pieces)
-        assert sum(each.bytes for each in selection.replaced.values()) == sizes
-        yield from sent
+        assert sum(total.bytes for total in selection.replaced.values()) == sizes
+        yield from rows_sent
 
 
 @pytest.fixture(params=[None, 100])
@@ -83,34 +83,36 @@ def large_piece(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_newest_first_leaves_the_last_row_of_each_key_however_many_loads(chunks: list[list[Chunk]]) -> None:
     everything = [row for load in chunks for chunk in load for row in rows_in(chunk.pieces)]
     last = {row["id"]: row["v"] for row in everything if "id" in row}
-    sent = list(send(UniqueRows({"t": [INTEGER]}), "label", chunks, newest_first=True))
-    assert sorted((row["id"], row["v"]) for row in sent if "id" in row) == sorted(last.items())
-    assert sorted(row["v"] for row in sent if "id" not in row) == [row["v"] for row in everything if "id" not in row]
+    all_rows = list(send(UniqueRows({"t": [INTEGER]}), "label", chunks, newest_first=True))
+    assert sorted((row["id"], row["v"]) for row in all_rows if "id" in row) == sorted(last.items())
+    assert sorted(row["v"] for row in all_rows if "id" not in row) == [
+        row["v"] for row in everything if "id" not in row
+    ]
 
 
 @pytest.mark.usefixtures("large_piece")
 @given(loads())
 def test_in_order_a_key_that_comes_again_is_refused_and_else_nothing_is_missing(chunks: list[list[Chunk]]) -> None:
     keys = [{row["id"] for chunk in load for row in rows_in(chunk.pieces) if "id" in row} for load in chunks]
-    again = any(one & other for one, other in itertools.combinations(keys, 2))
+    again = any(keys_of_load & other_keys for keys_of_load, other_keys in itertools.combinations(keys, 2))
     unique = UniqueRows({"t": [INTEGER]})
     if again:
         with pytest.raises(KeyRepeated):
             list(send(unique, "label", chunks, newest_first=False))
     else:
-        sent = list(send(unique, "label", chunks, newest_first=False))
-        assert {row["id"] for row in sent if "id" in row} == set().union(*keys)
+        all_rows = list(send(unique, "label", chunks, newest_first=False))
+        assert {row["id"] for row in all_rows if "id" in row} == set().union(*keys)
     assert unique.repeated is again
 
 
 def test_loads_whose_keys_are_spelled_differently_know_each_other() -> None:
     unique = UniqueRows({"t": [INTEGER]})
-    one, other = Chunk("p", "t"), Chunk("p", "t")
-    add_piece(one, [(1, 0)])
-    other.append(memoryview(b',{"id":"01"}'), 1, RowIndex(np.arange(1), np.array([0, 12])))
-    unique.select(LoadAction("l", "t", (one,)))
+    first, second = Chunk("p", "t"), Chunk("p", "t")
+    add_piece(first, [(1, 0)])
+    second.append(memoryview(b',{"id":"01"}'), 1, RowIndex(np.arange(1), np.array([0, 12])))
+    unique.select(LoadAction("l", "t", (first,)))
     with pytest.raises(KeyRepeated):
-        unique.select(LoadAction("l", "t", (other,)))
+        unique.select(LoadAction("l", "t", (second,)))
 
 
 def test_each_table_has_keys_of_its_own() -> None:

@@ -76,20 +76,20 @@ def test_a_checkpoint_that_the_ledger_knows_may_change_its_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "said"),
+    ("known_position", "message"),
     [(7, None), (8, None), (6, "has position 6 of .* p-0, but position 7"), (None, "has no position")],
 )
-def test_a_ledger_that_is_behind_a_proof_is_refused(known: int | None, said: str | None) -> None:
+def test_a_ledger_that_is_behind_a_proof_is_refused(known_position: int | None, message: str | None) -> None:
     shop = Shop()
     shop.start(0)
-    if known is not None:
-        shop.put("position", "p-0", position=known)
-    if said is None:
+    if known_position is not None:
+        shop.put("position", "p-0", position=known_position)
+    if message is None:
         shop.start(4, proof(2, 5), proof(3, 7))
         return
     for _ in range(2):
-        with pytest.raises(LedgerBehind, match=rf"{said}.*micro-batch [23] of job job.*Either .* Or accept"):
-            shop.start(4, proof(2, 1 if known else 7), proof(3, 7))
+        with pytest.raises(LedgerBehind, match=rf"{message}.*micro-batch [23] of job job.*Either .* Or accept"):
+            shop.start(4, proof(2, 1 if known_position else 7), proof(3, 7))
     shop.start(0, proof(3, 7))  # everything is read again
     shop.start(4, proof(3, 7, job="another"))
 
@@ -114,15 +114,17 @@ def test_an_acceptance_counts_for_what_was_proved_before_it_and_for_nothing_late
 def test_an_acceptance_stays_in_all_later_proofs() -> None:
     shop = Shop()
     shop.accept()
-    known: list[Sequence[str]] = [()]
+    acceptances: list[Sequence[str]] = [()]
     for batch in (4, 6, 8):  # each start finds the proof of the run before
-        session = Session("run", "job", "e", "c", accepted=shop.start(batch, proof(batch - 1, 7, known[-1])).accepted)
-        known.append(session.proof(batch).accepted)
+        session = Session(
+            "run", "job", "e", "c", accepted=shop.start(batch, proof(batch - 1, 7, acceptances[-1])).accepted
+        )
+        acceptances.append(session.proof(batch).accepted)
         shop.put("position", "p-0", position=7)
-    assert known[1] == known[2] == known[3]
+    assert acceptances[1] == acceptances[2] == acceptances[3]
     del shop.server.store.ledger[("job", "position", "p-0")]
     with pytest.raises(LedgerBehind):
-        shop.start(10, proof(9, 7, known[-1]))
+        shop.start(10, proof(9, 7, acceptances[-1]))
 
 
 def test_the_skips_of_the_micro_batch_before_go_on() -> None:
@@ -148,14 +150,14 @@ def test_micro_batches_whose_numbers_start_again_replace_later_ones() -> None:
     directory = MemoryDirectory()
     ProofLog(directory, "e1").write(proof(9, 9))
     ProofLog(directory, "e2").write(proof(0, 10))
-    assert [each.batch for each in ProofLog(directory).read()] == [0]
+    assert [entry.batch for entry in ProofLog(directory).read()] == [0]
 
 
 def test_a_run_that_was_paused_leaves_the_proofs_of_a_younger_run() -> None:
     directory = MemoryDirectory()
     ProofLog(directory, "e2").write(proof(9, 9))
     ProofLog(directory, "e1").write(proof(0, 7))
-    assert [each.batch for each in ProofLog(directory).read()] == [0, 9]
+    assert [entry.batch for entry in ProofLog(directory).read()] == [0, 9]
 
 
 def test_a_file_that_cannot_be_read_and_a_folder_that_is_missing_are_no_errors() -> None:
@@ -164,7 +166,7 @@ def test_a_file_that_cannot_be_read_and_a_folder_that_is_missing_are_no_errors()
     for name, content in (("1-a.json", b"{"), ("2-b.json", b"[]"), ("3-c.json", b'{"job":"job"}')):
         directory.write(f"{VISIBLE}/{name}", content)
     ProofLog(directory, "e").write(proof(4, 4))
-    assert [each.batch for each in ProofLog(directory).read()] == [4]
+    assert [entry.batch for entry in ProofLog(directory).read()] == [4]
 
 
 class SlowDirectory(MemoryDirectory):

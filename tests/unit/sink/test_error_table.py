@@ -66,13 +66,13 @@ def load(row: str, table: str = "items", **changes: Any) -> Call:
     """One micro-batch of one row."""
 
     def run(server: Emulator) -> object:
-        given = options(server, query_url=None, delivery="at-least-once", **changes)
+        sink_options = options(server, query_url=None, delivery="at-least-once", **changes)
         if "load_url" not in changes and "redirect_hosts" not in changes:
-            given = options(server, **changes)
+            sink_options = options(server, **changes)
         row_of_lane = lane_rows({1: row})
         if table != "items":
             row_of_lane = row_of_lane.set_column(2, "table", pa.array([table]))
-        return write_lane_rows(given, row_of_lane, 7)
+        return write_lane_rows(sink_options, row_of_lane, 7)
 
     return run
 
@@ -168,9 +168,9 @@ MISTAKES: dict[str, tuple[Call, str, str]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_the_first_line_names_the_cause_and_the_second_the_remedy(server: Emulator, mistake: str) -> None:
     call, cause, remedy = MISTAKES[mistake]
-    with pytest.raises(StarRocksSinkError) as caught:
+    with pytest.raises(StarRocksSinkError) as failure:
         call(server)
-    lines = Failure.of(caught.value).block().splitlines()
+    lines = Failure.of(failure.value).block().splitlines()
     assert lines[0].startswith("starrocks-txn-sink: ")
     assert cause in lines[0]
     assert lines[1].startswith("  Remedy: ")

@@ -67,9 +67,9 @@ def test_a_lanes_error_arrives_as_itself() -> None:
 def test_an_error_is_found_in_a_text_by_its_report_or_else_by_its_class() -> None:
     error = RowsRejected("2 rows.", label="l")
     assert str(error_in_text(f"x\n{envelope(report_of(error))}")) == str(error)
-    found = error_in_text("Traceback:\nstarrocks_txn_sink.errors.OptionError: timeout is wrong.\n at org.apache")
-    assert isinstance(found, OptionError)
-    assert found.message == "timeout is wrong."
+    error_found = error_in_text("Traceback:\nstarrocks_txn_sink.errors.OptionError: timeout is wrong.\n at org.apache")
+    assert isinstance(error_found, OptionError)
+    assert error_found.message == "timeout is wrong."
     assert error_in_text("ValueError: timeout is wrong") is None
 
 
@@ -125,9 +125,9 @@ def test_a_block_that_nobody_takes_is_printed_once(capsys: pytest.CaptureFixture
     board = FailureBoard(delay=3600)
     board.post("a", Failure.of(LoadFailed("One.")))
     board.post("b", Failure.of(LoadFailed("Two.")))
-    taken = board.take("b")
-    assert taken is not None
-    assert taken.message == "Two."
+    failure = board.take("b")
+    assert failure is not None
+    assert failure.message == "Two."
     board.print_waiting()
     board.print_waiting()
     assert capsys.readouterr().err.count("starrocks-txn-sink:") == 1
@@ -137,14 +137,14 @@ def test_a_block_that_nobody_takes_is_printed_once(capsys: pytest.CaptureFixture
 
 def test_no_timer_prints_a_failure_that_is_awaited_or_was_taken(capsys: pytest.CaptureFixture[str]) -> None:
     board = FailureBoard(delay=0)
-    one, two = Failure.of(LoadFailed("One.")), Failure.of(LoadFailed("Two."))
+    first, two = Failure.of(LoadFailed("One.")), Failure.of(LoadFailed("Two."))
     with board.reserve("a"):
-        board.post("a", one)
+        board.post("a", first)
         board.post("b", two)
         wait_for_timers()
         assert capsys.readouterr().err.count("starrocks-txn-sink:") == 1
-        assert board.take("a") is one
-    board.post("a", one)
+        assert board.take("a") is first
+    board.post("a", first)
     wait_for_timers()
     assert capsys.readouterr().err.count("starrocks-txn-sink: One.") == 1
 

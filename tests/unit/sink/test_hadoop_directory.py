@@ -87,14 +87,14 @@ def contents(directory: HadoopDirectory) -> dict[str, bytes]:
 
 
 def test_a_file_appears_when_it_is_complete() -> None:
-    system, seen = FileSystem(), list[dict[str, bytes]]()
+    system, looks = FileSystem(), list[dict[str, bytes]]()
     directory = directory_on(system)
     directory.write("batches/1", b"first")
-    system.watch = lambda: seen.append(contents(directory))
+    system.watch = lambda: looks.append(contents(directory))
     directory.write("batches/2", b"second")
-    assert seen == [{"1": b"first"}] * len(seen)
+    assert looks == [{"1": b"first"}] * len(looks)
     directory.write("batches/1", b"another")
-    assert {frozenset(found.items()) for found in seen[-3:]} == {frozenset({("1", b"first"), ("2", b"second")})}
+    assert {frozenset(files.items()) for files in looks[-3:]} == {frozenset({("1", b"first"), ("2", b"second")})}
     assert contents(directory) == {"1": b"another", "2": b"second"}
 
 

@@ -84,7 +84,7 @@ class Store:
     def taskList(self, stage: int, attempt: int, _: int) -> Any:  # noqa: N802
         assert (stage, attempt) == (4, 0)
         self._late -= 1
-        tries = [] if self._late >= 0 else [self._try(*one) for one in self._tries]
+        tries = [] if self._late >= 0 else [self._try(*attempt) for attempt in self._tries]
         return SimpleNamespace(iterator=lambda: SimpleNamespace(hasNext=lambda: bool(tries), next=lambda: tries.pop(0)))
 
     def _try(self, task: int, message: str | None) -> Any:
@@ -93,7 +93,7 @@ class Store:
 
 
 def test_the_reason_is_that_of_the_first_failed_try_at_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = "ExecutorLostFailure (executor 2 exited): Container from a bad node. Exit status: 137\n\tat org.apache"
+    loss = "ExecutorLostFailure (executor 2 exited): Container from a bad node. Exit status: 137\n\tat org.apache"
     traced = "PythonException: Traceback (most recent call last):\n  File\nValueError: no such day\n"
 
     def reason(store: Any) -> str:
@@ -102,7 +102,7 @@ def test_the_reason_is_that_of_the_first_failed_try_at_the_task(monkeypatch: pyt
         )
         return reason_of_task(4, 1, ManualClock())
 
-    assert reason(Store((0, "another task"), (1, lost), (1, None), late=3)) == lost.splitlines()[0]
+    assert reason(Store((0, "another task"), (1, loss), (1, None), late=3)) == loss.splitlines()[0]
     assert reason(Store((1, traced))) == "ValueError: no such day"
     assert reason(Store((0, "another task"), (1, None))) == ""
     assert reason(None) == ""  # another release of Spark

@@ -95,9 +95,9 @@ def test_rows_that_came_out_of_order_are_sorted_from_then_on() -> None:
 
 
 def test_without_a_shuffle_disorder_is_an_error_with_advice() -> None:
-    with pytest.raises(Unordered, match="Position 1 came after 2") as caught:
+    with pytest.raises(Unordered, match="Position 1 came after 2") as failure:
         LanePlan(4, shuffle=False).sort("Position 1 came after 2.", "events")
-    assert "events are sorted first" in caught.value.advice
+    assert "events are sorted first" in failure.value.advice
 
 
 # --- the coordinator's orders, carried out ---
@@ -191,13 +191,13 @@ def operations(server: ModelServer) -> list[str]:
 
 def test_the_lanes_load_under_the_label_that_the_driver_has_begun(server: ModelServer) -> None:
     case = Case()
-    written = case.write()
-    (receipt,), (task,) = written.receipts, case.tasks
+    outcome = case.write()
+    (receipt,), (task,) = outcome.receipts, case.tasks
     assert (receipt.label, receipt.rows) == (task.label, 2)
     assert task.label.startswith("job-e1-all-7-")
     assert operations(server) == ["begin", "load", "commit"]
     assert server.commits == [task.label] == case.collected
-    assert [report.lane for report in written.reports] == [0, 1, 0]  # the driver's own comes last
+    assert [report.lane for report in outcome.reports] == [0, 1, 0]  # the driver's own comes last
     assert (task.round_seconds, task.round_ends) == (TASK.longest_round, case.clock.wall() + TASK.longest_round)
 
 
@@ -208,20 +208,20 @@ def test_a_failed_lane_is_run_again_under_a_new_label_and_all_reports_are_kept(s
         return case.load(task)
 
     case = Case(lanes)
-    written = case.write()
+    outcome = case.write()
     first, second = case.tasks
     assert first.label != second.label
     assert (server.open_labels(), server.commits) == ([], [second.label])
     assert second.round_seconds == first.round_seconds / 2
-    assert [(report.lane, report.code) for report in written.reports][-2:] == [(1, "load_failed"), (0, "")]
+    assert [(report.lane, report.code) for report in outcome.reports][-2:] == [(1, "load_failed"), (0, "")]
     assert case.clock.slept == [1.0]
 
 
 def test_a_lane_that_fails_for_good_ends_the_write_with_its_error_and_report(server: ModelServer) -> None:
     report = LaneReport("job", 1, 7).fail(StarRocksSinkError("no such table", table="t"))
-    with pytest.raises(StarRocksSinkError, match=r"no such table \[table=t\]") as caught:
+    with pytest.raises(StarRocksSinkError, match=r"no such table \[table=t\]") as failure:
         Case(lambda _: [report]).write()
-    assert attached_report(caught.value) == report
+    assert attached_report(failure.value) == report
     assert server.open_labels() == []
 
 
@@ -232,8 +232,8 @@ def test_a_failure_that_this_process_does_not_know_is_one_all_the_same(server: M
 
 
 def test_disorder_rolls_back_and_says_why_to_sort(server: ModelServer) -> None:
-    written = Case(lambda _: [OrderViolation("back"), LaneReport("job", 1, 7).fail(LoadFailed("gone"))]).write()
-    assert (written.unsorted, written.receipts) == ("back", [])
+    outcome = Case(lambda _: [OrderViolation("back"), LaneReport("job", 1, 7).fail(LoadFailed("gone"))]).write()
+    assert (outcome.unsorted, outcome.receipts) == ("back", [])
     assert (server.open_labels(), server.commits) == ([], [])
 
 
@@ -258,9 +258,9 @@ def test_after_repeated_keys_the_lanes_run_again_and_hold_their_rows(server: Mod
         return case.load(task) if task.hold else [LaneReport("job", 1, 7).fail(KeyRepeated("again"))]
 
     case = Case(lanes)
-    written = case.write()
+    outcome = case.write()
     assert [task.hold for task in case.tasks] == [False, True]
-    assert (written.reports[-1].trouble.aborted, case.clock.slept) == (0, [])  # nothing has failed
+    assert (outcome.reports[-1].trouble.aborted, case.clock.slept) == (0, [])  # nothing has failed
     assert len(server.commits) == 1
 
 
@@ -284,8 +284,8 @@ def test_each_receipt_renews_the_deadline_and_the_lanes_go_on(server: ModelServe
         return [*loading(case.runner, task, stopped=len(case.tasks) < 4), carried]
 
     case = Case(lanes, replace(TASK, whole=True, seconds=OPTIONS.batch_deadline * 0.95))
-    written = case.write()
-    assert [receipt.recycled for receipt in written.receipts] == [True, True, True, False]
+    outcome = case.write()
+    assert [receipt.recycled for receipt in outcome.receipts] == [True, True, True, False]
     assert server.commits == [task.label for task in case.tasks] == case.collected
     assert case.carried == [[carried]] * 3
     assert [task.seconds for task in case.tasks] == [OPTIONS.batch_deadline * 0.95, None, None, None]
@@ -363,8 +363,8 @@ def test_a_server_that_does_not_answer_is_not_asked_for_each_claim(server: Model
 
 
 def test_rows_without_positions_are_one_batch_of_all_lanes_and_are_compared(server: ModelServer) -> None:
-    known = Position("c1/0/1", 7, "c1", 7, "label", 5, "sum1:5:000000000000000c")
-    ownership = JobOwnership("token", {"c1/0/1": known})
+    known_position = Position("c1/0/1", 7, "c1", 7, "label", 5, "sum1:5:000000000000000c")
+    ownership = JobOwnership("token", {"c1/0/1": known_position})
 
     def lanes(number: int, total: int) -> Lanes:
         return lambda _: [LaneShare(rows=2, sum=4), LaneShare(rows=number, sum=total)]

@@ -23,7 +23,9 @@ from tests.support.query_port import query
 FIELDS = {"id": field("int64"), "x": field("int32")}
 
 
-def new_tables(server: Emulator, messages: list[tuple[str, bytes | None]], **given: Any) -> tuple[NewTables, Producer]:
+def new_tables(
+    server: Emulator, messages: list[tuple[str, bytes | None]], **settings: Any
+) -> tuple[NewTables, Producer]:
     broker = Producer({"test.mock.num.brokers": 1, "log_level": 0})
     place = next(iter(broker.list_topics(timeout=10).brokers.values()))
     for table, key_ in messages:
@@ -32,19 +34,19 @@ def new_tables(server: Emulator, messages: list[tuple[str, bytes | None]], **giv
     options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop")
     topics = [f"shop.public.{table}" for table, _ in messages]
     config = {"bootstrap.servers": f"{place.host}:{place.port}"}
-    return NewTables(options, DebeziumAssembly(**given), topics, config, lambda _: TableLayout(buckets=3)), broker
+    return NewTables(options, DebeziumAssembly(**settings), topics, config, lambda _: TableLayout(buckets=3)), broker
 
 
 def test_only_the_tables_that_lack_are_created_with_their_histories_and_layouts(server: Emulator) -> None:
     rules = [TableRules(tables="notes", history="{0}_log")]
     new, _broker = new_tables(server, [("notes", key({"id": FIELDS["id"]})), ("other", None)], rules=rules)
-    said = list[SchemaChange]()
-    new.create(["notes_log", "elsewhere"], said.append, Deadline.after(60, SystemClock()))
-    assert [(change.table, change.creates) for change in said] == [("notes", True), ("notes_log", True)]
-    assert all("BUCKETS 3" in change.sql for change in said)
+    schema_changes = list[SchemaChange]()
+    new.create(["notes_log", "elsewhere"], schema_changes.append, Deadline.after(60, SystemClock()))
+    assert [(change.table, change.creates) for change in schema_changes] == [("notes", True), ("notes_log", True)]
+    assert all("BUCKETS 3" in change.sql for change in schema_changes)
     assert {("notes",), ("notes_log",)} <= {*query(server, "SHOW TABLES FROM shop")}
-    new.create(["notes"], said.append, Deadline.after(60, SystemClock()))
-    assert len(said) == 2
+    new.create(["notes"], schema_changes.append, Deadline.after(60, SystemClock()))
+    assert len(schema_changes) == 2
 
 
 def test_a_new_table_without_a_key_stops_with_the_ways_out(server: Emulator) -> None:
@@ -58,41 +60,41 @@ def test_topics_without_schemas_create_nothing(server: Emulator) -> None:
     new, broker = new_tables(server, [("notes", key({"id": FIELDS["id"]}))])
     broker.produce("shop.public.plain", orjson.dumps(plain_change(postgres("plain", 1), None, None, {"id": 1})))
     assert broker.flush(10) == 0
-    said = list[SchemaChange]()
+    schema_changes = list[SchemaChange]()
     alone = replace(new, topics=["shop.public.plain"])
-    alone.create(["plain"], said.append, Deadline.after(60, SystemClock()))
-    assert said == []
-    both = replace(new, topics=[*new.topics, "shop.public.plain"])
-    both.create(["notes", "plain"], said.append, Deadline.after(60, SystemClock()))
-    assert [change.table for change in said] == ["notes"]
+    alone.create(["plain"], schema_changes.append, Deadline.after(60, SystemClock()))
+    assert schema_changes == []
+    with_plain = replace(new, topics=[*new.topics, "shop.public.plain"])
+    with_plain.create(["notes", "plain"], schema_changes.append, Deadline.after(60, SystemClock()))
+    assert [change.table for change in schema_changes] == ["notes"]
 
 
 def test_a_rule_for_a_column_of_other_tables_does_not_refuse_a_new_table(server: Emulator) -> None:
     """A rule for the new table alone has to name its columns."""
     query(server, "CREATE TABLE shop.people (id BIGINT NOT NULL, mail STRING) PRIMARY KEY (id)")
-    said = list[SchemaChange]()
+    schema_changes = list[SchemaChange]()
     new, _broker = new_tables(
         server, [("notes", key({"id": FIELDS["id"]}))], rules=[TableRules(tables=".*", mask={"mail": "null"})]
     )
-    new.create(["notes"], said.append, Deadline.after(60, SystemClock()))
-    assert [change.table for change in said] == ["notes"]
+    new.create(["notes"], schema_changes.append, Deadline.after(60, SystemClock()))
+    assert [change.table for change in schema_changes] == ["notes"]
     new, _broker = new_tables(
         server, [("texts", key({"id": FIELDS["id"]}))], rules=[TableRules(tables="texts", mask={"mail": "null"})]
     )
     with pytest.raises(InputError, match="a rule names the column mail"):
-        new.create(["texts"], said.append, Deadline.after(60, SystemClock()))
+        new.create(["texts"], schema_changes.append, Deadline.after(60, SystemClock()))
 
 
 def test_another_driver_that_creates_the_table_first_is_no_failure(
     server: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new, _broker = new_tables(server, [("notes", key({"id": FIELDS["id"]}))])
-    said, make = list[SchemaChange](), TablePlan.make
+    schema_changes, make = list[SchemaChange](), TablePlan.make
 
     def made(plan: TablePlan, seconds: float) -> None:
         make(plan, seconds)
         query(server, "CREATE TABLE shop.notes (id BIGINT NOT NULL) PRIMARY KEY (id)")
 
     monkeypatch.setattr(TablePlan, "make", made)
-    new.create(["notes"], said.append, Deadline.after(60, SystemClock()))
-    assert [(change.table, change.creates) for change in said] == [("notes", False)]
+    new.create(["notes"], schema_changes.append, Deadline.after(60, SystemClock()))
+    assert [(change.table, change.creates) for change in schema_changes] == [("notes", False)]

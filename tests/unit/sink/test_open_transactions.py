@@ -34,72 +34,72 @@ def oldest(clock: ManualClock) -> tuple[dict[str, Any], ...]:
 
 
 def test_the_oldest_one_is_named_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Watched(monkeypatch)
-    one.count(1, oldest(one.clock))
-    assert one.watch.look()
-    one.clock.sleep(59)
-    one.watch.look()
-    assert one.events == []
-    one.clock.sleep(2)
-    one.watch.look()
-    (event,) = one.events
+    watched = Watched(monkeypatch)
+    watched.count(1, oldest(watched.clock))
+    assert watched.watch.look()
+    watched.clock.sleep(59)
+    watched.watch.look()
+    assert watched.events == []
+    watched.clock.sleep(2)
+    watched.watch.look()
+    (event,) = watched.events
     assert event.name == "transaction.open"
     assert (event.fields["place"], event.fields["rows"]) == ("p-0 at 17", 7)
     assert "Its END has not come" in event.fields["advice"]
 
 
 def test_the_warning_comes_again_ever_more_rarely_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Watched(monkeypatch)
-    one.count(1, oldest(one.clock))
+    watched = Watched(monkeypatch)
+    watched.count(1, oldest(watched.clock))
     for _ in range(600):
-        one.clock.sleep(1)
-        one.watch.look()
-    assert one.warned() == [60, 120, 240, 480]
-    one.count(0)
-    assert not one.watch.look()
+        watched.clock.sleep(1)
+        watched.watch.look()
+    assert watched.warned() == [60, 120, 240, 480]
+    watched.count(0)
+    assert not watched.watch.look()
 
 
 def test_a_stage_that_does_not_name_transactions_is_warned_about_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Watched(monkeypatch)
-    one.count(2, name="q/assembler")
-    one.clock.sleep(61)
-    one.watch.look()
-    assert (one.warned(), one.events[0].fields["open"]) == ([61], 2)
+    watched = Watched(monkeypatch)
+    watched.count(2, name="q/assembler")
+    watched.clock.sleep(61)
+    watched.watch.look()
+    assert (watched.warned(), watched.events[0].fields["open"]) == ([61], 2)
 
 
 def test_what_an_ended_query_has_left_open_is_no_longer_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, running = Watched(monkeypatch), {"q", "other"}
+    watched, running = Watched(monkeypatch), {"q", "other"}
     monkeypatch.setattr(open_transactions, "is_running", lambda _, query: query in running)
-    one.count(2)
-    one.clock.sleep(30)
-    one.count(1, oldest(one.clock), "other/lanes")
+    watched.count(2)
+    watched.clock.sleep(30)
+    watched.count(1, oldest(watched.clock), "other/lanes")
     running.remove("q")
     for _ in range(61):
-        one.clock.sleep(1)
-        one.watch.look()
-    assert [event.fields["stage"] for event in one.events] == ["other/lanes"]
+        watched.clock.sleep(1)
+        watched.watch.look()
+    assert [event.fields["stage"] for event in watched.events] == ["other/lanes"]
     running.clear()
-    one.clock.sleep(60)
-    assert not one.watch.look()
+    watched.clock.sleep(60)
+    assert not watched.watch.look()
     running.add("q")  # restarted, and its micro-batches are empty
-    assert one.watch.look()
-    assert [event.fields["stage"] for event in one.events] == ["other/lanes", "q/lanes"]
+    assert watched.watch.look()
+    assert [event.fields["stage"] for event in watched.events] == ["other/lanes", "q/lanes"]
 
 
 def test_a_timer_looks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("starrocks_txn_sink.sink.open_transactions._LOOK_SECONDS", 0.01)
-    clock, seen = ManualClock(), list[Event]()
-    watch = OpenTransactionWatch(seen.append, clock)
+    clock, events = ManualClock(), list[Event]()
+    watch = OpenTransactionWatch(events.append, clock)
     counts = {"events": 1, "open": 1, "open_rows": 1}
     watch(Event("assembler.counted", {"query": "q", "name": "q/a", "counts": counts}))
     clock.sleep(61)
     for _ in range(500):
-        if seen:
+        if events:
             break
         thread = watch._looking
         if thread is not None:
             thread.join(0.02)
-    assert [event.name for event in seen] == ["transaction.open"]
+    assert [event.name for event in events] == ["transaction.open"]
     watch(Event("assembler.counted", {"query": "q", "name": "q/a", "counts": {**counts, "open": 0}}))
 
 
@@ -112,24 +112,24 @@ def test_it_travels_without_its_knowledge() -> None:
 def test_one_listener_of_spark_serves_all_sinks_and_none_where_no_stage_is_planned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made: list[Any] = []
+    watches: list[Any] = []
     session = SimpleNamespace()
     builder, planned = SimpleNamespace(getOrCreate=lambda: session), threading.Event()
-    monkeypatch.setattr(open_transactions, "ProgressWatch", lambda session, emit: made.append((session, emit)))
+    monkeypatch.setattr(open_transactions, "ProgressWatch", lambda session, emit: watches.append((session, emit)))
     monkeypatch.setattr(open_transactions, "SparkSession", SimpleNamespace(builder=builder))
     monkeypatch.setattr(open_transactions, "PLANNED", planned)
     frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(_sc=object()))
-    one, other, stages = Watched(monkeypatch), Watched(monkeypatch), _StageCounts()
-    stages.follow(one.watch, frame)
-    assert made == []
+    first, second, stages = Watched(monkeypatch), Watched(monkeypatch), _StageCounts()
+    stages.follow(first.watch, frame)
+    assert watches == []
     planned.set()
-    stages.follow(one.watch, frame)
-    stages.follow(other.watch, frame)
-    stages.follow(other.watch, frame)
-    assert made == [(session, stages)]
+    stages.follow(first.watch, frame)
+    stages.follow(second.watch, frame)
+    stages.follow(second.watch, frame)
+    assert watches == [(session, stages)]
     counts = {"events": 1, "open": 1, "open_rows": 1}
     stages(Event("assembler.counted", {"query": "q", "name": "q/a", "counts": counts}))
-    for each in (one, other):
-        each.clock.sleep(61)
-        each.watch.look()
-        assert each.warned() == [61]
+    for watched in (first, second):
+        watched.clock.sleep(61)
+        watched.watch.look()
+        assert watched.warned() == [61]

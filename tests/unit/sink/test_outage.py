@@ -72,23 +72,23 @@ def lane_error(code: str) -> Exception:
 
 @pytest.mark.parametrize("make", [lambda: NotSent("nobody"), lambda: lane_error("load_failed")])
 def test_an_outage_is_waited_out_and_reported(make: Callable[[], Exception]) -> None:
-    waited = Waited(*(make() for _ in range(20)))
-    assert waited.run() == "written"
-    assert waited.tries == 21
-    assert len(waited.named("outage.met")) == 20
-    told = [fields["seconds"] for fields in waited.named("outage.waiting")]
-    assert told[0] == 0
-    assert all(LOG_SECONDS <= after - before < LOG_SECONDS + 11 for before, after in pairwise(told))
-    (ended,) = waited.named("outage.ended")
-    assert ended == {**PLACE, "seconds": waited.clock.monotonic()}
-    assert max(waited.clock.slept) <= 1.0  # a stop is noticed within a second
+    waiter = Waited(*(make() for _ in range(20)))
+    assert waiter.run() == "written"
+    assert waiter.tries == 21
+    assert len(waiter.named("outage.met")) == 20
+    waits = [fields["seconds"] for fields in waiter.named("outage.waiting")]
+    assert waits[0] == 0
+    assert all(LOG_SECONDS <= after - before < LOG_SECONDS + 11 for before, after in pairwise(waits))
+    (ended,) = waiter.named("outage.ended")
+    assert ended == {**PLACE, "seconds": waiter.clock.monotonic()}
+    assert max(waiter.clock.slept) <= 1.0  # a stop is noticed within a second
 
 
 def test_the_lanes_report_goes_with_its_try() -> None:
-    waited = Waited(lane_error("not_sent"))
-    waited.run()
-    (met,) = waited.named("outage.met")
-    assert (met["code"], met["report"]) == ("not_sent", failed("not_sent"))
+    waiter = Waited(lane_error("not_sent"))
+    waiter.run()
+    (outage,) = waiter.named("outage.met")
+    assert (outage["code"], outage["report"]) == ("not_sent", failed("not_sent"))
 
 
 @pytest.mark.parametrize(
@@ -96,24 +96,24 @@ def test_the_lanes_report_goes_with_its_try() -> None:
     [InputError("bad"), Fenced("taken over"), lane_error("fenced"), lane_error("deadline"), RuntimeError("udf")],
 )
 def test_an_error_that_waiting_cannot_cure_is_raised_at_once(error: Exception) -> None:
-    waited = Waited(error)
+    waiter = Waited(error)
     with pytest.raises(type(error)):
-        waited.run()
-    assert (waited.tries, waited.events) == (1, [])
+        waiter.run()
+    assert (waiter.tries, waiter.events) == (1, [])
 
 
 def test_no_try_begins_after_the_deadline() -> None:
-    waited = Waited(*(QueryFailed("gone") for _ in range(1000)))
+    waiter = Waited(*(QueryFailed("gone") for _ in range(1000)))
     with pytest.raises(QueryFailed):
-        waited.run(seconds=60.0)
-    assert 60.0 <= waited.clock.monotonic() < 71.0
+        waiter.run(seconds=60.0)
+    assert 60.0 <= waiter.clock.monotonic() < 71.0
 
 
 @pytest.mark.parametrize(
-    ("batch_deadline", "passed", "given"),
+    ("batch_deadline", "seconds", "time_limit"),
     [(600, 0, 600), (600, 200, 400), (600, 595, 40), (600, 700, 40), (30, 0, 30), (30, 29, 30)],
 )
-def test_another_try_gets_what_is_left_of_the_time(batch_deadline: float, passed: float, given: float) -> None:
+def test_another_try_gets_what_is_left_of_the_time(batch_deadline: float, seconds: float, time_limit: float) -> None:
     """At least the time of two replies, those to a commit and about its label, but never more than the whole."""
     clock = ManualClock()
     options = SinkOptions(
@@ -124,8 +124,8 @@ def test_another_try_gets_what_is_left_of_the_time(batch_deadline: float, passed
         read_timeout=20.0,
     )
     deadline = Deadline.after(batch_deadline, clock)
-    clock.sleep(passed)
-    assert seconds_of_try(options, deadline) == given
+    clock.sleep(seconds)
+    assert seconds_of_try(options, deadline) == time_limit
 
 
 def test_a_server_that_hangs_after_an_outage_does_not_double_the_wait() -> None:
@@ -149,10 +149,10 @@ def test_a_server_that_hangs_after_an_outage_does_not_double_the_wait() -> None:
 
 
 def test_a_stop_of_the_query_ends_the_wait_with_the_last_error() -> None:
-    waited = Waited(*(CommitFailed("busy") for _ in range(1000)), stop_after=33.0)
+    waiter = Waited(*(CommitFailed("busy") for _ in range(1000)), stop_after=33.0)
     with pytest.raises(CommitFailed):
-        waited.run()
-    assert 33.0 <= waited.clock.monotonic() < 34.5
+        waiter.run()
+    assert 33.0 <= waiter.clock.monotonic() < 34.5
 
 
 def test_codes_tell_outages_from_all_other_errors() -> None:
@@ -167,14 +167,14 @@ def test_codes_tell_outages_from_all_other_errors() -> None:
 
 
 def test_an_outage_after_a_begin_is_told_apart_from_a_wrong_address() -> None:
-    def lane(error: StarRocksSinkError, *passed: str, failed_at: float = 0.0) -> Exception:
-        requests = {"load": Counter({error.code: 1}), **{name: Counter(OK=1) for name in passed}}
+    def lane(error: StarRocksSinkError, *operations: str, failed_at: float = 0.0) -> Exception:
+        requests = {"load": Counter({error.code: 1}), **{name: Counter(OK=1) for name in operations}}
         return RuntimeError(envelope(LaneReport("shop", 0, 7, cost=LaneCost(requests)).fail(error, failed_at)))
 
-    lost, away = ReplyLost("x"), NotSent("x")
-    begun = [LoadFailed("x"), TooManyTransactions("x"), lane(lost, "begin"), lane(lost, failed_at=1.0)]
-    begun += [lane(away, "begin", "load"), lane(away, "load", failed_at=1.0)]
-    assert [has_begun(error) for error in begun] == [True] * len(begun)
-    never = [away, BeginFailed("x"), lost, lane(lost), InputError("x"), ValueError("x")]
+    loss, away = ReplyLost("x"), NotSent("x")
+    after_begin = [LoadFailed("x"), TooManyTransactions("x"), lane(loss, "begin"), lane(loss, failed_at=1.0)]
+    after_begin += [lane(away, "begin", "load"), lane(away, "load", failed_at=1.0)]
+    assert [has_begun(error) for error in after_begin] == [True] * len(after_begin)
+    never = [away, BeginFailed("x"), loss, lane(loss), InputError("x"), ValueError("x")]
     never += [lane(away, "begin"), lane(away, failed_at=1.0)]  # a backend that the sink cannot reach
     assert [has_begun(error) for error in never] == [False] * len(never)

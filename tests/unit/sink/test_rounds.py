@@ -55,7 +55,7 @@ class Topic:
     clock: ManualClock = field(default_factory=ManualClock)
 
     def values(self, partition: int) -> list[bytes]:
-        made: list[bytes] = []
+        messages: list[bytes] = []
         for number, length in enumerate(self.lengths[partition]):
             kinds = ["BEGIN", *["DATA"] * length, "END"]
             if self.open_last and number == len(self.lengths[partition]) - 1:
@@ -63,9 +63,9 @@ class Topic:
             for kind in kinds:
                 event = {"type": kind, "txn_id": str(number)}
                 if kind == "DATA":
-                    event |= {"table": "items", "op": "insert", "row": f'{{"n":{len(made)}}}'}
-                made.append(orjson.dumps(event))
-        return made
+                    event |= {"table": "items", "op": "insert", "row": f'{{"n":{len(messages)}}}'}
+                messages.append(orjson.dumps(event))
+        return messages
 
     def ranges(self) -> dict[tuple[str, int], tuple[int, int]]:
         ends = {("topic", number): len(self.values(number)) for number in range(len(self.lengths))}
@@ -140,7 +140,7 @@ def test_rounds_write_the_rows_of_one_round(
     if not topic.ranges():
         return
     (whole,), carried, count = written(topic, lanes, 1e9)
-    rounds, left, again = written(topic, lanes, seconds)
+    rounds, carry_left, again = written(topic, lanes, seconds)
     assert by_partition(rounds) == by_partition([whole])
     ends = {(row[0], row[1]) for row in whole}
     for of_round in rounds:
@@ -149,9 +149,14 @@ def test_rounds_write_the_rows_of_one_round(
             assert [row for row in of_round if row[:2] == (name, position)] == expected
             assert (name, position) in ends
     assert count == again == sum(len(topic.values(number)) for number in range(len(lengths)))
-    assert left.flows == carried.flows
-    states = ({name: each.state for name, each in one.partitions.items()} for one in (carried, left))
-    first, second = ({name: (state.last_position, len(state.live())) for name, state in one.items()} for one in states)
+    assert carry_left.flows == carried.flows
+    states = (
+        {name: partition.state for name, partition in carry.partitions.items()} for carry in (carried, carry_left)
+    )
+    first, second = (
+        {name: (state.last_position, len(state.live())) for name, state in states_of_lane.items()}
+        for states_of_lane in states
+    )
     assert first == second
 
 
@@ -163,28 +168,28 @@ def test_a_round_takes_at_least_one_piece_of_each_lane() -> None:
 
 def test_a_round_that_is_run_again_reads_the_same_offsets_from_the_same_state() -> None:
     """After a failed label, and for each part of a quarantine."""
-    seen: list[AssemblySpec] = []
+    specs: list[AssemblySpec] = []
 
     def run_round(_: LaneTask, spec: AssemblySpec) -> list[Message]:
-        seen.append(spec)
-        return [CarryOver(reached={"0": 3 * len(seen)}, small=True)]
+        specs.append(spec)
+        return [CarryOver(reached={"0": 3 * len(specs)}, small=True)]
 
     parts = [OffsetRanges({("topic", 0): (0, 10)}, 1.0, {})]
     spec = AssemblySpec(Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=TxnEventLines())
     kafka = KafkaRounds(run_round, spec, PlannedRanges(parts, Counter()))
     kafka.run(TASK)
     last = of_kind(kafka.run(TASK), CarryOver)
-    assert seen[0] == seen[1]
+    assert specs[0] == specs[1]
     kafka.next_round(last)
     kafka.run(TASK)
-    assert [dict(lane.ranges) for lane in seen[2].ranges] == [{("topic", 0): (6, 10)}]
+    assert [dict(lane.ranges) for lane in specs[2].ranges] == [{("topic", 0): (6, 10)}]
 
 
 def test_a_lane_that_proves_transactions_reads_all_offsets_in_each_round() -> None:
-    seen: list[AssemblySpec] = []
+    specs: list[AssemblySpec] = []
 
     def run_round(_: LaneTask, spec: AssemblySpec) -> list[Message]:
-        seen.append(spec)
+        specs.append(spec)
         return [CarryOver({"0": CarriedState()}, VerifiedCounters(events=5))]
 
     count, parts = Counter(), [OffsetRanges({("topic", 0): (0, 10)}, 1.0, {})]
@@ -192,7 +197,7 @@ def test_a_lane_that_proves_transactions_reads_all_offsets_in_each_round() -> No
     kafka = KafkaRounds(run_round, spec, PlannedRanges(parts, count), rereads=True)
     kafka.next_round(of_kind(kafka.run(TASK), CarryOver))
     kafka.take(of_kind(kafka.run(TASK), CarryOver))
-    assert seen[0] == seen[1]
+    assert specs[0] == specs[1]
     assert (kafka.carried.flows, count.rows) == (VerifiedCounters(events=5), 5)  # once, as the last round has them
 
 
@@ -218,9 +223,9 @@ def test_a_lane_that_has_read_its_offsets_is_not_in_the_next_round() -> None:
         OffsetRanges({("topic", 0): (0, 10), ("topic", 2): (4, 6)}, 1.0, {}),
         OffsetRanges({("topic", 1): (0, 3)}, 1.0, {}),
     ]
-    left = PlannedRanges(parts, None).after({"0": 5, "2": 6})
-    assert [lane.ranges for lane in left.lanes] == [{("topic", 0): (5, 10)}]
-    assert left.offsets == 5
+    ranges_left = PlannedRanges(parts, None).after({"0": 5, "2": 6})
+    assert [lane.ranges for lane in ranges_left.lanes] == [{("topic", 0): (5, 10)}]
+    assert ranges_left.offsets == 5
 
 
 def test_partitions_of_several_topics_are_told_apart() -> None:

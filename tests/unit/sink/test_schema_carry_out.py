@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -72,10 +73,10 @@ class Server:
 
     def carry_out(self, seconds: float = 60.0) -> list[str]:
         """The statements that were accepted."""
-        made: list[SchemaChange] = []
-        carry_out(PLAN, self, Deadline.after(seconds, self.clock), made.append)
+        schema_changes: list[SchemaChange] = []
+        carry_out(PLAN, self, Deadline.after(seconds, self.clock), schema_changes.append)
         assert not PLAN(self.columns)
-        return [change.sql for change in made]
+        return [change.sql for change in schema_changes]
 
 
 def lost(server: Server) -> None:
@@ -157,10 +158,12 @@ def test_a_change_that_does_not_end_meets_the_deadline() -> None:
 # --- over SQL, on the emulator ---
 
 
-def add(server: Emulator, missing: MissingColumns, **options: object) -> tuple[list[str], Session]:
-    made = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", job="j", **options)  # type: ignore[arg-type]
+def add(server: Emulator, missing: MissingColumns, **options: Any) -> tuple[list[str], Session]:
+    sink_options = SinkOptions(
+        load_url=server.load_url, query_url=server.query_url, database="shop", job="j", **options
+    )
     session, events = Session("key", "j", "epoch", "checkpoint"), list[Event]()
-    add_missing(made, session, events.append, missing, Deadline.after(30.0, SystemClock()))
+    add_missing(sink_options, session, events.append, missing, Deadline.after(30.0, SystemClock()))
     return [event.fields["statement"] for event in events], session
 
 
@@ -170,8 +173,8 @@ TABLE = "CREATE TABLE shop.t (id BIGINT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY
 @pytest.mark.emulator(TABLE, alter_seconds=1.0)
 def test_columns_and_tables_are_made_over_sql(server: Emulator) -> None:
     missing = {"t": {"a": ["LONG"], "b": ["TEXT"]}, "new": {"id": ["LONG"]}}
-    said, session = add(server, missing, tables={"new": TableOptions(keys=["id"])})
-    assert [statement.split("(")[0] for statement in said] == [
+    statements, session = add(server, missing, tables={"new": TableOptions(keys=["id"])})
+    assert [statement.split("(")[0] for statement in statements] == [
         "ALTER TABLE `shop`.`t` ADD COLUMN `a` BIGINT NULL, ADD COLUMN `b` VARCHAR",
         "CREATE TABLE IF NOT EXISTS `shop`.`new` ",
     ]

@@ -28,14 +28,14 @@ FRAME = (
 
 
 def columns(**kinds: str) -> dict[str, tuple[TargetColumn, ...]]:
-    made = (
+    target_columns = (
         TargetColumn(name, parse_type(kind), nullable=name != "id", key=name == "id") for name, kind in kinds.items()
     )
-    return {"t": tuple(made)}
+    return {"t": tuple(target_columns)}
 
 
-def statements(known: Columns, *names: str, keys: tuple[str, ...] = ()) -> list[str]:
-    return [change.sql for change in plan_changes("shop", [TableRoute("t", names, keys)], FRAME, known)]
+def statements(target: Columns, *names: str, keys: tuple[str, ...] = ()) -> list[str]:
+    return [change.sql for change in plan_changes("shop", [TableRoute("t", names, keys)], FRAME, target)]
 
 
 def test_what_fits_needs_no_change() -> None:
@@ -43,8 +43,8 @@ def test_what_fits_needs_no_change() -> None:
 
 
 def test_lacking_columns_are_added_and_narrow_ones_widened() -> None:
-    known = columns(id="bigint", big="smallint", d="float", m2="decimal(10, 2)")
-    assert statements(known, "id", "big", "d", "m2", "text") == [
+    target = columns(id="bigint", big="smallint", d="float", m2="decimal(10, 2)")
+    assert statements(target, "id", "big", "d", "m2", "text") == [
         "ALTER TABLE `shop`.`t` MODIFY COLUMN `big` BIGINT NULL",
         "ALTER TABLE `shop`.`t` MODIFY COLUMN `d` DOUBLE NULL",
         "ALTER TABLE `shop`.`t` MODIFY COLUMN `m2` DECIMAL(12,2) NULL",
@@ -53,7 +53,7 @@ def test_lacking_columns_are_added_and_narrow_ones_widened() -> None:
 
 
 @pytest.mark.parametrize(
-    "known",
+    "target",
     [
         columns(id="int"),  # a key
         {"t": (TargetColumn("id", parse_type("int"), defaulted=True),)},
@@ -61,8 +61,8 @@ def test_lacking_columns_are_added_and_narrow_ones_widened() -> None:
         columns(id="varchar(9)"),  # no widening
     ],
 )
-def test_what_may_lose_something_is_left_to_the_routes_error(known: Columns) -> None:
-    assert statements(known, "id") == []
+def test_what_may_lose_something_is_left_to_the_routes_error(target: Columns) -> None:
+    assert statements(target, "id") == []
 
 
 HOSTILE = ("a`, DROP COLUMN b -- ", "100%s", "%", "a``b", "select", "a b", "größe", "a'\"\\")
@@ -158,14 +158,14 @@ def test_a_hostile_column_drops_no_other_one(server: Emulator) -> None:
         deadline = Deadline.after(30, SystemClock())
         connection.query(f"CREATE DATABASE {identifier(options.database)}", (), deadline)
         table = identifier(options.database, "t")
-        made = f"CREATE TABLE {table} (id BIGINT NOT NULL, secret INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
-        connection.query(made, (), deadline)
+        ddl = f"CREATE TABLE {table} (id BIGINT NOT NULL, secret INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
+        connection.query(ddl, (), deadline)
         plan = plan_changes(options.database, [TableRoute("t", [hostile])], frame, columns(id="bigint"))
         for change in plan:
             with suppress(QueryRefused):  # the emulator may not know such a name
                 connection.query(change.sql, (), deadline)
-        asked = "SELECT COLUMN_NAME FROM information_schema.columns WHERE TABLE_NAME = %s"
-        assert ("secret",) in connection.query(asked, ("t",), deadline)
+        question = "SELECT COLUMN_NAME FROM information_schema.columns WHERE TABLE_NAME = %s"
+        assert ("secret",) in connection.query(question, ("t",), deadline)
 
 
 def test_marks_are_replaced_outside_names_only() -> None:

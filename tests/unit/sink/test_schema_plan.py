@@ -74,7 +74,7 @@ def test_pairs_of_types_whose_values_change_in_silence(column: str, source: str,
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"),
+    ("missing", "message"),
     [
         ({"t": {"name": ["TEXT"]}}, "name the column name, and the table has Name"),
         ({"t": {"new": ["TEXT"], "NEW": ["TEXT"]}}, "name the column NEW, and the table has new"),
@@ -83,8 +83,8 @@ def test_pairs_of_types_whose_values_change_in_silence(column: str, source: str,
         ({"none": {"id": ["LONG"]}}, "no table none, .* nothing names its primary key"),
     ],
 )
-def test_what_has_no_safe_statement_is_refused_by_name(missing: dict[str, Any], said: str) -> None:
-    with pytest.raises(UnknownColumn, match=said) as refused:
+def test_what_has_no_safe_statement_is_refused_by_name(missing: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnknownColumn, match=message) as refused:
         statements(missing)
     assert refused.value.advice
 
@@ -142,7 +142,7 @@ def test_a_table_is_created_with_its_declared_key_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("needs", "declared", "said"),
+    ("needs", "declared", "message"),
     [
         ({"id": ["LONG"]}, {"keys": ["ID"]}, "names ID, which the rows do not have"),
         ({"id": ["FRACTION"]}, {"keys": ["id"]}, "key column id of the new table new would be DOUBLE"),
@@ -150,8 +150,8 @@ def test_a_table_is_created_with_its_declared_key_first() -> None:
         ({"id": ["LONG"], "Id": ["LONG"]}, {"keys": ["id"]}, "both id and Id"),
     ],
 )
-def test_a_table_that_cannot_be_is_refused(needs: dict[str, Any], declared: dict[str, Any], said: str) -> None:
-    with pytest.raises(UnknownColumn, match=said):
+def test_a_table_that_cannot_be_is_refused(needs: dict[str, Any], declared: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnknownColumn, match=message):
         statements({"new": needs}, new=TableOptions(**declared))
 
 

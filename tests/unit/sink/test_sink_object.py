@@ -34,10 +34,10 @@ OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-l
 def test_it_travels_to_another_process_without_its_session() -> None:
     sink = StarRocksSink(OPTIONS, routes=[TableRoute("orders", {"id": "key"})])
     sink._run("job").open(Session("key", "job", "epoch", "checkpoint"))
-    there = cloudpickle.loads(dumps(sink))
-    assert there.options == OPTIONS
-    assert there.routes == sink.routes
-    assert there._runs == {}  # the process that runs it takes the job over for itself
+    copy = cloudpickle.loads(dumps(sink))
+    assert copy.options == OPTIONS
+    assert copy.routes == sink.routes
+    assert copy._runs == {}  # the process that runs it takes the job over for itself
 
 
 @pytest.mark.parametrize("assemble", [None, TransactionAssembly()])
@@ -50,7 +50,7 @@ def test_a_frame_with_positions_needs_a_job_of_its_own(assemble: TransactionAsse
 
 
 @pytest.mark.parametrize(
-    ("job", "state_dir", "assembles", "said"),
+    ("job", "state_dir", "assembles", "message"),
     [
         (None, None, True, "job and state_dir are not set"),
         ("shop", None, True, "and state_dir is not set"),
@@ -59,14 +59,14 @@ def test_a_frame_with_positions_needs_a_job_of_its_own(assemble: TransactionAsse
     ],
 )
 def test_what_spark_connect_hides_is_asked_for_at_once(
-    job: str | None, state_dir: str | None, assembles: bool, said: str
+    job: str | None, state_dir: str | None, assembles: bool, message: str
 ) -> None:
     sink = StarRocksSink(
         replace(OPTIONS, job=job), assemble=TransactionAssembly(state_dir=state_dir) if assembles else None
     )
     batch: Any = SimpleNamespace(sparkSession=SimpleNamespace())
     with pytest.raises(
-        OptionError, match=f"Spark Connect hides the streaming query's id .*{said}.*Set `job` to a name"
+        OptionError, match=f"Spark Connect hides the streaming query's id .*{message}.*Set `job` to a name"
     ):
         sink(batch, 0)
 
@@ -83,32 +83,32 @@ def test_it_shows_no_secret() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "columns", "said"),
+    ("table", "columns", "message"),
     [("", ["id"], "has no table"), ("orders", [], "no columns"), ("orders", "id", "no columns")],
 )
-def test_routes_that_route_nothing_are_refused(table: str, columns: object, said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_routes_that_route_nothing_are_refused(table: str, columns: object, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         TableRoute(table, columns)  # type: ignore[arg-type]
 
 
 def test_errors_survive_pickling_and_end_in_advice() -> None:
     error = LoadFailed("The load failed: x", label="job-1", table="orders", hint="Do this.")
-    there = cloudpickle.loads(dumps(error))
-    assert isinstance(there, LoadFailed)
-    assert isinstance(there, StarRocksSinkError)
-    assert there.context == {"label": "job-1", "table": "orders"}
-    assert str(there) == str(error) == "The load failed: x [label=job-1, table=orders] Do this."
-    assert there.retryable
+    copy = cloudpickle.loads(dumps(error))
+    assert isinstance(copy, LoadFailed)
+    assert isinstance(copy, StarRocksSinkError)
+    assert copy.context == {"label": "job-1", "table": "orders"}
+    assert str(copy) == str(error) == "The load failed: x [label=job-1, table=orders] Do this."
+    assert copy.retryable
 
 
 def test_all_tries_at_a_micro_batch_know_the_tokens_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    sink, seen = StarRocksSink(replace(OPTIONS, job="job")), list[set[str]]()
+    sink, token_sets = StarRocksSink(replace(OPTIONS, job="job")), list[set[str]]()
     frame: Any = SimpleNamespace(sparkSession=None)
 
     def open_session(*_: object, tokens: set[str], **__: object) -> Session:
-        seen.append(set(tokens))
-        tokens.add(f"try {len(seen)}")
-        raise NotSent("nobody") if len(seen) < 3 else Fenced("taken over")
+        token_sets.append(set(tokens))
+        tokens.add(f"try {len(token_sets)}")
+        raise NotSent("nobody") if len(token_sets) < 3 else Fenced("taken over")
 
     def fail(*_: object) -> list[object]:
         raise NotSent("nobody")
@@ -122,12 +122,12 @@ def test_all_tries_at_a_micro_batch_know_the_tokens_of_the_run(monkeypatch: pyte
     sink._runs["job"] = JobRun("job", Session("checkpoint", "job", "epoch", "key", token="mine"), served=True)
     with pytest.raises(Fenced):
         sink._commit_or_wait(frame, BatchOrigin(7, "job", "key", "checkpoint", True), BatchTries(ignore_event, 600.0))
-    assert seen == [{"mine"}, {"mine", "try 1"}, {"mine", "try 1", "try 2"}]
+    assert token_sets == [{"mine"}, {"mine", "try 1"}, {"mine", "try 1", "try 2"}]
 
 
 def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """That goes for the take-over of the job and for the lanes, and their options stay the same."""
-    clock, given = ManualClock(), list[tuple[float, float]]()
+    clock, limits = ManualClock(), list[tuple[float, float]]()
     options = replace(OPTIONS, job="job", batch_deadline=600.0)
     sink, opened = StarRocksSink(options), list[float]()
     frame: Any = SimpleNamespace(sparkSession=None)
@@ -136,11 +136,11 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
         opened.append(seconds)
         return Session("key", "job", "epoch", "checkpoint")
 
-    def run(_: object, _frame: object, _terms: object, task: LaneTask, *_others: object) -> Written:
+    def run(_: object, _frame: object, _terms: object, task: LaneTask, *_arguments: object) -> Written:
         assert task.options == options
-        given.append((opened[-1], task.time_limit))
+        limits.append((opened[-1], task.time_limit))
         clock.sleep(100.0)
-        if len(given) < 4:
+        if len(limits) < 4:
             raise NotSent("nobody")
         return Written()
 
@@ -157,10 +157,10 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
     sink._runs["job"] = JobRun("job", served=True)
     sink._commit_or_wait(frame, BatchOrigin(7, "job", "checkpoint", "key", True), BatchTries(ignore_event, 600.0))
-    assert given[0] == (600.0, 600.0)
+    assert limits[0] == (600.0, 600.0)
     assert [
         opened == lanes == pytest.approx(500.0 - 100.0 * tries, abs=20)
-        for tries, (opened, lanes) in enumerate(given[1:])
+        for tries, (opened, lanes) in enumerate(limits[1:])
     ] == [True] * 3
 
 
@@ -179,8 +179,8 @@ def test_missing_loops_are_said_once_at_the_start(
         sink._commit_or_wait(
             frame, BatchOrigin(batch, "job", "checkpoint", "key", False), BatchTries(ignore_event, 600.0)
         )
-    said = [event.name for event in events if event.name in ("loops.missing", "session.opened")]
-    assert said == ["session.opened", *(["loops.missing"] if loop == "pure" else []), "session.opened"]
+    event_names = [event.name for event in events if event.name in ("loops.missing", "session.opened")]
+    assert event_names == ["session.opened", *(["loops.missing"] if loop == "pure" else []), "session.opened"]
     warnings = records_of(caplog, "loops.missing")
     assert [record.levelname for record in warnings] == (["WARNING"] if loop == "pure" else [])
     assert all("C compiler" in record.getMessage() for record in warnings)
@@ -212,8 +212,8 @@ def test_what_a_failed_micro_batch_has_written_is_counted_and_renews_its_time(mo
     monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
     origin = BatchOrigin(7, "job", "checkpoint", "key", True)
     sink._runs["job"] = JobRun("job", served=True)
-    with pytest.raises(NotSent), sink._events.follow_batch(frame, origin) as tried:
-        sink._commit_or_wait(frame, origin, tried)
+    with pytest.raises(NotSent), sink._events.follow_batch(frame, origin) as collector:
+        sink._commit_or_wait(frame, origin, collector)
     assert len(tries) == 4, "the last one wrote nothing in its 1000 seconds"
     names = [event.name for event in events if event.name in ("lane.reported", "receipt.collected", "batch.failed")]
     assert names == ["lane.reported", "receipt.collected"] * 3 + ["batch.failed"]

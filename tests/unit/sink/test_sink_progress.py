@@ -24,19 +24,19 @@ from tests.support.waiting import wait_until
 class Context:
     """What `display` asks a SparkContext for."""
 
-    def __init__(self, drawn: str) -> None:
-        self.drawn = drawn
+    def __init__(self, outlook: str) -> None:
+        self.drawn = outlook
 
     def getConf(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return {"spark.ui.showConsoleProgress": self.drawn}
 
 
 def test_a_line_every_so_often_and_none_for_short_work() -> None:
-    told: list[Event] = []
-    lines = ProgressLog(told.append, every=10.0)
+    events: list[Event] = []
+    lines = ProgressLog(events.append, every=10.0)
     for seconds in (1.0, 9.9, 10.0, 15.0, 20.1, 21.0):
         lines.show(TaskProgress(int(seconds), 40), seconds)
-    assert [(event.name, event.fields["tasks"]) for event in told] == [
+    assert [(event.name, event.fields["tasks"]) for event in events] == [
         ("write.progressed", 10),
         ("write.progressed", 20),
     ]
@@ -51,30 +51,30 @@ def test_a_bar_shows_tasks_and_leaves_the_terminal_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stream", "drawn", "kind"),
+    ("stream", "outlook", "kind"),
     [(Terminal(), "false", ProgressBar), (Terminal(), "true", ProgressLog), (io.StringIO(), "false", ProgressLog)],
 )
-def test_the_display_fits_where_it_goes(stream: io.StringIO, drawn: str, kind: type[ProgressDisplay]) -> None:
-    shown = choose_display(Context(drawn), lambda _: None, stream)
-    shown.close()
-    assert isinstance(shown, kind)
+def test_the_display_fits_where_it_goes(stream: io.StringIO, outlook: str, kind: type[ProgressDisplay]) -> None:
+    display = choose_display(Context(outlook), lambda _: None, stream)
+    display.close()
+    assert isinstance(display, kind)
 
 
 def test_the_work_goes_on_whatever_the_display_does() -> None:
     class Broken:
         asked = 0
 
-        def show(self, done: TaskProgress, seconds: float) -> None:
-            del done, seconds
+        def show(self, progress: TaskProgress, seconds: float) -> None:
+            del progress, seconds
             self.asked += 1
             raise ValueError
 
         def close(self) -> None:
             raise ValueError
 
-    shown = Broken()
-    with show_progress(lambda: TaskProgress(1, 2), shown, every=0.001):
-        wait_until(lambda: shown.asked >= 3)
+    display = Broken()
+    with show_progress(lambda: TaskProgress(1, 2), display, every=0.001):
+        wait_until(lambda: display.asked >= 3)
     assert not [thread for thread in threading.enumerate() if thread.name == "starrocks-progress"]
 
 

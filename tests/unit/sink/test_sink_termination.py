@@ -57,33 +57,33 @@ def wait():
 def process(body: str) -> Iterator[subprocess.Popen[str]]:
     """A process that runs `body`; it has said that it is ready."""
     script = _PRELUDE + textwrap.dedent(body)
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as made:
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as child_process:
         try:
-            assert made.stdout is not None
-            assert made.stdout.readline() == "ready\n"
-            yield made
+            assert child_process.stdout is not None
+            assert child_process.stdout.readline() == "ready\n"
+            yield child_process
         finally:
-            made.kill()
+            child_process.kill()
 
 
 def terminated(body: str) -> tuple[list[str], int]:
     """What a process said after SIGTERM, and its exit status."""
-    with process(body) as made:
-        made.send_signal(signal.SIGTERM)
-        said = rest(made)
-        return said.splitlines(), made.returncode
+    with process(body) as child_process:
+        child_process.send_signal(signal.SIGTERM)
+        output = rest(child_process)
+        return output.splitlines(), child_process.returncode
 
 
-def rest(made: subprocess.Popen[str]) -> str:
+def rest(child_process: subprocess.Popen[str]) -> str:
     """What a process says until it ends. (`communicate` would miss what came with the line that was read before.)"""
-    assert made.stdout is not None
-    said = made.stdout.read()
-    made.wait(30)
-    return said
+    assert child_process.stdout is not None
+    output = child_process.stdout.read()
+    child_process.wait(30)
+    return output
 
 
 def test_every_writer_that_lives_gives_up_and_the_signal_ends_the_process() -> None:
-    said, status = terminated(
+    lines, status = terminated(
         """
         kept = [Writer("a"), Writer("b")]
         gone = Writer("c")
@@ -92,7 +92,7 @@ def test_every_writer_that_lives_gives_up_and_the_signal_ends_the_process() -> N
         wait()
         """
     )
-    assert (sorted(said), status) == (["gave up a", "gave up b"], -signal.SIGTERM)
+    assert (sorted(lines), status) == (["gave up a", "gave up b"], -signal.SIGTERM)
 
 
 def test_a_writer_that_hangs_keeps_neither_the_others_nor_the_process() -> None:
@@ -103,12 +103,12 @@ def test_a_writer_that_hangs_keeps_neither_the_others_nor_the_process() -> None:
         watch(*kept)
         wait()
         """
-    ) as made:
+    ) as child_process:
         began = time.monotonic()  # a busy machine needs a while to start it
-        made.send_signal(signal.SIGTERM)
-        said = rest(made)
+        child_process.send_signal(signal.SIGTERM)
+        output = rest(child_process)
     assert time.monotonic() - began < 20
-    assert (sorted(said.splitlines()), made.returncode) == (["gave up b", "hangs a"], -signal.SIGTERM)
+    assert (sorted(output.splitlines()), child_process.returncode) == (["gave up b", "hangs a"], -signal.SIGTERM)
 
 
 def test_a_second_signal_ends_the_process_at_once() -> None:
@@ -119,12 +119,12 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
         watch(kept)
         wait()
         """
-    ) as made:
-        made.send_signal(signal.SIGTERM)
-        assert made.stdout is not None
-        assert made.stdout.readline() == "hangs a\n"
-        made.send_signal(signal.SIGTERM)
-        assert made.wait(20) == -signal.SIGTERM
+    ) as child_process:
+        child_process.send_signal(signal.SIGTERM)
+        assert child_process.stdout is not None
+        assert child_process.stdout.readline() == "hangs a\n"
+        child_process.send_signal(signal.SIGTERM)
+        assert child_process.wait(20) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("handler", ["lambda *_: os._exit(7)", pytest.param("signal.SIG_IGN", marks=pytest.mark.deep)])
@@ -139,9 +139,9 @@ def test_a_handler_of_the_applications_stays(handler: str) -> None:
         assert signal.getsignal(signal.SIGTERM) is theirs
         os._exit(3)
         """
-    ) as made:
-        said = rest(made)
-        assert (said, made.returncode) == ("", 3)
+    ) as child_process:
+        output = rest(child_process)
+        assert (output, child_process.returncode) == ("", 3)
 
 
 @pytest.mark.parametrize(
@@ -156,9 +156,9 @@ def test_a_program_that_ends_or_fails_gives_up_what_it_was_writing(last: str, st
         sys.stderr = open(os.devnull, "w")
         {last}
         """
-    ) as made:
-        said = rest(made)
-        assert (said, made.returncode) == ("gave up a\n", status)
+    ) as child_process:
+        output = rest(child_process)
+        assert (output, child_process.returncode) == ("gave up a\n", status)
 
 
 def test_where_no_thread_can_be_started_any_more_the_work_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,10 +166,10 @@ def test_where_no_thread_can_be_started_any_more_the_work_is_done_all_the_same(m
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    done: list[int] = []
-    termination.run_with_timeout([lambda: done.append(1), lambda: done.append(2)], 1.0)
-    assert done == [1, 2]
-    assert termination.start_thread(lambda: done.append(3)) is None
+    calls: list[int] = []
+    termination.run_with_timeout([lambda: calls.append(1), lambda: calls.append(2)], 1.0)
+    assert calls == [1, 2]
+    assert termination.start_thread(lambda: calls.append(3)) is None
 
 
 def test_a_forked_child_leaves_the_work_of_its_parent_alone() -> None:
@@ -188,9 +188,12 @@ def test_a_forked_child_leaves_the_work_of_its_parent_alone() -> None:
         assert os.WTERMSIG(status) == signal.SIGTERM
         say("child ended")
         """
-    ) as made:
-        said = rest(made)
-        assert (said.splitlines(), made.returncode) == (["gave up child's", "child ended", "gave up parent's"], 0)
+    ) as child_process:
+        output = rest(child_process)
+        assert (output.splitlines(), child_process.returncode) == (
+            ["gave up child's", "child ended", "gave up parent's"],
+            0,
+        )
 
 
 @pytest.mark.parametrize(
@@ -201,7 +204,7 @@ def test_a_forked_child_leaves_the_work_of_its_parent_alone() -> None:
     ],
 )
 def test_a_first_write_in_another_thread_takes_the_signal_whatever_the_main_thread_does(busy: str) -> None:
-    said, status = terminated(
+    lines, status = terminated(
         f"""
         kept = Writer("a")
         thread = threading.Thread(target=watch, args=(kept,))
@@ -211,22 +214,22 @@ def test_a_first_write_in_another_thread_takes_the_signal_whatever_the_main_thre
         {busy}
         """
     )
-    assert (said, status) == (["gave up a"], -signal.SIGTERM)
+    assert (lines, status) == (["gave up a"], -signal.SIGTERM)
 
 
 def test_without_the_option_the_signal_is_left_alone() -> None:
-    said, status = terminated(
+    lines, status = terminated(
         """
         kept = Writer("a")
         roll_back_at_exit(kept, on_sigterm=False)
         wait()
         """
     )
-    assert (said, status) == ([], -signal.SIGTERM)
+    assert (lines, status) == ([], -signal.SIGTERM)
 
 
 def test_a_handler_that_the_application_sets_later_wins() -> None:
-    said, status = terminated(
+    lines, status = terminated(
         """
         kept = Writer("a")
         watch(kept)
@@ -234,11 +237,11 @@ def test_a_handler_that_the_application_sets_later_wins() -> None:
         wait()
         """
     )
-    assert (said, status) == (["gave up a"], 7)  # at its exit
+    assert (lines, status) == (["gave up a"], 7)  # at its exit
 
 
 def test_a_program_that_fails_because_its_work_is_given_up_still_ends_by_the_signal() -> None:
-    said, status = terminated(
+    lines, status = terminated(
         """
         stopped = threading.Event()
         class Cancelled(Writer):
@@ -254,11 +257,11 @@ def test_a_program_that_fails_because_its_work_is_given_up_still_ends_by_the_sig
         raise RuntimeError("the query was stopped")
         """
     )
-    assert (said, status) == (["gave up a"], -signal.SIGTERM)
+    assert (lines, status) == (["gave up a"], -signal.SIGTERM)
 
 
 def test_nothing_new_begins_while_the_rest_is_given_up() -> None:
-    said, status = terminated(
+    lines, status = terminated(
         """
         stopped = threading.Event()
         class Cancelled(Writer):
@@ -274,7 +277,7 @@ def test_nothing_new_begins_while_the_rest_is_given_up() -> None:
         say("wrote again")
         """
     )
-    assert (said, status) == (["gave up a"], -signal.SIGTERM)
+    assert (lines, status) == (["gave up a"], -signal.SIGTERM)
 
 
 @pytest.mark.deep
@@ -294,10 +297,10 @@ def test_forked_children_that_are_ended_at_once_do_not_end_their_parent() -> Non
             ended.add(os.waitpid(child, 0)[1])
         say(f"children ended by {ended}")
         """
-    ) as made:
-        said = rest(made)
+    ) as child_process:
+        output = rest(child_process)
         expected = [f"children ended by {{{int(signal.SIGTERM)}}}", "gave up parent's"]
-        assert (said.splitlines(), made.returncode) == (expected, 0)
+        assert (output.splitlines(), child_process.returncode) == (expected, 0)
 
 
 def test_making_a_sink_changes_nothing_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,16 +315,16 @@ def test_making_a_sink_changes_nothing_in_the_process(monkeypatch: pytest.Monkey
     assert running() <= before
 
 
-@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("on_sigterm", [True, False])
 def test_a_write_asks_for_the_clean_up_and_for_the_signal_if_the_option_says_so(
-    wanted: bool, monkeypatch: pytest.MonkeyPatch
+    on_sigterm: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sink, asked = StarRocksSink(_options(roll_back_on_sigterm=wanted)), list[tuple[object, bool]]()
-    monkeypatch.setattr(termination, "roll_back_at_exit", lambda writer, on_sigterm: asked.append((writer, on_sigterm)))
+    sink, calls = StarRocksSink(_options(roll_back_on_sigterm=on_sigterm)), list[tuple[object, bool]]()
+    monkeypatch.setattr(termination, "roll_back_at_exit", lambda writer, on_sigterm: calls.append((writer, on_sigterm)))
     monkeypatch.setattr(sink, "_commit", lambda *_: [])
     frame: Any = None
     sink._write(frame, BatchOrigin(1, "job", "c", "k", streaming=False))
-    assert asked == [(sink, wanted)]
+    assert calls == [(sink, on_sigterm)]
 
 
 def test_a_sink_that_writes_nothing_asks_nobody() -> None:

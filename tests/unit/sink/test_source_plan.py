@@ -40,12 +40,12 @@ def column(name: str, kind: str, **more: bool) -> TargetColumn:
 
 def plan(
     *sources: SourceTable,
-    known: Sequence[TargetColumn] = (),
+    target: Sequence[TargetColumn] = (),
     model: str = "PRIMARY_KEYS",
     layout: TableLayout = PLAIN,
     **declared: object,
 ) -> SourcePlan:
-    columns, models = ({"t": known}, {"t": model}) if known else ({}, {})
+    columns, models = ({"t": target}, {"t": model}) if target else ({}, {})
     return plan_sources("shop", {"t": sources}, columns, models, {"t": TableOptions(**declared)}, lambda _: layout)  # type: ignore[arg-type]
 
 
@@ -82,10 +82,10 @@ def test_buckets_are_the_server_s_choice_unless_they_are_given() -> None:
 
 
 def test_a_source_without_a_key_is_refused_with_two_ways_out() -> None:
-    said = refused(source(ORDERS, ()))
-    assert "no key" in said
-    assert "--key t=COLUMN" in said
-    assert "DUPLICATE KEY table" in said
+    message = refused(source(ORDERS, ()))
+    assert "no key" in message
+    assert "--key t=COLUMN" in message
+    assert "DUPLICATE KEY table" in message
     (statement,) = statements(source(ORDERS, ()), keys=["id"])
     assert "PRIMARY KEY (`id`)" in statement
 
@@ -96,7 +96,7 @@ def test_a_named_key_gets_types_of_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "declared", "said"),
+    ("fields", "declared", "message"),
     [
         ({"id": field("double")}, {}, "id is a key of DOUBLE, which StarRocks does not take Declare a type"),
         ({"id": decimal(2, 9)}, {}, "id is a key of numbers with a fraction"),
@@ -111,9 +111,9 @@ def test_a_named_key_gets_types_of_keys() -> None:
     ],
 )
 def test_what_has_no_type_names_the_field_and_the_ways_out(
-    fields: dict[str, Field], declared: dict[str, object], said: str
+    fields: dict[str, Field], declared: dict[str, object], message: str
 ) -> None:
-    assert re.search(said, refused(source(fields), **declared))
+    assert re.search(message, refused(source(fields), **declared))
 
 
 def test_a_declared_type_settles_it() -> None:
@@ -160,12 +160,12 @@ KNOWN = (column("id", "bigint(20)", key=True), column("price", "decimal(10,2)"),
 
 
 def test_a_table_that_fits_needs_nothing() -> None:
-    assert statements(source(ORDERS), known=KNOWN) == []
+    assert statements(source(ORDERS), target=KNOWN) == []
 
 
 def test_columns_that_lack_are_added_in_one_statement() -> None:
     fields = {**ORDERS, "born": field("int32", TIME + "Date"), "a`b": field("boolean")}
-    assert statements(source(fields), known=KNOWN) == [
+    assert statements(source(fields), target=KNOWN) == [
         "ALTER TABLE `shop`.`t` ADD COLUMN `born` DATE NULL, ADD COLUMN `a``b` BOOLEAN NULL"
     ]
 
@@ -182,13 +182,13 @@ def test_columns_that_lack_are_added_in_one_statement() -> None:
     ],
 )
 def test_a_column_that_is_too_narrow_is_widened(is_: str, of: Field, becomes: str) -> None:
-    known = (column("id", "bigint(20)", key=True), column("v", is_))
+    target = (column("id", "bigint(20)", key=True), column("v", is_))
     fields = {"id": field("int64"), "v": of}
-    assert statements(source(fields), known=known) == [f"ALTER TABLE `shop`.`t` MODIFY COLUMN `v` {becomes} NULL"]
+    assert statements(source(fields), target=target) == [f"ALTER TABLE `shop`.`t` MODIFY COLUMN `v` {becomes} NULL"]
     for fixed in (column("v", is_, defaulted=True), column("v", is_, generated=True)):
-        said = refused(source(fields), known=(known[0], fixed))
-        assert "does not hold all values" in said
-        assert "--type t.v=" in said
+        message = refused(source(fields), known=(target[0], fixed))
+        assert "does not hold all values" in message
+        assert "--type t.v=" in message
 
 
 @pytest.mark.parametrize(
@@ -201,28 +201,28 @@ def test_a_column_that_is_too_narrow_is_widened(is_: str, of: Field, becomes: st
     ],
 )
 def test_a_column_that_cannot_be_widened_is_refused_unless_the_user_says_that_values_fit(is_: str, of: Field) -> None:
-    known = (column("id", "bigint(20)", key=True), column("v", is_))
+    target = (column("id", "bigint(20)", key=True), column("v", is_))
     fields = {"id": field("int64"), "v": of}
-    assert "does not hold all values of" in refused(source(fields), known=known)
-    assert statements(source(fields), known=known, types={"v": str(parse_type(is_))}) == []
+    assert "does not hold all values of" in refused(source(fields), known=target)
+    assert statements(source(fields), target=target, types={"v": str(parse_type(is_))}) == []
 
 
 def test_a_key_column_cannot_be_widened() -> None:
-    known = (column("id", "int(11)", key=True), column("price", "decimal(10,2)"), column("region", "varchar(8)"))
-    assert "id is INT in the table, which does not hold all values of BIGINT" in refused(source(ORDERS), known=known)
+    target = (column("id", "int(11)", key=True), column("price", "decimal(10,2)"), column("region", "varchar(8)"))
+    assert "id is INT in the table, which does not hold all values of BIGINT" in refused(source(ORDERS), known=target)
 
 
 def test_a_key_that_the_source_s_key_does_not_determine_is_refused() -> None:
-    known = (
+    target = (
         column("id", "bigint(20)", key=True),
         column("region", "varchar(8)", key=True),
         column("price", "decimal(10,2)"),
     )
-    said = refused(source(ORDERS), known=known)
-    assert "has region, which the source's key (id) does not determine" in said
-    assert "leaves the old row, and a delete without it deletes nothing" in said
-    assert "--key t=id,region" in said
-    assert statements(source(ORDERS), known=known, keys=["id", "region"]) == []
+    message = refused(source(ORDERS), known=target)
+    assert "has region, which the source's key (id) does not determine" in message
+    assert "leaves the old row, and a delete without it deletes nothing" in message
+    assert "--key t=id,region" in message
+    assert statements(source(ORDERS), target=target, keys=["id", "region"]) == []
 
 
 def test_a_key_that_is_coarser_than_the_source_s_is_refused() -> None:
@@ -230,21 +230,21 @@ def test_a_key_that_is_coarser_than_the_source_s_is_refused() -> None:
 
 
 def test_a_history_table_needs_no_key() -> None:
-    known = (column("id", "bigint(20)", key=True), column("price", "decimal(10,2)"), column("region", "varchar(8)"))
-    assert statements(source(ORDERS, ()), known=known, model="DUP_KEYS") == []
-    assert "takes no deletes" in refused(source(ORDERS), known=known, model="UNIQUE_KEYS")
+    target = (column("id", "bigint(20)", key=True), column("price", "decimal(10,2)"), column("region", "varchar(8)"))
+    assert statements(source(ORDERS, ()), target=target, model="DUP_KEYS") == []
+    assert "takes no deletes" in refused(source(ORDERS), known=target, model="UNIQUE_KEYS")
 
 
 def test_names_that_differ_in_case_are_refused() -> None:
-    known = (*KNOWN[:2], column("Region", "varchar(8)"))
-    assert "the source names region, and the table has Region" in refused(source(ORDERS), known=known)
+    target = (*KNOWN[:2], column("Region", "varchar(8)"))
+    assert "the source names region, and the table has Region" in refused(source(ORDERS), known=target)
 
 
 def test_a_column_that_must_have_a_value_and_has_no_source_is_refused() -> None:
     assert "loaded must have a value" in refused(
         source(ORDERS), known=(*KNOWN, column("loaded", "date", nullable=False))
     )
-    assert statements(source(ORDERS), known=(*KNOWN, column("loaded", "date"))) == []
+    assert statements(source(ORDERS), target=(*KNOWN, column("loaded", "date"))) == []
 
 
 # --- types ---
@@ -268,15 +268,15 @@ def test_holding_is_an_order(first: str, second: str, third: str) -> None:
 
 
 @given(KINDS, KINDS)
-def test_after_its_changes_a_table_needs_none(is_: str, wanted: str) -> None:
+def test_after_its_changes_a_table_needs_none(is_: str, type_name: str) -> None:
     """Whatever a plan does, the same plan over the changed table is empty."""
     fields = {"id": field("int64"), "v": field("string")}
-    known = (column("id", "bigint(20)", key=True), column("v", is_))
-    planned = plan(source(fields), known=known, types={"v": wanted})
-    for made in planned.changes:
-        changed = made.sql.partition("MODIFY COLUMN `v` ")[2].removesuffix(" NULL")
-        after = (known[0], column("v", changed))
-        assert plan(source(fields), known=after, types={"v": wanted}).changes == []
+    target = (column("id", "bigint(20)", key=True), column("v", is_))
+    planned = plan(source(fields), target=target, types={"v": type_name})
+    for planned_change in planned.changes:
+        changed = planned_change.sql.partition("MODIFY COLUMN `v` ")[2].removesuffix(" NULL")
+        after = (target[0], column("v", changed))
+        assert plan(source(fields), target=after, types={"v": type_name}).changes == []
         assert holds(parse_type(changed), parse_type(is_))
 
 
@@ -307,7 +307,7 @@ def test_a_hashed_key_is_a_text_and_many_tables_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "said"),
+    ("rules", "message"),
     [
         (TableRules(tables="t", drop=["id"]), "id is a key column of table t, and a rule takes it away"),
         (TableRules(tables="t", mask={"id": "truncate:2"}), "its mask truncate gives different rows the same key"),
@@ -316,9 +316,9 @@ def test_a_hashed_key_is_a_text_and_many_tables_are_told_apart() -> None:
         (TableRules(tables=".*", rename={"price": "region"}), "Two columns of t would have the name region"),
     ],
 )
-def test_rules_that_cannot_work_are_refused_by_name(rules: TableRules, said: str) -> None:
+def test_rules_that_cannot_work_are_refused_by_name(rules: TableRules, message: str) -> None:
     refusals = ruled({"t": [source(ORDERS)]}, rules).refusals
-    assert said in " ".join(map(str, refusals))
+    assert message in " ".join(map(str, refusals))
 
 
 def test_a_pattern_may_name_a_column_that_only_some_tables_have() -> None:
@@ -349,11 +349,11 @@ def test_a_history_of_two_tables_is_refused_and_one_that_lacks_a_column_gets_it(
     assert "its history log is a table of the plan" in str(refusals[0])
     refusals = ruled({"t": [source(ORDERS)], "log": [source(ORDERS)]}, TableRules(tables="t", history="log")).refusals
     assert "its history log is a table of the plan" in str(refusals[0])
-    there = {"t": [column("id", "BIGINT", key=True)], "log": [column("_position", "BIGINT"), column("id", "BIGINT")]}
+    tables = {"t": [column("id", "BIGINT", key=True)], "log": [column("_position", "BIGINT"), column("id", "BIGINT")]}
     planned = plan_sources(
         "shop",
         {"t": [source({"id": ORDERS["id"]})]},
-        there,
+        tables,
         {"t": "PRIMARY_KEYS"},
         {},
         lambda _: PLAIN,

@@ -68,11 +68,11 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     FAILURES.take("q")
 
 
-def in_turn(*made: Callable[[], Query]) -> tuple[Callable[[], Query], list[Query]]:
+def in_turn(*starts: Callable[[], Query]) -> tuple[Callable[[], Query], list[Query]]:
     started: list[Query] = []
 
     def start() -> Query:
-        started.append(made[len(started)]())
+        started.append(starts[len(started)]())
         return started[-1]
 
     return start, started
@@ -99,11 +99,11 @@ def test_a_transient_failure_is_followed_by_another_start(capsys: pytest.Capture
     start, started = in_turn(*[lambda: fails(LoadFailed("Busy."))] * 20, Query)
     assert run_forever(start, policy=AT_ONCE) == ExitCode.ENDED
     assert len(started) == 21
-    said = capsys.readouterr().err
-    assert said.count("starrocks-txn-sink: Busy.") == 20
-    assert "  Place:  job shop, micro-batch 3\n" in said
-    assert "the query starts again in" in said
-    assert "STREAM_FAILED" not in said
+    output = capsys.readouterr().err
+    assert output.count("starrocks-txn-sink: Busy.") == 20
+    assert "  Place:  job shop, micro-batch 3\n" in output
+    assert "the query starts again in" in output
+    assert "STREAM_FAILED" not in output
 
 
 @pytest.mark.parametrize("error", [RowsRejected("No."), Fenced("No.")])

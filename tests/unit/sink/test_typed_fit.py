@@ -22,7 +22,7 @@ DECIMALS = st.integers(1, 38).flatmap(lambda p: st.tuples(st.just(p), st.integer
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "type_text"),
     [
         ("tinyint(1)", "BOOLEAN"),
         ("tinyint(4)", "TINYINT"),
@@ -44,20 +44,20 @@ DECIMALS = st.integers(1, 38).flatmap(lambda p: st.tuples(st.just(p), st.integer
         ("", "OTHER"),
     ],
 )
-def test_column_types_are_read_as_the_server_writes_them(text: str, told: str) -> None:
-    assert str(parse_type(text)) == told
+def test_column_types_are_read_as_the_server_writes_them(text: str, type_text: str) -> None:
+    assert str(parse_type(text)) == type_text
 
 
 @given(DECIMALS, DECIMALS)
 def test_a_decimal_fits_only_where_all_its_digits_do(source: tuple[int, int], target: tuple[int, int]) -> None:
-    found = fit(T.DecimalType(*source), parse_type(f"decimal({target[0]}, {target[1]})"))
+    fit_found = fit(T.DecimalType(*source), parse_type(f"decimal({target[0]}, {target[1]})"))
     widest = 10 ** source[0] - 1  # unscaled
     exact = widest * 10 ** (38 - source[1]) < 10 ** (target[0] - target[1] + 38) and source[1] <= target[1]
-    assert isinstance(found, Fit) == exact
+    assert isinstance(fit_found, Fit) == exact
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "told"),
+    ("source", "target", "reason"),
     [
         (T.LongType(), "int(11)", "bigint does not fit into INT without loss"),
         (T.LongType(), "double", "bigint does not fit into DOUBLE without loss"),
@@ -78,10 +78,10 @@ def test_a_decimal_fits_only_where_all_its_digits_do(source: tuple[int, int], ta
         (T.DayTimeIntervalType(), "bigint", "there is no way from interval day to second to BIGINT"),
     ],
 )
-def test_what_would_lose_something_is_refused_with_the_reason(source: T.DataType, target: str, told: str) -> None:
-    found = fit(source, parse_type(target))
-    assert isinstance(found, str)
-    assert told in found
+def test_what_would_lose_something_is_refused_with_the_reason(source: T.DataType, target: str, reason: str) -> None:
+    reason_found = fit(source, parse_type(target))
+    assert isinstance(reason_found, str)
+    assert reason in reason_found
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.simpleString())
@@ -115,22 +115,22 @@ FRAME = T.StructType().add("id", "long").add("v", "string").add("big", "long").a
 
 
 def route(
-    columns: object, known: tuple[TargetColumn, ...] | None = COLUMNS, properties: dict[str, str] | None = None
+    columns: object, target: tuple[TargetColumn, ...] | None = COLUMNS, properties: dict[str, str] | None = None
 ) -> TypedRoute:
     options = SinkOptions(
         load_url="fe:1", database="d", delivery="at-least-once", tables={"t": TableOptions(properties=properties or {})}
     )
-    tables = Tables(columns=None if known is None else {"t": known})
+    tables = Tables(columns=None if target is None else {"t": target})
     return TypedRoute.of(TableRoute("t", columns), FRAME, "UTC", options, tables)  # type: ignore[arg-type]
 
 
 def test_the_header_names_what_is_sent_and_leaves_the_rest_to_defaults() -> None:
-    made = route({"ID": "id", "v": "v", "b": "blob"})
-    assert made.columns == "`id`,`v`,`__hex_b`,`b`=to_binary(`__hex_b`, 'hex')"
+    typed_route = route({"ID": "id", "v": "v", "b": "blob"})
+    assert typed_route.columns == "`id`,`v`,`__hex_b`,`b`=to_binary(`__hex_b`, 'hex')"
 
 
 def test_sets_are_made_by_functions_of_the_server() -> None:
-    known = target_columns(
+    target = target_columns(
         [
             ("t", "v", "varchar(5)", "NO", None, "AGG", None),
             ("t", "users", "bitmap", "NO", None, "", None),
@@ -138,17 +138,17 @@ def test_sets_are_made_by_functions_of_the_server() -> None:
             ("t", "devices", "hll", "NO", None, "", None),
         ]
     )["t"]
-    made = route({"v": "v", "users": "id", "names": "v", "devices": "big"}, known)
-    assert made.columns == (
+    typed_route = route({"v": "v", "users": "id", "names": "v", "devices": "big"}, target)
+    assert typed_route.columns == (
         "`v`,`__raw_users`,`__raw_names`,`__raw_devices`,`users`=to_bitmap(`__raw_users`),"
         "`names`=bitmap_hash(`__raw_names`),`devices`=hll_hash(`__raw_devices`)"
     )
-    refused_nulls = [field.name for field in made.fields if NOT_NULL in field.faults]
+    refused_nulls = [field.name for field in typed_route.fields if NOT_NULL in field.faults]
     assert refused_nulls == ["v", "users"], "the others make an empty set of a NULL"
 
 
 @pytest.mark.parametrize(
-    ("columns", "properties", "told"),
+    ("columns", "properties", "message"),
     [
         (["id"], {}, "column v is NOT NULL without a DEFAULT, and the route leaves it out"),
         ({"id": "id", "v": "v", "n": "big"}, {}, "column n: bigint does not fit into INT without loss"),
@@ -159,10 +159,10 @@ def test_sets_are_made_by_functions_of_the_server() -> None:
         (["id", "v"], {"columns": "id,other"}, "the property columns does not name v"),
     ],
 )
-def test_columns_that_do_not_fit_are_named(columns: object, properties: dict[str, str], told: str) -> None:
-    with pytest.raises(InputError, match="Cast or rename the columns") as caught:
+def test_columns_that_do_not_fit_are_named(columns: object, properties: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match="Cast or rename the columns") as failure:
         route(columns, properties=properties)
-    assert told in str(caught.value)
+    assert message in str(failure.value)
 
 
 def test_only_the_ddl_shows_which_column_counts() -> None:
@@ -183,11 +183,11 @@ def test_a_partial_update_needs_only_the_keys() -> None:
 
 def test_the_users_own_columns_header_wins_and_may_name_fields_that_are_no_columns() -> None:
     own = "id,big,n=big % 10"
-    made = route({"id": "id", "big": "big"}, properties={"columns": own})
+    typed_route = route({"id": "id", "big": "big"}, properties={"columns": own})
     options = SinkOptions(
         load_url="fe:1", database="d", delivery="at-least-once", tables={"t": TableOptions(properties={"columns": own})}
     )
-    assert with_columns(options, [made]).load_headers("t")["columns"] == own
+    assert with_columns(options, [typed_route]).load_headers("t")["columns"] == own
 
 
 def test_without_sql_access_types_decide_alone() -> None:

@@ -82,7 +82,7 @@ class Feed:
         match kind:
             case "array":
                 pairs = [self.value(schema["items"]) for _ in range(self.random.randrange(4))]
-                return [given for given, _ in pairs], [meant for _, meant in pairs]
+                return [value for value, _ in pairs], [expected for _, expected in pairs]
             case "map":
                 names = {self.random.choice(TEXTS) for _ in range(self.random.randrange(4))}
                 items = {name: self.value(schema["values"]) for name in sorted(names)}
@@ -97,7 +97,9 @@ class Feed:
             case _:
                 value = self.random.choice(schema["symbols"] if kind == "enum" else VALUES[kind])
                 return value, _meant(value) if kind == "double" else value
-        return {name: given for name, (given, _) in items.items()}, {name: meant for name, (_, meant) in items.items()}
+        return {name: value for name, (value, _) in items.items()}, {
+            name: expected for name, (_, expected) in items.items()
+        }
 
 
 def _meant(number: float) -> Any:
@@ -125,8 +127,8 @@ def test_what_fastavro_writes_is_read(seed: int) -> None:
     schema = feed.schema()
     pairs = [feed.value(schema) for _ in range(20)]
     read = read_schema(json.dumps(schema), wrapped=False)
-    texts = written([message(schema, given) for given, _ in pairs], read)
-    assert [json.loads(text or "?") for text in texts] == [meant for _, meant in pairs]
+    texts = written([message(schema, value) for value, _ in pairs], read)
+    assert [json.loads(text or "?") for text in texts] == [expected for _, expected in pairs]
 
 
 @pytest.mark.parametrize("seed", range(scaled(100)))

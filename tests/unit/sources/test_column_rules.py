@@ -62,7 +62,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
-    ("row", "wanted"),
+    ("row", "expected"),
     [
         ("{}", "{}"),
         ('{"x":1,"y":[2,{"secret":3}]}', '{"x":1,"y":[2,{"secret":3}]}'),
@@ -84,9 +84,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         ('{"pin":"0815","tax":[1]}', '{"pin":"\\"?\\"","tax":null}'),
     ],
 )
-def test_a_row_follows_its_rules(row: str, wanted: str) -> None:
-    assert applied(row) == [wanted]
-    assert applied(*[row] * 40, "{}")[:40] == [wanted] * 40
+def test_a_row_follows_its_rules(row: str, expected: str) -> None:
+    assert applied(row) == [expected]
+    assert applied(*[row] * 40, "{}")[:40] == [expected] * 40
 
 
 @pytest.mark.usefixtures("way")
@@ -122,8 +122,8 @@ def test_a_column_with_the_new_name_of_another_one_stops() -> None:
         InputError, match="A row of table t has the column b, and a rule gives another column this name"
     ):
         applied('{"a":1,"b":2}')
-    both = TableRules(tables="t", rename={"a": "b", "b": "a"})
-    assert applied('{"a":1,"b":2}', rules=both) == ['{"b":1,"a":2}']
+    swapping = TableRules(tables="t", rename={"a": "b", "b": "a"})
+    assert applied('{"a":1,"b":2}', rules=swapping) == ['{"b":1,"a":2}']
     with pytest.raises(InputError, match="has the column _source_table"):
         applied('{"_source_table":1}', rules=TableRules(tables="t", metadata=["_source_table"]))
 
@@ -169,30 +169,30 @@ def test_the_loop_and_python_agree(
         )
         for row in rows
     ]
-    found = apply_rules(RuleSet([RULES]), events(*texts))["row"].to_pylist()
-    assert [json.loads(text) for text in found] == [json.loads(ruled_row(text, of_table)) for text in texts]
-    for text, row in zip(found, texts, strict=True):
+    rows_found = apply_rules(RuleSet([RULES]), events(*texts))["row"].to_pylist()
+    assert [json.loads(text) for text in rows_found] == [json.loads(ruled_row(text, of_table)) for text in texts]
+    for text, row in zip(rows_found, texts, strict=True):
         check_values(json.loads(text), json.loads(row))
 
 
-def check_values(found: dict[str, Any], row: dict[str, Any]) -> None:
+def check_values(row_found: dict[str, Any], row: dict[str, Any]) -> None:
     """What the rules make of a row whose masked values are texts; others are hashed and cut in their own spelling."""
-    assert found.keys() == {{"a": "b", "mail": 'e"mail'}.get(name, name) for name in row.keys() - {"secret", "é"}}
+    assert row_found.keys() == {{"a": "b", "mail": 'e"mail'}.get(name, name) for name in row.keys() - {"secret", "é"}}
     for name, value in row.items():
         if name in ("a", "x", "y"):
-            assert found["b" if name == "a" else name] == value
+            assert row_found["b" if name == "a" else name] == value
         elif name == "tax":
-            assert found["tax"] is None
+            assert row_found["tax"] is None
         elif name == "pin":
-            assert found["pin"] == (None if value is None else '"?"')
+            assert row_found["pin"] == (None if value is None else '"?"')
         elif name == "mail" and isinstance(value, str):
-            assert found['e"mail'] == sha(value)
+            assert row_found['e"mail'] == sha(value)
         elif name == "name" and isinstance(value, str):
-            assert found["name"] == value[:3]
+            assert row_found["name"] == value[:3]
 
 
 def test_the_types_of_columns_follow_the_rules() -> None:
-    given = [SourceColumn(name, "STRING") for name in ("secret", "a", "mail", "name", "tax", "x")]
+    columns = [SourceColumn(name, "STRING") for name in ("secret", "a", "mail", "name", "tax", "x")]
     rules = TableRules(
         tables="t",
         drop=["secret"],
@@ -201,8 +201,8 @@ def test_the_types_of_columns_follow_the_rules() -> None:
         salt="s",
         metadata=["_op", "_position"],
     )
-    found = ruled_columns(RuleSet([rules]), "t", given)
-    assert [(column.name, column.type) for column in found] == [
+    columns_found = ruled_columns(RuleSet([rules]), "t", columns)
+    assert [(column.name, column.type) for column in columns_found] == [
         ("b", "STRING"),
         ("mail", "VARCHAR(64)"),
         ("name", "VARCHAR(12)"),
@@ -211,7 +211,7 @@ def test_the_types_of_columns_follow_the_rules() -> None:
         ("_op", "VARCHAR(16)"),
         ("_position", "BIGINT"),
     ]
-    assert ruled_columns(RuleSet([rules]), "u", given) == given
+    assert ruled_columns(RuleSet([rules]), "u", columns) == columns
 
 
 def test_the_hash_is_the_same_without_the_processors_instructions(

@@ -91,7 +91,7 @@ def test_every_type_has_its_own_for_values_and_for_keys(of: Field, type_: str, k
 
 
 @pytest.mark.parametrize(
-    ("of", "said"),
+    ("of", "note"),
     [
         (field("int64", source_type="BIGINT UNSIGNED"), "set precise"),
         (field("int64", TIME + "NanoTimestamp"), "declare DATETIME"),
@@ -103,8 +103,8 @@ def test_every_type_has_its_own_for_values_and_for_keys(of: Field, type_: str, k
         (field("array", items=field("bytes")), "base64"),
     ],
 )
-def test_a_type_that_is_not_the_closest_one_is_said(of: Field, said: str) -> None:
-    assert said in column_of(of).note
+def test_a_type_that_is_not_the_closest_one_is_said(of: Field, note: str) -> None:
+    assert note in column_of(of).note
 
 
 @given(st.integers(-20, 60), st.integers(1, 80), st.data())

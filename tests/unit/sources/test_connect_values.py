@@ -35,8 +35,8 @@ DEBEZIUM, CONNECT = "io.debezium.time.", "org.apache.kafka.connect.data."
 pytestmark = pytest.mark.usefixtures("loop")
 
 
-def field(kind: str, name: str | None = None, **others: Any) -> dict[str, Any]:
-    return {"type": kind, "optional": True, "field": "x", **({"name": name} if name else {}), **others}
+def field(kind: str, name: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "optional": True, "field": "x", **({"name": name} if name else {}), **more}
 
 
 def decimal(scale: int) -> dict[str, Any]:
@@ -55,9 +55,9 @@ def written(of: Mapping[str, Any], *values: str) -> list[str | None]:
     """The value `x`, as it stands in a row, after the conversion for a field; None for a row that does not fit."""
     plan = plans_of(schema_of(of)).get("", {})
     rows = pa.array([f'{{"id":1,"x":{value},"n":{{"x":1}}}}' for value in values])
-    found, fits = convert_rows(rows, [plan], np.zeros(len(rows), dtype=np.int32))
-    found.validate(full=True)
-    texts = [text[len('{"id":1,"x":') : -len(',"n":{"x":1}}')] for text in found.to_pylist()]
+    rows_found, fits = convert_rows(rows, [plan], np.zeros(len(rows), dtype=np.int32))
+    rows_found.validate(full=True)
+    texts = [text[len('{"id":1,"x":') : -len(',"n":{"x":1}}')] for text in rows_found.to_pylist()]
     return [text if is_sound else None for text, is_sound in zip(texts, fits.tolist(), strict=True)]
 
 
@@ -210,13 +210,13 @@ def test_a_document_stands_in_the_row_as_itself(text: str, expected: str | None)
     """However its text is escaped; a text that is no JSON stays a text."""
     column = field("string", "io.debezium.data.Json")
     spellings = json.dumps(text), json.dumps(text, ensure_ascii=False)
-    for spelling, found in zip(spellings, written(column, *spellings), strict=True):
+    for spelling, text_found in zip(spellings, written(column, *spellings), strict=True):
         if expected is None and "\x00" not in text:
-            assert found == text
+            assert text_found == text
         elif "\t" in text or "\x00" in text:
-            assert found == spelling  # a control character within a string is no JSON
+            assert text_found == spelling  # a control character within a string is no JSON
         else:
-            assert found == expected
+            assert text_found == expected
 
 
 def test_long_documents_find_room() -> None:
@@ -269,32 +269,33 @@ def test_random_rows_are_written_as_python_writes_each_of_them() -> None:
     rng = random.Random(11)
     for _ in range(scaled(300)):
         rows = [_random_row(rng) if rng.random() < 0.95 else None for _ in range(rng.choice((1, 3, 30)))]
-        chosen = np.array([rng.choice((-1, 0, 0, 0, 1)) for _ in rows], dtype=np.int32)
+        plan_numbers = np.array([rng.choice((-1, 0, 0, 0, 1)) for _ in rows], dtype=np.int32)
         expected: list[str | None] = []
-        for row, plan in zip(rows, chosen.tolist(), strict=True):
+        for row, plan in zip(rows, plan_numbers.tolist(), strict=True):
             try:
                 expected.append(row if plan < 0 or row is None else convert_row(row, (PLAN, {"d": PLAN["d"]})[plan]))
             except (ValueError, IndexError):
                 expected.append("malformed")
-        found, fits = convert_rows(pa.array(rows, pa.string()), [PLAN, {"d": PLAN["d"]}], chosen)
-        found.validate(full=True)
+        rows_found, fits = convert_rows(pa.array(rows, pa.string()), [PLAN, {"d": PLAN["d"]}], plan_numbers)
+        rows_found.validate(full=True)
         outcomes = [
-            row if is_sound else "malformed" for row, is_sound in zip(found.to_pylist(), fits.tolist(), strict=True)
+            row if is_sound else "malformed"
+            for row, is_sound in zip(rows_found.to_pylist(), fits.tolist(), strict=True)
         ]
         assert outcomes == expected
 
 
 def test_rows_that_grow_find_room() -> None:
     days = [f'{{"a":[{",".join(["1"] * 3_000)}]}}'] * 40
-    found, fits = convert_rows(pa.array(days), [PLAN], np.zeros(40, dtype=np.int32))
+    rows_found, fits = convert_rows(pa.array(days), [PLAN], np.zeros(40, dtype=np.int32))
     assert fits.all()
-    assert {len(row) for row in found.to_pylist()} == {len('{"a":[]}') + 3_000 * len('"1970-01-02",') - 1}
+    assert {len(row) for row in rows_found.to_pylist()} == {len('{"a":[]}') + 3_000 * len('"1970-01-02",') - 1}
 
 
 def test_a_slice_of_rows() -> None:
     rows = pa.array(['{"d":0}', None, '{"d":1}', '{"d":2}']).slice(1, 2)
-    found, _ = convert_rows(rows, [PLAN], np.zeros(2, dtype=np.int32))
-    assert found.to_pylist() == [None, '{"d":"1970-01-02"}']
+    rows_found, _ = convert_rows(rows, [PLAN], np.zeros(2, dtype=np.int32))
+    assert rows_found.to_pylist() == [None, '{"d":"1970-01-02"}']
 
 
 def test_python_converts_no_plain_value(monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
@@ -303,9 +304,9 @@ def test_python_converts_no_plain_value(monkeypatch: pytest.MonkeyPatch, loop: s
     monkeypatch.setattr(connect_values, "convert_row", None)
     row = '{"d":1,"t":2,"m":"AQ==","a":[3],"v":{"scale":1,"value":"AQ=="},"z":"2024-01-01T00:00:00Z","b":"AQ=="}'
     row = row[:-1] + r',"j":"{\"a\":1}","l":["[]"]}'
-    found, fits = convert_rows(pa.array([row] * 100), [PLAN], np.zeros(100, dtype=np.int32))
+    rows_found, fits = convert_rows(pa.array([row] * 100), [PLAN], np.zeros(100, dtype=np.int32))
     assert fits.all()
-    assert len(set(found.to_pylist())) == 1
+    assert len(set(rows_found.to_pylist())) == 1
 
 
 # --- the schemas of values ---

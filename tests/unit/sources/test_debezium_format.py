@@ -65,10 +65,10 @@ def test_changes_become_rows_with_and_without_schema(wrap: Any) -> None:
 
 def test_the_binlog_gives_positions() -> None:
     files = ("mysql-bin.000003", "mysql-bin.000004", "odd", "mysql-bin.4294967296")
-    found = rows(*(change(mysql("orders", file, 154), "24bff:23", 1, {"id": 1}) for file in files))
-    assert [row["position"] for row in found] == [3 * 2**32 + 154, 4 * 2**32 + 154, None, None]
-    assert {row["txn_id"] for row in found} == {"24bff:23"}
-    assert {row["collection"] for row in found} == {"shop.orders"}
+    rows_found = rows(*(change(mysql("orders", file, 154), "24bff:23", 1, {"id": 1}) for file in files))
+    assert [row["position"] for row in rows_found] == [3 * 2**32 + 154, 4 * 2**32 + 154, None, None]
+    assert {row["txn_id"] for row in rows_found} == {"24bff:23"}
+    assert {row["collection"] for row in rows_found} == {"shop.orders"}
 
 
 def test_other_connectors_are_read_change_by_change() -> None:
@@ -101,9 +101,9 @@ def test_malformed_messages_have_a_place_or_are_counted(bad: Any) -> None:
     good = change(ORDERS, "5:9", 1, {"id": 1})
     with pytest.raises(
         InputError, match=r"not a Debezium change event.* at topic=\S+ partition=0 offset=7\."
-    ) as caught:
+    ) as failure:
         rows(good, None, bad, good)
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(failure.value)
     dropping = DebeziumChanges(tables=LAST, on_malformed="drop")
     parsed = dropping.parse(messages(good, None, bad, good, topic="t"), ("offset",))
     assert (parsed.events["offset"].to_pylist(), parsed.malformed) == ([5, 8], 1)
@@ -124,22 +124,22 @@ HEARTBEAT = {"ts_ms": 1, "ts_us": 1000, "ts_ns": 1000000}
 
 
 @pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
-@pytest.mark.parametrize("other", [SCHEMA_CHANGE, LOGICAL, HEARTBEAT, {"ts_ms": 1}, SIGNAL, NOTIFICATION])
+@pytest.mark.parametrize("message", [SCHEMA_CHANGE, LOGICAL, HEARTBEAT, {"ts_ms": 1}, SIGNAL, NOTIFICATION])
 @pytest.mark.parametrize("on_malformed", ["fail", "drop"])
-def test_messages_without_rows_are_passed_over(on_malformed: Any, other: Any, wrap: Any) -> None:
+def test_messages_without_rows_are_passed_over(on_malformed: Any, message: Any, wrap: Any) -> None:
     good = change(ORDERS, "5:9", 1, {"id": 1})
     parsed = DebeziumChanges(tables=LAST, on_malformed=on_malformed).parse(
-        messages(wrap(other), wrap(good), wrap(other)), ("offset",)
+        messages(wrap(message), wrap(good), wrap(message)), ("offset",)
     )
     assert (parsed.events["offset"].to_pylist(), parsed.malformed) == ([6], 0)
-    ends = messages(wrap(other), marker("END", "5:9", {}), topic="shop.transaction")
+    ends = messages(wrap(message), marker("END", "5:9", {}), topic="shop.transaction")
     markers = DebeziumMarkers(on_malformed=on_malformed).parse(ends)
     assert (markers.events["status"].to_pylist(), markers.malformed) == (["END"], 0)
 
 
 @pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
 @pytest.mark.parametrize(
-    ("odd", "what", "remedy"),
+    ("odd", "description", "remedy"),
     [
         (change(ORDERS, "5:9", 1, None, op="d"), "a delete that has no row", "REPLICA IDENTITY FULL.*deleted_row"),
         ({"id": 1, "__deleted": "secret"}, "without Debezium's envelope", "ExtractNewRecordState"),
@@ -157,20 +157,21 @@ def test_messages_without_rows_are_passed_over(on_malformed: Any, other: Any, wr
         (change(mongodb("users"), "1:2", 1, None, op="d"), "names no table", ""),
     ],
 )
-def test_an_odd_message_is_named_with_its_place_and_its_remedy(odd: Any, what: str, remedy: str, wrap: Any) -> None:
+def test_an_odd_message_is_named_with_its_place_and_its_remedy(
+    odd: Any, description: str, remedy: str, wrap: Any
+) -> None:
     good = change(ORDERS, "5:9", 1, {"id": 1})
-    expected = (
-        rf"not a Debezium change event but .*{what}.*topic=shop\.public\.orders partition=0 offset=7\. .*{remedy}"
-    )
-    with pytest.raises(InputError, match=expected) as caught:
+    place = r"topic=shop\.public\.orders partition=0 offset=7\."
+    expected = rf"not a Debezium change event but .*{description}.*{place} .*{remedy}"
+    with pytest.raises(InputError, match=expected) as failure:
         rows(good, HEARTBEAT, wrap(odd), wrap(odd))
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(failure.value)
 
 
 def test_a_change_among_the_markers_is_named() -> None:
-    both = messages(marker("END", "5:9", {}), change(ORDERS, "5:9", 1, {"id": 1}), topic="shop.transaction")
+    mixed = messages(marker("END", "5:9", {}), change(ORDERS, "5:9", 1, {"id": 1}), topic="shop.transaction")
     with pytest.raises(InputError, match=r"but a change event at .*offset=6\. Read its topic with parse_debez"):
-        DebeziumMarkers().parse(both)
+        DebeziumMarkers().parse(mixed)
 
 
 @pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
@@ -179,8 +180,8 @@ def test_a_truncate_that_is_ignored_still_counts_for_its_transaction(wrap: Any) 
     rule = TableMapping({"public.orders": "o"}, "dead_letter", "letters")
     for tables, name in ((LAST, "orders"), (rule, "o")):
         parsed = DebeziumChanges(tables=tables, on_truncate="ignore").parse(messages(*values))
-        found = parsed.events.to_pylist()
-        assert [(row["total_order"], row["op"], row["table"]) for row in found] == [(1, "c", name), (2, "t", None)]
+        events = parsed.events.to_pylist()
+        assert [(row["total_order"], row["op"], row["table"]) for row in events] == [(1, "c", name), (2, "t", None)]
         assert (parsed.malformed, parsed.truncates) == (0, {name: 1})
 
 
@@ -227,13 +228,13 @@ def test_a_logical_message_alone_needs_no_table() -> None:
 
 
 def test_a_deletes_row_may_be_the_messages_key() -> None:
-    gone, kept = change(ORDERS, "5:9", 1, None, {"id": 1, "note": None}, "d"), change(ORDERS, "5:9", 2, {"id": 3})
+    delete, insert = change(ORDERS, "5:9", 1, None, {"id": 1, "note": None}, "d"), change(ORDERS, "5:9", 2, {"id": 3})
     keys = [b'{"id":1}', None, b"no JSON", json.dumps(with_schema({"id": 2})).encode()]
-    found = rows(gone, None, kept, gone, keys=keys, key="key")
-    assert [row["row"] for row in found] == ['{"id":1}', '{"id": 3}', '{"id": 2}']
+    rows_found = rows(delete, None, insert, delete, keys=keys, key="key")
+    assert [row["row"] for row in rows_found] == ['{"id":1}', '{"id": 3}', '{"id": 2}']
     for key in (None, b'{"id":1}{"id":2}'):
         with pytest.raises(InputError, match="offset=6"):
-            rows(kept, gone, keys=[None, key], key="key")
+            rows(insert, delete, keys=[None, key], key="key")
 
 
 def test_unknown_tables_fail_are_left_out_or_become_dead_letters() -> None:
@@ -242,8 +243,8 @@ def test_unknown_tables_fail_are_left_out_or_become_dead_letters() -> None:
         rows(*values, tables=TableMapping({"public.orders": "o"}))
     skipped = rows(*values, tables=TableMapping({"public.orders": "o"}, "skip"))
     assert [(row["table"], row["op"]) for row in skipped] == [("o", "c"), (None, "d")]
-    kept, letter = rows(*values, tables=TableMapping({"public.orders": "o"}, "dead_letter", "letters"))
-    assert (kept["table"], kept["row"]) == ("o", '{"id": 1}')
+    known_row, letter = rows(*values, tables=TableMapping({"public.orders": "o"}, "dead_letter", "letters"))
+    assert (known_row["table"], known_row["row"]) == ("o", '{"id": 1}')
     assert (letter["table"], letter["op"], json.loads(letter["row"])) == (
         "letters",
         "c",
@@ -294,7 +295,7 @@ def described(value: dict[str, Any], *fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_values_are_written_as_their_schemas_say() -> None:
-    first, other, deleted, as_it_came, late = rows(
+    first, second, deleted, as_it_came, late = rows(
         described(change(ORDERS, "5:9", 1, {"id": 1, "day": 1, "price": "AQ=="}), DAY, PRICE),
         described(change(ORDERS, "5:9", 2, {"id": 2, "day": 1, "note": "x"}), DAY, NOTE),
         described(change(ORDERS, "5:9", 3, None, {"id": 1, "day": 2, "price": None}, "d"), DAY, PRICE),
@@ -302,18 +303,18 @@ def test_values_are_written_as_their_schemas_say() -> None:
         dict(reversed(described(change(ORDERS, "5:9", 5, {"id": 5, "day": 1}), DAY).items())),
     )
     assert json.loads(first["row"]) == {"id": 1, "day": "1970-01-02", "price": "0.01"}
-    assert json.loads(other["row"]) == {"id": 2, "day": "1970-01-02", "note": "x"}
+    assert json.loads(second["row"]) == {"id": 2, "day": "1970-01-02", "note": "x"}
     assert json.loads(deleted["row"]) == {"id": 1, "day": "1970-01-03", "price": None}
     assert json.loads(as_it_came["row"]) == {"id": 4, "day": 1}
     assert json.loads(late["row"]) == {"id": 5, "day": "1970-01-02"}
 
 
 def test_a_deletes_key_is_written_as_its_schema_says() -> None:
-    gone = change(ORDERS, "5:9", 1, None, {"id": 1}, "d")
+    delete = change(ORDERS, "5:9", 1, None, {"id": 1}, "d")
     key = {"schema": {"type": "struct", "fields": [DAY]}, "payload": {"day": 1}}
     keys: list[bytes | None] = [json.dumps(key).encode(), b'{"day":1}', json.dumps(key).encode()]
-    found = rows(gone, gone, described(gone, DAY), keys=keys, key="key")
-    assert [json.loads(row["row"]) for row in found] == [{"day": "1970-01-02"}, {"day": 1}, {"day": "1970-01-02"}]
+    rows_found = rows(delete, delete, described(delete, DAY), keys=keys, key="key")
+    assert [json.loads(row["row"]) for row in rows_found] == [{"day": "1970-01-02"}, {"day": 1}, {"day": "1970-01-02"}]
 
 
 @pytest.mark.parametrize("bad", [{"id": 7, "day": "soon"}, {"id": 7, "day": 1.5}])
@@ -359,13 +360,13 @@ def test_a_row_may_name_the_columns_of_placeholders_and_its_other_values_are_rew
 )
 def test_a_placeholder_is_a_columns_whole_value(value: Any, unchanged: bool) -> None:
     update = change(ORDERS, "5:9", 1, {"id": 1, "note": "gone", "value": value}, op="u")
-    given: dict[str, Any] = {"unavailable": spellings_of_unavailable("gone"), "keeps_unchanged": True}
+    settings: dict[str, Any] = {"unavailable": spellings_of_unavailable("gone"), "keeps_unchanged": True}
     if unchanged:
-        (row,) = rows(update, **given)
+        (row,) = rows(update, **settings)
         assert json.loads(row["row"]) == {"id": 1, UNCHANGED: ["note", "value"]}
     else:
         with pytest.raises(InputError, match="columns=note"):
-            rows(update, **given)
+            rows(update, **settings)
 
 
 def test_a_document_with_the_placeholders_text_is_a_value() -> None:
@@ -388,19 +389,19 @@ def test_markers_have_the_stable_part_of_the_id_and_the_position(wrap: Any) -> N
     )
     parsed = DebeziumMarkers().parse(batch)
     assert parsed.events.schema == DebeziumMarkers().events
-    found = parsed.events.to_pylist()
-    assert [row["txn_id"] for row in found] == [
+    markers = parsed.events.to_pylist()
+    assert [row["txn_id"] for row in markers] == [
         "571",
         "571",
         "file=mysql-bin.000003,pos=154",
         "24bff081-71a4:23",
         "571",
     ]
-    assert [row["position"] for row in found] == [53195829, 53195832, 3 * 2**32 + 154, None, None]
-    assert [row["sequence"] for row in found] == [5, 7, 8, 9, 10]
-    assert {row["source_partition"] for row in found} == {"shop"}
-    assert found[1]["data_collections"] == [{"data_collection": "public.orders", "event_count": 2}]
-    assert (found[0]["status"], found[0]["event_count"], found[1]["event_count"]) == ("BEGIN", None, 2)
+    assert [row["position"] for row in markers] == [53195829, 53195832, 3 * 2**32 + 154, None, None]
+    assert [row["sequence"] for row in markers] == [5, 7, 8, 9, 10]
+    assert {row["source_partition"] for row in markers} == {"shop"}
+    assert markers[1]["data_collections"] == [{"data_collection": "public.orders", "event_count": 2}]
+    assert (markers[0]["status"], markers[0]["event_count"], markers[1]["event_count"]) == ("BEGIN", None, 2)
     assert {row["source_partition"] for row in DebeziumMarkers(source="x").parse(batch).events.to_pylist()} == {"x"}
 
 
@@ -431,49 +432,49 @@ def together(*parts: pa.RecordBatch) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
 def test_the_messages_of_all_topics_are_changes_and_markers(wrap: Any) -> None:
-    both = DebeziumMessages(DebeziumChanges(tables=LAST), DebeziumMarkers())
+    parser = DebeziumMessages(DebeziumChanges(tables=LAST), DebeziumMarkers())
     batch = together(
         messages(wrap(marker("BEGIN", "555:80")), topic=MARKERS),
         messages(wrap(change(ORDERS, "555:90", 1, {"id": 1})), None),
         messages(wrap(marker("END", "555:95", {"public.orders": 1})), None, topic=MARKERS),
     )
-    parsed = both.parse(batch, ("offset",))
+    parsed = parser.parse(batch, ("offset",))
     parsed.events.validate(full=True)
-    assert parsed.events.schema.names == [*both.events.names, "offset"]
-    found = parsed.events.to_pylist()
-    assert [(row["status"], row["txn_id"], row["position"], row["sequence"], row["offset"]) for row in found] == [
+    assert parsed.events.schema.names == [*parser.events.names, "offset"]
+    events = parsed.events.to_pylist()
+    assert [(row["status"], row["txn_id"], row["position"], row["sequence"], row["offset"]) for row in events] == [
         (None, "555", 90, None, 5),
         ("BEGIN", "555", 80, 5, 5),
         ("END", "555", 95, 5, 5),
     ]
-    assert [row["row"] for row in found] == ['{"id": 1}', None, None]
-    assert both.parse(batch.slice(1, 2)).events.num_rows == 1
-    assert both.parse(batch.slice(0, 0)).events.schema == both.events
+    assert [row["row"] for row in events] == ['{"id": 1}', None, None]
+    assert parser.parse(batch.slice(1, 2)).events.num_rows == 1
+    assert parser.parse(batch.slice(0, 0)).events.schema == parser.events
 
 
 def test_a_captured_table_may_have_the_transaction_topics_name() -> None:
     """And the transaction topic may have another one."""
-    named = change(postgres("transaction", 91), "555:91", 2, {"id": 7})
+    namesake = change(postgres("transaction", 91), "555:91", 2, {"id": 7})
     batch = together(
-        messages(named, topic="shop.public.transaction"), messages(marker("END", "5:9", {}), topic=MARKERS)
+        messages(namesake, topic="shop.public.transaction"), messages(marker("END", "5:9", {}), topic=MARKERS)
     )
-    both = DebeziumMessages(DebeziumChanges(tables=LAST), DebeziumMarkers())
-    assert both.parse(batch).events["table"].to_pylist() == ["transaction", None]
-    other = DebeziumMessages(DebeziumChanges(tables=LAST), DebeziumMarkers(), "ends")
+    parser = DebeziumMessages(DebeziumChanges(tables=LAST), DebeziumMarkers())
+    assert parser.parse(batch).events["table"].to_pylist() == ["transaction", None]
+    parser_of_ends = DebeziumMessages(DebeziumChanges(tables=LAST), DebeziumMarkers(), "ends")
     renamed = together(messages(change(ORDERS, "5:8", 1, {})), messages(marker("END", "5:9", {}), topic="shop.ends"))
-    assert other.parse(renamed).events["status"].to_pylist() == [None, "END"]
+    assert parser_of_ends.parse(renamed).events["status"].to_pylist() == [None, "END"]
 
 
 def test_what_is_no_message_of_its_topic_has_a_place_or_is_counted() -> None:
     good = messages(change(ORDERS, "5:9", 1, {"id": 1}))
-    for bad, what in (
+    for bad, description in (
         (messages("{", topic=MARKERS), "transaction marker"),
         (messages({"status": "MAYBE", "id": "5:9"}, topic=MARKERS), "transaction marker"),
         (messages(marker("END", "5:9", {})), "change event"),  # the transaction topic has another name
     ):
         topic = bad.column("topic")[0].as_py()
         batch = together(good, bad)
-        with pytest.raises(InputError, match=rf"not a Debezium {what}.*topic={topic} partition=0 offset=5"):
+        with pytest.raises(InputError, match=rf"not a Debezium {description}.*topic={topic} partition=0 offset=5"):
             DebeziumMessages(DebeziumChanges(tables=LAST), DebeziumMarkers()).parse(batch)
         dropping = DebeziumMessages(
             DebeziumChanges(tables=LAST, on_malformed="drop"), DebeziumMarkers(on_malformed="drop")
@@ -493,8 +494,11 @@ def test_the_schemas_of_a_batch_are_known_by_table() -> None:
     batch = messages(*values, change(postgres("d", 90), "5:90", 2, {"id": 1}), None)
     changes = DebeziumChanges(tables=TableMapping(r"public\.([abd])", "skip"))
     for parsed in (changes.parse(batch), DebeziumMessages(changes, DebeziumMarkers()).parse(batch)):
-        found = {
+        kinds_by_table = {
             table: [json.loads(schema)["fields"][0]["fields"][0]["type"] for schema in schemas]
             for table, schemas in parsed.schemas.items()
         }
-        assert {table: set(kinds) for table, kinds in found.items()} == {"a": {"int32", "int64"}, "b": {"int32"}}
+        assert {table: set(kinds) for table, kinds in kinds_by_table.items()} == {
+            "a": {"int32", "int64"},
+            "b": {"int32"},
+        }

@@ -36,8 +36,8 @@ pytestmark = pytest.mark.usefixtures("loop")
 
 def read(*values: str | bytes, fields: pa.Schema = CHANGE) -> list[Any]:
     """The fields of each value; None for a malformed one."""
-    given = pa.array([value.encode() if isinstance(value, str) else value for value in values], pa.binary())
-    table, valid = read_values(given, fields)
+    messages = pa.array([value.encode() if isinstance(value, str) else value for value in values], pa.binary())
+    table, valid = read_values(messages, fields)
     table.validate(full=True)
     table = table.select(fields.names)
     sound = iter(table.to_pylist())
@@ -46,11 +46,11 @@ def read(*values: str | bytes, fields: pa.Schema = CHANGE) -> list[Any]:
 
 @pytest.mark.parametrize("shape", [event(), wrapped(event()), event().replace('":', '" : '), f" {event()}\n"])
 def test_a_row_keeps_its_text(shape: str) -> None:
-    for found in read(shape, shape):
-        assert json.loads(found["after"].replace('" : ', '":'), parse_float=str) == json.loads(ROW, parse_float=str)
-        assert (found["before"], found["op"], found["source"]["lsn"]) == (None, "c", 90)
+    for row in read(shape, shape):
+        assert json.loads(row["after"].replace('" : ', '":'), parse_float=str) == json.loads(ROW, parse_float=str)
+        assert (row["before"], row["op"], row["source"]["lsn"]) == (None, "c", 90)
     if " :" not in shape:
-        assert found["after"] == ROW
+        assert row["after"] == ROW
 
 
 def test_values_of_a_usual_feed_are_read_at_once(monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
@@ -93,7 +93,7 @@ def test_what_is_not_one_object_is_malformed_alone_and_among_others(bad: str, wr
         value = wrapped(value)
     good = wrapped(event()) if wrap else event()
     assert read(value) == [None]
-    assert [each is None for each in read(good, value, good)] == [False, True, False]
+    assert [row is None for row in read(good, value, good)] == [False, True, False]
 
 
 def test_a_payload_of_another_type_is_malformed() -> None:
@@ -106,9 +106,9 @@ def test_members_that_come_again_or_are_spelled_otherwise_count_as_everywhere() 
         event()[:-1] + r',"\u0061fter":{"id":2}}',
         event()[:-1] + ' , "after" : {"id":2} }',
     ):
-        assert [each["after"] for each in read(text, event())] == ['{"id":2}', ROW]
+        assert [row["after"] for row in read(text, event())] == ['{"id":2}', ROW]
     doubled = wrapped(event())[:-1] + ',"payload":' + event('{"id":2}') + "}"
-    assert [each["after"] for each in read(wrapped(event()), wrapped(event()), doubled)] == [ROW, ROW, '{"id":2}']
+    assert [row["after"] for row in read(wrapped(event()), wrapped(event()), doubled)] == [ROW, ROW, '{"id":2}']
 
 
 def test_the_key_of_a_delete_is_one_object() -> None:
@@ -160,8 +160,8 @@ def test_random_values_mean_the_same_at_once_and_one_by_one(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(scaled(500)):
         values = [_random_value(rng).encode() for _ in range(rng.choice((1, 2, 5, 40)))]
-        judged = [judge_object(value, CHANGE, "payload") for value in pa.array(values, pa.binary())]
-        assert read(*values) == judged
+        judgements = [judge_object(value, CHANGE, "payload") for value in pa.array(values, pa.binary())]
+        assert read(*values) == judgements
 
 
 _SPELLINGS = {

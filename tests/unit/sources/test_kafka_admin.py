@@ -15,7 +15,7 @@ from tests.support.manual_clock import ManualClock
 
 def clients_that_meet(code: int, monkeypatch: pytest.MonkeyPatch, *, healed_by: int) -> list[Any]:
     """Clients whose requests fail with `code` before the client number `healed_by`; the list takes those made."""
-    made: list[Any] = []
+    clients: list[Any] = []
 
     def list_offsets(number: int, request: dict[Any, Any]) -> dict[Any, Any]:
         def result(_: float) -> Any:
@@ -23,27 +23,27 @@ def clients_that_meet(code: int, monkeypatch: pytest.MonkeyPatch, *, healed_by: 
                 raise KafkaException(KafkaError(code, "no"))
             return SimpleNamespace(offset=7, timestamp=-1)
 
-        return {each: SimpleNamespace(result=result) for each in request}
+        return {partition: SimpleNamespace(result=result) for partition in request}
 
     def make(_: object) -> Any:
-        number = len(made)
-        made.append(SimpleNamespace(list_offsets=lambda request, **_: list_offsets(number, request)))
-        return made[-1]
+        number = len(clients)
+        clients.append(SimpleNamespace(list_offsets=lambda request, **_: list_offsets(number, request)))
+        return clients[-1]
 
     monkeypatch.setattr(admin, "AdminClient", make)
-    return made
+    return clients
 
 
 @pytest.mark.parametrize("code", [KafkaError.FENCED_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION])
 def test_a_leader_that_has_moved_is_looked_for_with_new_metadata(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """librdkafka's admin client repeats its old leader epoch until its metadata expire, longer than the patience."""
-    made = clients_that_meet(code, monkeypatch, healed_by=1)
+    clients = clients_that_meet(code, monkeypatch, healed_by=1)
     assert admin.KafkaAdmin({}, 120.0, ManualClock()).first_offsets([("t", 0)]) == {("t", 0): 7}
-    assert len(made) == 2
+    assert len(clients) == 2
 
 
 def test_a_broker_that_is_away_costs_no_new_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = clients_that_meet(KafkaError._TRANSPORT, monkeypatch, healed_by=1)
+    clients = clients_that_meet(KafkaError._TRANSPORT, monkeypatch, healed_by=1)
     with pytest.raises(DeadlineExceeded, match="did not list offsets"):
         admin.KafkaAdmin({}, 3.0, ManualClock()).first_offsets([("t", 0)])
-    assert len(made) == 1
+    assert len(clients) == 1

@@ -31,12 +31,12 @@ def test_the_servers_may_have_kafkas_own_name() -> None:
 
 def test_own_options_win_whatever_their_case() -> None:
     own: dict[str, str | int] = {"Kafka.Max.Poll.Records": 700, "kafka.receive.buffer.bytes": "-1"}
-    found = kafka_options("h:1", failOnDataLoss=False, maxOffsetsPerTrigger=5, **own)
-    polls = {name: value for name, value in found.items() if name.lower() == "kafka.max.poll.records"}
+    options = kafka_options("h:1", failOnDataLoss=False, maxOffsetsPerTrigger=5, **own)
+    polls = {name: value for name, value in options.items() if name.lower() == "kafka.max.poll.records"}
     assert polls == {"Kafka.Max.Poll.Records": "700"}
-    assert found["kafka.receive.buffer.bytes"] == "-1"
-    assert found["kafka.fetch.max.wait.ms"] == FAST["kafka.fetch.max.wait.ms"]
-    assert (found["failOnDataLoss"], found["maxOffsetsPerTrigger"]) == ("false", "5")
+    assert options["kafka.receive.buffer.bytes"] == "-1"
+    assert options["kafka.fetch.max.wait.ms"] == FAST["kafka.fetch.max.wait.ms"]
+    assert (options["failOnDataLoss"], options["maxOffsetsPerTrigger"]) == ("false", "5")
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
 
 def test_an_error_shows_no_value() -> None:
     secret: Any = {"password": "s3cret"}
-    with pytest.raises(OptionError) as caught:
+    with pytest.raises(OptionError) as failure:
         kafka_options("h:1", **{"kafka.sasl.jaas.config": secret})
-    assert "s3cret" not in str(caught.value)
+    assert "s3cret" not in str(failure.value)
 
 
 # --- the look at a query ---
@@ -109,22 +109,22 @@ class Java:
 
 
 def rdd(number: int, *parents: Java, kind: str = "MapPartitionsRDD", **values: Any) -> Java:
-    return Java(kind, id=number, dependencies=Sequence(Java("Dependency", rdd=each) for each in parents), **values)
+    return Java(kind, id=number, dependencies=Sequence(Java("Dependency", rdd=parent) for parent in parents), **values)
 
 
 def kafka(number: int, parameters: dict[str, Any], method: str = "inputPartition") -> Java:
     """Spark's source; the first partition of the RDD has no input, as after a pruned group."""
-    one = Java("KafkaBatchInputPartition", executorKafkaParams=parameters)
-    partitions = [Java("DataSourceRDDPartition", **{method: Sequence(each)}) for each in ([], [one])]
+    partition = Java("KafkaBatchInputPartition", executorKafkaParams=parameters)
+    partitions = [Java("DataSourceRDDPartition", **{method: Sequence(inputs)}) for inputs in ([], [partition])]
     return rdd(number, kind="DataSourceRDD", partitions=partitions)
 
 
 def frame(*roots: Java) -> Any:
-    leaves = Sequence([Java("LocalRelation"), *(Java("LogicalRDD", rdd=each) for each in roots)])
-    plan = Java("Project", collectLeaves=leaves)
-    found = Java("Frame")
-    found._jdf = Java("Dataset", queryExecution=Java("QueryExecution", analyzed=plan))  # type: ignore[attr-defined]
-    return found
+    leaf_nodes = Sequence([Java("LocalRelation"), *(Java("LogicalRDD", rdd=root) for root in roots)])
+    plan = Java("Project", collectLeaves=leaf_nodes)
+    new_frame = Java("Frame")
+    new_frame._jdf = Java("Dataset", queryExecution=Java("QueryExecution", analyzed=plan))  # type: ignore[attr-defined]
+    return new_frame
 
 
 @pytest.mark.parametrize("method", ["inputPartition", "inputPartitions"])
@@ -165,11 +165,11 @@ def test_the_warning_names_the_helper_in_whole(caplog: pytest.LogCaptureFixture)
 
 
 def stream(*options: dict[str, str]) -> Any:
-    leaves = Sequence(Java("StreamingRelationV2", extraOptions=each) for each in options)
-    found = Java("Frame")
-    plan = Java("Project", collectLeaves=leaves)
-    found._jdf = Java("Dataset", queryExecution=Java("QueryExecution", analyzed=plan))  # type: ignore[attr-defined]
-    return found
+    leaf_nodes = Sequence(Java("StreamingRelationV2", extraOptions=option) for option in options)
+    new_frame = Java("Frame")
+    plan = Java("Project", collectLeaves=leaf_nodes)
+    new_frame._jdf = Java("Dataset", queryExecution=Java("QueryExecution", analyzed=plan))  # type: ignore[attr-defined]
+    return new_frame
 
 
 @pytest.mark.parametrize(

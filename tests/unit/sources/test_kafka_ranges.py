@@ -54,32 +54,32 @@ def test_a_login_of_the_jvm_becomes_a_user_and_a_password() -> None:
     ],
 )
 def test_a_setting_that_librdkafka_lacks_is_refused_by_name(name: str, value: str) -> None:
-    with pytest.raises(OptionError, match=f"kafka.{name}") as caught:
+    with pytest.raises(OptionError, match=f"kafka.{name}") as failure:
         client_config(SPARK | {name: value})
-    assert "secret" not in str(caught.value)
-    assert "p\\" not in str(caught.value)
-    assert "Spark then reads" in str(caught.value)
+    assert "secret" not in str(failure.value)
+    assert "p\\" not in str(failure.value)
+    assert "Spark then reads" in str(failure.value)
 
 
 @given(
     st.dictionaries(
         st.tuples(st.just("t"), st.integers(0, 80)),
-        st.tuples(st.integers(0, 10**9), st.integers(1, 10**6)).map(lambda each: (each[0], each[0] + each[1])),
+        st.tuples(st.integers(0, 10**9), st.integers(1, 10**6)).map(lambda number: (number[0], number[0] + number[1])),
         min_size=1,
     ),
     st.integers(1, 70),
     st.one_of(st.just(1), st.integers(1, 10**7)),
 )
 def test_every_partition_is_whole_in_one_lane_and_none_has_much_more_than_its_share(
-    wanted: dict[tuple[str, int], tuple[int, int]], parts: int, least: int
+    ranges: dict[tuple[str, int], tuple[int, int]], parts: int, least: int
 ) -> None:
-    groups = spread(wanted, parts, least)
+    groups = spread(ranges, parts, least)
     assert all(groups)
-    enough = sum(end - start for start, end in wanted.values()) // least
-    assert len(groups) == max(1, min(parts, len(wanted), enough))
-    assert sorted(item for group in groups for item in group.items()) == sorted(wanted.items())
+    enough = sum(end - start for start, end in ranges.values()) // least
+    assert len(groups) == max(1, min(parts, len(ranges), enough))
+    assert sorted(item for group in groups for item in group.items()) == sorted(ranges.items())
     sizes = [sum(end - start for start, end in group.values()) for group in groups]
-    largest = max(end - start for start, end in wanted.values())
+    largest = max(end - start for start, end in ranges.values())
     assert max(sizes) <= sum(sizes) / len(groups) + largest
 
 
@@ -110,8 +110,8 @@ def test_a_new_partition_that_spark_has_cut_is_read_from_its_first_offset() -> N
 
 def test_a_new_partition_is_read_from_its_first_offset_which_only_sparks_tasks_know() -> None:
     old, new, empty = ("t", 0), ("t", 1), ("t", 2)
-    found = planned_ranges({old: 5}, {old: 7, new: 3, empty: 0}, {old: 5, new: 1})
-    assert found == {old: (5, 7), new: (1, 3)}
+    ranges = planned_ranges({old: 5}, {old: 7, new: 3, empty: 0}, {old: 5, new: 1})
+    assert ranges == {old: (5, 7), new: (1, 3)}
     assert planned_ranges({old: 7, new: 3, empty: 0}, {old: 7, new: 3, empty: 2}, {}) == {empty: (0, 2)}
 
 
@@ -139,7 +139,7 @@ def test_a_micro_batch_takes_what_a_new_partition_has_before_its_first_planned_e
 
 
 @pytest.mark.parametrize(
-    ("topics", "known", "named"),
+    ("topics", "names_before", "needs_names"),
     [
         ((), (), False),  # the query is hidden, or reads no Kafka
         (("a",), (), False),
@@ -152,15 +152,15 @@ def test_a_micro_batch_takes_what_a_new_partition_has_before_its_first_planned_e
     ],
 )
 def test_several_topics_are_named_and_one_topic_keeps_its_names(
-    topics: tuple[str, ...], known: tuple[str, ...], named: bool
+    topics: tuple[str, ...], names_before: tuple[str, ...], needs_names: bool
 ) -> None:
-    assert needs_topic_names(topics, known) == named
+    assert needs_topic_names(topics, names_before) == needs_names
 
 
 def test_a_second_topic_is_refused_before_the_partitions_of_the_first_change_their_names() -> None:
-    with pytest.raises(OptionError, match=r"several topics \(a, b\).*named by partition alone \(0, 3\)") as caught:
+    with pytest.raises(OptionError, match=r"several topics \(a, b\).*named by partition alone \(0, 3\)") as failure:
         needs_topic_names({"a", "b"}, {"3", "0", "a-9"})
-    assert caught.value.context["option"] == "source_partition"
+    assert failure.value.context["option"] == "source_partition"
 
 
 def test_rows_of_several_topics_are_named_by_topic_and_partition(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,9 +168,9 @@ def test_rows_of_several_topics_are_named_by_topic_and_partition(monkeypatch: py
     topics, numbers = np.array([1, 0, 1, 0]), np.array([3, 0, 3, 12])
     rows = Rows(topics, numbers, np.array([7, 7, 8, 1]), topics * 0, pa.array([b"1", b"2", b"3", b"4"]), None)
     monkeypatch.setattr(ranges, "read_ranges", lambda *_: [rows, rows.take(np.array([], dtype=np.int64))])
-    named, empty = read_values(part)
-    assert named["source_partition"].to_pylist() == ["b-3", "a-0", "b-3", "a-12"]
-    assert (named["source_partition"].type, empty.num_rows) == (pa.string(), 0)
+    named_rows, empty = read_values(part)
+    assert named_rows["source_partition"].to_pylist() == ["b-3", "a-0", "b-3", "a-12"]
+    assert (named_rows["source_partition"].type, empty.num_rows) == (pa.string(), 0)
 
 
 @pytest.mark.parametrize("time", [False, True])
@@ -198,9 +198,9 @@ def test_a_format_gets_the_columns_that_it_asks_for(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [({"reader": "java"}, "reader is 'java'"), ({"reader": "librdkafka", "position": None}, "are Kafka's own")],
 )
-def test_other_readers_and_other_places_are_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_other_readers_and_other_places_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         TxnEventLines(**settings)

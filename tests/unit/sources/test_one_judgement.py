@@ -38,28 +38,28 @@ def events_of(values: pa.Array) -> dict[int, dict[str, Any]]:
 
 def check_ways(values: list[bytes | None], rng: random.Random) -> None:
     """All ways to read `values` agree with the plain judge, value by value."""
-    given = pa.array(values, rng.choice((pa.binary(), pa.large_binary())))
+    array = pa.array(values, rng.choice((pa.binary(), pa.large_binary())))
     with DeepRecursion():
-        judged = [judge(value) for value in values]
-    together = events_of(given)
-    assert sorted(together) == [number for number, event in enumerate(judged) if event is not None]
+        judgements = [judge(value) for value in values]
+    together = events_of(array)
+    assert sorted(together) == [number for number, event in enumerate(judgements) if event is not None]
     with DeepRecursion():
         for number, event in together.items():
-            judgement = judged[number]
+            judgement = judgements[number]
             assert judgement is not None
             assert same_event(event, judgement), values[number]
     fields = LINES._fields()
-    alone, valid = read_one_by_one(given, fields)
-    assert valid.tolist() == [event is not None for event in judged]
+    alone, valid = read_one_by_one(array, fields)
+    assert valid.tolist() == [event is not None for event in judgements]
     assert alone.select(list(event_names())).to_pylist() == list(together.values())
     order = rng.sample(range(len(values)), len(values))
-    shuffled = events_of(given.take(pa.array(order)))
+    shuffled = events_of(array.take(pa.array(order)))
     assert {order[number]: event for number, event in shuffled.items()} == together
-    wide = pa.types.is_large_binary(given.type)
-    as_text = pa.Array.from_buffers(pa.large_string() if wide else pa.string(), len(given), given.buffers())
+    wide = pa.types.is_large_binary(array.type)
+    as_text = pa.Array.from_buffers(pa.large_string() if wide else pa.string(), len(array), array.buffers())
     assert events_of(as_text) == together
     for number in rng.sample(range(len(values)), min(20, len(values))):
-        at_once = _parse_at_once(given[number : number + 1], fields)
+        at_once = _parse_at_once(array[number : number + 1], fields)
         assert at_once is None or at_once.select(list(event_names())).to_pylist() == [together[number]]
 
 
@@ -108,13 +108,13 @@ ODD = [
 @pytest.mark.parametrize("value", ODD)
 def test_an_odd_value_means_the_same_next_to_any_neighbour(value: bytes, kind: pa.DataType) -> None:
     """The plain neighbour is read at once, the one with an object one by one."""
-    found = []
+    events_found = []
     for neighbours in ([PLAIN], [WITH_OBJECT], [PLAIN, WITH_OBJECT], [PLAIN] * 3_000):
-        given = pa.array([value, *neighbours], pa.binary())
-        events = events_of(pa.Array.from_buffers(kind, len(given), given.buffers()))
-        found.append(events.get(0))
+        array = pa.array([value, *neighbours], pa.binary())
+        events = events_of(pa.Array.from_buffers(kind, len(array), array.buffers()))
+        events_found.append(events.get(0))
         assert len(events) >= len(neighbours)
-    assert found.count(found[0]) == len(found)
+    assert events_found.count(events_found[0]) == len(events_found)
 
 
 @pytest.mark.parametrize("number", [0, 700, 2_999])
@@ -136,16 +136,16 @@ SPELLED_WITH_ESCAPES = PLAIN.replace(b"type", b"t\\u0079pe")
 @pytest.mark.parametrize("odd", [None, b"not json", b'{"type": NaN}', b'{"position": "3"}', SPELLED_WITH_ESCAPES])
 def test_a_few_odd_values_leave_the_others_to_the_fast_way(odd: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python judges the odd values alone, not their neighbours: one in 500 must not cost the others their speed."""
-    judged: list[Any] = []
+    judged_values: list[Any] = []
     judge_by_python = json_text.judge_object
 
     def counted(value: pa.Scalar, fields: pa.Schema, wrapper: str | None = None) -> dict[str, Any] | None:
-        judged.append(value.as_py())
+        judged_values.append(value.as_py())
         return judge_by_python(value, fields, wrapper)
 
     monkeypatch.setattr(json_text, "judge_object", counted)
     values = [odd if number % 500 == 250 else PLAIN for number in range(10_000)]
-    lost = 0 if odd == SPELLED_WITH_ESCAPES else 20
-    assert len(events_of(pa.array(values, pa.binary()))) == 10_000 - lost
-    assert len(judged) <= 20
-    assert PLAIN not in judged
+    lost_count = 0 if odd == SPELLED_WITH_ESCAPES else 20
+    assert len(events_of(pa.array(values, pa.binary()))) == 10_000 - lost_count
+    assert len(judged_values) <= 20
+    assert PLAIN not in judged_values

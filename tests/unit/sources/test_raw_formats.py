@@ -102,10 +102,10 @@ def test_a_further_format_goes_through_a_lane() -> None:
 
 
 def test_its_malformed_messages_have_a_place_or_are_counted() -> None:
-    torn = steps(step("first"), "{", step("row", {"id": 1}), step("last"))
+    cut_steps = steps(step("first"), "{", step("row", {"id": 1}), step("last"))
     with pytest.raises(InputError, match=r"not a step at source_partition=0 position=8\."):
-        payloads(StepLines(), torn)
-    rows, malformed = payloads(StepLines(on_malformed="drop"), torn)
+        payloads(StepLines(), cut_steps)
+    rows, malformed = payloads(StepLines(on_malformed="drop"), cut_steps)
     assert (len(rows), malformed) == (1, 1)
 
 
@@ -126,5 +126,5 @@ def test_messages_are_placed_by_columns_or_by_their_values() -> None:
 def test_tables_go_by_the_whole_name(rule: Any, tables: list[str | None]) -> None:
     """`\\w` means ASCII."""
     collections = pa.array(["public.orders", "public.ördér", "public.orders.x"])
-    known, target = TableMapping(rule, "skip").tables_of(collections)
-    assert known.to_pylist() == target.to_pylist() == tables
+    tables_before, target = TableMapping(rule, "skip").tables_of(collections)
+    assert tables_before.to_pylist() == target.to_pylist() == tables

@@ -14,19 +14,19 @@ from starrocks_txn_sink.sources.balanced.merge import BalancedMerge, Emission, P
 
 def events(text: str) -> list[tuple[str, int, int]]:
     """`a1 a3 b2`: partition and event time; the offset counts within the partition of this poll."""
-    seen: dict[str, int] = {}
-    found = []
+    offsets: dict[str, int] = {}
+    events_read = []
     for word in text.split():
-        seen[word[0]] = seen.get(word[0], -1) + 1
-        found.append((word[0], int(word[1:]), seen[word[0]]))
-    return found
+        offsets[word[0]] = offsets.get(word[0], -1) + 1
+        events_read.append((word[0], int(word[1:]), offsets[word[0]]))
+    return events_read
 
 
 def merged(*polls: str | tuple[str, str], partitions: str = "ab") -> list[tuple[str, Any]]:
     """Emissions as (events, watermark); a poll is its events, or they and the idle partitions."""
-    pairs = [(each, "") if isinstance(each, str) else each for each in polls]
+    pairs = [(poll, "") if isinstance(poll, str) else poll for poll in polls]
     emissions = balanced_merge([Poll(events(text), set(idle)) for text, idle in pairs], partitions)
-    return [(" ".join(f"{e[0]}{e[1]}" for e in each.events), each.watermark) for each in emissions]
+    return [(" ".join(f"{e[0]}{e[1]}" for e in emission.events), emission.watermark) for emission in emissions]
 
 
 def test_one_poll_that_reads_all_partitions_is_handed_on_up_to_the_common_time() -> None:
@@ -49,16 +49,16 @@ def test_catching_up_nothing_is_handed_on_before_every_partition_was_read() -> N
 
 def test_a_fast_first_partition_does_not_carry_the_time_ahead_of_the_second() -> None:
     """Example 1 of the document: times of the first partition went out before older ones of the second."""
-    found = merged("a10 a20", "b1 b2", "a30 a40", "b3 b25")
-    assert [each[0] for each in found] == ["", "b1 b2", "", "b3 a10 a20 b25"]
-    assert [each[1] for each in found] == [None, 2, None, 25]
+    emissions = merged("a10 a20", "b1 b2", "a30 a40", "b3 b25")
+    assert [emission[0] for emission in emissions] == ["", "b1 b2", "", "b3 a10 a20 b25"]
+    assert [emission[1] for emission in emissions] == [None, 2, None, 25]
 
 
 def test_time_progresses_in_every_cycle_although_one_partition_runs_ahead() -> None:
     """Examples 2 and 3 of the document: first steady, then stuck; balanced it stays steady."""
-    found = merged("a1 b5", "a2 b9", "a3 b14", "a4 b20")
-    assert [each[1] for each in found] == [1, 2, 3, 4]
-    assert [each[0] for each in found] == ["a1", "a2", "a3", "a4"]
+    emissions = merged("a1 b5", "a2 b9", "a3 b14", "a4 b20")
+    assert [emission[1] for emission in emissions] == [1, 2, 3, 4]
+    assert [emission[0] for emission in emissions] == ["a1", "a2", "a3", "a4"]
 
 
 def test_each_cycle_is_gated_again() -> None:
@@ -100,8 +100,8 @@ def test_the_watermark_stands_until_the_returned_partition_has_caught_up() -> No
 
 
 def test_equal_times_go_by_partition_and_offset() -> None:
-    found = balanced_merge([([("b", 1, 8), ("a", 1, 11), ("a", 1, 9), ("b", 1, 7)], ())])
-    assert found == [Emission([("a", 1, 9), ("a", 1, 11), ("b", 1, 7), ("b", 1, 8)], 1)]
+    emissions = balanced_merge([([("b", 1, 8), ("a", 1, 11), ("a", 1, 9), ("b", 1, 7)], ())])
+    assert emissions == [Emission([("a", 1, 9), ("a", 1, 11), ("b", 1, 7), ("b", 1, 8)], 1)]
 
 
 def test_what_else_an_event_carries_travels_along_and_is_never_compared() -> None:
@@ -133,13 +133,13 @@ def histories(draw: st.DrawFn, disorder: int = 0) -> list[Poll]:
     offset = dict.fromkeys(PARTITIONS, 0)
     polls = []
     for _ in range(draw(st.integers(1, 12))):
-        found = []
+        events = []
         for name in draw(st.lists(st.sampled_from(PARTITIONS), unique=True)):
             for _ in range(draw(st.integers(1, 4))):
                 time[name] += draw(st.integers(0, 5))
-                found.append((name, time[name] - draw(st.integers(0, disorder)), offset[name]))
+                events.append((name, time[name] - draw(st.integers(0, disorder)), offset[name]))
                 offset[name] += 1
-        polls.append(Poll(found, draw(st.frozensets(st.sampled_from(PARTITIONS)))))
+        polls.append(Poll(events, draw(st.frozensets(st.sampled_from(PARTITIONS)))))
     return polls
 
 
@@ -150,7 +150,9 @@ ALL_IDLE = Poll((), frozenset(PARTITIONS))
 def test_nothing_is_lost_or_doubled(polls: list[Poll]) -> None:
     emissions = balanced_merge([*polls, ALL_IDLE], PARTITIONS)
     assert len(emissions) == len(polls) + 1
-    assert sorted(e for each in emissions for e in each.events) == sorted(e for each in polls for e in each.events)
+    assert sorted(e for emission in emissions for e in emission.events) == sorted(
+        e for poll in polls for e in poll.events
+    )
 
 
 @given(histories(disorder=3))

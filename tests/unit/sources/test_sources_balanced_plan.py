@@ -29,15 +29,19 @@ A, B = ("a", 0), ("b", 0)
 
 def log(times: Times) -> PartitionEnds:
     return PartitionEnds(
-        {p: len(each) for p, each in times.items()}, {p: max(each, default=None) for p, each in times.items()}
+        {p: len(times_of_partition) for p, times_of_partition in times.items()},
+        {p: max(times_of_partition, default=None) for p, times_of_partition in times.items()},
     )
 
 
-def lookup(times: Times, asked: list[int] | None = None) -> Callable[[int], Offsets]:
+def lookup(times: Times, questions: list[int] | None = None) -> Callable[[int], Offsets]:
     def offsets_from(time: int) -> Offsets:
-        if asked is not None:
-            asked.append(time)
-        return {place: next((n for n, at in enumerate(each) if at >= time), len(each)) for place, each in times.items()}
+        if questions is not None:
+            questions.append(time)
+        return {
+            place: next((n for n, at in enumerate(times_of_place) if at >= time), len(times_of_place))
+            for place, times_of_place in times.items()
+        }
 
     return offsets_from
 
@@ -50,8 +54,8 @@ def ends(
     since: int = -1,
 ) -> tuple[Offsets, int | None]:
     begin = start or dict.fromkeys(times, 0)
-    found = plan_batch(begin, since, log(times), idle, limits, lookup(times))
-    return dict(found.offsets), found.time
+    batch_end = plan_batch(begin, since, log(times), idle, limits, lookup(times))
+    return dict(batch_end.offsets), batch_end.time
 
 
 def test_it_ends_where_the_slowest_awake_partition_is() -> None:
@@ -112,10 +116,10 @@ def test_slices_are_about_equal_and_in_order_of_time() -> None:
 
 
 def test_few_questions_are_asked() -> None:
-    asked: list[int] = []
+    questions: list[int] = []
     times = {A: list(range(0, 86_400_000, 1000))}
-    plan_batch({A: 0}, -1, log(times), set(), BatchLimits(rows=10_000), lookup(times, asked))
-    assert len(asked) <= 30
+    plan_batch({A: 0}, -1, log(times), set(), BatchLimits(rows=10_000), lookup(times, questions))
+    assert len(questions) <= 30
 
 
 def test_idle_is_who_was_silent_for_the_timeout() -> None:
@@ -141,30 +145,30 @@ def batches(times: Times, rows: int) -> Iterator[tuple[Offsets, BatchEnd]]:
     """Where each micro-batch begins, and its plan, until all rows were in one: never empty, too full or back."""
     start: Offsets = dict.fromkeys(times, 0)
     since, limits, idle = -1, BatchLimits(rows=rows), set(times)
-    while dict(start) != {place: len(each) for place, each in times.items()}:
-        found = plan_batch(start, since, log(times), idle, limits, lookup(times))
-        assert found.time is not None
-        assert 0 < sum(found.offsets[p] - start[p] for p in start) <= rows
-        assert all(found.offsets[p] >= start[p] for p in start)
-        assert found.time >= since
-        yield start, found
-        start, since = found.offsets, found.time
+    while dict(start) != {place: len(times_of_place) for place, times_of_place in times.items()}:
+        batch_end = plan_batch(start, since, log(times), idle, limits, lookup(times))
+        assert batch_end.time is not None
+        assert 0 < sum(batch_end.offsets[p] - start[p] for p in start) <= rows
+        assert all(batch_end.offsets[p] >= start[p] for p in start)
+        assert batch_end.time >= since
+        yield start, batch_end
+        start, since = batch_end.offsets, batch_end.time
 
 
 @given(TIMES, st.integers(1, 30))
 def test_all_rows_come_in_batches_that_end_at_one_time_within_the_limit(times: Times, rows: int) -> None:
-    for start, found in batches(times, rows):
-        assert found.time is not None
-        for place, each in times.items():
-            batch = each[start[place] : found.offsets[place]]
-            assert all(time <= found.time + 1 for time in batch)  # a millisecond that is cut is the one after
-            assert all(time > found.time for time in each[found.offsets[place] :])
+    for start, batch_end in batches(times, rows):
+        assert batch_end.time is not None
+        for place, times_of_place in times.items():
+            batch = times_of_place[start[place] : batch_end.offsets[place]]
+            assert all(time <= batch_end.time + 1 for time in batch)  # a millisecond that is cut is the one after
+            assert all(time > batch_end.time for time in times_of_place[batch_end.offsets[place] :])
 
 
 @given(UNORDERED, st.integers(1, 30))
 def test_rows_that_are_behind_in_their_own_partition_come_late_and_none_is_left_behind(times: Times, rows: int) -> None:
-    taken = [found.offsets[place] - start[place] for start, found in batches(times, rows) for place in times]
-    assert sum(taken) == sum(map(len, times.values()))
+    counts = [batch_end.offsets[place] - start[place] for start, batch_end in batches(times, rows) for place in times]
+    assert sum(counts) == sum(map(len, times.values()))
 
 
 @pytest.mark.parametrize(

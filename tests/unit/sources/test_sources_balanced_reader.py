@@ -30,35 +30,37 @@ class Lists:
 
     def partitions(self, topics: Iterable[str], pattern: str | None) -> list[KafkaPartition]:
         return sorted(
-            each for each in self.times if (re.fullmatch(pattern, each[0]) if pattern else each[0] in set(topics))
+            place for place in self.times if (re.fullmatch(pattern, place[0]) if pattern else place[0] in set(topics))
         )
 
     def first_offsets(self, places: Iterable[KafkaPartition]) -> Offsets:
-        return {each: self.gone.get(each, 0) for each in places}
+        return {place: self.gone.get(place, 0) for place in places}
 
     def end_offsets(self, places: Iterable[KafkaPartition]) -> Offsets:
-        return {each: len(self.times[each]) for each in places}
+        return {place: len(self.times[place]) for place in places}
 
     def partition_ends(self, places: Iterable[KafkaPartition]) -> PartitionEnds:
-        chosen = list(places)
-        return PartitionEnds(self.end_offsets(chosen), {each: max(self.times[each], default=None) for each in chosen})
+        place_list = list(places)
+        return PartitionEnds(
+            self.end_offsets(place_list), {place: max(self.times[place], default=None) for place in place_list}
+        )
 
     def oldest_time(self, places: Iterable[KafkaPartition]) -> int | None:
-        return min((self.times[each][0] for each in places if self.times[each]), default=None)
+        return min((self.times[place][0] for place in places if self.times[place]), default=None)
 
     def offsets_from(self, places: Iterable[KafkaPartition], end: Offsets) -> Callable[[int], Offsets]:  # noqa: ARG002
-        return lambda time: {each: bisect_left(self.times[each], time) for each in places}
+        return lambda time: {place: bisect_left(self.times[place], time) for place in places}
 
 
 def reader(kafka: Lists, **options: str) -> tuple[BalancedKafkaReader, ManualClock]:
     clock = ManualClock()
-    given = {"kafka.bootstrap.servers": "nowhere:1", "kafka.sasl.password": "secret", **options}
-    given |= {} if "subscribePattern" in options else {"subscribe": "a"}
-    return BalancedKafkaReader(BalancedOptions.read(given), clock, kafka), clock  # type: ignore[arg-type]
+    settings = {"kafka.bootstrap.servers": "nowhere:1", "kafka.sasl.password": "secret", **options}
+    settings |= {} if "subscribePattern" in options else {"subscribe": "a"}
+    return BalancedKafkaReader(BalancedOptions.read(settings), clock, kafka), clock  # type: ignore[arg-type]
 
 
 def ranges(slices: Iterable[Any]) -> list[dict[KafkaPartition, tuple[int, int]]]:
-    return [dict(each.ranges) for each in slices]
+    return [dict(slice.ranges) for slice in slices]
 
 
 def test_a_micro_batch_ends_where_all_have_come_to_and_the_next_goes_on_there() -> None:
@@ -183,9 +185,9 @@ def test_rows_that_are_gone_stop_the_query_or_are_put_up_with() -> None:
 
 
 def test_a_recreated_topic_or_one_that_lost_a_partition_stops_the_query() -> None:
-    with pytest.raises(SourceChanged, match=r"ends before the offset already read.*end=1.*offset=50") as caught:
+    with pytest.raises(SourceChanged, match=r"ends before the offset already read.*end=1.*offset=50") as failure:
         reader(Lists({("a", 0): [1]}))[0].latestOffset({"a": {"0": 50}, "@time": 1}, ALL)
-    assert "failOnDataLoss" not in str(caught.value), "no row was dropped, so the option does not help"
+    assert "failOnDataLoss" not in str(failure.value), "no row was dropped, so the option does not help"
     with pytest.raises(InputError, match="no longer exists"):
         reader(Lists({("a", 0): [1]}))[0].latestOffset({"a": {"0": 0, "1": 0}, "@time": 1}, ALL)
 
@@ -202,8 +204,8 @@ def test_tasks_get_slices_of_time_over_all_partitions() -> None:
     driver.prepareForTriggerAvailableNow()
     cuts = ranges(driver.partitions(start, driver.latestOffset(start, ALL)))
     assert len(cuts) == 3
-    assert all(len(each) == 2 for each in cuts)
-    assert [each[("a", 0)][0] for each in cuts[1:]] == [each[("a", 0)][1] for each in cuts[:-1]]
+    assert all(len(cut) == 2 for cut in cuts)
+    assert [cut[("a", 0)][0] for cut in cuts[1:]] == [cut[("a", 0)][1] for cut in cuts[:-1]]
     assert cuts[-1][("a", 0)][1] == 60_000
 
 

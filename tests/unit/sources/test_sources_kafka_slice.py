@@ -69,32 +69,32 @@ class Scripted:
     left: list[KafkaPartition] = field(default_factory=list)
 
     def consume(self, _: int, timeout: float) -> list[Said]:
-        given = next(self.polls, [])
-        if all(each.error() for each in given):
+        messages = next(self.polls, [])
+        if all(message.error() for message in messages):
             self.clock.advance(timeout)
-        return given
+        return messages
 
     def assign(self, places: list[Any]) -> None:
         """Its messages are given."""
 
     def incremental_unassign(self, places: list[Any]) -> None:
-        self.left += [(each.topic, each.partition) for each in places]
+        self.left += [(place.topic, place.partition) for place in places]
 
     def close(self) -> None:
         """It is used no more."""
 
 
 def read(
-    wanted: dict[KafkaPartition, tuple[int, int]], *given: list[Said]
+    ranges: dict[KafkaPartition, tuple[int, int]], *scripts: list[Said]
 ) -> tuple[list[tuple[int, int]], list[KafkaPartition]]:
     clock = ManualClock()
-    client, part = Scripted(iter(given), clock), Slice(wanted, 5.0, {})
+    client, part = Scripted(iter(scripts), clock), Slice(ranges, 5.0, {})
     rows = collect(part, polls(consumer_of(client, part), UnfinishedPartitions(part), clock))
     return places(rows), client.left
 
 
 def places(rows: pa.Table) -> list[tuple[int, int]]:
-    return [(each["partition"], each["offset"]) for each in rows.to_pylist()]
+    return [(row_read["partition"], row_read["offset"]) for row_read in rows.to_pylist()]
 
 
 def consumer_of(client: Scripted, part: Slice) -> ObjectConsumer:
@@ -104,9 +104,9 @@ def consumer_of(client: Scripted, part: Slice) -> ObjectConsumer:
 
 
 def test_rows_beyond_an_end_are_left_and_the_partition_is_read_no_more() -> None:
-    found, left = read({A: (0, 2), B: (3, 4)}, [row(A, 0), row(A, 1), row(A, 2)], [row(B, 3), row(A, 3)])
-    assert found == [(0, 0), (0, 1), (1, 3)]
-    assert left == [A, B]
+    rows_read, partitions_left = read({A: (0, 2), B: (3, 4)}, [row(A, 0), row(A, 1), row(A, 2)], [row(B, 3), row(A, 3)])
+    assert rows_read == [(0, 0), (0, 1), (1, 3)]
+    assert partitions_left == [A, B]
 
 
 def test_an_end_of_markers_is_reached_by_the_row_behind_it_or_by_the_end_of_the_log() -> None:
@@ -122,22 +122,22 @@ def test_a_log_that_seems_to_end_too_early_is_waited_for() -> None:
 
 
 def test_rows_of_several_topics_keep_their_places() -> None:
-    clock, other = ManualClock(), ("b", 7)
-    wanted = Slice({A: (0, 1), other: (5, 6), B: (2, 3)}, 5.0, {})
-    client = Scripted(iter([[row(other, 5), row(B, 2), row(A, 0), row(other, 6)]]), clock)
-    rows = collect(wanted, polls(consumer_of(client, wanted), UnfinishedPartitions(wanted), clock))
-    assert [tuple(each[name] for name in ("topic", "partition", "offset")) for each in rows.to_pylist()] == [
+    clock, third = ManualClock(), ("b", 7)
+    ranges = Slice({A: (0, 1), third: (5, 6), B: (2, 3)}, 5.0, {})
+    client = Scripted(iter([[row(third, 5), row(B, 2), row(A, 0), row(third, 6)]]), clock)
+    rows = collect(ranges, polls(consumer_of(client, ranges), UnfinishedPartitions(ranges), clock))
+    assert [tuple(row_read[name] for name in ("topic", "partition", "offset")) for row_read in rows.to_pylist()] == [
         ("b", 7, 5), ("a", 1, 2), ("a", 0, 0)
     ]  # fmt: skip
     assert rows["timestamp"].cast("int64").to_pylist() == [1_005_000, 1_002_000, 1_000_000]
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [(KafkaError._AUTO_OFFSET_RESET, "no longer has the first offsets"), (KafkaError.UNKNOWN_TOPIC_OR_PART, "refused")],
 )
-def test_what_waiting_does_not_heal_stops_at_once(code: int, said: str) -> None:
-    with pytest.raises(SourceChanged, match=said):
+def test_what_waiting_does_not_heal_stops_at_once(code: int, message: str) -> None:
+    with pytest.raises(SourceChanged, match=message):
         read({A: (0, 3)}, [Said(A, 0, KafkaError(code))])
 
 
@@ -168,7 +168,7 @@ def test_rows_that_trickle_are_read_until_the_deadline_only() -> None:
     clock = ManualClock()
     part = Slice({A: (0, 100)}, 5.0, {})
     waits: list[list[Said]] = [[], [], []]
-    client = Scripted(iter(each for offset in range(100) for each in (*waits, [row(A, offset)])), clock)
+    client = Scripted(iter(message for offset in range(100) for message in (*waits, [row(A, offset)])), clock)
     deadline = Deadline.after(8.0, clock)
     with pytest.raises(DeadlineExceeded, match=r"deadline passed while the lane read Kafka.*offset=2\d"):
         collect(part, polls(consumer_of(client, part), UnfinishedPartitions(part), clock, deadline))
@@ -199,7 +199,9 @@ class Reading:
     starts: list[dict[KafkaPartition, int]] = field(default_factory=list)
     topics: list[str] = field(default_factory=list)
 
-    def read(self, wanted: dict[KafkaPartition, tuple[int, int]], *clients: list[list[Said]]) -> list[tuple[int, int]]:
+    def read(
+        self, wanted_ranges: dict[KafkaPartition, tuple[int, int]], *clients: list[list[Said]]
+    ) -> list[tuple[int, int]]:
         clock, scripts = ManualClock(), iter(clients)
 
         def opened(_: object) -> ObjectConsumer:
@@ -207,7 +209,7 @@ class Reading:
 
         self.monkeypatch.setattr(ranges, "open_consumer", opened)
         ranges.close_consumer()
-        part = Slice(wanted, 5.0, {})
+        part = Slice(wanted_ranges, 5.0, {})
         try:
             rows = collect(part, read_ranges(part, clock=clock))
             self.topics = rows["topic"].to_pylist()
@@ -237,33 +239,35 @@ def test_a_batch_that_was_damaged_on_the_way_is_read_once_more_from_its_place(re
     """Of a poll with a damage only the rows before it are taken: later ones may be rows from behind the damage."""
     first = [[row(A, 0)], [row(A, 1), eof(B, 1), row(B, 0), damage(A, 2, code), row(A, 4), row(B, 1)]]
     again = [[row(A, 2), row(A, 3), row(B, 1)], [row(A, 4)]]
-    found = reading.read({A: (0, 5), B: (0, 2)}, first, again)
-    assert sorted(found) == [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1)]
+    rows_read = reading.read({A: (0, 5), B: (0, 2)}, first, again)
+    assert sorted(rows_read) == [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1)]
     assert reading.starts == [{A: 0, B: 0}, {A: 2, B: 1}]
 
 
 @pytest.mark.parametrize("code", DAMAGES)
 def test_a_damaged_batch_is_an_error_with_its_place(reading: Reading, code: int) -> None:
-    broken = [[damage(A, 1, code)]]
+    damaged = [[damage(A, 1, code)]]
     with pytest.raises(SourceDamaged, match=r"damaged.*\[offset=1, partition=0, topic=a\]"):
-        reading.read({A: (0, 5)}, [[row(A, 0)], *broken], broken)
+        reading.read({A: (0, 5)}, [[row(A, 0)], *damaged], damaged)
     assert reading.starts == [{A: 0}, {A: 1}]
 
 
 def test_what_librdkafka_reports_behind_a_damage_does_not_count(reading: Reading) -> None:
     """It may look for the next batch in the middle of the damaged one, and then jump to any offset."""
-    lost = [[damage(A, 1), damage(A, 77), eof(A, 10**15), Said(A, 10**15, KafkaError(KafkaError._AUTO_OFFSET_RESET))]]
+    messages = [
+        [damage(A, 1), damage(A, 77), eof(A, 10**15), Said(A, 10**15, KafkaError(KafkaError._AUTO_OFFSET_RESET))]
+    ]
     with pytest.raises(SourceDamaged, match="offset=1,"):
-        reading.read({A: (0, 5)}, [[row(A, 0)], *lost], lost)
+        reading.read({A: (0, 5)}, [[row(A, 0)], *messages], messages)
 
 
 def test_a_client_that_asks_for_an_offset_of_another_range_is_replaced(reading: Reading) -> None:
     """After a damaged batch librdkafka may report a jump of the last micro-batch in the next one."""
-    lost = Said(A, 10**15, KafkaError(KafkaError._AUTO_OFFSET_RESET))
-    assert reading.read({A: (20, 22)}, [[row(A, 20), lost]], [[row(A, 21)]]) == [(0, 20), (0, 21)]
+    reset = Said(A, 10**15, KafkaError(KafkaError._AUTO_OFFSET_RESET))
+    assert reading.read({A: (20, 22)}, [[row(A, 20), reset]], [[row(A, 21)]]) == [(0, 20), (0, 21)]
     with pytest.raises(SourceDamaged, match=r"lost its place.*\[offset=20, partition=0, topic=a\]"):
-        reading.read({A: (20, 22)}, [[lost]], [[lost]])
-    assert read({A: (20, 21), B: (0, 1)}, [row(A, 20), lost], [row(B, 0)])[0] == [(0, 20), (1, 0)]
+        reading.read({A: (20, 22)}, [[reset]], [[reset]])
+    assert read({A: (20, 21), B: (0, 1)}, [row(A, 20), reset], [row(B, 0)])[0] == [(0, 20), (1, 0)]
 
 
 def test_a_client_that_reports_damage_at_ever_other_places_is_given_up(reading: Reading) -> None:
@@ -280,9 +284,9 @@ def test_two_damages_with_rows_between_them_are_each_read_again(reading: Reading
 
 def test_rows_keep_their_topics_when_another_topic_is_done_before_a_second_try(reading: Reading) -> None:
     """A consumer numbers the topics that it reads."""
-    other = ("b", 0)
-    reading.read({A: (0, 1), other: (0, 2)}, [[row(A, 0), row(other, 0), damage(other, 1)]], [[row(other, 1)]])
-    assert reading.starts == [{A: 0, other: 0}, {other: 1}]
+    second = ("b", 0)
+    reading.read({A: (0, 1), second: (0, 2)}, [[row(A, 0), row(second, 0), damage(second, 1)]], [[row(second, 1)]])
+    assert reading.starts == [{A: 0, second: 0}, {second: 1}]
     assert reading.topics == ["a", "b", "b"]
 
 

@@ -12,15 +12,15 @@ LATEST = {"a": {"0": 9, "1": 7}, "b": {"0": 3}, "@time": -1, "@newest": {"a": {"
 def test_skew_and_rows_held_back_by_partition() -> None:
     for source in ({"endOffset": END, "latestOffset": LATEST},
                    {"endOffset": json.dumps(END), "latestOffset": json.dumps(LATEST)}):  # fmt: skip
-        found = skew_of(source)
-        assert (found.read_until, found.seconds, found.held_back_rows) == (2.5, 6.5, 4)
-        assert found.newest == {"a-0": 9.0, "a-1": 2.5}
-        assert found.held_back == {"a-0": 4, "a-1": 0, "b-0": 0}
+        skew = skew_of(source)
+        assert (skew.read_until, skew.seconds, skew.held_back_rows) == (2.5, 6.5, 4)
+        assert skew.newest == {"a-0": 9.0, "a-1": 2.5}
+        assert skew.held_back == {"a-0": 4, "a-1": 0, "b-0": 0}
 
 
 def test_before_anything_was_read_there_is_no_skew() -> None:
-    found = skew_of({"endOffset": None, "latestOffset": None})
-    assert (found.read_until, found.seconds, found.held_back_rows) == (None, 0.0, 0)
+    skew = skew_of({"endOffset": None, "latestOffset": None})
+    assert (skew.read_until, skew.seconds, skew.held_back_rows) == (None, 0.0, 0)
 
 
 def test_the_metrics_show_its_lag_as_that_of_sparks_own_source() -> None:

@@ -33,8 +33,8 @@ def batch(values: list[Any], partition: list[str] | None = None, position: list[
 
 
 def read(*values: Any, lines: TxnEventLines = IN_JSON) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = lines.parse(batch(list(values))).events.to_pylist()
-    return found
+    events: list[dict[str, Any]] = lines.parse(batch(list(values))).events.to_pylist()
+    return events
 
 
 texts = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -80,7 +80,7 @@ def test_columns_give_the_place_and_the_jsons_own_is_not_looked_at() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "text"),
+    ("row_text", "text"),
     [
         ('{"a": 1.10, "b" : [ 1 ]}', '{"a": 1.10, "b" : [ 1 ]}'),
         ("[1, 2]", "[1, 2]"),
@@ -90,8 +90,8 @@ def test_columns_give_the_place_and_the_jsons_own_is_not_looked_at() -> None:
         (r'"{\"k\": \"\u00fc\\n\"}"', '{"k": "ü\\n"}'),
     ],
 )
-def test_a_row_keeps_its_own_text_whatever_it_is(written: str, text: str | None) -> None:
-    first, second = read('{"position": 1, "row": "a"}', f'{{"position": 2, "row": {written} }}')
+def test_a_row_keeps_its_own_text_whatever_it_is(row_text: str, text: str | None) -> None:
+    first, second = read('{"position": 1, "row": "a"}', f'{{"position": 2, "row": {row_text} }}')
     assert (first["row"], second["row"]) == ("a", text)
 
 

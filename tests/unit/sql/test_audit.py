@@ -58,10 +58,10 @@ def options(server: Emulator) -> SinkOptions:
 
 def script(*answers: Answer | Exception) -> Callable[[str, int], Answer]:
     """Answers in turn, the last one forever."""
-    left = list(answers)
+    answers_left = list(answers)
 
     def ask(_sql: str, _limit: int) -> Answer:
-        answer = left.pop(0) if len(left) > 1 else left[0]
+        answer = answers_left.pop(0) if len(answers_left) > 1 else answers_left[0]
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -81,7 +81,7 @@ def test_statements_that_read_are_taken(sql: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("settings", "message"),
     [
         ({"sql": "DELETE FROM a"}, "SELECT or WITH"),
         ({"sql": "selection"}, "SELECT or WITH"),
@@ -90,42 +90,42 @@ def test_statements_that_read_are_taken(sql: str) -> None:
         ({"sql": "SELECT 1", "evidence_rows": 0}, "evidence_rows"),
     ],
 )
-def test_audits_that_cannot_be_are_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
-        Audit(**given)
+def test_audits_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Audit(**settings)
 
 
 # --- counting ---
 
 
 def test_a_row_is_a_violation_and_the_first_ones_rows_are_kept() -> None:
-    told: list[Event] = []
-    other = Answer(("total",), [("later",)], 1)
-    auditor = Auditor(Audit("SELECT 1"), script(NOTHING, ONE_ROW, other), ManualClock(), told.append)
+    events: list[Event] = []
+    second_answer = Answer(("total",), [("later",)], 1)
+    auditor = Auditor(Audit("SELECT 1"), script(NOTHING, ONE_ROW, second_answer), ManualClock(), events.append)
     assert all(auditor.take_sample() for _ in range(3))
     assert (auditor.samples, auditor.violations, auditor.failures) == (3, 2, 0)
     assert auditor.first is not None
     assert (auditor.first.sample, auditor.first.rows) == (2, ((CANARY,),))
-    assert [event.name for event in told] == ["integrity.violated"] * 2
-    assert [event.fields["kind"] for event in told] == ["torn"] * 2
+    assert [event.name for event in events] == ["integrity.violated"] * 2
+    assert [event.fields["kind"] for event in events] == ["torn"] * 2
 
 
 def test_no_event_and_no_repr_holds_a_row_or_the_statement() -> None:
-    told: list[Event] = []
+    events: list[Event] = []
     audit = Audit(f"SELECT '{CANARY}'")
-    auditor = Auditor(audit, script(ONE_ROW, QueryRefused(CANARY)), ManualClock(), told.append)
+    auditor = Auditor(audit, script(ONE_ROW, QueryRefused(CANARY)), ManualClock(), events.append)
     auditor.take_sample()
     auditor.take_sample()
     assert auditor.violations == auditor.failures == 1
-    assert CANARY not in repr((told, audit, auditor.first, auditor))
+    assert CANARY not in repr((events, audit, auditor.first, auditor))
 
 
 def test_a_sample_that_fails_is_no_violation_and_the_next_one_counts() -> None:
-    told: list[Event] = []
-    auditor = Auditor(Audit("SELECT 1"), script(QueryFailed("away"), NOTHING), ManualClock(), told.append)
+    events: list[Event] = []
+    auditor = Auditor(Audit("SELECT 1"), script(QueryFailed("away"), NOTHING), ManualClock(), events.append)
     assert [auditor.take_sample(), auditor.take_sample()] == [False, True]
     assert (auditor.samples, auditor.violations, auditor.failures) == (1, 0, 1)
-    assert told == [Event("audit.failed", {"code": "query_failed"})]
+    assert events == [Event("audit.failed", {"code": "query_failed"})]
 
 
 def test_evidence_is_bounded_and_marks_what_is_left_out() -> None:
@@ -142,10 +142,10 @@ def test_evidence_is_written_to_the_file_that_was_named_and_is_its_owners(tmp_pa
     Auditor(Audit("SELECT 1", evidence_file=str(place)), script(ONE_ROW), ManualClock()).take_sample()
     assert json.loads(place.read_text())["rows"] == [[CANARY]]
     assert place.stat().st_mode & 0o077 == 0
-    told: list[Event] = []
+    events: list[Event] = []
     nowhere = Audit("SELECT 1", evidence_file=str(tmp_path / "no" / "where"))
-    Auditor(nowhere, script(ONE_ROW), ManualClock(), told.append).take_sample()
-    assert [event.name for event in told] == ["audit.failed", "integrity.violated"]
+    Auditor(nowhere, script(ONE_ROW), ManualClock(), events.append).take_sample()
+    assert [event.name for event in events] == ["audit.failed", "integrity.violated"]
 
 
 # --- against the emulator ---
@@ -175,8 +175,8 @@ def test_of_many_rows_only_the_first_are_kept_and_the_next_sample_works(server: 
 
 
 def test_a_watch_runs_while_something_is_written_and_a_while_after(server: Emulator) -> None:
-    told: list[Event] = []
-    watch = AuditWatch(Audit(ONE_SUM, interval=0.01), options(server), told.append)
+    events: list[Event] = []
+    watch = AuditWatch(Audit(ONE_SUM, interval=0.01), options(server), events.append)
     watch._linger = 0.05
     assert not watch.running
     with watch.while_writing():
@@ -184,7 +184,7 @@ def test_a_watch_runs_while_something_is_written_and_a_while_after(server: Emula
         execute(server, "INSERT INTO bank.b (id, cents) VALUES (1, 41)")
         wait_until(lambda: watch.auditor.violations >= 1, 20, "a violation")
     wait_until(lambda: not watch.running, 20, "the end")
-    assert "integrity.violated" in {event.name for event in told}
+    assert "integrity.violated" in {event.name for event in events}
     before = watch.auditor.samples
     with watch.while_writing():
         wait_until(lambda: watch.auditor.samples > before, 20, "another sample")
@@ -256,20 +256,20 @@ def test_the_command_says_held_or_violated(
     execute(server, "INSERT INTO bank.a (id, cents) VALUES (1, 61)")
     place = tmp_path / "evidence.json"
     assert audit(server, "--stop-at-first", "--evidence", str(place)) == 1
-    said = capsys.readouterr().out
-    assert "First violation, in sample 1 at 20" in said
-    assert said.endswith("  total\n  101\nVIOLATED: 1 of 1 samples violated the invariant.\n")
+    text_output = capsys.readouterr().out
+    assert "First violation, in sample 1 at 20" in text_output
+    assert text_output.endswith("  total\n  101\nVIOLATED: 1 of 1 samples violated the invariant.\n")
     assert json.loads(place.read_text())["rows"] == [["101"]]
     assert audit(server, "--stop-at-first", "--json") == 1
-    found = json.loads(capsys.readouterr().out)
-    assert (found["violations"], found["first_violation"]["rows"]) == (1, [["101"]])
+    json_output = json.loads(capsys.readouterr().out)
+    assert (json_output["violations"], json_output["first_violation"]["rows"]) == (1, [["101"]])
 
 
 def test_a_statement_that_can_never_work_ends_at_once(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
     assert audit(server, sql="SELECT nothing FROM bank.nowhere") == 2
-    said = capsys.readouterr().out
-    assert "NOT AUDITED" in said
-    assert "nowhere" in said
+    output = capsys.readouterr().out
+    assert "NOT AUDITED" in output
+    assert "nowhere" in output
     assert audit(server, sql="DROP TABLE bank.a") == 2
     assert "An audit only reads." in capsys.readouterr().err
 
@@ -277,9 +277,9 @@ def test_a_statement_that_can_never_work_ends_at_once(server: Emulator, capsys: 
 def test_a_server_that_is_away_is_waited_for(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--query-url", "mysql://127.0.0.1:1", "--sql", "SELECT 1", "--for", "0.1", "--interval", "0.02"]
     assert cli.main(["audit", *words]) == 2
-    said = capsys.readouterr().out
-    assert "did not answer" in said
-    assert said.splitlines()[-1] == "NOT AUDITED: of the samples, none could be taken."
+    output = capsys.readouterr().out
+    assert "did not answer" in output
+    assert output.splitlines()[-1] == "NOT AUDITED: of the samples, none could be taken."
     assert audit(server, "--for", "0.05", "--json") == 0
     assert json.loads(capsys.readouterr().out)["failures"] == 0
 
@@ -287,16 +287,16 @@ def test_a_server_that_is_away_is_waited_for(server: Emulator, capsys: pytest.Ca
 def test_ctrl_c_ends_it_with_what_was_seen(
     server: Emulator, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, look, looked = signal.getsignal(signal.SIGINT), Auditor.take_sample, threading.Event()
+    before, look, first_look = signal.getsignal(signal.SIGINT), Auditor.take_sample, threading.Event()
 
     def told(auditor: Auditor) -> bool:
         try:
             return look(auditor)
         finally:
-            looked.set()
+            first_look.set()
 
     def interrupt() -> None:
-        if looked.wait(20):
+        if first_look.wait(20):
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Auditor, "take_sample", told)
@@ -356,7 +356,7 @@ def test_the_command_can_lock_the_database(server: Emulator, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("samples", "failures", "violations", "code", "said"),
+    ("samples", "failures", "violations", "code", "message"),
     [
         (5, 0, 0, 0, "HELD: 0 of 5 samples violated the invariant."),
         (5, 4, 0, 0, "HELD: 0 of 5 samples violated the invariant; 4 more could not be taken."),
@@ -364,6 +364,6 @@ def test_the_command_can_lock_the_database(server: Emulator, capsys: pytest.Capt
         (5, 50, 1, 1, "VIOLATED: 1 of 5 samples violated the invariant."),
     ],
 )
-def test_silence_is_no_proof(samples: int, failures: int, violations: int, code: int, said: str) -> None:
+def test_silence_is_no_proof(samples: int, failures: int, violations: int, code: int, message: str) -> None:
     auditor: Any = SimpleNamespace(samples=samples, failures=failures, violations=violations)
-    assert (exit_code(auditor), verdict(auditor)) == (code, said)
+    assert (exit_code(auditor), verdict(auditor)) == (code, message)

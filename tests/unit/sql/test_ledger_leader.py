@@ -68,20 +68,20 @@ def test_a_session_may_have_its_queries_passed_on(server: Emulator) -> None:
 def test_every_frontend_shows_all_of_them_and_who_leads(server: Emulator) -> None:
     ports = [server.query_port, *server.follower_query_ports]
     for port in ports:
-        shown = ask_port(port, "SHOW FRONTENDS")
-        assert sorted(int(row["QueryPort"]) for row in shown) == sorted(ports)
-        assert [int(row["QueryPort"]) for row in shown if row["Role"] == "LEADER"] == [server.query_port]
+        frontends = ask_port(port, "SHOW FRONTENDS")
+        assert sorted(int(row["QueryPort"]) for row in frontends) == sorted(ports)
+        assert [int(row["QueryPort"]) for row in frontends if row["Role"] == "LEADER"] == [server.query_port]
 
 
 def test_the_leader_is_asked_even_when_a_follower_is_named_first_and_would_have_lied(server: Emulator) -> None:
     follower = server.follower_query_ports[0]
-    given = options(server, follower, server.query_port)
-    open_session(given, "run-1", "shop", "checkpoint")
+    sink_options = options(server, follower, server.query_port)
+    open_session(sink_options, "run-1", "shop", "checkpoint")
     server.catch_up()
     ask_port(server.query_port, "DELETE FROM shop._starrocks_txn_sink_ledger WHERE job = 'shop'")
-    with closing(LeaderConnection(given)) as connection:
-        ((asked,),) = connection.query(OWNERS, (), Deadline.after(20, SystemClock()))
-    assert asked == 0
+    with closing(LeaderConnection(sink_options)) as connection:
+        ((owner_count,),) = connection.query(OWNERS, (), Deadline.after(20, SystemClock()))
+    assert owner_count == 0
     assert count(ask_port(follower, OWNERS)) == 1  # the lie
     server.catch_up()
     assert count(ask_port(follower, OWNERS)) == 0
@@ -98,8 +98,8 @@ UNKNOWN = {"operation": "query", "label": "follower_query_forward_mode", "action
 """A server that does not know the variable."""
 
 
-def take_over(given: SinkOptions) -> Session:
-    return open_session(given, "run-2", "shop", "checkpoint")
+def take_over(sink_options: SinkOptions) -> Session:
+    return open_session(sink_options, "run-2", "shop", "checkpoint")
 
 
 @pytest.mark.parametrize("rules", [[], [UNKNOWN]], ids=["forwarding", "older server"])
@@ -108,10 +108,10 @@ def test_a_writer_whose_leader_has_stepped_down_in_place_sees_who_took_over(
 ) -> None:
     """Its connection was the leader's, stays open, and ends at a follower now."""
     server.faults.replace({"rules": rules})
-    given = options(server, server.query_port, *server.follower_query_ports)
+    sink_options = options(server, server.query_port, *server.follower_query_ports)
     clock = SystemClock()
-    mine = open_session(given, "run-1", "shop", "checkpoint")
-    with closing(LeaderConnection(given)) as connection:
+    mine = open_session(sink_options, "run-1", "shop", "checkpoint")
+    with closing(LeaderConnection(sink_options)) as connection:
         ledger = SqlLedger(connection, "shop")
 
         def check() -> None:
@@ -130,9 +130,9 @@ def test_after_an_outage_the_job_is_taken_over_again_unless_another_run_has_it(
     server: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A try that fails after its claim is still this run; so only another run's token ends it."""
-    given, tokens = options(server, server.query_port), set[str]()
-    before = take_over(given)
-    mine = open_session(given, "run-1", "shop", "checkpoint", tokens=tokens)
+    sink_options, tokens = options(server, server.query_port), set[str]()
+    before = take_over(sink_options)
+    mine = open_session(sink_options, "run-1", "shop", "checkpoint", tokens=tokens)
     assert {before.token, mine.token} <= tokens
 
     def lose_the_answer(*_: object) -> None:
@@ -141,22 +141,22 @@ def test_after_an_outage_the_job_is_taken_over_again_unless_another_run_has_it(
     with monkeypatch.context() as patched:
         patched.setattr(fencing, "roll_back_unfinished", lose_the_answer)
         with pytest.raises(QueryFailed):
-            open_session(given, "run-1", "shop", "checkpoint", tokens=tokens)
-    again = open_session(given, "run-1", "shop", "checkpoint", tokens=tokens)
+            open_session(sink_options, "run-1", "shop", "checkpoint", tokens=tokens)
+    again = open_session(sink_options, "run-1", "shop", "checkpoint", tokens=tokens)
     assert again.token in tokens
-    successor = take_over(given)
+    successor = take_over(sink_options)
     with pytest.raises(Fenced, match="taken over by another writer"):
-        open_session(given, "run-1", "shop", "checkpoint", tokens=tokens)
-    run_once(given, successor.check_owner(random.Random(1)), 20)  # it still has the job
-    open_session(given, "run-3", "shop", "checkpoint")  # a new start takes it over, as ever
+        open_session(sink_options, "run-1", "shop", "checkpoint", tokens=tokens)
+    run_once(sink_options, successor.check_owner(random.Random(1)), 20)  # it still has the job
+    open_session(sink_options, "run-3", "shop", "checkpoint")  # a new start takes it over, as ever
 
 
 @pytest.mark.parametrize("rules", [[], [UNKNOWN]], ids=["forwarding", "older server"])
 def test_a_reconnect_finds_the_leader_of_that_moment(server: Emulator, rules: list[dict[str, object]]) -> None:
     server.faults.replace({"rules": rules})
     first = server.query_port
-    given = options(server, first, *server.follower_query_ports)
-    with closing(LeaderConnection(given)) as connection:
+    sink_options = options(server, first, *server.follower_query_ports)
+    with closing(LeaderConnection(sink_options)) as connection:
         deadline = Deadline.after(20, SystemClock())
         connection.query("SELECT 1", (), deadline)
         server.step_down()

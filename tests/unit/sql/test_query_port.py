@@ -26,13 +26,13 @@ COLUMNS = ("Name", "IP", "QueryPort", "Role")
 
 
 def options(url: str, **changes: Any) -> SinkOptions:
-    given: dict[str, Any] = {"load_url": "http://127.0.0.1:8030", "query_url": url, "password": PASSWORD} | changes
-    return SinkOptions(database="shop", **given)
+    settings: dict[str, Any] = {"load_url": "http://127.0.0.1:8030", "query_url": url, "password": PASSWORD} | changes
+    return SinkOptions(database="shop", **settings)
 
 
 def ask_leader(url: str, sql: str = "SELECT 1", seconds: float = 5.0, **changes: Any) -> list[tuple[Any, ...]]:
-    given = options(url, **({"find_leader": False} | changes))
-    with closing(LeaderConnection(given)) as connection:
+    sink_options = options(url, **({"find_leader": False} | changes))
+    with closing(LeaderConnection(sink_options)) as connection:
         return connection.query(sql, (), Deadline.after(seconds, SystemClock()))
 
 
@@ -64,13 +64,13 @@ def test_a_server_without_tls_never_gets_the_password_it_asks_for(plugin: str, a
             talk.send(b"\x01\x04")
 
     with QueryPeer(ask_for_it) as peer:
-        with pytest.raises(StarRocksSinkError) as caught:
+        with pytest.raises(StarRocksSinkError) as failure:
             ask_leader(peer.url)
         assert PASSWORD.encode() not in peer.received
         if at == "switch":
-            assert isinstance(caught.value, QueryRefused)
-            assert "query_tls=True" in str(caught.value)
-        assert PASSWORD not in str(caught.value)
+            assert isinstance(failure.value, QueryRefused)
+            assert "query_tls=True" in str(failure.value)
+        assert PASSWORD not in str(failure.value)
     assert answers == []
 
 
@@ -85,9 +85,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [*command, "-subj", "/CN=fe", "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True
     )
-    both = folder / "both.pem"
-    both.write_bytes((folder / "pem").read_bytes() + (folder / "key").read_bytes())
-    return both
+    certificate_file = folder / "both.pem"
+    certificate_file.write_bytes((folder / "pem").read_bytes() + (folder / "key").read_bytes())
+    return certificate_file
 
 
 def secure(certificate: Path) -> ssl.SSLContext:
@@ -149,23 +149,23 @@ def leads(host: str, port: int) -> Any:
 
 
 def test_the_sink_logs_in_at_no_leader_that_is_not_the_users() -> None:
-    with QueryPeer(usual) as other, QueryPeer(leads("127.0.0.66", other.port)) as peer:
+    with QueryPeer(usual) as leader, QueryPeer(leads("127.0.0.66", leader.port)) as peer:
         with pytest.raises(RedirectRefused, match=r"127\.0\.0\.66.*redirect_hosts=\['127\.0\.0\.66'\]"):
             ask_leader(peer.url, find_leader=True)
-        assert other.talks == []
-        rewrites = {f"127.0.0.66:{other.port}": f"127.0.0.1:{other.port}"}
+        assert leader.talks == []
+        rewrites = {f"127.0.0.66:{leader.port}": f"127.0.0.1:{leader.port}"}
         assert ask_leader(peer.url, find_leader=True, redirect_map=rewrites) == [("one",), (None,)]
     with QueryPeer(leads("127.0.0.66\\.example", 9030)) as peer, pytest.raises(QueryFailed, match="no host and port"):
         ask_leader(peer.url, find_leader=True, redirect_hosts="*")
 
 
 def test_a_leader_under_its_address_is_the_one_that_was_asked_by_name() -> None:
-    with QueryPeer(usual) as other:
+    with QueryPeer(usual) as leader:
         talked = QueryPeer(lambda talk: leads("127.0.0.1", talked.port)(talk))
         with talked as peer:
             assert ask_leader(f"mysql://localhost:{peer.port}", find_leader=True) == [("asked",)]
             assert len(peer.talks) == 1
-        assert other.talks == []
+        assert leader.talks == []
 
 
 # --- one deadline ---
@@ -232,9 +232,9 @@ def test_a_broken_answer_is_a_typed_error(name: str) -> None:
     with QueryPeer(script) as peer:
         with pytest.raises(QueryFailed):
             ask_leader(peer.url)
-        given = options(peer.url)
+        sink_options = options(peer.url)
         for read in ("rows", "excerpt"):
-            connection = SqlConnection(given, given.query_addresses[0])
+            connection = SqlConnection(sink_options, sink_options.query_addresses[0])
             with pytest.raises(QueryFailed):
                 connection.rows("SELECT 1") if read == "rows" else connection.excerpt("SELECT 1", 5)
             connection.close()
@@ -256,12 +256,12 @@ def test_only_the_tools_quote_the_server() -> None:
         talk.serve({"SELECT 1": [error(1064, "near 'ROW-VALUE'")]})
 
     with QueryPeer(script) as peer:
-        with pytest.raises(QueryRefused) as caught:
+        with pytest.raises(QueryRefused) as failure:
             ask_leader(peer.url)
-        assert "ROW-VALUE" not in str(caught.value)
-        assert caught.value.__cause__ is None
-        given = options(peer.url)
-        with closing(SqlConnection(given, given.query_addresses[0])) as connection:
+        assert "ROW-VALUE" not in str(failure.value)
+        assert failure.value.__cause__ is None
+        sink_options = options(peer.url)
+        with closing(SqlConnection(sink_options, sink_options.query_addresses[0])) as connection:
             with pytest.raises(QueryRefused, match="ROW-VALUE"):
                 connection.rows("SELECT 1")
             assert connection.rows("SELECT 2") == []  # a refusal leaves the connection usable
@@ -285,30 +285,33 @@ def test_a_refusal_names_its_cause_and_its_remedy(number: int, cause: str, remed
         talk.serve({"SELECT 1": [error(number, "ROW-VALUE")]})
 
     with QueryPeer(script) as peer:
-        with pytest.raises(QueryRefused) as caught:
+        with pytest.raises(QueryRefused) as failure:
             ask_leader(peer.url)
         with pytest.raises(QueryRefused) as advised, advising("Grant CREATE TABLE on the database."):
             ask_leader(peer.url)
-        given = options(peer.url)
-        with closing(SqlConnection(given, given.query_addresses[0])) as tool, pytest.raises(QueryRefused) as quoted:
+        sink_options = options(peer.url)
+        with (
+            closing(SqlConnection(sink_options, sink_options.query_addresses[0])) as tool,
+            pytest.raises(QueryRefused) as quoted,
+        ):
             tool.rows("SELECT 1")
-    assert cause in caught.value.message
-    assert remedy in caught.value.advice
-    assert (quoted.value.message, quoted.value.advice) == (f"ROW-VALUE ({number})", caught.value.advice)
-    assert "ROW-VALUE" not in str(caught.value)
+    assert cause in failure.value.message
+    assert remedy in failure.value.advice
+    assert (quoted.value.message, quoted.value.advice) == (f"ROW-VALUE ({number})", failure.value.advice)
+    assert "ROW-VALUE" not in str(failure.value)
     assert ("CREATE TABLE" in advised.value.advice) == (number in (1142, 5203, 5502))
 
 
 def test_a_denied_statement_names_the_missing_privilege() -> None:
     """Wire contract 7.8."""
-    told = (
+    message = (
         "Access denied; you need (at least one of) the OPERATE OR NODE privilege(s) on SYSTEM for this operation. "
         "Please ask the admin to grant permission(s) or try activating existing roles using <set [default] role>."
     )
 
     def script(talk: Talk) -> None:
         talk.log_in()
-        talk.serve({"SELECT 1": [error(5203, told)]})
+        talk.serve({"SELECT 1": [error(5203, message)]})
 
     with QueryPeer(script) as peer, pytest.raises(QueryRefused, match="the user lacks OPERATE OR NODE on SYSTEM"):
         ask_leader(peer.url)
@@ -364,11 +367,11 @@ def test_a_ledgers_question_that_the_server_cannot_answer_now_is_asked_again_wit
     with (
         QueryPeer(script) as peer,
         closing(LeaderConnection(options(peer.url, find_leader=False))) as leader,
-        pytest.raises(kind) as caught,
+        pytest.raises(kind) as failure,
     ):
         SqlLedger(leader, "shop").execute(ReadPositions("job"), Deadline.after(5, SystemClock()))
-    assert text.split("'", 1)[0].strip().rstrip(".") in caught.value.message
-    assert "ROW-VALUE" not in str(caught.value)
+    assert text.split("'", 1)[0].strip().rstrip(".") in failure.value.message
+    assert "ROW-VALUE" not in str(failure.value)
 
 
 def test_a_query_port_that_never_answers_is_asked_last() -> None:
@@ -380,8 +383,8 @@ def test_a_query_port_that_never_answers_is_asked_last() -> None:
         talk.serve({})
 
     with QueryPeer(hang) as silent, QueryPeer(script) as well:
-        given = options(f"{silent.url},{well.url.removeprefix('mysql://')}", find_leader=False, read_timeout=0.5)
-        with closing(LeaderConnection(given)) as connection:
+        sink_options = options(f"{silent.url},{well.url.removeprefix('mysql://')}", find_leader=False, read_timeout=0.5)
+        with closing(LeaderConnection(sink_options)) as connection:
             for _ in range(2):
                 connection.query("SELECT 1", (), Deadline.after(20, SystemClock()))
                 connection.close()

@@ -148,8 +148,8 @@ def rows_of(notes: Mapping[int, str | None]) -> pa.RecordBatch:
 
 def write_lane(options: SinkOptions, rows: pa.RecordBatch) -> tuple[list[Receipt], list[LaneReport]]:
     """A micro-batch of one lane on the emulator, without Spark."""
-    written = write_rows(options, rows, 1)
-    return written.receipts, written.reports
+    outcome = write_rows(options, rows, 1)
+    return outcome.receipts, outcome.reports
 
 
 @pytest.fixture
@@ -165,8 +165,8 @@ def options(server: Emulator) -> SinkOptions:
 
 def follow(events: SinkEvents, receipts: list[Receipt], error: Exception | None = None) -> None:
     origin = BatchOrigin(1, "shop", "q", "run", streaming=True)
-    with events.follow_batch(SimpleNamespace(sparkSession=None), origin) as collected:  # type: ignore[arg-type]
-        collected.collect(receipts)
+    with events.follow_batch(SimpleNamespace(sparkSession=None), origin) as collector:  # type: ignore[arg-type]
+        collector.collect(receipts)
         if error is not None:
             raise error
 
@@ -187,12 +187,12 @@ def test_dead_letters_are_a_warning_of_the_driver_and_no_success(
         follow(events, receipts)
     warnings = records_of(caplog, "rows.dead_lettered")
     assert [record.levelname for record in warnings] == ["WARNING", "WARNING"]
-    said = "job=shop table=items reason=rejected rows=2 source_transactions=2 place='p-0 2 to 2; p-0 3 to 3' batch=1"
-    assert warnings[0].getMessage() == f"rows.dead_lettered {said}"
+    fields = "job=shop table=items reason=rejected rows=2 source_transactions=2 place='p-0 2 to 2; p-0 3 to 3' batch=1"
+    assert warnings[0].getMessage() == f"rows.dead_lettered {fields}"
     ended = records_of(caplog, "batch.completed")[0].getMessage()
     assert " rows=2 source_transactions=2 dead_lettered_rows=2 dead_lettered_transactions=2 " in ended
-    collected = [record.getMessage() for record in records_of(caplog, "receipt.collected")]
-    assert sum("dead_lettered_transactions=1" in line for line in collected) == 2 * 2
+    lines = [record.getMessage() for record in records_of(caplog, "receipt.collected")]
+    assert sum("dead_lettered_transactions=1" in line for line in lines) == 2 * 2
     assert model.metrics.value("source_transactions_total", "committed") == 4
     assert model.metrics.value("source_transactions_total", "dead_lettered") == 4
     assert model.metrics.value("dead_letter_rows_total", "items", "rejected") == 4
@@ -208,10 +208,12 @@ def test_dead_letters_of_several_receipts_are_one_warning_a_table() -> None:
         )
         for number, regions in enumerate(dead)
     ]
-    seen: list[Event] = []
-    follow(SinkEvents(SinkOptions(load_url="fe", database="d", delivery="at-least-once"), seen.append, None), receipts)
-    found = [event.fields for event in seen if event.name == "rows.dead_lettered"]
-    assert [(one["table"], one["rows"], one["source_transactions"], one["place"]) for one in found] == [
+    events: list[Event] = []
+    follow(
+        SinkEvents(SinkOptions(load_url="fe", database="d", delivery="at-least-once"), events.append, None), receipts
+    )
+    fields = [event.fields for event in events if event.name == "rows.dead_lettered"]
+    assert [(entry["table"], entry["rows"], entry["source_transactions"], entry["place"]) for entry in fields] == [
         ("a", 8, 3, "0 0 to 0; 0 1 to 1; 1 2 to 2"),
         ("b", 1, 1, "0 0 to 0"),
     ]
@@ -228,11 +230,11 @@ def test_a_day_of_events_moves_every_metric(options: SinkOptions) -> None:
     clock.advance(100)
     model = Model(clock)
     before = {metric.name: shown(model, metric.name) for metric in METRICS}
-    moved: set[str] = set()
+    moved_names: set[str] = set()
 
     def record(event: Event) -> None:
         model.record(event)
-        moved.update(name for name, value in before.items() if shown(model, name) != value)
+        moved_names.update(name for name, value in before.items() if shown(model, name) != value)
 
     events = SinkEvents(options, record, None)
     rows = rows_of({1: "a", 2: TOO_LONG, 3: "c"})
@@ -257,7 +259,7 @@ def test_a_day_of_events_moves_every_metric(options: SinkOptions) -> None:
     of_spark(record)
     lags = {"orders": SourceLag(7, 3.0)}
     record(Event("source.lagged", {"query": "q", "lags": lags, "partitions": {"0": 7}}))
-    assert {metric.name for metric in METRICS} - moved == NOT_OF_THAT_DAY
+    assert {metric.name for metric in METRICS} - moved_names == NOT_OF_THAT_DAY
 
 
 def with_report(error: LoadFailed, report: LaneReport) -> LoadFailed:

@@ -72,13 +72,13 @@ def test_an_action_that_raises_has_failed(fault: Fault) -> None:
     events: list[Event] = []
     subject = performer(events.append, plan_faults({(Operation.LOAD, 0): fault}))
     subject(BeginAction("L"))
-    with pytest.raises(LoadFailed) as caught:
+    with pytest.raises(LoadFailed) as failure:
         subject(load())
     assert steps(events)[-1] == ("step.failed", "load")
-    assert (events[-1].fields["code"], events[-1].fields["outcome"]) == ("load_failed", caught.value)
-    answered = events[-2]
+    assert (events[-1].fields["code"], events[-1].fields["outcome"]) == ("load_failed", failure.value)
+    answer_event = events[-2]
     expected = ("request.completed", None) if fault is Fault.REFUSED else ("request.failed", "reply_lost")
-    assert (answered.name, answered.fields.get("code")) == expected
+    assert (answer_event.name, answer_event.fields.get("code")) == expected
 
 
 def test_an_outcome_with_an_error_is_a_failure_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,9 +86,9 @@ def test_json_lines_elsewhere_and_a_persons_line_on_a_terminal() -> None:
     configure_logging(stream=terminal)
     get_logger("sink", job="shop").warning("audit.failed", code="query_failed")
     assert len(written(plain)) == 1  # configured again, not twice
-    said = terminal.getvalue()
-    assert "audit.failed" in said
-    assert "\x1b[" in said
+    content = terminal.getvalue()
+    assert "audit.failed" in content
+    assert "\x1b[" in content
 
 
 def test_levels_and_exceptions() -> None:
@@ -105,10 +105,10 @@ def test_levels_and_exceptions() -> None:
     assert "the reason" in line["exception"]
 
 
-@pytest.mark.parametrize("given", [{"level": "loud"}, {"form": "xml"}])
-def test_what_cannot_be_configured_is_refused(given: dict[str, str]) -> None:
+@pytest.mark.parametrize("settings", [{"level": "loud"}, {"form": "xml"}])
+def test_what_cannot_be_configured_is_refused(settings: dict[str, str]) -> None:
     with pytest.raises(OptionError, match="cannot be configured"):
-        configure_logging(**given)  # type: ignore[arg-type]
+        configure_logging(**settings)  # type: ignore[arg-type]
 
 
 def test_lanes_follow_the_driver_that_asked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,9 +159,9 @@ def test_no_name_of_the_source_moves_the_terminal(form: str) -> None:
         raise ValueError("\x1b]0;title\x07")
     except ValueError:
         get_logger("sink").error("failed", exc_info=True)
-    shown = stream.getvalue()
-    assert not set(shown) & set("\x1b\x07\x9b\u202e")
-    assert "\nforged" not in shown
+    content = stream.getvalue()
+    assert not set(content) & set("\x1b\x07\x9b\u202e")
+    assert "\nforged" not in content
 
 
 # --- a whole lane ---
@@ -169,7 +169,7 @@ def test_no_name_of_the_source_moves_the_terminal(form: str) -> None:
 
 def write(server: Emulator, row: str) -> None:
     """One micro-batch of one row, without Spark."""
-    given = SinkOptions(
+    sink_options = SinkOptions(
         load_url=server.load_url,
         query_url=server.query_url,
         database="shop",
@@ -178,7 +178,7 @@ def write(server: Emulator, row: str) -> None:
         max_attempts=2,
         properties={"strict_mode": "true"},
     )
-    write_micro_batch(given, {1: row}, 7)
+    write_micro_batch(sink_options, {1: row}, 7)
 
 
 def test_each_step_of_a_commit_is_one_line_with_its_place(server: Emulator) -> None:
@@ -224,8 +224,8 @@ def test_no_secret_and_no_row_whatever_goes_wrong(server: Emulator, faults: list
         write(server, row)
     assert ROW not in stream.getvalue()
     assert PASSWORD not in stream.getvalue()
-    begun = [line for line in written(stream) if line.get("step") == "begin"]
-    assert begun or any(fault["operation"] == "query" for fault in faults)
+    begin_lines = [line for line in written(stream) if line.get("step") == "begin"]
+    assert begin_lines or any(fault["operation"] == "query" for fault in faults)
 
 
 def test_a_failed_step_says_which_code(server: Emulator) -> None:
@@ -251,8 +251,8 @@ def test_a_micro_batch_that_succeeds_is_one_line_at_info(server: Emulator) -> No
         SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once"), ignore_event, None
     )
     origin = BatchOrigin(1, "shop", "q", "r", streaming=True)
-    with events.follow_batch(SimpleNamespace(sparkSession=None), origin) as collected:  # type: ignore[arg-type]
-        collected.collect(receipts)
+    with events.follow_batch(SimpleNamespace(sparkSession=None), origin) as collector:  # type: ignore[arg-type]
+        collector.collect(receipts)
     (line,) = written(stream)
     assert (line["event"], line["receipts"], line["source_transactions"]) == ("batch.completed", 3, 0)
 
@@ -297,11 +297,11 @@ def test_sparks_progress_bar_ends_where_json_goes_to_the_same_stream() -> None:
     assert not shares_stderr()
     configure_logging(form="json", stream=io.StringIO())
     assert not shares_stderr()
-    done: list[str] = []
-    bar = SimpleNamespace(finishAll=lambda: done.append("cleared"), stop=lambda: done.append("stopped"))
+    calls: list[str] = []
+    bar = SimpleNamespace(finishAll=lambda: calls.append("cleared"), stop=lambda: calls.append("stopped"))
     option = SimpleNamespace(isDefined=lambda: True, get=lambda: bar)
     context = SimpleNamespace(sc=lambda: SimpleNamespace(progressBar=lambda: option))
     frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(_sc=SimpleNamespace(_jsc=context)))
     end_progress_bar(frame)
-    assert done == ["cleared", "stopped"]
+    assert calls == ["cleared", "stopped"]
     end_progress_bar(SimpleNamespace(sparkSession=None))  # type: ignore[arg-type]

@@ -31,8 +31,8 @@ OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-l
 
 
 def event(partition: str, position: int, kind: str, row: str = "{}") -> dict[str, Any]:
-    made = {"source_partition": partition, "position": position, "type": kind, "txn_id": "t"}
-    return made | ({"table": "items", "row": row} if kind == "DATA" else {})
+    fields = {"source_partition": partition, "position": position, "type": kind, "txn_id": "t"}
+    return fields | ({"table": "items", "row": row} if kind == "DATA" else {})
 
 
 def whole(partition: str, first: int = 1, row: str = "{}") -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def values(events: Sequence[dict[str, Any]]) -> pa.RecordBatch:
         {
             "source_partition": pa.nulls(count, pa.string()),
             "position": pa.nulls(count, pa.int64()),
-            "value": pa.array([orjson.dumps(each).decode() for each in events]),
+            "value": pa.array([orjson.dumps(event).decode() for event in events]),
         }
     )
 
@@ -81,7 +81,7 @@ def test_no_two_attempts_at_a_lane_write_files_of_one_name() -> None:
         assert list(attempt.rows([values(whole("p")[:3])])) == []
         carried = attempt.carry_over()
         attempt.close()
-        files = {place.file for each in carried.partitions.values() for place in each.places.values()}
+        files = {place.file for partition in carried.partitions.values() for place in partition.places.values()}
         assert files
         names += files
     assert len(set(names)) == len(names)
@@ -97,9 +97,9 @@ def test_a_lane_names_every_source_partition_that_it_has_met() -> None:
     lane.close()
     assert rows == ["a", "a"]
     assert [share.partitions for share in of_kind(shares, LaneShare)] == [("a", "open")] * 2 + [("a", "b", "open")]
-    other = LaneShare(partitions=("open",))
+    second = LaneShare(partitions=("open",))
     (first,) = of_kind(shares[:1], LaneShare)
-    assert judge(LanesResult([first, other]), may_sort=True) == "Source partition open came in two tasks."
+    assert judge(LanesResult([first, second]), may_sort=True) == "Source partition open came in two tasks."
 
 
 def test_few_events_may_come_in_any_order() -> None:
@@ -126,7 +126,7 @@ def test_many_events_may_not() -> None:
 
 
 def test_large_events_are_taken_in_pieces_and_none_is_lost() -> None:
-    events = [each for first in range(1, 25, 4) for each in whole("a", first, f'"{"x" * (4 << 20)}"')]
+    events = [event for first in range(1, 25, 4) for event in whole("a", first, f'"{"x" * (4 << 20)}"')]
     rows, carry = run([values(events)])
     assert [position for _, position in rows] == [last for last in range(4, 25, 4) for _ in range(2)]
     assert not carry.small
@@ -167,10 +167,10 @@ def test_a_micro_batch_that_outlives_the_timeout_is_sorted_where_that_is_allowed
 
 
 def test_a_lane_that_reads_kafka_reads_until_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[Deadline] = []
+    deadlines: list[Deadline] = []
 
     def read(_: OffsetRanges, deadline: Deadline) -> Iterator[pa.RecordBatch]:
-        given.append(deadline)
+        deadlines.append(deadline)
         return iter(())
 
     monkeypatch.setattr(ranges, "read_values", read)
@@ -180,7 +180,7 @@ def test_a_lane_that_reads_kafka_reads_until_its_deadline(monkeypatch: pytest.Mo
     policy = Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-0"
     part = OffsetRanges({("t", 0): (0, 1)}, 120.0, {})
     list(AssemblingLaneTask(lane, AssemblySpec(*policy, lines=TxnEventLines(), ranges=[part]))(iter(())))
-    assert 0 < given[0].remaining() <= 7.0
+    assert 0 < deadlines[0].remaining() <= 7.0
 
 
 def test_rows_that_come_after_the_deadline_end_the_lane() -> None:
@@ -192,7 +192,7 @@ def test_rows_that_come_after_the_deadline_end_the_lane() -> None:
             clock.advance(3.0)
             yield rows
 
-    taken = in_time(slow(), Deadline.after(7.0, clock))
-    assert [next(taken), next(taken)] == [rows, rows]
+    pieces = in_time(slow(), Deadline.after(7.0, clock))
+    assert [next(pieces), next(pieces)] == [rows, rows]
     with pytest.raises(DeadlineExceeded, match="passed while the lane read its rows"):
-        next(taken)
+        next(pieces)

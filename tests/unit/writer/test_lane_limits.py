@@ -19,11 +19,11 @@ TASK = LaneTask(OPTIONS, "job", "e1", "c1", 7, label="L")
 
 def test_the_limits_of_a_lane_are_those_of_the_options() -> None:
     options = replace(OPTIONS, timeout=90, buffer_bytes=1 << 26, load_parallelism=3)
-    made = limits(options)
+    lane_limits = limits(options)
     assert {name: getattr(options, name) for name in LaneLimits.__slots__ if name != "body_bytes"} == {
-        name: getattr(made, name) for name in LaneLimits.__slots__ if name != "body_bytes"
+        name: getattr(lane_limits, name) for name in LaneLimits.__slots__ if name != "body_bytes"
     }
-    assert (made.timeout, made.buffer_bytes, made.load_parallelism) == (90, 1 << 26, 3)
+    assert (lane_limits.timeout, lane_limits.buffer_bytes, lane_limits.load_parallelism) == (90, 1 << 26, 3)
 
 
 def seconds(**changes: Any) -> float:
@@ -45,6 +45,6 @@ def test_a_commit_interval_ends_a_round_earlier(interval: float, expected: float
 def test_a_lane_on_a_host_with_another_clock_reads_no_longer_than_a_round() -> None:
     clock = ManualClock()
     assert TASK.end_of_round(clock) is None
-    for ends, rest in ((clock.wall() + 1e6, 240.0), (clock.wall() + 100.0, 100.0), (clock.wall() - 1e6, 0.0)):
+    for ends, seconds in ((clock.wall() + 1e6, 240.0), (clock.wall() + 100.0, 100.0), (clock.wall() - 1e6, 0.0)):
         task = replace(TASK, round_ends=ends, round_seconds=240.0)
-        assert task.end_of_round(clock) == Deadline.after(rest, clock)
+        assert task.end_of_round(clock) == Deadline.after(seconds, clock)

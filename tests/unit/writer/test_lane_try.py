@@ -132,9 +132,9 @@ def test_a_second_try_loads_nothing_and_fails_after_it_has_read_its_rows(server:
             read.append(number)
             yield batch(ROWS)
 
-    with pytest.raises(TaskRepeated, match=r"Another try of Spark at lane 2 .*lane=2") as caught:
+    with pytest.raises(TaskRepeated, match=r"Another try of Spark at lane 2 .*lane=2") as failure:
         run_lane(task, rows(), SECOND)
-    assert caught.value.retryable
+    assert failure.value.retryable
     assert read == [0, 1, 2]  # a speculative copy must not be the first to end
     assert len(loaded_rows(server)) == 3
 
@@ -278,10 +278,10 @@ def test_row_numbers_go_on_over_pieces_by_table() -> None:
     for number, tables in enumerate(pieces):
         rows = [("p", 5, table, (number, at) == (2, 1), f',{{"n":{at}}}') for at, table in enumerate(tables)]
         for segment in segmenter.split(batch(rows)):
-            taken = letters.take(segment)
-            if isinstance(taken, RegionRows):
-                numbers += [(row["table_name"], row["row_number"]) for row in content(taken)]
-                ids.update(row["id"] for row in content(taken))
+            letter_rows = letters.take(segment)
+            if isinstance(letter_rows, RegionRows):
+                numbers += [(row["table_name"], row["row_number"]) for row in content(letter_rows)]
+                ids.update(row["id"] for row in content(letter_rows))
     assert sorted(numbers) == [*(("items", number) for number in range(4)), ("orders", 0), ("orders", 1)]
     assert len(ids) == 6
 

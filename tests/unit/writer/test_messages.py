@@ -117,12 +117,14 @@ def test_every_message_arrives_as_it_was(message: Message) -> None:
 
 
 @given(st.lists(messages, max_size=5))
-def test_a_batch_has_a_row_for_each_message_and_kinds_are_told_apart_by_type(sent: list[Message]) -> None:
-    found = [decode(line) for line in message_batch(sent).column(0).to_pylist()]
-    assert found == sent
-    assert of_kind(found, Receipt) == [one for one in sent if isinstance(one, Receipt)]
-    assert of_kind(found, OrderViolation) == [one for one in sent if isinstance(one, OrderViolation)]
-    assert pickle.loads(pickle.dumps(sent)) == sent  # as the data source sends them
+def test_a_batch_has_a_row_for_each_message_and_kinds_are_told_apart_by_type(sent_messages: list[Message]) -> None:
+    decoded = [decode(line) for line in message_batch(sent_messages).column(0).to_pylist()]
+    assert decoded == sent_messages
+    assert of_kind(decoded, Receipt) == [message for message in sent_messages if isinstance(message, Receipt)]
+    assert of_kind(decoded, OrderViolation) == [
+        message for message in sent_messages if isinstance(message, OrderViolation)
+    ]
+    assert pickle.loads(pickle.dumps(sent_messages)) == sent_messages  # as the data source sends them
 
 
 @given(reports, st.text(), st.text())

@@ -53,13 +53,13 @@ OPTIONS = SinkOptions(
 )
 
 
-def lane_report(written: Written) -> LaneReport:
+def lane_report(outcome: Written) -> LaneReport:
     """The report of the lane of the last attempt."""
-    return [report for report in written.reports if report.lane == 1][-1]
+    return [report for report in outcome.reports if report.lane == 1][-1]
 
 
-def driver_report(written: Written) -> LaneReport:
-    return written.reports[-1]
+def driver_report(outcome: Written) -> LaneReport:
+    return outcome.reports[-1]
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ def write(monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
         lane_of_job = task.LaneTask(OPTIONS, "job", "e", "c", 3, claims=retry)
         batches = [batch(*rows).drop_columns(list(without))] if rows else []
 
-        def run_lane(made: task.LaneTask) -> list[Message]:
-            return made.answer(attempt, clock, lambda: task.LaneTry(made, attempt, clock).run(batches))
+        def run_lane(lane_task: task.LaneTask) -> list[Message]:
+            return lane_task.answer(attempt, clock, lambda: task.LaneTry(lane_task, attempt, clock).run(batches))
 
         deadline = Deadline.after(60.0, clock)
         with worker.RESOURCES.lease(OPTIONS) as resources:
@@ -90,8 +90,8 @@ def asked(report: LaneReport) -> dict[str, int]:
 
 
 def test_a_micro_batch_that_succeeds(write: Write) -> None:
-    written = write(*ROWS)
-    (receipt,), report, driver = written.receipts, lane_report(written), driver_report(written)
+    outcome = write(*ROWS)
+    (receipt,), report, driver = outcome.receipts, lane_report(outcome), driver_report(outcome)
     assert (report.job, report.lane, report.batch_id, report.trouble.aborted) == ("job", 1, 3, 0)
     assert (driver.lane, driver.trouble.aborted) == (0, 0)
     assert asked(report) == {"load": 2}
@@ -107,19 +107,19 @@ def test_a_micro_batch_that_succeeds(write: Write) -> None:
     assert report.work.latency.total == pytest.approx(2 * receipt.committed_at - 11 - 12, rel=1e-2)
     assert report.cost.buffer_peak >= receipt.bytes
     assert 1 <= report.cost.inflight_peak <= 2
-    for each in (report, driver):
-        assert (each.trouble.errors, each.code, each.cost.retries) == ({}, "", {})
+    for report_ in (report, driver):
+        assert (report_.trouble.errors, report_.code, report_.cost.retries) == ({}, "", {})
     assert set(receipt.phase_seconds) == {"begin", "commit", "publish"}
     assert receipt.open_seconds > 0
 
 
 def test_a_failed_attempt_that_was_repeated(write: Write) -> None:
-    written = write(*ROWS, faults=plan_faults({(Operation.LOAD, 0): Fault.REFUSED}))
-    (receipt,), driver = written.receipts, driver_report(written)
+    outcome = write(*ROWS, faults=plan_faults({(Operation.LOAD, 0): Fault.REFUSED}))
+    (receipt,), driver = outcome.receipts, driver_report(outcome)
     assert receipt.attempts == 2
     assert driver.trouble.aborted == 1
     assert driver.cost.requests["rollback"] == {"OK": 1}
-    lanes = [report for report in written.reports if report.lane == 1]
+    lanes = [report for report in outcome.reports if report.lane == 1]
     failed, succeeded = sorted(lanes, key=lambda report: report.code == "")
     assert failed.trouble.errors["load_failed"] >= 1  # the other table's load may fail with it
     assert (failed.code, succeeded.code, succeeded.trouble.errors) == ("load_failed", "", {})
@@ -137,9 +137,9 @@ def test_a_key_that_comes_again_is_no_failure() -> None:
 
 
 def test_a_lane_that_fails_tells_it_in_its_error(write: Write) -> None:
-    with pytest.raises(LoadFailed) as caught:
+    with pytest.raises(LoadFailed) as failure:
         write(*ROWS, faults=plan_faults({(Operation.LOAD, number): Fault.REFUSED for number in range(9)}))
-    report = attached_report(caught.value)
+    report = attached_report(failure.value)
     assert report is not None
     assert (report.code, report.lane) == ("load_failed", 1)
     assert report.trouble.errors["load_failed"] >= 1
@@ -147,17 +147,17 @@ def test_a_lane_that_fails_tells_it_in_its_error(write: Write) -> None:
 
 
 def test_an_error_of_the_input_is_counted_once(write: Write) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as failure:
         write(ROWS[0])
-    report = attached_report(caught.value)
+    report = attached_report(failure.value)
     assert report is not None
     assert (report.code, report.trouble.errors) == ("input", {"input": 1})
 
 
 def test_a_delete_without_a_table_is_refused_with_its_report(write: Write) -> None:
-    with pytest.raises(InputError, match="Column table is NULL") as caught:
+    with pytest.raises(InputError, match="Column table is NULL") as failure:
         write(("0", 1, None, True, ',{"__op":1}', None, True))
-    report = attached_report(caught.value)
+    report = attached_report(failure.value)
     assert report is not None
     assert (report.code, report.work.deletes) == ("input", {})
 
@@ -183,12 +183,12 @@ def test_a_task_that_spark_runs_again_says_so(write: Write) -> None:
 
 
 def test_each_row_is_counted_once_on_the_driver_however_often_its_lane_ran(write: Write) -> None:
-    written = write(*ROWS, faults=plan_faults({(Operation.LOAD, 0): Fault.REFUSED}))
+    outcome = write(*ROWS, faults=plan_faults({(Operation.LOAD, 0): Fault.REFUSED}))
     model = Model(SystemClock())
     model.record(Event("batch.started", {"job": "job", "batch_id": 3, "lanes": 2, "query": "q"}))
-    for report in written.reports:
+    for report in outcome.reports:
         model.record(Event("lane.reported", {"report": report}))
-    for receipt in written.receipts:
+    for receipt in outcome.receipts:
         model.record(Event("receipt.collected", {"receipt": receipt}))
     model.record(Event("batch.completed", {"job": "job", "batch_id": 3, "seconds": 1.0, "receipts": 1}))
     metrics = model.metrics
@@ -222,9 +222,9 @@ class Steps:
         """A commit whose request took `request` of its seconds."""
         span = self.start("commit", label)
         fields = {"operation": "commit", "label": label, "table": None, "bytes": 0}
-        with Span(self.metrics, self.clock.monotonic, "request", fields) as asked:
+        with Span(self.metrics, self.clock.monotonic, "request", fields) as request_span:
             self.clock.advance(request)
-            asked.end(None, status="OK")
+            request_span.end(None, status="OK")
         self.clock.advance(seconds - request)
         self.end(span, Committed(label, 1))
 
@@ -276,8 +276,8 @@ def test_failed_attempts_count_for_the_commit_that_follows_and_for_no_later_one(
 
 
 def test_a_lane_without_rows_has_nothing_to_tell(write: Write) -> None:
-    written = write()
-    assert (written.receipts, lane_report(written).cost.requests) == ([], {})
+    outcome = write()
+    assert (outcome.receipts, lane_report(outcome).cost.requests) == ([], {})
 
 
 def test_without_the_column_no_row_is_a_delete(write: Write) -> None:

@@ -22,7 +22,7 @@ def answers(counts: list[tuple[Any, ...]], logs: list[str]) -> Query:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reason"),
     [
         (
             f"Error: NULL value in non-nullable column 'k'. Row: [NULL, {SECRET}]",
@@ -43,8 +43,8 @@ def answers(counts: list[tuple[Any, ...]], logs: list[str]) -> Query:
         ),
     ],
 )
-def test_reasons_name_rule_and_column(line: str, told: str) -> None:
-    assert reasons([line]) == [told]
+def test_reasons_name_rule_and_column(line: str, reason: str) -> None:
+    assert reasons([line]) == [reason]
 
 
 @given(st.lists(st.text(alphabet="0123456789", min_size=8, max_size=12), min_size=1, max_size=9))
@@ -88,11 +88,11 @@ NO_ROWS = CommitFailed("The server did not commit: No rows were imported from up
 def test_rows_are_at_fault_only_if_the_server_shows_some(
     counts: list[tuple[Any, ...]], logs: list[str], kind: type[StarRocksSinkError]
 ) -> None:
-    found = explain_rejection(NO_ROWS, answers(counts, logs), "l1", LIMIT)
-    assert type(found) is kind
-    assert found.context["label"] == "l1"
+    error = explain_rejection(NO_ROWS, answers(counts, logs), "l1", LIMIT)
+    assert type(error) is kind
+    assert error.context["label"] == "l1"
 
 
 def test_other_failures_of_a_commit_are_no_question_of_rows() -> None:
-    other = CommitFailed("The server did not commit: too many versions")
-    assert explain_rejection(other, answers([("t", 1)], []), "l1", LIMIT) is other
+    other_error = CommitFailed("The server did not commit: too many versions")
+    assert explain_rejection(other_error, answers([("t", 1)], []), "l1", LIMIT) is other_error

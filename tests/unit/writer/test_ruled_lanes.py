@@ -34,8 +34,8 @@ def run(spec: AssemblySpec, *batches: pa.RecordBatch) -> tuple[list[tuple[str, b
     rows = [row for batch in lane.rows(batches) for row in batch.to_pylist()]
     carried = lane.carry_over()
     lane.close()
-    found = [(row["table"], row["transaction_end"], json.loads(row["payload"][1:])) for row in rows]
-    return found, AssemblySpec(
+    rows_found = [(row["table"], row["transaction_end"], json.loads(row["payload"][1:])) for row in rows]
+    return rows_found, AssemblySpec(
         spec.policy,
         spec.content,
         0.0,
@@ -65,10 +65,16 @@ def data(position: int, row: dict[str, Any], table: str = "t", op: str = "c") ->
 
 
 def spec(rules: list[TableRules]) -> AssemblySpec:
-    named = RuleSet(tuple(rules))
+    rule_set = RuleSet(tuple(rules))
     lines = TxnEventLines(source_partition=None, position=None)
     return AssemblySpec(
-        Policy(), PayloadEncoder("shop", rules=RowRules(named)), 0.0, MemoryDirectory(), "s", lines=lines, rules=named
+        Policy(),
+        PayloadEncoder("shop", rules=RowRules(rule_set)),
+        0.0,
+        MemoryDirectory(),
+        "s",
+        lines=lines,
+        rules=rule_set,
     )
 
 
@@ -161,18 +167,18 @@ def test_deletes_that_are_ignored_are_in_the_history_alone() -> None:
 
 
 def test_a_mark_keeps_all_columns_but_the_key() -> None:
-    named = RuleSet((TableRules(tables="t", deletes="mark", metadata=["_op"]),))
+    rule_set = RuleSet((TableRules(tables="t", deletes="mark", metadata=["_op"]),))
     marked = {"t": MarkedTable(("id",), ("x", "_op", "y"))}
     lines = TxnEventLines(source_partition=None, position=None)
-    content = PayloadEncoder("shop", rules=RowRules(named, marked))
-    given = AssemblySpec(Policy(), content, 0.0, MemoryDirectory(), "s", lines=lines, rules=named)
+    content = PayloadEncoder("shop", rules=RowRules(rule_set, marked))
+    assembly_spec = AssemblySpec(Policy(), content, 0.0, MemoryDirectory(), "s", lines=lines, rules=rule_set)
     events = [
         {"position": 1, "type": "BEGIN", "txn_id": 't"1'},
         data(2, {"id": 1, "x": 5}),
         data(3, {"x": None, "id": 1}, op="d"),
         {"position": 4, "type": "END", "txn_id": 't"1'},
     ]
-    rows, _ = run(given, txn_events(*events))
+    rows, _ = run(assembly_spec, txn_events(*events))
     assert rows == [
         ("t", False, {"_op": "c", "_deleted": False, "id": 1, "x": 5}),
         ("t", True, {"_op": "d", "_deleted": True, "id": 1, UNCHANGED: ["x", "y"]}),
@@ -206,8 +212,8 @@ def test_a_delete_without_a_row_is_left_to_the_check_of_rows() -> None:
         "seq": [0],
         "transaction_end": [True],
     }
-    written, _ = marked.apply(pa.table(rows), pa.array(["p"]))
-    assert written["row"].to_pylist() == [None]
+    rows_written, _ = marked.apply(pa.table(rows), pa.array(["p"]))
+    assert rows_written["row"].to_pylist() == [None]
 
 
 CHANGES = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9), st.sampled_from("cud")), max_size=5)
@@ -230,12 +236,12 @@ def test_a_table_is_the_fold_of_its_history_at_each_position(transactions: list[
     first = spec([TableRules(tables="t", history="log", deletes="apply")])
     at = len(events) // 2 if single else len(events)
     parts = [txn_events(*part) for part in (events[:at], events[at:]) if part]
-    found = list[tuple[str, bool, dict[str, Any]]]()
+    rows_found = list[tuple[str, bool, dict[str, Any]]]()
     for part in parts:
         rows_of_part, first = run(first, part)
-        found += rows_of_part
+        rows_found += rows_of_part
     table, log = dict[int, Any](), list[dict[str, Any]]()
-    for name, end, row in found:
+    for name, end, row in rows_found:
         if name == "log":
             log.append(row)
         elif "__op" in row:
@@ -272,11 +278,11 @@ def messages(*values: Any, topic: str = "shop.public.orders") -> pa.RecordBatch:
     )
 
 
-def single(rules: list[TableRules], **given: Any) -> AssemblySpec:
-    assembly = DebeziumAssembly(transactions="none", rules=rules, **given)
-    named = assembly.rule_set
-    encoder = PayloadEncoder("shop", rules=RowRules(named))
-    return AssemblySpec(assembly.policy, encoder, 0.0, MemoryDirectory(), "s", lines=assembly.lines, rules=named)
+def single(rules: list[TableRules], **settings: Any) -> AssemblySpec:
+    assembly = DebeziumAssembly(transactions="none", rules=rules, **settings)
+    rule_set = assembly.rule_set
+    encoder = PayloadEncoder("shop", rules=RowRules(rule_set))
+    return AssemblySpec(assembly.policy, encoder, 0.0, MemoryDirectory(), "s", lines=assembly.lines, rules=rule_set)
 
 
 def test_rows_of_many_tables_say_which_one_they_come_from() -> None:

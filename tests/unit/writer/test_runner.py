@@ -117,9 +117,9 @@ def test_what_the_input_raises_comes_through_untouched_and_no_load_follows(pool:
         raise stop
 
     lane = runner(server, pool)
-    with pytest.raises(KeyboardInterrupt) as caught:
+    with pytest.raises(KeyboardInterrupt) as failure:
         lane.run(stopped())
-    assert caught.value is stop
+    assert failure.value is stop
     count = len(loads(server))
     assert not lane.core.tick(time.monotonic() + 100)
     assert len(loads(server)) == count

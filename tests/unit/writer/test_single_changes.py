@@ -33,8 +33,8 @@ ORDERS = "shop.public.orders"
 Row = tuple[str, int, str]
 
 
-def create(number: int, table: str = "orders", txn: str | None = None, **other: Any) -> dict[str, Any]:
-    return change(postgres(table, 90), txn, 1 if txn else None, {"id": number} | other)
+def create(number: int, table: str = "orders", txn: str | None = None, **more: Any) -> dict[str, Any]:
+    return change(postgres(table, 90), txn, 1 if txn else None, {"id": number} | more)
 
 
 def delete(number: int) -> dict[str, Any]:
@@ -58,20 +58,20 @@ def messages(*places: tuple[str, int, int, Any]) -> pa.RecordBatch:
     )
 
 
-def spec(assembly: DebeziumAssembly, **given: Any) -> AssemblySpec:
+def spec(assembly: DebeziumAssembly, **settings: Any) -> AssemblySpec:
     return AssemblySpec(
-        assembly.policy, PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=assembly.lines, **given
+        assembly.policy, PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=assembly.lines, **settings
     )
 
 
-def lane(small_rows: int = SMALL_ROWS, *, sorted_rows: bool = False, **given: Any) -> LaneAssembler:
-    assembly = DebeziumAssembly(transactions="none", **given)
+def lane(small_rows: int = SMALL_ROWS, *, sorted_rows: bool = False, **settings: Any) -> LaneAssembler:
+    assembly = DebeziumAssembly(transactions="none", **settings)
     return spec(assembly, small_rows=small_rows, arrival_order=not sorted_rows).open(Attempt(0, 0, False))
 
 
-def run(*batches: pa.RecordBatch, **given: Any) -> tuple[list[Row], CarryOver]:
+def run(*batches: pa.RecordBatch, **settings: Any) -> tuple[list[Row], CarryOver]:
     """Source partition, position and payload of each row, and what is carried; each row ends its unit."""
-    opened = lane(**given)
+    opened = lane(**settings)
     rows = [row for batch in opened.rows(batches) for row in batch.to_pylist()]
     assert all(row["transaction_end"] for row in rows)
     carried = opened.carry_over()
@@ -149,9 +149,9 @@ def test_an_offset_that_comes_twice_is_dropped_if_its_message_is_the_same(
     places = [(f"{ORDERS}-0", 5), (f"{ORDERS}-0", 6), ("shop.public.items-1", 6), ("shop.public.items-1", 7)]
     assert sorted((name, at) for name, at, _ in rows) == sorted(places)
     assert carried.flows == VerifiedCounters(events=6, data=6, rows=4, repeats=2, repeated_rows=2)
-    for other in (create(4), create(2) | {"op": "u"}, create(2, "items")):
+    for message in (create(4), create(2) | {"op": "u"}, create(2, "items")):
         with pytest.raises(InputError, match=rf"different events.* same position.*partition={ORDERS}-0, position=6"):
-            run(*batches[:2], messages((ORDERS, 0, 6, other)), small_rows=small_rows, sorted_rows=sorted_rows)
+            run(*batches[:2], messages((ORDERS, 0, 6, message)), small_rows=small_rows, sorted_rows=sorted_rows)
 
 
 def test_a_message_without_an_offset_is_refused() -> None:
@@ -162,24 +162,24 @@ def test_a_message_without_an_offset_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "what"),
+    ("value", "message"),
     [
         ("{", "not exactly one JSON object"),
         ({"id": 1}, "without Debezium's envelope"),
         (change(postgres("orders", 90), None, None, None, op="d"), "a delete that has no row"),
     ],
 )
-def test_messages_that_cannot_be_read_are_named_or_dropped_and_counted(value: Any, what: str) -> None:
+def test_messages_that_cannot_be_read_are_named_or_dropped_and_counted(value: Any, message: str) -> None:
     batch = messages((ORDERS, 3, 5, create(1)), (ORDERS, 3, 6, value), (ORDERS, 3, 7, create(2)))
-    with pytest.raises(InputError, match=rf"{what}.* at topic={ORDERS} partition=3 offset=6\."):
+    with pytest.raises(InputError, match=rf"{message}.* at topic={ORDERS} partition=3 offset=6\."):
         run(batch)
     rows, carried = run(batch, on_malformed="drop")
     assert ([at for _, at, _ in rows], carried.malformed) == ([5, 7], 1)
 
 
 def test_a_truncate_that_is_ignored_is_told_and_has_no_row() -> None:
-    emptied = change(postgres("orders", 90), None, None, None, op="t")
-    batches = messages((ORDERS, 3, 5, create(1)), (ORDERS, 3, 6, emptied)), messages((ORDERS, 2, 7, emptied))
+    truncate = change(postgres("orders", 90), None, None, None, op="t")
+    batches = messages((ORDERS, 3, 5, create(1)), (ORDERS, 3, 6, truncate)), messages((ORDERS, 2, 7, truncate))
     with pytest.raises(InputError, match=rf"TRUNCATE.* at table=orders topic={ORDERS} partition=3 offset=6\."):
         run(*batches)
     rows, carried = run(*batches, on_truncate="ignore")
@@ -233,9 +233,9 @@ def test_a_lane_that_reads_kafka_stops_at_the_end_of_its_round_behind_all_that_i
 
 
 def test_open_source_transactions_of_a_checkpoint_are_not_forgotten() -> None:
-    other = spec(DebeziumAssembly(transactions="none"), carried={"shop": CarriedState(VerifiedState())})
+    other_spec = spec(DebeziumAssembly(transactions="none"), carried={"shop": CarriedState(VerifiedState())})
     with pytest.raises(InputError, match="assembled by other rules"):
-        other.open(Attempt(0, 0, False))
+        other_spec.open(Attempt(0, 0, False))
 
 
 def test_whole_transactions_without_their_metadata_say_both_ways_out() -> None:
@@ -247,7 +247,7 @@ def test_whole_transactions_without_their_metadata_say_both_ways_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("settings", "message"),
     [
         ({"open_timeout": "10 min"}, "no change waits"),
         ({"on_open_timeout": "fail"}, "no change waits"),
@@ -255,9 +255,9 @@ def test_whole_transactions_without_their_metadata_say_both_ways_out() -> None:
         ({"transactions": "each"}, "transactions"),
     ],
 )
-def test_options_that_would_mean_nothing_are_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
-        DebeziumAssembly(**{"transactions": "none"} | given)
+def test_options_that_would_mean_nothing_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        DebeziumAssembly(**{"transactions": "none"} | settings)
 
 
 def test_the_columns_are_kafkas() -> None:

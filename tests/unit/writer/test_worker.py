@@ -51,10 +51,10 @@ def test_only_the_first_task_does_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskContext, "get", object)
     settle_memory()
     frozen = gc.get_freeze_count()
-    kept: list[list[int]] = [[] for _ in range(1000)]
+    lists: list[list[int]] = [[] for _ in range(1000)]
     settle_memory()
     assert gc.get_freeze_count() <= frozen
-    assert len(kept) == 1000
+    assert len(lists) == 1000
 
 
 def test_outside_of_spark_nothing_changes() -> None:
@@ -88,15 +88,15 @@ BEGIN = Request(Operation.BEGIN, "shop", "label")
 
 @pytest.fixture
 def peer() -> Iterator[Peer]:
-    with Peer(lambda caller, _: caller.answer({"Status": "OK"})) as made:
-        yield made
+    with Peer(lambda caller, _: caller.answer({"Status": "OK"})) as new_peer:
+        yield new_peer
 
 
 @pytest.fixture
 def cache() -> Iterator[ResourceCache]:
-    made = ResourceCache()
-    yield made
-    made.close()
+    new_cache = ResourceCache()
+    yield new_cache
+    new_cache.close()
 
 
 def option_set(peer: Peer, number: int) -> SinkOptions:
@@ -126,7 +126,10 @@ def living(pools: Iterable[DaemonThreadPool]) -> int:
 def connections(peer: Peer) -> int:
     port = int(peer.url.rpartition(":")[2])
     open_now = psutil.Process().net_connections("tcp4")
-    return sum(bool(each.raddr) and each.raddr.port == port and each.status == "ESTABLISHED" for each in open_now)
+    return sum(
+        bool(connection.raddr) and connection.raddr.port == port and connection.status == "ESTABLISHED"
+        for connection in open_now
+    )
 
 
 def test_twenty_option_sets_leave_two_sets_of_threads_and_connections(peer: Peer, cache: ResourceCache) -> None:
@@ -148,27 +151,27 @@ def test_the_same_options_get_the_same_resources_and_the_longest_unused_ones_go_
     peer: Peer, cache: ResourceCache
 ) -> None:
     first, second, third = (option_set(peer, number) for number in range(3))
-    found: dict[int, WorkerResources] = {}
+    leases: dict[int, WorkerResources] = {}
     for number, options in enumerate((first, second, pickle.loads(pickle.dumps(first)), third)):
-        with cache.lease(options) as found[number]:
-            send(found[number])
-    assert found[2] is found[0]
-    assert send(found[0]).status is Status.OK
+        with cache.lease(options) as leases[number]:
+            send(leases[number])
+    assert leases[2] is leases[0]
+    assert send(leases[0]).status is Status.OK
     with pytest.raises(NotSent, match="closed"):
-        found[1].transport.send(BEGIN, Deadline.after(20, SystemClock()))
+        leases[1].transport.send(BEGIN, Deadline.after(20, SystemClock()))
 
 
 def test_resources_in_use_are_never_closed(peer: Peer, cache: ResourceCache) -> None:
     options = option_set(peer, 0)
-    with cache.lease(options) as used:
+    with cache.lease(options) as resources:
         for number in range(1, 6):
-            with cache.lease(option_set(peer, number)) as other:
-                send(other)
+            with cache.lease(option_set(peer, number)) as more_resources:
+                send(more_resources)
         cache.close()
-        assert send(used).status is Status.OK
+        assert send(resources).status is Status.OK
         with cache.lease(options) as again:
-            assert again is used
-        assert send(used).status is Status.OK
+            assert again is resources
+        assert send(resources).status is Status.OK
 
 
 def test_an_error_ends_the_resources_once_nobody_uses_them(peer: Peer, cache: ResourceCache) -> None:
@@ -176,20 +179,20 @@ def test_an_error_ends_the_resources_once_nobody_uses_them(peer: Peer, cache: Re
 
     def fail() -> None:
         with cache.lease(options) as shared:
-            assert shared is used
+            assert shared is resources
             raise ZeroDivisionError
 
-    with cache.lease(options) as used:
+    with cache.lease(options) as resources:
         with pytest.raises(ZeroDivisionError):
             fail()
-        assert send(used).status is Status.OK  # a task that works on is left alone
+        assert send(resources).status is Status.OK  # a task that works on is left alone
         with cache.lease(options) as new:
-            assert new is not used
+            assert new is not resources
     with pytest.raises(NotSent, match="closed"):
-        used.transport.send(BEGIN, Deadline.after(20, SystemClock()))
-    with cache.lease(options) as kept:
-        assert kept is new
-        assert send(kept).status is Status.OK
+        resources.transport.send(BEGIN, Deadline.after(20, SystemClock()))
+    with cache.lease(options) as new_resources:
+        assert new_resources is new
+        assert send(new_resources).status is Status.OK
 
 
 def test_many_threads_at_once_share_and_end_what_they_use(peer: Peer, cache: ResourceCache) -> None:
