@@ -176,8 +176,8 @@ class Broker:
 
 def _free_ports(count: int) -> list[int]:
     """Ports that were free a moment ago; the broker cannot tell which ones it would take itself."""
-    with contextlib.ExitStack() as sockets_open:
-        sockets = [sockets_open.enter_context(socket.socket()) for _ in range(count)]
-        for socket in sockets:
-            socket.bind(("127.0.0.1", 0))
-        return [socket.getsockname()[1] for socket in sockets]
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in sockets]

@@ -64,9 +64,9 @@ def test_a_sorted_task_gives_what_serial_replay_gives(size: int) -> None:
     )
     rows = pa.Table.from_batches(unpack([frame])).to_pylist()
     expected, total = [], Counters()
-    for partition, history in histories.items():
+    for partition, events_of_partition in histories.items():
         model = Model(missing_begin="drop")
-        model.feed(history)
+        model.feed(events_of_partition)
         expected += [{"source_partition": partition, **row} for row in model.out]
     assert rows == expected
     assert list(rows[0])[:3] == ["source_partition", "position", "seq"]
