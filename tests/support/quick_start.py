@@ -77,8 +77,8 @@ class Warehouse:
 class Pipeline:
     """The printed program as a process; leaving the context ends it by SIGTERM, and it must end well.
 
-    `replacements` replaces printed texts, each of which must be there. `activated`: whether the Python environment is, so that
-    Spark's tasks find it.
+    `replacements` replaces printed texts, each of which must be there. `activated`: whether the Python environment is,
+    so that Spark's tasks find it.
     """
 
     def __init__(self, program: str, folder: Path, replacements: Mapping[str, str], *, activated: bool = True) -> None:
