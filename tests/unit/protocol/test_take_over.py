@@ -1,6 +1,6 @@
 """Named regressions of the take-over and of recovery: each was a way to write rows twice, or to wait for nothing.
 
-All were found by the exhaustive exploration of the protocol, or while writing it (docs/inside/found.md).
+All were found by the exhaustive exploration of the protocol, or while writing it.
 """
 
 from __future__ import annotations
