@@ -1,4 +1,4 @@
-"""A emulator of StarRocks, for tests of any client: frontends, backends and a query port over a DuckDB store.
+"""An emulator of StarRocks, for tests of any client: frontends, backends and a query port over a DuckDB store.
 
 It serves transactions over several tables (the HTTP transaction interface with `transaction_type: multi`), answers SQL
 over the MySQL protocol, and goes wrong on request. It is not StarRocks.

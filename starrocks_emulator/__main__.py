@@ -9,7 +9,7 @@ from starrocks_emulator.command import add_arguments, run
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser("starrocks_emulator", description="A emulator of StarRocks; not StarRocks.")
+    parser = argparse.ArgumentParser("starrocks_emulator", description="An emulator of StarRocks; not StarRocks.")
     add_arguments(parser)
     return run(parser.parse_args())
 

@@ -155,7 +155,7 @@ def _announce(emulator: Emulator, as_json: bool, out: TextIO) -> None:
         text = json.dumps(where)
     else:
         text = (
-            "This is a emulator of StarRocks, not StarRocks: for tests and demonstrations only.\n"
+            "This is an emulator of StarRocks, not StarRocks: for tests and demonstrations only.\n"
             f"frontend  {emulator.load_url}\n"
             f"backends  {', '.join(f'http://{emulator.settings.host}:{port}' for port in emulator.be_ports)}\n"
             f"queries   {emulator.query_url}\n"

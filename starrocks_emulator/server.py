@@ -57,7 +57,7 @@ class RunningEmulator(ABC):
 
 
 class Emulator(RunningEmulator):
-    """A emulator of StarRocks on loopback; an emulator, not StarRocks.
+    """An emulator of StarRocks on loopback, not StarRocks.
 
     `start` binds every port (0 asks for a free one) and `stop` leaves no thread, socket or file lock behind. Committed
     data stays in `data_dir`; live transactions do not survive. Also a context manager.

@@ -136,7 +136,7 @@ def test_the_command_says_that_it_is_an_emulator(tmp_path: Path) -> None:
         [sys.executable, "-m", "starrocks_emulator", *words], input=b"", stdout=subprocess.PIPE, timeout=60
     )
     assert ended.returncode == 0
-    assert ended.stdout.startswith(b"This is a emulator of StarRocks, not StarRocks")
+    assert ended.stdout.startswith(b"This is an emulator of StarRocks, not StarRocks")
     assert b"mysql://127.0.0.1:" in ended.stdout
 
 
