@@ -219,6 +219,11 @@ _ALL: Final = (
         source__lagged="the rows that wait in Kafka were counted",
         source__unknown="Kafka did not say how many rows wait",
     ),
+    *_kinds(
+        logging.WARNING,
+        "kafka",
+        kafka__waiting="no broker has answered a `request`, and `reason`; it is sent again until the patience ends",
+    ),
     # changelogs
     *_kinds(
         logging.WARNING,

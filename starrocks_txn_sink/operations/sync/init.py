@@ -42,14 +42,15 @@ def run(args: argparse.Namespace) -> int:
     """Write the file; raises StarRocksSinkError without topics, and for topics that `sync` cannot read."""
     from starrocks_txn_sink.clock import SystemClock
     from starrocks_txn_sink.sources.kafka.admin import KafkaAdmin  # the extra kafka
-    from starrocks_txn_sink.sources.kafka.newest import newest_messages
+    from starrocks_txn_sink.sources.kafka.newest import ANSWER_SECONDS, newest_messages
     from starrocks_txn_sink.sources.kafka.options import BalancedOptions
 
     pattern = rf"{re.escape(args.prefix)}\..+"
     pairs = {name.strip(): value for name, _, value in (text.partition("=") for text in args.kafka_option)}
     given = {f"kafka.{name}": value for name, value in pairs.items()} | {"kafka.bootstrap.servers": args.kafka}
     config = BalancedOptions.read({**given, "subscribePattern": pattern}).config
-    topics = {topic for topic, _ in KafkaAdmin(config, args.deadline, SystemClock()).partitions(pattern=pattern)}
+    admin = KafkaAdmin(config, min(args.deadline, ANSWER_SECONDS), SystemClock())
+    topics = {topic for topic, _ in admin.partitions(pattern=pattern)}
     seen = Seen(args.prefix, frozenset(topics))
     for key, value in newest_messages(config, args.deadline, pattern=pattern):
         seen.take((key, value))

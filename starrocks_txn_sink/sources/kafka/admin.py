@@ -10,11 +10,11 @@ from confluent_kafka.admin import AdminClient
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.errors import DeadlineExceeded, InputError
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, Offsets, PartitionEnds, Times, newest_readable
+from starrocks_txn_sink.telemetry import Event, EventLogger, Listener
 
 _Result = TypeVar("_Result")
 _Position = tuple[int, int]  # offset (-1: no such row), event time
 OffsetSpec: Any = vars(kafka_admin)["OffsetSpec"]  # its constructors have no types
-_CALL_SECONDS: Final = 20.0
 _PAUSE_SECONDS: Final = 0.5
 _MOVED: Final = (KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION)
 _GONE: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
@@ -23,21 +23,35 @@ _GONE: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, Kaf
 class KafkaAdmin:
     """Kafka's metadata for the driver. Repeats a failed request for `patience` seconds, then raises DeadlineExceeded.
 
+    A request that has to be repeated is an event, because people would wait for a wrong address in silence.
+
     `config` holds librdkafka's settings. With `isolation.level` read_committed (librdkafka's default) a partition ends
     before its first open transaction. Raises InputError for a topic or partition that Kafka does not have.
     """
 
-    def __init__(self, config: Mapping[str, Any], patience: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        patience: float,
+        clock: Clock,
+        *,
+        listener: Listener | None = None,
+        request_seconds: float = 20.0,
+    ) -> None:
         committed = config.get("isolation.level", "read_committed") == "read_committed"
         self._level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         consumer_only = ("isolation.level", "auto.offset.reset", "group.id")
         self._config = {name: value for name, value in config.items() if name not in consumer_only}
+        self._config["error_cb"] = self._note
+        self._reason = ""  # of the last failed connection: what a request says of it is "transport failure" only
         self._admin = AdminClient(self._config)
         self._patience, self._clock = patience, clock
+        self._seconds = request_seconds
+        self._listener = listener or EventLogger("kafka")
 
     def partitions(self, topics: Iterable[str] = (), pattern: str | None = None) -> list[KafkaPartition]:
         """All partitions of `topics`, or of the topics whose whole name matches `pattern`; InputError for none."""
-        known = self._retry("list topics", lambda: self._admin.list_topics(timeout=_CALL_SECONDS).topics)
+        known = self._retry("list topics", lambda: self._admin.list_topics(timeout=self._seconds).topics)
         if pattern is not None:
             topics = [name for name in known if re.fullmatch(pattern, name)]
         chosen = sorted(topics)
@@ -116,8 +130,8 @@ class KafkaAdmin:
         request = {TopicPartition(topic, number): spec for (topic, number), spec in specs.items()}
 
         def send() -> dict[KafkaPartition, _Position]:
-            futures = self._admin.list_offsets(request, isolation_level=level, request_timeout=_CALL_SECONDS)
-            results = {partition: future.result(_CALL_SECONDS + 5) for partition, future in futures.items()}
+            futures = self._admin.list_offsets(request, isolation_level=level, request_timeout=self._seconds)
+            results = {partition: future.result(self._seconds + 5) for partition, future in futures.items()}
             return {
                 (partition.topic, partition.partition): (result.offset, result.timestamp)
                 for partition, result in results.items()
@@ -141,7 +155,17 @@ class KafkaAdmin:
                     ) from None
                 if isinstance(cause, KafkaError) and cause.code() in _MOVED:
                     self._admin = AdminClient(self._config)  # the old one keeps its metadata for up to five minutes
+                reason = self._reason_of(cause if isinstance(cause, KafkaError) else None)
                 if deadline.expired():
-                    hint = "Check kafka.bootstrap.servers and that the brokers are running, or raise patience."
-                    raise DeadlineExceeded(f"Kafka did not {what}: {error}.", hint=hint) from error
+                    hint = "Check the brokers' addresses (kafka.bootstrap.servers), and that they run."
+                    raise DeadlineExceeded(f"Kafka did not {what}: {reason}.", hint=hint) from error
+                self._listener(Event("kafka.waiting", {"request": what, "reason": reason}))
             self._clock.sleep(_PAUSE_SECONDS)
+
+    def _note(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # follows each reason, and has none
+            self._reason = error.str()
+
+    def _reason_of(self, error: KafkaError | None) -> str:
+        self._admin.poll(0)  # calls `_note`
+        return self._reason or (error.str() if error is not None else "no answer in time")

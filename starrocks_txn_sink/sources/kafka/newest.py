@@ -13,6 +13,8 @@ from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, close_consumer
 
 MOST: Final = 20
 """Messages of each partition: the newest ones may be tombstones."""
+ANSWER_SECONDS: Final = 30.0
+"""How long a command waits for a broker that does not answer: its address is more often wrong than the broker away."""
 
 
 def newest_messages(
@@ -25,7 +27,7 @@ def newest_messages(
     """
     clock = SystemClock()
     deadline = Deadline.after(seconds, clock)
-    admin = KafkaAdmin(config, seconds, clock)
+    admin = KafkaAdmin(config, min(seconds, ANSWER_SECONDS), clock)
     partitions = admin.partitions(topics, pattern)
     first, ends = admin.first_offsets(partitions), admin.end_offsets(partitions)
     ranges = {place: (max(first[place], ends[place] - MOST), ends[place]) for place in partitions}

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from starrocks_txn_sink.errors import DeadlineExceeded
 from starrocks_txn_sink.sources.kafka import admin
+from starrocks_txn_sink.telemetry import Event
 from tests.support.manual_clock import ManualClock
 
 
@@ -27,7 +28,9 @@ def clients_that_meet(code: int, monkeypatch: pytest.MonkeyPatch, *, healed_by: 
 
     def make(_: object) -> Any:
         number = len(clients)
-        clients.append(SimpleNamespace(list_offsets=lambda request, **_: list_offsets(number, request)))
+        clients.append(
+            SimpleNamespace(list_offsets=lambda request, **_: list_offsets(number, request), poll=lambda _: 0)
+        )
         return clients[-1]
 
     monkeypatch.setattr(admin, "AdminClient", make)
@@ -47,3 +50,13 @@ def test_a_broker_that_is_away_costs_no_new_client(monkeypatch: pytest.MonkeyPat
     with pytest.raises(DeadlineExceeded, match="did not list offsets"):
         admin.KafkaAdmin({}, 3.0, ManualClock()).first_offsets([("t", 0)])
     assert len(clients) == 1
+
+
+def test_a_wrong_address_is_told_at_once_with_its_reason() -> None:
+    """A request's own error says "transport failure", whatever the reason."""
+    events: list[Event] = []
+    config = {"bootstrap.servers": "no-such-host.invalid:9092", "log_level": 0}
+    kafka = admin.KafkaAdmin(config, 0.1, ManualClock(), listener=events.append, request_seconds=0.5)
+    with pytest.raises(DeadlineExceeded, match=r"did not list topics: no-such-host\.invalid:9092.*resolve"):
+        kafka.partitions(["t"])
+    assert "resolve" in events[0].fields["reason"]
