@@ -46,9 +46,9 @@ _ALL: Final = (
         logging.WARNING,
         "sink",
         unlimited=True,
-        rows__dead_lettered="the server rejected rows, so a micro-batch wrote their source transactions to the "
-        "dead-letter table instead: for each table `rows`, their source partitions and positions (`place`), and the "
-        "dead-lettered `source_transactions` of these partitions ([dead-letters.md](../guides/dead-letters.md))",
+        rows__dead_lettered="source transactions with rejected rows went to the dead-letter table: by table `rows`, "
+        "their source partitions and positions (`place`), and the `source_transactions` of these partitions "
+        "([dead-letters.md](../guides/dead-letters.md))",
     ),
     *_kinds(
         logging.INFO,
@@ -58,8 +58,7 @@ _ALL: Final = (
         "source transactions, `dead_lettered_rows` and `dead_lettered_transactions`",
         batch__stopped="a micro-batch ended because its query is being stopped",
         schema__changed="the sink has altered or created a `table` (`schema_changes`), with this `statement`",
-        schema__waiting="StarRocks changes a `table` in the background, and the sink waits for it before the next "
-        "statement or the next load",
+        schema__waiting="StarRocks changes a `table` in the background, and the sink waits for it",
     ),
     *_kinds(
         logging.DEBUG,
@@ -112,10 +111,10 @@ _ALL: Final = (
         "sink",
         columns__unknown="JSON rows name columns that their table lacks, with `schema_changes` ignore "
         "([Unknown columns](runbook.md#alert-unknown-columns))",
-        columns__gone="columns that a table's JSON rows used to name and that no row of a micro-batch names; they are "
-        "NULL there. Said once a session and column",
-        loops__missing="this installation has no [compiled loops](../guides/performance.md#compiled-loops), so each "
-        "row costs more; said once a process, on the driver",
+        columns__gone="columns that a table's JSON rows used to name and no row of a micro-batch names: they are "
+        "NULL there (once a session and column)",
+        loops__missing="the driver's installation has no [compiled loops](../guides/performance.md#compiled-loops), so "
+        "each row costs more",
         deletes__unfilled="deletes carry only their key, and there is no `query_url` "
         "([debezium.md](../guides/debezium.md#tables))",
     ),
@@ -127,8 +126,8 @@ _ALL: Final = (
     *_kinds(
         logging.INFO,
         "sink",
-        columns__waiting="columns that rows name and a table lacks, with `schema_changes` apply: all values are NULL "
-        "so far, so nothing is lost, and the column is added with its first value",
+        columns__waiting="with `schema_changes` apply: columns that a table lacks have only NULL so far; they are "
+        "added with their first value",
         columns__unnamed="columns without a default that none of a table's first JSON rows names; they are NULL",
         compact__skipped="all rows of a table are sent, although `compact` is on, and `why` "
         "([compact.md](../guides/compact.md))",
@@ -137,8 +136,8 @@ _ALL: Final = (
     *_kinds(
         logging.WARNING,
         "sink",
-        lanes__repeated="the task of a `lane` ended early, so the lanes run again under a new label; the third time in "
-        "a row ends the micro-batch ([Error `lane_died`](errors/lane_died.md))",
+        lanes__repeated="the task of a `lane` ended early, so the lanes run again; the third time in a row ends the "
+        "micro-batch ([Error `lane_died`](errors/lane_died.md))",
         rows__sorted="rows were out of order, or their label got too old: Spark sorts them first from now on, `why`",
         source__slow="once a query: Spark's Kafka source polls 500 records at a time "
         "([sources.md](../guides/sources.md#larger-polls))",
@@ -167,7 +166,7 @@ _ALL: Final = (
         "sink",
         "assembler",
         unlimited=True,
-        transaction__abandoned="another BEGIN came before the END, so the source gave these source transactions up",
+        transaction__abandoned="another BEGIN came before the END",
         transaction__without_begin='the BEGIN was never seen, so the rows were dropped (`missing_begin="drop"`)',
         transaction__timed_out='the END did not come, so the rows were dropped (`on_open_timeout="drop"`)',
         transaction__waiting="a transaction of Debezium has not added up for a minute, with its counts by table",
@@ -182,9 +181,9 @@ _ALL: Final = (
         logging.INFO,
         "sink",
         "assembler",
-        round__ended="the label of a micro-batch got old, so its rows so far were committed, and the lanes go on under "
-        "the next label ([rounds](../guides/exactly-once.md#is-my-micro-batch-atomic)); with lanes that read Kafka a "
-        "second line has the `round` and the `offsets_left`",
+        round__ended="the label of a micro-batch got old, so its rows so far were committed "
+        "([rounds](../guides/exactly-once.md#is-my-micro-batch-atomic)); with lanes that read Kafka a second line has "
+        "the `round` and the `offsets_left`",
     ),
     *_kinds(
         logging.INFO,

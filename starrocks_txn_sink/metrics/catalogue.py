@@ -85,25 +85,23 @@ METRICS = (
     # right
     _counter(
         "integrity_violations_total",
-        "Proofs that readers saw, or could see, wrong data: a torn, duplicated or lost source transaction, a source "
-        "whose content has changed, or a StarRocks transaction that a take-over would not find. Above 0: stop the job "
-        "and investigate.",
+        "Proofs that readers saw, or could see, wrong data: a torn, duplicated or lost source transaction, a changed "
+        "source, or a label that a take-over would not find. Above 0: stop the job and investigate.",
         ("kind",),
         _each(*VIOLATIONS),
     ),
     _gauge("in_doubt_transactions", "StarRocks transactions whose commit may or may not have taken effect.", (JOB,)),
     _counter(
         "source_transactions_total",
-        "Source transactions by outcome: committed; dead_lettered (the server rejected rows, and all rows of them are "
-        "in the dead-letter table); replayed (a repeated micro-batch had them, but they were already visible); and in "
-        "the assembler abandoned, dropped by policy, or empty.",
+        "Source transactions: committed; dead_lettered (whole, in the dead-letter table); replayed (already visible "
+        "when a micro-batch was repeated); and in the assembler abandoned, dropped by policy, or empty.",
         ("outcome",),
         _each(*SOURCE_OUTCOMES),
     ),
     _counter(
         "repeated_events_total",
-        "Events that the assembler dropped because their position was read before, by content: same as before; or "
-        "unknown, because nothing that it remembers came again with them. A recreated source looks like the latter.",
+        "Events that the assembler dropped because their position was read before: with the same content, or an "
+        "unknown one, as a recreated source has it.",
         ("content",),
         _each(*REPEATS),
     ),
@@ -132,8 +130,8 @@ METRICS = (
     ),
     _gauge(
         "source_lag_seconds",
-        "Time for which the oldest of these rows has waited, as seen by the driver: counted from its start for rows "
-        "that were there before. 0 if none waits.",
+        "Time for which the oldest of these rows has waited, counted from the driver's start at the earliest; "
+        "0 if none waits.",
         ("source",),
     ),
     # flow
@@ -211,8 +209,8 @@ METRICS = (
     ),
     _counter(
         "unknown_columns_total",
-        "Names in JSON rows that are no columns of their table, so that the server drops their values; counted once a "
-        "session and table, in the first rows.",
+        "Names in JSON rows that are no columns of their table, so that the server drops their values; once a session "
+        "and table, in the first rows.",
         ("table",),
     ),
     _counter(
