@@ -217,6 +217,7 @@ _ALL: Final = (
         query__ended="a query ended",
         source__lagged="the rows that wait in Kafka were counted",
         source__unknown="Kafka did not say how many rows wait",
+        server__measured="the running transactions of the database and the server's limit were read, or could not be",
     ),
     *_kinds(
         logging.WARNING,

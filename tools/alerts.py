@@ -182,6 +182,14 @@ ALERTS = (
         "Attempts wait their turn; other loads of the database use up the limit as well.",
     ),
     Alert(
+        "StarRocksSinkFewTransactionsLeft",
+        f"{metric('database_running_transactions')} / ({metric('database_transaction_limit')} > 0) > 0.8",
+        "3m",
+        False,
+        "{{ $value | humanizePercentage }} of the transactions that {{ $labels.database }} may have are running.",
+        "At the limit the server refuses new ones; another writer may leave transactions open.",
+    ),
+    Alert(
         "StarRocksSinkErrors",
         f"sum by (instance, job, code) (increase({metric('errors_total')}[15m])) > 5",
         "5m",

@@ -134,6 +134,17 @@ METRICS = (
         "0 if none waits.",
         ("source",),
     ),
+    _gauge(
+        "database_running_transactions",
+        "Running transactions of the database, of all loads but routine loads, asked about once a minute while "
+        "micro-batches run. No series without the privilege OPERATE ON SYSTEM.",
+        ("database",),
+    ),
+    _gauge(
+        "database_transaction_limit",
+        "The server's limit for them (max_running_txn_num_per_db): at it, begin and commit are refused.",
+        ("database",),
+    ),
     # flow
     _counter("rows_total", "Rows that became visible, by table and operation (upsert, delete).", ("table", "op"), ()),
     _counter(

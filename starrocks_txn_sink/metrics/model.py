@@ -12,6 +12,7 @@ Events of the sink on the driver, and their fields:
     rows.dead_lettered  job, table, reason, rows           schema.changed   job, table, statement
     query.started, query.progressed, query.idle, query.ended, assembler.counted: see `metrics.spark_progress`
     source.lagged       query, lags (by topic), partitions (rows)    source.unknown  query; see `metrics.source_lag`
+    server.measured     database, room (TransactionRoom, or None)
 
 Reports come before the receipts of the same micro-batch. Other events of `events.EVENTS` change no metric.
 
@@ -32,6 +33,7 @@ from starrocks_txn_sink.metrics.jobs import REMEMBERED, AssemblerLevels, JobStat
 from starrocks_txn_sink.metrics.series import History, HistorySlot, MetricValues
 from starrocks_txn_sink.metrics.source_lag import SourceLag
 from starrocks_txn_sink.metrics.spark_progress import QueryProgress
+from starrocks_txn_sink.sql.server_limits import TransactionRoom
 from starrocks_txn_sink.telemetry import Event, LatestValues
 from starrocks_txn_sink.writer.messages import LaneCost, LaneReport, LaneWork
 
@@ -51,6 +53,7 @@ class Model:
         self.event_times: LatestValues[str, float] = LatestValues(PARTITIONS)
         self.lags: LatestValues[str, int] = LatestValues(PARTITIONS)
         self.source_lags: LatestValues[str, Mapping[str, SourceLag]] = LatestValues(JOBS)  # by query
+        self.rooms: LatestValues[str, TransactionRoom | None] = LatestValues(JOBS)  # by database
         self.last_errors: dict[str, float] = {}
         self.last_violation = 0.0
         self._deletes: Counter[str] = Counter()  # deletes by table in reports whose receipts have not arrived yet
@@ -298,6 +301,13 @@ class Model:
         if self.source_lags.pop(fields["query"], None) is not None:
             self.lags.clear()
             self._set_source_lags()
+
+    def _on_server_measured(self, fields: Mapping[str, Any], _: float) -> None:
+        room, database = fields["room"], fields["database"]
+        self.rooms[database] = room
+        rooms = {name: known for name, known in self.rooms.items() if known is not None}
+        self.metrics.replace("database_running_transactions", {name: float(own.running) for name, own in rooms.items()})
+        self.metrics.replace("database_transaction_limit", {name: float(own.limit) for name, own in rooms.items()})
 
     def _set_source_lags(self) -> None:
         """Set the gauges of the sources; two queries that read one topic share its series, with the larger value."""

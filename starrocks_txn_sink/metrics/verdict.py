@@ -10,6 +10,7 @@ from starrocks_txn_sink.metrics.model import Model
 _MINUTE = 60.0
 _RECENTLY = 300.0  # a past failure colours its row for this long
 _LAG_LIMIT = 300.0  # rows that have waited longer in the source are yellow
+_FULL = 0.8  # of the server's running transactions is yellow
 _OUTAGE_LIMIT = 300.0  # a wait for StarRocks is red after this time: rolling upgrades end sooner
 
 
@@ -49,7 +50,17 @@ def _delay_status(model: Model, now: float, limit: float) -> HealthStatus | None
         or _outage_status(model, now)
         or _slow_status(model, now)
         or _lag_status(model, now)
+        or _room_status(model)
     )
+
+
+def _room_status(model: Model) -> HealthStatus | None:
+    """A database in which the server will soon refuse transactions."""
+    for name, room in model.rooms.items():
+        if room is not None and room.running > _FULL * room.limit:
+            text = f"{room.running} of {room.limit} transactions are running in database {name}."
+            return HealthStatus(Light.WARN, f"{text} At the limit the server refuses new ones.")
+    return None
 
 
 def _integrity_status(model: Model, now: float) -> HealthStatus | None:

@@ -38,6 +38,7 @@ from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
 from starrocks_txn_sink.sources.kafka.spark_reader import SMALL_POLLS, has_small_polls
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
+from starrocks_txn_sink.sql.server_limits import ServerLimitsWatch
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger, ignore_event
 from starrocks_txn_sink.writer.messages import LaneReport
 
@@ -107,6 +108,8 @@ class StarRocksSink:
         self._listener = self._events.emit
         self._runs: dict[str, JobRun] = {}  # by job: one sink may serve several queries
         self._jobs = SparkJobs()
+        measures = options.query_url is not None and self._events.endpoint is not None
+        self._limits = ServerLimitsWatch(options, self._listener) if measures else None
         self.auditing = AuditWatch(audit, options, self._listener) if audit is not None else None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -209,6 +212,8 @@ class StarRocksSink:
 
     def _write(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
         termination.roll_back_at_exit(self, on_sigterm=self.options.roll_back_on_sigterm)
+        if self._limits is not None:
+            self._limits.touch()
         with (
             self._events.follow_batch(frame, origin) as tries,
             self._run(origin.job).one_at_a_time(self.options.batch_deadline),

@@ -58,6 +58,13 @@ FIRES = {
         },
         30,
     ),
+    "StarRocksSinkFewTransactionsLeft": (
+        {
+            'database_running_transactions{database="shop"}': "810 810 810 810 810 810",
+            'database_transaction_limit{database="shop"}': "1000 1000 1000 1000 1000 1000",
+        },
+        5,
+    ),
     "StarRocksSinkTooManyTransactions": ({'errors_total{code="too_many_transactions"}': "0 0 0 3 3 3"}, 5),
     "StarRocksSinkErrors": ({'errors_total{code="load_failed"}': "0+2x30"}, 25),
     "StarRocksSinkRetriesHigh": ({'retries_total{operation="load",reason="busy"}': "0+10x40"}, 30),

@@ -1,0 +1,78 @@
+"""The running transactions of the database and the server's limit: read by who may read them, and never in the way."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from contextlib import closing
+
+import pytest
+
+from starrocks_emulator.server import Emulator
+from starrocks_emulator.settings import Generation, Limits
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.metrics.model import Model
+from starrocks_txn_sink.metrics.verdict import Light, health_status
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.wire import Operation, Request
+from starrocks_txn_sink.sql.server_limits import ServerLimitsWatch, TransactionRoom, measure
+from starrocks_txn_sink.telemetry import Event
+from tests.support.manual_clock import ManualClock
+
+TABLE = "CREATE TABLE shop.t (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)"
+SHOP = pytest.mark.emulator(TABLE, generation=Generation.C, limits=Limits(max_running_txn_num_per_db=7))
+
+
+def options(server: Emulator, username: str = "root", password: str = "") -> SinkOptions:
+    urls = {"load_url": server.load_url, "query_url": server.query_url}
+    return SinkOptions.from_properties({**urls, "database": "shop", "username": username, "password": password})
+
+
+@SHOP
+def test_the_running_transactions_of_the_database_are_counted(server: Emulator) -> None:
+    own, clock = options(server), SystemClock()
+    assert measure(own, clock) == TransactionRoom(0, 7)
+    with closing(HttpTransport(own)) as transport:
+        for number, operation in itertools.product(range(2), (Operation.BEGIN, Operation.LOAD)):
+            loads = operation is Operation.LOAD  # which registers the transaction (wire contract 4.13)
+            terms = {"table": "t", "headers": {"format": "json"}, "body": [b'{"id": 1}']} if loads else {}
+            transport.send(Request(operation, "shop", f"open-{number}", **terms), Deadline.after(10, clock))  # type: ignore[arg-type]
+    assert measure(own, clock) == TransactionRoom(2, 7)
+
+
+@pytest.mark.emulator("CREATE USER loader IDENTIFIED BY 'x'")
+def test_without_the_privilege_nothing_is_known(server: Emulator) -> None:
+    events = list[Event]()
+    watch = ServerLimitsWatch(options(server, "loader", "x"), events.append)
+    watch.touch()
+    assert watch._thread is not None
+    watch._thread.join()
+    assert [event.fields["room"] for event in events] == [None]
+
+
+def test_a_server_is_asked_once_a_minute() -> None:
+    clock, asked = ManualClock(), list[Event]()
+    gone = SinkOptions(load_url="http://127.0.0.1:1", query_url="mysql://127.0.0.1:1", database="shop")
+    watch = ServerLimitsWatch(gone, asked.append, clock)
+    for seconds, count in ((0, 1), (1, 1), (58, 1), (2, 2)):
+        clock.advance(seconds)
+        watch.touch()
+        for thread in threading.enumerate():
+            if thread.name == "starrocks-server-limits":
+                thread.join()
+        assert len(asked) == count
+
+
+def test_what_the_page_and_the_metrics_say() -> None:
+    model = Model(ManualClock())
+    model.record(Event("server.measured", {"database": "shop", "room": TransactionRoom(80, 100)}))
+    assert health_status(model, 0.0, 60.0).light is Light.NONE
+    model.record(Event("server.measured", {"database": "shop", "room": TransactionRoom(81, 100)}))
+    status = health_status(model, 0.0, 60.0)
+    assert (status.light, status.text[:49]) == (Light.WARN, "81 of 100 transactions are running in database sh")
+    assert model.metrics.total("database_running_transactions") == 81
+    assert model.metrics.total("database_transaction_limit") == 100
+    model.record(Event("server.measured", {"database": "shop", "room": None}))
+    assert health_status(model, 0.0, 60.0).light is Light.NONE
+    assert model.metrics.total("database_transaction_limit") == 0
