@@ -23,8 +23,8 @@
 #define PREFIXES 8 /* a batch has the messages of few tables at a time */
 #define DEEPEST 64
 
-/* TEXT is the content of a string, or the JSON of another value; a STRING is nothing else. */
-enum { ABI = 9, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3 };
+/* TEXT is the content of a string, or the JSON of another value; a STRING is nothing else. A LIST is the JSON of an array. */
+enum { ABI = 10, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3, LIST = 4 };
 
 int32_t txn_sink_abi(void) { return ABI; }
 int32_t txn_sink_slack(void) { return SLACK; }
@@ -392,6 +392,7 @@ static inline Place read_field(Place p, const Bounds *b, const Column *columns, 
     switch (column->kind) {
     case TEXT: p = skip_value(p, b); break;
     case NUMBER: p = skip_number(p, b); break;
+    case LIST: p = *p == '[' ? skip_value(p, b) : NULL; break;
     case OBJECT: p = *p == '{' ? read_members(p, b, columns, column->first, column->members, fields) : NULL; break;
     default: return NULL;
     }

@@ -22,16 +22,25 @@ from starrocks_txn_sink.rows.segments import Bools, bounds_of
 LIBRARY: Final = Path(__file__).with_name("_compiled.so")
 PURE: Final = "STARROCKS_TXN_SINK_PURE"
 """The environment variable that turns the compiled loops off, with the value 1."""
-_ABI: Final = 9  # that of compiled.c; a library with another number is not used
+_ABI: Final = 10  # that of compiled.c; a library with another number is not used
 _MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
 _FREE_JUDGEMENTS: Final = 64
 _VALUES_A_JUDGEMENT: Final = 16
 """Python judges a value at 50 times the cost of the loop. Where it would judge more than one in 16, a batch is read
 faster without the loop; the first 64 say nothing yet about the share."""
+
+
+def most_judgements(values: int) -> int:
+    """How many judgements by Python are worth it among so many values."""
+    return _FREE_JUDGEMENTS + values // _VALUES_A_JUDGEMENT
+
+
 _SHAPES: Final = 1 << 13  # a power of 2; many more than a micro-batch has, unless rows leave members out at random
 ORIGIN: Final = "origin"
 _TEXTS: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
-_TEXT, _WHOLE, _STRING, _OBJECT = range(4)  # the kinds of compiled.c
+_TEXT, _WHOLE, _STRING, _OBJECT, _LIST = range(5)  # the kinds of compiled.c
+LIST_TEXT: Final = pa.binary()
+"""The type of a field that is the JSON of an array, for `read_objects`."""
 
 
 Functions = Mapping[str, tuple[Any, Sequence[Any]]]
@@ -117,16 +126,16 @@ def read_objects(
 ) -> tuple[pa.Table, Bools] | None:
     """The members `fields` of the values that are one JSON object each, and which values these are.
 
-    A field is a whole number, or a text: the content of a string, or the JSON of another value. A struct is an object
-    with such members, of which a text is a string. If a value has an object under the name `wrapper`, the fields are
-    this object's members. With a wrapper the table has a further column ORIGIN: the number of a value that has the same
-    text around its object, -1 for a value without such an object.
+    A field is a whole number, or a text: the content of a string, or the JSON of another value; with LIST_TEXT the JSON
+    of an array. A struct is an object with such members, of which a text is a string. If a value has an object under
+    the name `wrapper`, the fields are this object's members. With a wrapper the table has a further column ORIGIN: the
+    number of a value that has the same text around its object, -1 for a value without such an object.
 
     Left out are NULL and the values that `judge` refuses. It is asked about each value that is not plain: malformed,
-    with an escape in a name or a lone surrogate, or nested deeper than 64. None without the compiled loop, for a list
-    among the fields, and if so many values are not plain that another way is faster.
+    with an escape in a name or a lone surrogate, or nested deeper than 64. None without the compiled loop, and if so
+    many values are not plain that another way is faster.
     """
-    if not is_available() or not len(values) or values.type not in _TEXTS or any(map(pa.types.is_list, fields.types)):
+    if not is_available() or not len(values) or values.type not in _TEXTS:
         return None
     bounds, data = bounds_of(values), values.buffers()[2]
     size = int(bounds[-1] - bounds[0])
@@ -140,7 +149,7 @@ def read_objects(
     at = judged = 0
     while (at := reading.read(*place, at)) < len(values):
         judged += 1
-        if judged > _FREE_JUDGEMENTS + at // _VALUES_A_JUDGEMENT:
+        if judged > most_judgements(at):
             return None
         event = judge(values[at])
         if event is None:
@@ -208,6 +217,8 @@ def _kind(kind: pa.DataType, outermost: bool) -> int:
     """The kind in compiled.c of a column of this type."""
     if pa.types.is_struct(kind):
         return _OBJECT
+    if kind == LIST_TEXT:
+        return _LIST
     return _WHOLE if kind == pa.int64() else _TEXT if outermost else _STRING
 
 
@@ -393,7 +404,7 @@ def _rewrite(
             at, room = -1 - at, _more_room(written, room + 1)
             continue
         judged += 1
-        if judged > _FREE_JUDGEMENTS + at // _VALUES_A_JUDGEMENT:
+        if judged > most_judgements(at):
             return None
         row = judge(at)
         fits[at] = row is not None

@@ -55,6 +55,9 @@ EVENTS: Final = pa.schema(
 
 HELD_EVENTS: Final = EVENTS.append(pa.field(ARRIVED, pa.float64()))
 
+ONLY_JUDGED: Final = frozenset(HELD_EVENTS.names).difference(model.PAYLOAD, [TIMESTAMP])
+"""Columns that no released row needs."""
+
 MAX_REMEMBERED: Final = 10_000  # ids of settled transactions, to recognise their repeated events; bounds the state
 
 RECENT: Final = 8
@@ -198,7 +201,7 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
     quarantined = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
     quarantined = pc.and_(quarantined, pc.invert(known))
     counted = pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True)  # a repeated BEGIN is not counted
-    late, repeats = events.filter(pc.and_(quarantined, counted)), events.filter(pc.and_(known, counted))
+    late, repeats = _those(events, pc.and_(quarantined, counted)), _those(events, pc.and_(known, counted))
     # A known id whose END comes with rows at a later position is no more of the same source than an id that is unknown.
     again = pc.and_(pc.and_(is_end, known), pc.and_(pc.invert(below), pc.greater(events[EVENT_COUNT], 0)))
     foreign = {txn_id for _, txn_id in repeated}.difference(state.settled, state.quarantined)
@@ -213,8 +216,14 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
         late=late.num_rows,
         late_rows=_rows(late),
     )
-    new = events.filter(pc.invert(pc.or_(known, quarantined)))
+    new = _those(events, pc.invert(pc.or_(known, quarantined)))
     return VerifiedIntake(new, late, repeats.filter(unknown), compared, settled, counters)
+
+
+def _those(events: pa.Table, chosen: pa.ChunkedArray) -> pa.Table:
+    """The events of a mask, without a copy if it has all or none."""
+    count = int(pc.sum(chosen).as_py() or 0)
+    return events.filter(chosen) if 0 < count < events.num_rows else events.slice(0, count)
 
 
 def compare_repeats(source: str, recent: Iterable[Place], repeats: Iterable[Place]) -> bool:

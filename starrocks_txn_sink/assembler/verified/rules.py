@@ -119,6 +119,7 @@ class VerifiedAssembler:
         intake = v.validate_events(state, events, self.source)
         arrived = pa.array(np.full(intake.events.num_rows, float(now)))
         table = pa.concat_tables([held, intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrived)])
+        table = table.combine_chunks()  # rows are taken from it piece by piece
         found = tally.tally(table, now - (self.policy.open_timeout or math.inf), with_rows)
         classes = tally.classify(found, state.last_position)
         self._refuse(table, found, classes, now)
@@ -279,7 +280,7 @@ def _judgement(
     settled = np.concatenate([classes.released, classes.repeated])
     finished = judged.of(settled) | judged.of(classes.given_up) | found.repeated
     finished[judged.snapshot] = snapshot_released
-    names = found.ids.take(pa.array(settled)).to_pylist()
+    names = found.ids.take(pa.array(settled[-v.MAX_REMEMBERED :])).to_pylist()
     state = replace(state, settled=v.remember_ids(intake.settled, names))
     known = pc.is_in(table[model.TXN_ID], value_set=pa.array(state.settled, pa.string()), skip_nulls=True)
     finished |= known.to_numpy() & ~judged.opening  # a BEGIN whose END turned out to be a repeat

@@ -62,7 +62,8 @@ class Units:
 
     def _taken(self, start: int, stop: int, with_rows: WithRows) -> pa.Table:
         """The columns of the rows `start` to `stop` that are released."""
-        rows = with_rows(self.events.take(pa.array(self.places[start:stop])))
+        needed = self.events.select([name for name in self.events.column_names if name not in v.ONLY_JUDGED])
+        rows = with_rows(needed.take(pa.array(self.places[start:stop])))
         return rows.select([*model.PAYLOAD, *(name for name in rows.schema.names if name not in v.HELD_EVENTS.names)])
 
     def _marked(self, rows: pa.Table, start: int, stop: int) -> pa.Table:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink import compiled
+from starrocks_txn_sink.compiled import LIST_TEXT
 from starrocks_txn_sink.rows.json_members import Number, members
 from starrocks_txn_sink.rows.json_objects import checked_text
 from starrocks_txn_sink.rows.segments import Bools, layout
@@ -35,8 +37,35 @@ def read_members(
     The terms are those of `compiled.read_objects`, also the column ORIGIN; a field may also be a list. Without the
     compiled loop `other_way` reads the values, or Python one by one.
     """
-    read = compiled.read_objects(values, fields, lambda value: judge_object(value, fields, wrapper), wrapper)
-    return (other_way or read_one_by_one)(values, fields, wrapper) if read is None else read
+    plain = pa.schema([field.with_type(LIST_TEXT) if pa.types.is_list(field.type) else field for field in fields])
+    read = compiled.read_objects(values, plain, lambda value: judge_object(value, fields, wrapper), wrapper)
+    table = None if read is None else _with_lists(read[0], fields)
+    return (
+        (other_way or read_one_by_one)(values, fields, wrapper) if read is None or table is None else (table, read[1])
+    )
+
+
+def _with_lists(table: pa.Table, fields: pa.Schema) -> pa.Table | None:
+    """The table with its lists in place of their texts; None for one of another type, and for too many different ones.
+
+    Python reads each text once: the lists in a source's messages are mostly the same few.
+    """
+    for number, field in enumerate(fields):
+        if pa.types.is_list(field.type):
+            texts = table.column(number).combine_chunks().cast(pa.string()).dictionary_encode()
+            if len(texts.dictionary) > compiled.most_judgements(len(texts)):
+                return None
+            try:
+                lists = [_list_of(text, field.type) for text in texts.dictionary.to_pylist()]
+            except (ValueError, IndexError):
+                return None
+            table = table.set_column(number, field, pa.array(lists, field.type).take(texts.indices))
+    return table
+
+
+@lru_cache(maxsize=4096)
+def _list_of(text: str, kind: pa.DataType) -> Any:
+    return _nested(kind, members(f'{{"list":{text}}}')["list"][0])
 
 
 def read_one_by_one(values: pa.Array, fields: pa.Schema, wrapper: str | None = None) -> tuple[pa.Table, Bools]:

@@ -11,6 +11,7 @@ import pytest
 
 from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.sources.formats import debezium_json, json_text
+from starrocks_txn_sink.sources.formats.debezium import _stable_id
 from starrocks_txn_sink.sources.formats.debezium_json import CHANGE, MARKER, read_keys, read_values
 from starrocks_txn_sink.sources.formats.json_text import judge_object
 from tests.support.debezium_feed import change, marker, postgres, with_schema
@@ -153,6 +154,52 @@ def test_markers() -> None:
         first, second = read(wrap(begin), wrap(end), fields=MARKER)
         assert (first["status"], first["event_count"], first["data_collections"]) == ("BEGIN", None, None)
         assert second["data_collections"] == [{"data_collection": "public.orders", "event_count": 2}]
+
+
+_LISTS = (
+    '[{"data_collection":"public.orders","event_count":2}]',
+    '[ {"event_count" : 3, "more":[1], "data_collection":"p\\u00e9"} ,null]',
+    "[]",
+    "null",
+    '"[]"',
+    '[{"data_collection":"a","event_count":1.0}]',
+    '[{"data_collection":"a","event_count":18446744073709551616}]',
+    '[{"data_collection":"\\ud800","event_count":1}]',
+    '[{"data_collection":7,"event_count":1}]',
+    "[7]",
+    "{}",
+    "[1",
+    "[[]]",
+    "[" * 70 + "]" * 70,
+)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lists_of_markers_mean_the_same_at_once_and_one_by_one(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(scaled(60)):
+        lists = rng.sample(_LISTS, 3)
+        sound = [text for text in lists if judge_object(pa.scalar(f'{{"data_collections":{text}}}'), MARKER)]
+        chosen = rng.choice((sound, lists)) or ["null"]
+        texts = [f'{{"status":"END","id":"5:9","data_collections":{rng.choice(chosen)}}}' for _ in range(20)]
+        values = [text if rng.random() < 0.7 else wrapped(text) for text in texts]
+        judged = [judge_object(pa.scalar(value.encode(), pa.binary()), MARKER, "payload") for value in values]
+        assert read(*values, fields=MARKER) == judged
+
+
+def test_many_different_lists_of_markers() -> None:
+    markers = [compact(marker("END", "5:9", {"public.orders": count})) for count in range(1, 2000)]
+    found = [fields["data_collections"][0]["event_count"] for fields in read(*markers, fields=MARKER)]
+    assert found == list(range(1, 2000))
+
+
+@pytest.mark.parametrize("odd", [None, "", "5", ":5", "5:", "5:9:1", "5x:9", "é:1", "gtid-1:file=binlog.000003,pos=9"])
+def test_an_id_with_an_lsn_is_its_number(odd: str | None) -> None:
+    usual = ["7:90", "12345:6", None, "0:0"]
+    expected = ["7", "12345", None, "0"]
+    assert _stable_id(pa.array(usual)).to_pylist() == expected
+    assert _stable_id(pa.array(["x", *usual]).slice(1)).to_pylist() == expected
+    assert _stable_id(pa.array([*usual, odd, "1:2"])).to_pylist() == [*expected, odd, "1"]
 
 
 @pytest.mark.parametrize("seed", range(3))
