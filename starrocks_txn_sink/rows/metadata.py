@@ -14,6 +14,7 @@ from starrocks_txn_sink.options.table_rules import COMMIT_TIME
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
+_ESCAPED: Final = r'["\\[:cntrl:]]'
 _LEADING_TIME: Final = rf'^\{{"{COMMIT_TIME}":(?:null|"[^"]*"),?'
 
 
@@ -31,34 +32,51 @@ def heads_of(
     wanted = {
         name: np.array([each is not None and name in each for each in wanted_by] + [False])[of_row] for name in values
     }
-    pieces = [(f"{json.dumps(name)}:", _texts(values[name]), mask) for name, mask in wanted.items() if mask.any()]
+    pieces = [(f"{json.dumps(name)}:", values[name], mask) for name, mask in wanted.items() if mask.any()]
     if all(mask.all() for _, _, mask in pieces):
-        fronts = [f",{front}" if number else front for number, (front, _, _) in enumerate(pieces)]
-        texts = [part for front, (_, values_of, _) in zip(fronts, pieces, strict=True) for part in (front, values_of)]
-        return pc.binary_join_element_wise(*texts, "") if texts else None
+        return _members(pieces) if pieces else None
     heads: pa.Array | None = None
-    for front, texts_of, mask in pieces:
-        members = pc.if_else(pa.array(mask), pc.binary_join_element_wise(front, texts_of, ""), None)
+    for piece in pieces:
+        members = pc.if_else(pa.array(piece[2]), _members([piece]), None)
         heads = (
             members if heads is None else pc.coalesce(pc.binary_join_element_wise(heads, members, ","), heads, members)
         )
     return heads
 
 
+def _members(pieces: Sequence[tuple[str, pa.Array, Numbers]]) -> pa.Array:
+    """Members with values of these columns, by the text in front of each value.
+
+    Rows of a source transaction follow each other and share most values: each run of equal ones is written once.
+    """
+    runs: list[tuple[pa.Array, pa.Array]] = []
+    for front, values, _ in pieces:
+        encoded = pc.run_end_encode(values)
+        texts = pc.binary_join_element_wise(front, _texts(encoded.values), "")
+        if runs and runs[-1][0].equals(encoded.run_ends):
+            texts = pc.binary_join_element_wise(runs.pop()[1], texts, ",")
+        runs.append((encoded.run_ends, texts))
+    columns = [pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(*run)) for run in runs]
+    return pc.binary_join_element_wise(*columns, ",") if len(columns) > 1 else columns[0]
+
+
 def _texts(values: pa.Array) -> pa.Array:
     """Texts or whole numbers as JSON."""
     if pa.types.is_boolean(values.type) or pa.types.is_integer(values.type):
         return pc.fill_null(values.cast(pa.string()), "null")
-    distinct = values.dictionary_encode()
-    texts = [json.dumps(text) for text in distinct.dictionary.to_pylist()]
-    return pc.fill_null(pa.array(texts, pa.string()).take(distinct.indices), "null")
+    if pc.any(pc.match_substring_regex(values, _ESCAPED)).as_py():
+        distinct = values.dictionary_encode()
+        written = pa.array([json.dumps(text) for text in distinct.dictionary.to_pylist()], pa.string())
+        return pc.fill_null(written.take(distinct.indices), "null")
+    return pc.fill_null(pc.binary_join_element_wise('"', values, '"', ""), "null")
 
 
 def with_heads(rows: pa.Array, heads: pa.Array | None) -> pa.Array:
     """The rows with `heads` as their first members; a row without one stays as it is. Rows begin with a brace."""
     if heads is None:
         return rows
-    rest = pc.binary_replace_slice(rows.cast(pa.binary()), 0, 1, b",").cast(pa.string())
+    rest = pc.binary_replace_slice(rows.cast(pa.binary()), 0, 1, b",")
+    rest = pa.Array.from_buffers(pa.string(), len(rest), rest.buffers(), rest.null_count, rest.offset)  # is still UTF-8
     empty = pc.equal(rest, ",}")
     rest = pc.if_else(empty, "}", rest) if pc.any(empty).as_py() else rest
     headed = pc.binary_join_element_wise("{", heads, rest, "")
