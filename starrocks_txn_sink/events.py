@@ -58,6 +58,10 @@ _ALL: Final = (
         "source transactions, `dead_lettered_rows` and `dead_lettered_transactions`",
         batch__stopped="a micro-batch ended because its query is being stopped",
         schema__changed="the sink has altered or created a `table` (`schema_changes`), with this `statement`",
+        snapshot__progressed="rows of the source's first snapshot are visible: of its `tables` that have begun the "
+        "number that is `over`, and the names of those that are since this commit (`tables_over`, "
+        "[what a reader sees](../guides/snapshots.md))",
+        snapshot__ended="the last row of the source's first snapshot is visible, and all its `tables` are whole",
         schema__waiting="StarRocks changes a `table` in the background, and the sink waits for it",
     ),
     *_kinds(

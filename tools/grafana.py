@@ -197,6 +197,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
             Panel("Dead letters", [(_rate("dead_letter_rows_total", "table, reason"), "{{table}}: {{reason}}")], "ops"),
             Panel("Unknown columns", [(f"sum by (table) ({metric('unknown_columns_total')})", "{{table}}")]),
             Panel("Schema changes", [(f"sum by (table) ({metric('schema_changes_total')})", "{{table}}")]),
+            Panel("First snapshot", [(f"max by (job, state) ({metric('snapshot_tables')})", "{{job}}: {{state}}")]),
         ),
     ),
     (

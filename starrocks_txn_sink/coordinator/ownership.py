@@ -32,6 +32,7 @@ class Ownership:
     now_text: Callable[[], str]  # a DATETIME literal in UTC, for readers of the ledger
     canary: bool = False
     listed: bool | None = None
+    further_rows: Callable[[], Sequence[memoryview]] = tuple  # of the ledger, beside the positions
 
     def check(self, label: str, rng: random.Random) -> Steps[None]:
         """Check the owner, after the last load's reply to `label` and before its commit; raises Fenced.
@@ -75,6 +76,8 @@ class Ownership:
         ]
         chunk = Chunk("", ledger.LEDGER_TABLE)
         chunk.append(position_rows(self.job, positions, self.now_text()), len(positions))
+        for row in self.further_rows():
+            chunk.append(row, 1)
         return chunk
 
 

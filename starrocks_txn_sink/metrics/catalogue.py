@@ -227,6 +227,11 @@ METRICS = (
     _counter(
         "schema_changes_total", "Statements that have altered or created a table (`schema_changes` apply).", ("table",)
     ),
+    _gauge(
+        "snapshot_tables",
+        "Tables of the source's first snapshot by state: those that have begun, and those that are visible whole.",
+        (JOB, "state"),
+    ),
     _counter(
         "dead_letter_rows_total", "Rows written to the dead-letter table instead of their own.", ("table", "reason")
     ),

@@ -254,6 +254,21 @@ class Model:
         self.metrics.add("schema_changes_total", 1, self.metrics.table(fields["table"]))
         self.schema_changes.append({"at": now, **{name: fields[name] for name in ("job", "table", "statement")}})
 
+    def _on_snapshot_progressed(self, fields: Mapping[str, Any], now: float) -> None:
+        for state, name in (("begun", "tables"), ("over", "over")):
+            self.metrics.set("snapshot_tables", fields[name], fields["job"], state)
+        for table in fields["tables_over"]:
+            self._note_snapshot(fields["job"], table, f"the snapshot of the table is over ({fields['text']})", now)
+
+    def _on_snapshot_ended(self, fields: Mapping[str, Any], now: float) -> None:
+        self._note_snapshot(fields["job"], "", f"the snapshot is over: {fields['tables']} tables", now)
+
+    def _note_snapshot(self, job: str, table: str, text: str, now: float) -> None:
+        """Show `text` among the changes of tables."""
+        entry = {"job": job, "table": table, "statement": text}
+        if not any(entry == {name: one[name] for name in entry} for one in self.schema_changes):  # told at each start
+            self.schema_changes.append({"at": now, **entry})
+
     def _on_rows_dead_lettered(self, fields: Mapping[str, Any], now: float) -> None:
         table = self.metrics.table(fields["table"])
         self.metrics.add("dead_letter_rows_total", fields["rows"], table, fields["reason"])

@@ -22,12 +22,13 @@ from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.gate import GATE, Gate
 from starrocks_txn_sink.protocol.label import LabelPrefix
 from starrocks_txn_sink.protocol.ledger import DRIVER, LEDGER_TABLE, MARKER, POSITION, ListUnfinished
+from starrocks_txn_sink.protocol.snapshots import SNAPSHOT, Progress
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
 _DATABASE: Final = "SELECT SCHEMA_NAME FROM information_schema.schemata WHERE SCHEMA_NAME = %s"
 _ROWS: Final = (
     "SELECT job, kind, name, position, batch, label, epoch, updated_at, token FROM {} "
-    "WHERE kind IN (%s, %s) OR (kind = %s AND name = %s)"
+    "WHERE kind IN (%s, %s, %s) OR (kind = %s AND name = %s)"
 )
 _DEAD: Final = "SELECT job, count(*) FROM {} GROUP BY job"
 _PLACE: Final = re.compile(r"(?:(.+)[-/])?(\d+)")
@@ -54,7 +55,7 @@ class JobStatus:
     """State of a job. `partitions` are the source partitions with the largest lags, or else with the oldest commits.
 
     `positions` and `lag` are sums over all `partition_count` source partitions. Times are UTC, as text. `moved` says of
-    a closed job since when and to which job; it is empty for any other.
+    a closed job since when and to which job, `snapshot` how far the source's first snapshot is; empty without one.
     """
 
     job: str
@@ -69,6 +70,7 @@ class JobStatus:
     dead_letter_rows: int
     lag: int | None = None
     moved: str = ""
+    snapshot: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +130,7 @@ def job_statuses(
             hint="Check --database, and the user's privileges.",
             option="database",
         )
-    rows = reader.rows(_ROWS, DRIVER, POSITION, MARKER, GATE) if LEDGER_TABLE in tables else []
+    rows = reader.rows(_ROWS, DRIVER, POSITION, SNAPSHOT, MARKER, GATE) if LEDGER_TABLE in tables else []
     letters = dict(reader.rows(_DEAD, table=DEAD_LETTER_TABLE)) if DEAD_LETTER_TABLE in tables else {}
     jobs = sorted({str(row[0]) for row in rows})
     if options.job is not None and options.job not in jobs:
@@ -170,6 +172,7 @@ def _status(
         dead_letter_rows=dead_letter_rows,
         lag=sum(lags.values()) if lags else None,
         moved=next((_moved(Gate.of_token(str(row[8])), str(row[7])) for row in rows if row[1] == MARKER), ""),
+        snapshot=Progress.of({str(row[2]): str(row[8]) for row in rows if row[1] == SNAPSHOT}).text,
     )
 
 
@@ -223,6 +226,8 @@ def text_lines(statuses: Sequence[JobStatus], database: str, clock: Clock) -> It
             if status.last_commit
             else "  no commit"
         )
+        if status.snapshot:
+            yield f"  snapshot: {status.snapshot}"
         if status.moved:
             yield f"  closed: the job was moved {status.moved}"
         yield f"  owner: run {status.owner} since {status.owner_since}" if status.owner else "  owner: none"

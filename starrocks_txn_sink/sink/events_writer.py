@@ -25,6 +25,8 @@ from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
+from starrocks_txn_sink.protocol.ledger import retry_until_answered
+from starrocks_txn_sink.protocol.snapshots import ReadMarks
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink import projection
@@ -34,8 +36,9 @@ from starrocks_txn_sink.sink.lanes import AlterTables, Collect, LanePlan, Readin
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.rule_checks import rules_for
 from starrocks_txn_sink.sink.schema.changes import add_missing
-from starrocks_txn_sink.sink.schema.new_tables import LayoutOf, NewTables, plain_layout
+from starrocks_txn_sink.sink.schema.new_tables import LayoutOf, NewTables, advising_tables, plain_layout
 from starrocks_txn_sink.sink.session import Session, run_once
+from starrocks_txn_sink.sink.snapshot_progress import SnapshotProgress
 from starrocks_txn_sink.sink.spark_jobs import batch_time, driver_clock
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, RawFormat, is_placed
@@ -80,6 +83,7 @@ class EventsWriter:
     log: ManifestLog | None = None
     rules: RowRules = RowRules()  # noqa: RUF009 - frozen
     layout_of: LayoutOf = plain_layout
+    snapshot: SnapshotProgress = field(default_factory=SnapshotProgress)
     plan: LanePlan | None = None
     _kafka: KafkaSource | None = None
     _begun: Manifest | None = None  # from which this run started
@@ -106,6 +110,14 @@ class EventsWriter:
             )
         keep = int(str(frame.sparkSession.conf.get(_RETAIN, "100")))
         return cls(assembly, session, terms, ManifestLog.open(directory, session.epoch, query, keep), rules)
+
+    def follow_snapshot(self, listener: Listener) -> None:
+        """Go on with the marks in the ledger, and tell `listener` of the snapshot."""
+        self.snapshot = SnapshotProgress(self.session.job, listener=listener)
+        if self.session.token:
+            reading = retry_until_answered(ReadMarks(self.session.job), random.Random())
+            self.snapshot.marks = run_once(self.terms.options, reading, self.terms.options.batch_deadline)
+            self.snapshot.say()
 
     def write(self, frame: DataFrame, task: LaneTask, listener: Listener, collect: Collect) -> None:
         """Write one micro-batch of events."""
@@ -188,28 +200,33 @@ class EventsWriter:
             rules=self.assembly.rule_set,
         )
         if planned is not None:
-            alter = self._with_new_tables(task.options, planned, alter)
+            new = self._new_tables(task.options, planned)
+            if new is not None:
+                alter = partial(alter, create=new.create)  # type: ignore[call-arg]
 
             def run_lanes(task: LaneTask, assembly: AssemblySpec) -> list[Message]:
                 lanes = frame.sparkSession.range(0, len(assembly.ranges), 1, len(assembly.ranges))
                 return self._run_lanes(lanes, assembly, task)
 
             rounds = KafkaRounds(run_lanes, assembly, planned, rereads=plan.proves)
-            written = write_shared(task, rounds.run, collect, driver_clock(frame), rounds.next_round, alter)
+            clock = driver_clock(frame)
+            with advising_tables(new, clock):
+                written = write_shared(task, rounds.run, collect, clock, rounds.next_round, alter, self.snapshot)
             rounds.take(written.carried)
             written.carried = [rounds.carried]
             return written
         rows, lines = self._project(frame, plan)
         run = partial(self._run_lanes, rows, replace(assembly, lines=lines))
-        return write_shared(task, run, collect, driver_clock(frame), alter_tables=alter)
+        clock = driver_clock(frame)
+        with advising_tables(None, clock):
+            return write_shared(task, run, collect, clock, alter_tables=alter, snapshot=self.snapshot)
 
-    def _with_new_tables(self, options: SinkOptions, planned: PlannedRanges, alter: AlterTables) -> AlterTables:
-        """`alter`, which also creates tables of the source that are new."""
+    def _new_tables(self, options: SinkOptions, planned: PlannedRanges) -> NewTables | None:
+        """The new tables of the source; None if no message describes tables."""
         if self._kafka is None or not isinstance(self.assembly, DebeziumAssembly):
-            return alter
+            return None
         topics = {topic for lane in planned.lanes for topic, _ in lane.ranges}
-        new = NewTables(options, self.assembly, topics, self._kafka.config, self.layout_of)
-        return partial(alter, create=new.create)  # type: ignore[call-arg]
+        return NewTables(options, self.assembly, topics, self._kafka.config, self.layout_of)
 
     def _run_lanes(self, rows: DataFrame, assembly: AssemblySpec, task: LaneTask) -> list[Message]:
         """Run the lanes on the partitions of `rows` as one Spark job; what tables have got since then counts."""

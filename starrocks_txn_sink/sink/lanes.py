@@ -44,6 +44,7 @@ from starrocks_txn_sink.options.without_effect import Circumstance
 from starrocks_txn_sink.protocol.label import Label, RetryPolicy, labels, roll_back, run
 from starrocks_txn_sink.protocol.ledger import Owner, fresh_tokens
 from starrocks_txn_sink.sink.failures import reason_of_task
+from starrocks_txn_sink.sink.snapshot_progress import SnapshotProgress
 from starrocks_txn_sink.sink.spark_jobs import context_of
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import has_whole_partitions
@@ -212,6 +213,7 @@ def write_shared(
     clock: Clock,
     next_round: Callable[[Sequence[CarryOver]], None] = lambda _: None,
     alter_tables: AlterTables = refuse_change,
+    snapshot: SnapshotProgress | None = None,
 ) -> Written:
     """Write the rows that `run_lanes` reads. `collect` must make the lanes that run next leave out a receipt's rows.
 
@@ -222,7 +224,7 @@ def write_shared(
     deadline = Deadline.after(task.time_limit, clock)
     with RESOURCES.lease(task.options) as resources:
         return RoundRunner(
-            task, resources, deadline, random.Random(), run_lanes, collect, next_round, alter_tables
+            task, resources, deadline, random.Random(), run_lanes, collect, next_round, alter_tables, snapshot
         ).write()
 
 
@@ -239,17 +241,21 @@ class RoundRunner:
         collect: Collect = lambda *_: None,
         next_round: Callable[[Sequence[CarryOver]], None] = lambda _: None,
         alter_tables: AlterTables = refuse_change,
+        snapshot: SnapshotProgress | None = None,
     ) -> None:
         self.written = Written()
         self._task, self._resources, self._deadline = task, resources, deadline
         self._run_lanes, self._collect, self._next_round = run_lanes, collect, next_round
         self._alter_tables = alter_tables
+        self._snapshot = snapshot or SnapshotProgress()
         self._reports: dict[str, list[LaneReport]] = {}  # by label
         self._claims: list[str] = []
         options, clock = task.options, deadline.clock
         self._metrics = LaneMetrics(task.job, 0, task.batch_id, Compression(options.compression).value, clock)
         ownership = ownership_of(task, rng, clock)
         self._metrics.ownership = ownership
+        if ownership is not None and snapshot is not None:
+            ownership.further_rows = partial(snapshot.rows, ownership.now_text)
         self.coordinator = coordinator_of(task, ownership, deadline, rng)
         self.coordinator.committed = self._commit
         self.coordinator.name_death = partial(name_death, clock=clock)
@@ -300,6 +306,7 @@ class RoundRunner:
 
     def _result(self) -> Written:
         self.written.unsorted = self.coordinator.unsorted
+        self._snapshot.keep()
         reports = [report for reports in self._reports.values() for report in reports]
         reports.append(self._metrics.report(self.written.receipts))
         self._collect((), reports)
@@ -315,6 +322,8 @@ class RoundRunner:
         self._reports[label] = of_kind(messages, LaneReport)
         self.written.carried = of_kind(messages, CarryOver)
         result = result_of(messages)
+        again = any(share.stopped for share in result.shares)  # a lane with `reached` reads on, others read all again
+        self._snapshot.take([one.marks for one in self.written.carried if one.reached is not None or not again])
         for failure in result.failures:
             if isinstance(failure.error, KeyRepeated):
                 self._metrics.expect_hold()
@@ -338,6 +347,7 @@ class RoundRunner:
                 waiting = itertools.chain.from_iterable(self._reports.values())
                 self._task = _after_round(self._task, [*self.written.reports, *waiting])
                 self._next_round(self.written.carried)
+                self._snapshot.keep()
                 return None
             case orders.ChangeTables(missing):
                 self._alter_tables(missing, self._deadline)
@@ -355,6 +365,7 @@ class RoundRunner:
         reports = [report.commit(receipt.committed_at) for report in self._reports.pop(receipt.label, [])]
         self.written.reports += reports
         self._collect([receipt], reports)
+        self._snapshot.commit()
         self._renew_deadline()
         if receipt.recycled:
             _log.info("round.ended", job=receipt.job, batch=receipt.batch_id, label=receipt.label, rows=receipt.rows)

@@ -38,6 +38,7 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.errors import InputError, SourceTransactionError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.options.table_rules import METADATA, NO_RULES, RuleSet
+from starrocks_txn_sink.protocol.snapshots import Marks, then
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources.formats.column_rules import apply_rules, ruled_columns
@@ -126,6 +127,8 @@ class Assembler(Protocol):
 
     def finish(self) -> Iterator[ReleasedRows]: ...
 
+    def visible_marks(self, marks: Marks) -> Marks: ...
+
     def repeat_notices(self) -> list[Event]: ...
 
     def carry_over(self) -> dict[str, CarriedState]: ...
@@ -150,6 +153,7 @@ class LaneAssembler:
         self._truncates: Counter[str] = Counter()
         self._schemas: dict[str, list[str]] = {}
         self._new_schemas: list[tuple[str, str]] = []
+        self._marks: Marks = {}
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of ended source transactions, in the form that the lane reads.
@@ -167,6 +171,7 @@ class LaneAssembler:
         """Write the open rows into the directory and return their places; a batch frame writes none."""
         partitions: Mapping[str, CarriedState] = {}
         inline: Mapping[str, bytes] = {}
+        marks = self._assembler.visible_marks(self._marks)
         if self._scratch is None or self._assembly.relayed:
             partitions, inline = self._assembler.carry_over(), self._storage.new_inline
         if self._assembly.relayed:
@@ -180,6 +185,7 @@ class LaneAssembler:
             small=self._small,
             malformed=self._malformed,
             reached=self._reached if self._stopped else None,
+            marks=marks,
         )
 
     def _truncate_notices(self) -> Iterator[Event]:
@@ -234,6 +240,7 @@ class LaneAssembler:
         for parsed, piece in map_ahead(partial(_parse, lines, self._assembly.rules), _pieces(batches), _PARSERS):
             self._malformed += parsed.malformed
             self._truncates.update(parsed.truncates)
+            self._marks = then(self._marks, parsed.marks)
             for table, schemas in parsed.schemas.items():
                 known = self._schemas.setdefault(table, [])
                 new = [schema for schema in schemas if schema not in known]

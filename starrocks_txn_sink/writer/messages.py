@@ -40,6 +40,7 @@ from starrocks_txn_sink.assembler.verified.intake import VerifiedCounters
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.coordinator.model import MissingColumns, Receipt, receipt_of
 from starrocks_txn_sink.errors import StarRocksSinkError, add_note, class_of
+from starrocks_txn_sink.protocol.snapshots import Marks
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.telemetry import Event
 
@@ -271,7 +272,8 @@ class CarryOver:
 
     `inline` has the content of small files of the state. A `small` lane had few enough events to take them in any
     order; `malformed` counts values that were left out (`on_malformed="drop"`). A lane that stopped at the end of its
-    round has `reached`: the next offset of each source partition that it has read from.
+    round has `reached`: the next offset of each source partition that it has read from. `marks` are those of a source's
+    snapshot whose rows the lane has loaded.
     """
 
     partitions: Mapping[str, CarriedState] = field(default_factory=dict)
@@ -281,6 +283,7 @@ class CarryOver:
     small: bool = False
     malformed: int = 0
     reached: Mapping[str, int] | None = None
+    marks: Marks = field(default_factory=dict)
 
     def fields(self) -> dict[str, Any]:
         """The message in JSON's types; `of` reads it back."""
@@ -292,6 +295,7 @@ class CarryOver:
             "small": self.small,
             "malformed": self.malformed,
             "reached": self.reached,
+            "marks": self.marks,
         }
 
     @classmethod
@@ -304,6 +308,7 @@ class CarryOver:
             fields["small"],
             fields["malformed"],
             fields["reached"],
+            fields["marks"],
         )
 
     def then(self, later: CarryOver) -> CarryOver:

@@ -62,6 +62,20 @@ def test_changes_of_tables_are_listed_with_their_statements(screen: Screen, metr
     expect(listed.locator("tbody td").nth(2)).to_have_text(statement)
 
 
+def test_the_first_snapshot_is_told_table_by_table_until_it_is_over(screen: Screen, metrics: MetricsServer) -> None:
+    page = screen.open(metrics.url)
+    told = {"job": "j", "tables": 2, "over": 1, "text": "1 of 2 tables", "tables_over": ["public.orders"]}
+    metrics(Event("snapshot.progressed", told))
+    metrics(Event("snapshot.progressed", told | {"over": 2, "text": "over, 2 tables", "tables_over": ["public.items"]}))
+    for _ in "ab":  # each start of the query tells it again
+        metrics(Event("snapshot.ended", {"job": "j", "tables": 2}))
+    refresh(page)
+    rows = page.get_by_role("region", name="Schema changes and snapshot").locator("tbody tr")
+    expect(rows).to_have_count(3)
+    expect(rows.nth(0)).to_contain_text("the snapshot is over: 2 tables")
+    expect(rows.nth(2)).to_contain_text("public.ordersthe snapshot of the table is over (1 of 2 tables)")
+
+
 def test_the_rows_come_in_the_order_of_an_operators_questions(screen: Screen, metrics: MetricsServer) -> None:
     page = screen.open(metrics.url)
     expect(page.locator("#sentence")).to_have_text("Waiting for the first micro-batch for 0.0 s.")

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from starrocks_emulator.process import EmulatorProcess
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
+from starrocks_txn_sink.protocol.snapshots import SNAPSHOT, Progress
 from tests.cdc import shop
 from tests.cdc.connect import Connect, for_postgres, with_defaults
 from tests.cdc.postgres import Postgres
@@ -26,12 +28,13 @@ _WAIT = 400.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """`different` names the tables that do not equal PostgreSQL's at the end."""
+    """`different` names the tables that do not equal PostgreSQL's at the end; `snapshot` is the ledger's word."""
 
     looks: int
     torn: int
     rows: int
     different: tuple[str, ...]
+    snapshot: str = ""
 
     @property
     def good(self) -> bool:
@@ -107,7 +110,9 @@ def run(
         _check(query)
         _check(connect)
         count = sum(len(postgres.sql(sql.format(""))) for sql in shop.CONTENT.values())
-        return Verdict(witness.looks, len(witness.torn), count, tuple(_different(postgres, ask)))
+        marks = ask(f"SELECT name, token FROM {shop.DATABASE}.{LEDGER_TABLE} WHERE kind = '{SNAPSHOT}'")
+        snapshot = Progress.of({str(name): str(mark) for name, mark in marks}).text
+        return Verdict(witness.looks, len(witness.torn), count, tuple(_different(postgres, ask)), snapshot)
 
 
 def _check(process: QueryProcess | Connect) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -10,6 +11,7 @@ from pyspark.errors import StreamingQueryException
 from starrocks_txn_sink import DebeziumAssembly, StarRocksSink
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
+from starrocks_txn_sink.protocol.snapshots import Progress
 from tests.support.debezium_feed import change, marker, postgres
 from tests.support.debezium_shop import Changes, DebeziumShop, begin, end, insert, read, update, whole
 
@@ -326,6 +328,52 @@ def test_rows_of_an_incremental_snapshot_come_between_changes(debezium: Debezium
     debezium.put(end(7, 1), ended(8, 0, 1), end(9, 1))
     debezium.go(tables=tables, transactions=transactions)
     assert debezium.ask("SELECT position, note FROM shop.stock ORDER BY position") == [(1, "a"), (2, "b"), (3, "c")]
+
+
+def snapshot_row(table: str, number: int, mark: str) -> Changes:
+    row = {"part": "snapshot", "position": number, "seq": 0, "note": "x"}
+    return change(postgres(table, 1) | {"snapshot": mark}, None, None, row, op="r")
+
+
+def progress(debezium: DebeziumShop) -> list[str]:
+    """What status says, and what the log has said."""
+    marks = dict(debezium.ask("SELECT name, token FROM shop._starrocks_txn_sink_ledger WHERE kind = 'snapshot'"))
+    return [Progress.of(marks).text, *(event.name for event in debezium.told if event.name.startswith("snapshot."))]
+
+
+@pytest.mark.parametrize("transactions", ["whole", "none"])
+def test_the_ledger_knows_how_far_the_first_snapshot_is(debezium: DebeziumShop, transactions: str) -> None:
+    """With each commit, over a restart, and without a word about tables that are not written."""
+    debezium.ask(
+        "CREATE TABLE shop.stock (position BIGINT NOT NULL, note STRING, part STRING, seq INT) "
+        "PRIMARY KEY(position) DISTRIBUTED BY HASH(position)"
+    )
+    terms: dict[str, Any] = {
+        "tables": {"public.items": "items", "public.stock": "stock", "public.other": ""},
+        "transactions": transactions,
+    }
+    debezium.put(snapshot_row("items", 1, "first"), snapshot_row("items", 2, "last_in_data_collection"))
+    debezium.put(snapshot_row("stock", 1, "first_in_data_collection"))
+    debezium.go(**terms)
+    assert progress(debezium) == ["1 of 2 tables", "snapshot.progressed", "snapshot.progressed"]
+    debezium.put(snapshot_row("stock", 2, "true"), snapshot_row("stock", 3, "last_in_data_collection"))
+    debezium.put(snapshot_row("other", 1, "last"))
+    debezium.go(**terms)
+    assert progress(debezium) == ["2 of 2 tables; its last row is not visible yet", *["snapshot.progressed"] * 2]
+    debezium.put(*whole(5, 1))
+    debezium.go(**terms)
+    assert progress(debezium)[0].startswith("2 of 2 tables")
+
+
+def test_rows_of_a_snapshot_that_wait_for_a_transaction_are_not_visible(debezium: DebeziumShop) -> None:
+    """The state of the lane has their marks meanwhile, also over a restart."""
+    debezium.put(snapshot_row("items", 1, "first"), *whole(5, 1))
+    debezium.put(snapshot_row("items", 2, "last"))
+    debezium.go()
+    assert progress(debezium)[0] == "0 of 1 tables"
+    debezium.put(*whole(6, 1))
+    debezium.go()
+    assert progress(debezium) == ["over, 1 tables", "snapshot.progressed", "snapshot.progressed", "snapshot.ended"]
 
 
 @pytest.mark.parametrize("transactions", ["whole", "none"])

@@ -21,6 +21,7 @@ from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.assembler.rules.repeats import Repeats
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState, SpillStorage, other_rules
 from starrocks_txn_sink.errors import StarRocksSinkError
+from starrocks_txn_sink.protocol.snapshots import Marks
 from starrocks_txn_sink.telemetry import Event
 
 MEMORY_BYTES: Final = 32 << 20
@@ -136,6 +137,10 @@ class IncrementalAssembler:
     def counters(self) -> Counters:
         """The flows, and the levels of the source partitions with events in this task."""
         return sum((Counters().with_levels_of(each.state) for each in self._buffers.values()), self.flows)
+
+    def visible_marks(self, marks: Marks) -> Marks:
+        """All of them: TxnEvents have none."""
+        return marks
 
     def repeat_notices(self) -> list[Event]:
         """A notice for each source partition whose repeats in this task show nothing about its source."""

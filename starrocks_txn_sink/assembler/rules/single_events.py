@@ -19,6 +19,7 @@ from starrocks_txn_sink.assembler.rules.model import Partition
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.assembler.verified.intake import COLLECTION, SNAPSHOT, VerifiedCounters
+from starrocks_txn_sink.protocol.snapshots import Marks
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.telemetry import Event
 
@@ -101,6 +102,10 @@ class SingleEvents:
     def finish(self) -> Iterator[ReleasedRows]:
         """None: no row waits."""
         return iter(())
+
+    def visible_marks(self, marks: Marks) -> Marks:
+        """All of them: no row waits."""
+        return marks
 
     def repeat_notices(self) -> list[Event]:
         """None: the ledger alone knows repeats."""

@@ -8,7 +8,7 @@ in total and per collection, and its number (`sequence`) among all markers of it
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 import orjson
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import Mask
 from starrocks_txn_sink.errors import InputError, SourceChanged
+from starrocks_txn_sink.protocol.snapshots import Marks
 
 STATUS: Final = "status"
 TOTAL_ORDER: Final = "total_order"
@@ -127,6 +128,7 @@ class VerifiedState:
     recent: tuple[Place, ...] = ()  # of the newest released transactions; empty in a state of an earlier release
     waiting: int = 0  # transactions
     waiting_rows: int = 0
+    marks: Marks = field(default_factory=dict)  # of a snapshot's rows that wait
 
     def expires_at(self, open_timeout: float | None) -> float | None:
         """Time (seconds since the epoch) at which the oldest incomplete transaction reaches `open_timeout`."""

@@ -32,6 +32,7 @@ from starrocks_txn_sink.assembler.verified.rules import (
     VerifiedPolicy,
 )
 from starrocks_txn_sink.assembler.verified.units import DEAD_LETTER_SUFFIX
+from starrocks_txn_sink.protocol.snapshots import Marks, then, whole
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.telemetry import Event
 
@@ -167,6 +168,25 @@ class VerifiedLane:
     def source_partitions(self) -> int:
         """How many sources have events in this task."""
         return len(self._sources)
+
+    def visible_marks(self, marks: Marks) -> Marks:
+        """The marks of a snapshot's rows that are released, of `marks` and of micro-batches before. After `finish`.
+
+        The rows of a snapshot wait together; the state has their marks meanwhile.
+        """
+        visible: dict[str, str] = {}
+        for name, source in self._sources.items():
+            judgement = source.judgement
+            if judgement is None:
+                continue
+            mine = then(source.before.marks, {mark: marks[mark] for mark in marks if mark.startswith(whole(name))})
+            waiting = judgement.events[model.OP].filter(pa.array(judgement.kept))
+            if pc.any(pc.equal(waiting, v.SNAPSHOT)).as_py():
+                source.judgement = replace(judgement, state=replace(judgement.state, marks=mine))
+            else:
+                visible |= mine
+                source.judgement = replace(judgement, state=replace(judgement.state, marks={}))
+        return visible
 
     def repeat_notices(self) -> list[Event]:
         """None more: `notices` has them."""

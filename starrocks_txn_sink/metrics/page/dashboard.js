@@ -121,7 +121,7 @@ const ROWS = {
   },
   transactions({ transactions, schema_changes, now }) {
     const changes = schema_changes.map((one) => ({ cells: [since(now, one.at), one.table, one.statement] }));
-    const changed = changes.length ? table([["when"], ["table"], ["statement", "wrap"]], changes, "Schema changes") : null;
+    const changed = changes.length ? table([["when"], ["table"], ["statement", "wrap"]], changes, "Schema changes and snapshot") : null;
     if (!transactions.length) return [none("None yet."), changed];
     const rows = transactions.map((one) => one.outcome === "failed"
       ? { kind: "failed", cells: [since(now, one.at), open(one, `failed: ${one.code}`), `#${one.batch_id}`, NOTHING, NOTHING, NOTHING, NOTHING, time(one.open_seconds)] }

@@ -16,6 +16,7 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.compiled import ORIGIN
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.protocol.snapshots import Marks
 from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.segments import Bools, layout
 from starrocks_txn_sink.sources.formats.connect_values import MALFORMED, PlansOfValues, convert_rows
@@ -46,6 +47,7 @@ from starrocks_txn_sink.sources.formats.raw_format import (
     place_of,
     place_text,
 )
+from starrocks_txn_sink.sources.formats.snapshot_marks import marks_of
 from starrocks_txn_sink.sources.formats.tables import TableMapping
 
 DeletedRow = Literal["before", "key"]
@@ -115,9 +117,9 @@ class DebeziumChanges:
         good = pc.and_(pc.and_(operation, of_table), pc.and_(rows.text.is_valid(), pa.array(rows.sound)))
         read = read.append_column(model.ROW, rows.text).append_column(_UNAVAILABLE, rows.unavailable)
         read, batch, malformed = _without_malformed(self, "change event", read, batch, valid, good)
-        events, truncates = self._events(read, batch, keep)
+        events, truncates, marks = self._events(read, batch, keep)
         schemas = _schemas_by_table(rows.schemas, read[ORIGIN], events[model.TABLE])
-        return ParsedMessages(events, malformed, schemas, truncates)
+        return ParsedMessages(events, malformed, schemas, truncates, marks)
 
     def _rows(self, read: pa.Table, batch: pa.RecordBatch, valid: Bools) -> _Rows:
         """The rows of the values that were read."""
@@ -156,8 +158,8 @@ class DebeziumChanges:
 
     def _events(
         self, read: pa.Table, batch: pa.RecordBatch, keep: tuple[str, ...]
-    ) -> tuple[pa.Table, Mapping[str, int]]:
-        """The events, and the TRUNCATEs among them by table."""
+    ) -> tuple[pa.Table, Mapping[str, int], Marks]:
+        """The events, the TRUNCATEs among them by table, and the marks of the snapshot."""
         fields = [field.name for field in CHANGE.field("source").type]
         source = dict(zip(fields, read["source"].combine_chunks().flatten(), strict=True))
         txn_id, total_order = read["transaction"].combine_chunks().flatten()
@@ -195,7 +197,8 @@ class DebeziumChanges:
         if self.tables.dead_letter_table is not None:
             events |= _with_dead_letters(events, known.is_null())
         columns = pa.table(events | {name: batch.column(name) for name in keep})
-        return columns.select([*self.events.names, *keep]), truncates
+        marks = marks_of(operation, source["snapshot"], source["name"], collection, table)
+        return columns.select([*self.events.names, *keep]), truncates, marks
 
     def _truncates(self, truncates: pa.Array, tables: pa.Array, batch: pa.RecordBatch) -> Mapping[str, int]:
         """How often the source has emptied each table that is written; InputError for the first time under `fail`."""

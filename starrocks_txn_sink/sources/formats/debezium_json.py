@@ -33,7 +33,7 @@ _TEXT, _WHOLE = pa.string(), pa.int64()
 Indexes = np.ndarray[Any, np.dtype[np.int64]]
 _SOURCE: Final = pa.struct(
     [
-        *((name, _TEXT) for name in ("name", "db", "schema", "table", "file")),
+        *((name, _TEXT) for name in ("name", "db", "schema", "table", "file", "snapshot")),
         ("lsn", _WHOLE),
         ("pos", _WHOLE),
         ("ts_ms", _WHOLE),

@@ -8,6 +8,8 @@ from typing import Any, Final, Literal, Protocol
 
 import pyarrow as pa
 
+from starrocks_txn_sink.protocol.snapshots import Marks
+
 OnMalformed = Literal["fail", "drop"]
 OnTruncate = Literal["fail", "ignore"]
 Reader = Literal["spark", "librdkafka"]
@@ -28,13 +30,14 @@ class ParsedMessages:
 
     A message that is neither, such as a tombstone, was passed over. `schemas` has the converter's schemas (JSON) of the
     messages of each StarRocks table, as far as they have any. `truncates` counts the source's TRUNCATEs that were
-    ignored, by StarRocks table.
+    ignored, by StarRocks table. `marks` say how far the source's first snapshot is (`protocol.snapshots`).
     """
 
     events: pa.Table
     malformed: int
     schemas: Mapping[str, Sequence[str]] = field(default_factory=dict)
     truncates: Mapping[str, int] = field(default_factory=dict)
+    marks: Marks = field(default_factory=dict)
 
 
 class RawFormat(Protocol):

@@ -580,3 +580,17 @@ def test_a_job_is_known_with_its_database() -> None:
     feed = Told()
     feed.tell("batch.started", job="shop", batch_id=0, lanes=1, query="q", database="sales")
     assert feed.value("job_info", "shop", "sales") == 1
+
+
+def test_the_first_snapshot_has_levels_and_each_tables_end_is_told_once() -> None:
+    feed = Told()
+    feed.tell("snapshot.progressed", job="shop", tables=3, over=0, text="0 of 3 tables", tables_over=[])
+    feed.tell("snapshot.progressed", job="shop", tables=3, over=1, text="1 of 3 tables", tables_over=["public.a"])
+    for _ in range(2):  # each start of the query
+        feed.tell("snapshot.ended", job="shop", tables=3)
+    metrics = feed.model.metrics
+    assert [metrics.value("snapshot_tables", "shop", state) for state in ("begun", "over")] == [3, 1]
+    assert [entry["statement"] for entry in feed.model.schema_changes] == [
+        "the snapshot of the table is over (1 of 3 tables)",
+        "the snapshot is over: 3 tables",
+    ]

@@ -1,0 +1,113 @@
+"""The progress of a source's first snapshot, as marks in the ledger: a row for each table of the source.
+
+The rows that the source has read for its snapshot say which is a table's first and last, and which is the last of all.
+A mark is loaded under the label of the rows that it is about, so both become visible together.
+
+A mark's name is `connector:collection`, and `connector:` alone for the whole snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from starrocks_txn_sink.protocol.label import LedgerRequest, Rows, Sql
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier, row_id
+
+SNAPSHOT: Final = "snapshot"
+"""Kind of the rows; the token is the mark."""
+
+ONE: Final = "one"
+"""The first row of the table, and no other one: of the first table Debezium does not mark an only row as its last."""
+READING: Final = "reading"
+MORE: Final = "more"
+"""Rows that are neither first nor last. They do not reopen a table: another partition of its topic may lag."""
+OVER: Final = "over"
+
+Marks = Mapping[str, str]
+
+
+def whole(connector: str) -> str:
+    """The name of the mark for all tables of `connector`."""
+    return f"{connector}:"
+
+
+def then(before: Marks, later: Marks) -> dict[str, str]:
+    """The marks after `later` ones."""
+    return {**before, **{name: _then(before.get(name), mark) for name, mark in later.items()}}
+
+
+def _then(before: str | None, later: str) -> str:
+    if later != MORE or before is None:
+        return later
+    return before if before in (OVER, MORE) else READING
+
+
+def joined(marks: Iterable[Marks]) -> dict[str, str]:
+    """The marks of lanes that have read at the same time."""
+    order = (ONE, READING, MORE, OVER)
+    pairs = sorted((order.index(mark), name) for of_lane in marks for name, mark in of_lane.items())
+    result: dict[str, str] = {}
+    for rank, name in pairs:
+        result = then(result, {name: order[rank]})
+    return result
+
+
+def mark_row(job: str, name: str, mark: str, updated_at: str) -> memoryview:
+    """A mark as a piece of a load body of the ledger."""
+    row = {
+        "id": row_id(job, SNAPSHOT, name),
+        "job": job,
+        "kind": SNAPSHOT,
+        "name": name,
+        "token": mark,
+        "updated_at": updated_at,
+    }
+    return memoryview(b"," + orjson.dumps(row))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMarks(LedgerRequest):
+    """Read the marks of a job. Result: Marks."""
+
+    job: str
+
+    def statement(self, database: str) -> Sql:
+        table = identifier(database, LEDGER_TABLE)
+        return f"SELECT name, token FROM {table} WHERE job = %s AND kind = %s", (self.job, SNAPSHOT)
+
+    def result(self, rows: Rows) -> dict[str, str]:
+        return {str(name): str(mark) for name, mark in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a snapshot is: of `tables` that have begun `over` are visible whole; `ended`: the last row of all is."""
+
+    tables: int = 0
+    over: int = 0
+    ended: bool = False
+
+    @classmethod
+    def of(cls, marks: Marks) -> Progress:
+        """The progress of all connectors of a job. Without a mark there was no snapshot."""
+        ends = {name: mark == OVER for name, mark in marks.items() if name == whole(name.partition(":")[0])}
+        tables = {name: mark for name, mark in marks.items() if name not in ends}
+        over = sum(
+            mark == OVER or (mark == ONE and ends.get(whole(name.partition(":")[0]), False))
+            for name, mark in tables.items()
+        )
+        return cls(len(tables), over, bool(ends) and all(ends.values()) and over == len(tables))
+
+    @property
+    def text(self) -> str:
+        """As `status` says it; "" without a snapshot."""
+        if not self.tables:
+            return ""
+        if self.ended:
+            return f"over, {self.tables} tables"
+        rest = "; its last row is not visible yet" if self.over == self.tables else ""
+        return f"{self.over} of {self.tables} tables{rest}"

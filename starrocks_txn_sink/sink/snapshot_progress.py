@@ -1,0 +1,55 @@
+"""The driver's knowledge of the source's snapshot: its marks go into the ledger with the rows, then into the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from starrocks_txn_sink.protocol.snapshots import MORE, OVER, READING, Marks, Progress, joined, mark_row, then
+from starrocks_txn_sink.telemetry import Event, Listener, ignore_event
+
+
+@dataclass(slots=True)
+class SnapshotProgress:
+    """`marks` are those in the ledger. Marks of rows that wait for a commit are in `waiting`."""
+
+    job: str = ""
+    marks: Marks = field(default_factory=dict)
+    listener: Listener = ignore_event
+    waiting: Marks = field(default_factory=dict)
+    _taken: Marks = field(default_factory=dict)
+
+    def take(self, of_lanes: Sequence[Marks]) -> None:
+        """The lanes of a label have read rows with these marks; those of a label before were rolled back."""
+        self._taken = then(self.waiting, joined(of_lanes))
+
+    def rows(self, now_text: Callable[[], str]) -> list[memoryview]:
+        """The marks that are new in the ledger with the commit of the label."""
+        after = self._after()
+        changed = [name for name, mark in after.items() if self.marks.get(name) != mark]
+        return [mark_row(self.job, name, after[name], now_text()) for name in changed]
+
+    def keep(self) -> None:
+        """The label had no row, so its marks wait for the next commit."""
+        self.waiting, self._taken = self._taken, {}
+
+    def commit(self) -> None:
+        """The rows of the label are visible; says what that means."""
+        before, after = self.marks, self._after()
+        self.marks, self.waiting, self._taken = after, {}, {}
+        if after != before:
+            tables = [name.partition(":")[2] for name, mark in after.items() if mark == OVER != before.get(name)]
+            self.say([table for table in tables if table])
+
+    def say(self, ended: Sequence[str] = ()) -> None:
+        """Tell listeners and the log; `ended` are tables whose last row has just become visible."""
+        progress = Progress.of(self.marks)
+        fields = {"job": self.job, "tables": progress.tables, "over": progress.over, "text": progress.text}
+        if progress.tables:
+            self.listener(Event("snapshot.progressed", {**fields, "tables_over": list(ended)}))
+        if progress.ended:
+            self.listener(Event("snapshot.ended", {"job": self.job, "tables": progress.tables}))
+
+    def _after(self) -> dict[str, str]:
+        marks = then(self.marks, self._taken)
+        return {name: READING if mark == MORE else mark for name, mark in marks.items()}
