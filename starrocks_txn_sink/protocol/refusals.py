@@ -43,9 +43,10 @@ _BAD_REQUESTS = (
     "Unknown transaction operation",
     "can only be sent to FE",
 )
+NO_TABLE = "Failed to find table"
 _ADVICE = {
     "can only be sent to FE": "Set load_url to the frontends' http_port (8030 by default): a backend answered.",
-    "Failed to find table": "Create the table in the database, or correct its name in the rows. For Debezium's topics "
+    NO_TABLE: "Create the table in the database, or correct its name in the rows. For Debezium's topics "
     "starrocks-txn-sink plan prints the statement, and schema_changes='apply' runs it.",
     "Database[": "Create the database, or correct the option database.",
     "Access denied": "Grant INSERT on the table: `starrocks-txn-sink doctor` names what is missing.",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.clock import Clock, Deadline
+from starrocks_txn_sink.errors import InputError, ServerRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.refusals import NO_TABLE
 from starrocks_txn_sink.sink.assembly import DebeziumAssembly
 from starrocks_txn_sink.sink.schema.plan import SchemaChange, TableLayout
 from starrocks_txn_sink.sink.schema.source_tables import TablePlan, sources_of
+from starrocks_txn_sink.writer.messages import attached_report
 
 _KAFKA_SECONDS: Final = 60.0  # for a few messages of each partition; a lane's round waits meanwhile
 
@@ -38,6 +41,28 @@ class NewTables:
 
         Raises InputError for a table that cannot be created from its messages, and the errors of Kafka and the server.
         """
+        plan = self._plan(tables, deadline)
+        if plan is None:
+            return  # what is said of other rows without a table holds
+        if plan.refusals:
+            text = f"A new table of the source cannot be created. {plan.refusals[0]}"
+            raise InputError(text, hint="Then start the query again.")
+        plan.carry_out(said, deadline.remaining())
+
+    def advice(self, table: str, deadline: Deadline) -> str:
+        """What creates `table`; "" if no message describes it."""
+        plan = self._plan([table], deadline)
+        if plan is None:
+            return ""
+        if plan.refusals:
+            return f"No statement creates it. {plan.refusals[0]}"
+        return f"Run {'; '.join(plan.statements)}; or set schema_changes='apply', which does it."
+
+    def _plan(self, tables: Collection[str], deadline: Deadline) -> TablePlan | None:
+        """The plan of those of the `tables` that a message describes; None if there is none.
+
+        Raises the errors of Kafka and the server.
+        """
         from starrocks_txn_sink.sources.kafka.newest import newest_messages  # the extra kafka
 
         config = {**self.config, "group.id": "starrocks-txn-sink"}  # required; no offset is committed
@@ -50,11 +75,25 @@ class NewTables:
         mains = {rules.main_of(table) for table in tables}
         wanted = {table: of_source for table, of_source in sources.items() if table in mains}
         if not wanted:
-            return  # what is said of other rows without a table holds
+            return None
         layouts = {table: self.layout_of(of_source[0].collection) for table, of_source in wanted.items()}
         plan = TablePlan(self.options, wanted, layout_of=layouts.__getitem__, rules=rules, further=True)
         plan.make(deadline.remaining())
-        if plan.refusals:
-            text = f"A new table of the source cannot be created. {plan.refusals[0]}"
-            raise InputError(text, hint="Then start the query again.")
-        plan.carry_out(said, deadline.remaining())
+        return plan
+
+
+@contextlib.contextmanager
+def advising_tables(new: NewTables | None, clock: Clock) -> Iterator[None]:
+    """Let the error about a load into a table that is not there say what creates it, or which columns its rows name."""
+    try:
+        yield
+    except ServerRefused as refused:
+        if NO_TABLE in refused.message and (table := refused.context.get("table")) is not None:
+            report, advice = attached_report(refused), ""
+            if new is not None:
+                with contextlib.suppress(StarRocksSinkError):  # the first error counts
+                    advice = new.advice(str(table), Deadline.after(_KAFKA_SECONDS, clock))
+            if not advice and report is not None and (names := report.work.members.get(str(table))):
+                advice = f"Its rows name the columns {', '.join(sorted(names))}. {refused.advice}"
+            refused.advice = advice or refused.advice
+        raise

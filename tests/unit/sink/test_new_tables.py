@@ -12,10 +12,13 @@ from confluent_kafka import Producer
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import DebeziumAssembly, SinkOptions, TableRules
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.sink.schema.new_tables import NewTables
+from starrocks_txn_sink.errors import InputError, ServerRefused
+from starrocks_txn_sink.protocol.refusals import load_error
+from starrocks_txn_sink.protocol.wire import Reply, Status
+from starrocks_txn_sink.sink.schema.new_tables import NewTables, advising_tables
 from starrocks_txn_sink.sink.schema.plan import SchemaChange, TableLayout
 from starrocks_txn_sink.sink.schema.source_tables import TablePlan
+from starrocks_txn_sink.writer.messages import LaneReport, LaneWork, attach_report
 from tests.support.connect_schema import change, field, key
 from tests.support.debezium_feed import change as plain_change, postgres
 from tests.support.query_port import query
@@ -67,6 +70,40 @@ def test_topics_without_schemas_create_nothing(server: Emulator) -> None:
     with_plain = replace(new, topics=[*new.topics, "shop.public.plain"])
     with_plain.create(["notes", "plain"], schema_changes.append, Deadline.after(60, SystemClock()))
     assert [change.table for change in schema_changes] == ["notes"]
+
+
+def refused(new: NewTables | None, names: tuple[str, ...] = ()) -> str:
+    """What the error about a load into `notes` says, whose rows have columns with these names."""
+    said = "class X: Failed to find table notes in db 1"
+    error = load_error(Reply(Status.FAILED, said), "label", "notes")
+    attach_report(error, LaneReport("job", 0, 0, LaneWork(members={"notes": names} if names else {})))
+    with pytest.raises(ServerRefused) as caught, advising_tables(new, SystemClock()):
+        raise error
+    return str(caught.value)
+
+
+def test_a_refused_load_into_a_new_table_has_the_statement_that_creates_it(server: Emulator) -> None:
+    without_key, _other = new_tables(server, [("notes", None)])
+    assert "No statement creates it. Table notes: its source has no key" in refused(without_key)
+    new, _broker = new_tables(server, [("notes", key({"id": FIELDS["id"]})), ("keyless", None)])
+    said = refused(new)
+    statement = said[said.index("CREATE TABLE") : said.index("; or set schema_changes='apply'")]
+    assert "`x` INT NULL" in statement
+    query(server, statement)
+    assert "table=notes" in said
+
+
+def test_without_a_schema_it_has_the_names_in_the_rows(server: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Its rows name the columns a, id. Create the table" in refused(None, ("id", "a"))
+    assert "Create the table in the database" in refused(None)
+    new, _broker = new_tables(server, [("other", key({"id": FIELDS["id"]}))])
+    assert "Its rows name the columns id. Create the table" in refused(new, ("id",))
+
+    def away(*_: object) -> str:
+        raise InputError("Kafka is away.")
+
+    monkeypatch.setattr(NewTables, "advice", away)
+    assert "Create the table in the database" in refused(new)
 
 
 def test_a_rule_for_a_column_of_other_tables_does_not_refuse_a_new_table(server: Emulator) -> None:
