@@ -12,10 +12,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.http.registry import SchemaRegistry
+from starrocks_txn_sink.operations.sync.command import newest, planned
+from starrocks_txn_sink.operations.sync.settings import read_sync
 from starrocks_txn_sink.options import SinkOptions, TableOptions, command_line
 from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage, TablePlan, plan_tables
 from starrocks_txn_sink.sources.formats.tables import LAST_PART
@@ -69,10 +71,16 @@ def _messages_of_kafka(args: argparse.Namespace) -> Iterator[KeyedMessage]:
 # --- the command ---
 
 
+_BESIDE_FILE: Final = ("file", "messages", "apply", "deadline", "username")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", nargs="?", metavar="FILE", help="a file of sync, with its rules; only --messages and --apply go with it"
+    )
     command_line.add_server_arguments(parser, load_url=False, query_url=False)
     command_line.add_shared_arguments(
-        parser, database={"help": "the database of the tables"}, deadline={"default": 600.0}
+        parser, database={"help": "the database of the tables", "required": False}, deadline={"default": 600.0}
     )
     parser.add_argument(
         "--kafka", metavar="SERVERS", help="brokers, as in b1:9092: reads the newest messages of topics"
@@ -122,21 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print or run the plan: 0 if all tables have one, 1 if some table was refused; raises StarRocksSinkError."""
-    if (args.kafka is None) == (args.messages is None):
-        raise OptionError("The messages are missing, or given twice.", hint="Give --kafka with topics, or --messages.")
-    if args.apply and args.query_url is None:
-        raise OptionError("--apply needs --query-url.", hint="Name the server, or leave --apply out.")
-    if any(number is not None and number < 1 for number in (args.buckets, args.replication)):
-        raise OptionError("--buckets and --replication must be above zero.")
-    messages = messages_of_file(args.messages) if args.messages is not None else _messages_of_kafka(args)
-    plan = plan_tables(
-        _options(args),
-        messages,
-        tables=args.tables,
-        buckets=args.buckets,
-        registry=_registry(args),
-        seconds=args.deadline,
-    )
+    plan = _plan_of_arguments(args) if args.file is None else _plan_of_file(args)
     if args.apply and not plan.refusals:
         command_line.print_lines(comment_lines(plan))
         plan.apply(lambda statement: command_line.print_lines([f"{statement};"]), args.deadline)
@@ -150,12 +144,46 @@ def run(args: argparse.Namespace) -> int:
     return int(bool(plan.refusals))
 
 
+def _plan_of_file(args: argparse.Namespace) -> TablePlan:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    for name, value in vars(args).items():
+        if name not in _BESIDE_FILE and value != parser.get_default(name):
+            option = f"--{name.replace('_', '-')}"
+            raise OptionError(f"{args.file} says what {option} says.", hint=f"Leave {option} out.")
+    sync = read_sync(args.file)
+    if args.messages is not None and sync.assembly.registry is not None:
+        raise OptionError(f"{args.file} has a registry, and --messages has text.", hint="Leave one of them out.")
+    messages = newest(sync, args.deadline) if args.messages is None else messages_of_file(args.messages)
+    return planned(sync, messages, args.deadline)
+
+
+def _plan_of_arguments(args: argparse.Namespace) -> TablePlan:
+    if args.database is None:
+        raise OptionError("--database is missing.", hint="Name the database, or a FILE of sync.")
+    if (args.kafka is None) == (args.messages is None):
+        raise OptionError("The messages are missing, or given twice.", hint="Give --kafka with topics, or --messages.")
+    if args.apply and args.query_url is None:
+        raise OptionError("--apply needs --query-url.", hint="Name the server, or leave --apply out.")
+    if any(number is not None and number < 1 for number in (args.buckets, args.replication)):
+        raise OptionError("--buckets and --replication must be above zero.")
+    messages = messages_of_file(args.messages) if args.messages is not None else _messages_of_kafka(args)
+    return plan_tables(
+        _options(args),
+        messages,
+        tables=args.tables,
+        buckets=args.buckets,
+        registry=_registry(args),
+        seconds=args.deadline,
+    )
+
+
 def comment_lines(plan: TablePlan) -> Iterator[str]:
     """What the plan says beside its statements, as comments in SQL."""
     for table, notes in plan.notes.items():
         yield from (f"-- {table}.{note}" for note in notes)
     if plan.left_out:
-        yield f"-- left out, because --tables does not know them: {', '.join(plan.left_out)}"
+        yield f"-- left out, because no rule of --tables or FILE names them: {', '.join(plan.left_out)}"
     if plan.options.query_url is None:
         yield "-- without --query-url no table was compared"
 

@@ -168,7 +168,7 @@ def test_tables_outside_of_the_rule_are_named(lines: Write, capsys: Shown) -> No
     file = lines(event(ORDERS), event(ORDERS, "secret"))
     assert cli.main(["plan", "--database", "shop", "--messages", file, "--tables", r"public\.(o.*)"]) == 0
     output = capsys.readouterr().out
-    assert "left out, because --tables does not know them: public.secret" in output
+    assert "left out, because no rule of --tables or FILE names them: public.secret" in output
     assert "without --query-url no table was compared" in output
     assert "PROPERTIES" not in output
 
@@ -274,3 +274,58 @@ def test_messages_of_avro_are_read_by_their_registry() -> None:
     assert f"({columns}) PRIMARY KEY (`id`)" in statement
     with pytest.raises(InputError, match="does not begin with the number of a schema"):
         plan_tables(options, [(None, b"{}")], registry=Schemas())
+
+
+@pytest.fixture
+def file(server: Emulator, tmp_path: Path) -> Path:
+    path = tmp_path / "shop.toml"
+    path.write_text(
+        rf"""
+[source]
+brokers = "127.0.0.1:1"
+topics = 'shop\..*'
+[target]
+load_url = "{server.load_url}"
+query_url = "{server.query_url}"
+database = "shop"
+password_environment = "SECRET"
+[[routes]]
+from = 'public\.(.*)'
+to = 'ods_{{1}}'
+buckets = 2
+[[rules]]
+tables = 'ods_items'
+drop = ["note"]
+rename = {{ code = "word" }}
+metadata = ["_op"]
+history = "{{0}}_log"
+[query]
+checkpoint = "checkpoint"
+"""
+    )
+    return path
+
+
+def test_a_file_of_sync_says_it_all_with_its_rules(server: Emulator, file: Path, lines: Write, capsys: Shown) -> None:
+    messages = lines((KEY, EVENT))
+    assert cli.main(["plan", str(file), "--messages", messages]) == 0
+    items, log = [line for line in capsys.readouterr().out.splitlines() if line.startswith("CREATE TABLE")]
+    assert "`shop`.`ods_items` " in items
+    assert "`shop`.`ods_items_log` " in log
+    assert "`word` VARCHAR" in items
+    assert "`_op` " in items
+    assert "`note`" not in items + log
+    assert "BUCKETS 2" in items
+    assert cli.main(["plan", str(file), "--messages", messages, "--apply"]) == 0
+    assert {("ods_items",), ("ods_items_log",)} <= {*query(server, "SHOW TABLES FROM shop")}
+
+
+@pytest.mark.parametrize("words", [["--database", "x"], ["--key", "a=b"], ["--tables", "x"], ["--kafka", "b:1"]])
+def test_beside_a_file_an_argument_that_it_has_is_refused(file: Path, words: list[str], capsys: Shown) -> None:
+    assert cli.main(["plan", str(file), *words]) == 2
+    assert f"says what {words[0]} says. Leave {words[0]} out." in capsys.readouterr().err
+
+
+def test_without_a_file_a_database_is_needed(lines: Write, capsys: Shown) -> None:
+    assert cli.main(["plan", "--messages", lines((KEY, EVENT))]) == 2
+    assert "--database is missing." in capsys.readouterr().err
