@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 
 from tests.support.connect_schema import change, key
 from tests.support.debezium_feed import marker
@@ -31,7 +31,14 @@ def transaction(number: int, *rows: tuple[str, dict[str, Any], dict[str, Any]], 
 
 
 def send(servers: str, messages: list[Message]) -> None:
+    failures: list[str] = []
+
+    def delivered(error: KafkaError | None, message: object) -> None:  # noqa: ARG001
+        if error is not None:
+            failures.append(str(error))
+
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
     for topic, key_, value in messages:
-        producer.produce(topic, value, key_)
+        producer.produce(topic, value, key_, on_delivery=delivered)
     assert producer.flush(60) == 0
+    assert not failures  # a message that was given up is not in the queue either
