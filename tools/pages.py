@@ -22,7 +22,7 @@ from starrocks_txn_sink.events import EVENTS
 from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, Metric, MetricKind
 from starrocks_txn_sink.metrics.series import bounds
 from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED
-from starrocks_txn_sink.operations.sync.settings import reference
+from starrocks_txn_sink.operations.sync.sections import reference
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import CONFLICTS, NOT_COMPACTED, OVER_SQL, Feature
 from starrocks_txn_sink.options.connectors import (

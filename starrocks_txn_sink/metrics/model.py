@@ -250,6 +250,10 @@ class Model:
     def _on_columns_unknown(self, fields: Mapping[str, Any], _: float) -> None:
         self.metrics.add("unknown_columns_total", fields["count"], self.metrics.table(fields["table"]))
 
+    def _on_columns_gone(self, fields: Mapping[str, Any], now: float) -> None:
+        said = f"rows do not name {fields['gone']} any more: NULL there, and the table keeps the columns"
+        self.schema_changes.append({"at": now, "job": fields["job"], "table": fields["table"], "statement": said})
+
     def _on_schema_changed(self, fields: Mapping[str, Any], now: float) -> None:
         self.metrics.add("schema_changes_total", 1, self.metrics.table(fields["table"]))
         self.schema_changes.append({"at": now, **{name: fields[name] for name in ("job", "table", "statement")}})

@@ -6,16 +6,17 @@ import difflib
 import inspect
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.http.registry import SchemaRegistry
+from starrocks_txn_sink.operations.sync.sections import SECTIONS, SOURCE, Setting
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.declarations import declarations
-from starrocks_txn_sink.options.table_rules import METADATA, TableRules
+from starrocks_txn_sink.options.table_rules import TableRules
 from starrocks_txn_sink.sink.assembly import DebeziumAssembly
 from starrocks_txn_sink.sink.schema.plan import TableLayout
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableRoutes, check_routes, route_of
@@ -32,94 +33,6 @@ _HEADER: Final = re.compile(r"\s*\[{1,2}\s*([^\[\]#]+?)\s*\]{1,2}\s*(?:#.*)?")
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A setting of the file; without a `default` it is required."""
-
-    kind: type
-    meaning: str
-    default: Any = None
-    required: bool = False
-    choices: tuple[str, ...] = ()
-
-    @property
-    def kind_name(self) -> str:
-        return _KINDS[self.kind]
-
-
-_KINDS: Final[Mapping[type, str]] = {
-    str: "text",
-    int: "whole number",
-    bool: "true or false",
-    list: "list of texts",
-    dict: "table",
-}
-
-SOURCE: Final[Mapping[str, Setting]] = {
-    "brokers": Setting(str, "brokers as host:port, separated by commas", required=True),
-    "topics": Setting(
-        str,
-        "regular expression for the topics of **all** captured tables and the transaction topic, as in "
-        r"`'shop\.(public\..*|transaction)'`",
-        required=True,
-    ),
-    "format": Setting(str, "the messages' format: Debezium's JSON", "debezium", choices=("debezium",)),
-    "transactions": Setting(
-        str, "`whole` source transactions, or `none`: each change by itself", "whole", choices=("whole", "none")
-    ),
-    "transaction_topic": Setting(str, "last part of the transaction topic's name", "transaction"),
-    "starting_offsets": Setting(str, "where the first start reads from", "earliest", choices=("earliest", "latest")),
-    "max_offsets": Setting(int, "most messages of a micro-batch", 500_000),
-    "options": Setting(dict, 'further options of Spark\'s Kafka source, such as `"kafka.security.protocol" = "SSL"`'),
-}
-TABLES: Final[Mapping[str, Setting]] = {
-    "create": Setting(bool, "at each start create tables that lack, and change those that lack columns", True),
-    "include": Setting(list, "regular expressions for source tables: the others are left out"),
-    "exclude": Setting(list, "regular expressions for source tables that are left out"),
-}
-ROUTES: Final[Mapping[str, Setting]] = {
-    "from": Setting(str, r"regular expression for source tables, such as `'public\.(.*)'`", required=True),
-    "to": Setting(str, "the StarRocks table: `{1}` is the first group, `{0}` the whole name", required=True),
-    "buckets": Setting(int, "buckets of a table that is created; without it StarRocks chooses"),
-    "properties": Setting(dict, "properties in the DDL of a table that is created"),
-}
-RULES: Final[Mapping[str, Setting]] = {
-    "tables": Setting(
-        str, "regular expression for StarRocks tables, such as `'ods_.*'`; all rules of a table add up", required=True
-    ),
-    "drop": Setting(list, "columns of the source that are left out"),
-    "rename": Setting(dict, 'the column in StarRocks by the column of the source, as in `{ id = "order_id" }`'),
-    "mask": Setting(
-        dict,
-        'how values are replaced, by the column of the source: `"sha256"`, `"truncate:4"`, `"constant:TEXT"`, `"null"`',
-    ),
-    "salt_environment": Setting(str, "environment variable with the salt of `sha256`"),
-    "salt_file": Setting(str, "file with the salt of `sha256` in its first line"),
-    "history": Setting(
-        str, "a table that gets each change as a row; `{0}` is the table's name, `{1}` the first group of `tables`"
-    ),
-    "deletes": Setting(
-        str,
-        "`apply` them, `mark` the row with `_deleted`, or `ignore` them",
-        "apply",
-        choices=("apply", "mark", "ignore"),
-    ),
-    "metadata": Setting(list, f"columns about the source that rows get: {', '.join(f'`{name}`' for name in METADATA)}"),
-}
-QUERY: Final[Mapping[str, Setting]] = {
-    "checkpoint": Setting(str, "folder of the checkpoint", required=True),
-    "trigger": Setting(str, "time between two micro-batches, such as `1 second`; without it as fast as it goes"),
-    "until_end": Setting(bool, "end once all messages of the start are written (`availableNow`)", False),
-}
-SECTIONS: Final[Mapping[str, Mapping[str, Setting]]] = {
-    "source": SOURCE,
-    "tables": TABLES,
-    "routes": ROUTES,
-    "rules": RULES,
-    "query": QUERY,
-}
-"""The sections that are the file's own. `target` has the options of SinkOptions, `assembly` the arguments of
-DebeziumAssembly, `spark` settings of Spark."""
 _OTHER_SECTIONS: Final = ("target", "assembly", "spark")
 _NOT_IN_TARGET: Final = {"password": "Use password_file or password_environment."}
 _NOT_IN_ASSEMBLY: Final = ("tables", "transactions", "transaction_topic", "rules")
@@ -412,12 +325,3 @@ def _line_of(text: str, place: tuple[str, ...], number: int = 0) -> int:
         if within and re.match(rf"""\s*["']?{re.escape(place[-1])}["']?\s*[=.]""", content, re.IGNORECASE):
             return line
     return found
-
-
-def reference() -> Iterator[tuple[str, str, str, str, str]]:
-    """The file's own settings: section, name, type, default, meaning."""
-    for section, settings in SECTIONS.items():
-        for name, setting in settings.items():
-            shown = str(setting.default).lower() if isinstance(setting.default, bool) else setting.default
-            default = "required" if setting.required else "" if shown is None else f"`{shown}`"
-            yield section, name, setting.kind_name, default, setting.meaning

@@ -594,3 +594,10 @@ def test_the_first_snapshot_has_levels_and_each_tables_end_is_told_once() -> Non
         "the snapshot of the table is over (1 of 3 tables)",
         "the snapshot is over: 3 tables",
     ]
+
+
+def test_columns_that_rows_do_not_name_any_more_are_among_the_changes() -> None:
+    feed = Told()
+    feed.tell("columns.gone", job="shop", table="orders", gone="age, note", advice="")
+    (entry,) = feed.model.schema_changes
+    assert (entry["table"], entry["statement"].startswith("rows do not name age, note any more")) == ("orders", True)

@@ -13,7 +13,8 @@ from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import DebeziumAssembly, SinkOptions, TableRules, cli
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.operations.sync import command
-from starrocks_txn_sink.operations.sync.settings import SECTIONS, Sync, parse_sync, reference
+from starrocks_txn_sink.operations.sync.sections import SECTIONS, reference
+from starrocks_txn_sink.operations.sync.settings import Sync, parse_sync
 from starrocks_txn_sink.options import SchemaChanges, TableOptions
 from starrocks_txn_sink.sink.schema.plan import TableLayout
 from starrocks_txn_sink.sources import SchemaRegistry, kafka_options

@@ -1,0 +1,108 @@
+"""The settings of `sync`'s file that are its own, section by section: types, defaults, meanings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starrocks_txn_sink.options.table_rules import METADATA
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting of the file; without a `default` it is required."""
+
+    kind: type
+    meaning: str
+    default: Any = None
+    required: bool = False
+    choices: tuple[str, ...] = ()
+
+    @property
+    def kind_name(self) -> str:
+        return _KINDS[self.kind]
+
+
+_KINDS: Final[Mapping[type, str]] = {
+    str: "text",
+    int: "whole number",
+    bool: "true or false",
+    list: "list of texts",
+    dict: "table",
+}
+
+SOURCE: Final[Mapping[str, Setting]] = {
+    "brokers": Setting(str, "brokers as host:port, separated by commas", required=True),
+    "topics": Setting(
+        str,
+        "regular expression for the topics of **all** captured tables and the transaction topic, as in "
+        r"`'shop\.(public\..*|transaction)'`",
+        required=True,
+    ),
+    "format": Setting(str, "the messages' format: Debezium's JSON", "debezium", choices=("debezium",)),
+    "transactions": Setting(
+        str, "`whole` source transactions, or `none`: each change by itself", "whole", choices=("whole", "none")
+    ),
+    "transaction_topic": Setting(str, "last part of the transaction topic's name", "transaction"),
+    "starting_offsets": Setting(str, "where the first start reads from", "earliest", choices=("earliest", "latest")),
+    "max_offsets": Setting(int, "most messages of a micro-batch", 500_000),
+    "options": Setting(dict, 'further options of Spark\'s Kafka source, such as `"kafka.security.protocol" = "SSL"`'),
+}
+TABLES: Final[Mapping[str, Setting]] = {
+    "create": Setting(bool, "at each start create tables that lack, and change those that lack columns", True),
+    "include": Setting(list, "regular expressions for source tables: the others are left out"),
+    "exclude": Setting(list, "regular expressions for source tables that are left out"),
+}
+ROUTES: Final[Mapping[str, Setting]] = {
+    "from": Setting(str, r"regular expression for source tables, such as `'public\.(.*)'`", required=True),
+    "to": Setting(str, "the StarRocks table: `{1}` is the first group, `{0}` the whole name", required=True),
+    "buckets": Setting(int, "buckets of a table that is created; without it StarRocks chooses"),
+    "properties": Setting(dict, "properties in the DDL of a table that is created"),
+}
+RULES: Final[Mapping[str, Setting]] = {
+    "tables": Setting(
+        str, "regular expression for StarRocks tables, such as `'ods_.*'`; all rules of a table add up", required=True
+    ),
+    "drop": Setting(list, "columns of the source that are left out"),
+    "rename": Setting(dict, 'the column in StarRocks by the column of the source, as in `{ id = "order_id" }`'),
+    "mask": Setting(
+        dict,
+        'how values are replaced, by the column of the source: `"sha256"`, `"truncate:4"`, `"constant:TEXT"`, `"null"`',
+    ),
+    "salt_environment": Setting(str, "environment variable with the salt of `sha256`"),
+    "salt_file": Setting(str, "file with the salt of `sha256` in its first line"),
+    "history": Setting(
+        str, "a table that gets each change as a row; `{0}` is the table's name, `{1}` the first group of `tables`"
+    ),
+    "deletes": Setting(
+        str,
+        "`apply` them, `mark` the row with `_deleted`, or `ignore` them",
+        "apply",
+        choices=("apply", "mark", "ignore"),
+    ),
+    "metadata": Setting(list, f"columns about the source that rows get: {', '.join(f'`{name}`' for name in METADATA)}"),
+}
+QUERY: Final[Mapping[str, Setting]] = {
+    "checkpoint": Setting(str, "folder of the checkpoint", required=True),
+    "trigger": Setting(str, "time between two micro-batches, such as `1 second`; without it as fast as it goes"),
+    "until_end": Setting(bool, "end once all messages of the start are written (`availableNow`)", False),
+}
+SECTIONS: Final[Mapping[str, Mapping[str, Setting]]] = {
+    "source": SOURCE,
+    "tables": TABLES,
+    "routes": ROUTES,
+    "rules": RULES,
+    "query": QUERY,
+}
+"""The sections that are the file's own. `target` has the options of SinkOptions, `assembly` the arguments of
+DebeziumAssembly, `spark` settings of Spark."""
+
+
+def reference() -> Iterator[tuple[str, str, str, str, str]]:
+    """The file's own settings: section, name, type, default, meaning."""
+    for section, settings in SECTIONS.items():
+        for name, setting in settings.items():
+            shown = str(setting.default).lower() if isinstance(setting.default, bool) else setting.default
+            default = "required" if setting.required else "" if shown is None else f"`{shown}`"
+            yield section, name, setting.kind_name, default, setting.meaning
