@@ -9,10 +9,12 @@ import base64
 import io
 import itertools
 import json
+import socket
 import socketserver
 import struct
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -85,6 +87,8 @@ class ScanListener:
 
     def stop(self) -> None:
         if self._thread.is_alive():
+            with suppress(OSError):  # the port is readable then: the thread sees its end at once
+                self._server.socket.shutdown(socket.SHUT_RDWR)
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
