@@ -228,6 +228,11 @@ _ALL: Final = (
         "kafka",
         kafka__waiting="no broker has answered a `request`, and `reason`; it is sent again until the patience ends",
     ),
+    *_kinds(
+        logging.WARNING,
+        "lineage",
+        lineage__lost="an event of OpenLineage was not sent, with the reason (`why`); the job goes on",
+    ),
     # changelogs
     *_kinds(
         logging.WARNING,
