@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import logging
 import re
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from starrocks_txn_sink import TableRules
+from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from tests.support.debezium_shop import DebeziumShop, end, insert, read, update, whole
 
 pytestmark = pytest.mark.spark
@@ -85,6 +87,49 @@ def test_what_a_rule_hides_is_nowhere_and_the_rest_is_there(
     assert files_with(debezium.source, SECRET)  # the search finds it where it is
     assert files_with(debezium.checkpoint(), SECRET) == []
     assert files_with(debezium.checkpoint(), "+49-171") == []
+
+
+def test_what_a_rule_hides_is_nowhere_after_bad_rows_and_refusals(
+    debezium: DebeziumShop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before images, deletes, a history, a dead letter, a new column and messages that are refused."""
+    caplog.set_level(logging.DEBUG)
+    debezium.ask(PEOPLE)
+    debezium.ask(
+        "CREATE TABLE shop.people_log (_source_partition STRING, _position BIGINT, _seq BIGINT, _txn_id VARCHAR(9), "
+        "_commit_time DATETIME, _op VARCHAR(16), part VARCHAR(40), position BIGINT, nr BIGINT, email VARCHAR(64), "
+        "phone VARCHAR(12), _unchanged JSON) DUPLICATE KEY (_source_partition, _position, _seq) "
+        "DISTRIBUTED BY HASH(_position)"
+    )
+    more = TableRules(tables="people", history="{0}_log", mask={"hushed": "sha256"}, drop=["gone"], salt=SALT)
+    given: dict[str, Any] = {"tables": {"public.items": "people"}, "rules": [*RULES, more]}
+    given |= {"on_malformed": "drop", "on_bad_rows": "quarantine", "schema_changes": "apply"}
+    first, changed, bad = person(5, 1), person(5, 2, gone=SECRET), person(6, 1, seq=1 << 40)
+    changed |= {"op": "u", "before": dict(changed["after"])}
+    removed = person(5, 3) | {"op": "d", "before": person(5, 1)["after"], "after": None}
+    broken: Any = json.dumps(person(7, 1))[:-9]
+    debezium.put(first, changed, removed, end(5, 3), bad, end(6, 1), broken, *whole(8, 0))
+    debezium.put(person(9, 1, hushed=SECRET), end(9, 1))
+    receipts = debezium.go(**given)
+    hashed = hashlib.sha256((SALT + SECRET).encode()).hexdigest()
+    assert debezium.ask("SELECT position, email, hushed FROM shop.people ORDER BY 1, nr") == [
+        (5, hashed, None),
+        (9, hashed, hashed),
+    ]
+    letters = debezium.ask(f"SELECT * FROM shop.{DEAD_LETTER_TABLE}")
+    assert len(letters) == 2  # of the table and of its history
+    assert hashed in str(letters)
+    assert debezium.ask("SELECT count(*) FROM shop.people_log") == [(4,)]
+    kept = [letters, receipts, [event.fields for event in debezium.told], caplog.text]
+    for number, refused in enumerate((broken, person(10, 1, nr=SECRET), person(10, 1, _op=SECRET))):
+        debezium.put(refused, *whole(11 + number, 0))
+        with pytest.raises(StreamingQueryException, match=("topic", "column nr,", "column _op,")[number]) as stopped:
+            debezium.go(checkpoint=f"again-{number}", **(given | {"on_malformed": "drop" if number else "fail"}))
+        kept.append(str(stopped.value))
+        max(debezium.source.iterdir(), key=lambda file: file.stat().st_mtime).unlink()
+    assert [part for part in map(str, kept) if SECRET in part] == []
+    folders = [debezium.checkpoint(), debezium.checkpoint("again-1"), debezium.folder / "emulator"]
+    assert [file for folder in folders for text in (SECRET, "+49-171") for file in files_with(folder, text)] == []
 
 
 @pytest.mark.parametrize(
