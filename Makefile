@@ -35,16 +35,16 @@ demo: $(if $(wildcard $(STAMP)),setup,$(DEMO)/.installed)
 # The workers, and hundreds of processes that the tests start, would otherwise compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Each worker has a Spark of its own; a test often waits, so there is one worker more than cores, up to four.
+# A test often waits, so there is one worker more than cores, up to four; two of them have a Spark (tests/support/scheduling.py).
 # ARGS="-n 0" does without workers.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -le 3 ] && echo $$((n + 1)) || echo 4)
 .PHONY: test-all
 test: setup $(VENV)/spark-classes.jsa
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not deep" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope -m "not deep" $(ARGS)
 
 # Also what is marked `deep`, with five times as many examples and schedules.
 test-all: setup $(VENV)/spark-classes.jsa
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --hypothesis-profile=deep $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --hypothesis-profile=deep $(ARGS)
 
 # Spark's JVMs start twice as fast with an archive of its classes; the tests start dozens of them.
 $(VENV)/spark-classes.jsa: $(STAMP)

@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,15 @@ def pytest_runtestloop() -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()  # else DuckDB reports what nobody frees as leaked
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadscope":
+        return None
+    from tests.support.scheduling import FewSparkSessions  # where xdist is not installed nobody asks
+
+    return FewSparkSessions(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -106,6 +106,7 @@ def test_without_an_engine_it_says_what_to_do_and_makes_no_file(tmp_path: Path) 
     assert not Path(f"{folder}.zip").exists()
 
 
+@pytest.mark.deep
 def test_an_image_that_no_registry_has_is_one_sentence_a_test(engine: FakeEngine, tmp_path: Path) -> None:
     folder = tmp_path / "recordings"
     engine.missing = frozenset({IMAGE})

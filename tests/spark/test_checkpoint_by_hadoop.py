@@ -43,7 +43,7 @@ def go(shop: AssemblingShop, uri: str, lanes: int) -> list[int]:
     return [receipt.rows for receipt in receipts]
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("lanes", [pytest.param(1, marks=pytest.mark.deep), 2])
 def test_open_transactions_wait_there_over_micro_batches_and_a_restart(
     assembling: AssemblingShop, tmp_path: Path, lanes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

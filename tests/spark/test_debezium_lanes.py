@@ -270,7 +270,7 @@ def test_tables_follow_columns_that_changes_have_got(debezium: DebeziumShop) -> 
 UNAVAILABLE = "__debezium_unavailable_value"
 
 
-@pytest.mark.parametrize("transactions", ["whole", "none"])
+@pytest.mark.parametrize("transactions", ["whole", pytest.param("none", marks=pytest.mark.deep)])
 def test_a_column_keeps_the_value_that_a_message_leaves_out(debezium: DebeziumShop, transactions: str) -> None:
     """From the table, and from a row before it in the micro-batch; also after a restart."""
     debezium.ask(
@@ -305,7 +305,7 @@ def signal(txn: int, order: int, name: str, kind: str) -> Changes:
     return change(postgres("debezium_signal", 1000 * txn + order), f"{txn}:{1000 * txn + order}", order, row)
 
 
-@pytest.mark.parametrize("transactions", ["whole", "none"])
+@pytest.mark.parametrize("transactions", [pytest.param("whole", marks=pytest.mark.deep), "none"])
 def test_rows_of_an_incremental_snapshot_come_between_changes(debezium: DebeziumShop, transactions: str) -> None:
     """Debezium leaves out the rows that changes between the watermarks have; the signal table is not written."""
     debezium.ask(
@@ -376,7 +376,7 @@ def test_rows_of_a_snapshot_that_wait_for_a_transaction_are_not_visible(debezium
     assert progress(debezium) == ["over, 1 tables", "snapshot.progressed", "snapshot.progressed", "snapshot.ended"]
 
 
-@pytest.mark.parametrize("transactions", ["whole", "none"])
+@pytest.mark.parametrize("transactions", [pytest.param("whole", marks=pytest.mark.deep), "none"])
 def test_a_row_of_eleven_megabytes_arrives_whole(debezium: DebeziumShop, transactions: str) -> None:
     debezium.ask("CREATE TABLE shop.files (position BIGINT, note JSON, part STRING, seq INT) DUPLICATE KEY(position)")
     content = {"text": "x" * (11 << 20)}
@@ -386,7 +386,7 @@ def test_a_row_of_eleven_megabytes_arrives_whole(debezium: DebeziumShop, transac
     assert [size for (size,) in sizes] == [7, 7, len(json.dumps(content))]
 
 
-@pytest.mark.parametrize("transactions", ["whole", "none"])
+@pytest.mark.parametrize("transactions", ["whole", pytest.param("none", marks=pytest.mark.deep)])
 def test_a_date_that_comes_as_a_number_is_refused_before_the_first_load(
     debezium: DebeziumShop, transactions: str
 ) -> None:

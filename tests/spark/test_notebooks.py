@@ -52,7 +52,7 @@ OF = "source_partition = '{}'"
 # --- several queries ---
 
 
-@pytest.mark.parametrize("sinks", [1, 2])
+@pytest.mark.parametrize("sinks", [1, pytest.param(2, marks=pytest.mark.deep)])
 def test_two_queries_at_the_same_time(shop: Shop, sinks: int) -> None:
     """Of one sink without a job, and of two sinks with a job each."""
     feed(shop, 1, 3)
@@ -133,7 +133,9 @@ def test_a_sink_that_assembles_goes_on_after_an_exception(assembling: Assembling
     assert assembling.notes() == [("p-0", at) for at in (2, 5, 6, 9)]
 
 
-@pytest.mark.parametrize("same", [True, False], ids=["same-sink", "new-sink"])
+@pytest.mark.parametrize(
+    "same", [pytest.param(True, id="same-sink"), pytest.param(False, id="new-sink", marks=pytest.mark.deep)]
+)
 def test_a_cell_that_is_run_twice_replaces_its_query(shop: Shop, same: bool) -> None:
     """Spark stops the running query of a checkpoint when it is started again (stopActiveRunOnRestart)."""
     feed(shop, 1, 2)

@@ -71,7 +71,7 @@ VALUES = """
 """
 
 
-@pytest.mark.parametrize("zone", [None, "Asia/Tokyo"])
+@pytest.mark.parametrize("zone", [pytest.param(None, marks=pytest.mark.deep), "Asia/Tokyo"])
 def test_typed_columns_are_those_that_the_sink_writes(shop: Shop, zone: str | None) -> None:
     for table in ("kinds", "expected"):
         shop.ask(f"CREATE TABLE shop.{table} ({KINDS}) DUPLICATE KEY(id)")

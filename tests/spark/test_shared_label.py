@@ -97,7 +97,14 @@ def test_sorted_rows_are_committed_in_rounds(shop: Shop) -> None:
     assert sink.write(frame) == []
 
 
-@pytest.mark.parametrize(("operation", "when"), [("begin", "after"), ("load", "before"), ("commit", "before")])
+@pytest.mark.parametrize(
+    ("operation", "when"),
+    [
+        pytest.param("begin", "after", marks=pytest.mark.deep),
+        ("load", "before"),
+        pytest.param("commit", "before", marks=pytest.mark.deep),
+    ],
+)
 def test_a_lost_request_costs_a_new_label(shop: Shop, operation: str, when: str) -> None:
     """The lost one is rolled back: a label without loads is in no list, and would count until its timeout."""
     loss = {"operation": operation, "action": "drop", "when": when, "times": 1}

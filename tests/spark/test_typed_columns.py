@@ -143,7 +143,7 @@ def test_new_tables_and_ignored_columns(spark: SparkSession, server: Emulator) -
     assert query(server, "SELECT id FROM shop.fresh ORDER BY id") == [(1,), (2,)]
 
 
-@pytest.mark.parametrize("form", ["json", "csv"])
+@pytest.mark.parametrize("form", ["json", pytest.param("csv", marks=pytest.mark.deep)])
 def test_sets_are_filled_by_functions_and_deleted_by_their_key(
     spark: SparkSession, server: Emulator, form: str
 ) -> None:

@@ -69,7 +69,7 @@ def test_the_cost_of_metrics_is_measured() -> None:
     assert figures["lane_cpu_seconds"] > 0
 
 
-@pytest.mark.parametrize("tables", [(), ("--keyed",)])
+@pytest.mark.parametrize("tables", [(), pytest.param(("--keyed",), marks=pytest.mark.deep)])
 def test_a_rare_table_keeps_no_batches_of_the_busy_ones_in_memory(tables: tuple[str, ...]) -> None:
     """25 MB of it are the buffers; with each row of the rare table as a slice of its batch it is 100 MB more."""
     size = ("--megabytes", "150", "--row-bytes", "1000", "--rare-every", "2000")

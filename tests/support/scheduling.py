@@ -1,0 +1,22 @@
+"""Which of pytest's workers runs which tests."""
+
+from __future__ import annotations
+
+from xdist.scheduler import LoadScopeScheduling
+
+_SPARK = "tests/spark/"
+_HALF = f"{_SPARK}test_m"
+"""The modules in front of it take as long as those behind it."""
+
+
+class FewSparkSessions(LoadScopeScheduling):  # type: ignore[misc]
+    """A module runs on one worker; those with Spark run on two, however many there are.
+
+    A session's first queries cost 20 s of CPU, because its JVM has compiled nothing yet.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.partition("::")[0]
+        if not module.startswith(_SPARK):
+            return module
+        return "spark, first half" if module < _HALF else "spark, second half"
