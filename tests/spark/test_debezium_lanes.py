@@ -12,6 +12,8 @@ from starrocks_txn_sink import DebeziumAssembly, StarRocksSink
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.snapshots import Progress
+from tests.support import connect_schema
+from tests.support.connect_schema import field
 from tests.support.debezium_feed import change, marker, postgres
 from tests.support.debezium_shop import Changes, DebeziumShop, begin, end, insert, read, update, whole
 
@@ -402,3 +404,15 @@ def test_a_date_that_comes_as_a_number_is_refused_before_the_first_load(
     with pytest.raises(StreamingQueryException, match=r"number for column at of table bills.*schemas\.enable=true"):
         debezium.go(tables=tables, transactions=transactions)
     assert debezium.ask("SELECT count(*) FROM shop.bills") == [(2,)]
+
+
+def test_a_column_is_wide_enough_for_rows_that_wait(debezium: DebeziumShop) -> None:
+    """Their table has no message in the micro-batch of their END."""
+    debezium.ask("CREATE TABLE shop.wide (id INT NOT NULL, n INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+    fields = {"id": field("int32"), "n": field("int64")}
+    block = {"id": "5:5001", "total_order": 1, "data_collection_order": 1}
+    text = connect_schema.change("wide", fields, {"id": 1, "n": 1 << 40}, transaction=block, lsn=5001)
+    debezium.put(json.loads(text))
+    debezium.put(marker("END", "5:5999", {"public.wide": 1}))
+    debezium.go(tables={"public.wide": "wide"}, schema_changes="apply")
+    assert debezium.ask("SELECT id, n FROM shop.wide") == [(1, 1 << 40)]
