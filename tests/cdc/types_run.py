@@ -269,10 +269,14 @@ def _short(text: str) -> str:
 
 
 def _by_text(texts: Mapping[str, str]) -> str:
+    """Each text with its values in brackets; the one of most values, if it has three or more, last and without them."""
     by_text: dict[str, list[str]] = {}
     for value, text in texts.items():
         by_text.setdefault(text, []).append(value)
-    return "; ".join(f"`{text}` ({', '.join(values)})" for text, values in by_text.items())
+    usual = max(by_text, key=lambda text: len(by_text[text]))
+    last = [f"else `{usual}`"] if len(by_text[usual]) > 2 else []
+    named = [f"`{text}` ({', '.join(values)})" for text, values in by_text.items() if not last or text != usual]
+    return "; ".join(named + last)
 
 
 # --- the page ---
