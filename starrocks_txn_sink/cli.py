@@ -98,7 +98,7 @@ COMMANDS = (
     Command(
         "init",
         "starrocks_txn_sink.operations.sync.init",
-        "write the file of sync from the topics of a running connector",
+        "write the file of sync from a running connector's topics, or from the source database",
         "kafka",
         error_code=2,
     ),

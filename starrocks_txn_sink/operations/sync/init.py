@@ -1,12 +1,14 @@
-"""`starrocks-txn-sink init`: a file for `sync`, from the topics that a running connector has written.
+"""`starrocks-txn-sink init`: a file for `sync`, from a running connector's topics, or from the source database itself.
 
-The command decides only what messages show for certain. The rest is a comment that says what to decide, and how.
+The command decides only what messages or the catalog show for certain. The rest is a comment that says what to decide,
+and how.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,10 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from starrocks_txn_sink.errors import InputError, OptionError, printable
+from starrocks_txn_sink.operations.sync.catalog import DescribedTable, read_catalog
 from starrocks_txn_sink.options import command_line
 from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage
-from starrocks_txn_sink.sources.formats.connect_types import SourceTable, columns_of, table_of_message
+from starrocks_txn_sink.sources.formats.connect_types import table_of_message
 from starrocks_txn_sink.sources.formats.json_text import members_of
+from starrocks_txn_sink.sql.source_database import SourceDatabase
 
 _TRANSACTION: Final = "transaction"
 _SNAPSHOT: Final = "r"
@@ -25,14 +29,23 @@ _TXN_EVENTS: Final = ("BEGIN", "DATA", "END")
 _SHOWN: Final = 100  # letters of a comment with columns
 _SECRET: Final = re.compile(r"password|secret|jaas|oauthbearer\.config|key(\.pem)?$", re.IGNORECASE)
 """In the names of Kafka's options whose values may be secrets: private keys as text, too."""
+_BROKERS: Final = "broker:9092"
 _NO_DEBEZIUM: Final = (
     "init reads Debezium's JSON: give topic.prefix; with a registry write the file, with [assembly.registry]."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kafka", metavar="SERVERS", required=True, help="brokers, as in b1:9092,b2:9092")
+    parser.add_argument("--kafka", metavar="SERVERS", help="brokers, as in b1:9092,b2:9092")
     parser.add_argument("--prefix", required=True, help="the connector's topic.prefix, with which its topics begin")
+    parser.add_argument(
+        "--source",
+        metavar="URL",
+        help="ask the database, not the topics: postgresql://USER@HOST:5432/DATABASE (extra postgresql), or mysql://…",
+    )
+    parser.add_argument(
+        "--source-password-environment", metavar="NAME", help="the environment variable with its password"
+    )
     command_line.add_kafka_option(parser)
     parser.add_argument("--output", metavar="FILE", help="a new file to write, in place of standard output")
     command_line.add_shared_arguments(parser, deadline={"default": 60.0})
@@ -40,21 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the file; raises StarRocksSinkError without topics, and for topics that `sync` cannot read."""
-    from starrocks_txn_sink.clock import SystemClock
-    from starrocks_txn_sink.sources.kafka.admin import KafkaAdmin  # the extra kafka
-    from starrocks_txn_sink.sources.kafka.newest import ANSWER_SECONDS, newest_messages
-    from starrocks_txn_sink.sources.kafka.options import BalancedOptions
-
-    pattern = rf"{re.escape(args.prefix)}\..+"
     pairs = {name.strip(): value for name, _, value in (text.partition("=") for text in args.kafka_option)}
-    given = {f"kafka.{name}": value for name, value in pairs.items()} | {"kafka.bootstrap.servers": args.kafka}
-    config = BalancedOptions.read({**given, "subscribePattern": pattern}).config
-    admin = KafkaAdmin(config, min(args.deadline, ANSWER_SECONDS), SystemClock())
-    topics = {topic for topic, _ in admin.partitions(pattern=pattern)}
-    seen = Seen(args.prefix, frozenset(topics))
-    for key, value in newest_messages(config, args.deadline, pattern=pattern):
-        seen.take((key, value))
-    lines = list(file_lines(seen, args.kafka, pairs))
+    seen = seen_in_topics(args, pairs) if args.source is None else seen_in_database(args)
+    lines = list(file_lines(seen, args.kafka or _BROKERS, pairs))
     if args.output is None:
         command_line.print_lines(lines)
         return 0
@@ -66,13 +67,56 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def seen_in_database(args: argparse.Namespace) -> Seen:
+    """What the catalog of the database shows."""
+    place, password = SourceDatabase.of_url(args.source), ""
+    if (variable := args.source_password_environment) is not None:
+        password = os.environ.get(variable, "")
+        if not password:
+            raise OptionError(f"The environment variable {variable} has no password.", hint="Set it.")
+    tables = read_catalog(place, password, args.deadline)
+    seen = Seen(args.prefix, frozenset(_topic(args.prefix, table.collection) for table in tables))
+    seen.origin = f"the catalog of the database {place.database} at {place.host}"
+    seen.tables = {table.collection: table for table in tables}
+    return seen
+
+
+def _topic(prefix: str, collection: str) -> str:
+    """The topic of a table, as Debezium names it."""
+    return re.sub(r"[^\w.-]", "_", f"{prefix}.{collection}", flags=re.ASCII)
+
+
+def seen_in_topics(args: argparse.Namespace, kafka_options: dict[str, str]) -> Seen:
+    """What the newest messages of the connector's topics show."""
+    if args.kafka is None:
+        raise OptionError("--kafka is missing.", hint="Name the brokers, or the database with --source.")
+    from starrocks_txn_sink.clock import SystemClock
+    from starrocks_txn_sink.sources.kafka.admin import KafkaAdmin  # the extra kafka
+    from starrocks_txn_sink.sources.kafka.newest import ANSWER_SECONDS, newest_messages
+    from starrocks_txn_sink.sources.kafka.options import BalancedOptions
+
+    pattern = rf"{re.escape(args.prefix)}\..+"
+    given = {f"kafka.{name}": value for name, value in kafka_options.items()} | {"kafka.bootstrap.servers": args.kafka}
+    config = BalancedOptions.read({**given, "subscribePattern": pattern}).config
+    admin = KafkaAdmin(config, min(args.deadline, ANSWER_SECONDS), SystemClock())
+    topics = {topic for topic, _ in admin.partitions(pattern=pattern)}
+    seen = Seen(args.prefix, frozenset(topics))
+    for key, value in newest_messages(config, args.deadline, pattern=pattern):
+        seen.take((key, value))
+    return seen
+
+
 @dataclass(slots=True)
 class Seen:
-    """What the newest messages of the topics under `prefix` show; the newest message comes first."""
+    """What the newest messages of the topics under `prefix` show, or a catalog, which `origin` names.
+
+    The newest message comes first.
+    """
 
     prefix: str
     topics: frozenset[str]
-    tables: dict[str, SourceTable] = field(default_factory=dict)
+    origin: str = ""
+    tables: dict[str, DescribedTable] = field(default_factory=dict)
     without_schema: set[str] = field(default_factory=set)
     others: int = 0
     txn_events: int = 0
@@ -113,7 +157,7 @@ class Seen:
             self.without_schema.add(".".join(str(part) for part in (owner, source.get("table")) if part))
         else:
             if table is not None:
-                self.tables.setdefault(table.collection, table)
+                self.tables.setdefault(table.collection, DescribedTable.of_messages(table))
 
     @property
     def collections(self) -> list[str]:
@@ -146,7 +190,8 @@ def _lines(seen: Seen, brokers: str, kafka_options: dict[str, str] | None) -> It
         what = f"None of the newest messages under {seen.prefix} is a change of Debezium's"
         more = f" ({seen.others} are something else)" if seen.others else ""
         raise InputError(f"{what}{more}.", hint=_NO_DEBEZIUM)
-    yield f"# Made by starrocks-txn-sink init, from the newest messages of {len(seen.topics)} topics."
+    origin = seen.origin or f"the newest messages of {len(seen.topics)} topics"
+    yield f"# Made by starrocks-txn-sink init, from {origin}."
     yield "# Look it through: a line with CHANGE needs your value, one with DECIDE your decision."
     yield "# Then: starrocks-txn-sink sync FILE --dry-run"
     yield from _source(seen, brokers, kafka_options or {})
@@ -165,7 +210,12 @@ def _lines(seen: Seen, brokers: str, kafka_options: dict[str, str] | None) -> It
 
 
 def _source(seen: Seen, brokers: str, kafka_options: dict[str, str]) -> Iterator[str]:
-    yield from ("", "[source]", f"brokers = {_text(brokers)}", f"topics = {_pattern(_topics(seen))}")
+    yield from (
+        "",
+        "[source]",
+        f"brokers = {_text(brokers)}{'  # CHANGE' if brokers == _BROKERS else ''}",
+        f"topics = {_pattern(_topics(seen))}",
+    )
     if seen.transactions == "whole":
         yield 'transactions = "whole"  # the messages name their source transactions'
     elif seen.transactions == "none":
@@ -196,8 +246,13 @@ def _keys(seen: Seen) -> Iterator[str]:
         table = seen.tables.get(collection)
         if table is not None and not table.keys:
             name = collection.rpartition(".")[2]
-            yield from ("", f"# DECIDE: {collection} has no key. Name columns that are unique and NOT NULL:")
-            yield from (f"# [target.tables.{_text(name)}]", '# keys = ["…"]')
+            said = f"unique and NOT NULL are {', '.join(table.unique)}" if table.unique else "name unique columns"
+            yield from (
+                "",
+                f"# DECIDE: {collection} has no key. As a key {said}; or keep each change, by history in [[rules]].",
+            )
+            keys = ", ".join(map(_text, table.unique)) or '"…"'
+            yield from (f"# [target.tables.{_text(name)}]", f"# keys = [{keys}]")
 
 
 def _assembly(seen: Seen) -> Iterator[str]:
@@ -219,13 +274,10 @@ def _routes(seen: Seen) -> Iterator[str]:
             yield "# Set schemas.enable=true for both converters, or create them by hand."
     yield "# The tables of the source:"
     for collection, table in sorted(seen.tables.items()):
-        columns = columns_of(table.schema, table.keys)
-        said = ", ".join(f"{column.name} {column.type or '?'}" for column in columns)
+        said = ", ".join(f"{name} {kind}" for name, kind in table.columns)
         shown = f"{said[:_SHOWN]}…" if len(said) > _SHOWN else said
         yield f"# {collection}, key {', '.join(table.keys) or 'none'}: {shown}"
-        for column in columns:
-            if column.note or column.refusal:
-                yield f"#   {column.name}: {column.note or 'DECIDE: ' + column.refusal}"
+        yield from (f"#   {note}" for note in table.notes)
     yield from ("# [tables]", "# exclude = ['.*\\.secret']", "")
     alone = len(seen.owners) == 1
     for owner in seen.owners:

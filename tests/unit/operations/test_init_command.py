@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from confluent_kafka import Producer
 
 from starrocks_txn_sink import cli
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.operations.sync.catalog import DescribedTable
 from starrocks_txn_sink.operations.sync.init import Seen, file_lines
 from starrocks_txn_sink.operations.sync.settings import Sync, parse_sync
 from tests.support import debezium_feed
@@ -131,3 +133,38 @@ def test_the_command_reads_a_broker_and_writes_a_new_file(tmp_path: Path, capsys
     assert cli.main([*command, "--output", str(file)]) == 2
     assert "cannot be written" in capsys.readouterr().err
     assert cli.main([*command[:3], "--prefix", "nothing", "--deadline", "30"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--source", "postgresql://me:hidden-word@h/db"], "--source has a password"),
+        (["--source", "oracle://me@h/db"], "names another kind of database"),
+        (["--source", "mysql://h/db"], "lacks a part"),
+        (["--source", "mysql://me@h"], "lacks a part"),
+        (["--source", "mysql://me@h:port/db"], "is no URL"),
+        (["--source", "mysql://me@h/db", "--source-password-environment", "ABSENT"], "ABSENT has no password"),
+        ([], "--kafka is missing. Name the brokers, or the database with --source."),
+    ],
+)
+def test_a_source_of_another_form_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["init", "--prefix", "shop", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "hidden-word" not in error
+
+
+def test_without_its_driver_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    assert cli.main(["init", "--prefix", "shop", "--source", "postgresql://me@127.0.0.1:1/db"]) == 2
+    assert "pip install 'starrocks-txn-sink[postgresql]'" in capsys.readouterr().err
+
+
+def test_a_catalogs_tables_with_odd_names_have_an_open_pattern() -> None:
+    table = DescribedTable("public.ord ers", ("id",), (("id", "bigint"),))
+    catalog = Seen("shop", frozenset({"shop.public.ord_ers"}), origin="the catalog", tables={table.collection: table})
+    sync, text = written(catalog)
+    assert sync.kafka["subscribePattern"] == r"shop\..*"
+    assert "# public.ord ers, key id: id bigint" in text
