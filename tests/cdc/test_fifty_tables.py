@@ -1,0 +1,80 @@
+"""Fifty tables of PostgreSQL and MariaDB: `init` writes the file, `sync` makes StarRocks equal the source.
+
+The rows come by the connector's snapshot and by transactions behind it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from starrocks_txn_sink import cli
+from tests.cdc.changing_tables import plain
+from tests.cdc.databases import POMS, NoDatabase, database
+from tests.cdc.sync_process import SyncProcess
+from tests.kafka.broker import Broker
+from tests.kafka.jars import SPARK, NoMaven, archives, fetched
+from tests.support.quick_start import USER, Warehouse
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+TABLES = [f"t{number:02}" for number in range(50)]
+SECONDS = 120.0
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_fifty_tables_from_a_file_to_equal_contents(kind: str, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        try:
+            fetched(POMS[kind])
+            jars, db = archives(SPARK), stack.enter_context(database(kind, tmp_path))
+        except (NoMaven, *NoDatabase) as missing:
+            pytest.skip(str(missing))
+        for number, table in enumerate(TABLES):
+            db.run(f"CREATE TABLE {table} (id INT PRIMARY KEY, price DECIMAL(10,2), name VARCHAR(40), born DATE)")
+            rows = ", ".join(f"({id_}, {id_}.5, 'é{number}', '2024-02-29')" for id_ in range(40))
+            db.run(f"INSERT INTO {table} VALUES {rows}")
+        broker = stack.enter_context(Broker(tmp_path / "broker"))
+        connect = stack.enter_context(db.captured(broker, tmp_path))
+        for number in range(20):
+            db.commit(
+                *(f"UPDATE {table} SET name = 'late' WHERE id = {number}" for table in TABLES[number::7]),
+                *(f"DELETE FROM {table} WHERE id = {39 - number}" for table in TABLES[number::9]),
+                *(f"INSERT INTO {table} VALUES ({100 + number}, NULL, NULL, NULL)" for table in TABLES[number::11]),
+            )
+        topics = {f"shop.{db.schema}.{table}" for table in TABLES} | {"shop.transaction"}
+        wait_until(lambda: topics <= broker.topics(), reason=connect.messages, alive=lambda: connect.running)
+        starrocks = stack.enter_context(Warehouse(tmp_path / "starrocks"))
+        starrocks.ask("CREATE DATABASE shop")
+        file = tmp_path / "shop.toml"
+        began = time.monotonic()
+        assert cli.main(["init", "--kafka", broker.servers, "--prefix", "shop", "--output", str(file)]) == 0
+        text = file.read_text(encoding="utf-8")
+        for printed, here in {
+            "http://fe:8030": starrocks.server.load_url,
+            "mysql://fe:9030": starrocks.server.query_url,
+            'username = "sink"': f'username = "{USER}"',
+        }.items():
+            assert printed in text
+            text = text.replace(printed, here)
+        file.write_text(f'{text}\n[spark]\n"spark.jars" = {json.dumps(jars)}\n', encoding="utf-8")
+        expected = {
+            table: [tuple(map(plain, row)) for row in db.rows(f"SELECT * FROM {table} ORDER BY id")] for table in TABLES
+        }
+        process = SyncProcess(file, tmp_path / "sync")
+        stack.callback(process.kill)
+
+        def equal() -> bool:
+            there = {str(name) for (name,) in starrocks.ask("SHOW TABLES FROM shop")}
+            return there.issuperset(TABLES) and all(
+                [tuple(map(plain, row)) for row in starrocks.ask(f"SELECT * FROM shop.{table} ORDER BY id")] == rows
+                for table, rows in expected.items()
+            )
+
+        left = SECONDS - (time.monotonic() - began)
+        wait_until(equal, left, process.messages, alive=lambda: process.running)
