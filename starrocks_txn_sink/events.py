@@ -222,6 +222,7 @@ _ALL: Final = (
         source__lagged="the rows that wait in Kafka were counted",
         source__unknown="Kafka did not say how many rows wait",
         server__measured="the running transactions of the database and the server's limit were read, or could not be",
+        tablets__measured="the same for the rowsets of the tablets of each table",
     ),
     *_kinds(
         logging.WARNING,

@@ -190,6 +190,15 @@ ALERTS = (
         "At the limit the server refuses new ones; another writer may leave transactions open.",
     ),
     Alert(
+        "StarRocksSinkManyRowsets",
+        f"max by (instance, job, table) ({metric('tablet_rowsets')}) "
+        f"/ on (instance, job) group_left min by (instance, job) ({metric('tablet_rowset_limit')} > 0) > 0.8",
+        "5m",
+        False,
+        "A tablet of {{ $labels.table }} has {{ $value | humanizePercentage }} of the rowsets that it may have.",
+        "At the limit StarRocks refuses loads: compaction does not keep up with the micro-batches.",
+    ),
+    Alert(
         "StarRocksSinkErrors",
         f"sum by (instance, job, code) (increase({metric('errors_total')}[15m])) > 5",
         "5m",

@@ -145,6 +145,14 @@ METRICS = (
         "The server's limit for them (max_running_txn_num_per_db): at it, begin and commit are refused.",
         ("database",),
     ),
+    _gauge(
+        "tablet_rowsets",
+        "The most rowsets that a tablet of the table has, asked every five minutes. No series as above.",
+        ("table",),
+    ),
+    _gauge(
+        "tablet_rowset_limit", "The backends' limit (tablet_max_versions): at it, loads are refused.", ("database",)
+    ),
     # flow
     _counter("rows_total", "Rows that became visible, by table and operation (upsert, delete).", ("table", "op"), ()),
     _counter(

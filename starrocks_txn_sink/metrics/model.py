@@ -12,7 +12,8 @@ Events of the sink on the driver, and their fields:
     rows.dead_lettered  job, table, reason, rows           schema.changed   job, table, statement
     query.started, query.progressed, query.idle, query.ended, assembler.counted: see `metrics.spark_progress`
     source.lagged       query, lags (by topic), partitions (rows)    source.unknown  query; see `metrics.source_lag`
-    server.measured     database, room (TransactionRoom, or None)
+    server.measured     database, room (TransactionRoom or None)
+    tablets.measured    database, room (TabletRoom or None)
 
 Reports come before the receipts of the same micro-batch. Other events of `events.EVENTS` change no metric.
 
@@ -28,12 +29,12 @@ from typing import Any
 
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.coordinator.model import Receipt
-from starrocks_txn_sink.metrics.catalogue import JOBS, PARTITIONS, SPARK, VIOLATIONS
+from starrocks_txn_sink.metrics.catalogue import JOBS, PARTITIONS, SPARK, TABLES, VIOLATIONS
 from starrocks_txn_sink.metrics.jobs import REMEMBERED, AssemblerLevels, JobState, JobStatuses, committed_entry
 from starrocks_txn_sink.metrics.series import History, HistorySlot, MetricValues
 from starrocks_txn_sink.metrics.source_lag import SourceLag
 from starrocks_txn_sink.metrics.spark_progress import QueryProgress
-from starrocks_txn_sink.sql.server_limits import TransactionRoom
+from starrocks_txn_sink.sql.server_limits import TabletRoom, TransactionRoom
 from starrocks_txn_sink.telemetry import Event, LatestValues
 from starrocks_txn_sink.writer.messages import LaneCost, LaneReport, LaneWork
 
@@ -54,6 +55,7 @@ class Model:
         self.lags: LatestValues[str, int] = LatestValues(PARTITIONS)
         self.source_lags: LatestValues[str, Mapping[str, SourceLag]] = LatestValues(JOBS)  # by query
         self.rooms: LatestValues[str, TransactionRoom | None] = LatestValues(JOBS)  # by database
+        self.tablet_rooms: LatestValues[str, TabletRoom] = LatestValues(JOBS)  # by database
         self.last_errors: dict[str, float] = {}
         self.last_violation = 0.0
         self._deletes: Counter[str] = Counter()  # deletes by table in reports whose receipts have not arrived yet
@@ -327,6 +329,20 @@ class Model:
         rooms = {name: known for name, known in self.rooms.items() if known is not None}
         self.metrics.replace("database_running_transactions", {name: float(own.running) for name, own in rooms.items()})
         self.metrics.replace("database_transaction_limit", {name: float(own.limit) for name, own in rooms.items()})
+
+    def _on_tablets_measured(self, fields: Mapping[str, Any], _: float) -> None:
+        room = fields["room"]
+        if room is None:
+            self.tablet_rooms.pop(fields["database"], None)
+        else:
+            self.tablet_rooms[fields["database"]] = room
+        rooms = self.tablet_rooms
+        rowsets: dict[str, float] = {}
+        for known in rooms.values():
+            most = sorted(known.rowsets.items(), key=lambda pair: -pair[1])[:TABLES]
+            rowsets.update({table: max(float(count), rowsets.get(table, 0.0)) for table, count in most})
+        self.metrics.replace("tablet_rowsets", rowsets)
+        self.metrics.replace("tablet_rowset_limit", {name: float(known.limit) for name, known in rooms.items()})
 
     def _set_source_lags(self) -> None:
         """Set the gauges of the sources; two queries that read one topic share its series, with the larger value."""

@@ -1,4 +1,4 @@
-"""How near the server is to a limit of its own: the running transactions of the sink's database, asked seldom.
+"""How near the server is to limits of its own: running transactions and rowsets a tablet, asked seldom.
 
 The statements need OPERATE ON SYSTEM; without it, and while the server does not answer, nothing is measured. A thread
 asks, so no micro-batch waits for it.
@@ -7,6 +7,7 @@ asks, so no micro-batch waits for it.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,8 +19,17 @@ from starrocks_txn_sink.telemetry import Event, Listener
 
 _INTERVAL: Final = 60.0
 """Seconds: an alert needs several values of some minutes, and the answer has a line for each running transaction."""
+_SELDOM: Final = 300.0
+"""Seconds between two looks at the tablets: each backend lists all that it has."""
 _SECONDS: Final = 10.0
 """Of one measurement; a server that takes longer has other troubles, which other metrics show."""
+_ROWSETS: Final = (
+    "SELECT c.TABLE_NAME, MAX(t.NUM_ROWSET) FROM information_schema.be_tablets t"
+    " JOIN information_schema.tables_config c ON c.TABLE_ID = t.TABLE_ID"
+    " WHERE c.TABLE_SCHEMA = %s GROUP BY c.TABLE_NAME"
+)
+"""A load is refused by the number of rowsets; NUM_VERSION of a PRIMARY KEY table also counts compacted ones."""
+_MOST_ROWSETS: Final = "SELECT VALUE FROM information_schema.be_configs WHERE NAME = 'tablet_max_versions'"
 _LIMIT: Final = "max_running_txn_num_per_db"
 _NOT_COUNTED: Final = "ROUTINE_LOAD_TASK"  # the limit leaves routine loads out
 
@@ -30,6 +40,26 @@ class TransactionRoom:
 
     running: int
     limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class TabletRoom:
+    """By table the most rowsets that a tablet has, and the smallest limit of a backend."""
+
+    rowsets: Mapping[str, int]
+    limit: int
+
+
+def measure_tablets(options: SinkOptions, clock: Clock) -> TabletRoom | None:
+    """Ask for the tablets of the database; None if there are none. Raises StarRocksSinkError as `measure`."""
+    connection, deadline = LeaderConnection(options), Deadline.after(_SECONDS, clock)
+    try:
+        limits = [int(value) for (value,) in connection.query(_MOST_ROWSETS, (), deadline) if str(value).isdecimal()]
+        rowsets = connection.query(_ROWSETS, (options.database,), deadline) if limits else []
+    finally:
+        connection.close()
+    counts = {str(table): int(count) for table, count in rowsets if count is not None}
+    return TabletRoom(counts, min(limits)) if counts else None
 
 
 def measure(options: SinkOptions, clock: Clock) -> TransactionRoom | None:
@@ -47,12 +77,12 @@ def measure(options: SinkOptions, clock: Clock) -> TransactionRoom | None:
 
 
 class ServerLimitsWatch:
-    """Emits `server.measured` about once a minute while micro-batches begin. An unpickled copy begins anew."""
+    """Emits `server.measured` and `tablets.measured` while micro-batches begin. An unpickled copy begins anew."""
 
     def __init__(self, options: SinkOptions, listener: Listener, clock: Clock | None = None) -> None:
         self._made_of = options, listener
         self._options, self._listener, self._clock = options, listener, clock or SystemClock()
-        self._not_before = 0.0
+        self._not_before = self._tablets_not_before = 0.0
         self._thread: threading.Thread | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -64,12 +94,22 @@ class ServerLimitsWatch:
         if now < self._not_before or (self._thread is not None and self._thread.is_alive()):
             return
         self._not_before = now + _INTERVAL
-        self._thread = threading.Thread(target=self._measure, name="starrocks-server-limits", daemon=True)
+        tablets = now >= self._tablets_not_before
+        if tablets:
+            self._tablets_not_before = now + _SELDOM
+        self._thread = threading.Thread(
+            target=self._measure, args=(tablets,), name="starrocks-server-limits", daemon=True
+        )
         self._thread.start()
 
-    def _measure(self) -> None:
+    def _measure(self, tablets: bool) -> None:
+        place = {"database": self._options.database}
+        self._listener(Event("server.measured", {**place, "room": self._ask(measure)}))
+        if tablets:
+            self._listener(Event("tablets.measured", {**place, "room": self._ask(measure_tablets)}))
+
+    def _ask(self, ask: Callable[[SinkOptions, Clock], object]) -> object:
         try:
-            room = measure(self._options, self._clock)
+            return ask(self._options, self._clock)
         except StarRocksSinkError:
-            room = None
-        self._listener(Event("server.measured", {"database": self._options.database, "room": room}))
+            return None

@@ -65,6 +65,10 @@ FIRES = {
         },
         5,
     ),
+    "StarRocksSinkManyRowsets": (
+        {'tablet_rowsets{table="orders"}': "850x20", 'tablet_rowset_limit{database="shop"}': "1000x20"},
+        10,
+    ),
     "StarRocksSinkTooManyTransactions": ({'errors_total{code="too_many_transactions"}': "0 0 0 3 3 3"}, 5),
     "StarRocksSinkErrors": ({'errors_total{code="load_failed"}': "0+2x30"}, 25),
     "StarRocksSinkRetriesHigh": ({'retries_total{operation="load",reason="busy"}': "0+10x40"}, 30),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from contextlib import closing
 
@@ -16,7 +17,13 @@ from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.metrics.verdict import Light, health_status
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.wire import Operation, Request
-from starrocks_txn_sink.sql.server_limits import ServerLimitsWatch, TransactionRoom, measure
+from starrocks_txn_sink.sql.server_limits import (
+    ServerLimitsWatch,
+    TabletRoom,
+    TransactionRoom,
+    measure,
+    measure_tablets,
+)
 from starrocks_txn_sink.telemetry import Event
 from tests.support.manual_clock import ManualClock
 
@@ -48,14 +55,29 @@ def test_without_the_privilege_nothing_is_known(server: Emulator) -> None:
     watch.touch()
     assert watch._thread is not None
     watch._thread.join()
-    assert [event.fields["room"] for event in events] == [None]
+    assert [(event.name, event.fields["room"]) for event in events] == [
+        ("server.measured", None),
+        ("tablets.measured", None),
+    ]
 
 
-def test_a_server_is_asked_once_a_minute() -> None:
+def test_the_rowsets_of_the_tablets_are_read(server: Emulator) -> None:
+    """The emulator has no tablets; the answers have the shape that StarRocks' documentation describes."""
+    rows = [["orders", 812], ["items", 3], ["empty", None]]
+    answers = {
+        "be_configs": {"columns": ["VALUE"], "rows": [["1000"], ["900"]]},
+        "be_tablets": {"columns": ["TABLE_NAME", "max"], "rows": rows},
+    }
+    rule = {"operation": "query", "action": "answer"}
+    server.faults.replace([{**rule, "label": sql, "body": json.dumps(body)} for sql, body in answers.items()])
+    assert measure_tablets(options(server), SystemClock()) == TabletRoom({"orders": 812, "items": 3}, 900)
+
+
+def test_a_server_is_asked_once_a_minute_and_for_tablets_every_five() -> None:
     clock, asked = ManualClock(), list[Event]()
     gone = SinkOptions(load_url="http://127.0.0.1:1", query_url="mysql://127.0.0.1:1", database="shop")
     watch = ServerLimitsWatch(gone, asked.append, clock)
-    for seconds, count in ((0, 1), (1, 1), (58, 1), (2, 2)):
+    for seconds, count in ((0, 2), (1, 2), (58, 2), (2, 3), (60, 4), (178, 5), (60, 7)):
         clock.advance(seconds)
         watch.touch()
         for thread in threading.enumerate():
@@ -76,3 +98,13 @@ def test_what_the_page_and_the_metrics_say() -> None:
     model.record(Event("server.measured", {"database": "shop", "room": None}))
     assert health_status(model, 0.0, 60.0).light is Light.NONE
     assert model.metrics.total("database_transaction_limit") == 0
+
+
+def test_the_metrics_of_tablets() -> None:
+    model = Model(ManualClock())
+    model.record(Event("tablets.measured", {"database": "shop", "room": TabletRoom({"a": 5, "b": 7}, 1000)}))
+    model.record(Event("tablets.measured", {"database": "other", "room": TabletRoom({"a": 9}, 500)}))
+    assert [model.metrics.value("tablet_rowsets", table) for table in "ab"] == [9, 7]
+    model.record(Event("tablets.measured", {"database": "other", "room": None}))
+    assert model.metrics.value("tablet_rowsets", "a") == 5
+    assert model.metrics.total("tablet_rowset_limit") == 1000

@@ -32,7 +32,7 @@ from starrocks_txn_sink.sink.schema.plan import SchemaChange
 from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
 from starrocks_txn_sink.sql.audit import Auditor
 from starrocks_txn_sink.sql.connection import Answer
-from starrocks_txn_sink.sql.server_limits import TransactionRoom
+from starrocks_txn_sink.sql.server_limits import TabletRoom, TransactionRoom
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import LaneReport, LaneTrouble, LaneWork, attach_report
 from tests.support.log_records import records_of
@@ -261,6 +261,7 @@ def test_a_day_of_events_moves_every_metric(options: SinkOptions) -> None:
     lags = {"orders": SourceLag(7, 3.0)}
     record(Event("source.lagged", {"query": "q", "lags": lags, "partitions": {"0": 7}}))
     record(Event("server.measured", {"database": "shop", "room": TransactionRoom(3, 1000)}))
+    record(Event("tablets.measured", {"database": "shop", "room": TabletRoom({"items": 40}, 1000)}))
     assert {metric.name for metric in METRICS} - moved_names == NOT_OF_THAT_DAY
 
 
