@@ -42,8 +42,8 @@ def handle_invalid_ops(
             place=place,
         )
     invalid = code.isNull() | unknown
-    counted = frame.observe(name, F.count_if(invalid).alias("invalid_ops"))
-    return counted.filter(_valid_or_logged(invalid, place) if handling == "LOG" else ~invalid)
+    observed = frame.observe(name, F.count_if(invalid).alias("invalid_ops"))
+    return observed.filter(_valid_or_logged(invalid, place) if handling == "LOG" else ~invalid)
 
 
 def _valid_or_logged(invalid: Column, place: Sequence[str]) -> Column:
@@ -142,10 +142,13 @@ def from_changelog(
     check_choice("invalid_op_handling", invalid_op_handling, get_args(InvalidOps))
     mapping = code_to_kinds(op_mapping)
     keys = rows.column_names("partition_by", partition_by)
-    order, passed = rows.require_columns(sequence, "sequence", df), rows.require_columns(passthrough, "passthrough", df)
+    order, passed_columns = (
+        rows.require_columns(sequence, "sequence", df),
+        rows.require_columns(passthrough, "passthrough", df),
+    )
     settings = keyed_step.StateSettings(Retention.of(state_ttl), clock or SystemClock())
     name = keyed_step.metrics_name("from_changelog", uid)
-    events = change_events(df, op, mapping, before, after, passed, keys, row_kind)
+    events = change_events(df, op, mapping, before, after, passed_columns, keys, row_kind)
     stateful = events.needs_previous(uses_state=state_ttl is not None)
     _check_state_parameters(events, stateful, order_by, compact)
     rows.sort_columns(df, order)
@@ -184,7 +187,7 @@ def _decode_by_key(
     beside = events.passthrough if events.nested else order
     inside = replace(events, fields=tuple(field for field in events.fields if field.name not in beside))
     before = rows.to_text(inside.row(F.lit(True))) if events.both else None
-    given = keyed_step.KeyedInput(
+    keyed_input = keyed_step.KeyedInput(
         key=events.key(),
         kinds=events.kinds,
         row=inside.row(events.retracts_only),
@@ -193,9 +196,11 @@ def _decode_by_key(
         sequence=() if sorted_already else order,
         before=None if before is None else F.when(rows.column(str(events.before)).isNotNull(), before),
     )
-    done = keyed_step.run_rule(frame, given, rule, settings)
+    keyed_output = keyed_step.run_rule(frame, keyed_input, rule, settings)
     kind = F.col("kind").alias(row_kind, metadata=events.metadata(rule.full_deletes))
-    return done.select(kind, *map(given.output, [*(field.name for field in events.fields), *events.passthrough]))
+    return keyed_output.select(
+        kind, *map(keyed_input.output, [*(field.name for field in events.fields), *events.passthrough])
+    )
 
 
 def _check_state_parameters(events: ChangeEvents, stateful: bool, order_by: str | None, compact: bool) -> None:

@@ -112,8 +112,8 @@ def to_changelog(
         keys = _known_key(df, row_kind, needed=state_ttl is not None or None not in (before, after))
     name = keyed_step.metrics_name("to_changelog", uid)
     settings = StateSettings(Retention.of(state_ttl), clock or SystemClock())
-    passed = rows.require_columns(passthrough, "passthrough", df)
-    beside = passed if rows.Images(before, after).nested else ()
+    passed_columns = rows.require_columns(passthrough, "passthrough", df)
+    beside = passed_columns if rows.Images(before, after).nested else ()
     fields = [field for field in df.schema.fields if field.name not in (row_kind, *beside)]
     encoder = conversions.ImageEncoder(codes, paired, bool(keys))
     partial = (*keys, *order) if produces_full_deletes is False else ()
@@ -181,11 +181,11 @@ def _compact(
             )
         frame = keyed_step.sort_by_event_time(frame, times[0], [rows.column(key) for key in keys], order, name)
     sequence = () if frame.isStreaming else order
-    given = KeyedInput.of_changes(frame, row_kind, keys, sequence, beside=order)
+    keyed_input = KeyedInput.of_changes(frame, row_kind, keys, sequence, beside=order)
     rule = DecodeKey(keeps_rows=False, compact=True, full_deletes=given_kind.metadata.get(FULL_DELETES) is True)
-    done = run_rule(frame, given, rule, settings)
+    keyed_output = run_rule(frame, keyed_input, rule, settings)
     kind = F.col("kind").alias(row_kind, metadata=given_kind.metadata)
-    return done.select(*(kind if name == row_kind else given.output(name) for name in frame.columns))
+    return keyed_output.select(*(kind if name == row_kind else keyed_input.output(name) for name in frame.columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +238,11 @@ class _Encoding(rows.Images):
             return self._with_images(frame)
         if not self.nested and self.completes_deletes:
             # The sequence travels next to the row: two rows that differ only in it are the same row.
-            given = KeyedInput.of_changes(frame, self.row_kind, self.keys, self.order, beside=self.order)
-            done = run_rule(frame, given, NormalizeKey(codes), self.settings)
-            return done.select(F.col("kind").alias(self.op), *(given.output(field.name) for field in self.fields))
+            keyed_input = KeyedInput.of_changes(frame, self.row_kind, self.keys, self.order, beside=self.order)
+            keyed_output = run_rule(frame, keyed_input, NormalizeKey(codes), self.settings)
+            return keyed_output.select(
+                F.col("kind").alias(self.op), *(keyed_input.output(field.name) for field in self.fields)
+            )
         return self._without_state(frame)
 
     def _without_state(self, frame: DataFrame) -> DataFrame:
@@ -276,17 +278,17 @@ class _Encoding(rows.Images):
                 "partition_by is not given, but the before image of an update is the key's previous row.",
                 hint="Name the key's columns with partition_by, or give UPDATE_BEFORE and UPDATE_AFTER one code.",
             )
-        given = KeyedInput.of_changes(frame, self.row_kind, self.keys, self.order, beside=self.passthrough)
+        keyed_input = KeyedInput.of_changes(frame, self.row_kind, self.keys, self.order, beside=self.passthrough)
         settings = (
             replace(self.settings, observation=self.name, counts=("waiting",)) if self.encoder.paired else self.settings
         )
-        done = run_rule(frame, given, EncodeKey(self.encoder), settings)
+        keyed_output = run_rule(frame, keyed_input, EncodeKey(self.encoder), settings)
         before = F.col("before")
         if self.partial:
             is_delete = F.col("kind") == self.encoder.codes.get(DELETE, "")
             before = F.when(is_delete, self._key_only(before)).otherwise(before)
-        beside = map(given.output, self.passthrough)
-        return done.select(*self._event_columns(F.col("kind"), before, F.col("row"), beside))
+        beside = map(keyed_input.output, self.passthrough)
+        return keyed_output.select(*self._event_columns(F.col("kind"), before, F.col("row"), beside))
 
     def _key_only(self, image: Column) -> Column:
         fields = []

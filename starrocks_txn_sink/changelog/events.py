@@ -90,7 +90,7 @@ class ChangeEvents(Images):
         """`value` of the kinds of the event's code; NULL for an unknown code."""
         result = F.lit(None)
         for kinds in dict.fromkeys(self.mapping.values()):
-            codes = [code for code, meant in self.mapping.items() if meant == kinds]
+            codes = [code for code, code_kinds in self.mapping.items() if code_kinds == kinds]
             result = F.when(self.code.isin(codes), value(kinds)).otherwise(result)
         return result
 
@@ -98,14 +98,14 @@ class ChangeEvents(Images):
 
     def project(self, frame: DataFrame, row_kind: str, full_deletes: bool) -> DataFrame:
         """Conversion without state, in the JVM alone: one row per kind of the event's code."""
-        passed = [column(name) for name in self.passthrough]
+        passed_columns = [column(name) for name in self.passthrough]
         if all(len(kinds) == 1 for kinds in self.mapping.values()):
             kind = self.kinds.alias(row_kind, metadata=self.metadata(full_deletes))
-            return frame.select(kind, *self.row(self.retracts_only), *passed)
+            return frame.select(kind, *self.row(self.retracts_only), *passed_columns)
         parts = self._by_kinds(lambda kinds: F.array(*map(self._part, kinds)))
-        exploded = frame.select(F.explode(parts).alias("__change"), *passed)
+        exploded = frame.select(F.explode(parts).alias("__change"), *passed_columns)
         kind = F.col("__change.kind").alias(row_kind, metadata=self.metadata(full_deletes))
-        return exploded.select(kind, F.col("__change.row.*"), *passed)
+        return exploded.select(kind, F.col("__change.row.*"), *passed_columns)
 
     def _part(self, kind: RowKind) -> Column:
         row = F.struct(*self.row(F.lit(not kind.adds)))
@@ -163,11 +163,11 @@ def _check_images(mapping: Mapping[str, Kinds], before: str | None, after: str |
     groups = [group for group in mapping.values() if before is not None or len(group) == 1]
     uncovered = {kind for group in groups for kind in group if (after if kind.adds else before) is None}
     if uncovered:
-        side, other = ("before", "after") if before is None else ("after", "before")
+        side, other_side = ("before", "after") if before is None else ("after", "before")
         raise OptionError(
             f"op_mapping has {', '.join(sorted(kind.name for kind in uncovered))}, whose rows are in the {side} image, "
             f"but {side} is not given.",
-            hint=f"Give {side}=; where one column holds both images, name it as {side} and as {other}.",
+            hint=f"Give {side}=; where one column holds both images, name it as {side} and as {other_side}.",
         )
 
 

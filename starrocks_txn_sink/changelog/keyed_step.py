@@ -83,43 +83,43 @@ def metrics_name(function: str, uid: str | None) -> str:
     return uid or f"{function}-{next(_numbers)}"
 
 
-def run_rule(frame: DataFrame, given: KeyedInput, rule: KeyRule, settings: StateSettings) -> DataFrame:
+def run_rule(frame: DataFrame, keyed_input: KeyedInput, rule: KeyRule, settings: StateSettings) -> DataFrame:
     """The rule's output as columns kind (text), row, before and, if there are any, `beside` (structs).
 
     Within a micro-batch a key's changes are ordered by sequence, a -U first among equals, then by arrival. A stream
     keeps state with transformWithState if the session's state store provider is RocksDB, else with
     applyInPandasWithState; a checkpoint works with only one of them.
     """
-    require_storable([*given.fields, *given.beside])
-    orders = sort_columns(frame, given.sequence)
+    require_storable([*keyed_input.fields, *keyed_input.beside])
+    orders = sort_columns(frame, keyed_input.sequence)
     # -U and +U of an update may share a sequence: the old row comes first.
-    tie = F.when(given.kinds == "-U", 0).otherwise(1) if orders else F.lit(0)
-    beside = [column(field.name) for field in given.beside]
+    tie = F.when(keyed_input.kinds == "-U", 0).otherwise(1) if orders else F.lit(0)
+    beside = [column(field.name) for field in keyed_input.beside]
     wire = frame.select(
-        (to_text(given.key) if given.key else F.lit("")).alias(state.KEY),
+        (to_text(keyed_input.key) if keyed_input.key else F.lit("")).alias(state.KEY),
         *(column.alias(f"{state.ORDER}{number}") for number, column in enumerate(orders)),
         tie.alias(state.TIE),
-        given.kinds.alias("kinds"),
-        to_text(given.row).alias("row"),
-        (F.lit(None) if given.before is None else given.before).cast("string").alias("before"),
+        keyed_input.kinds.alias("kinds"),
+        to_text(keyed_input.row).alias("row"),
+        (F.lit(None) if keyed_input.before is None else keyed_input.before).cast("string").alias("before"),
         *(
             (to_text(columns) if columns else F.lit(None)).cast("string").alias(name)
-            for name, columns in (("extra", beside), ("upsert_key", given.upsert_key))
+            for name, columns in (("extra", beside), ("upsert_key", keyed_input.upsert_key))
         ),
     )
     wire = _with_arrival(wire, needed=not orders)
     if frame.isStreaming:
-        done = _run_stream_by_key(wire, rule, settings)
+        keyed_output = _run_stream_by_key(wire, rule, settings)
     else:
         places = [name for name in wire.columns if name.startswith(state.ORDER)]
         ordered = wire.repartition(state.KEY).sortWithinPartitions(state.KEY, *places, state.TIE, state.ARRIVAL)
-        done = ordered.mapInArrow(state.BatchKeyProcessor(rule), state.OUTPUT_SCHEMA)
+        keyed_output = ordered.mapInArrow(state.BatchKeyProcessor(rule), state.OUTPUT_SCHEMA)
     if settings.observation is not None:
-        done = done.observe(settings.observation, *summed_counts(settings.counts))
-    structs = [from_text(F.col(name), given.fields).alias(name) for name in ("row", "before")]
-    if given.beside:
-        structs.append(from_text(F.col("extra"), given.beside).alias("beside"))
-    return done.filter(F.col(COUNTS).isNull()).select("kind", *structs)
+        keyed_output = keyed_output.observe(settings.observation, *summed_counts(settings.counts))
+    structs = [from_text(F.col(name), keyed_input.fields).alias(name) for name in ("row", "before")]
+    if keyed_input.beside:
+        structs.append(from_text(F.col("extra"), keyed_input.beside).alias("beside"))
+    return keyed_output.filter(F.col(COUNTS).isNull()).select("kind", *structs)
 
 
 def sort_by_event_time(
@@ -141,8 +141,8 @@ def sort_by_event_time(
         *(column.alias(f"{state.ORDER}{number}") for number, column in enumerate(orders)),
         to_text(map(column, frame.columns)).alias("row"),
     )
-    done = _run_stream_by_time(_with_bucket(_with_arrival(wire, needed=True)))
-    rows = done.observe(f"{name}-order", *summed_counts(["late"])).filter(F.col(COUNTS).isNull())
+    ordered_output = _run_stream_by_time(_with_bucket(_with_arrival(wire, needed=True)))
+    rows = ordered_output.observe(f"{name}-order", *summed_counts(["late"])).filter(F.col(COUNTS).isNull())
     return rows.select(from_text(F.col("row"), frame.schema.fields).alias("row")).select("row.*")
 
 

@@ -99,13 +99,13 @@ def upsert_materializer(
         _refuse_key_only_deletes(df, row_kind, (*keys, *order))
         _warn_about_whole_rows(df, row_kind)
     frame = rows.refuse_bad_changes(df, row_kind, keys, order, "upsert_materializer")
-    given = KeyedInput.of_changes(frame, row_kind, keys, order, beside=order, upsert_key=identity or ())
-    done = run_rule(frame, given, MaterializeKey(), settings)
+    keyed_input = KeyedInput.of_changes(frame, row_kind, keys, order, beside=order, upsert_key=identity or ())
+    keyed_output = run_rule(frame, keyed_input, MaterializeKey(), settings)
     # A delete leaves with the row of the retraction that caused it, so deletes stay as whole as they came.
     possible = [str(kind) for kind in RowKind if kind is not UPDATE_BEFORE]
-    known = {**df.schema[row_kind].metadata, POSSIBLE_KINDS: possible, KEY: list(keys)}
-    kind = F.col("kind").alias(row_kind, metadata=known)
-    return done.select(*(kind if name == row_kind else given.output(name) for name in df.columns))
+    metadata = {**df.schema[row_kind].metadata, POSSIBLE_KINDS: possible, KEY: list(keys)}
+    kind = F.col("kind").alias(row_kind, metadata=metadata)
+    return keyed_output.select(*(kind if name == row_kind else keyed_input.output(name) for name in df.columns))
 
 
 def _check_keys(keys: tuple[str, ...], identity: tuple[str, ...] | None) -> None:

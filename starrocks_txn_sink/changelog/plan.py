@@ -27,9 +27,9 @@ def deletes_are_by_key(frame: DataFrame, row_kind: str, known_columns: Collectio
 
     `known_columns` are those that every delete has.
     """
-    known = frame.schema[row_kind].metadata
-    possible = str(DELETE) in known.get(POSSIBLE_KINDS, ())
-    return possible and known.get(FULL_DELETES) is False and not {*frame.columns} <= {row_kind, *known_columns}
+    metadata = frame.schema[row_kind].metadata
+    possible = str(DELETE) in metadata.get(POSSIBLE_KINDS, ())
+    return possible and metadata.get(FULL_DELETES) is False and not {*frame.columns} <= {row_kind, *known_columns}
 
 
 def known_key(frame: DataFrame, row_kind: str) -> tuple[str, ...]:
@@ -37,10 +37,10 @@ def known_key(frame: DataFrame, row_kind: str) -> tuple[str, ...]:
 
     Only the plan says whether it still holds: `is_hidden`.
     """
-    known = frame.schema[row_kind].metadata
-    if str(UPDATE_BEFORE) in known.get(POSSIBLE_KINDS, (str(UPDATE_BEFORE),)):
+    metadata = frame.schema[row_kind].metadata
+    if str(UPDATE_BEFORE) in metadata.get(POSSIBLE_KINDS, (str(UPDATE_BEFORE),)):
         return ()
-    return tuple(known.get(KEY, ()))
+    return tuple(metadata.get(KEY, ()))
 
 
 def is_hidden(frame: DataFrame) -> bool:
@@ -58,12 +58,12 @@ def non_deterministic_functions(frame: DataFrame) -> list[str]:
     if plan is None:
         return []
     expressions_of = dict(_expressions_by_id(plan))
-    waiting, seen, names = [_id(attribute) for attribute in items(plan.output())], set[int](), set[str]()
+    waiting, columns_seen, names = [_id(attribute) for attribute in items(plan.output())], set[int](), set[str]()
     while waiting:
         column = waiting.pop()
-        if column in seen:
+        if column in columns_seen:
             continue
-        seen.add(column)
+        columns_seen.add(column)
         for expression in expressions_of.get(column, ()):
             names.update(_culprits(expression))
             waiting += [_id(attribute) for attribute in items(expression.references().toSeq())]

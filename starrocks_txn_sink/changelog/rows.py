@@ -78,9 +78,12 @@ def column_names(parameter: str, value: str | Sequence[str] | None) -> tuple[str
     raise OptionError(f"{parameter} is {value!r}.", hint="Name columns by text: one name, or a list or tuple of names.")
 
 
-def check_names(given: Mapping[str, str], or_none: Mapping[str, str | None]) -> None:
+def check_names(values_given: Mapping[str, str], or_none: Mapping[str, str | None]) -> None:
     """OptionError unless each parameter is one name; parameters in `or_none` may be None."""
-    for parameter, value in {**given, **{name: value for name, value in or_none.items() if value is not None}}.items():
+    for parameter, value in {
+        **values_given,
+        **{name: value for name, value in or_none.items() if value is not None},
+    }.items():
         if not isinstance(value, str) or not value:
             optional = ", or leave it out" if parameter in or_none else ""
             raise OptionError(f"{parameter} is {value!r}.", hint=f"Give one name, as text{optional}.")
@@ -95,23 +98,23 @@ def check_flags(**flags: bool) -> None:
 
 def require_columns(value: str | Sequence[str] | None, parameter: str, frame: DataFrame) -> tuple[str, ...]:
     """A parameter that names columns, as a tuple; InputError for a column that the frame does not have."""
-    chosen = column_names(parameter, value)
-    missing = [name for name in chosen if name not in frame.columns]
+    column_list = column_names(parameter, value)
+    missing = [name for name in column_list if name not in frame.columns]
     if missing:
         raise InputError(
             f"{parameter} names the column {', '.join(map(repr, missing))}, which the DataFrame does not have.",
             hint=f"It has {', '.join(frame.columns)}.",
         )
-    if len(set(chosen)) < len(chosen):
-        raise OptionError(f"{parameter} names a column twice: {', '.join(chosen)}.", hint="Name each column once.")
-    return chosen
+    if len(set(column_list)) < len(column_list):
+        raise OptionError(f"{parameter} names a column twice: {', '.join(column_list)}.", hint="Name each column once.")
+    return column_list
 
 
-def refuse_clash(new: Iterable[str], there: Iterable[str], what: str) -> None:
+def refuse_clash(new: Iterable[str], existing: Iterable[str], subject: str) -> None:
     """OptionError if a column to add has the name of an existing one."""
-    clash = sorted(set(new) & set(there))
+    clash = sorted(set(new) & set(existing))
     if clash:
-        raise OptionError(f"{what} would collide with the column {', '.join(clash)}.", hint="Rename one of them.")
+        raise OptionError(f"{subject} would collide with the column {', '.join(clash)}.", hint="Rename one of them.")
 
 
 def require_storable(fields: Iterable[T.StructField]) -> None:
@@ -195,21 +198,21 @@ def any_null(columns: Sequence[Column]) -> Column:
     return reduce(or_, (column.isNull() for column in columns), F.lit(False))
 
 
-def null_checks(key: Sequence[Column], sequence: Sequence[str], what: str) -> list[Refusal]:
+def null_checks(key: Sequence[Column], sequence: Sequence[str], subject: str) -> list[Refusal]:
     """The refusals of NULL in the key and in the sequence."""
     checks = []
     if key:
         hint = "An update or delete needs its key: filter such rows out before."
-        checks.append(Refusal(any_null(key), f"{what}: a NULL in the key", hint))
+        checks.append(Refusal(any_null(key), f"{subject}: a NULL in the key", hint))
     if sequence:
         nulls = any_null([column(name) for name in sequence])
         hint = "Give every row a value in these columns."
-        checks.append(Refusal(nulls, f"{what}: a NULL in the order ({', '.join(sequence)})", hint))
+        checks.append(Refusal(nulls, f"{subject}: a NULL in the order ({', '.join(sequence)})", hint))
     return checks
 
 
 def refuse_bad_changes(
-    frame: DataFrame, row_kind: str, keys: Sequence[str], sequence: Sequence[str], what: str
+    frame: DataFrame, row_kind: str, keys: Sequence[str], sequence: Sequence[str], subject: str
 ) -> DataFrame:
     """`frame`, whose query fails at a row with an unknown kind, or with NULL in the key or in the sequence.
 
@@ -218,8 +221,8 @@ def refuse_bad_changes(
     sort_columns(frame, sequence)
     kind = column(row_kind)
     unknown = kind.isNull() | ~kind.isin(*KIND_CODES)
-    wrong = Refusal(unknown, f"{what}: no row kind in {row_kind}", "Row kinds are +I, -U, +U and -D.")
-    nulls = null_checks([column(key) for key in keys], sequence, what)
+    wrong = Refusal(unknown, f"{subject}: no row kind in {row_kind}", "Row kinds are +I, -U, +U and -D.")
+    nulls = null_checks([column(key) for key in keys], sequence, subject)
     return refuse_rows(frame, wrong, *nulls, place=place_columns(frame, sequence))
 
 

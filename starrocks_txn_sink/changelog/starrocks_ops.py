@@ -65,8 +65,8 @@ def to_starrocks_ops(
     """
     rows.require_row_kind(df, row_kind)
     keys, order = rows.require_columns(sink_key, "sink_key", df), rows.require_columns(sequence, "sequence", df)
-    for parameter, given in (("sink_key", keys), ("sequence", order)):
-        if not given:
+    for parameter, target_names in (("sink_key", keys), ("sequence", order)):
+        if not target_names:
             raise OptionError(f"{parameter} is empty.", hint="Name at least one column.")
     rows.refuse_clash([OP], [name for name in df.columns if name != row_kind], OP)
     if "transaction_end" in df.columns:
@@ -81,14 +81,14 @@ def to_starrocks_ops(
     op = F.when(adds, F.lit(UPSERT)).otherwise(F.lit(REMOVE)).alias(OP)
     orders = [column.alias(f"__order_{number}") for number, column in enumerate(rows.sort_columns(df, order))]
     rank = F.coalesce(*(F.when(kind == str(member), value) for member, value in RANKS.items()))
-    chosen = frame.select(op, *map(rows.column, names), *orders, rank.alias(RANK))
+    chosen_columns = frame.select(op, *map(rows.column, names), *orders, rank.alias(RANK))
     places = [*(f"__order_{number}" for number in range(len(orders))), RANK]
     if not frame.isStreaming:
         latest = Window.partitionBy(*map(rows.column, keys)).orderBy(*(F.desc(place) for place in places))
-        numbered = chosen.withColumn(RANK, F.row_number().over(latest))
+        numbered = chosen_columns.withColumn(RANK, F.row_number().over(latest))
         return numbered.filter(F.col(RANK) == 1).select(OP, *map(rows.column, names))
     # Spark has no row_number over a stream, so micro-batches are reduced as Arrow tables.
-    keyed = chosen.withColumn(KEY, rows.to_text(map(rows.column, keys))).repartition(KEY)
+    keyed = chosen_columns.withColumn(KEY, rows.to_text(map(rows.column, keys))).repartition(KEY)
     result = T.StructType([T.StructField(OP, T.StringType()), *(df.schema[name] for name in names)])
     return keyed.mapInArrow(LastPerKey(places, result.names), result)
 
@@ -102,14 +102,14 @@ class LastPerKey:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting: list[pa.Table] = []
-        held, limit = 0, 100_000
+        held_rows, limit = 0, 100_000
         for batch in batches:
             waiting.append(pa.Table.from_batches([batch]))
-            held += batch.num_rows
-            if held >= limit:
+            held_rows += batch.num_rows
+            if held_rows >= limit:
                 waiting = [self.last_rows(pa.concat_tables(waiting))]
-                held = waiting[0].num_rows
-                limit = max(limit, 2 * held)  # with many keys, do not sort all of them again for each batch
+                held_rows = waiting[0].num_rows
+                limit = max(limit, 2 * held_rows)  # with many keys, do not sort all of them again for each batch
         if waiting:
             yield from self.last_rows(pa.concat_tables(waiting)).select(self._columns).combine_chunks().to_batches()
 

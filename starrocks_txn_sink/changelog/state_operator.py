@@ -176,8 +176,10 @@ class BatchKeyProcessor:
         arrived = chain.from_iterable(map(entries, columns))
         steps = (self.rule.step(None, changes) for _, changes in changes_by_key(arrived))
         rows = chain.from_iterable(map(output_rows, steps))
-        while some := list(islice(rows, ROWS_PER_BATCH)):
-            yield pa.record_batch([pa.array(values, pa.string()) for values in zip(*some, strict=True)], OUTPUT_COLUMNS)
+        while chunk := list(islice(rows, ROWS_PER_BATCH)):
+            yield pa.record_batch(
+                [pa.array(values, pa.string()) for values in zip(*chunk, strict=True)], OUTPUT_COLUMNS
+            )
 
 
 def timed_rows(columns: dict[str, Sequence[Any]]) -> Iterator[tuple[int, TimedRow]]:
@@ -208,13 +210,13 @@ class Reorderer(spark.StatefulProcessor):
         """Nothing to close: all state is in the state store."""
 
     def _release(self, arrived: list[TimedRow], timers: spark.TimerValues) -> Iterator[pd.DataFrame]:
-        held = [TimedRow(time, tuple(orjson.loads(place)), row) for time, place, row in self._held.get()]
+        held_rows = [TimedRow(time, tuple(orjson.loads(place)), row) for time, place, row in self._held.get()]
         watermark = timers.getCurrentWatermarkInMs()
-        done = release(held, arrived, watermark * 1000 if watermark > 0 else None)
-        self._hold(held, done.held)
-        rows: list[OutputRow] = [(row.row, None) for row in done.rows]
-        if done.late:
-            rows.append((None, orjson.dumps({"late": done.late}).decode()))
+        release_result = release(held_rows, arrived, watermark * 1000 if watermark > 0 else None)
+        self._hold(held_rows, release_result.held)
+        rows: list[OutputRow] = [(row.row, None) for row in release_result.rows]
+        if release_result.late:
+            rows.append((None, orjson.dumps({"late": release_result.late}).decode()))
         yield pd.DataFrame(rows, columns=TIMED_COLUMNS, dtype=object)
 
     def _hold(self, before: list[TimedRow], now: list[TimedRow]) -> None:

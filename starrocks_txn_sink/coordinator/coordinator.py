@@ -378,9 +378,9 @@ def join_missing(lanes: Iterable[model.MissingColumns]) -> model.MissingColumns:
 
 def unknown_columns(missing: model.MissingColumns) -> UnknownColumn:
     """The error about columns that are missing although the driver has changed the tables."""
-    named = "; ".join(f"{table}: {', '.join(columns)}" for table, columns in missing.items())
+    tables = "; ".join(f"{table}: {', '.join(columns)}" for table, columns in missing.items())
     return UnknownColumn(
-        f"Rows name columns that their tables still lack after the change of the tables ({named}).",
+        f"Rows name columns that their tables still lack after the change of the tables ({tables}).",
         hint="Does another program drop them again? Add them by hand, and start the query again.",
     )
 
@@ -397,12 +397,12 @@ def find_shared_partition(shares: Iterable[LaneShare]) -> str | None:
 
     Such rows may be under the label in any order, and one lane may have left out rows that the other has written.
     """
-    met: set[str] = set()
+    partitions: set[str] = set()
     for share in shares:
-        twice = met.intersection(share.partitions)
+        twice = partitions.intersection(share.partitions)
         if twice:
             return min(twice)
-        met.update(share.partitions)
+        partitions.update(share.partitions)
     return None
 
 
@@ -472,8 +472,8 @@ def perform_all(orders: Orders[Result], perform: Callable[[Any], object]) -> Res
                 order = orders.throw(error)
             else:
                 order = orders.send(result)
-    except StopIteration as done:
-        value: Result = done.value
+    except StopIteration as stop:
+        value: Result = stop.value
         return value
 
 

@@ -217,5 +217,5 @@ def failure_phrase(action: model.Action, result: model.Result, before: str) -> s
     error = getattr(result, "error", result)
     if not isinstance(error, errors.StarRocksSinkError):
         return before
-    said = "" if isinstance(error, errors.DeadlineExceeded) else f": {error.message[:_SAID_LIMIT].rstrip('.')}"
-    return f", after {action.said} failed ({error.code}{said})"
+    detail = "" if isinstance(error, errors.DeadlineExceeded) else f": {error.message[:_SAID_LIMIT].rstrip('.')}"
+    return f", after {action.said} failed ({error.code}{detail})"

@@ -89,8 +89,8 @@ class ReplayOwnership(Ownership):
         """Settle an unknown outcome: end the label for good, and look for its marker; raises Fenced."""
         del spans
         yield from self._end(label, rng)
-        written = yield from ledger.retry_until_answered(ledger.ReadMarker(self.job, REPLAYED, label), rng)
-        return Committed(label, None) if written else Aborted(label, _not_committed(label))
+        is_written = yield from ledger.retry_until_answered(ledger.ReadMarker(self.job, REPLAYED, label), rng)
+        return Committed(label, None) if is_written else Aborted(label, _not_committed(label))
 
     def ledger_entries(self, label: str, contents: Contents) -> Chunk:
         """The marker of `label`; its commit is then one that the barrier of the next replay waits for."""
@@ -116,20 +116,20 @@ def _outcome_of(label: str, spans: Sequence[PositionSpan], positions: Mapping[st
     If only a part of the ledger rows is visible, the server is broken. Raises Fenced if another label has reached into
     `spans`: its writer took over before us, and another attempt of ours would write that writer's rows twice.
     """
-    written = {_has_written(label, span, positions.get(span.partition)) for span in spans}
-    if written == {True}:
+    facts = {_has_written(label, span, positions.get(span.partition)) for span in spans}
+    if facts == {True}:
         return Committed(label, None)
-    if written == {False}:
+    if facts == {False}:
         return Aborted(label, _not_committed(label))
     return Unknown(label, OutcomeUnknown("The ledger has only a part of the transaction's positions.", label=label))
 
 
-def _has_written(label: str, span: PositionSpan, known: Position | None) -> bool:
+def _has_written(label: str, span: PositionSpan, position: Position | None) -> bool:
     """Whether `label` wrote `span`; raises Fenced if another label did."""
-    if known is None or known.position < span.first:
+    if position is None or position.position < span.first:
         return False
-    if known.label != label or known.position != span.last:
-        raise Fenced(f"Rows of this label were written by another writer, under label {known.label}.", label=label)
+    if position.label != label or position.position != span.last:
+        raise Fenced(f"Rows of this label were written by another writer, under label {position.label}.", label=label)
     return True
 
 

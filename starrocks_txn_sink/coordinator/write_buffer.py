@@ -169,8 +169,10 @@ class WriteBuffer:
     def add_replaced(self, table: str, replaced: Mapping[str, ReplacedRows]) -> None:
         """Count rows that a load left out, by source partition."""
         for partition, more in replaced.items():
-            known = self.replaced.get((partition, table), ReplacedRows())
-            self.replaced[(partition, table)] = ReplacedRows(known.rows + more.rows, known.bytes + more.bytes)
+            replaced_before = self.replaced.get((partition, table), ReplacedRows())
+            self.replaced[(partition, table)] = ReplacedRows(
+                replaced_before.rows + more.rows, replaced_before.bytes + more.bytes
+            )
 
     # --- counts ---
 
@@ -211,18 +213,18 @@ class WriteBuffer:
     def _take(self, table: str) -> list[model.Chunk]:
         """Remove and return the next chunks of `table`, in order: at least one, more up to `body_bytes`."""
         chunks = self.pending[table]
-        taken: list[model.Chunk] = []
+        chunks_taken: list[model.Chunk] = []
         newest_first = self.newest_first(table)
         size, end = 0, -1 if newest_first else 0
-        while chunks and (not taken or size + chunks[end].bytes <= self.limits.body_bytes):
+        while chunks and (not chunks_taken or size + chunks[end].bytes <= self.limits.body_bytes):
             size += chunks[end].bytes
-            taken.append(chunks.pop() if newest_first else chunks.popleft())
+            chunks_taken.append(chunks.pop() if newest_first else chunks.popleft())
         if newest_first:
-            taken.reverse()
+            chunks_taken.reverse()
         self.loads += 1
         if not self.ended:
             self._order = None
-        return taken
+        return chunks_taken
 
     def _extend_span(self, ends: PositionSpan) -> None:
         """Extend the span of a source partition.

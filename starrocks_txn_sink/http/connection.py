@@ -57,16 +57,16 @@ class BodyPieces:
 
     def __iter__(self) -> Iterator[memoryview]:
         self.complete = False
-        left = self._length
+        remaining = self._length
         for piece in self._body:
             view = _view(piece)
-            left -= view.nbytes
-            if left < 0:
+            remaining -= view.nbytes
+            if remaining < 0:
                 break
             yield view
-        if left != 0:
+        if remaining != 0:
             raise ReplyLost(
-                f"A body announced {self._length} bytes but had {'more' if left < 0 else 'fewer'}.",
+                f"A body announced {self._length} bytes but had {'more' if remaining < 0 else 'fewer'}.",
                 hint="The buffers of a load must not change while it is sent.",
             )
         self.complete = True
@@ -99,10 +99,10 @@ class RequestTimer:
 
     def timeout(self) -> float:
         """Timeout in seconds for the next send or receive; raises TimeoutError when no time is left."""
-        left = min(self._deadline.remaining(), self._reply_seconds)
-        if left <= 0.0:
+        remaining = min(self._deadline.remaining(), self._reply_seconds)
+        if remaining <= 0.0:
             raise TimeoutError("no time is left")
-        return left
+        return remaining
 
 
 _REQUEST: ContextVar[RequestTimer] = ContextVar("request")

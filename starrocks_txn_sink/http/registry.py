@@ -71,8 +71,8 @@ class SchemaRegistry:
     wait: float = 30.0
 
     def __post_init__(self) -> None:
-        scheme, _, rest = self.url.partition("://")
-        if scheme not in ("http", "https") or not rest or "@" in rest.partition("/")[0]:
+        scheme, _, location = self.url.partition("://")
+        if scheme not in ("http", "https") or not location or "@" in location.partition("/")[0]:
             raise OptionError(
                 "The address of the schema registry is not http://host:port or https://host:port.",
                 hint="Give user and password as arguments of SchemaRegistry, not in the address.",
@@ -103,7 +103,7 @@ class SchemaRegistry:
         """
         return _schema(self, number, apicurio)
 
-    def _get(self, url: str, what: str, read: Callable[[str], _Reply]) -> _Reply:
+    def _get(self, url: str, description: str, read: Callable[[str], _Reply]) -> _Reply:
         """What `read` makes of the reply to a GET, as soon as there is one that it does not refuse with _NoAnswer."""
         retrying = Retrying(
             stop=stop_after_delay(self.wait),
@@ -113,21 +113,21 @@ class SchemaRegistry:
             reraise=True,
         )
         try:
-            reply: _Reply = retrying(self._ask, url, what, read)
+            reply: _Reply = retrying(self._ask, url, description, read)
         except _Unknown:
             raise InputError(
-                f"The schema registry {self.url} does not know {what}.",
+                f"The schema registry {self.url} does not know {description}.",
                 hint="Check that this is the registry of the connector's converter "
                 '(docs/guides/debezium.md, "A schema registry").',
             ) from None
         except _NoAnswer as error:
             raise TransportError(
-                f"The schema registry {self.url} did not give {what} in {self.wait:g} s: {error}.",
+                f"The schema registry {self.url} did not give {description} in {self.wait:g} s: {error}.",
                 hint="Check the address, the network, and that the registry runs.",
             ) from None
         return reply
 
-    def _ask(self, url: str, what: str, read: Callable[[str], _Reply]) -> _Reply:
+    def _ask(self, url: str, description: str, read: Callable[[str], _Reply]) -> _Reply:
         auth = self._auth()
         try:
             with requests.get(
@@ -143,7 +143,7 @@ class SchemaRegistry:
             raise _NoAnswer(type(error).__name__) from None
         if status in (401, 403):
             raise AuthenticationFailed(
-                f"The schema registry {self.url} refused to give {what} (HTTP {status}).",
+                f"The schema registry {self.url} refused to give {description} (HTTP {status}).",
                 hint="Check user and password, or the token, of SchemaRegistry.",
             )
         if status == _UNKNOWN and '"error_code"' in text:
@@ -193,19 +193,23 @@ class _Unknown(_NoAnswer):
 
 @lru_cache(maxsize=4096)
 def _schema(registry: SchemaRegistry, number: int, apicurio: bool) -> tuple[str, str, tuple[str, ...]]:
-    what = f"schema {number}"
+    description = f"schema {number}"
     if apicurio:
-        kind, text = registry._get(_address_of_apicurio(registry, number), what, _by_its_text)
-        others: tuple[str, ...] = ()
+        kind, text = registry._get(_address_of_apicurio(registry, number), description, _by_its_text)
+        references: tuple[str, ...] = ()
     else:
-        found = registry._get(f"{registry.url.rstrip('/')}/schemas/ids/{number}", what, _described)
-        kind, text, others = found.get("schemaType") or _AVRO, found["schema"], tuple(_referred(registry, found, set()))
+        answer = registry._get(f"{registry.url.rstrip('/')}/schemas/ids/{number}", description, _described)
+        kind, text, references = (
+            answer.get("schemaType") or _AVRO,
+            answer["schema"],
+            tuple(_referred(registry, answer, set())),
+        )
     if kind not in _KINDS:
         raise InputError(
             f"Schema {number} of the schema registry {registry.url} is {kind}, which is not read.",
             hint="Let the connector's converter write Avro or JSON.",
         )
-    return kind, text, others
+    return kind, text, references
 
 
 def _described(text: str) -> dict[str, Any]:
@@ -240,15 +244,15 @@ def _by_its_text(text: str) -> tuple[str, str]:
     return _TYPES[schema.get("type")], text
 
 
-def _referred(registry: SchemaRegistry, found: dict[str, Any], seen: set[tuple[str, int]]) -> list[str]:
+def _referred(registry: SchemaRegistry, answer: dict[str, Any], places_seen: set[tuple[str, int]]) -> list[str]:
     texts: list[str] = []
-    for reference in found.get("references") or ():
+    for reference in answer.get("references") or ():
         place = reference["subject"], int(reference["version"])
-        if place in seen:
+        if place in places_seen:
             continue
-        seen.add(place)
+        places_seen.add(place)
         subject = quote(place[0], safe="")
         url = f"{registry.url.rstrip('/')}/subjects/{subject}/versions/{place[1]}"
-        other = registry._get(url, f"version {place[1]} of {place[0]}", _described)
-        texts += [*_referred(registry, other, seen), other["schema"]]
+        referred = registry._get(url, f"version {place[1]} of {place[0]}", _described)
+        texts += [*_referred(registry, referred, places_seen), referred["schema"]]
     return texts

@@ -85,10 +85,10 @@ REDIRECT = 307
 
 def redirect_target(rules: RedirectRules, location: str | None) -> Address:
     """The next address. Ignores the Location's path, query and user info: the original ones fit every server."""
-    named = parse_location(location)
-    if named is None:
+    location_address = parse_location(location)
+    if location_address is None:
         raise errors.BadReply("The server sent a redirect whose Location names no usable host.", hint=HOST_HINT)
-    target = rules.rewrite(named)
+    target = rules.rewrite(location_address)
     if not rules.allows(target):
         raise errors.RedirectRefused(
             f"The frontend redirected to {target}, which is neither a host of load_url nor allowed by redirect_hosts; "
@@ -158,8 +158,8 @@ class HttpTransport:
 
     def _pause(self, addresses: int, deadline: Deadline, state: RetryCallState) -> float:
         """Seconds to wait: 0 before the next address, a growing, jittered pause before the list starts over."""
-        finished, left = divmod(state.attempt_number, addresses)
-        if left:
+        finished, remainder = divmod(state.attempt_number, addresses)
+        if remainder:
             return 0.0
         return min(self._rng.uniform(0.05, 0.1) * 4.0 ** (finished - 1), deadline.remaining())
 
@@ -175,24 +175,24 @@ class HttpTransport:
         """
         operation, first = exchange.request.operation, exchange.address
         target, sending = first, False
-        asked = first  # the last known frontend; after a load's redirect to a backend, this is the leader
-        seen = {(first.url, False)}
+        question_address = first  # the last known frontend; after a load's redirect to a backend, this is the leader
+        hops = {(first.url, False)}
         for _ in range(HOPS + 1):
             answer = self._perform(replace(exchange, address=target, body=body if sending else None))
             try:
                 if answer.status != REDIRECT:
                     reply = _read_answer(operation, answer, sending)
-                    self._frontends.remember_leader(asked if sending else target)
+                    self._frontends.remember_leader(question_address if sending else target)
                     return reply
-                asked, target = target, self._target_of(answer.location)
+                question_address, target = target, self._target_of(answer.location)
             except (errors.BadReply, errors.HttpRefused, errors.RedirectRefused, errors.ReplyLost) as error:
                 error.context.setdefault("url", str(target))
                 raise
             # Only a backend gets the body; frontends get an empty PUT.
             sending = operation is Operation.LOAD and not self._frontends.includes(target)
-            if (target.url, sending) in seen:
+            if (target.url, sending) in hops:
                 break
-            seen.add((target.url, sending))
+            hops.add((target.url, sending))
         self._frontends.forget_leader(first)
         raise errors.NotSent(
             f"The frontends redirect {operation.value} to each other; none of them accepted it.",
@@ -251,15 +251,15 @@ def basic_authorization(username: str, password: str) -> str:
 
 def headers_of(request: Request, authorization: str) -> dict[str, bytes]:
     """All headers of a request except those of its body. Raises InputError for a value that cannot be a header."""
-    given = {name.lower(): value for name, value in request.headers.items()}
-    given.update(authorization=authorization, accept="*/*")
-    given["accept-encoding"] = "identity"
-    given["user-agent"] = "starrocks-txn-sink"
+    header_values = {name.lower(): value for name, value in request.headers.items()}
+    header_values.update(authorization=authorization, accept="*/*")
+    header_values["accept-encoding"] = "identity"
+    header_values["user-agent"] = "starrocks-txn-sink"
     if request.operation is not Operation.LOAD_STATE:
-        given.update(db=request.database, label=request.label, transaction_type="multi")
+        header_values.update(db=request.database, label=request.label, transaction_type="multi")
     if request.table is not None:
-        given["table"] = request.table
-    return {name: _encode_header(name, value) for name, value in given.items()}
+        header_values["table"] = request.table
+    return {name: _encode_header(name, value) for name, value in header_values.items()}
 
 
 @lru_cache(maxsize=1024)  # the same properties in each load, and a few hundred tables
@@ -391,9 +391,9 @@ def _safe_excerpt(text: bytes | str) -> str:
     return re.sub(r"[^\x20-\x7e]+", " ", decoded.partition("<")[0])[:80].strip()
 
 
-def _bad_reply(http_status: int, what: str, *, excerpt: object = None) -> StarRocksSinkError:
-    said = f", saying {_safe_excerpt(excerpt)!r}" if isinstance(excerpt, str) and excerpt else ""
-    message = f"HTTP {http_status} with {what}{said} came back."
+def _bad_reply(http_status: int, content: str, *, excerpt: object = None) -> StarRocksSinkError:
+    excerpt_text = f", saying {_safe_excerpt(excerpt)!r}" if isinstance(excerpt, str) and excerpt else ""
+    message = f"HTTP {http_status} with {content}{excerpt_text} came back."
     if not is_final(http_status):
         return errors.BadReply(message, status=http_status)
     advice = _REDIRECTED if http_status < 400 else _ADVICE.get(http_status, _WRONG_ADDRESS)

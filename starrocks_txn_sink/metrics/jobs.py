@@ -99,7 +99,7 @@ class AssemblerLevels:
 
 def _open_entries(stage: str, level: AssemblerLevel) -> list[dict[str, Any]]:
     """Entries of a stage: the transactions that it reports singly, and one entry for the remaining ones."""
-    shown = [
+    entries = [
         {
             "stage": stage,
             "place": f"{transaction['partition']} at {transaction['position']}",
@@ -108,17 +108,17 @@ def _open_entries(stage: str, level: AssemblerLevel) -> list[dict[str, Any]]:
         }
         for transaction in level.transactions
     ]
-    if len(shown) == level.open:
-        return shown
-    rest = {
+    if len(entries) == level.open:
+        return entries
+    remainder = {
         "stage": stage,
-        "place": OTHERS if shown else None,
-        "open": level.open - len(shown),
-        "rows": level.rows - sum(entry["rows"] for entry in shown),
-        "bytes": level.bytes - sum(entry["bytes"] for entry in shown),
-        "since": max((entry["since"] for entry in shown), default=level.oldest),
+        "place": OTHERS if entries else None,
+        "open": level.open - len(entries),
+        "rows": level.rows - sum(entry["rows"] for entry in entries),
+        "bytes": level.bytes - sum(entry["bytes"] for entry in entries),
+        "since": max((entry["since"] for entry in entries), default=level.oldest),
     }
-    return [*shown, rest]
+    return [*entries, remainder]
 
 
 _USUAL_BATCHES = 30

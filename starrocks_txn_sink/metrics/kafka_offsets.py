@@ -32,8 +32,8 @@ def read_offsets(session: Any, execution: Any) -> dict[int, Offsets]:
     positions: dict[int, Offsets] = {}
     for place, source in enumerate(elements(execution.sources().iterator())):
         offset = committed.get(source)
-        known = str(offset.get().json()) if offset.isDefined() else _initial_offsets(session._jvm, execution, place)
-        positions[place] = offsets_of(known)
+        json_text = str(offset.get().json()) if offset.isDefined() else _initial_offsets(session._jvm, execution, place)
+        positions[place] = offsets_of(json_text)
     return positions
 
 
@@ -52,8 +52,8 @@ def _initial_offsets(jvm: Any, execution: Any, place: int) -> str:
 
 def end_offsets(session: Any, execution: Any) -> Iterator[tuple[int, EndOffsets]]:
     """Each Kafka source's place, and a function for its ends. The plan's leaves come in the order of the sources."""
-    leaves = (leaf for leaf in elements(execution.analyzedPlan().collectLeaves().iterator()) if leaf.isStreaming())
-    for place, leaf in enumerate(leaves):
+    leaf_nodes = (leaf for leaf in elements(execution.analyzedPlan().collectLeaves().iterator()) if leaf.isStreaming())
+    for place, leaf in enumerate(leaf_nodes):
         if class_name(leaf) != "StreamingRelationV2" or leaf.sourceName() not in (_KAFKA, _BALANCED):
             continue
         options = {str(name): str(value) for name, value in leaf.extraOptions().asCaseSensitiveMap().items()}
@@ -67,8 +67,8 @@ def end_offsets(session: Any, execution: Any) -> Iterator[tuple[int, EndOffsets]
 
 def client_settings(options: Mapping[str, str]) -> dict[str, str]:
     """Settings of Kafka's admin client among the options of Spark's source."""
-    given = {name.removeprefix(_PREFIX): value for name, value in options.items() if name.startswith(_PREFIX)}
-    return {name: value for name, value in given.items() if name.startswith(_CLIENT)}
+    kafka_settings = {name.removeprefix(_PREFIX): value for name, value in options.items() if name.startswith(_PREFIX)}
+    return {name: value for name, value in kafka_settings.items() if name.startswith(_CLIENT)}
 
 
 class JvmEnds:

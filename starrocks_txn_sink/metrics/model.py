@@ -253,8 +253,8 @@ class Model:
         self.metrics.add("unknown_columns_total", fields["count"], self.metrics.table(fields["table"]))
 
     def _on_columns_gone(self, fields: Mapping[str, Any], now: float) -> None:
-        said = f"rows do not name {fields['gone']} any more: NULL there, and the table keeps the columns"
-        self.schema_changes.append({"at": now, "job": fields["job"], "table": fields["table"], "statement": said})
+        sentence = f"rows do not name {fields['gone']} any more: NULL there, and the table keeps the columns"
+        self.schema_changes.append({"at": now, "job": fields["job"], "table": fields["table"], "statement": sentence})
 
     def _on_schema_changed(self, fields: Mapping[str, Any], now: float) -> None:
         self.metrics.add("schema_changes_total", 1, self.metrics.table(fields["table"]))
@@ -272,7 +272,9 @@ class Model:
     def _note_snapshot(self, job: str, table: str, text: str, now: float) -> None:
         """Show `text` among the changes of tables."""
         entry = {"job": job, "table": table, "statement": text}
-        if not any(entry == {name: one[name] for name in entry} for one in self.schema_changes):  # told at each start
+        if not any(
+            entry == {name: change[name] for name in entry} for change in self.schema_changes
+        ):  # told at each start
             self.schema_changes.append({"at": now, **entry})
 
     def _on_rows_dead_lettered(self, fields: Mapping[str, Any], now: float) -> None:
@@ -326,7 +328,7 @@ class Model:
     def _on_server_measured(self, fields: Mapping[str, Any], _: float) -> None:
         room, database = fields["room"], fields["database"]
         self.rooms[database] = room
-        rooms = {name: known for name, known in self.rooms.items() if known is not None}
+        rooms = {name: room for name, room in self.rooms.items() if room is not None}
         self.metrics.replace("database_running_transactions", {name: float(own.running) for name, own in rooms.items()})
         self.metrics.replace("database_transaction_limit", {name: float(own.limit) for name, own in rooms.items()})
 

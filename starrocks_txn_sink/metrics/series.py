@@ -47,9 +47,9 @@ class MetricValues:
 
     def add(self, name: str, amount: float, *labels: str) -> None:
         """Add `amount` to a counter."""
-        known = self._numbers[name]
-        labels = _bounded_labels(labels, known)
-        known[labels] = known.get(labels, 0.0) + amount
+        numbers = self._numbers[name]
+        labels = _bounded_labels(labels, numbers)
+        numbers[labels] = numbers.get(labels, 0.0) + amount
 
     def set(self, name: str, value: float, *labels: str) -> None:
         """Set a gauge."""
@@ -62,8 +62,8 @@ class MetricValues:
             self.set(name, value, label)
 
     def histogram(self, name: str, *labels: str) -> Durations:
-        known = self._histograms[name]
-        return known.setdefault(_bounded_labels(labels, known), _histogram(name))
+        histograms = self._histograms[name]
+        return histograms.setdefault(_bounded_labels(labels, histograms), _histogram(name))
 
     def value(self, name: str, *labels: str) -> float:
         return self._numbers[name].get(labels, 0.0)
@@ -79,8 +79,8 @@ class MetricValues:
         yield from self._histograms[name].items()
 
 
-def _bounded_labels(labels: Labels, known: Collection[Labels]) -> Labels:
-    return labels if labels in known or len(known) < _SERIES else (OTHER,) * len(labels)
+def _bounded_labels(labels: Labels, series: Collection[Labels]) -> Labels:
+    return labels if labels in series or len(series) < _SERIES else (OTHER,) * len(labels)
 
 
 def bounds(name: str) -> tuple[float, ...]:

@@ -65,13 +65,15 @@ class QueryLag:
                 if partition in rows or partition not in offsets:  # the plan may have a source twice
                     continue
                 rows[partition] = max(0, end - offsets[partition])
-                waited = self._waiting.seconds(now, partition, offsets[partition], end)
-                known = lags.get(partition[0], SourceLag(0, 0.0))
-                lags[partition[0]] = SourceLag(known.rows + rows[partition], max(known.seconds, waited))
+                wait_seconds = self._waiting.seconds(now, partition, offsets[partition], end)
+                lag = lags.get(partition[0], SourceLag(0, 0.0))
+                lags[partition[0]] = SourceLag(lag.rows + rows[partition], max(lag.seconds, wait_seconds))
         if not lags:
             return None
         alone = len(lags) == 1
-        partitions = {str(number) if alone else f"{topic}/{number}": left for (topic, number), left in rows.items()}
+        partitions = {
+            str(number) if alone else f"{topic}/{number}": lag_rows for (topic, number), lag_rows in rows.items()
+        }
         return Event("source.lagged", {"lags": lags, "partitions": partitions})
 
     def close(self) -> None:
@@ -89,8 +91,8 @@ class LagWatch:
     failure, then every half minute.
     """
 
-    def __init__(self, session: Any, emit: Listener, clock: Clock, wanted: Callable[[str], bool]) -> None:
-        self._session, self._emit, self._clock, self._wanted = session, emit, clock, wanted
+    def __init__(self, session: Any, emit: Listener, clock: Clock, is_wanted: Callable[[str], bool]) -> None:
+        self._session, self._emit, self._clock, self._wanted = session, emit, clock, is_wanted
         self._queries: dict[str, tuple[str, QueryLag]] = {}  # by id: the run's id, and its lag
         self._not_before: dict[str, float] = {}
         self._over = threading.Event()

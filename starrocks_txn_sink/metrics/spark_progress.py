@@ -50,9 +50,9 @@ def progress_events(progress: Mapping[str, Any], counts: Mapping[str, Mapping[st
     """Events for the model: Spark's progress, and the assemblers' counts (`counts`: by name of the observation)."""
     query = str(progress.get("id"))
     yield Event("query.progressed", {"query": query, "progress": read_progress(progress)})
-    wanted = set(Counters.names())
+    counter_names = set(Counters.names())
     for name, row in counts.items():
-        if wanted <= set(row):
+        if counter_names <= set(row):
             yield Event("assembler.counted", {"query": query, "name": f"{query}/{name}", "counts": row})
 
 

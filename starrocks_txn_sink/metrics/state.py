@@ -23,20 +23,22 @@ _ITEMS_SHOWN = 200
 def dashboard_state(model: Model, now: float, limit: float, seconds: int | None = None) -> dict[str, Any]:
     """Document of the page; `seconds` is one of RANGES, by default the smallest that covers the run so far."""
     uptime = now - model.history.started
-    chosen = seconds if seconds in RANGES else next((length for length in RANGES if uptime <= length), RANGES[-1])
+    range_seconds = (
+        seconds if seconds in RANGES else next((length for length in RANGES if uptime <= length), RANGES[-1])
+    )
     with model.lock:
-        said, ready = health_status(model, now, limit), readiness(model, now, limit)
-        recent = model.history.since(now - chosen)
+        verdict, ready = health_status(model, now, limit), readiness(model, now, limit)
+        recent = model.history.since(now - range_seconds)
         return _bounded(
             {
                 "now": now,
                 "started": model.history.started,
-                "verdict": {"light": said.light.value, "text": said.text},
+                "verdict": {"light": verdict.light.value, "text": verdict.text},
                 "ready": {"ready": ready.ready, "reason": ready.reason},
                 "lights": {name: light.value for name, light in lights(model, now, limit).items()},
                 "build": model.build,
                 "jobs": [_job(job) for job in model.jobs],
-                "range": chosen,
+                "range": range_seconds,
                 "right": _right(model),
                 "fresh": _fresh(model, recent, now),
                 "flow": _flow(model, now),
@@ -45,7 +47,7 @@ def dashboard_state(model: Model, now: float, limit: float, seconds: int | None 
                 "saturation": _saturation(model, now),
                 "errors": _errors(model),
                 "partitions": _partitions(model),
-                "series": _series(model, now, chosen),
+                "series": _series(model, now, range_seconds),
                 "schema_changes": list(reversed(model.schema_changes)),
                 "transactions": list(reversed(model.recent)),
             }
@@ -197,11 +199,11 @@ def _saturation(model: Model, now: float) -> dict[str, Any]:
 
 def _errors(model: Model) -> dict[str, Any]:
     metrics = model.metrics
-    seen = {code: count for code, count in _by_label(metrics, "errors_total").items() if count}
+    code_counts = {code: count for code, count in _by_label(metrics, "errors_total").items() if count}
     return {
         "codes": [
             {"code": code, "count": count, "last": model.last_errors.get(code, 0.0), **_error_texts(code)}
-            for code, count in sorted(seen.items(), key=lambda item: -model.last_errors.get(item[0], 0.0))
+            for code, count in sorted(code_counts.items(), key=lambda item: -model.last_errors.get(item[0], 0.0))
         ],
         "retries": [[*labels, count] for labels, count in metrics.values("retries_total").items() if count],
         "requests": [[*labels, count] for labels, count in metrics.values("requests_total").items() if count],
@@ -221,9 +223,9 @@ def _error_texts(code: str) -> dict[str, str]:
 
 def _partitions(model: Model) -> dict[str, Any]:
     times, newest = model.event_times, max(model.event_times.values(), default=0.0)
-    known = sorted(_by_label(model.metrics, "partition_position").items(), key=lambda item: _natural(item[0]))
+    positions = sorted(_by_label(model.metrics, "partition_position").items(), key=lambda item: _natural(item[0]))
     return {
-        "count": len(known),
+        "count": len(positions),
         "skew": model.metrics.value("event_time_skew_seconds") if len(times) > 1 else None,
         "shown": [
             {
@@ -233,7 +235,7 @@ def _partitions(model: Model) -> dict[str, Any]:
                 "behind": newest - times[partition] if partition in times else None,
                 "lag": _partition_lag(model.lags, partition),
             }
-            for partition, position in known[:_PARTITIONS_SHOWN]
+            for partition, position in positions[:_PARTITIONS_SHOWN]
         ],
     }
 

@@ -66,8 +66,8 @@ def _room_status(model: Model) -> HealthStatus | None:
 def _integrity_status(model: Model, now: float) -> HealthStatus | None:
     violations = int(model.metrics.total("integrity_violations_total"))
     if violations:
-        seen = f"{_plural(violations, 'integrity violation')}, the last one {ago(now, model.last_violation)} ago"
-        return HealthStatus(Light.BAD, f"Data is wrong: {seen}. Stop the job and investigate.")
+        sentence = f"{_plural(violations, 'integrity violation')}, the last one {ago(now, model.last_violation)} ago"
+        return HealthStatus(Light.BAD, f"Data is wrong: {sentence}. Stop the job and investigate.")
     if not model.jobs.in_doubt:
         return None
     since = min(job.doubt_since for job in model.jobs if job.in_doubt)
@@ -157,7 +157,7 @@ def readiness(model: Model, now: float, limit: float) -> Readiness:
     for job in model.jobs:
         if job.outage_since:
             return Readiness(False, f"Job {job.name} waits for StarRocks for {ago(now, job.outage_since)}.")
-        if job.ended_at and (job.ended_code or not any(other.should_progress for other in model.jobs)):
+        if job.ended_at and (job.ended_code or not any(job.should_progress for job in model.jobs)):
             return Readiness(False, f"The query of job {job.name} has ended.")
         if not job.last_progress:
             return Readiness(False, f"Job {job.name} has not finished a micro-batch yet.")
@@ -206,5 +206,5 @@ def _last_commit(job: JobState, now: float) -> str:
     return f"last committed {ago(now, job.last_commit)} ago" if job.last_commit else "no commit yet"
 
 
-def _plural(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -161,9 +161,9 @@ def read_rows(rows: Sequence[Sequence[object]]) -> list[DeadLetterRow]:
 
 
 def _where_clause(job: str, partition: str | None, position: int | None) -> Sql:
-    given = {"job": job, "source_partition": partition, "position": position}
-    used = {column: value for column, value in given.items() if value is not None}
-    return " WHERE " + " AND ".join(f"{column} = %s" for column in used), tuple(used.values())
+    criteria = {"job": job, "source_partition": partition, "position": position}
+    conditions = {column: value for column, value in criteria.items() if value is not None}
+    return " WHERE " + " AND ".join(f"{column} = %s" for column in conditions), tuple(conditions.values())
 
 
 def _qualified_table(database: str) -> str:
@@ -179,5 +179,5 @@ def take_over_replays(job: str, database: str, new_token: NewToken, rng: random.
     Raises Fenced if a newer replay has taken over meanwhile. Does not affect a driver of the job.
     """
     scope = Scope(job, database, Owner("", REPLAY, "dead-letter replay", kind=REPLAY))
-    taken = yield from take_over(scope, new_token, rng)
-    return taken.owner
+    state = yield from take_over(scope, new_token, rng)
+    return state.owner

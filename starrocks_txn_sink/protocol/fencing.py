@@ -163,14 +163,14 @@ def _write_barrier(scope: Scope, new_token: ledger.NewToken, rng: random.Random)
         yield Wait(ledger.BACKOFF.seconds(tries, rng), "the ledger's marker being written")
 
 
-def refuse_successor(job: str, known: set[str], rng: random.Random) -> Steps[None]:
-    """Raise Fenced if the job's owner row has a token that is not in `known`; an empty set learns the present token.
+def refuse_successor(job: str, tokens: set[str], rng: random.Random) -> Steps[None]:
+    """Raise Fenced if the job's owner row has a token that is not in `tokens`; an empty set learns the present token.
 
-    For a writer that takes its job over again after an outage, in the middle of a micro-batch. `known` has all tokens
+    For a writer that takes its job over again after an outage, in the middle of a micro-batch. `tokens` has all tokens
     that it has held or written, because a claim without an answer may have taken effect. A writer with another token
     has come meanwhile, and may have gone on: taking the job back from it would only end a writer that works.
     """
     holder: Owner | None = yield from ledger.retry_until_answered(ReadOwner(job), rng)
-    if known and (holder is None or holder.token not in known):
+    if tokens and (holder is None or holder.token not in tokens):
         raise ledger.fenced("The job", holder)
-    known.add(holder.token if holder is not None else "")
+    tokens.add(holder.token if holder is not None else "")

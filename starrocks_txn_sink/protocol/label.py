@@ -84,8 +84,8 @@ def run(
         needed = next(steps)
         while True:
             needed = steps.send(_perform(needed, transport, ledger, clock, deadline, listener))
-    except StopIteration as done:
-        result: Result = done.value
+    except StopIteration as stop:
+        result: Result = stop.value
         return result
     finally:
         steps.close()
@@ -421,6 +421,6 @@ def _no_reply(
 
 
 def _unknown_outcome(label: Label, cause: StarRocksSinkError | None = None) -> Unknown:
-    said = f" The commit was answered: {cause.message}" if cause else ""
-    error = OutcomeUnknown(f"It is unknown whether the transaction was committed.{said}", label=label.name)
+    detail = f" The commit was answered: {cause.message}" if cause else ""
+    error = OutcomeUnknown(f"It is unknown whether the transaction was committed.{detail}", label=label.name)
     return Unknown(label.name, error)

@@ -321,13 +321,13 @@ def check_owner(job: str, mine: Owner, rng: random.Random) -> Steps[None]:
         raise fenced("The job" if mine.kind == DRIVER else "The replay of the job's dead letters", holder)
 
 
-def fenced(what: str, holder: Owner | None) -> StarRocksSinkError:
-    """The error for a writer that has lost `what` to `holder`; None if there is no owner row any more."""
+def fenced(subject: str, holder: Owner | None) -> StarRocksSinkError:
+    """The error for a writer that has lost `subject` to `holder`; None if there is no owner row any more."""
     if holder is None:
         return Fenced(
-            f"{what} has no owner in the ledger any more: its rows were deleted while this writer was running."
+            f"{subject} has no owner in the ledger any more: its rows were deleted while this writer was running."
         )
-    return Fenced(f"{what} was taken over by another writer.", **holder.context)
+    return Fenced(f"{subject} was taken over by another writer.", **holder.context)
 
 
 def retry_until_answered(request: LedgerRequest, rng: random.Random) -> Steps[Any]:

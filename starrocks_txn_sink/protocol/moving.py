@@ -54,11 +54,11 @@ def close_job(mover: Mover, job: str, move: str, to: str = "") -> Steps[tuple[Ga
     """
     for tries in itertools.count():
         try:
-            taken = yield from _take_over(mover, job)
-            if taken.gate is not None and taken.gate.closed:
-                return taken.gate, taken.positions
+            state = yield from _take_over(mover, job)
+            if state.gate is not None and state.gate.closed:
+                return state.gate, state.positions
             row = gate_row(job, Gate(True, move, to), mover.now_text())
-            yield from _write(mover, job, taken.owner, [row])
+            yield from _write(mover, job, state.owner, [row])
         except StarRocksSinkError as error:
             yield from _again(error, tries, mover.rng)
     raise AssertionError("The loop has no end of its own.")
@@ -73,9 +73,9 @@ def open_job(mover: Mover, job: str, move: str, positions: Mapping[str, Position
     gate: Gate | None = yield from ledger.retry_until_answered(ReadGate(job), rng)
     present: dict[str, Position] = yield from ledger.retry_until_answered(ledger.ReadPositions(job), rng)
     opened: tuple[str, ...] = yield from ledger.retry_until_answered(ReadOpened(move), rng)
-    if others := [name for name in opened if name != job]:
+    if other_jobs := [name for name in opened if name != job]:
         raise MoveRefused(
-            f"The move {move} has opened the job {others[0]} in this database already.",
+            f"The move {move} has opened the job {other_jobs[0]} in this database already.",
             hint="Two jobs with the same positions would write the same rows twice: use that job.",
         )
     for tries in itertools.count():
@@ -83,21 +83,21 @@ def open_job(mover: Mover, job: str, move: str, positions: Mapping[str, Position
             return
         _refuse_progress(job, move, positions, present, gate)
         try:
-            taken = yield from _take_over(mover, job)
-            _refuse_progress(job, move, positions, taken.positions, taken.gate)
-            rows = _rows_to_open(mover, job, move, positions, taken.positions)
-            yield from _write(mover, job, taken.owner, rows)
-            taken = yield from _take_over(mover, job)
-            gate, present = taken.gate, taken.positions
+            state = yield from _take_over(mover, job)
+            _refuse_progress(job, move, positions, state.positions, state.gate)
+            rows = _rows_to_open(mover, job, move, positions, state.positions)
+            yield from _write(mover, job, state.owner, rows)
+            state = yield from _take_over(mover, job)
+            gate, present = state.gate, state.positions
         except StarRocksSinkError as error:
             yield from _again(error, tries, rng)
 
 
 def _refuse_progress(
-    job: str, move: str, wanted: Mapping[str, Position], present: Mapping[str, Position], gate: Gate | None
+    job: str, move: str, wanted_positions: Mapping[str, Position], present: Mapping[str, Position], gate: Gate | None
 ) -> None:
     """Raise MoveRefused if `job` has progress that the move would replace; a job that was moved away has none."""
-    if not present or present == wanted or (gate is not None and gate.closed):
+    if not present or present == wanted_positions or (gate is not None and gate.closed):
         return
     if gate is not None and gate.move == move:
         raise MoveRefused(

@@ -109,5 +109,5 @@ class Progress:
             return ""
         if self.ended:
             return f"over, {self.tables} tables"
-        rest = "; its last row is not visible yet" if self.over == self.tables else ""
-        return f"{self.over} of {self.tables} tables{rest}"
+        note = "; its last row is not visible yet" if self.over == self.tables else ""
+        return f"{self.over} of {self.tables} tables{note}"

@@ -92,8 +92,8 @@ class Evidence:
     @classmethod
     def of(cls, sample: int, wall: float, excerpt: Answer) -> Evidence:
         rows = tuple(tuple(_cell_text(value) for value in row) for row in excerpt.rows)
-        seen = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
-        return cls(sample, seen, excerpt.columns, rows, excerpt.total)
+        wall_time = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
+        return cls(sample, wall_time, excerpt.columns, rows, excerpt.total)
 
     def __repr__(self) -> str:
         """Omits the rows, so that no log shows them by accident."""
@@ -117,9 +117,9 @@ class Evidence:
         """A small table for a terminal."""
         table = [self.columns, *[tuple("NULL" if value is None else value for value in row) for row in self.rows]]
         widths = [max(len(row[place]) for row in table) for place in range(len(self.columns))]
-        shown = ["  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)) for row in table]
-        left = self.total - len(self.rows)
-        return [*(f"  {line.rstrip()}" for line in shown), *([f"  … and {left} more"] if left else [])]
+        lines = ["  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)) for row in table]
+        hidden_rows = self.total - len(self.rows)
+        return [*(f"  {line.rstrip()}" for line in lines), *([f"  … and {hidden_rows} more"] if hidden_rows else [])]
 
 
 def _cell_text(value: object) -> str | None:

@@ -111,8 +111,8 @@ class QueryPort:
             columns = _columns(cursor)
             first = list(cursor.fetchmany(limit)) if columns else []
             total = len(first)
-            while rest := (cursor.fetchmany(_FETCH_ROWS) if total else ()):
-                total += len(rest)
+            while fetched_rows := (cursor.fetchmany(_FETCH_ROWS) if total else ()):
+                total += len(fetched_rows)
             return Answer(columns, first, total)
 
     def is_connected_to(self, host: str, port: int) -> bool:
@@ -160,11 +160,11 @@ _NAME_OR_MARK = re.compile(r"`(?:[^`]|``)*`|%s")
 
 def bind(sql: str, literals: Sequence[str]) -> str:
     """`sql` with its marks `%s` replaced by `literals`; no other `%` has a meaning. TypeError for another number."""
-    left = iter(literals)
+    literals_left = iter(literals)
     marks = [word for word in _NAME_OR_MARK.findall(sql) if word == "%s"]
     if len(marks) != len(literals):
         raise TypeError(f"{len(marks)} marks, {len(literals)} parameters")
-    return _NAME_OR_MARK.sub(lambda match: next(left) if match[0] == "%s" else match[0], sql)
+    return _NAME_OR_MARK.sub(lambda match: next(literals_left) if match[0] == "%s" else match[0], sql)
 
 
 class BoundedSocket:
@@ -176,10 +176,10 @@ class BoundedSocket:
 
     def apply_deadline(self) -> Any:
         """Set the socket's timeout to the remaining time, and return the socket for one call."""
-        left = self.deadline.remaining()
-        if left <= 0.0:
+        remaining = self.deadline.remaining()
+        if remaining <= 0.0:
             raise TimeoutError("no time is left")
-        self._socket.settimeout(left)
+        self._socket.settimeout(remaining)
         return self._socket
 
     def settimeout(self, seconds: float | None) -> None:
@@ -335,13 +335,13 @@ class LeaderConnection:
         except QueryRefused:
             raise refused from None  # without the privilege to ask
         alive = count_alive(nodes)
-        wanted = replication or next((int(row["value"]) for row in default if str(row.get("value")).isdecimal()), 3)
-        if not nodes or alive >= wanted:
+        copies = replication or next((int(row["value"]) for row in default if str(row.get("value")).isdecimal()), 3)
+        if not nodes or alive >= copies:
             raise refused
         if replication is None and alive == len(nodes):
             return alive
         raise QueryRefused(
-            f"A table of the sink's own would have {wanted} replicas, and {alive} of {len(nodes)} backends are alive.",
+            f"A table of the sink's own would have {copies} replicas, and {alive} of {len(nodes)} backends are alive.",
             hint=f"Start more backends, or set ledger_replication={max(1, alive)}.",
             backends=alive,
         ) from None
@@ -371,8 +371,8 @@ class LeaderConnection:
 
     def _has_stepped_down(self, port: QueryPort, deadline: Deadline) -> bool:
         """Whether the frontend of `port` is a follower now, and answers from its own state."""
-        asks = self._options.find_leader and not self._forwards
-        return asks and self._leader_of(port, deadline) is not None
+        finds_leader = self._options.find_leader and not self._forwards
+        return finds_leader and self._leader_of(port, deadline) is not None
 
     def _open(self, address: Address, deadline: Deadline) -> QueryPort:
         port = QueryPort(self._options, address, deadline)

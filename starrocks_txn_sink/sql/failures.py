@@ -62,8 +62,8 @@ def typed_error(error: Exception, place: str, *, quotes_server: bool) -> QueryFa
             place=place,
         )
     if _is_transient(error):
-        said = f"{_error_kind(error)}{_words(error)}"
-        return QueryFailed(f"StarRocks did not answer over the MySQL protocol: {said}.", place=place)
+        words = f"{_error_kind(error)}{_words(error)}"
+        return QueryFailed(f"StarRocks did not answer over the MySQL protocol: {words}.", place=place)
     return _refusal(error, place, quotes_server)
 
 
@@ -79,8 +79,8 @@ def _refusal(error: Exception, place: str, quotes_server: bool) -> QueryRefused:
     if (why, hint) == _PRIVILEGE:
         why = _missing_privilege(error)
     if quotes_server:
-        said = str(error.args[1] if len(error.args) > 1 else error)[:_TEXT_LIMIT]
-        return QueryRefused(f"{said} ({number})", hint=hint)
+        words = str(error.args[1] if len(error.args) > 1 else error)[:_TEXT_LIMIT]
+        return QueryRefused(f"{words} ({number})", hint=hint)
     return QueryRefused(
         f"StarRocks refused a statement over the MySQL protocol: {why}.", hint=hint, place=place, number=number
     )
@@ -117,16 +117,16 @@ def _number(error: Exception) -> int:
 
 def may_pass(refusal: QueryRefused) -> bool:
     """Whether a refusal may be the server's trouble, which passes; for statements that are right for certain."""
-    said = refusal.message.lower()
-    return refusal.context.get("number") == _UNSPECIFIC and not any(fragment in said for fragment in _WRONG_STATEMENT)
+    words = refusal.message.lower()
+    return refusal.context.get("number") == _UNSPECIFIC and not any(fragment in words for fragment in _WRONG_STATEMENT)
 
 
 def _words(error: Exception) -> str:
     """The server's text of an unspecific error, without its quotations, which may repeat a statement's values."""
     if _number(error) != _UNSPECIFIC or len(error.args) < 2:
         return ""
-    said = " ".join(_QUOTED.sub("…", str(error.args[1])).split())[:_TEXT_LIMIT].rstrip(".")
-    return f": {said}" if said else ""
+    words = " ".join(_QUOTED.sub("…", str(error.args[1])).split())[:_TEXT_LIMIT].rstrip(".")
+    return f": {words}" if words else ""
 
 
 def _error_kind(error: Exception) -> str:

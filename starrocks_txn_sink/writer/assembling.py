@@ -218,10 +218,10 @@ class LaneAssembler:
         self._new_schemas = []
         for main, schema in new:
             with contextlib.suppress(InputError):  # the rows are judged without it
-                given = [column for column in columns_of(schema) if not column.vague]
+                columns_given = [column for column in columns_of(schema) if not column.vague]
                 of_table = rules.of(main)
                 for table in (main, *([of_table.history] if of_table is not None and of_table.history else [])):
-                    columns = ruled_columns(rules, table, given)
+                    columns = ruled_columns(rules, table, columns_given)
                     yield table, {column.name: column.type for column in columns if column.name not in METADATA}
 
     def close(self) -> None:
@@ -242,9 +242,9 @@ class LaneAssembler:
             self._truncates.update(parsed.truncates)
             self._marks = then(self._marks, parsed.marks)
             for table, schemas in parsed.schemas.items():
-                known = self._schemas.setdefault(table, [])
-                new = [schema for schema in schemas if schema not in known]
-                known += new
+                known_schemas = self._schemas.setdefault(table, [])
+                new = [schema for schema in schemas if schema not in known_schemas]
+                known_schemas += new
                 self._new_schemas += [(table, schema) for schema in new]
             yield parsed.events
             if self._round_end is not None and self._stops_after(piece, self._round_end):

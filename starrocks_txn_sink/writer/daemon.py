@@ -16,8 +16,8 @@ _ZIP: Final = Path("python", "lib", "pyspark.zip")  # below SPARK_HOME, which pi
 
 def prefer_installed_pyspark() -> None:
     """Take `pyspark.zip` off the path where pip installed the same pyspark: its modules are compiled there."""
-    others = [entry for entry in sys.path if not entry.endswith(str(_ZIP))]
-    spec = importlib.machinery.PathFinder.find_spec("pyspark", others)
+    entries = [entry for entry in sys.path if not entry.endswith(str(_ZIP))]
+    spec = importlib.machinery.PathFinder.find_spec("pyspark", entries)
     if spec is None or spec.origin is None:
         return
     same = Path(spec.origin).parent.resolve() / _ZIP  # Spark resolves links, Python's path does not

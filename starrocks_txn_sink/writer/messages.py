@@ -78,12 +78,12 @@ class Durations:
         """Count all `values`."""
         if values.size:
             positive = np.maximum(values, 0.0)
-            added = np.bincount(np.searchsorted(self.bounds, positive), minlength=len(self.counts))
-            self.merge(Durations(added.tolist(), float(positive.sum())))
+            new_counts = np.bincount(np.searchsorted(self.bounds, positive), minlength=len(self.counts))
+            self.merge(Durations(new_counts.tolist(), float(positive.sum())))
 
     def merge(self, more: Durations) -> None:
         """Add the counts of a histogram with the same bounds."""
-        self.counts = [have + added for have, added in zip(self.counts, more.counts, strict=True)]
+        self.counts = [have + more_count for have, more_count in zip(self.counts, more.counts, strict=True)]
         self.total += more.total
 
     def percentile(self, share: float) -> float | None:
@@ -91,15 +91,15 @@ class Durations:
 
         A value beyond the last bound is returned as that bound.
         """
-        if not (wanted := share * self.count):
+        if not (target_count := share * self.count):
             return None
         for number, reached in enumerate(itertools.accumulate(self.counts)):
-            if reached >= wanted and self.counts[number]:
+            if reached >= target_count and self.counts[number]:
                 break
         if number == len(self.bounds):
             return self.bounds[-1]
         low = self.bounds[number - 1] if number else 0.0
-        inside = (wanted - (reached - self.counts[number])) / self.counts[number]
+        inside = (target_count - (reached - self.counts[number])) / self.counts[number]
         return low + (self.bounds[number] - low) * inside
 
 

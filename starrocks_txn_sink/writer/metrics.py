@@ -124,8 +124,8 @@ class LaneMetrics:
 
     def _count_request(self, request: Mapping[str, Any]) -> None:
         operation, outcome = request["operation"], request["outcome"]
-        broken = outcome.code if isinstance(outcome, StarRocksSinkError) else "sink_error"
-        status = request.get("status", broken)
+        failure_code = outcome.code if isinstance(outcome, StarRocksSinkError) else "sink_error"
+        status = request.get("status", failure_code)
         self._cost.requests[operation][status] += 1
         if operation == Operation.COMMIT.value:
             self._label(request["label"]).commit_request += request["seconds"]
@@ -201,12 +201,12 @@ class LaneMetrics:
         return [self._with_details(receipt) for receipt in receipts]
 
     def _with_details(self, receipt: Receipt) -> Receipt:
-        known = self._labels.get(receipt.label, _LabelTimes())
-        phases = dict(known.phases)
+        times = self._labels.get(receipt.label, _LabelTimes())
+        phases = dict(times.phases)
         whole = phases.pop("commit", 0.0)
-        phases["commit"] = min(whole, known.commit_request)
-        phases["publish"] = max(0.0, whole - known.commit_request)
-        return replace(receipt, phase_seconds=phases, open_seconds=known.open_seconds)
+        phases["commit"] = min(whole, times.commit_request)
+        phases["publish"] = max(0.0, whole - times.commit_request)
+        return replace(receipt, phase_seconds=phases, open_seconds=times.open_seconds)
 
     def report(self, receipts: Sequence[Receipt], error: BaseException | None = None) -> LaneReport:
         """All counts until now; `error` is the error that the lane, or the driver, fails with."""
@@ -238,12 +238,12 @@ class LaneMetrics:
 
     def _sent_deletes(self, receipts: Sequence[Receipt]) -> dict[str, int]:
         """Deletes by table, without those that a later row has replaced."""
-        sent = Counter(self._deletes.by_table)
+        sent_rows = Counter(self._deletes.by_table)
         labels = {receipt.label for receipt in receipts}
         for (label, table), replaced in (self.unique.replaced_deletes if self.unique is not None else {}).items():
             if label in labels:
-                sent[table] -= replaced
-        return dict(sent)
+                sent_rows[table] -= replaced
+        return dict(sent_rows)
 
 
 @dataclass(slots=True)
@@ -270,8 +270,8 @@ class Deletes:
     def _new(self, rows: pa.RecordBatch) -> pa.Array:
         names = pa.array(list(self.committed), pa.string())
         reached = pa.array([position.position for position in self.committed.values()], pa.int64())
-        known = reached.take(pc.index_in(rows.column(PARTITION), names))
-        return pc.fill_null(pc.greater(rows.column(POSITION), known), True)
+        positions_before = reached.take(pc.index_in(rows.column(PARTITION), names))
+        return pc.fill_null(pc.greater(rows.column(POSITION), positions_before), True)
 
 
 @dataclass(slots=True)
@@ -289,11 +289,11 @@ class EventTimes:
         if ends.column(EVENT_TIME).null_count:
             ends = ends.filter(ends.column(EVENT_TIME).is_valid())
         self._count += ends.num_rows
-        named = pc.dictionary_encode(ends.column(PARTITION))
-        codes = named.indices.to_numpy(zero_copy_only=False)
+        encoded = pc.dictionary_encode(ends.column(PARTITION))
+        codes = encoded.indices.to_numpy(zero_copy_only=False)
         positions = ends.column(POSITION).to_numpy(zero_copy_only=False)
         seconds = ends.column(EVENT_TIME).to_numpy(zero_copy_only=False) / 1e6
-        for code, name in enumerate(named.dictionary.to_pylist()):
+        for code, name in enumerate(encoded.dictionary.to_pylist()):
             mine = codes == code
             self._seen.setdefault(name, []).append((positions[mine], seconds[mine]))
 
@@ -313,15 +313,15 @@ class EventTimes:
 
     def _of_receipts(self, receipts: Iterable[Receipt]) -> Iterator[tuple[Receipt, str, Floats]]:
         """The event times of each span of each receipt, with receipt and partition; a span without any is left out."""
-        seen = {
+        seen_times = {
             name: (np.concatenate([at for at, _ in parts]), np.concatenate([time for _, time in parts]))
             for name, parts in self._seen.items()
         }
         for receipt in receipts:
             for span in receipt.positions:
-                if span.partition not in seen:
+                if span.partition not in seen_times:
                     continue
-                positions, times = seen[span.partition]
+                positions, times = seen_times[span.partition]
                 low, high = np.searchsorted(positions, [span.first, span.last + 1])
                 if high > low:
                     yield receipt, span.partition, times[low:high]

@@ -144,8 +144,8 @@ class LaneRunner:
                 self._changed.wait(min(self.deadline.remaining(), 1.0))
             else:
                 return
-            passed = f"The batch's deadline passed during {self.core.waiting_for}."
-            error = DeadlineExceeded(passed)
+            message = f"The batch's deadline passed during {self.core.waiting_for}."
+            error = DeadlineExceeded(message)
         self._give_up(error)
         raise error
 
@@ -230,16 +230,16 @@ def _rejected_rows(query: Query, label: str, deadline: Deadline) -> dict[str, in
 
 def reasons(lines: Iterable[str]) -> list[str]:
     """The reasons in `lines` without the rows' values: rule and column, the most frequent first."""
-    counted: Counter[str] = Counter()
+    reason_counts: Counter[str] = Counter()
     for line in lines:
         head = line.split(" Row:", 1)[0]
         rule = next((text for pattern, text in _RULES if pattern.search(head)), "a reason of another kind")
         column = _COLUMN.search(head)
         repeated = _REPEATED.search(head)
         name = next((part for part in column.groups() if part), "") if column else ""
-        counted[f"{rule}, column {name}" if name else rule] += int(repeated[1]) if repeated else 1
-    most = [f"{reason} ({count})" for reason, count in counted.most_common(_MOST_REASONS)]
-    return [*most, "…"] if len(counted) > _MOST_REASONS else most
+        reason_counts[f"{rule}, column {name}" if name else rule] += int(repeated[1]) if repeated else 1
+    most = [f"{reason} ({count})" for reason, count in reason_counts.most_common(_MOST_REASONS)]
+    return [*most, "…"] if len(reason_counts) > _MOST_REASONS else most
 
 
 def explain_rejection(

@@ -344,17 +344,19 @@ class LaneTry:
 
         return UnchangedValues(self.task.options.database, query, keys.keys())
 
-    def _member_names(self, known: worker.KnownColumns | None, unchanged: UnchangedValues | None) -> MemberNames | None:
+    def _member_names(
+        self, known_columns: worker.KnownColumns | None, unchanged: UnchangedValues | None
+    ) -> MemberNames | None:
         """The check of the names in rows; None if nobody would learn from it."""
         task, policy = self.task, self.task.options.schema_changes
-        refuse = policy is not SchemaChanges.IGNORE and known is not None
-        if unchanged is None and (known is None or not (refuse or task.compared is not None)):
+        refuse = policy is not SchemaChanges.IGNORE and known_columns is not None
+        if unchanged is None and (known_columns is None or not (refuse or task.compared is not None)):
             return None
 
         def columns_of(table: str, again: bool) -> frozenset[str] | None:
-            return known.of(table, again, self.deadline) if known is not None else None
+            return known_columns.of(table, again, self.deadline) if known_columns is not None else None
 
-        lacking = LackingColumns(self.types_of) if policy is SchemaChanges.APPLY and known is not None else None
+        lacking = LackingColumns(self.types_of) if policy is SchemaChanges.APPLY and known_columns is not None else None
         return MemberNames(
             compiled.Shapes().new_rows,
             columns_of,
@@ -366,25 +368,25 @@ class LaneTry:
             unchanged,
         )
 
-    def _narrow_columns(self, known: worker.KnownColumns | None) -> NarrowColumns | None:
+    def _narrow_columns(self, known_columns: worker.KnownColumns | None) -> NarrowColumns | None:
         """The check of types; None where the server or the source names none."""
-        if known is None:
+        if known_columns is None:
             return None
 
         def columns_of(table: str, again: bool) -> Sequence[TargetColumn]:
-            return known.columns(table, again, self.deadline) if self.task.names_columns(table) else ()
+            return known_columns.columns(table, again, self.deadline) if self.task.names_columns(table) else ()
 
         options = self.task.options
         widens = options.schema_changes is SchemaChanges.APPLY
         return NarrowColumns(self.new_types, columns_of, lambda table: options.options_of(table).types, widens)
 
-    def _refusing_counted_dates(self, known: worker.KnownColumns | None) -> CountedDates | None:
+    def _refusing_counted_dates(self, known_columns: worker.KnownColumns | None) -> CountedDates | None:
         """The check of dates, for a source whose numbers may be dates; None where the server names no columns."""
-        if not self.completes or known is None:
+        if not self.completes or known_columns is None:
             return None
 
         def dates_of(table: str) -> set[str]:
-            dates = known.dates(table, self.deadline) if self.task.names_columns(table) else ()
+            dates = known_columns.dates(table, self.deadline) if self.task.names_columns(table) else ()
             return {name for name in dates if not self.types_of(table, name)}
 
         return CountedDates(dates_of)
@@ -473,8 +475,8 @@ def claim(task: LaneTask, attempt: worker.Attempt) -> Steps[None]:
     except TooManyTransactions:
         raise
     except BeginFailed as failed:  # the label exists, or no answer came
-        said = f"Another try of Spark at lane {attempt.lane} may have loaded rows: {failed.message}"
-        raise TaskRepeated(said, hint=_REPEATED, lane=attempt.lane, stage=attempt.stage) from None
+        message = f"Another try of Spark at lane {attempt.lane} may have loaded rows: {failed.message}"
+        raise TaskRepeated(message, hint=_REPEATED, lane=attempt.lane, stage=attempt.stage) from None
 
 
 class DeadLetters:

@@ -119,11 +119,11 @@ def _entries(op_mapping: OpMapping, *, kinds_at: int) -> list[tuple[Kinds, tuple
         raise OptionError(
             f"op_mapping is {op_mapping!r}.", hint='Give a mapping such as {"c, r": "INSERT", "d": "DELETE"}.'
         )
-    parts = [(_parts(left), _parts(right)) for left, right in op_mapping.items()]
+    parts = [(_parts(codes), _parts(right)) for codes, right in op_mapping.items()]
     entries = [(_kinds(pair[kinds_at]), pair[1 - kinds_at]) for pair in parts]
-    named = [kind for kinds, _ in entries for kind in kinds]
-    for number, kind in enumerate(named):
-        if kind in named[:number]:
+    all_kinds = [kind for kinds, _ in entries for kind in kinds]
+    for number, kind in enumerate(all_kinds):
+        if kind in all_kinds[:number]:
             raise OptionError(
                 f"op_mapping names {kind.name} in more than one entry.",
                 hint=f"Name it once, with all of its codes in that entry, as in 'c, r' for {kind.name}.",
@@ -317,16 +317,16 @@ class ReleaseResult(NamedTuple):
     late: int
 
 
-def release(held: Iterable[TimedRow], arrived: Iterable[TimedRow], watermark: int | None) -> ReleaseResult:
+def release(held_rows: Iterable[TimedRow], arrived: Iterable[TimedRow], watermark: int | None) -> ReleaseResult:
     """Release the rows at or below `watermark`; a row that arrives at or below it is late.
 
     `watermark` is in the unit of `TimedRow.time`. Before the first watermark it is None: no row is late or released.
     """
     new = list(arrived)
     if watermark is None:
-        return ReleaseResult([], [*held, *new], 0)
+        return ReleaseResult([], [*held_rows, *new], 0)
     timely = [row for row in new if row.time > watermark]
-    waiting = [*held, *timely]
+    waiting = [*held_rows, *timely]
     ready = sorted((row for row in waiting if row.time <= watermark), key=lambda row: row[:2])
     return ReleaseResult(ready, [row for row in waiting if row.time > watermark], len(new) - len(timely))
 
@@ -386,7 +386,7 @@ class ClaimingRows:
         return MaterializeResult(RowChange(UPDATE_AFTER, last.row) if was_last else None)
 
     def _add(self, change: RowChange, upsert_key: Key | None, same: deque[int]) -> MaterializeResult:
-        shown = RowChange(UPDATE_AFTER if self._rows else INSERT, change.row)
+        shown_change = RowChange(UPDATE_AFTER if self._rows else INSERT, change.row)
         if upsert_key is not None and same:
             place = same[0]
         else:
@@ -394,7 +394,7 @@ class ClaimingRows:
             self._places.append(place)
             same.append(place)
         self._rows[place] = ClaimingRow(place, upsert_key, change.row)
-        return MaterializeResult(shown)
+        return MaterializeResult(shown_change)
 
 
 def _identity(upsert_key: Key | None, row: Row) -> tuple[bool, Any]:

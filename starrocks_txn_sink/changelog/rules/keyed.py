@@ -190,10 +190,10 @@ class MaterializeKey:
         claiming = conversions.ClaimingRows(_claiming_row(number, *fields) for number, fields in enumerate(state or ()))
         output, swallowed, touched = [], 0, False
         for change in changes:
-            done = claiming.apply(RowChange(RowKind(change.kinds), change.row), change.upsert_key)
-            swallowed, touched = swallowed + done.swallowed, touched or not done.swallowed
-            if done.change is not None:
-                output.append(OutputChange(done.change.kind, done.change.row, None, change.extra))
+            claim_result = claiming.apply(RowChange(RowKind(change.kinds), change.row), change.upsert_key)
+            swallowed, touched = swallowed + claim_result.swallowed, touched or not claim_result.swallowed
+            if claim_result.change is not None:
+                output.append(OutputChange(claim_result.change.kind, claim_result.change.row, None, change.extra))
         rows = [list(fields) for fields in claiming.rows] or None
         return KeyStep(output, rows, touched=touched, swallowed=swallowed)
 

@@ -35,13 +35,13 @@ class ExecutorProbe:
         for _ in batches:
             pass
         host = socket.gethostname()
-        seen = {
+        report = {
             "host": host,
             "clock": SystemClock().wall(),
             "libraries": libraries.installed_versions(),
             "probes": [asdict(endpoint.probe(self.timeout, _on(host))) for endpoint in self.endpoints],
         }
-        yield pa.RecordBatch.from_arrays([pa.array([json.dumps(seen)])], schema=_SCHEMA)
+        yield pa.RecordBatch.from_arrays([pa.array([json.dumps(report)])], schema=_SCHEMA)
 
 
 def check_executors(target: Target) -> Iterator[Finding]:
@@ -86,11 +86,11 @@ def judge_speculation(setting: str) -> Iterator[Finding]:
         )
 
 
-def judge_broken(error: Exception, what: str) -> Finding:
+def judge_broken(error: Exception, subject: str) -> Finding:
     """Finding for a Spark error, with the first line of its message; pure."""
-    said = str(error).strip().splitlines()[:1]
+    words = str(error).strip().splitlines()[:1]
     return Topic("executor.spark").failure(
-        f"{what}: {type(error).__name__}: {' '.join(said)[:200]}",
+        f"{subject}: {type(error).__name__}: {' '.join(words)[:200]}",
         _WHY,
         "Check JAVA_HOME, PYSPARK_PYTHON (its Python needs pandas, pyarrow, protobuf) and the cluster's own log.",
     )
@@ -112,8 +112,8 @@ def judge_reports(reports: list[dict[str, Any]], before: float, after: float) ->
         yield from libraries.judge_same_versions(driver, report["libraries"], place)
         ahead = report["clock"] - min(max(report["clock"], before), after)  # 0 inside of [before, after]
         yield judge_clock(ahead, 0.0, "the executor's clock", place)
-        for seen in report["probes"]:
-            yield Finding(**{**seen, "severity": Severity(seen["severity"])})
+        for finding in report["probes"]:
+            yield Finding(**{**finding, "severity": Severity(finding["severity"])})
     if not reports:
         yield Topic("executor.spark").failure("The Spark job returned nothing.", _WHY, "Read the cluster's own log.")
     else:

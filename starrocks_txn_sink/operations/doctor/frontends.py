@@ -91,9 +91,9 @@ def check_leader(target: Target) -> Iterator[Finding]:
         )
 
 
-def _follow_redirect(target: Target, named: Address | None, place: str) -> Iterator[Finding]:
+def _follow_redirect(target: Target, address: Address | None, place: str) -> Iterator[Finding]:
     """Check the address that the follower at `place` redirected to: allowed, reachable, and really the leader."""
-    if named is None:
+    if address is None:
         yield Topic("frontend.redirect", place).failure(
             "The frontend's redirect has no usable Location header.",
             "A follower redirects every request to the leader.",
@@ -101,8 +101,8 @@ def _follow_redirect(target: Target, named: Address | None, place: str) -> Itera
         )
         return
     rules = target.options.redirect_rules
-    yield judge_redirect("frontend.redirect", named, rules, "the leader", place)
-    leader = rules.rewrite(named)
+    yield judge_redirect("frontend.redirect", address, rules, "the leader", place)
+    leader = rules.rewrite(address)
     if rules.allows(leader) and not target.has_reached(leader):
         yield target.reach("leader, by a follower's redirect", leader)
         with contextlib.suppress(StarRocksSinkError):
@@ -120,14 +120,14 @@ def _ask_for_leader(target: Target, address: Address) -> HttpResponse | None:
     return None
 
 
-def judge_redirect(check: str, named: Address, rules: RedirectRules, role: str, place: str) -> Finding:
-    """Whether the sink would follow a redirect to `named`; pure."""
-    rewritten = rules.rewrite(named)
-    shown = str(rewritten) if rewritten == named else f"{named}, rewritten to {rewritten}"
+def judge_redirect(check: str, address: Address, rules: RedirectRules, role: str, place: str) -> Finding:
+    """Whether the sink would follow a redirect to `address`; pure."""
+    rewritten = rules.rewrite(address)
+    place_text = str(rewritten) if rewritten == address else f"{address}, rewritten to {rewritten}"
     if rules.allows(rewritten):
-        return Topic(check, place).good(f"{role} is at {shown}, which is allowed")
+        return Topic(check, place).good(f"{role} is at {place_text}, which is allowed")
     return Topic(check, place).failure(
-        f"The redirect leads to {shown}, which is neither a host of load_url nor in redirect_hosts.",
+        f"The redirect leads to {place_text}, which is neither a host of load_url nor in redirect_hosts.",
         "The password travels with every request, so the sink follows redirects to configured hosts only.",
         f"If that server is yours, set {rules.option_line(rewritten)}, or rewrite it with redirect_map.",
     )
@@ -274,17 +274,17 @@ def judge_rollback(reply: Reply) -> Finding:
 def check_backends(target: Target) -> Iterator[Finding]:
     """Check the redirect of each table's load, and every backend and compute node that the cluster lists."""
     rules = target.options.redirect_rules
-    seen: set[Address] = set()
-    for named, role in [*_redirect_backends(target), *_listed_backends(target)]:
-        if isinstance(named, Finding):
-            yield named
-        elif named not in seen:
-            seen.add(named)
-            yield judge_redirect("backend.redirect", named, rules, role, named.netloc)
-            backend = rules.rewrite(named)
+    addresses: set[Address] = set()
+    for address, role in [*_redirect_backends(target), *_listed_backends(target)]:
+        if isinstance(address, Finding):
+            yield address
+        elif address not in addresses:
+            addresses.add(address)
+            yield judge_redirect("backend.redirect", address, rules, role, address.netloc)
+            backend = rules.rewrite(address)
             if rules.allows(backend):
                 yield target.reach("backend", backend)
-    if not seen:
+    if not addresses:
         yield Topic("backend.redirect").skip("no backend is known: no table to load, and SHOW BACKENDS is not allowed")
 
 

@@ -79,11 +79,13 @@ def java_version(home: str | None) -> str | None:
     """Version that `java -version` prints, from JAVA_HOME (`home`) or PATH as Spark does; None without a JDK."""
     program = Path(home) / "bin" / "java" if home else Path(shutil.which("java") or "/nowhere/java")
     try:
-        done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=_JAVA_SECONDS, check=False)
+        process = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, timeout=_JAVA_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    said = re.search(r'version "([^"]+)"', done.stderr + done.stdout)
-    return said[1] if said else None
+    match = re.search(r'version "([^"]+)"', process.stderr + process.stdout)
+    return match[1] if match else None
 
 
 def check_spark_features() -> Iterator[Finding]:
@@ -151,10 +153,14 @@ def judge_same_versions(
         ("python", 2, "Functions travel to the executors as pickles, which other minor versions cannot read."),
         ("starrocks-txn-sink", 9, "Options and lanes travel as pickles; another version may read them wrongly."),
     ):
-        here, there = driver.get(name), executor.get(name)
-        if here and there and version_numbers(here)[:cut] != version_numbers(there)[:cut]:
+        driver_version, executor_version = driver.get(name), executor.get(name)
+        if (
+            driver_version
+            and executor_version
+            and version_numbers(driver_version)[:cut] != version_numbers(executor_version)[:cut]
+        ):
             yield Topic(f"library.{name}", place).failure(
-                f"{name} is {there} on the executor and {here} on the driver.",
+                f"{name} is {executor_version} on the executor and {driver_version} on the driver.",
                 why,
                 "Set PYSPARK_PYTHON (spark.pyspark.python) to an environment with the driver's versions.",
             )
@@ -168,13 +174,13 @@ def version_numbers(version: str) -> Version:
 
 def _judge_library(need: Requirement, version: str | None, place: str) -> Finding:
     check = Topic(f"library.{need.name}", place)
-    wanted = ".".join(map(str, need.least)) + (f", below {'.'.join(map(str, need.below))}" if need.below else "")
-    advice = f"Install {need.name} {wanted} on the driver and on every executor."
+    requirement = ".".join(map(str, need.least)) + (f", below {'.'.join(map(str, need.below))}" if need.below else "")
+    advice = f"Install {need.name} {requirement} on the driver and on every executor."
     if version is None:
         return check.failure(f"{need.name} is not installed.", need.why, advice)
     numbers = version_numbers(version)
     if not numbers and need.least:
         return check.warning(f"{need.name} has the version {version[:40]}, which cannot be compared.", need.why, advice)
     if numbers < need.least or (need.below is not None and numbers >= need.below):
-        return check.failure(f"{need.name} is {version}; {wanted} is needed.", need.why, advice)
+        return check.failure(f"{need.name} is {version}; {requirement} is needed.", need.why, advice)
     return check.good(f"{need.name} {version}")

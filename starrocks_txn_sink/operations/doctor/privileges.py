@@ -17,16 +17,16 @@ def check_privileges(target: Target) -> Iterator[Finding]:
     database, sql = target.require_database(), target.sql()
     yield _check_loads_view(sql)
     grants = _grants(sql)
-    there = _ledger_exists(sql, database)
+    has_ledger = _ledger_exists(sql, database)
     if target.options.exactly_once:
         yield (
             _check_ledger(sql, database)
-            if there
+            if has_ledger
             else judge_ledger_create(is_granted("CREATE TABLE", database, None, grants), target.options.ledger_create)
         )
-        if not there and target.options.ledger_create:
+        if not has_ledger and target.options.ledger_create:
             yield from _judge_replicas(target)
-    for table in (*target.tables, *((LEDGER_TABLE,) if there else ())):
+    for table in (*target.tables, *((LEDGER_TABLE,) if has_ledger else ())):
         yield judge_insert(is_granted("INSERT", database, table, grants), table)
 
 
@@ -61,10 +61,10 @@ def _check_ledger(sql: SqlConnection, database: str) -> Finding:
     return check.good(f"the ledger {LEDGER_TABLE} exists and can be read")
 
 
-def judge_ledger_create(allowed: bool | None, wanted: bool) -> Finding:
+def judge_ledger_create(allowed: bool | None, is_wanted: bool) -> Finding:
     """Finding for a ledger table that does not exist yet; `allowed` None: SHOW GRANTS does not show it; pure."""
     check = Topic("privilege.ledger")
-    if not wanted:
+    if not is_wanted:
         return check.failure(
             f"The table {LEDGER_TABLE} does not exist, and ledger_create is off.",
             "Exactly-once stores its positions there.",
@@ -83,18 +83,18 @@ def judge_ledger_create(allowed: bool | None, wanted: bool) -> Finding:
 
 def _judge_replicas(target: Target) -> Iterator[Finding]:
     """Whether as many backends are alive as the ledger's table has replicas (wire contract 10.8)."""
-    wanted = target.options.ledger_replication
+    replicas = target.options.ledger_replication
     try:
         nodes = target.sql().rows("SHOW BACKENDS")
         default = target.sql().rows("ADMIN SHOW FRONTEND CONFIG LIKE 'default_replication_num'")
     except QueryRefused:
         return
     alive = count_alive(nodes)
-    wanted = wanted or next((int(row["value"]) for row in default if str(row.get("value")).isdecimal()), 0)
-    if not alive or alive >= wanted or (target.options.ledger_replication is None and alive == len(nodes)):
+    replicas = replicas or next((int(row["value"]) for row in default if str(row.get("value")).isdecimal()), 0)
+    if not alive or alive >= replicas or (target.options.ledger_replication is None and alive == len(nodes)):
         return  # with a backend for each replica, or with one replica on each backend of a small cluster
     yield Topic("ledger.replicas").failure(
-        f"The ledger's table would have {wanted} replicas, and {alive} of {len(nodes)} backends are alive.",
+        f"The ledger's table would have {replicas} replicas, and {alive} of {len(nodes)} backends are alive.",
         "StarRocks creates no table with more replicas than backends.",
         f"Start more backends, or set ledger_replication={max(1, alive)}.",
     )
@@ -164,5 +164,5 @@ def _covers(where: str, database: str, table: str | None) -> bool:
         return re.fullmatch(rf"DATABASE (?:.*, ?)?{re.escape(database)}(?:,.*)?", place, re.IGNORECASE) is not None
     if re.fullmatch(rf"ALL TABLES IN DATABASE {re.escape(database)}", place, re.IGNORECASE):
         return True
-    named = re.sub(r"^TABLES? ", "", place, flags=re.IGNORECASE)
-    return f"{database}.{table}".lower() in [name.strip().lower() for name in named.split(",")]
+    table_names = re.sub(r"^TABLES? ", "", place, flags=re.IGNORECASE)
+    return f"{database}.{table}".lower() in [name.strip().lower() for name in table_names.split(",")]

@@ -57,25 +57,25 @@ def judge_versions(rows: Sequence[Row], kind: str, *, unreleased: bool = False) 
 def check_clock(target: Target) -> Iterator[Finding]:
     """Compare the server's UTC time with the middle of the query's round trip."""
     before = target.clock.wall()
-    said = target.sql().value("SELECT utc_timestamp()")
+    server_text = target.sql().value("SELECT utc_timestamp()")
     after = target.clock.wall()
-    server_time = epoch_seconds(said)
+    server_time = epoch_seconds(server_text)
     if server_time is None:
-        yield Topic("server.clock").skip(f"the server's time cannot be read from {str(said)[:40]!r}")
+        yield Topic("server.clock").skip(f"the server's time cannot be read from {str(server_text)[:40]!r}")
     else:
         yield judge_clock(server_time - (before + after) / 2, after - before, "the leader's clock")
 
 
-def epoch_seconds(said: object) -> float | None:
+def epoch_seconds(moment: object) -> float | None:
     """Seconds since the Unix epoch for a DATETIME in UTC, as a value or as text; None for anything else."""
-    if isinstance(said, str):
+    if isinstance(moment, str):
         try:
-            said = datetime.datetime.fromisoformat(said)
+            moment = datetime.datetime.fromisoformat(moment)
         except ValueError:
             return None
-    if not isinstance(said, datetime.datetime):
+    if not isinstance(moment, datetime.datetime):
         return None
-    return said.replace(tzinfo=datetime.timezone.utc).timestamp()
+    return moment.replace(tzinfo=datetime.timezone.utc).timestamp()
 
 
 def judge_clock(ahead: float, uncertain: float, whose: str, place: str = "") -> Finding:
@@ -152,13 +152,13 @@ def judge_retention(config: Mapping[str, str], age: float | None, exactly_once: 
         yield Topic("label.retention").good(f"the last {number:.0f} labels of a database are remembered")
     if age is None or seconds is None:
         return
-    shown = f"the last commit is {_days(age)} old, labels are kept for {_days(seconds)}"
+    age_text = f"the last commit is {_days(age)} old, labels are kept for {_days(seconds)}"
     if age <= seconds or exactly_once:
         tail = "" if age <= seconds else "; the ledger, not the label, decides what is visible"
-        yield Topic("checkpoint.age").good(shown + tail)
+        yield Topic("checkpoint.age").good(age_text + tail)
     else:
         yield Topic("checkpoint.age").warning(
-            shown[0].upper() + shown[1:] + ".",
+            age_text[0].upper() + age_text[1:] + ".",
             "The outcome of an interrupted commit is lost; without a ledger its micro-batch may be written twice.",
             "Use exactly-once (set query_url), or compare the last micro-batch with the tables before the job starts.",
         )
@@ -169,14 +169,14 @@ def judge_headroom(running: int, config: Mapping[str, str]) -> Finding:
     check, limit = Topic("transaction.headroom"), _config_number(config, "max_running_txn_num_per_db")
     if limit is None:
         return check.skip(f"{running} transactions are running; the server's limit is unknown")
-    shown = f"{running} of {limit:.0f} running transactions, one to come"
+    load_text = f"{running} of {limit:.0f} running transactions, one to come"
     why = "At the limit the server refuses begin and commit (too many running txns)."
     advice = "Find the writer that leaves transactions open, or raise max_running_txn_num_per_db."
     if running + 1 > limit:
-        return check.failure(f"No room: {shown}.", why, advice)
+        return check.failure(f"No room: {load_text}.", why, advice)
     if running + 1 > 0.8 * limit:
-        return check.warning(f"Little room: {shown}.", why, advice)
-    return check.good(shown)
+        return check.warning(f"Little room: {load_text}.", why, advice)
+    return check.good(load_text)
 
 
 def _config_number(config: Mapping[str, str], name: str) -> float | None:

@@ -82,30 +82,30 @@ def check_tables(target: Target) -> Iterator[Finding]:
     configs = {str(row["table_name"]): row for row in sql.rows(_CONFIG, (database,))}
     names = {str(row["table_name"]) for row in sql.rows(_NAMES, (database,))}
     yield from judge_names(target.tables, names, set(configs), database)
-    chosen = [name for name in target.tables or sorted(configs) if name in configs and not is_own_table(name)]
-    if not chosen and not target.tables:
+    chosen_names = [name for name in target.tables or sorted(configs) if name in configs and not is_own_table(name)]
+    if not chosen_names and not target.tables:
         yield Topic("table.missing").failure(
             f"{database} has no table that a job could write.",
             "A load into a missing table aborts the whole transaction.",
             "Create the job's tables, correct --database, or grant the user a privilege on them.",
         )
-    target.tables = chosen
-    for name in chosen:
+    target.tables = chosen_names
+    for name in chosen_names:
         create = ""
         try:
             answer = sql.rows(f"SHOW CREATE TABLE {identifier(database, name)}")
             create = str(answer[0].get("create table", "")) if answer else ""
         except QueryRefused as error:
             yield Topic("table.partitions", name).skip(f"SHOW CREATE TABLE was refused: {error.message}")
-        seen = TableDefinition.of(configs[name], create)
-        yield judge_model(seen)
-        yield from judge_partitions(seen, target.version)
-        yield from judge_order(seen, target.version, target.options)
+        definition = TableDefinition.of(configs[name], create)
+        yield judge_model(definition)
+        yield from judge_partitions(definition, target.version)
+        yield from judge_order(definition, target.version, target.options)
 
 
-def judge_names(named: Sequence[str], names: set[str], loadable: set[str], database: str) -> Iterator[Finding]:
+def judge_names(option_names: Sequence[str], names: set[str], loadable: set[str], database: str) -> Iterator[Finding]:
     """Failures for named tables that cannot be loaded; pure."""
-    for name in named:
+    for name in option_names:
         if name not in names | loadable:
             yield Topic("table.missing", name).failure(
                 f"The table {database}.{name} does not exist, or the user may not see it.",
@@ -120,32 +120,32 @@ def judge_names(named: Sequence[str], names: set[str], loadable: set[str], datab
             )
 
 
-def judge_model(seen: TableDefinition) -> Finding:
+def judge_model(definition: TableDefinition) -> Finding:
     """Finding for the table's model; pure."""
-    if seen.model in _PURPOSE:
-        return Topic("table.model", seen.name).good(_PURPOSE[seen.model])
-    return Topic("table.model", seen.name).warning(
-        f"The table's model is {seen.model}.",
+    if definition.model in _PURPOSE:
+        return Topic("table.model", definition.name).good(_PURPOSE[definition.model])
+    return Topic("table.model", definition.name).warning(
+        f"The table's model is {definition.model}.",
         "Deletes are refused, and an aggregate counts a row again when at-least-once delivery repeats it.",
         "Use a PRIMARY KEY table for changes, or a DUPLICATE KEY table for events.",
     )
 
 
-def judge_partitions(seen: TableDefinition, version: str) -> Iterator[Finding]:
+def judge_partitions(definition: TableDefinition, version: str) -> Iterator[Finding]:
     """Finding for partitions or buckets that loads would have to create; none if they create neither; pure."""
     reasons = []
-    if seen.creates_partitions:
+    if definition.creates_partitions:
         reasons.append("creates partitions as rows arrive (PARTITION BY an expression or columns)")
-    if seen.random_buckets:
+    if definition.random_buckets:
         reasons.append("is distributed at random and creates buckets as rows arrive")
     if not reasons:
         return
-    what = " and ".join(reasons)
+    text = " and ".join(reasons)
     if can_create_partitions(version):
-        yield Topic("table.partitions", seen.name).good(f"{what}, which StarRocks {version} should support")
+        yield Topic("table.partitions", definition.name).good(f"{text}, which StarRocks {version} should support")
         return
-    yield Topic("table.partitions", seen.name).warning(
-        f"The table {what}; StarRocks {version or '(version unknown)'} does not support that in a multi-table load.",
+    yield Topic("table.partitions", definition.name).warning(
+        f"The table {text}; StarRocks {version or '(version unknown)'} does not support that in a multi-table load.",
         "The commit fails with 'txn … not exist' as soon as a row needs a missing partition.",
         "Create partitions before their rows arrive (ALTER TABLE … ADD PARTITION), use hash distribution, or upgrade "
         "to a patch after 4.0.14 or 4.1.4.",
@@ -159,18 +159,22 @@ def can_create_partitions(version: str) -> bool:
     return len(numbers) >= 3 and numbers > last
 
 
-def judge_order(seen: TableDefinition, version: str, options: SinkOptions) -> Iterator[Finding]:
+def judge_order(definition: TableDefinition, version: str, options: SinkOptions) -> Iterator[Finding]:
     """Finding for a table whose changes of one key the server may swap in a transaction; none for any other; pure."""
-    if not seen.shared_data or seen.model != "PRIMARY_KEYS" or version_numbers(version) >= _FIRST_IN_ORDER:
+    if not definition.shared_data or definition.model != "PRIMARY_KEYS" or version_numbers(version) >= _FIRST_IN_ORDER:
         return
-    why = why_not_compacted(options.properties_of(seen.name), seen.key) if options.compact else "compact is off"
-    said = version or "(version unknown)"
+    why = (
+        why_not_compacted(options.properties_of(definition.name), definition.key)
+        if options.compact
+        else "compact is off"
+    )
+    version_text = version or "(version unknown)"
     if not why:
-        what = f"a StarRocks transaction gets one row per key, so StarRocks {said} cannot swap changes of a key"
-        yield Topic("table.order", seen.name).good(what)
+        text = f"a StarRocks transaction gets one row per key, so StarRocks {version_text} cannot swap changes of a key"
+        yield Topic("table.order", definition.name).good(text)
         return
-    yield Topic("table.order", seen.name).warning(
-        f"All rows are sent ({why}), and StarRocks {said} may swap an upsert and a delete of one key.",
+    yield Topic("table.order", definition.name).warning(
+        f"All rows are sent ({why}), and StarRocks {version_text} may swap an upsert and a delete of one key.",
         "Before 4.1.4 a PRIMARY KEY table in shared-data mode does not keep their order inside one transaction: "
         "a deleted row can stay, and a row written again can be missing.",
         "Upgrade to StarRocks 4.1.4 or later, or let the sink send one row per key (compact, without that property).",

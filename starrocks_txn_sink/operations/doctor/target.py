@@ -110,8 +110,8 @@ class ServerPort:
                 "Driver and every executor talk to StarRocks directly: frontends, their query port, and every backend.",
                 f"Check that the server runs and that no firewall blocks the port; {rewrite}",
             )
-        shown = "" if self.host in addresses else f" ({', '.join(addresses[:4])})"
-        return Topic("port", place).good(f"{self}{shown} is open, {self.role}, {1000 * seconds:.0f} ms")
+        address_text = "" if self.host in addresses else f" ({', '.join(addresses[:4])})"
+        return Topic("port", place).good(f"{self}{address_text} is open, {self.role}, {1000 * seconds:.0f} ms")
 
 
 _STEP_SECONDS = 30.0
@@ -198,4 +198,4 @@ class Target:
         return endpoint.probe(self.options.connect_timeout)
 
     def has_reached(self, address: Address) -> bool:
-        return any((known.host, known.port) == (address.host, address.port) for known in self.endpoints)
+        return any((endpoint.host, endpoint.port) == (address.host, address.port) for endpoint in self.endpoints)

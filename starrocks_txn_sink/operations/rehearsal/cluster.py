@@ -61,9 +61,9 @@ def check_loads_privilege(stage: Stage) -> Evidence:
 def check_create(stage: Stage) -> Evidence:
     """Create the scratch tables, with as many replicas as the cluster can hold, or else with one."""
     alive = live_backends(stage)
-    tried = dict.fromkeys((None if alive is None else min(alive, 3), 1))
+    replications = dict.fromkeys((None if alive is None else min(alive, 3), 1))
     refused = ""
-    for replication in tried:
+    for replication in replications:
         try:
             stage.create_all(replication)
         except QueryRefused as error:
@@ -82,17 +82,19 @@ def live_backends(stage: Stage) -> int | None:
 @CHECKS.expects("ledger.create", "The ledger's DDL works with the replicas of the options.", "10.8")
 def check_ledger(stage: Stage) -> Evidence:
     """Run the ledger's DDL as a job does; if the server refuses it, with one replica."""
-    wanted = stage.wanted.ledger_replication
+    replication = stage.wanted.ledger_replication
     try:
-        stage.ledger.create(wanted, stage.deadline())
+        stage.ledger.create(replication, stage.deadline())
     except QueryRefused as error:
         return _other_ledger(stage, error)
     finally:
         stage.drop_at_end(LEDGER_TABLE)
-    stated = stage.rows_if_allowed(f"SHOW CREATE TABLE {identifier(stage.database, LEDGER_TABLE)}")
-    match = re.search(r'"replication_num"\s*=\s*"(\d+)"', str(next(iter(stated), {}).get("create table", "")))
-    shown = f", {match[1]} replica(s)" if match else ""
-    return as_expected(f"created with {'the default' if wanted is None else f'ledger_replication={wanted}'}{shown}")
+    ddl_rows = stage.rows_if_allowed(f"SHOW CREATE TABLE {identifier(stage.database, LEDGER_TABLE)}")
+    match = re.search(r'"replication_num"\s*=\s*"(\d+)"', str(next(iter(ddl_rows), {}).get("create table", "")))
+    replicas_text = f", {match[1]} replica(s)" if match else ""
+    return as_expected(
+        f"created with {'the default' if replication is None else f'ledger_replication={replication}'}{replicas_text}"
+    )
 
 
 def _other_ledger(stage: Stage, refused: QueryRefused) -> Evidence:
@@ -162,14 +164,14 @@ def _forced_tls(stage: Stage) -> str:
 def check_begin(stage: Stage) -> Evidence:
     """Begin on every known frontend."""
     leading, redirected, silent = 0, 0, 0
-    for address, named in _frontends(stage):
+    for address, leader in _frontends(stage):
         label = stage.new_label()
         request = label.request(Operation.BEGIN, headers=stage.options.begin_headers())
         stage.remember(label)
         try:
             answer = stage.transport.ask(request, address, stage.deadline(_ASK_SECONDS))
         except StarRocksSinkError:
-            if named:
+            if leader:
                 raise
             silent += 1
             continue
@@ -203,8 +205,8 @@ def _frontends(stage: Stage) -> Iterator[tuple[Address, bool]]:
 
 def _redirect_target(stage: Stage, answer: HttpResponse) -> Address | None:
     """The address of a redirect, after the options' rewrites; None if the redirect names no usable host."""
-    named = parse_location(answer.location)
-    return None if named is None else stage.options.redirect_rules.rewrite(named)
+    location = parse_location(answer.location)
+    return None if location is None else stage.options.redirect_rules.rewrite(location)
 
 
 def _judge_target(stage: Stage, answer: HttpResponse, role: str) -> Evidence | None:
@@ -233,9 +235,9 @@ def check_redirect(stage: Stage) -> Evidence:
         verdict = _judge_target(stage, answer, "backend")
         if verdict is not None:
             return verdict
-        named = parse_location(answer.location)
-        scheme = named.scheme if named else ""
-        mapped = "" if _redirect_target(stage, answer) == named else ", rewritten"
+        location = parse_location(answer.location)
+        scheme = location.scheme if location else ""
+        mapped = "" if _redirect_target(stage, answer) == location else ", rewritten"
         return as_expected(f"307 from {address.scheme} to {scheme}, to an allowed host{mapped}")
 
 
@@ -245,7 +247,7 @@ def _ask_leader(stage: Stage, request: Request) -> tuple[HttpResponse, Address]:
     for _ in range(3):
         answer = stage.transport.ask(request, address, stage.deadline(_ASK_SECONDS))
         target = _redirect_target(stage, answer)
-        leads_on = target is not None and target in [known for known, _ in _frontends(stage)]
+        leads_on = target is not None and target in [address for address, _ in _frontends(stage)]
         if answer.status != HTTPStatus.TEMPORARY_REDIRECT or not leads_on or target is None:
             return answer, address
         address = target

@@ -32,8 +32,8 @@ CLEARED = Check(
 
 def _cleared(stage: Stage) -> Result:
     evidence = findings.as_expected("nothing is left")
-    if left := stage.left:
-        evidence = findings.differs(f"{len(left)} table(s) are left", f"Drop {', '.join(left)}.")
+    if leftovers := stage.left:
+        evidence = findings.differs(f"{len(leftovers)} table(s) are left", f"Drop {', '.join(leftovers)}.")
     return Result(CLEARED, evidence, 0.0)
 
 

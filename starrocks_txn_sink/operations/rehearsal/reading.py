@@ -40,13 +40,13 @@ def check_followers(stage: Stage) -> Evidence:
         stage.write(("upserts", array({"id": 200, "note": "followers"})))
         began = time.monotonic()
         waits = [_seconds_until_seen(stage, port, began) for port in ports]
-    seen = [wait for wait in waits if wait is not None]
-    if len(seen) < len(waits):
+    times = [wait for wait in waits if wait is not None]
+    if len(times) < len(waits):
         return harmless(
-            f"{len(waits) - len(seen)} of {len(waits)} followers do not show a commit within {STALE_SECONDS:g} s",
+            f"{len(waits) - len(times)} of {len(waits)} followers do not show a commit within {STALE_SECONDS:g} s",
             "the ledger is read on the leader; your own readers may see older data there",
         )
-    slowest = max(seen)
+    slowest = max(times)
     return as_expected(f"{len(waits)} follower(s), the last after {1000 * slowest:.0f} ms", follower_seconds=slowest)
 
 
@@ -120,15 +120,15 @@ def _judge_torn(auditor: Auditor, commits: int, advice: str) -> Evidence:
     if not auditor.samples:
         error = auditor.last_error
         raise Surprise(f"no sample could be taken: {error.message if error else 'no time'}")
-    torn, samples = auditor.violations, auditor.samples
-    rate = torn / samples
-    seen = f"{torn} of {samples} SELECTs over two tables were torn, over {commits} commits"
-    metrics = {"samples": samples, "torn": torn, "torn_rate": rate, "commits": commits}
-    if not torn and (samples < _ENOUGH_SAMPLES or commits < _ENOUGH_COMMITS):
-        raise Surprise(f"{seen}: too few to say; give it more --seconds")
-    if torn:
-        return differs(f"{seen} ({100 * rate:.3g} %)", advice, **metrics)
-    return as_expected(seen, **metrics)
+    torn_reads, samples = auditor.violations, auditor.samples
+    rate = torn_reads / samples
+    summary = f"{torn_reads} of {samples} SELECTs over two tables were torn, over {commits} commits"
+    metrics = {"samples": samples, "torn": torn_reads, "torn_rate": rate, "commits": commits}
+    if not torn_reads and (samples < _ENOUGH_SAMPLES or commits < _ENOUGH_COMMITS):
+        raise Surprise(f"{summary}: too few to say; give it more --seconds")
+    if torn_reads:
+        return differs(f"{summary} ({100 * rate:.3g} %)", advice, **metrics)
+    return as_expected(summary, **metrics)
 
 
 def _watch(stage: Stage) -> tuple[Auditor, Auditor, int]:
@@ -184,20 +184,20 @@ def _let_run_on(writer: Writer, auditors: Sequence[Auditor], deadline: Deadline)
 @CHECKS.expects("speed", "How fast one writer is.")
 def check_speed(stage: Stage) -> Evidence:
     """Bytes per second of one writer: one transaction, loads of one table one after the other."""
-    size, sent, number = stage.terms.megabytes * _MEGABYTE, 0, 0
+    size, sent_bytes, number = stage.terms.megabytes * _MEGABYTE, 0, 0
     began = stage.clock.monotonic()
     with stage.transaction() as label:
-        while sent < size:
+        while sent_bytes < size:
             piece = b"".join(
                 b',{"id":%d,"note":"%s"}' % (2 * _BASE + number + row, _PADDING.encode())
                 for row in range(_ROWS_A_PIECE)
             )
             stage.must_load(label, "events", load_body([memoryview(piece)], "none"))
-            sent, number = sent + len(piece), number + _ROWS_A_PIECE
+            sent_bytes, number = sent_bytes + len(piece), number + _ROWS_A_PIECE
         loaded = stage.clock.monotonic() - began
         require(stage.finish(label), "the commit")
     seconds = stage.clock.monotonic() - began
-    rate = sent / seconds
+    rate = sent_bytes / seconds
     return as_expected(
         f"{rate / _MEGABYTE:.1f} MB/s and {number / seconds:,.0f} rows/s in one table, "
         f"{seconds - loaded:.1f} of {seconds:.1f} s for the commit",

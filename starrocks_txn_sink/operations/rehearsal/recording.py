@@ -63,19 +63,19 @@ class Recorder:
             request["body"] = f"${{{len(exchange.body)} bytes}}"
         if response.location is not None:
             self.hide_hosts(re.findall(r"://(?:[^/@]*@)?\[?([^/:\]]+)", response.location))
-        answered: dict[str, Any] = {"status": response.status, "headers": {}, "body": _document(response.body)}
+        response_record: dict[str, Any] = {"status": response.status, "headers": {}, "body": _document(response.body)}
         if response.location is not None:
-            answered["headers"] = {"location": response.location}
-        self._add({"name": exchange.step, "request": request, "answer": answered})
+            response_record["headers"] = {"location": response.location}
+        self._add({"name": exchange.step, "request": request, "answer": response_record})
 
     def answer(self, statement: str, parameters: Sequence[object], rows: Sequence[Mapping[str, Any]]) -> None:
         """Record a statement and its rows, as far as they say nothing of the user."""
         for row in rows:
             self.hide_hosts(str(row[name]) for name in ("ip", "name") if name in row)
-        answered: dict[str, Any] = {"columns": list(rows[0]) if rows else [], "count": len(rows)}
+        rows_record: dict[str, Any] = {"columns": list(rows[0]) if rows else [], "count": len(rows)}
         if statement.startswith(_HARMLESS) or self._is_about_scratch(statement, parameters):
-            answered["rows"] = [[value if value is None else str(value) for value in row.values()] for row in rows]
-        self._add({"name": _verb(statement), **_asked(statement, parameters), "answer": answered})
+            rows_record["rows"] = [[value if value is None else str(value) for value in row.values()] for row in rows]
+        self._add({"name": _verb(statement), **_asked(statement, parameters), "answer": rows_record})
 
     def refusal(self, statement: str, parameters: Sequence[object], text: str) -> None:
         """Record a statement that the server refused, or did not answer."""

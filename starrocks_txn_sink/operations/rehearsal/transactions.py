@@ -169,22 +169,24 @@ def _patiently(look: Callable[[Stage, float], Evidence]) -> Callable[[Stage], Ev
 @CHECKS.expects("load.busy", "A second load of a table meets TXN_IN_PROCESSING.", "2.5", "4.5")
 @_patiently
 def check_busy(stage: Stage, pause: float) -> Evidence:
-    held = HeldBody(array({"id": 100, "note": "first"})[0])
+    held_body = HeldBody(array({"id": 100, "note": "first"})[0])
     with stage.transaction() as label, ThreadPoolExecutor(1, "rehearsal") as pool:
-        first = pool.submit(stage.load, label, "upserts", held)
+        first = pool.submit(stage.load, label, "upserts", held_body)
         try:
-            held.halfway.wait(_HELD_SECONDS)
+            held_body.halfway.wait(_HELD_SECONDS)
             stage.clock.sleep(pause)
             second = stage.load(label, "upserts", array({"id": 101, "note": "second"}))
         finally:
-            held.go.set()
+            held_body.go.set()
         require(first.result(), "the load that was first")
         if second.status is not Status.TXN_IN_PROCESSING:
             return harmless(f"the second load was answered {reply_text(second)}", _ONE_AT_A_TIME)
-        done = stage.finish(label)
-    taken = stage.count("upserts", 101, 101)
-    if taken or done.status is not Status.OK:
-        return differs(f"refused as in processing, but then: {reply_text(done)}, {taken} of its rows visible", REPORT)
+        outcome = stage.finish(label)
+    row_count = stage.count("upserts", 101, 101)
+    if row_count or outcome.status is not Status.OK:
+        return differs(
+            f"refused as in processing, but then: {reply_text(outcome)}, {row_count} of its rows visible", REPORT
+        )
     return as_expected(f"{reply_text(second)}; nothing of it was taken")
 
 
@@ -216,8 +218,8 @@ def check_cut(stage: Stage, pause: float) -> Evidence:
         _break_off(stage, label, {"id": 110, "note": "cut"})
         stage.clock.sleep(pause)
         after = stage.load(label, "upserts", array({"id": 111, "note": "after"}))
-        done = stage.finish(label, after)
-    both = stage.count("upserts", 110, 110), stage.count("upserts", 111, 111)
+        outcome = stage.finish(label, after)
+    counts = stage.count("upserts", 110, 110), stage.count("upserts", 111, 111)
     with stage.transaction() as label:
         stage.must_load(label, "upserts", array({"id": 112, "note": "before"}))
         _break_off(stage, label, {"id": 113, "note": "cut"})
@@ -225,10 +227,12 @@ def check_cut(stage: Stage, pause: float) -> Evidence:
         end = stage.roll_back(label)
     if end.status is not Status.OK or stage.count("upserts", 112, 113):
         return differs(f"the rollback after it: {reply_text(end)}", REPORT)
-    if done.status is Status.OK:
-        content = "the next load alone" if both == (0, 1) else f"{both[0]} and {both[1]} rows of both loads"
+    if outcome.status is Status.OK:
+        content = "the next load alone" if counts == (0, 1) else f"{counts[0]} and {counts[1]} rows of both loads"
         return harmless(f"a commit after it holds {content}", "the sink rolls back after every broken load")
-    return as_expected(f"a label with half a body cannot commit ({reply_text(done)[:80]}); its rollback leaves nothing")
+    return as_expected(
+        f"a label with half a body cannot commit ({reply_text(outcome)[:80]}); its rollback leaves nothing"
+    )
 
 
 def _break_off(stage: Stage, label: Label, row: dict[str, object]) -> None:
@@ -297,8 +301,8 @@ def check_repeated_commit(stage: Stage) -> Evidence:
 @CHECKS.expects("commit.rolled_back", "A rollback after the commit is refused.", "3.2", "6.6")
 def check_late_rollback(stage: Stage) -> Evidence:
     reply = stage.roll_back(_committed(stage))
-    left = stage.count("upserts", 10, 19), stage.count("events", 10, 19)
-    if left != (10, 10):
+    counts = stage.count("upserts", 10, 19), stage.count("events", 10, 19)
+    if counts != (10, 10):
         return differs(f"{reply_text(reply)}, and committed rows are gone", REPORT)
     if refusals.CANNOT_ABORT_VISIBLE in reply.message:
         return as_expected(reply_text(reply))
@@ -338,15 +342,15 @@ def check_bad_row(stage: Stage) -> Evidence:
     row = stage.loads(label.name).get(stage.table("filled"), {})
     filtered = int(row.get("filtered_rows") or 0)
     lines = _tracking_lines(stage, str(row.get("tracking_sql") or ""))
-    seen = f"FILTERED_ROWS {filtered}, {lines} line(s) of log; {reply_text(reply)}"
+    summary = f"FILTERED_ROWS {filtered}, {lines} line(s) of log; {reply_text(reply)}"
     error = refusals.commit_error(reply, label.name)
     if not isinstance(error, errors.RowsRejected):
         return differs(
-            seen, "Leave on_bad_rows=fail, and send this report: the sink does not read this text as bad rows."
+            summary, "Leave on_bad_rows=fail, and send this report: the sink does not read this text as bad rows."
         )
     if filtered != 1 or not lines:
-        return harmless(seen, "the error then names no reason, and the text alone proves the bad row")
-    return as_expected(seen)
+        return harmless(summary, "the error then names no reason, and the text alone proves the bad row")
+    return as_expected(summary)
 
 
 def _tracking_lines(stage: Stage, statement: str) -> int:
