@@ -45,9 +45,11 @@ class NarrowColumns:
     def __call__(self) -> None:
         """Raises NarrowColumn for a column that would change values."""
         for table, types in self.new_types():
-            if self._narrow(table, types, False):
-                for column, wanted in self._narrow(table, types, True):
-                    self._judge(table, column, wanted)
+            narrow = self._narrow(table, types, False)
+            if any(self._counts(column, wanted) for column, wanted in narrow):
+                narrow = self._narrow(table, types, True)
+            for column, wanted in narrow:
+                self._judge(table, column, wanted)
 
     def missing(self) -> MissingColumns:
         """The types that columns are to hold."""
@@ -64,6 +66,10 @@ class NarrowColumns:
             if (text := types.get(column.name)) and column.name not in declared
             if not holds(column.type, wanted := _type(text))
         ]
+
+    def _counts(self, column: TargetColumn, wanted: TargetType) -> bool:
+        """Whether the column is to be widened or refused, which old columns are no reason for."""
+        return rounds(column.type, wanted) or (self.widens and widened(column, wanted) is not None)
 
     def _judge(self, table: str, column: TargetColumn, wanted: TargetType) -> None:
         wider = widened(column, wanted)

@@ -82,6 +82,7 @@ class KnownColumns:
         self._tables: dict[str, frozenset[str]] = {}
         self._dates: dict[str, frozenset[str]] = {}
         self._rows: dict[str, list[Sequence[object]]] = {}
+        self._columns: dict[str, tuple[TargetColumn, ...]] = {}  # of tables that were asked for
         self._read_at = -math.inf
 
     def of(self, table: str, again: bool, deadline: Deadline) -> frozenset[str] | None:
@@ -105,8 +106,10 @@ class KnownColumns:
     def columns(self, table: str, again: bool, deadline: Deadline) -> tuple[TargetColumn, ...]:
         """The columns of `table` with their types; none if the user may not see any. Raises QueryFailed."""
         self.of(table, again, deadline)
-        rows = self._rows.get(table.lower(), ())
-        return next(iter(target_columns(rows).values()), ())
+        name = table.lower()
+        if name not in self._columns:
+            self._columns[name] = next(iter(target_columns(self._rows.get(name, ())).values()), ())
+        return self._columns[name]
 
     def _read(self, condition: str, names: tuple[str, ...], deadline: Deadline) -> dict[str, frozenset[str]]:
         tables, dates = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
@@ -123,6 +126,8 @@ class KnownColumns:
                 dates[str(table).lower()].add(str(column))
         self._dates |= {table: frozenset(dates[table]) for table in tables}
         self._rows |= columns
+        for table in columns:
+            self._columns.pop(table, None)
         return {table: frozenset(columns) for table, columns in tables.items()}
 
 

@@ -1,0 +1,55 @@
+"""Columns against the types of the source's schema: when the server is asked again, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from starrocks_txn_sink.errors import NarrowColumn
+from starrocks_txn_sink.rows.narrow_columns import NarrowColumns
+from starrocks_txn_sink.rows.target import TargetColumn, parse_type
+
+
+class Server:
+    """A table's columns, `cached` ones and those of `now`; and how often it was asked again."""
+
+    def __init__(self, cached: str, now: str | None = None) -> None:
+        self.cached, self.now, self.asked = cached, now or cached, 0
+
+    def columns(self, _: str, again: bool) -> Sequence[TargetColumn]:
+        self.asked += again
+        return (TargetColumn("n", parse_type(self.now if again else self.cached)),)
+
+
+def look(server: Server, source: str, *, widens: bool, declared: Sequence[str] = ()) -> NarrowColumns:
+    narrow = NarrowColumns(lambda: [("t", {"n": source})], server.columns, lambda _: declared, widens)
+    narrow()
+    return narrow
+
+
+def test_a_wider_type_is_found_once_the_server_confirms_it() -> None:
+    server = Server("int(11)")
+    assert look(server, "BIGINT", widens=True).missing() == {"t": {"n": ["=BIGINT"]}}
+    assert server.asked == 1
+    assert look(Server("int(11)", "bigint(20)"), "BIGINT", widens=True).missing() == {}
+
+
+def test_columns_that_the_sink_leaves_alone_cost_no_question() -> None:
+    """A table may have narrower columns for years; their statements help once the server rejects a row."""
+    server = Server("int(11)")
+    narrow = look(server, "BIGINT", widens=False)
+    assert (narrow.missing(), server.asked) == ({}, 0)
+    assert narrow.statements == ["ALTER TABLE `t` MODIFY COLUMN `n` BIGINT"]
+    assert look(server, "STRING", widens=True).statements == []
+    assert server.asked == 0
+
+
+def test_a_type_that_would_round_is_refused_unless_it_is_declared_or_was_changed() -> None:
+    with pytest.raises(
+        NarrowColumn, match=r"Column n of table t is DECIMAL\(10,2\), and the source's is DECIMAL\(12,4\)"
+    ):
+        look(Server("decimal(10,2)"), "DECIMAL(12,4)", widens=False)
+    look(Server("decimal(10,2)", "decimal(14,4)"), "DECIMAL(12,4)", widens=False)
+    look(Server("decimal(10,2)"), "DECIMAL(12,4)", widens=False, declared=["n"])
+    assert look(Server("decimal(10,2)"), "DECIMAL(12,4)", widens=True).missing() == {"t": {"n": ["=DECIMAL(12,4)"]}}
