@@ -262,6 +262,8 @@ def test_a_day_of_events_moves_every_metric(options: SinkOptions) -> None:
     record(Event("source.lagged", {"query": "q", "lags": lags, "partitions": {"0": 7}}))
     record(Event("server.measured", {"database": "shop", "room": TransactionRoom(3, 1000)}))
     record(Event("tablets.measured", {"database": "shop", "room": TabletRoom({"items": 40}, 1000)}))
+    snapshot = {"tables": 2, "over": 1, "text": "1 of 2 tables", "tables_over": ["public.items"]}
+    record(Event("snapshot.progressed", {"job": "shop", **snapshot}))
     assert {metric.name for metric in METRICS} - moved_names == NOT_OF_THAT_DAY
 
 
