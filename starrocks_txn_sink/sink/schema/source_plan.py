@@ -110,7 +110,7 @@ def plan_sources(
                 refusals += _column_faults(wanted, known)
                 plan.changes += [] if refusals else _alterations(database, wanted, known)
             else:
-                refusals += _creation_faults(wanted)
+                refusals += _creation_faults(database, wanted)
                 plan.changes += (
                     [] if refusals else [primary_key_table(database, name, wanted.types, wanted.keys, layout_of(name))]
                 )
@@ -164,7 +164,7 @@ def _wanted(
     if any(source.keys != sources[0].keys for source in sources) and not declared.keys:
         named = ", ".join(f"{source.collection} ({', '.join(source.keys) or 'none'})" for source in sources)
         reason = f"its sources have different keys: {named}"
-        return None, [Refusal(name, reason, f"Give them tables of their own, or name the key: --key {name}=COLUMN,….")]
+        return None, [Refusal(name, reason, f"Give them tables of their own, or name the key: {_keys(name)}.")]
     columns: dict[str, SourceColumn] = {}
     refusals = []
     for column in given:
@@ -200,25 +200,47 @@ def _columns_by_rules(name: str, source: SourceTable, keys: Sequence[str], rules
 
 def _other_type(table: str, column: str) -> str:
     return (
-        f"Declare a type that holds its values, --type {table}.{column}=TYPE (in Python TableOptions(types=…)); or "
-        "leave the column out at the source (column.exclude.list)."
+        f"Declare a type that holds its values, {_types(table, column)}; or leave the column out at the source "
+        "(column.exclude.list)."
     )
 
 
-def _creation_faults(wanted: _Wanted) -> list[Refusal]:
+def _types(table: str, column: str, kind: str = "TYPE") -> str:
+    """How a user declares a type: to plan, in a file of sync, in Python."""
+    return (
+        f"--type {table}.{column}={kind} (in a file types in [target.tables.{table}], in Python TableOptions(types=…))"
+    )
+
+
+def _keys(table: str, columns: str = "COLUMN,…") -> str:
+    """How a user declares a key."""
+    return f"--key {table}={columns} (in a file keys in [target.tables.{table}], in Python TableOptions(keys=…))"
+
+
+def _by_change(database: str, wanted: _Wanted) -> str:
+    """The way out of a table without a key: each change is a row."""
+    first = next((name for name, of in wanted.types.items() if parse_type(of).name not in NO_KEYS and of), None)
+    if first is None or any(not of for of in wanted.types.values()):
+        return "create the table by hand as a DUPLICATE KEY table, which keeps each insert and update as a row"
+    types = {first: wanted.types[first], **wanted.types}
+    statement = history_table(database, wanted.name, types, [first], []).sql.replace(" NOT NULL", " NULL", 1)
+    return f"create a table that keeps each insert and update as a row: {statement}"
+
+
+def _creation_faults(database: str, wanted: _Wanted) -> list[Refusal]:
     table = wanted.name
     if not wanted.keys:
         return [
             Refusal(
                 table,
                 "its source has no key, so updates and deletes name no row",
-                f"Name columns that are unique and NOT NULL, --key {table}=COLUMN,… (in Python TableOptions(keys=…)); "
-                "or create the table by hand as a DUPLICATE KEY table, which keeps each change as a row.",
+                f"Name columns that are unique and NOT NULL, {_keys(table)}; or {_by_change(database, wanted)}. It "
+                "takes no deletes: a rule with deletes = 'ignore' leaves them out, and its history has them.",
             )
         ]
     lacking = [key for key in wanted.keys if key not in wanted.columns]
     if lacking:
-        ways = f"Name key columns of the row, --key {table}=COLUMN,…, or have the connector keep them."
+        ways = f"Name key columns of the row, {_keys(table)}, or have the connector keep them."
         return [Refusal(table, f"the key names {', '.join(lacking)}, which the rows do not have", ways)]
     try:
         refuse_same_names(table, wanted.columns)
@@ -243,7 +265,7 @@ def _key_faults(wanted: _Wanted, known: Sequence[TargetColumn], model: str) -> l
         ways = "Create a PRIMARY KEY table, or a DUPLICATE KEY table, which keeps each change as a row."
         return [Refusal(table, f"its model is {model}, which takes no deletes", ways)]
     source = ", ".join(wanted.keys) or "no key"
-    name_it = f"If the columns determine each other, say so: --key {table}={','.join(own)}"
+    name_it = f"If the columns determine each other, say so: {_keys(table, ','.join(own))}"
     further = [key for key in own if key not in wanted.keys]
     if further:
         return [
@@ -276,7 +298,7 @@ def _column_faults(wanted: _Wanted, known: Sequence[TargetColumn]) -> Iterator[R
             yield Refusal(table, reason, "Rename the column in the table.")
         elif name not in wanted.declared.types and not fits_or_widens(there, parse_type(column.type)):
             reason = f"{name} is {there.type} in the table, which does not hold all values of {column.type}"
-            ways = f"Change the column by hand; or, if its values fit, say so: --type {table}.{name}={there.type}."
+            ways = f"Change the column by hand; or, if its values fit, say so: {_types(table, name, str(there.type))}."
             yield Refusal(table, reason, ways)
     lacking = [column.name for column in known if column.required and column.name not in wanted.columns]
     if lacking:

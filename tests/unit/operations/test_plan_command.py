@@ -329,3 +329,21 @@ def test_beside_a_file_an_argument_that_it_has_is_refused(file: Path, words: lis
 def test_without_a_file_a_database_is_needed(lines: Write, capsys: Shown) -> None:
     assert cli.main(["plan", "--messages", lines((KEY, EVENT))]) == 2
     assert "--database is missing." in capsys.readouterr().err
+
+
+def test_a_source_without_a_key_has_ways_out_in_the_words_of_the_file(
+    server: Emulator, file: Path, lines: Write, capsys: Shown
+) -> None:
+    messages = lines((None, EVENT))
+    file.write_text(file.read_text().replace('history = "{0}_log"\n', ""))
+    assert cli.main(["plan", str(file), "--messages", messages]) == 1
+    said = capsys.readouterr().err
+    assert "Table ods_items: its source has no key" in said
+    assert "keys in [target.tables.ods_items]" in said
+    statement = said[said.index("CREATE TABLE") : said.index(". It takes no deletes")]
+    query(server, statement)  # as it is
+    assert cli.main(["plan", str(file), "--messages", messages]) == 0
+    query(server, "DROP TABLE shop.ods_items")
+    file.write_text(file.read_text() + '[target.tables.ods_items]\nkeys = ["id", "word"]\n')
+    assert cli.main(["plan", str(file), "--messages", messages]) == 0
+    assert "PRIMARY KEY (`id`, `word`)" in capsys.readouterr().out
