@@ -117,6 +117,8 @@ _ALL: Final = (
         "([Unknown columns](runbook.md#alert-unknown-columns))",
         columns__gone="columns that a table's JSON rows used to name and no row of a micro-batch names: they are "
         "NULL there (once a session and column)",
+        columns__unfilled="the sink has added `columns` that have a DEFAULT at the source or are NOT NULL: rows that "
+        "were there before have NULL until they change, because the source writes no change of them",
         loops__missing="the driver's installation has no [compiled loops](../guides/performance.md#compiled-loops), so "
         "each row costs more",
         deletes__unfilled="deletes carry only their key, and there is no `query_url` "

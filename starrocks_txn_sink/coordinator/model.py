@@ -43,6 +43,8 @@ MissingColumns = Mapping[str, Mapping[str, Sequence[str]]]
 (`rows.value_kinds`), and behind TYPE_MARK each type of the column by the source's schema."""
 
 TYPE_MARK: Final = "="
+FILLED: Final = "filled"
+"""Among the kinds of a column's values: the source fills it in rows that it has, and writes no change of them."""
 
 
 @dataclass(frozen=True, slots=True)

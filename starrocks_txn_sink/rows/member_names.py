@@ -16,7 +16,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.coordinator.model import SEPARATOR, TYPE_MARK, MissingColumns
+from starrocks_txn_sink.coordinator.model import FILLED, SEPARATOR, TYPE_MARK, MissingColumns
 from starrocks_txn_sink.errors import UnknownColumn
 from starrocks_txn_sink.rows import columns, segments
 from starrocks_txn_sink.rows.unchanged import UnchangedValues, refuse_unchanged
@@ -30,6 +30,14 @@ ColumnsOf = Callable[[str, bool], Set[str] | None]
 
 TypesOf = Callable[[str, str], Sequence[str]]
 """The types of a table's column by the source's schema, in the order of the messages; none if it does not say."""
+
+
+Filled = Callable[[str, str], bool]
+"""Whether the source fills a new column of a table in rows that it has: it has a DEFAULT, or is NOT NULL."""
+
+
+def never_filled(_table: str, _name: str) -> bool:
+    return False
 
 
 def no_types(_table: str, _name: str) -> Sequence[str]:
@@ -135,6 +143,7 @@ class LackingColumns:
     """
 
     types_of: TypesOf = no_types
+    filled: Filled = never_filled
     watched: dict[str, set[str]] = field(default_factory=dict)
     with_deletes: set[str] = field(default_factory=set)  # tables that are not there, for a delete's key too
     kinds: dict[str, dict[str, set[ValueKind]]] = field(default_factory=dict)
@@ -184,6 +193,7 @@ class LackingColumns:
                 name: (
                     *sorted(kind.name for kind in kinds),
                     *(TYPE_MARK + type_ for type_ in self.types_of(table, name)),
+                    *([FILLED] if self.filled(table, name) else ()),
                 )
                 for name, kinds in columns.items()
             }

@@ -42,7 +42,7 @@ from starrocks_txn_sink.protocol.snapshots import Marks, then
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources.formats.column_rules import apply_rules, ruled_columns
-from starrocks_txn_sink.sources.formats.connect_types import columns_of
+from starrocks_txn_sink.sources.formats.connect_types import SourceColumn, columns_of
 from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, ParsedMessages, RawFormat
 from starrocks_txn_sink.sources.kafka.options import no_client
 from starrocks_txn_sink.telemetry import Event
@@ -201,13 +201,18 @@ class LaneAssembler:
 
     def types_of(self, table: str, name: str) -> list[str]:
         """The types of a column by the schemas of the messages that were read, in their order; none without one."""
+        return [column.type for column in self._described(table, name) if column.type]
+
+    def filled(self, table: str, name: str) -> bool:
+        """Whether the source fills a column in rows that it has, by the schemas of the messages that were read."""
+        return any(column.filled for column in self._described(table, name))
+
+    def _described(self, table: str, name: str) -> Iterator[SourceColumn]:
+        """A column of a table as the schemas describe it."""
         rules = self._assembly.rules
-        columns = [
-            column
-            for schema in self._schemas.get(rules.main_of(table), ())
-            for column in ruled_columns(rules, table, columns_of(schema))
-        ]
-        return [column.type for column in columns if column.name == name and column.type]
+        for schema in self._schemas.get(rules.main_of(table), ()):
+            columns = ruled_columns(rules, table, columns_of(schema))
+            yield from (column for column in columns if column.name == name)
 
     def new_types(self) -> Iterator[tuple[str, dict[str, str]]]:
         """The types of tables and histories by the schemas that were read since the last call.
@@ -370,7 +375,7 @@ class AssemblingLaneTask:
             assembler.close()
 
     def _write(self, batches: Iterator[pa.RecordBatch], lane: LaneTry, assembler: LaneAssembler) -> list[Message]:
-        lane.types_of, lane.new_types = assembler.types_of, assembler.new_types
+        lane.types_of, lane.new_types, lane.filled = assembler.types_of, assembler.new_types, assembler.filled
         lines = self.assembly.lines
         marks = any(rule.deletes == "mark" for rule in self.assembly.rules.rules)
         lane.completes = marks or (lines is not None and lines.keeps_unchanged)

@@ -58,7 +58,7 @@ from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import PARTITION, POSITION
 from starrocks_txn_sink.rows.counted_dates import CountedDates
 from starrocks_txn_sink.rows.keys import TableKey
-from starrocks_txn_sink.rows.member_names import LackingColumns, MemberNames, TypesOf, no_types
+from starrocks_txn_sink.rows.member_names import Filled, LackingColumns, MemberNames, TypesOf, never_filled, no_types
 from starrocks_txn_sink.rows.narrow_columns import NarrowColumns, NewTypes, no_new_types
 from starrocks_txn_sink.rows.segments import CheckRows, Replay, Segmenter, Skip, place_of, rows_of_part
 from starrocks_txn_sink.rows.target import TargetColumn
@@ -220,6 +220,7 @@ class LaneTry:
         self.metrics = LaneMetrics(task.job, attempt.lane, task.batch_id, encoding, clock)
         self.stopped = False  # at the end of the round, with more rows to come
         self.types_of: TypesOf = no_types
+        self.filled: Filled = never_filled
         self.new_types: NewTypes = no_new_types
         self.completes = False
         self._narrow: NarrowColumns | None = None
@@ -356,7 +357,11 @@ class LaneTry:
         def columns_of(table: str, again: bool) -> frozenset[str] | None:
             return known_columns.of(table, again, self.deadline) if known_columns is not None else None
 
-        lacking = LackingColumns(self.types_of) if policy is SchemaChanges.APPLY and known_columns is not None else None
+        lacking = (
+            LackingColumns(self.types_of, self.filled)
+            if policy is SchemaChanges.APPLY and known_columns is not None
+            else None
+        )
         return MemberNames(
             compiled.Shapes().new_rows,
             columns_of,

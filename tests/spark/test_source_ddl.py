@@ -21,6 +21,7 @@ from starrocks_txn_sink.errors import NarrowColumn, RowsRejected, StarRocksSinkE
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.sink import events_writer
 from starrocks_txn_sink.sink.schema import changes
+from starrocks_txn_sink.telemetry import Event
 from tests.support.connect_schema import Field, decimal, field
 from tests.support.debezium_topics import transaction
 from tests.support.query_port import query
@@ -149,10 +150,11 @@ class Stream:
         described = [(key, value) for topic, key, value in first[0] if topic.endswith(kind.name)]
         plan_tables(options(server, "plan"), described).apply()
 
-    def write(self, setting: str, **more: Any) -> None:
+    def write(self, setting: str, events: list[Event] | None = None, **more: Any) -> None:
         given = options(self.server, "test", schema_changes=setting, **more)
         assembly = DebeziumAssembly(reader="spark", on_unknown_table="skip")
-        StarRocksSink(given, assemble=assembly).write(self.frame)
+        listener = events.append if events is not None else lambda _: None
+        StarRocksSink(given, assemble=assembly, listener=listener).write(self.frame)
 
     def shown(self) -> list[tuple[Any, ...]]:
         return query(self.server, f"SELECT {self.kind.select} FROM shop.{self.kind.name} ORDER BY id")
@@ -247,6 +249,16 @@ def test_ignore_leaves_out_unknown_columns_alone(spark: SparkSession, server: Em
         stream.write("ignore")
         assert stream.shown() == (kind.ignored or kind.shown)
         assert stream.whole()
+
+
+@pytest.mark.parametrize(("name", "said"), [("add_column", []), ("add_with_default", ["a"]), ("add_not_null", ["a"])])
+def test_rows_that_the_source_has_filled_are_said(
+    spark: SparkSession, server: Emulator, name: str, said: list[str]
+) -> None:
+    (kind,) = (each for each in KINDS if each.name == name)
+    events: list[Event] = []
+    Stream(spark, server, kind).write("apply", events)
+    assert [event.fields["columns"] for event in events if event.name == "columns.unfilled"] == said
 
 
 def test_a_declared_type_is_taken_as_it_is(spark: SparkSession, server: Emulator) -> None:

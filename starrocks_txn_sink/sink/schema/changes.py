@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.model import MissingColumns
+from starrocks_txn_sink.coordinator.model import FILLED, MissingColumns
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import identifier
@@ -25,6 +25,7 @@ from starrocks_txn_sink.telemetry import Event, Listener, get_logger
 
 _POLL_SECONDS = 0.5  # a change without a rewrite of rows is there at once, another one takes seconds to hours
 _GRACE_SECONDS = 2.0  # for a change whose reply was lost
+_UNFILLED = "Take a snapshot of the table, or UPDATE such rows at the source."
 _ENDED = frozenset(("FINISHED", "CANCELLED"))
 
 Plan = Callable[[Columns], Sequence[SchemaChange]]
@@ -182,8 +183,11 @@ def add_missing(
         def plan(columns: Columns) -> Sequence[SchemaChange]:
             return plan_missing(options.database, missing, columns, declared)
 
+        altered: set[str] = set()
+
         def said(change: SchemaChange) -> None:
             listener(changed(session.job, change))
+            altered.update([] if change.creates else [change.table])
 
         columns = port.read() if create is not None else {}
         absent = [table for table in missing if not columns.get(table)]
@@ -191,6 +195,11 @@ def add_missing(
             create(absent, said, deadline)
         carry_out(plan, port, deadline, said)
         session.tables = _known_again(session.tables, connection, options, deadline)
+    for table in sorted(altered):
+        filled = sorted(name for name, words in missing.get(table, {}).items() if FILLED in words)
+        if filled:
+            fields = {"job": session.job, "table": table, "columns": ", ".join(filled), "advice": _UNFILLED}
+            listener(Event("columns.unfilled", fields))
 
 
 def _known_again(tables: Tables, connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> Tables:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from starrocks_txn_sink.coordinator.model import TYPE_MARK, MissingColumns
+from starrocks_txn_sink.coordinator.model import FILLED, TYPE_MARK, MissingColumns
 from starrocks_txn_sink.errors import OptionError, UnknownColumn
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.protocol.ledger import identifier
@@ -129,7 +129,7 @@ class _Needs:
     @classmethod
     def read(cls, words: Sequence[str]) -> _Needs:
         """From the words of MissingColumns."""
-        kinds = tuple(ValueKind[word] for word in words if not word.startswith(TYPE_MARK))
+        kinds = tuple(ValueKind[word] for word in words if not word.startswith(TYPE_MARK) and word != FILLED)
         return cls(kinds, tuple(word.removeprefix(TYPE_MARK) for word in words if word.startswith(TYPE_MARK)))
 
     def type(self, *, key: bool = False) -> str | None:

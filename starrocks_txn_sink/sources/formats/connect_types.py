@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -65,6 +65,7 @@ class SourceColumn:
     """A column as the schema describes it: the `type` in StarRocks' SQL, and a `note` where it is not the closest one.
 
     `refusal` says why StarRocks has no type; the type is empty then. `unlimited`: a text of a type without a length.
+    `filled`: when the source gets the column, it fills it in rows that it has, because it has a DEFAULT or is NOT NULL.
     """
 
     name: str
@@ -72,6 +73,7 @@ class SourceColumn:
     note: str = ""
     refusal: str = ""
     unlimited: bool = False
+    filled: bool = field(default=False, compare=False)
 
     @property
     def vague(self) -> bool:
@@ -88,14 +90,15 @@ class SourceTable:
     keys: tuple[str, ...] = ()
 
 
-def column_of(field: Mapping[str, Any], *, key: bool = False) -> SourceColumn:
+def column_of(given: Mapping[str, Any], *, key: bool = False) -> SourceColumn:
     """The column for a field of a schema; as a `key` its type is one that StarRocks takes in a primary key.
 
     Raises ValueError for a field that is no part of a schema.
     """
     try:
-        name = str(field["field"])
-        column = _column(name, field)
+        name = str(given["field"])
+        fills = given.get("default") is not None or given.get("optional") is False
+        column = replace(_column(name, given), filled=fills)
         return key_column(column) if key and not column.refusal else column
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"no schema: {error!r}") from None
