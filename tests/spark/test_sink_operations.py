@@ -11,15 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openlineage.client import OpenLineageClient
+from openlineage.client.transport.file import FileConfig, FileTransport
 from pyspark.sql import DataFrame, SparkSession
 
 from starrocks_emulator.server import Emulator
-from starrocks_txn_sink import Audit, MetricsServer, SinkOptions, StarRocksSink, configure_logging, telemetry
+from starrocks_txn_sink import (
+    Audit,
+    LineageListener,
+    MetricsServer,
+    SinkOptions,
+    StarRocksSink,
+    configure_logging,
+    telemetry,
+)
 from starrocks_txn_sink.sink import progress
 from starrocks_txn_sink.sink.progress import TaskProgress
 from starrocks_txn_sink.sink.spark_jobs import is_running
 from starrocks_txn_sink.telemetry import Event
 from tests.support.query_port import query
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.spark,
@@ -75,6 +86,32 @@ def test_an_audit_next_to_the_sink_sees_nothing_torn_and_shows_what_is(spark: Sp
     counter = f'integrity_violations_total{{kind="torn"}} {float(auditor.violations)}'
     with metrics, urllib.request.urlopen(metrics.url + "metrics", timeout=10) as answer:
         assert counter in answer.read().decode()
+
+
+def test_lineage_and_the_server_s_limits_of_a_real_write(spark: SparkSession, server: Emulator, tmp_path: Path) -> None:
+    events: list[Event] = []
+    client = OpenLineageClient(transport=FileTransport(FileConfig(str(tmp_path / "runs"), append=True)))
+    lineage = LineageListener(options(server), client=client, topics=["moves"])
+
+    def listen(event: Event) -> None:
+        events.append(event)
+        lineage(event)
+
+    with MetricsServer(0) as metrics:
+        sink = StarRocksSink(options(server), listener=listen, metrics=metrics)
+        sink.write(moves(spark, 1, 20))
+        wait_until(lambda: "server.measured" in [event.name for event in events])
+    (room,) = (event.fields["room"] for event in events if event.name == "server.measured")
+    assert room.limit == 1000
+    lineage.close()
+    start, complete = (json.loads(line) for line in (tmp_path / "runs").read_text().splitlines())
+    assert (start["eventType"], complete["eventType"]) == ("START", "COMPLETE")
+    written = {table["name"]: table["outputFacets"]["outputStatistics"]["rowCount"] for table in complete["outputs"]}
+    assert written == {"bank.a": 20, "bank.b": 20}
+    columns = [column["name"] for column in complete["outputs"][0]["facets"]["schema"]["fields"]]
+    assert columns == ["id", "cents", "note"]
+    (position,) = complete["inputs"][0]["inputFacets"]["starrocks_txn_sink"]["positions"]
+    assert (position["first"], position["last"], position["sourceTransactions"]) == (1, 20, 20)
 
 
 def test_how_far_a_write_is_can_be_asked_of_spark(spark: SparkSession, server: Emulator) -> None:
