@@ -1,0 +1,271 @@
+"""Fourteen kinds of DDL on PostgreSQL and MariaDB under load, with kills of driver, worker and server.
+
+`sync` follows with each `schema_changes`: StarRocks has every row of every transaction right afterwards, and what a
+rule masks or drops is in no file. CDC_TICKS sets how many transactions stand between two DDLs; with it both databases
+have all three settings, which takes minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from starrocks_txn_sink.operations.sync.command import newest, planned
+from starrocks_txn_sink.operations.sync.settings import read_sync
+from tests.cdc.changing_tables import CHANGES, HIDDEN, SECRET, Source, plain
+from tests.cdc.databases import POMS, NoDatabase, database
+from tests.cdc.sync_process import SyncProcess
+from tests.kafka.broker import Broker
+from tests.kafka.jars import SPARK, NoMaven, archives, fetched
+from tests.support.quick_start import PASSWORD, USER, Warehouse
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+
+TICKS = int(os.environ.get("CDC_TICKS", "3"))
+ALSO = {"postgres": ["fail"], "mariadb": ["ignore"]} if "CDC_TICKS" not in os.environ else {}
+SALT = "a salt that is long enough"
+STATEMENT = re.compile(r"ALTER TABLE `(\w+)` (\w+) COLUMN `(\w+)` (\w+(?:\([\d,]+\))?(?: NOT NULL)?)")
+
+
+class Target:
+    """One `sync` into a database of its own, with one `schema_changes`."""
+
+    def __init__(self, setting: str, home: Path, starrocks: Warehouse, servers: str, topics: str, jars: str) -> None:
+        self.setting, self.starrocks, self.name = setting, starrocks, f"shop_{setting}"
+        self.folder = home / self.name
+        self.folder.mkdir()
+        self.file = self.folder / "shop.toml"
+        starrocks.ask(f"CREATE DATABASE {self.name}")
+        self.file.write_text(
+            f"""
+[source]
+brokers = "{servers}"
+topics = '{topics}'
+max_offsets = 400
+
+[target]
+load_url = "{starrocks.server.load_url}"
+query_url = "{starrocks.server.query_url}"
+database = "{self.name}"
+job = "{self.name}"
+username = "{USER}"
+password_environment = "STARROCKS_PASSWORD"
+schema_changes = "{setting}"
+
+[tables]
+create = false
+
+[[rules]]
+tables = '.*'
+metadata = ["_txn_id"]
+
+[[rules]]
+tables = 't_.*'
+mask = {{ secret = "sha256" }}
+drop = ["hidden"]
+salt_environment = "MASK_SALT"
+
+[[rules]]
+tables = 't_drop_column'
+history = "{{0}}_log"
+deletes = "mark"
+
+[query]
+checkpoint = "{self.folder / "checkpoint"}"
+
+[spark]
+"spark.jars" = "{jars}"
+""",
+            encoding="utf-8",
+        )
+        self.process: SyncProcess | None = None
+        self.helped: list[str] = []
+
+    def create(self) -> None:
+        """The tables, as the command makes them at its start."""
+        sync = read_sync(str(self.file))
+        plan = planned(sync, newest(sync, 60), 60)
+        assert not plan.refusals, plan.refusals
+        plan.apply()
+
+    def start(self) -> SyncProcess:
+        self.process = SyncProcess(self.file, self.folder, {"MASK_SALT": SALT})
+        return self.process
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+
+    def columns(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for table, column in self.starrocks.ask(
+            f"SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.columns WHERE TABLE_SCHEMA = '{self.name}'"
+        ):
+            found.setdefault(table, []).append(column)
+        return found
+
+    def different(self, source: Source) -> dict[str, Any]:
+        """Rows that only StarRocks has, and rows that only the source has, of each table that differs."""
+        columns = self.columns()
+        different: dict[str, Any] = {}
+        for table, (names, rows) in source.expected(columns).items():
+            live = " WHERE NOT _deleted" if "_deleted" in columns[table] else ""
+            shown = self.starrocks.ask(f"SELECT {', '.join(names)} FROM {self.name}.{table}{live} ORDER BY id")
+            texts = [tuple(map(plain, row)) for row in shown]
+            if texts != rows:
+                here, there = ([row for row in a if row not in b][:3] for a, b in ((texts, rows), (rows, texts)))
+                different[table] = (names, here, there)
+        return different
+
+    def check_history(self) -> None:
+        """The table with marks is the fold of its history."""
+        rows: dict[int, tuple[Any, ...]] = {}
+        order = "ORDER BY _source_partition, _position, _seq"
+        for op, *values in self.starrocks.ask(f"SELECT _op, id, s, filled FROM {self.name}.t_drop_column_log {order}"):
+            deleted = op == "d"
+            rows[values[0]] = (*(rows[values[0]][:3] if deleted else values), deleted)
+        table = f"SELECT id, s, filled, _deleted FROM {self.name}.t_drop_column ORDER BY id"
+        assert self.starrocks.ask(table) == [row for _, row in sorted(rows.items())]
+        assert {row[3] for row in rows.values()} == {True, False}
+
+    def count(self) -> int:
+        """The source transactions that are there, whole; 0 while the server is down."""
+        counts = ", ".join(f"(SELECT count(*) FROM {self.name}.{table})" for table in ("left_sum", "right_sum"))
+        with suppress(pymysql.MySQLError, OSError):
+            ((left, right),) = self.starrocks.ask(f"SELECT {counts}")
+            assert left == right
+            return int(left)
+        return 0
+
+    def crash(self, what: str) -> None:
+        """`kill -9`."""
+        assert self.process is not None
+        if what == "workers":
+            self.process.kill_workers()
+        elif what == "driver":
+            self.process.kill()
+            self.start()
+        elif what == "server":
+            self.starrocks.server.kill()
+            self.starrocks.server.start()
+
+    def catch_up(self, source: Source, until: int | None = None) -> None:
+        """Wait for all transactions, or for `until`; what stops the query is done by hand, as the error says."""
+        end = time.monotonic() + 600
+        while self.count() < (until or source.number):
+            assert self.process is not None
+            assert time.monotonic() < end, self.process.messages()
+            if not self.process.running:
+                self.helped.append(self.help())
+                self.start()
+            time.sleep(0.3)
+
+    def reached(self, source: Source) -> bool:
+        return self.count() == source.number
+
+    def help(self) -> str:
+        """Do by hand what the error says; what was done."""
+        assert self.process is not None
+        said = self.process.messages().rpartition("batch.failed")[2]
+        found = list(STATEMENT.finditer(said))
+        if found:
+            for match in found:
+                table, action, column, kind = match.groups()
+                self.starrocks.ask(f"ALTER TABLE {self.name}.{table} {action} COLUMN {column} {kind}")
+            return f"{said[:60]}: {found[0][0]}"
+        rejected = re.search(r"rejected \d+ rows? of (\w+), .*?column (\w+)", said)
+        if rejected:
+            self.starrocks.ask(
+                f"ALTER TABLE {self.name}.{rejected[1]} MODIFY COLUMN {rejected[2]} VARCHAR(65533) NOT NULL"
+            )
+            return rejected[0]
+        created = re.search(r"Run (CREATE TABLE .*?); or set", said)
+        if created:
+            self.starrocks.ask(created[1])
+            return created[1]
+        raise AssertionError(said)
+
+
+def run_with_kills(target: Target, source: Source) -> None:
+    """Each DDL between transactions, while the query runs; then it catches up."""
+    process = target.start()
+    wait_until(lambda: target.reached(source), reason=process.messages, alive=lambda: process.running)
+    for number, change in enumerate(CHANGES):
+        for _ in range(TICKS):
+            source.tick()
+        source.change(change)
+        source.tick()
+        target.crash(("nothing", "workers", "server", "driver", "nothing")[number % 5])
+    source.tick()
+    target.catch_up(source)
+
+
+def catch_up_with_kills(target: Target, source: Source) -> None:
+    """From the first message on; a worker, then the driver and the server are killed on the way."""
+    process = target.start()
+    wait_until(lambda: target.count() > 0 or not process.running, reason=process.messages)
+    target.crash("workers")
+    target.catch_up(source, until=12)
+    target.crash("server")
+    target.crash("driver")
+    target.catch_up(source)
+
+
+def needles(folder: Path) -> list[str]:
+    """Files that have a value which a rule masks or drops."""
+    return [
+        f"{file}: {text}"
+        for file in folder.rglob("*")
+        if file.is_file()
+        for content in [file.read_bytes()]
+        for text in (f"{SECRET}-", f"{HIDDEN}-")
+        if text.encode() in content
+    ]
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_starrocks_follows_a_source_whose_tables_change(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STARROCKS_PASSWORD", PASSWORD)
+    monkeypatch.setenv("MASK_SALT", SALT)
+    with ExitStack() as stack:
+        try:
+            fetched(POMS[kind])
+            jars, db = archives(SPARK), stack.enter_context(database(kind, tmp_path))
+        except (NoMaven, *NoDatabase) as missing:
+            pytest.skip(str(missing))
+        broker = stack.enter_context(Broker(tmp_path / "broker"))
+        source = Source(db)
+        connect = stack.enter_context(db.captured(broker, tmp_path))
+        starrocks = stack.enter_context(Warehouse(tmp_path / "starrocks"))
+        source.tick()
+        tables = {f"shop.{db.schema}.{table.name}" for table in source.tables.values() if table.live}
+        wait_until(lambda: tables | {"shop.transaction"} <= broker.topics(), reason=connect.messages)
+        settings = ["apply", *ALSO.get(kind, ["fail", "ignore"])]
+        targets = [Target(setting, tmp_path, starrocks, broker.servers, db.topics, jars) for setting in settings]
+        for target in targets:
+            stack.callback(target.stop)
+            target.create()
+        run_with_kills(targets[0], source)
+        for target in targets[1:]:
+            catch_up_with_kills(target, source)
+        for target in targets:
+            target.stop()
+            assert target.different(source) == {}, (target.setting, target.helped)
+            target.check_history()
+            assert "hidden" not in str(target.columns())
+            assert needles(target.folder) == []
+            assert len(target.helped) >= {"apply": 1, "fail": 8, "ignore": 4}[target.setting], target.helped
+        masked = starrocks.ask("SELECT secret FROM shop_apply.t_widen_masked LIMIT 1")
+        assert re.fullmatch("[0-9a-f]{64}", masked[0][0])
+        assert needles(tmp_path / "starrocks") == []
+        assert needles(tmp_path / "broker")  # the search finds it where it is
