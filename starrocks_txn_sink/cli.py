@@ -115,25 +115,25 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv` and return its exit code: 1 for a failure (2 for `error_code` 2), 2 for wrong usage."""
     words = list(sys.argv[1:] if argv is None else argv)
-    chosen = next((command for command in COMMANDS if command.name == next(iter(words), None)), None)
+    chosen_command = next((command for command in COMMANDS if command.name == next(iter(words), None)), None)
     try:
-        if chosen is None:
+        if chosen_command is None:
             names = _parser()
             names.parse_args(words)
             names.error("the command comes first")  # for `-- demo`
-        module = importlib.import_module(chosen.module)
-        own = argparse.ArgumentParser(f"{PROGRAM} {chosen.name}", description=_sentence(chosen.help))
+        module = importlib.import_module(chosen_command.module)
+        own = argparse.ArgumentParser(f"{PROGRAM} {chosen_command.name}", description=_sentence(chosen_command.help))
         module.add_arguments(own)
         return int(module.run(own.parse_args(words[1:])))
     except ModuleNotFoundError as error:
-        if chosen is None or _is_own_module(error.name):
+        if chosen_command is None or _is_own_module(error.name):
             raise
-        wanted = f"{PROGRAM}[{chosen.extra}]" if chosen.extra else PROGRAM
-        _print_error(f"{error.name} is not installed. Run: pip install '{wanted}'")
+        requirement = f"{PROGRAM}[{chosen_command.extra}]" if chosen_command.extra else PROGRAM
+        _print_error(f"{error.name} is not installed. Run: pip install '{requirement}'")
         return 2
     except StarRocksSinkError as error:
         _print_error(str(error))
-        return chosen.error_code if chosen else 1
+        return chosen_command.error_code if chosen_command else 1
 
 
 def _parser() -> argparse.ArgumentParser:

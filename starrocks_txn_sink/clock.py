@@ -90,10 +90,10 @@ class Deadline:
 
     def limit(self, seconds: float, step: str) -> float:
         """The smaller of `seconds` and the remaining time; raises DeadlineExceeded with `step` if no time remains."""
-        left = self.remaining()
-        if left <= 0.0:
+        remaining = self.remaining()
+        if remaining <= 0.0:
             raise DeadlineExceeded(f"The batch's deadline passed before {step} was done.")
-        return min(seconds, left)
+        return min(seconds, remaining)
 
     def earlier(self, seconds: float) -> Deadline:
         """The earlier of this deadline and `seconds` from now."""

@@ -146,10 +146,10 @@ def read_objects(
     if values.null_count:
         events = values.is_valid().to_numpy(zero_copy_only=False).copy()
     place = bounds.ctypes.data, bounds.itemsize == 8, data.address, events.ctypes.data, len(values)
-    at = judged = 0
+    at = judgements = 0
     while (at := reading.read(*place, at)) < len(values):
-        judged += 1
-        if judged > most_judgements(at):
+        judgements += 1
+        if judgements > most_judgements(at):
             return None
         event = judge(values[at])
         if event is None:
@@ -173,12 +173,12 @@ class _Reading:
         self._columns = (_Column * len(columns))(*columns)
         self._origins = np.empty(rows if wrapper else 0, dtype=np.int64)
 
-    def read(self, bounds: Any, wide: bool, data: Any, wanted: Any, values: int, at: int) -> int:
-        """Add the `wanted` ones of `values` values from number `at` on; returns the first one that is not plain."""
+    def read(self, bounds: Any, wide: bool, data: Any, fields_wanted: Any, values: int, at: int) -> int:
+        """Add the `fields_wanted` of `values` from number `at` on; returns the first value that is not plain."""
         place = ctypes.c_int64(at)
         columns = self._columns, len(self._columns), len(self._fields), self._wrapper, self._origins.ctypes.data
-        given = bounds, wide, data, wanted, values, *columns, self._rows
-        self._rows = _library().txn_sink_read(*given, ctypes.byref(place))
+        arguments = bounds, wide, data, fields_wanted, values, *columns, self._rows
+        self._rows = _library().txn_sink_read(*arguments, ctypes.byref(place))
         return place.value
 
     def add(self, event: Mapping[str, Any], number: int) -> None:
@@ -245,9 +245,9 @@ class _Buffers:
             return pa.Array.from_buffers(self._kind, rows, [valid], nulls, children=list(children))
         if self._ends is None:
             return pa.Array.from_buffers(self._kind, rows, [valid, self._data], nulls)
-        used = int.from_bytes(self._ends[4 * rows : 4 * rows + 4], sys.byteorder)
-        if used < self._data.size:
-            self._data.resize(used, shrink_to_fit=True)
+        used_bytes = int.from_bytes(self._ends[4 * rows : 4 * rows + 4], sys.byteorder)
+        if used_bytes < self._data.size:
+            self._data.resize(used_bytes, shrink_to_fit=True)
         return pa.Array.from_buffers(self._kind, rows, [valid, self._ends, self._data], nulls)
 
 
@@ -285,8 +285,8 @@ class _Plan(ctypes.Structure):
 
 
 def _conversion(member: tuple[bytes, int, int, bool]) -> _Conversion:
-    name, *rest = member
-    return _Conversion(name, len(name), *rest)
+    name, *numbers = member
+    return _Conversion(name, len(name), *numbers)
 
 
 def _rule(member: tuple[bytes, int, int, bytes, bytes]) -> _Rule:
@@ -305,22 +305,24 @@ _JudgeRow = Callable[[int], bytes | None]
 
 
 def convert_rows(
-    rows: pa.Array, plans: Sequence[Conversions], chosen: _Numbers, judge: _JudgeRow
+    rows: pa.Array, plans: Sequence[Conversions], plan_numbers: _Numbers, judge: _JudgeRow
 ) -> tuple[pa.Array, Bools] | None:
     """JSON rows with their values rewritten, and which rows fit their plans; the others are empty.
 
-    `chosen` has the number of each row's plan, -1 for a row that stays as it is, also for NULL. `judge` is asked about
+    `plan_numbers` has each row's plan, -1 for a row that stays as it is, also for NULL. `judge` is asked about
     each row that is not plain, by its number: the row rewritten, None if it does not fit. None as in `read_objects`.
     """
-    return _rewrite("convert", rows, _plans(_Conversion, (map(_conversion, plan) for plan in plans)), chosen, judge)
+    return _rewrite(
+        "convert", rows, _plans(_Conversion, (map(_conversion, plan) for plan in plans)), plan_numbers, judge
+    )
 
 
 def apply_rules(
-    rows: pa.Array, plans: Sequence[Rules], chosen: _Numbers, judge: _JudgeRow, *, only_named: bool = False
+    rows: pa.Array, plans: Sequence[Rules], plan_numbers: _Numbers, judge: _JudgeRow, *, only_named: bool = False
 ) -> tuple[pa.Array, Bools] | None:
     """JSON rows with their members left out, renamed and masked, or `only_named` ones; see `convert_rows`."""
-    given = _plans(_Rule, (map(_rule, plan) for plan in plans), only_named=only_named)
-    return _rewrite("apply_rules", rows, given, chosen, judge)
+    all_plans = _plans(_Rule, (map(_rule, plan) for plan in plans), only_named=only_named)
+    return _rewrite("apply_rules", rows, all_plans, plan_numbers, judge)
 
 
 def _plans(
@@ -328,9 +330,9 @@ def _plans(
 ) -> Any:
     """The structs `Plan` of compiled.c, each with its members."""
     members = [(kind * len(own))(*own) for own in map(tuple, plans)]
-    given: Any = (_Plan * len(members))(*(_Plan(ctypes.addressof(own), len(own), only_named) for own in members))
-    given.members = members  # they live as long as what points to them
-    return given
+    plan_array: Any = (_Plan * len(members))(*(_Plan(ctypes.addressof(own), len(own), only_named) for own in members))
+    plan_array.members = members  # they live as long as what points to them
+    return plan_array
 
 
 class _AvroType(ctypes.Structure):
@@ -364,23 +366,25 @@ AvroSchema = tuple[AvroTypes, bytes, int]
 
 
 def write_avro(
-    messages: pa.Array, schemas: Sequence[AvroSchema], chosen: _Numbers, judge: _JudgeRow
+    messages: pa.Array, schemas: Sequence[AvroSchema], schema_numbers: _Numbers, judge: _JudgeRow
 ) -> tuple[pa.Array, Bools] | None:
     """Messages of Avro behind a schema's number, as JSON, and which of them fit their schemas; the others are empty.
 
     A message with -1 gives an empty text. The other terms are those of `convert_rows`.
     """
-    types = [(_AvroType * len(own))(*(_AvroType(*rest, text, len(text)) for *rest, text in own)) for own, *_ in schemas]
+    types = [
+        (_AvroType * len(own))(*(_AvroType(*numbers, text, len(text)) for *numbers, text in own)) for own, *_ in schemas
+    ]
     pairs = zip(types, schemas, strict=True)
-    given = (_AvroSchema * len(schemas))(
+    schema_array = (_AvroSchema * len(schemas))(
         *(_AvroSchema(own, before, len(before), header) for own, (_, before, header) in pairs)
     )
     before = sum(len(text) for _, text, _ in schemas) // max(len(schemas), 1)
-    return _rewrite("avro", messages, given, chosen, judge, 3 * messages.nbytes + before * len(messages))
+    return _rewrite("avro", messages, schema_array, schema_numbers, judge, 3 * messages.nbytes + before * len(messages))
 
 
 def _rewrite(
-    function: str, rows: pa.Array, given: Any, chosen: _Numbers, judge: _JudgeRow, room: int = 0
+    function: str, rows: pa.Array, plan_array: Any, plan_numbers: _Numbers, judge: _JudgeRow, room: int = 0
 ) -> tuple[pa.Array, Bools] | None:
     """What a loop writes for each row; `room` bytes may be enough."""
     if not is_available() or not len(rows) or rows.type not in _TEXTS:
@@ -390,33 +394,33 @@ def _rewrite(
     if data is None or size > _MOST_BYTES:
         return None
     rewrite = getattr(_library(), f"txn_sink_{function}")
-    chosen = np.ascontiguousarray(chosen, dtype=np.int32)
-    room, used = min(max(room, size + size // 4) + _LEAST_ROOM, _MOST_BYTES), ctypes.c_int64()
-    written, ends = pa.allocate_buffer(room, resizable=True), np.zeros(len(rows) + 1, dtype=np.int32)
+    plan_numbers = np.ascontiguousarray(plan_numbers, dtype=np.int32)
+    room, used_bytes = min(max(room, size + size // 4) + _LEAST_ROOM, _MOST_BYTES), ctypes.c_int64()
+    output, ends = pa.allocate_buffer(room, resizable=True), np.zeros(len(rows) + 1, dtype=np.int32)
     fits: Bools = np.ones(len(rows), dtype=bool)
-    text = bounds.ctypes.data, bounds.itemsize == 8, data.address, given, chosen.ctypes.data, len(rows)
-    at = judged = 0
+    text = bounds.ctypes.data, bounds.itemsize == 8, data.address, plan_array, plan_numbers.ctypes.data, len(rows)
+    at = judgements = 0
     while True:
-        at = rewrite(*text, written.address, room, ctypes.byref(used), ends.ctypes.data, at)
+        at = rewrite(*text, output.address, room, ctypes.byref(used_bytes), ends.ctypes.data, at)
         if at == len(rows):
             break
         if at < 0:
-            at, room = -1 - at, _more_room(written, room + 1)
+            at, room = -1 - at, _more_room(output, room + 1)
             continue
-        judged += 1
-        if judged > most_judgements(at):
+        judgements += 1
+        if judgements > most_judgements(at):
             return None
         row = judge(at)
         fits[at] = row is not None
         if row:
-            room = _more_room(written, used.value + len(row))
-            ctypes.memmove(written.address + used.value, row, len(row))
-            used.value += len(row)
+            room = _more_room(output, used_bytes.value + len(row))
+            ctypes.memmove(output.address + used_bytes.value, row, len(row))
+            used_bytes.value += len(row)
         at += 1
-        ends[at] = used.value
-    written.resize(used.value, shrink_to_fit=True)
+        ends[at] = used_bytes.value
+    output.resize(used_bytes.value, shrink_to_fit=True)
     valid = pa.array(rows.is_valid()).buffers()[1] if rows.null_count else None
-    buffers = [valid, pa.py_buffer(ends), written]
+    buffers = [valid, pa.py_buffer(ends), output]
     return pa.Array.from_buffers(pa.string(), len(rows), buffers, rows.null_count), fits
 
 
@@ -449,9 +453,11 @@ class Shapes:
         if any(data is None for _, data in texts):
             return None
         places = np.empty(len(payload), dtype=np.int64)
-        given = (part for bounds, data in texts for part in (bounds.ctypes.data, bounds.itemsize == 8, data.address))
-        seen = self._seen.ctypes.data, _SHAPES - 1, ctypes.byref(self._used)
-        count = _library().txn_sink_new_shapes(*given, len(payload), *seen, places.ctypes.data)
+        arguments = (
+            part for bounds, data in texts for part in (bounds.ctypes.data, bounds.itemsize == 8, data.address)
+        )
+        table_arguments = self._seen.ctypes.data, _SHAPES - 1, ctypes.byref(self._used)
+        count = _library().txn_sink_new_shapes(*arguments, len(payload), *table_arguments, places.ctypes.data)
         numbers: list[int] = places[:count].tolist()
         return numbers
 

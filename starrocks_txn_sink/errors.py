@@ -452,8 +452,8 @@ class UnknownJob(StarRocksSinkError):
     @classmethod
     def among(cls, job: str, database: str, jobs: Sequence[str]) -> UnknownJob:
         """The error for `job`; the ledger has only `jobs`."""
-        known = f"Its jobs are: {', '.join(jobs)}." if jobs else "It has no jobs."
-        return cls(f"The ledger of {database} has no rows of the job {job}. {known}")
+        sentence = f"Its jobs are: {', '.join(jobs)}." if jobs else "It has no jobs."
+        return cls(f"The ledger of {database} has no rows of the job {job}. {sentence}")
 
 
 class MoveRefused(StarRocksSinkError):

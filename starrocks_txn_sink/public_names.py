@@ -38,7 +38,7 @@ def loaded_on_use(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str
 def suggests_arguments(kind: C) -> C:
     """Decorate a function or a class: an unknown keyword raises OptionError with the most similar one."""
     function: Any = kind.__init__ if isinstance(kind, type) else kind  # type: ignore[misc]
-    known = [
+    parameter_names = [
         name
         for name, parameter in inspect.signature(kind).parameters.items()
         if parameter.kind is not parameter.POSITIONAL_ONLY
@@ -46,8 +46,8 @@ def suggests_arguments(kind: C) -> C:
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        for name in kwargs.keys() - known:
-            near = difflib.get_close_matches(name, known, n=1)
+        for name in kwargs.keys() - parameter_names:
+            near = difflib.get_close_matches(name, parameter_names, n=1)
             hint = f"Did you mean {near[0]}?" if near else f"help({kind.__name__}) lists its arguments."
             raise OptionError(f"{kind.__name__} has no argument {name!r}.", hint=hint)
         return function(*args, **kwargs)

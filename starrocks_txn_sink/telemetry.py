@@ -187,9 +187,9 @@ class Repeats:
         """Further fields of a line that is due: `left_out`, if there were any; None for a line to leave out."""
         key, now = (event, *(fields.get(name) for name in _SAME)), self._monotonic()
         with self._guard:
-            written, left_out = self._seen.get(key, (-math.inf, 0))
-            due = now - written >= REPEAT_SECONDS
-            self._seen[key] = (now, 0) if due else (written, left_out + 1)
+            last_time, left_out = self._seen.get(key, (-math.inf, 0))
+            due = now - last_time >= REPEAT_SECONDS
+            self._seen[key] = (now, 0) if due else (last_time, left_out + 1)
         if not due:
             return None
         return {"left_out": left_out} if left_out else {}
@@ -231,10 +231,10 @@ class EventLogger:
 
 def _scalars(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The scalar fields of an event; `batch_id` becomes `batch`, as in receipts."""
-    shown = {name: value for name, value in fields.items() if isinstance(value, bool | int | float | str)}
-    if "batch_id" in shown:
-        shown["batch"] = shown.pop("batch_id")
-    return shown
+    scalars = {name: value for name, value in fields.items() if isinstance(value, bool | int | float | str)}
+    if "batch_id" in scalars:
+        scalars["batch"] = scalars.pop("batch_id")
+    return scalars
 
 
 def _receipt(receipt: Any) -> dict[str, Any]:

@@ -70,11 +70,13 @@ def verdict(auditor: Auditor) -> str:
         case 1:
             return f"VIOLATED: {auditor.violations} of {auditor.samples} samples violated the invariant."
         case 0:
-            missed = f"; {auditor.failures} more could not be taken" if auditor.failures else ""
-            return f"HELD: 0 of {auditor.samples} samples violated the invariant{missed}."
+            failures_text = f"; {auditor.failures} more could not be taken" if auditor.failures else ""
+            return f"HELD: 0 of {auditor.samples} samples violated the invariant{failures_text}."
         case _:
-            taken = f"only {auditor.samples} of {auditor.samples + auditor.failures}" if auditor.samples else "none"
-            return f"NOT AUDITED: of the samples, {taken} could be taken."
+            samples_text = (
+                f"only {auditor.samples} of {auditor.samples + auditor.failures}" if auditor.samples else "none"
+            )
+            return f"NOT AUDITED: of the samples, {samples_text} could be taken."
 
 
 def json_document(auditor: Auditor) -> dict[str, object]:

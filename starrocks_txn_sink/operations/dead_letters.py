@@ -56,11 +56,11 @@ def run(args: argparse.Namespace) -> int:
     options = command_line.server_options(args, database=args.database, job=args.job)
     deadline = Deadline.after(args.deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
-        chosen = letter_table.select_dead_letters(args.database, args.job, args.source_partition, args.position)
+        query = letter_table.select_dead_letters(args.database, args.job, args.source_partition, args.position)
 
         def dead_letters() -> list[DeadLetter]:
             try:
-                rows = connection.query(*chosen, deadline)
+                rows = connection.query(*query, deadline)
             except QueryRefused as refusal:
                 if refusal.context.get("number") not in NO_TABLE:
                     raise
@@ -94,11 +94,11 @@ def _replay(
         performer = Performer(
             options, transport, clock, deadline, rng, ownership=ownership, ledger=ledger, query=connection.query
         )
-        written, keys = 0, _primary_keys(connection, options, deadline)
+        row_count, keys = 0, _primary_keys(connection, options, deadline)
         unchanged = UnchangedValues(options.database, lambda sql, values: connection.query(sql, values, deadline), keys)
         for letter in dead_letters():
-            chosen = letter_table.select_rows(options.database, job, letter.partition, letter.position)
-            rows = letter_table.read_rows(connection.query(*chosen, deadline))
+            query = letter_table.select_rows(options.database, job, letter.partition, letter.position)
+            rows = letter_table.read_rows(connection.query(*query, deadline))
             if not rows:
                 continue  # a newer replay has written this source transaction
             _refuse_own_tables(letter, rows)
@@ -112,8 +112,8 @@ def _replay(
                 error.context |= {"source_partition": letter.partition, "position": letter.position}
                 raise
             yield f"{letter.partition}  {letter.position}  {letter.rows} rows are visible, label {receipt.label}"
-            written += 1
-    yield f"replayed: {written or 'none'}"
+            row_count += 1
+    yield f"replayed: {row_count or 'none'}"
 
 
 def replay_ownership(options: SinkOptions, owner: Owner, tokens: NewToken) -> ReplayOwnership:

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             to = command_line.server_options(args, database=args.database, job=args.to)  # checks the name
             text, export = _rename(move, args.job, str(to.job))
-    positions = {name: known.position for name, known in export.positions.items()}
+    positions = {name: position.position for name, position in export.positions.items()}
     command_line.print_lines([json.dumps({"move": export.move, "positions": positions}) if args.json else text])
     return 0
 

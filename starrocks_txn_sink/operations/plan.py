@@ -62,9 +62,11 @@ def _messages_of_kafka(args: argparse.Namespace) -> Iterator[KeyedMessage]:
     from starrocks_txn_sink.sources.kafka.options import BalancedOptions
 
     pairs = (text.partition("=") for text in args.kafka_option)
-    given = {f"kafka.{name.strip()}": value for name, _, value in pairs} | {"kafka.bootstrap.servers": args.kafka}
-    given |= {name: value for name, value in (("subscribe", args.topics), ("subscribePattern", args.pattern)) if value}
-    options = BalancedOptions.read(given)
+    settings = {f"kafka.{name.strip()}": value for name, _, value in pairs} | {"kafka.bootstrap.servers": args.kafka}
+    settings |= {
+        name: value for name, value in (("subscribe", args.topics), ("subscribePattern", args.pattern)) if value
+    }
+    options = BalancedOptions.read(settings)
     return newest_messages(options.config, args.deadline, topics=options.topics, pattern=options.pattern)
 
 
@@ -224,8 +226,8 @@ def _options(args: argparse.Namespace) -> SinkOptions:
         table, dot, column = name.partition(".")
         if not dot:
             raise OptionError(f"--type {text} names no column.", hint="Write --type TABLE.COLUMN=TYPE.")
-        known = tables.get(table, TableOptions())
-        tables[table] = replace(known, types={**known.types, column: kind})
+        options_before = tables.get(table, TableOptions())
+        tables[table] = replace(options_before, types={**options_before.types, column: kind})
     replication = args.replication or options.ledger_replication
     return replace(options, tables=tables, ledger_replication=replication)
 

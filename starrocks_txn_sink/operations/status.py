@@ -187,8 +187,12 @@ def lags_of(positions: Mapping[str, int], topic: str | None, ends: Ends) -> dict
         match = _PLACE.fullmatch(name)
         if match is not None and (match[1] or topic):
             places[name] = (match[1] or str(topic), int(match[2]))
-    known = ends(sorted(set(places.values()))) if places else {}
-    return {name: max(0, known[place] - positions[name] - 1) for name, place in places.items() if place in known}
+    ends_by_place = ends(sorted(set(places.values()))) if places else {}
+    return {
+        name: max(0, ends_by_place[place] - positions[name] - 1)
+        for name, place in places.items()
+        if place in ends_by_place
+    }
 
 
 def _kafka_ends(args: argparse.Namespace) -> Ends | None:

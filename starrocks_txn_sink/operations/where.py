@@ -151,10 +151,10 @@ def look_up(options: SinkOptions, partition: str, position: int, seconds: float)
         reached = _reached(reader, job, partition)  # read before the log: a commit writes both, so the log is as new
         place = locate(position, reached, _spans_around(reader, job, partition, position) if logged else [])
         finished = _finish_time(reader, place.span.label) if place.span else None
-        known = [str(row[0]) for row in reader.rows(_PARTITIONS, job)] if reached is None else []
-        if reached is None and not known and job not in (jobs := reader.jobs()):
+        partition_names = [str(row[0]) for row in reader.rows(_PARTITIONS, job)] if reached is None else []
+        if reached is None and not partition_names and job not in (jobs := reader.jobs()):
             raise UnknownJob.among(job, database, jobs)
-    return replace(place, logged=logged, finished=finished, known=known)
+    return replace(place, logged=logged, finished=finished, known=partition_names)
 
 
 def json_document(place: LocatedPosition) -> dict[str, Any]:
@@ -170,21 +170,21 @@ def json_document(place: LocatedPosition) -> dict[str, Any]:
 
 
 def text_lines(place: LocatedPosition, partition: str, position: int) -> Iterator[str]:
-    what = f"{partition}, position {position}"
+    place_text = f"{partition}, position {position}"
     if place.reached is None:
-        yield f"{what}: not yet; nothing of this source partition is visible."
+        yield f"{place_text}: not yet; nothing of this source partition is visible."
         if place.known:
             yield f"The ledger has: {', '.join(place.known)}"
         return
     ledger = f"the ledger is at {place.reached.position} since {place.reached.since} (label {place.reached.label})"
     if place.status is PositionStatus.NOT_YET:
-        yield f"{what}: not yet; {ledger}."
+        yield f"{place_text}: not yet; {ledger}."
     elif place.span is not None:
         span = place.span
         since = f"visible since {place.finished} (the server's time)" if place.finished else "visible"
-        yield f"{what}: contained in label {span.label}, {since}, loaded at {span.since} UTC."
+        yield f"{place_text}: contained in label {span.label}, {since}, loaded at {span.since} UTC."
         yield f"  positions {span.first} to {span.last}, {span.rows} rows into {span.tables}"
         yield f"  micro-batch {span.batch}"
     else:
         why = "the log starts later" if place.logged else "no receipts are logged (option receipts_log)"
-        yield f"{what}: visible, at or before {place.upper} UTC; {why}; {ledger}."
+        yield f"{place_text}: visible, at or before {place.upper} UTC; {why}; {ledger}."

@@ -22,8 +22,8 @@ def addresses(read: Callable[[Any, str], Iterable[object]]) -> Check:
 
     def check(name: str, value: Any) -> tuple[str, ...]:
         if not isinstance(value, (str, Sequence)):
-            shown = value if isinstance(value, int) else type(value).__name__
-            raise refusal(name, shown, "an address or a list of addresses")
+            value_text = value if isinstance(value, int) else type(value).__name__
+            raise refusal(name, value_text, "an address or a list of addresses")
         return tuple(str(address) for address in read(value, name))
 
     return check
@@ -45,19 +45,21 @@ def redirect_map(name: str, value: Mapping[Any, Any]) -> dict[str, str]:
 
 def tables(name: str, value: Mapping[Any, Any]) -> dict[str, TableOptions]:
     checked = {}
-    for table, given in value.items():
+    for table, table_options in value.items():
         label = f"{name}[{str(table)[:80]!r}]"
-        properties = given.properties if isinstance(given, TableOptions) else given
+        properties = table_options.properties if isinstance(table_options, TableOptions) else table_options
         if not isinstance(properties, Mapping):
-            raise refusal(label, given, "TableOptions or a mapping of stream-load properties")
-        if properties is given and (fields := sorted(TableOptions.__dataclass_fields__.keys() & given.keys())):
+            raise refusal(label, table_options, "TableOptions or a mapping of stream-load properties")
+        if properties is table_options and (
+            fields := sorted(TableOptions.__dataclass_fields__.keys() & table_options.keys())
+        ):
             raise OptionError(
                 f"{label} is a mapping, which holds stream-load properties, and has {' and '.join(fields)}.",
                 hint=f"Write TableOptions({', '.join(f'{field}=…' for field in fields)}) in its place.",
                 option=name,
             )
         good = load_properties.check_properties(properties, load_properties.table_label(str(table)))
-        more = given if isinstance(given, TableOptions) else TableOptions()
+        more = table_options if isinstance(table_options, TableOptions) else TableOptions()
         checked[str(table)] = TableOptions(properties=good, keys=_keys(label, more), types=_types(label, more))
     return checked
 
@@ -65,26 +67,26 @@ def tables(name: str, value: Mapping[Any, Any]) -> dict[str, TableOptions]:
 _TYPE = re.compile(r"[A-Za-z]\w*(?:[\w ,()<>:`]*[)>\w])?")
 
 
-def _keys(label: str, given: TableOptions) -> tuple[str, ...]:
-    keys = (given.keys,) if isinstance(given.keys, str) else tuple(given.keys)
+def _keys(label: str, table_options: TableOptions) -> tuple[str, ...]:
+    keys = (table_options.keys,) if isinstance(table_options.keys, str) else tuple(table_options.keys)
     if not all(isinstance(key, str) and key for key in keys) or len({*keys}) < len(keys):
-        raise refusal(f"{label}.keys", given.keys, "names of columns, each once")
+        raise refusal(f"{label}.keys", table_options.keys, "names of columns, each once")
     return keys
 
 
-def _types(label: str, given: TableOptions) -> dict[str, str]:
-    for column, kind in given.types.items():
+def _types(label: str, table_options: TableOptions) -> dict[str, str]:
+    for column, kind in table_options.types.items():
         if not isinstance(kind, str) or not _TYPE.fullmatch(kind):
             raise refusal(f"{label}.types[{str(column)[:80]!r}]", kind, "a type, as in DECIMAL(12,2)")
-    return {str(column): kind for column, kind in given.types.items()}
+    return {str(column): kind for column, kind in table_options.types.items()}
 
 
 def shuffle(name: str, value: Any) -> bool | str:
-    known: dict[str, bool | str] = {"true": True, "false": False, "auto": "auto"}
-    written = str(value).strip().lower()
-    if written not in known:
+    meanings: dict[str, bool | str] = {"true": True, "false": False, "auto": "auto"}
+    text = str(value).strip().lower()
+    if text not in meanings:
         raise refusal(name, value, "auto, true or false")
-    return known[written]
+    return meanings[text]
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
@@ -117,20 +119,20 @@ def check_sizes(buffer_bytes: int, **bounded: int) -> None:
 
 
 def check_password(**places: str | None) -> None:
-    given = [name for name, value in places.items() if value]
-    if len(given) > 1:
-        raise OptionError(f"{' and '.join(given)} are both set.", hint="Keep one of them.", option=given[0])
+    places_set = [name for name, value in places.items() if value]
+    if len(places_set) > 1:
+        raise OptionError(f"{' and '.join(places_set)} are both set.", hint="Keep one of them.", option=places_set[0])
 
 
 def check_tls(secure: bool, ca: str | None, certificate: str | None, key: str | None, *, verify: bool) -> None:
     files = {"tls_ca": ca, "tls_certificate": certificate, "tls_key": key}
-    used = [name for name, file in files.items() if file is not None]
-    used += [] if verify else ["tls_verify"]
-    if used and not secure:
+    options_set = [name for name, file in files.items() if file is not None]
+    options_set += [] if verify else ["tls_verify"]
+    if options_set and not secure:
         raise OptionError(
-            f"{used[0]} is set, but load_url is plain http and query_tls is off.",
+            f"{options_set[0]} is set, but load_url is plain http and query_tls is off.",
             hint="Use https, set query_tls=True, or remove it.",
-            option=used[0],
+            option=options_set[0],
         )
     if key is not None and certificate is None:
         raise OptionError("tls_key is set without tls_certificate.", hint="Set both.", option="tls_key")
@@ -138,14 +140,14 @@ def check_tls(secure: bool, ca: str | None, certificate: str | None, key: str | 
         raise OptionError("tls_ca is set, but tls_verify is off.", hint="Remove one of them.", option="tls_ca")
 
 
-def plain_table_names(given: Mapping[str, Any], database: str) -> dict[str, Any]:
-    """Cut `database` off the table names in `given`; raises OptionError for another database."""
+def plain_table_names(names_given: Mapping[str, Any], database: str) -> dict[str, Any]:
+    """Cut `database` off the table names in `names_given`; raises OptionError for another database."""
     renamed = {}
-    for written, properties in given.items():
-        other, dot, table = written.rpartition(".")
-        if (dot and other != database) or not table:
+    for full_name, properties in names_given.items():
+        database_name, dot, table = full_name.rpartition(".")
+        if (dot and database_name != database) or not table:
             raise OptionError(
-                f"tables names {written[:80]!r}, but the transaction's database is {database!r}: "
+                f"tables names {full_name[:80]!r}, but the transaction's database is {database!r}: "
                 "a StarRocks transaction cannot span databases.",
                 hint="Use one sink per database.",
                 option="tables",

@@ -131,8 +131,8 @@ def refuse_conflicts(features: Features) -> None:
     conflict = find_conflict(features)
     if conflict is not None:
         error = InputError if conflict.one is Feature.PLAIN_ROWS else OptionError
-        said = f"{features[conflict.one]}, and {features[conflict.other]}: {conflict.why}."
-        raise error(said, hint=conflict.advice, option=conflict.option)
+        sentence = f"{features[conflict.one]}, and {features[conflict.other]}: {conflict.why}."
+        raise error(sentence, hint=conflict.advice, option=conflict.option)
 
 
 def refuse_without_sql(option: str, phrase: str) -> None:

@@ -71,7 +71,7 @@ def server_options(args: argparse.Namespace, *, database: str | None, job: str |
             "Every user of this machine can read a password on the command line.",
             hint="Use --password-file or --password-environment.",
         )
-    given = {
+    values = {
         "load_url": getattr(args, "load_url", _UNUSED_LOAD_URL),
         "query_url": args.query_url,
         "database": _NO_DATABASE if database is None else database,
@@ -80,7 +80,7 @@ def server_options(args: argparse.Namespace, *, database: str | None, job: str |
         "password_file": args.password_file,
         "password_environment": args.password_environment,
     }
-    return SinkOptions.from_properties({**more, **{name: value for name, value in given.items() if value is not None}})
+    return SinkOptions.from_properties({**more, **{name: value for name, value in values.items() if value is not None}})
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -44,28 +44,28 @@ class WithoutEffect:
     reason: str
 
 
-def _text(_: str, written: str) -> str:
-    return written
+def _text(_: str, text: str) -> str:
+    return text
 
 
-def _integer(name: str, written: str) -> int:
-    if re.fullmatch(r"\s*-?\d{1,18}\s*", written) is None:
-        raise refusal(name, written, "a whole number")
-    return int(written)
+def _integer(name: str, text: str) -> int:
+    if re.fullmatch(r"\s*-?\d{1,18}\s*", text) is None:
+        raise refusal(name, text, "a whole number")
+    return int(text)
 
 
-def _milliseconds(name: str, written: str) -> float:
-    return _integer(name, written) / 1000
+def _milliseconds(name: str, text: str) -> float:
+    return _integer(name, text) / 1000
 
 
-def _wait_seconds(name: str, written: str) -> float | None:
+def _wait_seconds(name: str, text: str) -> float | None:
     """0 or less means no timeout in the connectors. The sink bounds every wait, so it takes its default instead."""
-    given = _integer(name, written)
-    return given / 1000 if given > 0 else None
+    milliseconds = _integer(name, text)
+    return milliseconds / 1000 if milliseconds > 0 else None
 
 
-def _database_name(_: str, written: str) -> str | None:
-    return None if written.strip() == EVERY_DATABASE else written
+def _database_name(_: str, text: str) -> str | None:
+    return None if text.strip() == EVERY_DATABASE else text
 
 
 EVERY_DATABASE = "*"
@@ -84,43 +84,43 @@ def refuse_every_database(properties: Mapping[str, Any]) -> None:
             )
 
 
-def _compression(name: str, written: str) -> str:
-    text = written.strip().lower()
+def _compression(name: str, codec: str) -> str:
+    text = codec.strip().lower()
     value = Compression.NONE.value if text == "no_compression" else text
     if value not in (compression.value for compression in Compression):
-        raise refusal(name, written, COMPRESSIONS)
+        raise refusal(name, codec, COMPRESSIONS)
     return value
 
 
-def _count(name: str, written: str) -> int | None:
-    given = _integer(name, written)
-    return given if given > 0 else None
+def _count(name: str, text: str) -> int | None:
+    count = _integer(name, text)
+    return count if count > 0 else None
 
 
-def _least_bytes(name: str, written: str) -> int:
+def _least_bytes(name: str, text: str) -> int:
     """A minimum of 0 bytes there is no minimum; the smallest one here is 1."""
-    return max(1, _integer(name, written))
+    return max(1, _integer(name, text))
 
 
-def _attempts(name: str, written: str) -> int:
-    return max(0, _integer(name, written)) + 1
+def _attempts(name: str, text: str) -> int:
+    return max(0, _integer(name, text)) + 1
 
 
 _SIZES = {unit: 1 << 10 * power for power, unit in enumerate("bkmgtp")}
 
 
-def _spark_size(name: str, written: str) -> int:
+def _spark_size(name: str, text: str) -> int:
     """Spark's spelling of sizes: `100m` and `100mb` are 100 MiB, a number alone is bytes."""
-    parts = re.fullmatch(r"(\d{1,18})\s*(?:([kmgtp])b?|b)?", written.strip().lower())
+    parts = re.fullmatch(r"(\d{1,18})\s*(?:([kmgtp])b?|b)?", text.strip().lower())
     if parts is None:
-        raise refusal(name, written, "a size as in 104857600 or 100m")
+        raise refusal(name, text, "a size as in 104857600 or 100m")
     return int(parts[1]) * _SIZES[parts[2] or "b"]
 
 
-def _database_of_table(name: str, written: str) -> str:
-    parts = re.fullmatch(r"([^.]+)\.([^.]+)", written.strip())
+def _database_of_table(name: str, text: str) -> str:
+    parts = re.fullmatch(r"([^.]+)\.([^.]+)", text.strip())
     if parts is None:
-        raise refusal(name, written, "<database>.<table>")
+        raise refusal(name, text, "<database>.<table>")
     return parts[1]
 
 
@@ -162,7 +162,7 @@ FLINK_OPTIONS: Mapping[str, Rule] = {
     "username": MapsTo("username", _text),
     "password": MapsTo("password", _text),
     "sink.version": Refused("V1 does not know the transaction interface", ("v2", "auto")),
-    "sink.semantic": MapsTo("delivery", lambda _, written: written.strip().lower()),
+    "sink.semantic": MapsTo("delivery", lambda _, text: text.strip().lower()),
     "sink.label-prefix": MapsTo("job", _text, "the first part of every label"),
     "sink.parallelism": MapsTo("lanes", _integer, "a subtask there has its own transaction, lanes here share one"),
     "sink.max-retries": MapsTo("max_attempts", _attempts, "attempts = retries + 1"),
@@ -268,19 +268,19 @@ _PREFIXES: Mapping[str, Rule] = {**FLINK_PREFIXES, **SPARK_PREFIXES}
 
 
 def translate(
-    properties: Mapping[str, Any], kinds: Mapping[str, OptionKind], others: Collection[str] = ()
+    properties: Mapping[str, Any], kinds: Mapping[str, OptionKind], other_names: Collection[str] = ()
 ) -> dict[str, Any]:
     """Values of the sink's options from text properties; `kinds` has the sink's options by name.
 
-    Leaves out the properties `others`, which the caller reads itself.
+    Leaves out the properties `other_names`, which the caller reads itself.
 
     Logs a warning for each name without effect. Raises OptionError for a name that is unknown, refused, or given twice
     with different values.
     """
     values: dict[str, Any] = {}
     for name, value in properties.items():
-        if name not in others and not _read_property(str(name), value, values):
-            _read_option(str(name), value, kinds, values, others)
+        if name not in other_names and not _read_property(str(name), value, values):
+            _read_option(str(name), value, kinds, values, other_names)
     return values
 
 
@@ -300,7 +300,7 @@ def _read_property(name: str, value: Any, values: dict[str, Any]) -> bool:
 
 
 def _read_option(
-    name: str, value: Any, kinds: Mapping[str, OptionKind], values: dict[str, Any], others: Collection[str]
+    name: str, value: Any, kinds: Mapping[str, OptionKind], values: dict[str, Any], other_names: Collection[str]
 ) -> None:
     lower = name.strip().lower()
     rule = _NAMES.get(lower) or next((rule for prefix, rule in _PREFIXES.items() if lower.startswith(prefix)), None)
@@ -315,7 +315,7 @@ def _read_option(
         kind = kinds[ours]
         _set_once(values, ours, kind.parse(ours, value) if isinstance(value, str) else value, name)
     else:
-        raise unknown_option(name, [*others, *kinds, *_NAMES])
+        raise unknown_option(name, [*other_names, *kinds, *_NAMES])
 
 
 def _check_refused(name: str, value: Any, rule: Refused) -> None:
@@ -342,8 +342,8 @@ def _as_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def unknown_option(name: str, known: list[str]) -> OptionError:
+def unknown_option(name: str, names: list[str]) -> OptionError:
     """The error for a name that is no option, with the most similar one."""
-    near = difflib.get_close_matches(name.lower(), known, n=1) or difflib.get_close_matches(_our_name(name), known, n=1)
+    near = difflib.get_close_matches(name.lower(), names, n=1) or difflib.get_close_matches(_our_name(name), names, n=1)
     advice = f"Did you mean {near[0]}?" if near else "docs/reference/options.md lists all options."
     return OptionError(f"There is no option {name[:80]!r}.", hint=advice)

@@ -37,9 +37,9 @@ class OptionKind:
     read: Callable[[str], object] = str
     unit: str = ""
 
-    def parse(self, option: str, written: str) -> Any:
+    def parse(self, option: str, text: str) -> Any:
         """The checked value of a text."""
-        return self.check(option, self.read(written))
+        return self.check(option, self.read(text))
 
     def __call__(
         self,
@@ -51,8 +51,8 @@ class OptionKind:
         secret: bool = False,
     ) -> Any:
         """Declare an option. With `derive`, an omitted option gets a default computed from the other options."""
-        shown = default_text or ("required" if default is MISSING else _show(default, self.unit))
-        metadata = {"option": Declaration(self, meaning, default, derive, shown)}
+        default_shown = default_text or ("required" if default is MISSING else _show(default, self.unit))
+        metadata = {"option": Declaration(self, meaning, default, derive, default_shown)}
         if isinstance(default, dict):
             return field(default_factory=dict, metadata=metadata, repr=not secret)
         return field(default=None if derive else default, metadata=metadata, repr=not secret)
@@ -76,10 +76,10 @@ class Declaration:
 def _number(convert: Callable[[str], float], digits: str, units: Mapping[str, float]) -> Callable[[str], object]:
     """A reader of numbers: text that matches `digits`, and then one of `units`."""
 
-    def read(written: str) -> object:
-        parts = re.fullmatch(rf"\s*({digits})\s*([a-z]*)\s*", written.lower())
+    def read(text: str) -> object:
+        parts = re.fullmatch(rf"\s*({digits})\s*([a-z]*)\s*", text.lower())
         if parts is None or parts[2] not in units:
-            return written
+            return text
         return convert(parts[1]) * units[parts[2]]
 
     return read
@@ -138,14 +138,14 @@ def _check_switch(option: str, value: Any) -> bool:
 
 
 SWITCH = OptionKind(
-    "true or false", _check_switch, lambda written: {"true": True, "false": False}.get(written.strip().lower(), written)
+    "true or false", _check_switch, lambda text: {"true": True, "false": False}.get(text.strip().lower(), text)
 )
 
 
 def alternatives(values: type[Enum]) -> str:
     """The values in words: `a, b or c`."""
-    *others, last = (str(member.value) for member in values)
-    return f"{', '.join(others)} or {last}"
+    *names, last = (str(member.value) for member in values)
+    return f"{', '.join(names)} or {last}"
 
 
 def choice(values: type[Enum]) -> OptionKind:
@@ -155,7 +155,7 @@ def choice(values: type[Enum]) -> OptionKind:
         except ValueError:
             raise refusal(option, value, alternatives(values)) from None
 
-    return OptionKind("choice", check, lambda written: written.strip().lower())
+    return OptionKind("choice", check, lambda text: text.strip().lower())
 
 
 def names(check_one: Check) -> OptionKind:
@@ -174,17 +174,17 @@ def names(check_one: Check) -> OptionKind:
 def mapping(check_all: Check) -> OptionKind:
     def check(option: str, value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
-            shown = "unusable (not shown)" if isinstance(value, str) else value
-            raise refusal(option, shown, "a mapping, in text a list of pairs as in a=b,c=d")
+            value_shown = "unusable (not shown)" if isinstance(value, str) else value
+            raise refusal(option, value_shown, "a mapping, in text a list of pairs as in a=b,c=d")
         checked: dict[str, Any] = check_all(option, value)
         return checked
 
     return OptionKind("mapping", check, _pairs)
 
 
-def _pairs(written: str) -> dict[str, str] | str:
-    pairs = [part.partition("=") for part in split_list(written)]
-    return {name.strip(): value.strip() for name, _, value in pairs} if all(sign for _, sign, _ in pairs) else written
+def _pairs(text: str) -> dict[str, str] | str:
+    pairs = [part.partition("=") for part in split_list(text)]
+    return {name.strip(): value.strip() for name, _, value in pairs} if all(sign for _, sign, _ in pairs) else text
 
 
 def declarations(options: Any) -> Iterator[tuple[str, Declaration]]:

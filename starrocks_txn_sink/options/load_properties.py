@@ -79,8 +79,8 @@ SET_BY_SINK = frozenset({"format", "strip_outer_array", "ignore_json_size"})
 def check_properties(properties: Mapping[str, object], option: str) -> dict[str, str]:
     """`properties` with lower-case names; raises OptionError with the property and the allowed values."""
     checked: dict[str, str] = {}
-    for written, value in properties.items():
-        name = str(written).strip().lower()
+    for property_name, value in properties.items():
+        name = str(property_name).strip().lower()
         text = {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
         _check_property(name, text, option)
         checked[name] = text
@@ -107,16 +107,16 @@ _FEATURES: Mapping[str, Feature] = {
 
 def features(properties: Mapping[str, str], option: str) -> Features:
     """Features that the merged properties of one table use; errors say that `option` sets the properties."""
-    used = {}
+    features_used = {}
     if properties.get("format") == "csv":
-        used[Feature.CSV] = f"{option} sets format to csv"
+        features_used[Feature.CSV] = f"{option} sets format to csv"
     for name, feature in _FEATURES.items():
         value = properties.get(name, "")
         if value not in ("", "false") and not (name == "max_filter_ratio" and float(value) == 0):
-            used[feature] = f"{option} sets {name}"
-    if Feature.PARTIAL_UPDATE in used and "columns" not in properties:
-        used[Feature.PARTIAL_UPDATE_UNNAMED] = f"{option} sets partial_update without columns"
-    return used
+            features_used[feature] = f"{option} sets {name}"
+    if Feature.PARTIAL_UPDATE in features_used and "columns" not in properties:
+        features_used[Feature.PARTIAL_UPDATE_UNNAMED] = f"{option} sets partial_update without columns"
+    return features_used
 
 
 _COMPUTED = re.compile(r"(?:^|,)\s*(`[^`]+`|\w+)\s*=(?!=)")
@@ -127,8 +127,8 @@ def why_not_compacted(properties: Mapping[str, str], key: Iterable[str]) -> str:
 
     The property `columns` is a reason if it computes a column of the key, or renames the field of such a column.
     """
-    used = features(properties, "")
-    reasons = [why for feature, why in NOT_COMPACTED.items() if feature in used]
+    features_used = features(properties, "")
+    reasons = [why for feature, why in NOT_COMPACTED.items() if feature in features_used]
     computed = {name.strip("`").lower() for name in _COMPUTED.findall(properties.get("columns", ""))}
     if any(name.lower() in computed for name in key):
         reasons.append("the server computes the key")

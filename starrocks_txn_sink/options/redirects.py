@@ -51,8 +51,8 @@ class HostRule:
 
 def _pattern(host: str) -> re.Pattern[str]:
     """A star at the start matches dots, too; a later star does not: `be*` does not match `be1.evil.example`."""
-    first, rest = ("[^/]*", host[1:]) if host.startswith("*") else ("", host)
-    return re.compile(first + "[^.:]*".join(re.escape(part) for part in rest.split("*")))
+    first, labels = ("[^/]*", host[1:]) if host.startswith("*") else ("", host)
+    return re.compile(first + "[^.:]*".join(re.escape(part) for part in labels.split("*")))
 
 
 def parse_host_rule(text: str, option: str = "redirect_hosts") -> HostRule:

@@ -299,12 +299,12 @@ class SinkOptions:
         return cls(**values)
 
     @classmethod
-    def values_of(cls, properties: Mapping[str, Any], others: Collection[str] = ()) -> dict[str, Any]:
+    def values_of(cls, properties: Mapping[str, Any], other_names: Collection[str] = ()) -> dict[str, Any]:
         """Values of text properties, read as in `from_properties`, without checks of options against each other.
 
-        Leaves out the properties `others`, which the caller reads itself.
+        Leaves out the properties `other_names`, which the caller reads itself.
         """
-        return translate(properties, {name: declared.kind for name, declared in kind.declarations(cls)}, others)
+        return translate(properties, {name: declared.kind for name, declared in kind.declarations(cls)}, other_names)
 
     @property
     def frontends(self) -> tuple[addresses.Address, ...]:
@@ -424,7 +424,7 @@ class SinkOptions:
             Feature.EXACTLY_ONCE: self.delivery is not Delivery.AT_LEAST_ONCE,
             Feature.QUARANTINE: self.quarantines,
         }
-        return {feature: feature.phrase for feature, used in on.items() if used}
+        return {feature: feature.phrase for feature, is_used in on.items() if is_used}
 
     def _require_sql(self) -> None:
         """Raise OptionError for an option that needs `query_url`, if there is none."""
@@ -450,8 +450,8 @@ class SinkOptions:
 
     def options_of(self, table: str) -> TableOptions:
         """The options of `table`."""
-        given = self.tables.get(table)
-        return given if isinstance(given, TableOptions) else TableOptions()
+        table_options = self.tables.get(table)
+        return table_options if isinstance(table_options, TableOptions) else TableOptions()
 
     def properties_of(self, table: str) -> dict[str, str]:
         """The user's stream-load properties for `table`; none for the sink's own tables."""

@@ -67,9 +67,9 @@ class Mask:
     count: int = 0
 
     @classmethod
-    def read(cls, column: str, written: str, salt: str) -> Mask:
+    def read(cls, column: str, text: str, salt: str) -> Mask:
         """From the option's text; raises OptionError."""
-        name, colon, argument = str(written).partition(":")
+        name, colon, argument = str(text).partition(":")
         if name == "sha256" and not colon:
             if not salt:
                 raise OptionError(
@@ -82,9 +82,9 @@ class Mask:
             return cls(MaskKind.TRUNCATE, count=int(argument))
         if name == "constant" and colon:
             return cls(MaskKind.CONSTANT, argument)
-        if written == "null":
+        if text == "null":
             return cls(MaskKind.NULL)
-        raise OptionError(f"The mask of {column} is {str(written)[:40]!r}.", hint=_FORMS, option="mask")
+        raise OptionError(f"The mask of {column} is {str(text)[:40]!r}.", hint=_FORMS, option="mask")
 
     def __repr__(self) -> str:
         return f"Mask({self.kind.value})"  # without the salt
@@ -139,9 +139,9 @@ class TableRules:
         check_choice("deletes", self.deletes, get_args(Deletes))
         check_template(self.history or "", groups, option="history")
         for name in ("drop", "metadata"):
-            given = getattr(self, name)
-            if isinstance(given, str) or not all(isinstance(column, str) and column for column in given):
-                raise OptionError(f"{name} is {given!r}.", hint="Give a list of columns.", option=name)
+            columns = getattr(self, name)
+            if isinstance(columns, str) or not all(isinstance(column, str) and column for column in columns):
+                raise OptionError(f"{name} is {columns!r}.", hint="Give a list of columns.", option=name)
         if not all(isinstance(name, str) and name for pair in self.rename.items() for name in pair):
             raise OptionError("rename has a name that is no text.", hint="Give old and new names.", option="rename")
         unknown = [name for name in self.metadata if name not in METADATA]
@@ -160,7 +160,7 @@ class TableRules:
     @property
     def masks(self) -> dict[str, Mask]:
         """The masks by column; raises OptionError for a mask that is none."""
-        return {column: Mask.read(column, written, self.salt) for column, written in self.mask.items()}
+        return {column: Mask.read(column, text, self.salt) for column, text in self.mask.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +221,8 @@ class RulesOfTable:
         sources = {target: source for source, target in self.rename.items()}
         for column in key:
             source = sources.get(column, column)
-            lost = source in self.drop or (column == source and column in self.rename)
-            if lost and column not in self.metadata and column not in self.rename.values():
+            is_lost = source in self.drop or (column == source and column in self.rename)
+            if is_lost and column not in self.metadata and column not in self.rename.values():
                 raise OptionError(
                     f"{source} is a key column of table {self.table}, and a rule takes it away.",
                     hint="Leave it in: updates and deletes name their row by it.",
@@ -240,17 +240,17 @@ class RulesOfTable:
 
 def rules_of(rules: Sequence[TableRules], table: str) -> RulesOfTable | None:
     """All rules for a table together; None without one. Raises OptionError where two contradict each other."""
-    given = [rule for rule in rules if re.fullmatch(rule.tables, table, re.ASCII)]
-    if not given:
+    rules_of_table = [rule for rule in rules if re.fullmatch(rule.tables, table, re.ASCII)]
+    if not rules_of_table:
         return None
     rename: dict[str, str] = {}
     masks: dict[str, Mask] = {}
-    for rule in given:
+    for rule in rules_of_table:
         _add(rename, rule.rename, table)
         _add(masks, rule.masks, table)
-    drop = frozenset(column for rule in given for column in rule.drop)
-    histories = {_filled(rule, table) for rule in given if rule.history}
-    deletes = {rule.deletes for rule in given if rule.deletes != "apply"}
+    drop = frozenset(column for rule in rules_of_table for column in rule.drop)
+    histories = {_filled(rule, table) for rule in rules_of_table if rule.history}
+    deletes = {rule.deletes for rule in rules_of_table if rule.deletes != "apply"}
     if len(histories) > 1 or len(deletes) > 1:
         raise OptionError(
             f"Two rules give table {table} different {'histories' if len(histories) > 1 else 'deletes'}.",
@@ -262,7 +262,7 @@ def rules_of(rules: Sequence[TableRules], table: str) -> RulesOfTable | None:
         drop,  # wins: a column that one rule drops is in no row
         {column: name for column, name in rename.items() if column not in drop},
         {column: mask for column, mask in masks.items() if column not in drop},
-        tuple(dict.fromkeys(name for rule in given for name in rule.metadata)),
+        tuple(dict.fromkeys(name for rule in rules_of_table for name in rule.metadata)),
         next(iter(histories), None),
         next(iter(deletes), "apply"),
     )
@@ -279,9 +279,9 @@ def _filled(rule: TableRules, table: str) -> str:
     return fill_template(rule.history or "", match)
 
 
-def _add(known: dict[str, _V], more: Mapping[str, _V], table: str) -> None:
+def _add(values: dict[str, _V], more: Mapping[str, _V], table: str) -> None:
     for column, value in more.items():
-        if known.setdefault(column, value) != value:
+        if values.setdefault(column, value) != value:
             raise OptionError(
                 f"Two rules for table {table} treat {column} differently.",
                 hint="Take one out, or let their patterns match different tables.",
@@ -306,8 +306,8 @@ class RuleSet:
 
     def main_of(self, table: str) -> str:
         """The table whose history `table` is, as far as rules have been asked for; else the table itself."""
-        known = [*self._by_table.values()]  # other threads ask for tables meanwhile
-        return next((of.table for of in known if of is not None and of.history == table), table)
+        rules_in_use = [*self._by_table.values()]  # other threads ask for tables meanwhile
+        return next((of.table for of in rules_in_use if of is not None and of.history == table), table)
 
     def unmatched(
         self, columns: Mapping[str, Collection[str]], *, at_source: bool, further: Collection[str] = ()
@@ -323,16 +323,16 @@ class RuleSet:
             of_tables = [
                 of for table in columns if re.fullmatch(rule.tables, table, re.ASCII) and (of := self.of(table))
             ]
-            named = dict.fromkeys([*rule.rename, *rule.mask, *(rule.drop if at_source else ())])
-            for column in named if of_tables else ():
-                wanted = {of.table: column if at_source else of.target_of(column) for of in of_tables}
-                if any(name is None or name in columns[table] for table, name in wanted.items()):
+            rule_columns = dict.fromkeys([*rule.rename, *rule.mask, *(rule.drop if at_source else ())])
+            for column in rule_columns if of_tables else ():
+                names_by_table = {of.table: column if at_source else of.target_of(column) for of in of_tables}
+                if any(name is None or name in columns[table] for table, name in names_by_table.items()):
                     continue
-                known = sorted({name for table in wanted for name in columns[table]})
-                folded = {name.lower(): name for name in known}
-                sought = str(next(iter(wanted.values())))
+                column_names = sorted({name for table in names_by_table for name in columns[table]})
+                folded = {name.lower(): name for name in column_names}
+                sought = str(next(iter(names_by_table.values())))
                 near = difflib.get_close_matches(sought.lower(), folded, n=1, cutoff=0.75)
-                yield Unmatched(sorted(wanted), column, folded[near[0]] if near else None)
+                yield Unmatched(sorted(names_by_table), column, folded[near[0]] if near else None)
 
 
 @dataclass(frozen=True, slots=True)

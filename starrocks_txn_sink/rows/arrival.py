@@ -80,9 +80,9 @@ class ArrivalOrder:
             rows = rows.take(pc.array_sort_indices(pa.array(_codes(rows)[0])))
             runs = segments.runs_of(rows)
         parts = [_PartitionRows(name, rows.slice(low, high - low)) for name, low, high in segments.list_runs(runs)]
-        held = {batch.column(PARTITION)[0].as_py(): batch.num_rows for batch in self._held}
+        held_rows = {batch.column(PARTITION)[0].as_py(): batch.num_rows for batch in self._held}
         for part in parts:
-            self._check(part, held.get(part.name, 0))
+            self._check(part, held_rows.get(part.name, 0))
         self._held = []
         if len(parts) == 1 and self._unfinished in (None, parts[0].name):
             self._unfinished = None if parts[0].ended else parts[0].name
@@ -97,17 +97,17 @@ class ArrivalOrder:
         """
         waiting = [part for part in parts if part.name != self._unfinished]
         for part in (part for part in parts if part.name == self._unfinished):
-            whole, rest = part.split()
+            whole, remainder = part.split()
             if whole:
                 self._unfinished = None
-                waiting += rest
+                waiting += remainder
             yield from whole or [part.rows]
         if self._unfinished is None:
             parts, waiting = waiting, []
             for part in parts:
-                whole, rest = part.split()
+                whole, remainder = part.split()
                 yield from whole
-                waiting += rest
+                waiting += remainder
         yield from self._hold(waiting)
 
     def _hold(self, tails: list[_PartitionRows]) -> Iterator[pa.RecordBatch]:
@@ -130,13 +130,13 @@ class ArrivalOrder:
             )
         self._held = [tail.rows for tail in tails]
 
-    def _check(self, part: _PartitionRows, held: int) -> None:
-        """Raise Unordered if rows of `part` are not by position and seq; its first `held` rows are checked already."""
+    def _check(self, part: _PartitionRows, held_rows: int) -> None:
+        """Raise Unordered if rows of `part` are not by position and seq; its first `held_rows` are checked already."""
         positions, seqs = _ints(part.rows, POSITION), _ints(part.rows, SEQ)
-        if held < part.rows.num_rows and part.name in self._latest:
+        if held_rows < part.rows.num_rows and part.name in self._latest:
             last, seq = self._latest[part.name]
-            positions = np.concatenate(([last], positions[held:]))
-            seqs = np.concatenate(([seq], seqs[held:]))
+            positions = np.concatenate(([last], positions[held_rows:]))
+            seqs = np.concatenate(([seq], seqs[held_rows:]))
         back = (positions[1:] < positions[:-1]) | ((positions[1:] == positions[:-1]) & (seqs[1:] < seqs[:-1]))
         if back.any():
             at = int(np.argmax(back))
@@ -196,8 +196,8 @@ def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 def _codes(rows: pa.RecordBatch) -> tuple[Ints, list[str]]:
     """A number for each row's source partition, which is the place of its name in the list."""
-    named = pc.dictionary_encode(rows.column(PARTITION))
-    return named.indices.to_numpy(zero_copy_only=False).astype(np.int64), named.dictionary.to_pylist()
+    encoded = pc.dictionary_encode(rows.column(PARTITION))
+    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
 
 
 def _ints(rows: pa.RecordBatch, name: str) -> Ints:
@@ -303,9 +303,9 @@ def _count_signs(content: segments.Octets) -> tuple[int, int, int]:
     marks = np.empty(_PIECE, dtype=bool)
     for start in range(0, len(content), _PIECE):
         piece = content[start : start + _PIECE + 1]
-        here = marks[: min(len(piece), _PIECE)]
-        braces += int(np.count_nonzero(np.equal(piece[:_PIECE], _OPEN, out=here)))
-        backslash = np.equal(piece[:_PIECE], _BACKSLASH, out=here).any()
+        marks_here = marks[: min(len(piece), _PIECE)]
+        braces += int(np.count_nonzero(np.equal(piece[:_PIECE], _OPEN, out=marks_here)))
+        backslash = np.equal(piece[:_PIECE], _BACKSLASH, out=marks_here).any()
         for odd in (0, 1):
             words = piece[odd : odd + (len(piece) - odd) // 2 * 2].view(np.uint16)
             words = words[: _PIECE // 2]
@@ -335,18 +335,18 @@ def _op_places(content: segments.Octets, first: int) -> Ints:
 
 def _without(places: Ints, excluded: Ints) -> Ints:
     """`places` without `excluded`, both ascending."""
-    left = np.ones(len(places), dtype=bool)
+    places_left = np.ones(len(places), dtype=bool)
     at = np.searchsorted(places, excluded)
     inside = at < len(places)
     at, excluded = at[inside], excluded[inside]
-    left[at[places[at] == excluded]] = False
-    return places[left]
+    places_left[at[places[at] == excluded]] = False
+    return places[places_left]
 
 
 def _rows_of(payload: pa.Array, deleted: pa.Array | None, doubtful: pa.Array) -> pa.Array:
     """The users' rows: payloads without their separator and, of deletes, without the sink's `__op`."""
-    chosen = payload.take(doubtful).cast(pa.large_binary())
-    rows = pc.binary_replace_slice(chosen, 0, len(SEPARATOR), b"")
+    doubtful_rows = payload.take(doubtful).cast(pa.large_binary())
+    rows = pc.binary_replace_slice(doubtful_rows, 0, len(SEPARATOR), b"")
     if deleted is None:
         return rows
     size = len(columns.DELETING)
@@ -368,8 +368,8 @@ def _fault(text: bytes, *, allow_torn: bool) -> str | None:
         names = _DECODER.decode(text.decode())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         extra = isinstance(error, json.JSONDecodeError) and error.msg == "Extra data"
-        torn = allow_torn and not extra and not _may_join(text.decode(errors="replace"))
-        return None if torn else "is not exactly one JSON object"
+        is_torn = allow_torn and not extra and not _may_join(text.decode(errors="replace"))
+        return None if is_torn else "is not exactly one JSON object"
     except RecursionError:
         return "is not exactly one JSON object"
     if not isinstance(names, tuple):
@@ -377,15 +377,15 @@ def _fault(text: bytes, *, allow_torn: bool) -> str | None:
     return f"has the column {columns.OWN_OP}, which belongs to the sink" if columns.OWN_OP in names else None
 
 
-def _may_join(torn: str) -> bool:
+def _may_join(text: str) -> bool:
     """Whether text that is no JSON may be valid with the rows around it: it may close a string of an earlier row, or
     leave a string or an array open, in which a comma and the next object may stand."""
-    if not _CLEAN_START.match(torn):
+    if not _CLEAN_START.match(text):
         return True
     try:
-        _DECODER.decode(torn + ",{")
+        _DECODER.decode(text + ",{")
     except json.JSONDecodeError as error:
-        return error.msg.startswith("Unterminated string") or error.pos >= len(torn) + 2
+        return error.msg.startswith("Unterminated string") or error.pos >= len(text) + 2
     except RecursionError:
         return True
     return False

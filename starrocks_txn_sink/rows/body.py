@@ -59,15 +59,15 @@ class ReleasedBody:
         return len(self.body)
 
     def __iter__(self) -> Iterator[memoryview]:
-        sent = 0
+        sent_bytes = 0
         for piece in self.body:
             for low in range(0, len(piece), self.part_bytes):
                 part = memoryview(piece)[low : low + self.part_bytes]
                 yield part
-                sent += part.nbytes
-                if sent >= self.part_bytes:
+                sent_bytes += part.nbytes
+                if sent_bytes >= self.part_bytes:
                     self.release()
-                    sent = 0
+                    sent_bytes = 0
         self.release()
 
 
@@ -76,11 +76,11 @@ def load_body(pieces: Sequence[memoryview], compression: str, *, csv: bool = Fal
 
     `compression` is a value of Compression.
     """
-    first, *others = pieces
+    first, *more_pieces = pieces
     if csv:  # the last row needs its delimiter too: the server joins loads (wire contract 5.3)
-        rows = LoadBody((first[len(CSV_ROW) :], *others, CSV_ROW.encode()))
+        rows = LoadBody((first[len(CSV_ROW) :], *more_pieces, CSV_ROW.encode()))
     else:
-        rows = LoadBody((b"[", first[len(SEPARATOR) :], *others, b"]"))
+        rows = LoadBody((b"[", first[len(SEPARATOR) :], *more_pieces, b"]"))
     if compression == Compression.NONE.value:
         return rows
     sink = pa.BufferOutputStream()
@@ -172,17 +172,17 @@ class SentKeys:
     def _contain(self, keys: pa.Array) -> Bools | None:
         low, high = _range_of(keys)
         near = [
-            sent
-            for sent, (least, most) in zip(self._chunks, self._ranges, strict=True)
+            chunk
+            for chunk, (least, most) in zip(self._chunks, self._ranges, strict=True)
             if low <= most and least <= high
         ]
         if not near:
             return None
-        *sent, new = of_one_type(*near, keys)
+        *chunks, new = of_one_type(*near, keys)
         # Mostly nothing is found. So the first search has the smaller hash table, which is that of the new keys.
-        if not pc.any(pc.is_in(pa.chunked_array(sent), value_set=new, skip_nulls=True)).as_py():
+        if not pc.any(pc.is_in(pa.chunked_array(chunks), value_set=new, skip_nulls=True)).as_py():
             return None
-        hits: Bools = pc.is_in(new, value_set=pa.chunked_array(sent), skip_nulls=True).to_numpy(zero_copy_only=False)
+        hits: Bools = pc.is_in(new, value_set=pa.chunked_array(chunks), skip_nulls=True).to_numpy(zero_copy_only=False)
         return hits
 
     def add(self, keys: Sequence[pa.Array]) -> None:
@@ -235,10 +235,10 @@ class UniqueRows:
         key = self._keys.get(action.table)
         if key is None:
             return Selection(action.pieces)
-        sent = self._sent.setdefault(action.table, SentKeys())  # by table: other loads may run in other threads
+        sent_keys = self._sent.setdefault(action.table, SentKeys())  # by table: other loads may run in other threads
         groups = list(_groups(action.chunks))
         by_chunk = _keys_by_chunk(groups, key)
-        again, survivors = sent.contain(by_chunk), last_of_each(_concat(by_chunk))
+        again, survivors = sent_keys.contain(by_chunk), last_of_each(_concat(by_chunk))
         if again is not None:
             self.repeated = True
             if not action.newest_first:
@@ -251,7 +251,7 @@ class UniqueRows:
                 )
             survivors = ~again if survivors is None else survivors & ~again
         completed = self._complete(action, groups, key, _concat(by_chunk), survivors)
-        sent.add(by_chunk)
+        sent_keys.add(by_chunk)
         if survivors is None and not completed:
             return Selection(action.pieces)
         return self._select(action, groups, survivors, completed)
@@ -269,8 +269,8 @@ class UniqueRows:
             return {}
         rows = _rows_of(groups)
         marked = pc.match_substring(rows, MARK).to_numpy(zero_copy_only=False)
-        wanted = np.flatnonzero(marked if survivors is None else marked & survivors)
-        if not len(wanted):
+        marked_rows = np.flatnonzero(marked if survivors is None else marked & survivors)
+        if not len(marked_rows):
             return {}
         older = list(_groups(action.older))
         if older:
@@ -278,9 +278,9 @@ class UniqueRows:
             rows = pa.concat_arrays([_rows_of(older), rows])
         before = len(keys) - len(marked)
         histories = histories_of(
-            rows, keys, (wanted + before).tolist(), lambda row: _place_in(action.chunks, row - before)
+            rows, keys, (marked_rows + before).tolist(), lambda row: _place_in(action.chunks, row - before)
         )
-        return dict(zip(wanted.tolist(), self._unchanged.complete(action.table, key, histories), strict=True))
+        return dict(zip(marked_rows.tolist(), self._unchanged.complete(action.table, key, histories), strict=True))
 
     def _select(
         self,
@@ -421,10 +421,12 @@ class _GroupRows:
         buffers = [None, pa.py_buffer(self.starts), pa.py_buffer(self.text)]
         return pa.Array.from_buffers(pa.large_binary(), len(self.starts) - 1, buffers)
 
-    def select(self, chosen: Bools, survivors: Bools, replaced: dict[str, ReplacedRows]) -> tuple[memoryview, int]:
-        """The `chosen` rows, and the number of deletes among those that are not `kept`; adds these to `replaced`."""
+    def select(
+        self, rows_to_send: Bools, survivors: Bools, replaced: dict[str, ReplacedRows]
+    ) -> tuple[memoryview, int]:
+        """The `rows_to_send`, and the number of deletes among those that are not `kept`; adds these to `replaced`."""
         rows = self.rows
-        offsets, data = layout(rows.filter(pa.array(chosen)))
+        offsets, data = layout(rows.filter(pa.array(rows_to_send)))
         sizes = np.diff(self.starts)
         for part, (low, high) in zip(self.group, self._bounds(), strict=True):
             left_out = ~survivors[low:high]

@@ -50,10 +50,10 @@ class CountedDates:
         for row in rows[: self._left[table]].to_pylist():
             text = batch.column(columns.PAYLOAD)[row].cast(pa.large_binary()).as_py()
             members = members_of(memoryview(text)[1:]) or {}
-            counted = sorted(name for name in untold & members.keys() if type(members[name]) is int)
-            if counted:
+            number_columns = sorted(name for name in untold & members.keys() if type(members[name]) is int)
+            if number_columns:
                 raise InputError(
-                    f"A row has a number for column {counted[0]} of table {table}, which has dates"
+                    f"A row has a number for column {number_columns[0]} of table {table}, which has dates"
                     f"{segments.place_of(batch, row, ' at ', _PLACE)}; what it counts, the message does not say.",
                     hint="Set schemas.enable=true for value.converter, with any time.precision.mode, or "
                     "time.precision.mode=isostring at the connector; or give the column the type BIGINT to keep the "

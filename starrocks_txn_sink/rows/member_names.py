@@ -88,9 +88,10 @@ class MemberNames:
         """The names by table for the driver; none where they are those that it knows."""
         if self.compared is None:
             return {}
-        known = self.compared
+        names_before = self.compared
         return {
-            table: () if names == known.get(table) else tuple(sorted(names)) for table, names in self.by_table.items()
+            table: () if names == names_before.get(table) else tuple(sorted(names))
+            for table, names in self.by_table.items()
         }
 
     def _new_by_python(self, tables: pa.Array, payload: pa.Array) -> Iterator[int]:
@@ -129,10 +130,10 @@ class MemberNames:
             self.completed.tables.add(table)
 
     def _unknown(self, table: str, names: tuple[str, ...], again: bool) -> list[str]:
-        known = self.columns_of(table, again)
-        if known is None:  # no such table, or none that the user may see
+        column_names = self.columns_of(table, again)
+        if column_names is None:  # no such table, or none that the user may see
             return sorted(names) if self.lacking is not None else []
-        return sorted(set(names) - known)
+        return sorted(set(names) - column_names)
 
 
 @dataclass(slots=True)
@@ -159,10 +160,16 @@ class LackingColumns:
         if not self.watched:
             return
         table_names = batch.column(columns.TABLE)
-        chosen = pc.indices_nonzero(pc.is_in(table_names, value_set=pa.array([*self.watched], table_names.type)))
-        chosen = chosen.filter(self._may_have_values(batch.column(columns.PAYLOAD).take(chosen)))
-        texts = batch.column(columns.PAYLOAD).take(chosen).cast(pa.large_binary()).to_pylist()
-        for number, table, text in zip(chosen.to_pylist(), table_names.take(chosen).to_pylist(), texts, strict=True):
+        rows_with_values = pc.indices_nonzero(
+            pc.is_in(table_names, value_set=pa.array([*self.watched], table_names.type))
+        )
+        rows_with_values = rows_with_values.filter(
+            self._may_have_values(batch.column(columns.PAYLOAD).take(rows_with_values))
+        )
+        texts = batch.column(columns.PAYLOAD).take(rows_with_values).cast(pa.large_binary()).to_pylist()
+        for number, table, text in zip(
+            rows_with_values.to_pylist(), table_names.take(rows_with_values).to_pylist(), texts, strict=True
+        ):
             names = _names_in(text) or ()
             if columns.OWN_OP in names and table not in self.with_deletes:
                 continue
@@ -227,11 +234,11 @@ def _unknown_column(
     names = ", ".join(unknown[:_SHOWN]) + (f", and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else "")
     row = members_of(memoryview(text)[1:]) or {}
     types = {name: (*types_of(table, name), _type_of(row.get(name)) or "<type>")[0] for name in unknown[:_SHOWN]}
-    added = ", ".join(f"ADD COLUMN `{name.replace('`', '``')}` {type_}" for name, type_ in types.items())
+    ddl = ", ".join(f"ADD COLUMN `{name.replace('`', '``')}` {type_}" for name, type_ in types.items())
     return UnknownColumn(
         f"A row names {'a column' if len(unknown) == 1 else 'columns'} that table {table} does not have"
         f"{place}: {names}.",
-        hint=f"Run ALTER TABLE `{table}` {added}, and start the query again; or set schema_changes='apply', with which "
+        hint=f"Run ALTER TABLE `{table}` {ddl}, and start the query again; or set schema_changes='apply', with which "
         "the sink does so, or schema_changes='ignore', with which the server drops such values.",
         table=table,
     )

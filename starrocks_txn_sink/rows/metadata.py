@@ -29,10 +29,11 @@ def heads_of(
     wanted_by: Sequence[Collection[str] | None], of_row: Numbers, values: Mapping[str, pa.Array]
 ) -> pa.Array | None:
     """The members of the metadata `values` that each row's table wants; None where no row wants any."""
-    wanted = {
-        name: np.array([each is not None and name in each for each in wanted_by] + [False])[of_row] for name in values
+    rows_by_name = {
+        name: np.array([names is not None and name in names for names in wanted_by] + [False])[of_row]
+        for name in values
     }
-    pieces = [(f"{json.dumps(name)}:", values[name], mask) for name, mask in wanted.items() if mask.any()]
+    pieces = [(f"{json.dumps(name)}:", values[name], mask) for name, mask in rows_by_name.items() if mask.any()]
     if all(mask.all() for _, _, mask in pieces):
         return _members(pieces) if pieces else None
     heads: pa.Array | None = None
@@ -66,8 +67,8 @@ def _texts(values: pa.Array) -> pa.Array:
         return pc.fill_null(values.cast(pa.string()), "null")
     if pc.any(pc.match_substring_regex(values, _ESCAPED)).as_py():
         distinct = values.dictionary_encode()
-        written = pa.array([json.dumps(text) for text in distinct.dictionary.to_pylist()], pa.string())
-        return pc.fill_null(written.take(distinct.indices), "null")
+        json_texts = pa.array([json.dumps(text) for text in distinct.dictionary.to_pylist()], pa.string())
+        return pc.fill_null(json_texts.take(distinct.indices), "null")
     return pc.fill_null(pc.binary_join_element_wise('"', values, '"', ""), "null")
 
 
@@ -75,11 +76,11 @@ def with_heads(rows: pa.Array, heads: pa.Array | None) -> pa.Array:
     """The rows with `heads` as their first members; a row without one stays as it is. Rows begin with a brace."""
     if heads is None:
         return rows
-    rest = pc.binary_replace_slice(rows.cast(pa.binary()), 0, 1, b",")
-    rest = pa.Array.from_buffers(pa.string(), len(rest), rest.buffers(), rest.null_count, rest.offset)  # is still UTF-8
-    empty = pc.equal(rest, ",}")
-    rest = pc.if_else(empty, "}", rest) if pc.any(empty).as_py() else rest
-    headed = pc.binary_join_element_wise("{", heads, rest, "")
+    tail = pc.binary_replace_slice(rows.cast(pa.binary()), 0, 1, b",")
+    tail = pa.Array.from_buffers(pa.string(), len(tail), tail.buffers(), tail.null_count, tail.offset)  # is still UTF-8
+    empty = pc.equal(tail, ",}")
+    tail = pc.if_else(empty, "}", tail) if pc.any(empty).as_py() else tail
+    headed = pc.binary_join_element_wise("{", heads, tail, "")
     return pc.coalesce(headed, rows) if headed.null_count else headed
 
 

@@ -135,74 +135,74 @@ class Replay:
         """
         keep: Bools | None = None
         for partition, low, high in runs:
-            known = self.committed.get(partition)
-            if known is None:
+            position = self.committed.get(partition)
+            if position is None:
                 continue
-            if rows.positions[low] > known.position:
-                self._refuse_passing(known, int(rows.positions[low]))
+            if rows.positions[low] > position.position:
+                self._refuse_passing(position, int(rows.positions[low]))
                 continue
-            self._refuse_going_back(known, int(rows.positions[low]))
+            self._refuse_going_back(position, int(rows.positions[low]))
             if keep is None:
                 keep = np.ones(len(rows.positions), np.bool_)
-            cut = low + int(np.searchsorted(rows.positions[low:high], known.position, side="right"))
-            self._follow_skip(known, low, cut, rows)
+            cut = low + int(np.searchsorted(rows.positions[low:high], position.position, side="right"))
+            self._follow_skip(position, low, cut, rows)
             if cut < high:
-                self._refuse_passing(known, int(rows.positions[cut]))
+                self._refuse_passing(position, int(rows.positions[cut]))
             keep[low:cut] = False
             self.skipped_rows += cut - low
             self.skipped_transactions += int(rows.ends[low:cut].sum())
         return keep
 
-    def _follow_skip(self, known: Position, low: int, cut: int, rows: BatchRows) -> None:
+    def _follow_skip(self, entry: Position, low: int, cut: int, rows: BatchRows) -> None:
         """Remember that rows `low` to `cut` (exclusive) were left out, unless a known skip goes on without its end."""
-        met = bool(rows.positions[cut - 1] == known.position and rows.ends[cut - 1])
-        before = self._skip_to(known)
-        if met or (before is None and rows.positions[low] < known.position):
-            self.skips[known.partition] = Skip(known.position, met)
-            self.changed.add(known.partition)
+        is_met = bool(rows.positions[cut - 1] == entry.position and rows.ends[cut - 1])
+        before = self._skip_to(entry)
+        if is_met or (before is None and rows.positions[low] < entry.position):
+            self.skips[entry.partition] = Skip(entry.position, is_met)
+            self.changed.add(entry.partition)
 
-    def _skip_to(self, known: Position) -> Skip | None:
-        """The partition's skip to the position `known`; a skip to an older position does not count any more."""
-        skip = self.skips.get(known.partition)
-        return skip if skip is not None and skip.position == known.position else None
+    def _skip_to(self, entry: Position) -> Skip | None:
+        """The partition's skip to the position `entry`; a skip to an older position does not count any more."""
+        skip = self.skips.get(entry.partition)
+        return skip if skip is not None and skip.position == entry.position else None
 
-    def _refuse_passing(self, known: Position, position: int) -> None:
-        skip = self._skip_to(known)
+    def _refuse_passing(self, entry: Position, position: int) -> None:
+        skip = self._skip_to(entry)
         if skip is None or skip.met or not self.compare:
             return
         raise SourceChanged(
-            f"Source partition {known.partition} went on to position {position} without a source transaction that ends "
-            f"at position {known.position}, the last one that was written (label {known.label}): the source was "
+            f"Source partition {entry.partition} went on to position {position} without a source transaction that ends "
+            f"at position {entry.position}, the last one that was written (label {entry.label}): the source was "
             "recreated or rewound, or the query leaves other rows out now. Rows up to there were left out as written.",
             hint=_CHANGED_HINT,
         )
 
-    def _refuse_going_back(self, known: Position, position: int) -> None:
-        if self.epoch and epoch_of(known.label) == self.epoch and known.batch < self.batch:
+    def _refuse_going_back(self, entry: Position, position: int) -> None:
+        if self.epoch and epoch_of(entry.label) == self.epoch and entry.batch < self.batch:
             raise InputError(
-                f"Source partition {known.partition} went back to position {position}, after position {known.position} "
-                f"was written in micro-batch {known.batch}.",
+                f"Source partition {entry.partition} went back to position {position}, after position {entry.position} "
+                f"was written in micro-batch {entry.batch}.",
                 hint="Give each source transaction a position that grows within its partition, over all micro-batches.",
             )
 
     def _compare(self, partition: str, low: int, high: int, start: int, rows: BatchRows) -> None:
-        known = self.committed.get(partition)
-        if known is None or not self.compare or not known.digest.startswith(_DIGEST):
+        entry = self.committed.get(partition)
+        if entry is None or not self.compare or not entry.digest.startswith(_DIGEST):
             return
         first, after = (
-            low + int(np.searchsorted(rows.positions[low:high], known.position, side=side))
+            low + int(np.searchsorted(rows.positions[low:high], entry.position, side=side))
             for side in ("left", "right")
         )
         if after == first or not rows.ends[after - 1]:
             return
-        if _digest_text(rows.fingerprint(first, after, start if first == low else 0)) != known.digest:
-            raise source_changed(f"source partition {partition}, position {known.position}", known)
+        if _digest_text(rows.fingerprint(first, after, start if first == low else 0)) != entry.digest:
+            raise source_changed(f"source partition {partition}, position {entry.position}", entry)
 
 
-def source_changed(place: str, known: Position) -> SourceChanged:
+def source_changed(place: str, entry: Position) -> SourceChanged:
     """The error for other contents at a place that the ledger has."""
     return SourceChanged(
-        f"The rows at {place} differ from those that were written there before (label {known.label}): the source was "
+        f"The rows at {place} differ from those that were written there before (label {entry.label}): the source was "
         "recreated or rewound, or the query computes other values now.",
         hint=_CHANGED_HINT,
     )
@@ -277,16 +277,16 @@ class Segmenter:
         # partition follows an imagined one.
         before = np.concatenate(([self._position if same else positions[0] - 1], positions[:-1]))
         ended = np.concatenate(([not self._inside if same else True], ends[:-1]))
-        moved = positions != before
+        has_moved = positions != before
         if (back := np.flatnonzero(positions < before)).size:
             raise InputError(
                 f"The rows of source partition {partition} are not in the order of their positions: "
                 f"{positions[back[0]]} came after {before[back[0]]}.",
                 hint="Give each source transaction a position of its own that grows within its partition.",
             )
-        if (torn := np.flatnonzero(moved & ~ended)).size:
-            raise _torn_error(partition, int(before[torn[0]]))
-        if (late := np.flatnonzero(~moved & ended)).size:
+        if (torn_rows := np.flatnonzero(has_moved & ~ended)).size:
+            raise _torn_error(partition, int(before[torn_rows[0]]))
+        if (late := np.flatnonzero(~has_moved & ended)).size:
             raise InputError(
                 f"Rows of source partition {partition}, position {positions[late[0]]}, come after the row that is "
                 "marked as the end of that source transaction.",
@@ -456,10 +456,10 @@ _PLACE = (columns.PARTITION, columns.POSITION, columns.TABLE)
 
 def place_of(batch: pa.RecordBatch, row: int, before: str = ", first at ", names: tuple[str, ...] = _PLACE) -> str:
     """Text for the end of a message: `before` and the row's place, in the columns of `names` that the batch has."""
-    there = [
+    columns_there = [
         f"{name.replace('_', ' ')} {batch.column(name)[row].as_py()}" for name in names if name in batch.schema.names
     ]
-    return before + ", ".join(there) if there else ""
+    return before + ", ".join(columns_there) if columns_there else ""
 
 
 def _torn_error(partition: str | None, position: int) -> InputError:

@@ -108,19 +108,20 @@ def with_counters(columns: Iterable[TargetColumn], ddl: str) -> tuple[TargetColu
     information_schema does not show AUTO_INCREMENT: EXTRA is always empty. The server fills such a column also in place
     of a NULL.
     """
-    counted = {found[1].replace("``", "`") for found in _COUNTER.finditer(ddl)}
+    counter_columns = {match[1].replace("``", "`") for match in _COUNTER.finditer(ddl)}
     return tuple(
-        replace(column, nullable=True, defaulted=True) if column.name in counted else column for column in columns
+        replace(column, nullable=True, defaulted=True) if column.name in counter_columns else column
+        for column in columns
     )
 
 
 def parse_type(text: str) -> TargetType:
     """The type that a `COLUMN_TYPE` names; `OTHER` for an unknown one."""
     try:
-        kind, rest = _parse(text)
+        kind, tail = _parse(text)
     except ValueError:
         return TargetType("OTHER")
-    return kind if not rest.strip() else TargetType("OTHER")
+    return kind if not tail.strip() else TargetType("OTHER")
 
 
 def _parse(text: str) -> tuple[TargetType, str]:
@@ -129,9 +130,9 @@ def _parse(text: str) -> tuple[TargetType, str]:
     name = "DECIMAL" if name.startswith("DECIMAL") else name
     if name in _NESTED and text.lstrip().startswith("<"):
         return _nested(name, text.lstrip()[1:])
-    found = _NUMBERS.match(text)
-    numbers = [int(part) for part in found[1].split(",") if part.strip()] if found else []
-    text = text[found.end() :] if found else text
+    match = _NUMBERS.match(text)
+    numbers = [int(part) for part in match[1].split(",") if part.strip()] if match else []
+    text = text[match.end() :] if match else text
     if text.lstrip().lower().startswith("unsigned"):
         name, text = "LARGEINT", text.lstrip()[len("unsigned") :]
     return _scalar(name, numbers), text
@@ -167,8 +168,8 @@ def _nested(name: str, text: str) -> tuple[TargetType, str]:
 
 
 def _word(text: str) -> tuple[str, str]:
-    found = _WORD.match(text)
-    if found is None:
+    match = _WORD.match(text)
+    if match is None:
         raise ValueError(text)
-    name = found[2] if found[1] is None else found[1].replace("``", "`")
-    return name, text[found.end() :]
+    name = match[2] if match[1] is None else match[1].replace("``", "`")
+    return name, text[match.end() :]

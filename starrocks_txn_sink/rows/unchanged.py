@@ -48,16 +48,16 @@ _REMEDY: Final = (
 
 def with_unchanged(members_of_row: Mapping[str, tuple[Any, str]], unchanged: Sequence[str]) -> str:
     """A row of these members, as text, but for the `unchanged` ones, which it names in its last member."""
-    named = {name: raw for name, (_, raw) in members_of_row.items() if name not in unchanged}
-    return _row({**named, UNCHANGED: json.dumps(list(unchanged), ensure_ascii=False)})
+    named_members = {name: raw for name, (_, raw) in members_of_row.items() if name not in unchanged}
+    return _row({**named_members, UNCHANGED: json.dumps(list(unchanged), ensure_ascii=False)})
 
 
 def refuse_unchanged(table: str, text: bytes, place: str) -> None:
     """Raise InputError for a row of a table whose key the sink does not know."""
     names = ", ".join(json.loads(members(text[len(SEPARATOR) :].decode())[UNCHANGED][1]))
-    what = f"has columns without a value, because it did not change ({names})" if names else "is deleted, and stays"
+    state = f"has columns without a value, because it did not change ({names})" if names else "is deleted, and stays"
     raise InputError(
-        f"A row of table {table} {what}{place}, and the sink cannot look its values up: the table has no primary key, "
+        f"A row of table {table} {state}{place}, and the sink cannot look its values up: the table has no primary key, "
         "or the sink does not know it.",
         hint="Start the query again if the table is new. Make it a PRIMARY KEY table, without `compact=False` and "
         "without load properties that rename columns. " + _REMEDY,
@@ -84,10 +84,10 @@ def histories_of(
     by_key: dict[int, list[int]] = {}
     for row in np.flatnonzero(np.isin(codes, codes[last])).tolist():
         by_key.setdefault(int(codes[row]), []).append(row)
-    chosen = [by_key[int(codes[row])] if codes[row] >= 0 else [row] for row in last]
+    groups = [by_key[int(codes[row])] if codes[row] >= 0 else [row] for row in last]
     return [
         RowsOfKey([rows[number].as_py() for number in numbers if number <= row], partial(place, row))
-        for row, numbers in zip(last, chosen, strict=True)
+        for row, numbers in zip(last, groups, strict=True)
     ]
 
 
@@ -156,13 +156,13 @@ class UnchangedValues:
         )
         names = [column.field for column in key]
         read = [_row(dict(zip(names, map(json.dumps, map(str, values)), strict=False))) for values in rows_read]
-        asked = [_row({name: row[name] for name in names}) for row in rows]
-        forms = _forms([*asked, *read], key)
+        key_rows = [_row({name: row[name] for name in names}) for row in rows]
+        forms = _forms([*key_rows, *read], key)
         by_key = {
             form: {name: _json(value, types[name]) for name, value in zip(columns, values[len(key) :], strict=True)}
-            for form, values in zip(forms[len(asked) :], rows_read, strict=True)
+            for form, values in zip(forms[len(key_rows) :], rows_read, strict=True)
         }
-        return [by_key.get(form) for form in forms[: len(asked)]]
+        return [by_key.get(form) for form in forms[: len(key_rows)]]
 
 
 @dataclass(slots=True)

@@ -99,9 +99,9 @@ class UnpositionedSegmenter:
 
     def compare_replay(self) -> None:
         """Raise SourceChanged if the rows of a replay differ from those that are in StarRocks already."""
-        known = self.committed
-        if known is not None and self.replayed and self.rows and self.compare and known.digest != self.digest:
-            raise segments.source_changed(f"micro-batch {self.number}", known)
+        unit = self.committed
+        if unit is not None and self.replayed and self.rows and self.compare and unit.digest != self.digest:
+            raise segments.source_changed(f"micro-batch {self.number}", unit)
 
     def add(self, rows: int, total: int) -> None:
         """Add the number of a lane's rows, and the sum of their hashes."""

@@ -57,7 +57,7 @@ _TEXT_BYTES, _MOST_TEXT_BYTES = 65_533, 1 << 20
 
 def type_for(kinds: Collection[ValueKind]) -> str | None:
     """The narrowest type that holds all values of the `kinds`; None if no type does."""
-    return next((name for name, held in _TYPES if held.issuperset(kinds)), None) if kinds else None
+    return next((name for name, kinds_held in _TYPES if kinds_held.issuperset(kinds)), None) if kinds else None
 
 
 class _Fraction(str):

@@ -31,7 +31,10 @@ def holds(type_: TargetType, other: TargetType) -> bool:
     if type_.items:
         pairs = zip(type_.items, other.items, strict=False)
         return type_.name == other.name and all(holds(mine[1], theirs[1]) for mine, theirs in pairs)
-    return type_.name in ("JSON", other.name) or (type_.name, other.name) in (("DOUBLE", "FLOAT"), ("DATETIME", "DATE"))
+    return type_.name in ("JSON", other.name) or (type_.name, other.name) in (
+        ("DOUBLE", "FLOAT"),
+        ("DATETIME", "DATE"),
+    )
 
 
 def rounds(type_: TargetType, other: TargetType) -> bool:
@@ -57,29 +60,35 @@ def _width(kind: TargetType) -> int:
 
 def wider_type(types: Iterable[str]) -> str | None:
     """The one of the types that holds the values of all; None if none does."""
-    given = list(types)
-    return next((kind for kind in given if all(holds(parse_type(kind), parse_type(other)) for other in given)), None)
+    type_list = list(types)
+    return next(
+        (kind for kind in type_list if all(holds(parse_type(kind), parse_type(other)) for other in type_list)),
+        None,
+    )
 
 
-def fits_or_widens(column: TargetColumn, wanted: TargetType) -> bool:
-    return holds(column.type, wanted) or widened(column, wanted) is not None
+def fits_or_widens(column: TargetColumn, other: TargetType) -> bool:
+    return holds(column.type, other) or widened(column, other) is not None
 
 
-def widened(column: TargetColumn, wanted: TargetType) -> TargetType | None:
-    """The type to which StarRocks can change a column so that it holds its values and those of `wanted`; else None.
+def widened(column: TargetColumn, other: TargetType) -> TargetType | None:
+    """The type to which StarRocks can change a column so that it holds its values and those of `other`; else None.
 
     A key cannot be changed, and a change would drop a DEFAULT.
     """
     own = column.type
     if column.key or column.defaulted or column.generated:
         return None
-    if own.name == wanted.name == "DECIMAL":
-        whole, scale = max(own.precision - own.scale, wanted.precision - wanted.scale), max(own.scale, wanted.scale)
+    if own.name == other.name == "DECIMAL":
+        whole, scale = (
+            max(own.precision - own.scale, other.precision - other.scale),
+            max(own.scale, other.scale),
+        )
         return TargetType("DECIMAL", precision=whole + scale, scale=scale) if whole + scale <= 38 else None
-    if own.name in _TEXTS and wanted.name in _TEXTS:
-        return TargetType("VARCHAR", length=wanted.length)
-    if (own.name in BITS and wanted.name in BITS) or (own.name, wanted.name) == ("FLOAT", "DOUBLE"):
-        return wanted
+    if own.name in _TEXTS and other.name in _TEXTS:
+        return TargetType("VARCHAR", length=other.length)
+    if (own.name in BITS and other.name in BITS) or (own.name, other.name) == ("FLOAT", "DOUBLE"):
+        return other
     return None
 
 
@@ -89,7 +98,7 @@ def widened_for(column: TargetColumn, types: Iterable[str]) -> TargetType | None
     A type for which there is no such change counts for nothing.
     """
     wider = column
-    for wanted in map(parse_type, types):
-        if not holds(wider.type, wanted):
-            wider = replace(wider, type=widened(wider, wanted) or wider.type)
+    for other in map(parse_type, types):
+        if not holds(wider.type, other):
+            wider = replace(wider, type=widened(wider, other) or wider.type)
     return None if wider.type == column.type else wider.type

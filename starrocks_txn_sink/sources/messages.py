@@ -25,19 +25,21 @@ def parse_messages(
     """
     counts = counts if messages.on_malformed == "fail" else ("malformed", *counts)
     extra = {f"keep_{number}": column for number, column in enumerate(keep)}
-    given = {**messages.columns, **extra}
-    check_input(df, tuple(given.values()), ", or None to take the field from the JSON")
-    raw = df.select(*(named_column(column).alias(batch_name) for batch_name, column in given.items()))
+    columns_by_field = {**messages.columns, **extra}
+    check_input(df, tuple(columns_by_field.values()), ", or None to take the field from the JSON")
+    raw = df.select(*(named_column(column).alias(batch_name) for batch_name, column in columns_by_field.items()))
     fields = [
-        T.StructField(field.name, raw.schema[field.name].dataType if field.name in given else _spark_type(field.type))
+        T.StructField(
+            field.name, raw.schema[field.name].dataType if field.name in columns_by_field else _spark_type(field.type)
+        )
         for field in messages.events
     ]
     fields += [T.StructField(column, raw.schema[batch_name].dataType) for batch_name, column in extra.items()]
     if not counts:
         return raw.mapInArrow(_Parser(messages, tuple(extra)), T.StructType(fields))
     parser, columns = _Parser(messages, tuple(extra), counts), [_COUNT + count for count in counts]
-    counted = [T.StructField(column, T.LongType()) for column in columns]
-    events = raw.mapInArrow(parser, T.StructType([*fields, *counted]))
+    count_fields = [T.StructField(column, T.LongType()) for column in columns]
+    events = raw.mapInArrow(parser, T.StructType([*fields, *count_fields]))
     sums = [F.coalesce(F.sum(_COUNT + count), F.lit(0)).alias(count) for count in counts]
     return events.observe(name, *sums).where(F.col(columns[0]).isNull()).drop(*columns)
 
@@ -64,8 +66,8 @@ class _Parser:
             yield from events.combine_chunks().to_batches()
         if any(numbers[count] for count in self.counts) and events is not None:
             row = {name: pa.nulls(1, events.schema.field(name).type) for name in events.column_names}
-            counted = {_COUNT + count: pa.array([numbers[count]], pa.int64()) for count in self.counts}
-            yield pa.RecordBatch.from_pydict(row | counted)
+            count_columns = {_COUNT + count: pa.array([numbers[count]], pa.int64()) for count in self.counts}
+            yield pa.RecordBatch.from_pydict(row | count_columns)
 
 
 def _spark_type(kind: pa.DataType) -> T.DataType:

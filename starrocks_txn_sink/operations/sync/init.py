@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the file; raises StarRocksSinkError without topics, and for topics that `sync` cannot read."""
     pairs = {name.strip(): value for name, _, value in (text.partition("=") for text in args.kafka_option)}
-    seen = seen_in_topics(args, pairs) if args.source is None else seen_in_database(args)
-    lines = list(file_lines(seen, args.kafka or _BROKERS, pairs))
+    findings = seen_in_topics(args, pairs) if args.source is None else seen_in_database(args)
+    lines = list(file_lines(findings, args.kafka or _BROKERS, pairs))
     if args.output is None:
         command_line.print_lines(lines)
         return 0
@@ -75,10 +75,10 @@ def seen_in_database(args: argparse.Namespace) -> Seen:
         if not password:
             raise OptionError(f"The environment variable {variable} has no password.", hint="Set it.")
     tables = read_catalog(place, password, args.deadline)
-    seen = Seen(args.prefix, frozenset(_topic(args.prefix, table.collection) for table in tables))
-    seen.origin = f"the catalog of the database {place.database} at {place.host}"
-    seen.tables = {table.collection: table for table in tables}
-    return seen
+    findings = Seen(args.prefix, frozenset(_topic(args.prefix, table.collection) for table in tables))
+    findings.origin = f"the catalog of the database {place.database} at {place.host}"
+    findings.tables = {table.collection: table for table in tables}
+    return findings
 
 
 def _topic(prefix: str, collection: str) -> str:
@@ -96,14 +96,16 @@ def seen_in_topics(args: argparse.Namespace, kafka_options: dict[str, str]) -> S
     from starrocks_txn_sink.sources.kafka.options import BalancedOptions
 
     pattern = rf"{re.escape(args.prefix)}\..+"
-    given = {f"kafka.{name}": value for name, value in kafka_options.items()} | {"kafka.bootstrap.servers": args.kafka}
-    config = BalancedOptions.read({**given, "subscribePattern": pattern}).config
+    settings = {f"kafka.{name}": value for name, value in kafka_options.items()} | {
+        "kafka.bootstrap.servers": args.kafka
+    }
+    config = BalancedOptions.read({**settings, "subscribePattern": pattern}).config
     admin = KafkaAdmin(config, min(args.deadline, ANSWER_SECONDS), SystemClock())
     topics = {topic for topic, _ in admin.partitions(pattern=pattern)}
-    seen = Seen(args.prefix, frozenset(topics))
+    findings = Seen(args.prefix, frozenset(topics))
     for key, value in newest_messages(config, args.deadline, pattern=pattern):
-        seen.take((key, value))
-    return seen
+        findings.take((key, value))
+    return findings
 
 
 @dataclass(slots=True)
@@ -145,9 +147,9 @@ class Seen:
 
     def _take_change(self, key: bytes | None, value: bytes, fields: dict[str, Any]) -> None:
         if fields["op"] != _SNAPSHOT:
-            known = fields.get("transaction") is not None
-            self.with_transaction += known
-            self.without_transaction += not known
+            has_transaction = fields.get("transaction") is not None
+            self.with_transaction += has_transaction
+            self.without_transaction += not has_transaction
         self.keyed_deletes += fields["op"] == "d" and fields.get("before") is None and key is not None
         try:
             table = table_of_message(key, value)
@@ -176,49 +178,55 @@ class Seen:
         return "none" if self.without_transaction else None
 
 
-def file_lines(seen: Seen, brokers: str, kafka_options: dict[str, str] | None = None) -> Iterator[str]:
+def file_lines(findings: Seen, brokers: str, kafka_options: dict[str, str] | None = None) -> Iterator[str]:
     """The file. Raises InputError where no message is a change of Debezium's, or is a TxnEvent."""
-    return (printable(" ".join(line.splitlines())) for line in _lines(seen, brokers, kafka_options))
+    return (printable(" ".join(line.splitlines())) for line in _lines(findings, brokers, kafka_options))
 
 
-def _lines(seen: Seen, brokers: str, kafka_options: dict[str, str] | None) -> Iterator[str]:
+def _lines(findings: Seen, brokers: str, kafka_options: dict[str, str] | None) -> Iterator[str]:
     """The lines; a comment with a name of the source may have ends of lines within it."""
-    if seen.txn_events:
+    if findings.txn_events:
         hint = "Write the pipeline in Python (docs/start/kafka.md): the events say their tables, and sync has no use."
-        raise InputError(f"The topics under {seen.prefix} have TxnEvents, and sync reads Debezium's JSON.", hint=hint)
-    if not seen.collections:
-        what = f"None of the newest messages under {seen.prefix} is a change of Debezium's"
-        more = f" ({seen.others} are something else)" if seen.others else ""
-        raise InputError(f"{what}{more}.", hint=_NO_DEBEZIUM)
-    origin = seen.origin or f"the newest messages of {len(seen.topics)} topics"
+        raise InputError(
+            f"The topics under {findings.prefix} have TxnEvents, and sync reads Debezium's JSON.", hint=hint
+        )
+    if not findings.collections:
+        sentence = f"None of the newest messages under {findings.prefix} is a change of Debezium's"
+        more = f" ({findings.others} are something else)" if findings.others else ""
+        raise InputError(f"{sentence}{more}.", hint=_NO_DEBEZIUM)
+    origin = findings.origin or f"the newest messages of {len(findings.topics)} topics"
     yield f"# Made by starrocks-txn-sink init, from {origin}."
     yield "# Look it through: a line with CHANGE needs your value, one with DECIDE your decision."
     yield "# Then: starrocks-txn-sink sync FILE --dry-run"
-    yield from _source(seen, brokers, kafka_options or {})
+    yield from _source(findings, brokers, kafka_options or {})
     yield from ("", "[target]")
     yield 'load_url = "http://fe:8030"  # CHANGE: HTTP addresses of the frontends'
     yield 'query_url = "mysql://fe:9030"  # CHANGE: their query ports'
-    yield f"database = {_text(_word(seen.prefix))}  # CHANGE: it must exist"
-    yield f"job = {_text(_word(seen.prefix))}  # begins all labels, and stays"
+    yield f"database = {_text(_word(findings.prefix))}  # CHANGE: it must exist"
+    yield f"job = {_text(_word(findings.prefix))}  # begins all labels, and stays"
     yield 'username = "sink"  # CHANGE'
     yield 'password_environment = "STARROCKS_PASSWORD"'
     yield '# redirect_hosts = ["be1"]  # DECIDE: your backends; no other host gets the password'
-    yield from _keys(seen)
-    yield from _assembly(seen)
-    yield from _routes(seen)
-    yield from ("", "[query]", f"checkpoint = {_text(f'checkpoint/{_word(seen.prefix)}')}  # CHANGE: a lasting folder")
+    yield from _keys(findings)
+    yield from _assembly(findings)
+    yield from _routes(findings)
+    yield from (
+        "",
+        "[query]",
+        f"checkpoint = {_text(f'checkpoint/{_word(findings.prefix)}')}  # CHANGE: a lasting folder",
+    )
 
 
-def _source(seen: Seen, brokers: str, kafka_options: dict[str, str]) -> Iterator[str]:
+def _source(findings: Seen, brokers: str, kafka_options: dict[str, str]) -> Iterator[str]:
     yield from (
         "",
         "[source]",
         f"brokers = {_text(brokers)}{'  # CHANGE' if brokers == _BROKERS else ''}",
-        f"topics = {_pattern(_topics(seen))}",
+        f"topics = {_pattern(_topics(findings))}",
     )
-    if seen.transactions == "whole":
+    if findings.transactions == "whole":
         yield 'transactions = "whole"  # the messages name their source transactions'
-    elif seen.transactions == "none":
+    elif findings.transactions == "none":
         yield 'transactions = "none"  # changes name no source transaction: each is written by itself'
         yield "# For whole ones set provide.transaction.metadata=true at the connector, and start behind these changes."
     else:
@@ -228,59 +236,59 @@ def _source(seen: Seen, brokers: str, kafka_options: dict[str, str]) -> Iterator
         yield from ("", "[source.options]")
         for name, value in kafka_options.items():
             secret = _SECRET.search(name)
-            shown = '""  # CHANGE: a secret, which is not copied' if secret else _text(value)
-            yield f"{_text(f'kafka.{name}')} = {shown}"
+            value_text = '""  # CHANGE: a secret, which is not copied' if secret else _text(value)
+            yield f"{_text(f'kafka.{name}')} = {value_text}"
 
 
-def _topics(seen: Seen) -> str:
+def _topics(findings: Seen) -> str:
     """An expression for the topics of the schemas and of the markers; for all under the prefix if names differ."""
-    prefix = re.escape(seen.prefix)
-    if any(f"{seen.prefix}.{collection}" not in seen.topics for collection in seen.collections):
+    prefix = re.escape(findings.prefix)
+    if any(f"{findings.prefix}.{collection}" not in findings.topics for collection in findings.collections):
         return rf"{prefix}\..*"
-    parts = [rf"{re.escape(owner)}\..*" for owner in seen.owners]
+    parts = [rf"{re.escape(owner)}\..*" for owner in findings.owners]
     return rf"{prefix}\.({'|'.join([*parts, _TRANSACTION])})"
 
 
-def _keys(seen: Seen) -> Iterator[str]:
-    for collection in seen.collections:
-        table = seen.tables.get(collection)
+def _keys(findings: Seen) -> Iterator[str]:
+    for collection in findings.collections:
+        table = findings.tables.get(collection)
         if table is not None and not table.keys:
             name = collection.rpartition(".")[2]
-            said = f"unique and NOT NULL are {', '.join(table.unique)}" if table.unique else "name unique columns"
+            hint = f"unique and NOT NULL are {', '.join(table.unique)}" if table.unique else "name unique columns"
             yield from (
                 "",
-                f"# DECIDE: {collection} has no key. As a key {said}; or keep each change, by history in [[rules]].",
+                f"# DECIDE: {collection} has no key. As a key {hint}; or keep each change, by history in [[rules]].",
             )
             keys = ", ".join(map(_text, table.unique)) or '"…"'
             yield from (f"# [target.tables.{_text(name)}]", f"# keys = [{keys}]")
 
 
-def _assembly(seen: Seen) -> Iterator[str]:
+def _assembly(findings: Seen) -> Iterator[str]:
     lines = []
-    if seen.transactions == "whole":
+    if findings.transactions == "whole":
         lines += ['open_timeout = "10 min"', 'on_open_timeout = "fail"  # or quarantine, with dead_letter_table']
-    if seen.keyed_deletes:
+    if findings.keyed_deletes:
         lines.append('deleted_row = "key"  # deletes have no row, and a key')
     if lines:
         yield from ("", "[assembly]", *lines)
 
 
-def _routes(seen: Seen) -> Iterator[str]:
+def _routes(findings: Seen) -> Iterator[str]:
     yield ""
-    if seen.without_schema:
-        names = ", ".join(sorted(seen.without_schema - seen.tables.keys()))
+    if findings.without_schema:
+        names = ", ".join(sorted(findings.without_schema - findings.tables.keys()))
         if names:
             yield f"# DECIDE: messages of {names} have no schema, so their tables cannot be created."
             yield "# Set schemas.enable=true for both converters, or create them by hand."
     yield "# The tables of the source:"
-    for collection, table in sorted(seen.tables.items()):
-        said = ", ".join(f"{name} {kind}" for name, kind in table.columns)
-        shown = f"{said[:_SHOWN]}…" if len(said) > _SHOWN else said
-        yield f"# {collection}, key {', '.join(table.keys) or 'none'}: {shown}"
+    for collection, table in sorted(findings.tables.items()):
+        columns_text = ", ".join(f"{name} {kind}" for name, kind in table.columns)
+        short_text = f"{columns_text[:_SHOWN]}…" if len(columns_text) > _SHOWN else columns_text
+        yield f"# {collection}, key {', '.join(table.keys) or 'none'}: {short_text}"
         yield from (f"#   {note}" for note in table.notes)
     yield from ("# [tables]", "# exclude = ['.*\\.secret']", "")
-    alone = len(seen.owners) == 1
-    for owner in seen.owners:
+    alone = len(findings.owners) == 1
+    for owner in findings.owners:
         to = "{1}" if alone else f"{_word(owner)}_{{1}}"
         yield from ("[[routes]]", f"from = {_pattern(re.escape(owner) + chr(92) + '.(.*)')}", f"to = {_text(to)}")
 

@@ -103,6 +103,6 @@ def reference() -> Iterator[tuple[str, str, str, str, str]]:
     """The file's own settings: section, name, type, default, meaning."""
     for section, settings in SECTIONS.items():
         for name, setting in settings.items():
-            shown = str(setting.default).lower() if isinstance(setting.default, bool) else setting.default
-            default = "required" if setting.required else "" if shown is None else f"`{shown}`"
+            default_value = str(setting.default).lower() if isinstance(setting.default, bool) else setting.default
+            default = "required" if setting.required else "" if default_value is None else f"`{default_value}`"
             yield section, name, setting.kind_name, default, setting.meaning

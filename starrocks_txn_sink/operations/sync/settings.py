@@ -59,8 +59,8 @@ class Sync:
 
     def layout_of(self, collection: str) -> TableLayout:
         """The layout of the table for a source's table."""
-        found = route_of(self.routes, collection)
-        return TableLayout() if found is None else self.layouts.get(found[0], TableLayout())
+        route = route_of(self.routes, collection)
+        return TableLayout() if route is None else self.layouts.get(route[0], TableLayout())
 
 
 def read_sync(path: str) -> Sync:
@@ -102,21 +102,21 @@ class _File:
         own = {name: self._values(name, self.document.get(name, {})) for name in ("source", "tables", "query")}
         source, tables, query = own.values()
         routes = self._list("routes")
-        given = [self._values("routes", route, number) for number, route in enumerate(routes)]
+        route_values = [self._values("routes", route, number) for number, route in enumerate(routes)]
         columns = self._rules()
-        for number, route in enumerate(given):
+        for number, route in enumerate(route_values):
             self._checked("routes", lambda route=route: check_routes(((route["from"], route["to"]),)), number)  # type: ignore[misc]
         left_out = self._left_out(tables)
         rules = (
-            (*left_out, *((route["from"], route["to"]) for route in given))
-            if given
+            (*left_out, *((route["from"], route["to"]) for route in route_values))
+            if route_values
             else (*left_out, (LAST_PART, "{1}"))
         )
         layouts = {
             len(left_out) + number: TableLayout(
                 route["buckets"], {name: str(value) for name, value in (route["properties"] or {}).items()}
             )
-            for number, route in enumerate(given)
+            for number, route in enumerate(route_values)
         }
         if query["trigger"] and query["until_end"]:
             message = "trigger and until_end exclude each other"
@@ -143,71 +143,75 @@ class _File:
         )
 
     def _options(self) -> SinkOptions:
-        given = self._table("target")
-        known = dict(declarations(SinkOptions))
+        values = self._table("target")
+        declared_options = dict(declarations(SinkOptions))
         for name, way in _NOT_IN_TARGET.items():
-            if name in given:
+            if name in values:
                 raise self._error(("target", name), "A password does not belong in the file", way)
-        self._check_names(("target",), given, known, "option")
-        lacking = [name for name in ("load_url", "query_url", "database") if name not in given]
+        self._check_names(("target",), values, declared_options, "option")
+        lacking = [name for name in ("load_url", "query_url", "database") if name not in values]
         if lacking:
             raise self._error(("target",), f"target lacks {lacking[0]}", f'Add {lacking[0]} = "…" to [target].')
-        tables = {name: self._table_options(name, value) for name, value in given.get("tables", {}).items()}
-        return SinkOptions(**{"schema_changes": "apply", **given, "tables": tables})
+        tables = {name: self._table_options(name, value) for name, value in values.get("tables", {}).items()}
+        return SinkOptions(**{"schema_changes": "apply", **values, "tables": tables})
 
-    def _table_options(self, name: str, given: Any) -> TableOptions:
+    def _table_options(self, name: str, values: Any) -> TableOptions:
         place = ("target", "tables", name)
-        if not isinstance(given, dict):
+        if not isinstance(values, dict):
             raise self._error(place, f"{name} is no table", f"Write [target.tables.{name}].")
-        self._check_names(place, given, ("keys", "types", "properties"), "option of a table")
-        if not isinstance(given.get("keys", []), list | str):
+        self._check_names(place, values, ("keys", "types", "properties"), "option of a table")
+        if not isinstance(values.get("keys", []), list | str):
             raise self._error((*place, "keys"), "keys is no list", 'Write keys = ["…"].')
-        return TableOptions(**given)
+        return TableOptions(**values)
 
     def _list(self, section: str) -> list[Any]:
         """The tables of a section that may come several times."""
-        given = self.document.get(section, [])
-        if not isinstance(given, list):
+        entries = self.document.get(section, [])
+        if not isinstance(entries, list):
             raise self._error((section,), f"{section} is one table", f"Write [[{section}]], with two brackets.")
-        return given
+        return entries
 
     def _rules(self) -> list[TableRules]:
         rules = list[TableRules]()
-        for number, given in enumerate(self._list("rules")):
-            values = self._values("rules", given, number)
+        for number, rule_values in enumerate(self._list("rules")):
+            values = self._values("rules", rule_values, number)
             rules.append(self._checked("rules", lambda values=values: _table_rules(values), number))  # type: ignore[misc]
         return rules
 
     def _assembly(
         self, rules: TableRoutes, source: Mapping[str, Any], columns: Sequence[TableRules]
     ) -> DebeziumAssembly:
-        given = self._table("assembly")
-        known = [name for name in inspect.signature(DebeziumAssembly).parameters if name not in _NOT_IN_ASSEMBLY]
-        self._check_names(("assembly",), given, known, "argument")
-        self._check_types(("assembly",), given, DebeziumAssembly)
+        values = self._table("assembly")
+        argument_names = [
+            name for name in inspect.signature(DebeziumAssembly).parameters if name not in _NOT_IN_ASSEMBLY
+        ]
+        self._check_names(("assembly",), values, argument_names, "argument")
+        self._check_types(("assembly",), values, DebeziumAssembly)
         own = {name: source[name] for name in ("transactions", "transaction_topic")}
-        if "registry" in given:
-            own["registry"] = self._registry(given["registry"])
-        return DebeziumAssembly(**{**given, **own}, tables=rules, rules=tuple(columns))
+        if "registry" in values:
+            own["registry"] = self._registry(values["registry"])
+        return DebeziumAssembly(**{**values, **own}, tables=rules, rules=tuple(columns))
 
-    def _registry(self, given: Any) -> SchemaRegistry:
+    def _registry(self, values: Any) -> SchemaRegistry:
         place = ("assembly", "registry")
-        if not isinstance(given, dict) or "url" not in given:
+        if not isinstance(values, dict) or "url" not in values:
             raise self._error(place, "registry has no url", 'Write [assembly.registry] with url = "http://HOST:PORT".')
-        known = [name for name in inspect.signature(SchemaRegistry).parameters if name not in ("password", "token")]
-        self._check_names(place, given, known, "argument")
-        self._check_types(place, given, SchemaRegistry)
+        argument_names = [
+            name for name in inspect.signature(SchemaRegistry).parameters if name not in ("password", "token")
+        ]
+        self._check_names(place, values, argument_names, "argument")
+        self._check_types(place, values, SchemaRegistry)
         try:
-            return SchemaRegistry(**given)
+            return SchemaRegistry(**values)
         except OptionError as error:
             option = str(error.context.get("option", ""))
             raise self._error((*place, option), error.message.rstrip("."), error.advice) from None
 
-    def _check_types(self, place: tuple[str, ...], given: Mapping[str, Any], of: type) -> None:
+    def _check_types(self, place: tuple[str, ...], values: Mapping[str, Any], of: type) -> None:
         """Refuse a value of another type for an argument that is a text or a number; the class judges the others."""
         for name, parameter in inspect.signature(of).parameters.items():
             kind, types = _TYPES.get(str(parameter.annotation), ("", ()))
-            if name in given and types and (not isinstance(given[name], types) or isinstance(given[name], bool)):
+            if name in values and types and (not isinstance(values[name], types) or isinstance(values[name], bool)):
                 raise self._error((*place, name), f"{name} is no {kind}", f"Give a {kind}.")
 
     def _left_out(self, tables: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -220,18 +224,18 @@ class _File:
             rules.append((rf"(?!(?:{'|'.join(tables['include'])})\Z).*", LEFT_OUT))
         return rules
 
-    def _values(self, section: str, given: Any, number: int = 0) -> dict[str, Any]:
+    def _values(self, section: str, values: Any, number: int = 0) -> dict[str, Any]:
         """All settings of one of the file's own sections, with their defaults."""
         settings = SECTIONS[section]
-        if not isinstance(given, dict):
+        if not isinstance(values, dict):
             raise self._error((section,), f"{section} is no table", f"Write [{section}].")
-        self._check_names((section,), given, settings, "setting", number)
+        self._check_names((section,), values, settings, "setting", number)
         for name, setting in settings.items():
-            if name not in given and setting.required:
+            if name not in values and setting.required:
                 raise self._error((section,), f"{section} lacks {name}", f"Add it: {setting.meaning}.", number)
-            if name in given:
-                self._check_kind((section, name), given[name], setting, number)
-        return {name: given.get(name, setting.default) for name, setting in settings.items()}
+            if name in values:
+                self._check_kind((section, name), values[name], setting, number)
+        return {name: values.get(name, setting.default) for name, setting in settings.items()}
 
     def _check_kind(self, place: tuple[str, ...], value: Any, setting: Setting, number: int) -> None:
         fits = isinstance(value, setting.kind) and (setting.kind is bool or not isinstance(value, bool))
@@ -246,19 +250,19 @@ class _File:
             raise self._error(place, f"{place[-1]} is {value!r}", hint, number)
 
     def _table(self, section: str) -> dict[str, Any]:
-        given = self.document.get(section, {})
-        if not isinstance(given, dict):
+        values = self.document.get(section, {})
+        if not isinstance(values, dict):
             raise self._error((section,), f"{section} is no table", f"Write [{section}].")
-        return dict(given)
+        return dict(values)
 
     def _check_names(
-        self, place: tuple[str, ...], given: Collection[str], known: Collection[str], what: str, number: int = 0
+        self, place: tuple[str, ...], names: Collection[str], allowed_names: Collection[str], noun: str, number: int = 0
     ) -> None:
-        for name in given:
-            if name not in known:
+        for name in names:
+            if name not in allowed_names:
                 where = f" in [{'.'.join(place)}]" if place else ""
-                hint = _nearest(name, known) or f"Known are {', '.join(sorted(known))}."
-                raise self._error((*place, name), f"There is no {what} {name}{where}", hint, number)
+                hint = _nearest(name, allowed_names) or f"Known are {', '.join(sorted(allowed_names))}."
+                raise self._error((*place, name), f"There is no {noun} {name}{where}", hint, number)
 
     def _checked(self, section: str, make: Callable[[], _T], number: int = 0) -> _T:
         """What `make` returns; its OptionError gets the file and the line of the option that it is about."""
@@ -277,8 +281,8 @@ class _File:
 
 
 def _table_rules(values: Mapping[str, Any]) -> TableRules:
-    given = {name: value for name, value in values.items() if value is not None and not name.startswith("salt_")}
-    return TableRules(**given, salt=_salt(values["salt_environment"], values["salt_file"]))
+    arguments = {name: value for name, value in values.items() if value is not None and not name.startswith("salt_")}
+    return TableRules(**arguments, salt=_salt(values["salt_environment"], values["salt_file"]))
 
 
 def _salt(variable: str | None, file: str | None) -> str:
@@ -300,8 +304,8 @@ def _salt(variable: str | None, file: str | None) -> str:
     return salt
 
 
-def _nearest(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
+def _nearest(name: str, names: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
     return f"Did you mean {near[0]}?" if near else ""
 
 
@@ -311,17 +315,17 @@ def _line_of(text: str, place: tuple[str, ...], number: int = 0) -> int:
     `place` are the section's names and the name itself; of several sections with one header `number` says which.
     """
     header, *_ = place or ("",)
-    found, seen, at = 1, -1, ""
+    line_found, number_seen, at = 1, -1, ""
     for line, content in enumerate(text.splitlines(), 1):
         opened = _HEADER.fullmatch(content)
         if opened:
             at = opened[1]
-            seen += at == header
-            if at == header and seen == number:
-                found = line
-            if at == ".".join(place) and (len(place) > 1 or seen == number):
+            number_seen += at == header
+            if at == header and number_seen == number:
+                line_found = line
+            if at == ".".join(place) and (len(place) > 1 or number_seen == number):
                 return line
-        within = at == ".".join(place[:-1]) and (len(place) == 1 or at != header or seen == number)
+        within = at == ".".join(place[:-1]) and (len(place) == 1 or at != header or number_seen == number)
         if within and re.match(rf"""\s*["']?{re.escape(place[-1])}["']?\s*[=.]""", content, re.IGNORECASE):
             return line
-    return found
+    return line_found

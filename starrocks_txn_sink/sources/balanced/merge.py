@@ -54,8 +54,8 @@ def balanced_merge(
     """
     all_polls = [Poll(*poll) for poll in polls]
     if partitions is None:
-        named = {event[0]: None for poll in all_polls for event in poll.events}
-        partitions = named | dict.fromkeys(idle for poll in all_polls for idle in poll.idle)
+        partitions_with_events = {event[0]: None for poll in all_polls for event in poll.events}
+        partitions = partitions_with_events | dict.fromkeys(idle for poll in all_polls for idle in poll.idle)
     merge = BalancedMerge(partitions)
     return [merge.take(poll) for poll in all_polls]
 

@@ -66,8 +66,8 @@ def common_time(ends: PartitionEnds, idle: Collection[KafkaPartition]) -> int | 
     awake = [partition for partition in ends.end if partition not in idle]
     if awake:
         newest = [ends.newest[partition] for partition in awake]
-        known = [time for time in newest if time is not None]
-        return min(known) if len(known) == len(newest) else None
+        known_times = [time for time in newest if time is not None]
+        return min(known_times) if len(known_times) == len(newest) else None
     return max((time for time in ends.newest.values() if time is not None), default=None)
 
 

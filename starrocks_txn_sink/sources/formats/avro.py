@@ -28,17 +28,17 @@ _DEEPEST: Final = 300  # levels of one value; Python's own limit is 1000 calls
 
 
 def write_json(
-    messages: pa.Array, schemas: Sequence[Schema], chosen: np.ndarray[Any, np.dtype[np.int32]]
+    messages: pa.Array, schemas: Sequence[Schema], schema_numbers: np.ndarray[Any, np.dtype[np.int32]]
 ) -> tuple[pa.Array, Bools]:
-    """The messages as JSON by their schemas (`chosen`, -1: empty), and a mask of those that fit them."""
+    """The messages as JSON by their schemas (`schema_numbers`, -1: empty), and a mask of those that fit them."""
 
     def judge(number: int) -> bytes | None:
-        return message_json(messages[number].as_buffer().to_pybytes(), schemas[chosen[number]])
+        return message_json(messages[number].as_buffer().to_pybytes(), schemas[schema_numbers[number]])
 
-    written = compiled.write_avro(messages, [schema.flat for schema in schemas], chosen, judge)
+    written = compiled.write_avro(messages, [schema.flat for schema in schemas], schema_numbers, judge)
     if written is not None:
         return written
-    texts = [b"" if schema < 0 else judge(number) for number, schema in enumerate(chosen.tolist())]
+    texts = [b"" if schema < 0 else judge(number) for number, schema in enumerate(schema_numbers.tolist())]
     fits: Bools = np.fromiter((text is not None for text in texts), dtype=bool, count=len(texts))
     return pa.array([(text or b"").decode() for text in texts], pa.string()), fits
 

@@ -89,18 +89,18 @@ class Schema:
     @property
     def flat(self) -> compiled.AvroSchema:
         """The schema for `compiled.write_avro`."""
-        return [(each.kind, each.first, each.count, each.text) for each in self.types], self.before, self.header
+        return [(type.kind, type.first, type.count, type.text) for type in self.types], self.before, self.header
 
 
-def read_schema(text: str, named: Sequence[str] = (), *, wrapped: bool, header: int = 5) -> Schema:
-    """The schema whose JSON is `text`; `named` has the JSON of the schemas that it refers to.
+def read_schema(text: str, dependencies: Sequence[str] = (), *, wrapped: bool, header: int = 5) -> Schema:
+    """The schema whose JSON is `text`; `dependencies` has the JSON of the schemas that it refers to.
 
     `wrapped`: the messages get Connect's schema. Raises ValueError for a schema that is none or, wrapped, recursive.
     """
     reader = _SchemaReader()
     try:
-        for other in named:
-            reader.read(orjson.loads(other))
+        for dependency in dependencies:
+            reader.read(orjson.loads(dependency))
         connect = reader.read(_loads(text))
         if not wrapped:
             return Schema(tuple(reader.types_of_last()), header=header)
@@ -164,11 +164,11 @@ class _SchemaReader:
             self.types[number].kind, own = _PRIMITIVES[name]
             return {"type": own, "optional": False}
         full = name if "." in name or f"{namespace}.{name}" not in self.numbers else f"{namespace}.{name}"
-        other = self.types[self.numbers[full]]
+        defined = self.types[self.numbers[full]]
         self.types[number].kind, self.types[number].first, self.types[number].count = (
-            other.kind,
-            other.first,
-            other.count,
+            defined.kind,
+            defined.first,
+            defined.count,
         )
         connect = self.connect[full]
         self.recursive |= connect["type"] == "struct" and "fields" not in connect
@@ -177,10 +177,10 @@ class _SchemaReader:
     def _union(self, number: int, branches: Sequence[Any], namespace: str) -> dict[str, Any]:
         first = self._parts(number, Kind.UNION, len(branches))
         inner = [self._fill(first + place, branch, namespace) for place, branch in enumerate(branches)]
-        known = [own for own in inner if own["type"]]
-        if len(known) != 1:  # Connect has no name for a choice of several types
+        types = [own for own in inner if own["type"]]
+        if len(types) != 1:  # Connect has no name for a choice of several types
             return {"type": "string", "optional": True}
-        return known[0] | {"optional": len(known) < len(branches)}
+        return types[0] | {"optional": len(types) < len(branches)}
 
     def _items(self, number: int, kind: Kind, items: Any, namespace: str) -> dict[str, Any]:
         inner = self._fill(self._parts(number, kind, 1), items, namespace)

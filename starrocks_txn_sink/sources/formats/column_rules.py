@@ -62,9 +62,11 @@ def apply_rules(rules: RuleSet, events: pa.Table) -> pa.Table:
     of_tables = [rules.of(name) for name in names]
     if any(of_tables):
         row = _Rows(events, events[model.ROW].combine_chunks(), of_tables, of_row).ruled()
-        wanted = [None if each is None else each.early for each in of_tables]
-        early = {name: _early(events, name) for name in _EARLY if any(each and name in each for each in wanted)}
-        row = with_heads(row, heads_of(wanted, of_row, early))
+        early_columns = [None if table is None else table.early for table in of_tables]
+        early = {
+            name: _early(events, name) for name in _EARLY if any(names and name in names for names in early_columns)
+        }
+        row = with_heads(row, heads_of(early_columns, of_row, early))
         events = _without_ignored(events.set_column(events.schema.get_field_index(model.ROW), model.ROW, row), rules)
     return events.drop_columns([SOURCE_TIME]) if SOURCE_TIME in events.column_names else events
 
@@ -126,14 +128,14 @@ class _Rows:
     of_row: Numbers
 
     def ruled(self) -> pa.Array:
-        numbers = np.cumsum([each is not None for each in self.rules]) - 1
-        plan_of = np.array([*np.where([each is None for each in self.rules], -1, numbers), -1], dtype=np.int32)
-        chosen = np.where(self.row.is_valid().to_numpy(zero_copy_only=False), plan_of[self.of_row], np.int32(-1))
-        written = compiled.apply_rules(self.row, [_flat(each) for each in self.rules if each], chosen, self._judge)
-        if written is not None:
-            return written[0]
-        texts = [self._judge(number).decode() for number in np.flatnonzero(chosen >= 0).tolist()]
-        return pc.replace_with_mask(self.row, pa.array(chosen >= 0), pa.array(texts, self.row.type))
+        numbers = np.cumsum([rule is not None for rule in self.rules]) - 1
+        plan_of = np.array([*np.where([rule is None for rule in self.rules], -1, numbers), -1], dtype=np.int32)
+        rule_numbers = np.where(self.row.is_valid().to_numpy(zero_copy_only=False), plan_of[self.of_row], np.int32(-1))
+        output = compiled.apply_rules(self.row, [_flat(rule) for rule in self.rules if rule], rule_numbers, self._judge)
+        if output is not None:
+            return output[0]
+        texts = [self._judge(number).decode() for number in np.flatnonzero(rule_numbers >= 0).tolist()]
+        return pc.replace_with_mask(self.row, pa.array(rule_numbers >= 0), pa.array(texts, self.row.type))
 
     def _judge(self, number: int) -> bytes:
         """One row by Python."""
@@ -141,9 +143,9 @@ class _Rows:
         assert rules is not None
         try:
             return ruled_row(self.row[number].as_py(), rules).encode()
-        except NameTaken as taken:
+        except NameTaken as clash:
             text = (
-                f"A row of table {rules.table} has the column {taken.name}, and a rule gives another column this name"
+                f"A row of table {rules.table} has the column {clash.name}, and a rule gives another column this name"
             )
             hint = "Drop or rename the column, too."
         except (ValueError, IndexError):
@@ -152,13 +154,13 @@ class _Rows:
         raise InputError(f"{text}{_place(self.events, number)}.", hint=hint, table=rules.table)
 
 
-def ruled_columns(rules: RuleSet, table: str, given: Iterable[SourceColumn]) -> list[SourceColumn]:
+def ruled_columns(rules: RuleSet, table: str, column_list: Iterable[SourceColumn]) -> list[SourceColumn]:
     """The columns of a table by those of its source: left out, renamed, with the types of masks, and metadata.
 
     The table may be a history. Raises OptionError for a name that two columns get.
     """
     main = rules.main_of(table)
-    of_table, of_source = rules.of(main), list(given)
+    of_table, of_source = rules.of(main), list(column_list)
     if of_table is None:
         return of_source
     twice = [column.name for column in of_source if column.name in of_table.taken]
@@ -208,10 +210,10 @@ def ruled_row(text: str, rules: RulesOfTable) -> str:
             continue
         raw = text[start:end]
         if name == UNCHANGED:
-            kept = [new for old in value if (new := rules.target_of(old)) is not None]
-            if not kept:
+            new_members = [new for old in value if (new := rules.target_of(old)) is not None]
+            if not new_members:
                 continue  # the row has all its values, and needs no key
-            raw = raw if kept == value else _dumps(kept)
+            raw = raw if new_members == value else _dumps(new_members)
         mask = rules.masks.get(name)
         pieces.append(f"{_dumps(target)}:{raw if mask is None or value is None else _mask(mask, value, raw)}")
     return f"{{{','.join(pieces)}}}"
@@ -247,4 +249,4 @@ def _flat(rules: RulesOfTable) -> compiled.Rules:
             text = mask.text if mask.kind is MaskKind.SHA256 else _constant(mask)
             plan.append((name, _KINDS[mask.kind], mask.count, text.encode("utf-8", "replace"), renamed))
     plan.append((UNCHANGED, _NAMES, 0, b"", b""))
-    return [(name.encode("utf-8", "replace"), *rest) for name, *rest in plan]  # type: ignore[misc]
+    return [(name.encode("utf-8", "replace"), *parts) for name, *parts in plan]  # type: ignore[misc]

@@ -259,11 +259,13 @@ def _key_names(key: bytes | None, collection: str) -> tuple[str, ...]:
     return tuple(str(field["field"]) for field in fields) or tuple(document["payload"] or ())
 
 
-def _document(text: bytes, what: str) -> dict[str, Any]:
+def _document(text: bytes, description: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise InputError(f"{what} is not one JSON object.", hint="The connector's converters must be JsonConverter.")
+        raise InputError(
+            f"{description} is not one JSON object.", hint="The connector's converters must be JsonConverter."
+        )
     return document

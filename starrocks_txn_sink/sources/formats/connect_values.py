@@ -133,28 +133,28 @@ def conversion_of(field: Mapping[str, Any]) -> Conversion:
 
 
 def convert_rows(
-    rows: pa.Array, plans: Sequence[Plan], chosen: np.ndarray[Any, np.dtype[np.int32]]
+    rows: pa.Array, plans: Sequence[Plan], plan_numbers: np.ndarray[Any, np.dtype[np.int32]]
 ) -> tuple[pa.Array, Bools]:
     """The rows (JSON) with their values rewritten, and a mask of those that fit their plans.
 
-    `chosen` has the number of each row's plan, -1 for a row that stays as it is.
+    `plan_numbers` has the number of each row's plan, -1 for a row that stays as it is.
     """
-    chosen = np.where(rows.is_valid().to_numpy(zero_copy_only=False), chosen, np.int32(-1))
+    plan_numbers = np.where(rows.is_valid().to_numpy(zero_copy_only=False), plan_numbers, np.int32(-1))
 
     def judge(number: int) -> bytes | None:
         try:
-            return convert_row(rows[number].as_py(), plans[chosen[number]]).encode()
+            return convert_row(rows[number].as_py(), plans[plan_numbers[number]]).encode()
         except (ValueError, IndexError):
             return None
 
     flat = [_flat(plan) for plan in plans]
-    written = compiled.convert_rows(rows, flat, chosen, judge)
-    if written is not None:
-        return written
-    texts = [None if plan < 0 else judge(number) for number, plan in enumerate(chosen.tolist())]
-    fits: Bools = (chosen < 0) | np.fromiter((text is not None for text in texts), dtype=bool, count=len(texts))
+    output = compiled.convert_rows(rows, flat, plan_numbers, judge)
+    if output is not None:
+        return output
+    texts = [None if plan < 0 else judge(number) for number, plan in enumerate(plan_numbers.tolist())]
+    fits: Bools = (plan_numbers < 0) | np.fromiter((text is not None for text in texts), dtype=bool, count=len(texts))
     rewritten = pa.array([(text or b"").decode() for text in texts], pa.string())
-    return pc.if_else(pa.array(chosen < 0), rows.cast(pa.string()), rewritten), fits
+    return pc.if_else(pa.array(plan_numbers < 0), rows.cast(pa.string()), rewritten), fits
 
 
 def _flat(plan: Plan) -> compiled.Conversions:
@@ -323,12 +323,12 @@ def _counted(kind: Kind, count: int, decimals: int) -> str:
         return _DATE_INFINITY.get((count + 2**31) % 2**32 - 2**31) or _date(count)
     unit = 10**decimals
     if kind is Kind.TIME:
-        seconds, rest = divmod(abs(count), unit)
-        return ("-" if count < 0 else "") + _clock(seconds, rest * 10 ** (9 - decimals))
+        seconds, remainder = divmod(abs(count), unit)
+        return ("-" if count < 0 else "") + _clock(seconds, remainder * 10 ** (9 - decimals))
     if decimals <= 6 and (text := _MICROS_INFINITY.get(count * 10 ** (6 - decimals))):
         return text
-    seconds, rest = divmod(count, unit)
-    return _timestamp(seconds, rest * 10 ** (9 - decimals))
+    seconds, remainder = divmod(count, unit)
+    return _timestamp(seconds, remainder * 10 ** (9 - decimals))
 
 
 def _iso(kind: Kind, text: str) -> str | None:
@@ -356,8 +356,8 @@ def _iso(kind: Kind, text: str) -> str | None:
 
 
 def _timestamp(seconds: int, nanos: int) -> str:
-    days, rest = divmod(seconds, _DAY)
-    return f"{_date(days)} {_clock(rest, nanos)}"
+    days, remainder = divmod(seconds, _DAY)
+    return f"{_date(days)} {_clock(remainder, nanos)}"
 
 
 def _clock(seconds: int, nanos: int) -> str:
@@ -411,18 +411,18 @@ class PlansOfValues:
         It is -1 without a plan, and MALFORMED for a value with a schema that is none.
         """
         try:
-            named, _ = self._plans(text) or ({}, "")
+            plans_by_name, _ = self._plans(text) or ({}, "")
         except ValueError:
             return [MALFORMED] * len(names)
-        return [self._number(named[name]) if name in named else -1 for name in names]
+        return [self._number(plans_by_name[name]) if name in plans_by_name else -1 for name in names]
 
     def schema(self, text: str) -> str | None:
         """The schema of a value, as JSON; None without one, and for a value with a schema that is none."""
         try:
-            named = self._plans(text)
+            plans = self._plans(text)
         except ValueError:
             return None
-        return None if named is None else named[1]
+        return None if plans is None else plans[1]
 
     def _number(self, plan: Plan) -> int:
         number = self._numbers.setdefault(id(plan), len(self.plans))
@@ -441,10 +441,10 @@ class PlansOfValues:
         if front is not None and front in self._fronts:
             return self._fronts[front]
         (schema, raw), (payload, _) = (members(text).get(name, (None, "")) for name in (_SCHEMA, _PAYLOAD))
-        named = None if schema is None or payload is None else (plans_of(raw), raw)
+        plans = None if schema is None or payload is None else (plans_of(raw), raw)
         if front == f'{{"{_SCHEMA}":{raw}':
-            self._fronts[front] = named
-        return named
+            self._fronts[front] = plans
+        return plans
 
 
 MALFORMED: Final = -2

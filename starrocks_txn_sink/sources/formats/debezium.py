@@ -133,11 +133,11 @@ class DebeziumChanges:
         )
         if self.key is not None and deletes.true_count:
             keys = batch.column(KEY).filter(pa.array(valid))
-            asked = pc.and_(deletes, keys.is_valid())
-            keys = keys.filter(asked)
+            key_deletes = pc.and_(deletes, keys.is_valid())
+            keys = keys.filter(key_deletes)
             rows, of_keys, schema_at = read_keys(keys)
-            before = pc.replace_with_mask(pa.nulls(len(deletes), pa.string()), asked, rows)
-            place: Bools = asked.to_numpy(zero_copy_only=False)
+            before = pc.replace_with_mask(pa.nulls(len(deletes), pa.string()), key_deletes, rows)
+            place: Bools = key_deletes.to_numpy(zero_copy_only=False)
             sound[place] = of_keys
             (of_before[place],), _ = _plan_numbers(plans, keys, schema_at, ("",))
         text = pc.if_else(deletes, before, after) if deletes.true_count else after
@@ -148,11 +148,11 @@ class DebeziumChanges:
             unavailable = rows_with(self.unavailable, text).to_numpy(zero_copy_only=False) & ~deleted
             if self.keeps_unchanged and unavailable.any():
                 text, unavailable = without_unavailable(self.unavailable, text, unavailable)
-        chosen = np.where(deleted, of_before, of_after)
-        sound &= chosen != MALFORMED
-        chosen[unavailable | without | ~sound] = -1
-        if (chosen >= 0).any():
-            text, fits = convert_rows(text, plans.plans, chosen)
+        plan_numbers = np.where(deleted, of_before, of_after)
+        sound &= plan_numbers != MALFORMED
+        plan_numbers[unavailable | without | ~sound] = -1
+        if (plan_numbers >= 0).any():
+            text, fits = convert_rows(text, plans.plans, plan_numbers)
             sound &= fits
         return _Rows(text, sound, pa.array(unavailable), schemas)
 
@@ -169,13 +169,15 @@ class DebeziumChanges:
         logical = pc.equal(operation, LOGICAL)
         if logical.true_count:
             collection = pc.if_else(logical, pa.scalar(None, collection.type), collection)
-        known, table = self.tables.tables_of(collection)
+        source_tables, table = self.tables.tables_of(collection)
         without = pc.is_in(operation, value_set=_WITHOUT_ROW)
         truncates: Mapping[str, int] = {}
         if without.true_count:
-            truncates = self._truncates(pc.and_(pc.equal(operation, TRUNCATE), pc.is_valid(known)), table, batch)
+            truncates = self._truncates(
+                pc.and_(pc.equal(operation, TRUNCATE), pc.is_valid(source_tables)), table, batch
+            )
             table = pc.if_else(without, pa.scalar(None, table.type), table)
-            known = pc.if_else(without, "", known)
+            source_tables = pc.if_else(without, "", source_tables)
             collection = pc.if_else(logical, LOGICAL_COLLECTION, collection)
         events = {
             SOURCE_PARTITION: batch.column(SOURCE_PARTITION) if self.placed else source["name"],
@@ -193,9 +195,11 @@ class DebeziumChanges:
             SOURCE_TIME: source["ts_ms"],
         }
         if self.unavailable is not None:
-            self._refuse_unavailable(self.unavailable, read[_UNAVAILABLE].combine_chunks(), events, known, batch)
+            self._refuse_unavailable(
+                self.unavailable, read[_UNAVAILABLE].combine_chunks(), events, source_tables, batch
+            )
         if self.tables.dead_letter_table is not None:
-            events |= _with_dead_letters(events, known.is_null())
+            events |= _with_dead_letters(events, source_tables.is_null())
         columns = pa.table(events | {name: batch.column(name) for name in keep})
         marks = marks_of(operation, source["snapshot"], source["name"], collection, table)
         return columns.select([*self.events.names, *keep]), truncates, marks
@@ -218,7 +222,7 @@ class DebeziumChanges:
         spellings: UnavailableSpellings,
         unavailable: pa.Array,
         events: Mapping[str, pa.Array],
-        known: pa.Array,
+        tables: pa.Array,
         batch: pa.RecordBatch,
     ) -> None:
         """Raise InputError for a placeholder in a row that is written. A delete counts by its key alone."""
@@ -226,7 +230,7 @@ class DebeziumChanges:
         if number < 0:
             return
         place = {
-            "table": known[number].as_py() or "NULL",
+            "table": tables[number].as_py() or "NULL",
             "columns": ",".join(columns_with(spellings, members(events[model.ROW][number].as_py()))) or "?",
             "position": events[model.POSITION][number].as_py() or "NULL",
             **place_of(batch, number, self.places),
@@ -265,9 +269,9 @@ def _plan_numbers(
     distinct, places = np.unique(origins, return_inverse=True)
     texts = [*_texts(values.take(pa.array(distinct, mask=distinct < 0)), distinct >= 0)]
     numbers = [plans.numbers(text, names) for text in texts]
-    chosen: _Numbers = np.array(numbers, dtype=np.int32).T[:, places]
+    plan_numbers: _Numbers = np.array(numbers, dtype=np.int32).T[:, places]
     schemas = zip(distinct.tolist(), map(plans.schema, texts), strict=True)
-    return chosen, {origin: schema for origin, schema in schemas if schema is not None}
+    return plan_numbers, {origin: schema for origin, schema in schemas if schema is not None}
 
 
 def _schemas_by_table(
@@ -353,7 +357,7 @@ def _without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _without_malformed(
     messages: DebeziumChanges | DebeziumMarkers,
-    what: str,
+    description: str,
     read: pa.Table,
     batch: pa.RecordBatch,
     valid: Bools,
@@ -363,20 +367,22 @@ def _without_malformed(
 
     `valid` is a mask of the messages of which something was read, `good` a mask of what was read.
     """
-    chosen = valid.copy()
-    chosen[valid] = pc.fill_null(good, False).to_numpy(zero_copy_only=False)
-    if chosen.all():
+    good_rows = valid.copy()
+    good_rows[valid] = pc.fill_null(good, False).to_numpy(zero_copy_only=False)
+    if good_rows.all():
         return read, batch, 0
     markers = isinstance(messages, DebeziumMarkers)
     malformed = 0
-    for number in np.flatnonzero(~chosen).tolist():
-        other = judge_other(batch.column(VALUE)[number], markers=markers)
-        malformed += not other.passed
-        if not other.passed and messages.on_malformed == "fail":
+    for number in np.flatnonzero(~good_rows).tolist():
+        other_message = judge_other(batch.column(VALUE)[number], markers=markers)
+        malformed += not other_message.passed
+        if not other_message.passed and messages.on_malformed == "fail":
             place = place_text(place_of(batch, number, messages.places))
-            raise InputError(f"A value is not a Debezium {what} {other.what}{place}.", hint=other.hint)
+            raise InputError(
+                f"A value is not a Debezium {description} {other_message.what}{place}.", hint=other_message.hint
+            )
     batch = batch.select([name for name in batch.schema.names if name != VALUE])  # long, and read already
-    return read.filter(pa.array(chosen[valid])), batch.filter(pa.array(chosen)), malformed
+    return read.filter(pa.array(good_rows[valid])), batch.filter(pa.array(good_rows)), malformed
 
 
 def _stable_id(txn_id: pa.Array) -> pa.Array:
@@ -408,9 +414,9 @@ def _numbers_of_pairs(texts: pa.Array) -> pa.Array | None:
     edges[stops] -= 1
     sizes = np.zeros(len(texts) + 1, dtype=np.int32)
     sizes[1:][filled] = colons - starts
-    kept = content[np.cumsum(edges[:-1], dtype=np.int8) == 0]
+    content_left = content[np.cumsum(edges[:-1], dtype=np.int8) == 0]
     valid = texts.is_valid().buffers()[1] if texts.null_count else None
-    buffers = [valid, pa.py_buffer(np.cumsum(sizes, dtype=np.int32)), pa.py_buffer(kept)]
+    buffers = [valid, pa.py_buffer(np.cumsum(sizes, dtype=np.int32)), pa.py_buffer(content_left)]
     return pa.Array.from_buffers(pa.string(), len(texts), buffers, texts.null_count)
 
 
@@ -433,8 +439,8 @@ def _binlog(file: pa.Array, pos: pa.Array) -> pa.Array:
 
 def _found(texts: pa.Array, pattern: str) -> pa.Array:
     """The group `found` of a pattern in each text; NULL where the pattern is not."""
-    found: pa.Array = pc.extract_regex(texts, pattern).flatten()[0]
-    return found
+    first_group: pa.Array = pc.extract_regex(texts, pattern).flatten()[0]
+    return first_group
 
 
 def _whole(digits: pa.Array) -> pa.Array:
@@ -452,9 +458,9 @@ def _with_dead_letters(events: Mapping[str, pa.Array], unknown: pa.Array) -> dic
         return {}
     names = (model.TXN_ID, v.TOTAL_ORDER, v.COLLECTION, model.POSITION, "reason", model.OP, "content")
     reason = pa.repeat(pa.scalar("unknown table"), len(unknown))
-    given = {**events, "content": events[model.ROW], "reason": reason}
-    lost = pa.table({name: given[name] for name in names}).filter(unknown).to_pylist()
-    letters = [_letter(fields) for fields in lost]
+    columns = {**events, "content": events[model.ROW], "reason": reason}
+    lost_rows = pa.table({name: columns[name] for name in names}).filter(unknown).to_pylist()
+    letters = [_letter(fields) for fields in lost_rows]
     deletes = pc.and_(unknown, pc.equal(events[model.OP], _DELETE))
     return {
         model.OP: pc.if_else(deletes, "c", events[model.OP]),  # the dead letter of a delete is itself an insert

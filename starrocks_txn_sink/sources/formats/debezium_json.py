@@ -78,11 +78,11 @@ def _read_at_once(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
     read = read_objects(lines, pa.schema([*by_arrow, pa.field(PAYLOAD, pa.struct(by_arrow))]))
     if read is None:
         return None
-    found = {member.name: read[member.name].combine_chunks() for member in by_arrow}
+    values_by_name = {member.name: read[member.name].combine_chunks() for member in by_arrow}
     payload = read[PAYLOAD].combine_chunks()
     wrapped = payload.null_count == 0
     if wrapped:
-        found = dict(zip(found, payload.flatten(), strict=True))
+        values_by_name = dict(zip(values_by_name, payload.flatten(), strict=True))
     elif payload.null_count < len(payload):
         return None
     if "before" in fields.names:
@@ -91,8 +91,8 @@ def _read_at_once(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
             texts = [rows.texts_of(text, wrapped=wrapped) for text in lines.to_pylist()]
         except (ValueError, IndexError):
             return None
-        found |= {name: pa.array([pair[at] for pair in texts], _TEXT) for at, name in enumerate(_ROWS)}
-    return pa.table([found[name] for name in fields.names], schema=fields)
+        values_by_name |= {name: pa.array([pair[at] for pair in texts], _TEXT) for at, name in enumerate(_ROWS)}
+    return pa.table([values_by_name[name] for name in fields.names], schema=fields)
 
 
 def read_keys(keys: pa.Array) -> tuple[pa.Array, Bools, Indexes]:
@@ -132,19 +132,19 @@ def _unwrapped_keys(texts: pa.Array, payloads: pa.Array, wrapped: Bools) -> tupl
             rows = pc.if_else(pa.array(same), payloads, rows)
             origins[same] = first
             alone, waiting = alone & ~same, waiting & ~same
-    rest = np.flatnonzero(alone | waiting)
-    if len(rest):
-        found = [_row_of_key(text.encode()) for text in texts.take(pa.array(rest)).to_pylist()]
-        rows = pc.replace_with_mask(rows, pa.array(alone | waiting), pa.array(found, _TEXT))
-        origins[rest] = rest
+    unread = np.flatnonzero(alone | waiting)
+    if len(unread):
+        key_rows = [_row_of_key(text.encode()) for text in texts.take(pa.array(unread)).to_pylist()]
+        rows = pc.replace_with_mask(rows, pa.array(alone | waiting), pa.array(key_rows, _TEXT))
+        origins[unread] = unread
     sound: Bools = rows.is_valid().to_numpy(zero_copy_only=False)
     return rows, sound, np.where(sound, origins, -1)
 
 
 def _front_of_key(text: str) -> str | None:
     """The text in front of the row of a key that ends with it and has nothing but a schema besides; None for others."""
-    found = members(text)
-    raw = found[PAYLOAD][1] if found.keys() == {"schema", PAYLOAD} else ""
+    parts = members(text)
+    raw = parts[PAYLOAD][1] if parts.keys() == {"schema", PAYLOAD} else ""
     return text[: -len(raw) - 1] if raw.startswith("{") and text.endswith(raw + "}") else None
 
 
@@ -152,10 +152,10 @@ def _row_of_key(key: bytes) -> str | None:
     """The row of a key; None for a malformed key."""
     try:
         text = key.decode()
-        found = members(text)
-        if found.keys() != {"schema", PAYLOAD}:
+        parts = members(text)
+        if parts.keys() != {"schema", PAYLOAD}:
             return text
-        raw = found[PAYLOAD][1]
+        raw = parts[PAYLOAD][1]
         members(raw)
     except (ValueError, IndexError):
         return None
@@ -179,8 +179,8 @@ class _RowTexts:
         cut = None if start is None else _cut_rows(text, start)
         if cut is not None:
             return cut
-        found = members_of(text, PAYLOAD)
-        before, after = (text_of(*found.get(name, (None, ""))) for name in _ROWS)
+        parts = members_of(text, PAYLOAD)
+        before, after = (text_of(*parts.get(name, (None, ""))) for name in _ROWS)
         return before, after
 
     def _payload_start(self, text: str) -> int | None:

@@ -79,10 +79,10 @@ class DebeziumMessages:
     def _is_marker(self, batch: pa.RecordBatch) -> Bools | None:
         """A mask of the markers; None without any."""
         topics = batch.column(TOPIC).dictionary_encode()
-        named = [name.rpartition(".")[2] == self.transaction_topic for name in topics.dictionary.to_pylist()]
-        if True not in named:
+        is_marker = [name.rpartition(".")[2] == self.transaction_topic for name in topics.dictionary.to_pylist()]
+        if True not in is_marker:
             return None
-        mask: Bools = np.array(named)[topics.indices.to_numpy()]
+        mask: Bools = np.array(is_marker)[topics.indices.to_numpy()]
         read, valid = read_members(batch.column(VALUE).filter(pa.array(mask)), _OPERATION, "payload")
         changes = valid.copy()
         changes[valid] = read["op"].is_valid().to_numpy()
@@ -97,5 +97,5 @@ class DebeziumMessages:
             parsed.events[field.name].cast(field.type) if field.name in names else pa.nulls(count, field.type)
             for field in fields
         ]
-        kept = [parsed.events[name] for name in keep]
-        return replace(parsed, events=pa.table([*columns, *kept], [*fields.names, *keep]))
+        columns_left = [parsed.events[name] for name in keep]
+        return replace(parsed, events=pa.table([*columns, *columns_left], [*fields.names, *keep]))

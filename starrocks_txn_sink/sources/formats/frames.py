@@ -87,6 +87,6 @@ def _number(content: np.ndarray[Any, np.dtype[np.uint8]], starts: Keys, size: in
 
 def _members(messages: pa.Array) -> Keys:
     """The keys of messages that begin with a brace."""
-    found = pc.struct_field(pc.extract_regex(messages.cast(pa.large_binary()), _NUMBERED), "number")
-    numbers: Keys = pc.fill_null(pc.cast(pc.cast(found, pa.large_string()), pa.int64()), -1).to_numpy()
+    numbers_found = pc.struct_field(pc.extract_regex(messages.cast(pa.large_binary()), _NUMBERED), "number")
+    numbers: Keys = pc.fill_null(pc.cast(pc.cast(numbers_found, pa.large_string()), pa.int64()), -1).to_numpy()
     return np.where(numbers < 0, NONE, numbers * _FORMS + Form.MEMBER)

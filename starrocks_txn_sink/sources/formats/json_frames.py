@@ -28,19 +28,19 @@ class Schema:
 
 
 def write_json(
-    messages: pa.Array, schemas: Sequence[object], chosen: np.ndarray[Any, np.dtype[np.int32]]
+    messages: pa.Array, schemas: Sequence[object], schema_numbers: np.ndarray[Any, np.dtype[np.int32]]
 ) -> tuple[pa.Array, Bools]:
-    """The messages as JSON by their schemas (`chosen`), and a mask of those that are one JSON object.
+    """The messages as JSON by their schemas (`schema_numbers`), and a mask of those that are one JSON object.
 
     Those of schemas of another kind, and with -1, are empty.
     """
     texts = pa.array([b""] * len(messages), messages.type)
     fits: Bools = np.zeros(len(messages), dtype=bool)
     for number, schema in enumerate(schemas):
-        mine = chosen == number
+        mine = schema_numbers == number
         if isinstance(schema, Schema) and mine.any():
-            written, fits[mine] = _written(messages.filter(pa.array(mine)), schema)
-            texts = pc.replace_with_mask(texts, pa.array(mine), written)
+            output, fits[mine] = _written(messages.filter(pa.array(mine)), schema)
+            texts = pc.replace_with_mask(texts, pa.array(mine), output)
     return texts, fits
 
 

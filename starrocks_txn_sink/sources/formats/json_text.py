@@ -70,9 +70,9 @@ def _list_of(text: str, kind: pa.DataType) -> Any:
 
 def read_one_by_one(values: pa.Array, fields: pa.Schema, wrapper: str | None = None) -> tuple[pa.Table, Bools]:
     """`read_members` by Python alone."""
-    judged = [judge_object(value, fields, wrapper) for value in values]
-    valid = np.fromiter((event is not None for event in judged), dtype=bool, count=len(judged))
-    table = pa.Table.from_pylist([event for event in judged if event is not None], schema=fields)
+    judgements = [judge_object(value, fields, wrapper) for value in values]
+    valid = np.fromiter((event is not None for event in judgements), dtype=bool, count=len(judgements))
+    table = pa.Table.from_pylist([event for event in judgements if event is not None], schema=fields)
     return with_origins(table, valid) if wrapper else table, valid
 
 
@@ -87,17 +87,17 @@ def judge_object(value: pa.Scalar, fields: pa.Schema, wrapper: str | None = None
     if content is None:
         return None
     try:
-        found = members_of(content.to_pybytes().decode(), wrapper)
-        return {field.name: _field(field.type, *found.get(field.name, (None, ""))) for field in fields}
+        parts = members_of(content.to_pybytes().decode(), wrapper)
+        return {field.name: _field(field.type, *parts.get(field.name, (None, ""))) for field in fields}
     except (ValueError, IndexError):
         return None
 
 
 def members_of(text: str, wrapper: str | None = None) -> dict[str, tuple[Any, str]]:
     """`members` of the text, or of the value under the name `wrapper` that is not null."""
-    found = members(text)
-    value, raw = found.get(wrapper, (None, "")) if wrapper else (None, "")
-    return found if value is None else members(raw)
+    parts = members(text)
+    value, raw = parts.get(wrapper, (None, "")) if wrapper else (None, "")
+    return parts if value is None else members(raw)
 
 
 def _field(kind: pa.DataType, value: Any, raw: str) -> Any:

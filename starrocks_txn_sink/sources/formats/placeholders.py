@@ -95,10 +95,10 @@ def without_unavailable(
 
     The mask that comes back has the rows with a placeholder that is no column's whole value: they stay as they are.
     """
-    texts, left = rows.filter(pa.array(with_placeholder)).to_pylist(), with_placeholder.copy()
+    texts, with_value = rows.filter(pa.array(with_placeholder)).to_pylist(), with_placeholder.copy()
     for place, number in enumerate(np.flatnonzero(with_placeholder).tolist()):
         read = members(texts[place])
         row = with_unchanged(read, columns_with(spellings, read))
         if not any(spelling in row for spelling in spellings.in_row):
-            texts[place], left[number] = row, False
-    return pc.replace_with_mask(rows, pa.array(with_placeholder), pa.array(texts, rows.type)), left
+            texts[place], with_value[number] = row, False
+    return pc.replace_with_mask(rows, pa.array(with_placeholder), pa.array(texts, rows.type)), with_value

@@ -132,11 +132,11 @@ class RegisteredMessages:
         keys = frames.keys_of(messages)
         distinct = _distinct(keys)
         schemas = [self._schema(key, keys, batch) for key in distinct]
-        chosen = np.where(keys < 0, -1, np.searchsorted(distinct, keys)).astype(np.int32)
-        texts, fits = _write_json(messages, schemas, chosen)
-        there = messages.is_valid()
-        none: Bools = ~there.to_numpy(zero_copy_only=False)
-        return pc.if_else(there, texts, None), none | (fits & (chosen >= 0))
+        schema_numbers = np.where(keys < 0, -1, np.searchsorted(distinct, keys)).astype(np.int32)
+        texts, fits = _write_json(messages, schemas, schema_numbers)
+        with_message = messages.is_valid()
+        without_message: Bools = ~with_message.to_numpy(zero_copy_only=False)
+        return pc.if_else(with_message, texts, None), without_message | (fits & (schema_numbers >= 0))
 
     def _schema(self, key: int, keys: frames.Keys, batch: pa.RecordBatch) -> Schema | json_frames.Schema:
         try:
@@ -148,8 +148,8 @@ class RegisteredMessages:
 
     def _places(self, batch: pa.RecordBatch) -> list[str]:
         """The columns that say where a message is: Kafka's, or those of its source."""
-        given = [name for name in (*_KAFKA, SOURCE_PARTITION, POSITION) if name in batch.schema.names]
-        return given[: len(_KAFKA)] if _KAFKA[0] in given else given
+        place_columns = [name for name in (*_KAFKA, SOURCE_PARTITION, POSITION) if name in batch.schema.names]
+        return place_columns[: len(_KAFKA)] if _KAFKA[0] in place_columns else place_columns
 
 
 def with_registry(messages: RawFormat, registry: Schemas | None) -> RawFormat:
@@ -175,9 +175,11 @@ def as_json(message: bytes | None, registry: Schemas | None) -> bytes | None:
 
 
 def _write_json(
-    messages: pa.Array, schemas: Sequence[Schema | json_frames.Schema], chosen: np.ndarray[Any, np.dtype[np.int32]]
+    messages: pa.Array,
+    schemas: Sequence[Schema | json_frames.Schema],
+    schema_numbers: np.ndarray[Any, np.dtype[np.int32]],
 ) -> tuple[pa.Array, Bools]:
-    """The messages as JSON by their schemas (`chosen`, -1: empty), and a mask of those that fit them."""
+    """The messages as JSON by their schemas (`schema_numbers`, -1: empty), and a mask of those that fit them."""
     places, numbers = list[int](), np.full(len(schemas) + 1, -1, dtype=np.int32)  # the last one stays that of -1
     for place, schema in enumerate(schemas):
         if isinstance(schema, Schema):
@@ -185,11 +187,11 @@ def _write_json(
             places.append(place)
     of_avro = [schema for schema in schemas if isinstance(schema, Schema)]
     if len(of_avro) == len(schemas):
-        return avro.write_json(messages, of_avro, chosen)
-    texts, fits = json_frames.write_json(messages, schemas, chosen)
+        return avro.write_json(messages, of_avro, schema_numbers)
+    texts, fits = json_frames.write_json(messages, schemas, schema_numbers)
     if of_avro:
-        avro_texts, avro_fits = avro.write_json(messages, of_avro, numbers[chosen])
-        by_avro = numbers[chosen] >= 0
+        avro_texts, avro_fits = avro.write_json(messages, of_avro, numbers[schema_numbers])
+        by_avro = numbers[schema_numbers] >= 0
         texts, fits = (
             pc.if_else(pa.array(by_avro), avro_texts.cast(texts.type), texts),
             np.where(by_avro, avro_fits, fits),
@@ -204,11 +206,11 @@ def _distinct(keys: frames.Keys) -> list[int]:
 @lru_cache(maxsize=1024)
 def _schema(registry: Schemas, key: int, wrapped: bool) -> Schema | json_frames.Schema:
     number, form = frames.number_of(key)
-    kind, text, others = registry.schema(number, apicurio=form is not frames.Form.FOUR_BYTES)
+    kind, text, dependencies = registry.schema(number, apicurio=form is not frames.Form.FOUR_BYTES)
     header = frames.header_size(key)
     try:
         if kind == "AVRO":
-            return read_schema(text, others, wrapped=wrapped, header=header)
+            return read_schema(text, dependencies, wrapped=wrapped, header=header)
         connect = connect_schema(text) if kind == "JSON" else orjson.dumps(orjson.loads(text))
     except ValueError as error:
         raise InputError(f"Schema {number} of the schema registry is {error}") from None

@@ -20,14 +20,14 @@ def marks_of(
     operation: pa.Array, snapshot: pa.Array, connector: pa.Array, collection: pa.Array, table: pa.Array
 ) -> Marks:
     """The marks; a row without a StarRocks `table` counts only as the first or the last one of all."""
-    chosen = pc.fill_null(pc.equal(operation, SNAPSHOT), False)
-    if not chosen.true_count:
+    snapshots = pc.fill_null(pc.equal(operation, SNAPSHOT), False)
+    if not snapshots.true_count:
         return {}
-    chosen = pc.and_(chosen, pc.is_in(snapshot, value_set=_MARKS))
+    snapshots = pc.and_(snapshots, pc.is_in(snapshot, value_set=_MARKS))
     names = pc.binary_join_element_wise(connector, collection, ":")
     groups = (
         pa.table({"connector": connector, "name": names, "mark": snapshot, "written": table.is_valid()})
-        .filter(chosen)
+        .filter(snapshots)
         .group_by(["connector", "name", "mark", "written"], use_threads=False)
         .aggregate([([], "count_all")])
     )

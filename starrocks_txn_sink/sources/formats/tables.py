@@ -61,22 +61,22 @@ class TableMapping:
         A NULL there means that the rows are left out. Raises InputError for an unknown collection under `fail`.
         """
         names = collections.dictionary_encode()
-        known = [self._table(name) for name in names.dictionary.to_pylist()]
-        if self.on_unknown == "fail" and None in known:
+        tables_by_number = [self._table(name) for name in names.dictionary.to_pylist()]
+        if self.on_unknown == "fail" and None in tables_by_number:
             raise InputError(
-                f"The table rule does not know {names.dictionary[known.index(None)].as_py()}.",
+                f"The table rule does not know {names.dictionary[tables_by_number.index(None)].as_py()}.",
                 hint='Add it to tables, or pass on_unknown_table="skip" or "dead_letter".',
             )
-        targets = [self.dead_letter_table if table is None else table or None for table in known]
-        by_rule, target = (pa.array(tables, pa.string()).take(names.indices) for tables in (known, targets))
+        targets = [self.dead_letter_table if table is None else table or None for table in tables_by_number]
+        by_rule, target = (pa.array(tables, pa.string()).take(names.indices) for tables in (tables_by_number, targets))
         return by_rule, target
 
     def _table(self, collection: str) -> str | None:
         if isinstance(self.rule, Mapping):
             return self.rule.get(collection)
         if isinstance(self.rule, tuple):
-            found = route_of(self.rule, collection)
-            return found and found[1]
+            route = route_of(self.rule, collection)
+            return route and route[1]
         match = re.fullmatch(self.rule, collection, re.ASCII)
         return match[1] or None if match else None
 

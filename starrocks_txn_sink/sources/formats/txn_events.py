@@ -86,8 +86,8 @@ class TxnEventLines:
 
     @property
     def columns(self) -> Mapping[str, str]:
-        given = {VALUE: self.value, SOURCE_PARTITION: self.source_partition, POSITION: self.position}
-        return {name: column for name, column in given.items() if column is not None}
+        column_names = {VALUE: self.value, SOURCE_PARTITION: self.source_partition, POSITION: self.position}
+        return {name: column for name, column in column_names.items() if column is not None}
 
     @property
     def events(self) -> pa.Schema:
@@ -108,8 +108,10 @@ class TxnEventLines:
                 raise self._malformed_error(batch, int(valid.argmin()), read)
             names, good = [name for name in (*self.columns, *keep) if name != VALUE], pa.array(valid)
             batch = pa.record_batch([batch.column(name).filter(good) for name in names], names)  # values are long
-        given = {SOURCE_PARTITION: self.source_partition, POSITION: self.position}
-        places = {name: pa.chunked_array([batch.column(name)]) if own else read[name] for name, own in given.items()}
+        column_names = {SOURCE_PARTITION: self.source_partition, POSITION: self.position}
+        places = {
+            name: pa.chunked_array([batch.column(name)]) if own else read[name] for name, own in column_names.items()
+        }
         texts = {name: read[name] for name in _TEXTS}
         return ParsedMessages(pa.table({**places, **texts, **{name: batch.column(name) for name in keep}}), malformed)
 
@@ -119,9 +121,11 @@ class TxnEventLines:
         return pa.schema([*own, *((name, pa.string()) for name in _TEXTS)])
 
     def _malformed_error(self, batch: pa.RecordBatch, number: int, read: pa.Table) -> InputError:
-        given = [name for name in (SOURCE_PARTITION, POSITION) if name in self.columns]
-        before = [name for name in (SOURCE_PARTITION, POSITION) if name not in given and number]
-        place = place_of(batch, number, given) | {f"{name}_before": read[name][number - 1].as_py() for name in before}
+        column_names = [name for name in (SOURCE_PARTITION, POSITION) if name in self.columns]
+        before = [name for name in (SOURCE_PARTITION, POSITION) if name not in column_names and number]
+        place = place_of(batch, number, column_names) | {
+            f"{name}_before": read[name][number - 1].as_py() for name in before
+        }
         return InputError(f"{MALFORMED_MESSAGE}{place_text(place)}.", hint=MALFORMED_HINT)
 
 
@@ -131,13 +135,13 @@ def _parse_without_loop(values: pa.Array, fields: pa.Schema, _: str | None = Non
         return read, values.is_valid().to_numpy(zero_copy_only=False)
     sound = _sound(values, fields)
     whole, valid = _parse_in_parts(values.filter(pa.array(sound)), fields)
-    others, also_valid = read_one_by_one(values.filter(pa.array(~sound)), fields)
+    other_events, also_valid = read_one_by_one(values.filter(pa.array(~sound)), fields)
     events = np.empty(len(values), dtype=bool)
     events[sound], events[~sound] = valid, also_valid
-    if not others.num_rows:
+    if not other_events.num_rows:
         return whole, events
     order = np.argsort(np.concatenate([np.flatnonzero(sound)[valid], np.flatnonzero(~sound)[also_valid]]))
-    return pa.concat_tables([whole, others]).take(pa.array(order)), events
+    return pa.concat_tables([whole, other_events]).take(pa.array(order)), events
 
 
 def _sound(values: pa.Array, fields: pa.Schema) -> Bools:

@@ -51,15 +51,15 @@ class KafkaAdmin:
 
     def partitions(self, topics: Iterable[str] = (), pattern: str | None = None) -> list[KafkaPartition]:
         """All partitions of `topics`, or of the topics whose whole name matches `pattern`; InputError for none."""
-        known = self._retry("list topics", lambda: self._admin.list_topics(timeout=self._seconds).topics)
+        topics_seen = self._retry("list topics", lambda: self._admin.list_topics(timeout=self._seconds).topics)
         if pattern is not None:
-            topics = [name for name in known if re.fullmatch(pattern, name)]
-        chosen = sorted(topics)
-        missing = [topic for topic in chosen if topic not in known or not known[topic].partitions]
-        if missing or not chosen:
+            topics = [name for name in topics_seen if re.fullmatch(pattern, name)]
+        topic_list = sorted(topics)
+        missing = [topic for topic in topic_list if topic not in topics_seen or not topics_seen[topic].partitions]
+        if missing or not topic_list:
             name = ", ".join(missing) or f"that matches {pattern}"
             raise InputError(f"Kafka has no topic {name}.", hint="Correct the subscription, or create the topic.")
-        return [(topic, number) for topic in chosen for number in sorted(known[topic].partitions)]
+        return [(topic, number) for topic in topic_list for number in sorted(topics_seen[topic].partitions)]
 
     def first_offsets(self, partitions: Iterable[KafkaPartition]) -> Offsets:
         return {
@@ -73,14 +73,16 @@ class KafkaAdmin:
 
     def partition_ends(self, partitions: Iterable[KafkaPartition]) -> PartitionEnds:
         """End offset and highest event time of each partition."""
-        chosen = list(partitions)
+        partition_list = list(partitions)
         # Times first, ends second: then all rows up to such a time are before that end, even if rows arrive in between.
-        positions = self._positions(chosen, OffsetSpec.max_timestamp())
+        positions = self._positions(partition_list, OffsetSpec.max_timestamp())
         newest = {partition: time if offset >= 0 else None for partition, (offset, time) in positions.items()}
         newest.update(
-            self._newest_before_open_transactions([partition for partition in chosen if newest[partition] is None])
+            self._newest_before_open_transactions(
+                [partition for partition in partition_list if newest[partition] is None]
+            )
         )
-        return PartitionEnds(self.end_offsets(chosen), newest)
+        return PartitionEnds(self.end_offsets(partition_list), newest)
 
     def _newest_before_open_transactions(self, partitions: list[KafkaPartition]) -> dict[KafkaPartition, int]:
         """Highest readable event time of the partitions that have readable rows; see `newest_readable`."""
@@ -105,10 +107,10 @@ class KafkaAdmin:
 
     def offsets_from(self, partitions: Iterable[KafkaPartition], end: Offsets) -> Callable[[int], Offsets]:
         """Kafka's offsets for times as a function, `balanced.plan.OffsetsFrom`."""
-        chosen = list(partitions)
+        partition_list = list(partitions)
 
         def offsets_at(time: int) -> Offsets:
-            rows = self._rows_from(dict.fromkeys(chosen, max(time, 0)))
+            rows = self._rows_from(dict.fromkeys(partition_list, max(time, 0)))
             return {partition: offset if offset >= 0 else end[partition] for partition, (offset, _) in rows.items()}
 
         return offsets_at
@@ -139,7 +141,7 @@ class KafkaAdmin:
 
         return self._retry("list offsets", send) if request else {}
 
-    def _retry(self, what: str, send: Callable[[], _Result]) -> _Result:
+    def _retry(self, action: str, send: Callable[[], _Result]) -> _Result:
         """Repeat a request until it succeeds: a broker may be away for a while."""
         deadline = Deadline.after(self._patience, self._clock)
         while True:
@@ -158,8 +160,8 @@ class KafkaAdmin:
                 reason = self._reason_of(cause if isinstance(cause, KafkaError) else None)
                 if deadline.expired():
                     hint = "Check the brokers' addresses (kafka.bootstrap.servers), and that they run."
-                    raise DeadlineExceeded(f"Kafka did not {what}: {reason}.", hint=hint) from error
-                self._listener(Event("kafka.waiting", {"request": what, "reason": reason}))
+                    raise DeadlineExceeded(f"Kafka did not {action}: {reason}.", hint=hint) from error
+                self._listener(Event("kafka.waiting", {"request": action, "reason": reason}))
             self._clock.sleep(_PAUSE_SECONDS)
 
     def _note(self, error: KafkaError) -> None:

@@ -40,10 +40,10 @@ class Rows(NamedTuple):
 
     def take(self, places: Integers) -> Rows:
         """The rows at these places."""
-        taken = pa.array(places)
-        keys = None if self.keys is None else self.keys.take(taken)
+        indexes = pa.array(places)
+        keys = None if self.keys is None else self.keys.take(indexes)
         topics, partitions, offsets, times = (column[places] for column in self[:4])
-        return Rows(topics, partitions, offsets, times, self.values.take(taken), keys)
+        return Rows(topics, partitions, offsets, times, self.values.take(indexes), keys)
 
 
 class Problem(NamedTuple):
@@ -191,17 +191,17 @@ class NativeConsumer:
         self._codes: dict[int, int] = {}
 
     def _open(self, config: Mapping[str, Any]) -> int:
-        said = ctypes.create_string_buffer(_TEXT_BYTES)
+        reason = ctypes.create_string_buffer(_TEXT_BYTES)
         settings = self._lib.rd_kafka_conf_new()
         for name, value in config.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            if self._lib.rd_kafka_conf_set(settings, name.encode(), text.encode(), said, _TEXT_BYTES):
+            if self._lib.rd_kafka_conf_set(settings, name.encode(), text.encode(), reason, _TEXT_BYTES):
                 self._lib.rd_kafka_conf_destroy(settings)
-                raise KafkaException(KafkaError(KafkaError._INVALID_ARG, said.value.decode()))
-        handle: int | None = self._lib.rd_kafka_new(_CONSUMER, settings, said, _TEXT_BYTES)
+                raise KafkaException(KafkaError(KafkaError._INVALID_ARG, reason.value.decode()))
+        handle: int | None = self._lib.rd_kafka_new(_CONSUMER, settings, reason, _TEXT_BYTES)
         if handle is None:
             self._lib.rd_kafka_conf_destroy(settings)
-            raise KafkaException(KafkaError(KafkaError._INVALID_ARG, said.value.decode()))
+            raise KafkaException(KafkaError(KafkaError._INVALID_ARG, reason.value.decode()))
         return handle
 
     def assign(self, starts: Mapping[KafkaPartition, int]) -> None:
@@ -256,8 +256,8 @@ class NativeConsumer:
         places = self._lib.rd_kafka_topic_partition_list_new(len(starts))
         try:
             for (topic, number), start in starts.items():
-                added = self._lib.rd_kafka_topic_partition_list_add(places, topic.encode(), number)
-                added.contents.offset = start
+                entry = self._lib.rd_kafka_topic_partition_list_add(places, topic.encode(), number)
+                entry.contents.offset = start
             return call(places)
         finally:
             self._lib.rd_kafka_topic_partition_list_destroy(places)

@@ -65,21 +65,21 @@ class BalancedOptions:
     @classmethod
     def read(cls, options: Mapping[str, str]) -> BalancedOptions:
         """Options from Spark's names and strings; OptionError for an unknown, missing or malformed option."""
-        given = {name.lower(): value for name, value in options.items()}
-        config = {name.removeprefix(_PREFIX): value for name, value in given.items() if name.startswith(_PREFIX)}
-        unknown = [name for name in given if name not in _OPTION_NAMES and not name.startswith(_PREFIX)]
-        _check(unknown, config, given)
+        settings = {name.lower(): value for name, value in options.items()}
+        config = {name.removeprefix(_PREFIX): value for name, value in settings.items() if name.startswith(_PREFIX)}
+        unknown = [name for name in settings if name not in _OPTION_NAMES and not name.startswith(_PREFIX)]
+        _check(unknown, config, settings)
         return cls(
             config={**_FETCH_DEFAULTS, **config, **_REQUIRED},
-            topics=tuple(topic.strip() for topic in given.get("subscribe", "").split(",") if topic.strip()),
-            pattern=given.get("subscribepattern"),
-            from_start=_choice(given, "startingoffsets", ("earliest", "latest")) != "latest",
-            fail_on_data_loss=_choice(given, "failondataloss", ("true", "false")) != "false",
-            **{name: _number(name, given[name]) for name in _NUMBERS if name in given},
+            topics=tuple(topic.strip() for topic in settings.get("subscribe", "").split(",") if topic.strip()),
+            pattern=settings.get("subscribepattern"),
+            from_start=_choice(settings, "startingoffsets", ("earliest", "latest")) != "latest",
+            fail_on_data_loss=_choice(settings, "failondataloss", ("true", "false")) != "false",
+            **{name: _number(name, settings[name]) for name in _NUMBERS if name in settings},
         )
 
 
-def _check(unknown: list[str], config: Mapping[str, str], given: Mapping[str, str]) -> None:
+def _check(unknown: list[str], config: Mapping[str, str], settings: Mapping[str, str]) -> None:
     if unknown:
         raise OptionError(
             f"balanced_kafka has no option {', '.join(sorted(unknown))}.", hint="See docs/guides/balanced-kafka.md."
@@ -91,7 +91,7 @@ def _check(unknown: list[str], config: Mapping[str, str], given: Mapping[str, st
     fixed = sorted(set(config) & (_REQUIRED.keys() - {"group.id"}))
     if fixed:
         raise OptionError(f"The reader itself sets kafka.{fixed[0]}.", hint="Leave it out.")
-    if bool(given.get("subscribe")) == bool(given.get("subscribepattern")):
+    if bool(settings.get("subscribe")) == bool(settings.get("subscribepattern")):
         raise OptionError(
             "The topics are missing, or given twice.", hint="Give exactly one of subscribe and subscribePattern."
         )
@@ -107,10 +107,10 @@ def _number(name: str, text: str) -> Any:
     return value
 
 
-def _choice(given: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    value = given.get(name, allowed[0]).lower()
+def _choice(settings: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    value = settings.get(name, allowed[0]).lower()
     if value not in allowed:
-        raise OptionError(f"{name} is {given[name]!r}.", hint=f"Use {' or '.join(allowed)}.")
+        raise OptionError(f"{name} is {settings[name]!r}.", hint=f"Use {' or '.join(allowed)}.")
     return value
 
 

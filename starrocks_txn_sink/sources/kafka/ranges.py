@@ -65,9 +65,9 @@ class OffsetRanges:
     @property
     def place(self) -> str:
         """Topics, partitions and offsets, for a message; no more than _NAMED partitions."""
-        named = sorted(self.ranges.items())[:_NAMED]
-        texts = [f"{topic}-{number} offsets {start} to {end - 1}" for (topic, number), (start, end) in named]
-        more = len(self.ranges) - len(named)
+        first_ranges = sorted(self.ranges.items())[:_NAMED]
+        texts = [f"{topic}-{number} offsets {start} to {end - 1}" for (topic, number), (start, end) in first_ranges]
+        more = len(self.ranges) - len(first_ranges)
         return ", ".join(texts) + (f" and {more} partitions more" if more else "")
 
     def starts(self) -> dict[str, int]:
@@ -77,12 +77,12 @@ class OffsetRanges:
     def after(self, reached: Mapping[str, int]) -> OffsetRanges:
         """The ranges that are left when a lane has stopped at the next offsets `reached`; the other ones are read."""
         names = {place: self._name(place) for place in self.ranges}
-        left = {
+        ranges_left = {
             place: (reached[names[place]], end)
             for place, (_, end) in self.ranges.items()
             if reached.get(names[place], end) < end
         }
-        return replace(self, ranges=left)
+        return replace(self, ranges=ranges_left)
 
     def _name(self, place: KafkaPartition) -> str:
         topic, number = place
@@ -114,7 +114,7 @@ def read_ranges(part: OffsetRanges, deadline: Deadline | None = None, clock: Clo
     Reads a damaged record batch once more, with a fresh consumer: it may have been damaged on the way.
     """
     clock, unfinished = clock or SystemClock(), UnfinishedPartitions(part)
-    tried, left = set[object](), unfinished.left + 1
+    tried_places, partitions_left = set[object](), unfinished.left + 1
     while unfinished.ends:
         consumer = consumer_of(part.config)
         consumer.assign(unfinished.starts)
@@ -122,10 +122,12 @@ def read_ranges(part: OffsetRanges, deadline: Deadline | None = None, clock: Clo
             yield from polls(consumer, unfinished, clock, deadline)
         except SourceDamaged as damaged:
             place = tuple(sorted(damaged.context.items()))
-            if place in tried or unfinished.left == left:  # without progress even another place is the same damage
+            if (
+                place in tried_places or unfinished.left == partitions_left
+            ):  # without progress even another place is the same damage
                 raise
-            tried.add(place)
-            left = unfinished.left
+            tried_places.add(place)
+            partitions_left = unfinished.left
         finally:
             consumer.assign({})
         if unfinished.ends:
@@ -201,19 +203,19 @@ def polls(
         rows, problems = consumer.poll(min(unfinished.left, _POLL_MESSAGES), _POLL_SECONDS, part.keys)
         rows = rows._replace(topics=codes[rows.topics])
         reason = next((problem.error.str() for problem in problems if not _is_end_of_log(problem)), reason)
-        for some, their_problems in _parts(rows, problems):
-            taken, done = unfinished.take(some, their_problems)
-            if done:
+        for rows_part, their_problems in _parts(rows, problems):
+            rows_taken, partitions_done = unfinished.take(rows_part, their_problems)
+            if partitions_done:
                 # A partition that is done must not fill the fetch queue with rows beyond its end. Pausing it would cost
                 # more: after a pause of all partitions a client takes a second to resume.
-                consumer.leave(done)
-            if len(taken.offsets):
-                yield taken
+                consumer.leave(partitions_done)
+            if len(rows_taken.offsets):
+                yield rows_taken
             unfinished.refuse(their_problems)
-            if done or len(taken.offsets):
+            if partitions_done or len(rows_taken.offsets):
                 patience, reason = Deadline.after(part.patience, clock), None
         if unfinished.ends and (patience.expired() or (deadline is not None and deadline.expired())):
-            raise _too_late(unfinished, reason, waited=patience.expired())
+            raise _too_late(unfinished, reason, has_waited=patience.expired())
 
 
 def _parts(rows: Rows, problems: list[Problem]) -> Iterator[tuple[Rows, list[Problem]]]:
@@ -226,18 +228,23 @@ def _parts(rows: Rows, problems: list[Problem]) -> Iterator[tuple[Rows, list[Pro
     yield (rows.take(np.arange(start, len(rows.offsets))) if start else rows), problems[first:]
 
 
-def _too_late(unfinished: UnfinishedPartitions, reason: str | None, *, waited: bool) -> DeadlineExceeded:
-    what = "The batch's deadline passed while the lane read Kafka."
+def _too_late(unfinished: UnfinishedPartitions, reason: str | None, *, has_waited: bool) -> DeadlineExceeded:
+    sentence = "The batch's deadline passed while the lane read Kafka."
     hint = "Raise batch_deadline, or make micro-batches smaller (maxOffsetsPerTrigger)."
-    if waited:
-        what = f"Kafka delivered no rows for {unfinished.part.patience:.0f} s."
+    if has_waited:
+        sentence = f"Kafka delivered no rows for {unfinished.part.patience:.0f} s."
         hint = (
             "Check that the brokers are running; if they are, the record batch at the offset may be damaged. "
             "The source balanced_kafka waits longer with `patience`."
         )
     first = next(iter(unfinished.ends))
     return DeadlineExceeded(
-        what, hint=hint, partitions=len(unfinished.ends), first=first, offset=unfinished.starts[first], reason=reason
+        sentence,
+        hint=hint,
+        partitions=len(unfinished.ends),
+        first=first,
+        offset=unfinished.starts[first],
+        reason=reason,
     )
 
 
@@ -277,17 +284,17 @@ class UnfinishedPartitions:
             error, place = problem.error, self._unread_place(problem)
             if error.code() not in (*_DAMAGED, KafkaError._AUTO_OFFSET_RESET):
                 if error.fatal() or error.code() in _UNRECOVERABLE:
-                    what = f"Kafka refused to deliver rows: {error.str()}."
-                    raise SourceChanged(what, hint="Correct the topic or the consumer's options.", **place)
+                    sentence = f"Kafka refused to deliver rows: {error.str()}."
+                    raise SourceChanged(sentence, hint="Correct the topic or the consumer's options.", **place)
             elif problem.partition is None or problem.partition in self.ends:
                 if error.code() in _DAMAGED:
-                    what = f"Kafka's record batch is damaged, or librdkafka cannot read it: {error.str()}."
-                    raise SourceDamaged(what, **place)
+                    sentence = f"Kafka's record batch is damaged, or librdkafka cannot read it: {error.str()}."
+                    raise SourceDamaged(sentence, **place)
                 if place.get("offset") != problem.offset:
                     raise SourceDamaged(f"librdkafka has lost its place in the partition: {error.str()}.", **place)
-                what = "Kafka no longer has the first offsets of the micro-batch."
+                sentence = "Kafka no longer has the first offsets of the micro-batch."
                 hint = "Raise the topic's retention, or start with a new checkpoint."
-                raise SourceChanged(what, hint=hint, **place)
+                raise SourceChanged(sentence, hint=hint, **place)
 
     def _unread_place(self, problem: Problem) -> dict[str, Any]:
         """Topic, partition and offset of a problem; the first unread offset if its own is not one of the unread."""
@@ -300,17 +307,19 @@ class UnfinishedPartitions:
 
     def take(self, rows: Rows, problems: list[Problem]) -> tuple[Rows, list[KafkaPartition]]:
         """The given rows without those beyond the ends, and the partitions that have just reached their ends."""
-        passed = {partition for problem in problems if (partition := self._partition_at_end(problem)) is not None}
+        partitions_passed = {
+            partition for problem in problems if (partition := self._partition_at_end(problem)) is not None
+        }
         numbers = self._index_of[rows.topics, rows.partitions]
         np.maximum.at(self._next, numbers, rows.offsets + 1)
         # The last offset before an end may be a marker, which has no row. A row beyond the end then shows the end.
-        passed |= {self._ordered[number] for number in np.flatnonzero(self._next >= self._end_array)}
-        done = [partition for partition in passed if self.ends.pop(partition, None) is not None]
-        for topic, number in done:
+        partitions_passed |= {self._ordered[number] for number in np.flatnonzero(self._next >= self._end_array)}
+        partitions_done = [partition for partition in partitions_passed if self.ends.pop(partition, None) is not None]
+        for topic, number in partitions_done:
             place = self._index_of[self._topics.index(topic), number]
             self._next[place] = self._end_array[place]
         within = rows.offsets < self._end_array[numbers]
-        return rows if within.all() else rows.take(np.flatnonzero(within)), done
+        return rows if within.all() else rows.take(np.flatnonzero(within)), partitions_done
 
     def _partition_at_end(self, problem: Problem) -> KafkaPartition | None:
         """The partition whose log ends at or after its end in the ranges, if the problem is the end of a log.

@@ -169,7 +169,7 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._sizes = RowSizes(self._options.config, self._clock)
         return BatchLimits(limit.max_rows, self._options.max_bytes, self._sizes.means(start, ends.end))
 
-    def _first_readable(self, known: Offsets, end: Offsets) -> Offsets:
+    def _first_readable(self, offsets_before: Offsets, end: Offsets) -> Offsets:
         """Offsets from which to read up to `end`.
 
         A new partition, or with failOnDataLoss=false any partition, begins no earlier than Kafka's first row.
@@ -177,35 +177,36 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = self._kafka.first_offsets(end)
         tolerant = not self._options.fail_on_data_loss
         low = {
-            partition: max(known.get(partition, 0), first[partition])
+            partition: max(offsets_before.get(partition, 0), first[partition])
             for partition in end
-            if tolerant or partition not in known
+            if tolerant or partition not in offsets_before
         }
         return {
-            partition: min(low.get(partition, known.get(partition, 0)), offset) for partition, offset in end.items()
+            partition: min(low.get(partition, offsets_before.get(partition, 0)), offset)
+            for partition, offset in end.items()
         }
 
-    def _continue_from(self, known: Offsets, ends: PartitionEnds) -> Offsets:
-        """Offsets to continue from: `known`, and the first offset of each new partition.
+    def _continue_from(self, offsets_before: Offsets, ends: PartitionEnds) -> Offsets:
+        """Offsets to continue from: `offsets_before`, and the first offset of each new partition.
 
         Raises InputError for a partition that no longer exists, SourceChanged for rows that Kafka no longer has.
         """
         first = self._kafka.first_offsets(ends.end)
-        gone = [partition for partition in known if partition not in ends.end]
-        if gone and self._options.pattern is None:
+        vanished = [partition for partition in offsets_before if partition not in ends.end]
+        if vanished and self._options.pattern is None:
             raise InputError(
-                "A partition in the checkpoint no longer exists.", hint="Start with a new checkpoint.", at=gone[0]
+                "A partition in the checkpoint no longer exists.", hint="Start with a new checkpoint.", at=vanished[0]
             )
-        offsets = {partition: known.get(partition, first[partition]) for partition in ends.end}
+        offsets = {partition: offsets_before.get(partition, first[partition]) for partition in ends.end}
         for partition, offset in offsets.items():
-            lost = offset < first[partition]
-            if (lost and self._options.fail_on_data_loss) or offset > ends.end[partition]:
-                change = "has dropped rows that were not read yet" if lost else "ends before the offset already read"
+            is_lost = offset < first[partition]
+            if (is_lost and self._options.fail_on_data_loss) or offset > ends.end[partition]:
+                change = "has dropped rows that were not read yet" if is_lost else "ends before the offset already read"
                 # Of a new topic the ledger has positions from the old offsets, and would take new rows for replays.
                 raise SourceChanged(
                     f"The topic {change}.",
                     hint='To continue without the dropped rows set failOnDataLoss="false".'
-                    if lost
+                    if is_lost
                     else "Start with a new checkpoint and a new job of the sink, because offsets start again.",
                     topic=partition[0],
                     partition=partition[1],

@@ -84,8 +84,8 @@ def kafka_options(bootstrap_servers: str | None = None, **options: str | int) ->
         options = kafka_options("broker:9092", subscribe="events", **{"kafka.security.protocol": "SSL"})
         topic = spark.readStream.format("kafka").options(**options).load()
     """
-    given = {_SERVERS: bootstrap_servers, **options} if bootstrap_servers is not None else options
-    texts = {name: _text(name, value) for name, value in given.items()}
+    settings = {_SERVERS: bootstrap_servers, **options} if bootstrap_servers is not None else options
+    texts = {name: _text(name, value) for name, value in settings.items()}
     own = {name.lower(): text for name, text in texts.items()}
     _check(own, twice=len(own) < len(texts) or (bootstrap_servers is not None and _SERVERS in options))
     return {name: str(value) for name, value in _FAST.items() if name not in own} | texts
@@ -160,16 +160,16 @@ def _sources(frame: DataFrame) -> Iterator[list[Any]]:
     plan = analyzed_plan(frame)
     if plan is None:
         return
-    leaves = list(items(plan.collectLeaves()))
-    waiting = [leaf.rdd() for leaf in leaves if class_name(leaf) == "LogicalRDD"]
-    yield from ([] for _ in range(len(leaves) - len(waiting)))
-    seen = set[int]()
-    while waiting and len(seen) < _MOST_STEPS:
+    leaf_nodes = list(items(plan.collectLeaves()))
+    waiting = [leaf.rdd() for leaf in leaf_nodes if class_name(leaf) == "LogicalRDD"]
+    yield from ([] for _ in range(len(leaf_nodes) - len(waiting)))
+    numbers_seen = set[int]()
+    while waiting and len(numbers_seen) < _MOST_STEPS:
         rdd = waiting.pop()
         number = rdd.id()
-        if number in seen:
+        if number in numbers_seen:
             continue
-        seen.add(number)
+        numbers_seen.add(number)
         parents = [dependency.rdd() for dependency in items(rdd.dependencies())]
         if not parents:
             inputs = rdd.partitions() if class_name(rdd) == "DataSourceRDD" else ()
@@ -210,8 +210,8 @@ def refuse_several_topics(frame: DataFrame) -> None:
     """
     topics = set[str]()
     with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
-        leaves = items(analyzed_plan(frame).collectLeaves())
-        for options in (leaf.extraOptions() for leaf in leaves if class_name(leaf) == "StreamingRelationV2"):
+        leaf_nodes = items(analyzed_plan(frame).collectLeaves())
+        for options in (leaf.extraOptions() for leaf in leaf_nodes if class_name(leaf) == "StreamingRelationV2"):
             if (names := options.get("subscribe")) is not None:
                 topics |= {name.strip() for name in str(names).split(",") if name.strip()}
             elif (partitions := options.get("assign")) is not None:
@@ -226,15 +226,15 @@ def refuse_several_topics(frame: DataFrame) -> None:
         )
 
 
-def needs_topic_names(topics: Collection[str], known: Collection[str]) -> bool:
+def needs_topic_names(topics: Collection[str], names_before: Collection[str]) -> bool:
     """Whether source partitions are named by topic and partition, `orders-0`, or by the partition alone.
 
-    Several topics need their names. One topic keeps the names that it has: `known` are the source partitions of the
+    Several topics need their names. One topic keeps the names that it has: `names_before`: the source partitions of the
     ledger and of the checkpoint. Raises OptionError for several topics if partitions of one topic are known by their
     numbers: under other names their written rows and open source transactions would not be found.
     """
     if len(topics) > 1:
-        plain = sorted(name for name in known if name.isdecimal())
+        plain = sorted(name for name in names_before if name.isdecimal())
         if plain:
             raise OptionError(
                 f"The query reads several topics ({', '.join(sorted(topics))}), so its source partitions are named by "
@@ -247,7 +247,9 @@ def needs_topic_names(topics: Collection[str], known: Collection[str]) -> bool:
                 option="source_partition",
             )
         return True
-    return any(topic in topics and number.isdecimal() for topic, _, number in (name.rpartition("-") for name in known))
+    return any(
+        topic in topics and number.isdecimal() for topic, _, number in (name.rpartition("-") for name in names_before)
+    )
 
 
 # --- the plan of a micro-batch ---
@@ -272,7 +274,7 @@ class PlannedRanges:
 
     def after(self, reached: Mapping[str, int]) -> PlannedRanges:
         """What is left for the next round; `reached` has the next offsets of the lanes that stopped."""
-        return replace(self, lanes=[left for lane in self.lanes if (left := lane.after(reached)).ranges])
+        return replace(self, lanes=[lane_left for lane in self.lanes if (lane_left := lane.after(reached)).ranges])
 
 
 @dataclass(slots=True)
