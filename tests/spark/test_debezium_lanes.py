@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from starrocks_txn_sink import DebeziumAssembly, StarRocksSink
+from starrocks_txn_sink import DebeziumAssembly, StarRocksSink, TableRules
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.snapshots import Progress
@@ -407,12 +407,19 @@ def test_a_date_that_comes_as_a_number_is_refused_before_the_first_load(
 
 
 def test_a_column_is_wide_enough_for_rows_that_wait(debezium: DebeziumShop) -> None:
-    """Their table has no message in the micro-batch of their END."""
-    debezium.ask("CREATE TABLE shop.wide (id INT NOT NULL, n INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+    """Their table has no message in the micro-batch of their END. Its history and a renamed column follow, too."""
+    debezium.ask("CREATE TABLE shop.wide (id INT NOT NULL, number INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+    debezium.ask(
+        "CREATE TABLE shop.wide_log (_source_partition VARCHAR(99), _position BIGINT, _seq BIGINT, _txn_id VARCHAR(99),"
+        " _commit_time DATETIME, _op VARCHAR(16), id INT, number INT, _unchanged JSON)"
+        " DUPLICATE KEY (_source_partition, _position, _seq) DISTRIBUTED BY HASH(_position)"
+    )
     fields = {"id": field("int32"), "n": field("int64")}
     block = {"id": "5:5001", "total_order": 1, "data_collection_order": 1}
     text = connect_schema.change("wide", fields, {"id": 1, "n": 1 << 40}, transaction=block, lsn=5001)
     debezium.put(json.loads(text))
     debezium.put(marker("END", "5:5999", {"public.wide": 1}))
-    debezium.go(tables={"public.wide": "wide"}, schema_changes="apply")
-    assert debezium.ask("SELECT id, n FROM shop.wide") == [(1, 1 << 40)]
+    rules = [TableRules(tables="wide", history="{0}_log", rename={"n": "number"})]
+    debezium.go(tables={"public.wide": "wide"}, schema_changes="apply", rules=rules)
+    for table in ("wide", "wide_log"):
+        assert debezium.ask(f"SELECT id, number FROM shop.{table}") == [(1, 1 << 40)]
