@@ -38,8 +38,9 @@ from starrocks_txn_sink.telemetry import Event
 
 HELD_BYTES: Final = 96 << 20
 """Events in memory: a micro-batch of half a million ordinary rows is never spilled."""
-_READ_BYTES: Final = 64 << 20
+_READ_BYTES: Final = 32 << 20
 """Texts read back and kept: a piece of released rows has rows of several blobs, and the next piece of the same ones."""
+_FILE_BYTES: Final = 16 << 20
 _PIECE_BYTES: Final = 4 << 20  # released rows that are in memory at once, besides those that are being loaded
 _PIECE_ROWS: Final = 50_000
 
@@ -247,12 +248,20 @@ class VerifiedLane:
         ]
 
     def _spill(self) -> None:
-        """Write the events in memory to the spill storage, in order; the rules' columns stay."""
+        """Write the events in memory to the spill storage, in order; the rules' columns stay.
+
+        A file at a time, because the storage makes a copy of it.
+        """
         segments = [segment for source in self._sources.values() for segment in source.segments if segment.table]
-        places = self.storage.write([segment.table for segment in segments if segment.table is not None])
-        for segment, place in zip(segments, places, strict=True):
-            segment.table, segment.place = None, place
+        file = np.cumsum([segment.bytes for segment in segments]) // _FILE_BYTES
+        for together in np.split(np.arange(len(segments)), np.flatnonzero(np.diff(file)) + 1):
+            written = [segments[number] for number in together.tolist()]
+            places = self.storage.write([segment.table for segment in written if segment.table is not None])
+            for segment, place in zip(written, places, strict=True):
+                segment.table, segment.place = None, place
         self._held_bytes = 0
+        self.held_limit = min(self.held_limit, HELD_BYTES // 2)  # the more events, the more their columns need
+        give_back_memory()
 
 
 @dataclass(slots=True)
@@ -262,6 +271,7 @@ class _TextCache:
     storage: SpillStorage
     _texts: OrderedDict[BlobPlace, pa.Array] = field(default_factory=OrderedDict)
     _bytes: int = 0
+    _read_bytes: int = 0  # since memory was given back
 
     def texts_of(self, segment: _Segment) -> pa.Array:
         """The texts of a segment, one for each event."""
@@ -272,9 +282,13 @@ class _TextCache:
         if texts is None:
             texts = _one_array(self.storage.read(segment.place, (model.ROW,))[model.ROW])
             self._bytes += texts.nbytes
+            self._read_bytes += texts.nbytes
         self._texts[segment.place] = texts
         while self._bytes > _READ_BYTES and len(self._texts) > 1:
             self._bytes -= self._texts.popitem(last=False)[1].nbytes
+        if self._read_bytes > _READ_BYTES:
+            self._read_bytes = 0
+            give_back_memory()
         return texts
 
     def sizes_of(self, segment: _Segment) -> pa.Array:
@@ -310,6 +324,14 @@ class _SourceRows:
         if len(parts) == 1 and (order[1:] > order[:-1]).all():
             return parts[0]
         return pa.concat_arrays(parts).take(pa.array(np.argsort(order)))
+
+
+def give_back_memory() -> None:
+    """Give freed memory back to the kernel: what stays lies between it, so an allocator keeps hundreds of megabytes.
+
+    It takes some milliseconds, so only a micro-batch that is spilled pays for it.
+    """
+    pa.default_memory_pool().release_unused()
 
 
 def _source_of(state: VerifiedState, places: Mapping[int, BlobPlace]) -> _Source:

@@ -48,6 +48,20 @@ def test_a_large_source_transaction_grows_a_worker_by_little_more_than_its_buffe
     assert run("-m", "benchmarks.memory", *size, *tables)["growth"] < 124
 
 
+def test_a_huge_transaction_of_debezium_is_not_kept_in_memory() -> None:
+    """300 MB; kept in memory they are 600 MB and more, because they are copied when they are released."""
+    assert run("-m", "benchmarks.debezium_memory", "--megabytes", "300")["growth"] < 500
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("given", "growth"),
+    [(("--megabytes", "1000"), 700), (("--megabytes", "100", "--transactions", "100000", "--open"), 500)],
+)
+def test_a_worker_grows_within_bounds_by_debeziums_transactions(given: tuple[str, ...], growth: int) -> None:
+    assert run("-m", "benchmarks.debezium_memory", *given)["growth"] < growth
+
+
 def test_what_a_process_used_counts_on_after_its_end() -> None:
     alive, ended = run("-c", FAMILY)
     assert alive["used"] >= 0.25
