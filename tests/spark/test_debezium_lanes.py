@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from starrocks_txn_sink import DebeziumAssembly, StarRocksSink, TableRules
+from starrocks_txn_sink import DebeziumAssembly, StarRocksSink, TableRules, cli
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.snapshots import Progress
@@ -42,6 +42,23 @@ def test_a_replayed_micro_batch_starts_from_the_same_state_and_writes_nothing_tw
         debezium.forget_commit(batch)
     assert debezium.go() == []
     assert debezium.written() == (7, 7)
+
+
+def test_a_renamed_job_goes_on_from_the_same_checkpoint_or_a_new_one(debezium: DebeziumShop) -> None:
+    """With a source transaction that is open at the move."""
+    debezium.put(read(1), *whole(5, 2), insert(6, 1))
+    debezium.go()
+    server, user = debezium.server, debezium.options().username
+    place = ["--load-url", server.load_url, "--query-url", server.query_url, "--database", "shop", "--username", user]
+    assert cli.main(["ledger", "rename", "--job", "test", "--to", "moved", *place]) == 0
+    debezium.put(end(6, 1), *whole(7, 1))
+    with pytest.raises(StreamingQueryException, match="The job test was moved away to the job moved"):
+        debezium.go()
+    assert [r.rows for r in debezium.go(job="moved")] == [2]
+    assert debezium.written() == (5, 5)
+    debezium.put(*whole(8, 1))
+    assert [r.rows for r in debezium.go("new", files=9, job="moved")] == [1]
+    assert debezium.written() == (6, 6)
 
 
 def test_a_job_of_the_stage_goes_on_in_the_lane_without_a_row_twice(debezium: DebeziumShop) -> None:

@@ -15,6 +15,7 @@ from tests.support.exactly_once_shop import Shop
 
 _SINK = (
     "commit_interval",
+    "job",
     "lanes",
     "on_bad_rows",
     "schema_changes",
