@@ -42,6 +42,8 @@ TYPES: list[tuple[Field, str, str]] = [
     (field("string", DATA + "Json"), "JSON", NOTHING),
     (field("bytes"), "STRING", KEY_TEXT),
     (field("struct", DATA + "geometry.Point"), "JSON", NOTHING),
+    (field("struct", DATA + "geometry.Geometry"), "JSON", NOTHING),
+    (field("struct", DATA + "geometry.Geography"), "JSON", NOTHING),
     (field("map", keys=field("string"), values=field("string")), "JSON", NOTHING),
     (decimal(2, 10), "DECIMAL(10,2)", NOTHING),
     (decimal(0, 10), "DECIMAL(10,0)", "LARGEINT"),

@@ -153,6 +153,34 @@ def test_other_values_stay_as_they_came(of: dict[str, Any]) -> None:
     assert plans_of(schema_of(of)) == {}
 
 
+_WKB, _SRID = {"field": "wkb", "type": "bytes"}, {"field": "srid", "type": "int32", "optional": True}
+_BESIDE_A_DATE = {
+    "geometry": (
+        field("struct", "io.debezium.data.geometry.Geometry", fields=[_WKB, _SRID]),
+        '{"wkb":"AQEAACDmEAAAAAAAAAAA8D8AAAAAAAAAQA==","srid":4326}',
+    ),
+    "geography": (
+        field("struct", "io.debezium.data.geometry.Geography", fields=[_WKB, _SRID]),
+        '{"wkb":"AQEAAAAAAAAAAADwPwAAAAAAAABA","srid":null}',
+    ),
+    "hstore": (field("map", keys=field("string"), values=field("string")), '{"a":"1","b":null,"d":"2"}'),
+    "hstore as JSON": (field("string", "io.debezium.data.Json"), r'"{\"a\":\"1\"}"'),
+    "range": (field("string"), '"[2024-02-29,infinity)"'),
+    "ranges": (field("array", items=field("string")), '["[1,5)",null,"empty"]'),
+}
+
+
+@pytest.mark.parametrize("kind", _BESIDE_A_DATE)
+def test_geometries_hstores_and_ranges_stay_as_they_came_beside_a_date(kind: str) -> None:
+    """As the connector for PostgreSQL writes them; a document of JSON alone stands in the row as itself."""
+    of, value = _BESIDE_A_DATE[kind]
+    plan = plans_of(schema_of(of, {**field("int32", DEBEZIUM + "Date"), "field": "d"}))[""]
+    found, fits = convert_rows(pa.array([f'{{"x":{value},"d":19782}}']), [plan], np.zeros(1, dtype=np.int32))
+    expected = json.loads(value) if kind == "hstore as JSON" else value
+    assert found.to_pylist() == [f'{{"x":{expected},"d":"2024-02-29"}}']
+    assert fits.all()
+
+
 @pytest.mark.parametrize(
     ("of", "value"),
     [
