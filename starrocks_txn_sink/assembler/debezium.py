@@ -107,17 +107,17 @@ def assemble_debezium(
     return released.withMetadata(model.OP, rows.schema[model.OP].metadata)
 
 
-def _event_columns(frame: DataFrame, columns: tuple[str, ...], which: str) -> DataFrame:
+def _event_columns(frame: DataFrame, columns: tuple[str, ...], kind: str) -> DataFrame:
     """`frame` in the schema intake.EVENTS; columns that rows or markers lack are NULL."""
-    missing = [each for each in (_SOURCE, *columns) if each not in frame.columns]
+    missing = [column for column in (_SOURCE, *columns) if column not in frame.columns]
     if missing:
-        origin = "parse_debezium" if which == "rows" else "parse_debezium_transactions"
-        raise InputError(f"The {which} lack the column {', '.join(missing)}.", hint=f"Take them from {origin}.")
-    chosen = [F.col(_SOURCE).cast("string").alias(_SOURCE)]
-    for each in v.EVENTS:
-        value = F.col(each.name) if each.name in columns else F.lit(None)
-        chosen.append(value.cast(_TYPES[each.type]).alias(each.name))
-    return frame.select(*chosen)
+        origin = "parse_debezium" if kind == "rows" else "parse_debezium_transactions"
+        raise InputError(f"The {kind} lack the column {', '.join(missing)}.", hint=f"Take them from {origin}.")
+    selected = [F.col(_SOURCE).cast("string").alias(_SOURCE)]
+    for field in v.EVENTS:
+        value = F.col(field.name) if field.name in columns else F.lit(None)
+        selected.append(value.cast(_TYPES[field.type]).alias(field.name))
+    return frame.select(*selected)
 
 
 def _take_step(
@@ -148,7 +148,9 @@ def _packets(source: str, step: VerifiedStep) -> Iterator[Packet]:
 def _assemble_in_task(policy: VerifiedPolicy, batches: Iterable[pa.RecordBatch]) -> Iterator[Packet]:
     """Assemble a batch frame: one step for all events of a source, which arrive sorted by source."""
     packed = (
-        pair for batch in keyed_state.pack(batches) for pair in zip(*(each.to_pylist() for each in batch), strict=True)
+        pair
+        for batch in keyed_state.pack(batches)
+        for pair in zip(*(field.to_pylist() for field in batch), strict=True)
     )
     for source, pairs in groupby(packed, key=lambda pair: pair[0]):
         yield from _take_step(policy, source, None, (blob for _, blob in pairs), 0.0, _no_blob).packets

@@ -87,22 +87,22 @@ def assemble_frame(
     """
     timed, key = open_timeout is not None, events.schema[model.SOURCE_PARTITION].dataType
     packed = f"{model.SOURCE_PARTITION} {key.simpleString()}, {BLOB} binary"
-    done = f"{packed}, {COUNTS} string"
+    schema_text = f"{packed}, {COUNTS} string"
     if not events.isStreaming:
         ordered = events.repartition(model.SOURCE_PARTITION).sortWithinPartitions(model.SOURCE_PARTITION, *order)
-        return ordered.mapInArrow(lambda batches: _packet_batches(in_task(batches), KEY_TYPES[type(key)]), done)
+        return ordered.mapInArrow(lambda batches: _packet_batches(in_task(batches), KEY_TYPES[type(key)]), schema_text)
     in_rocksdb = keeps_state_in_rocksdb(events)
     PLANNED.set()
     packets = (with_ticks(events) if timed else events).mapInArrow(pack, packed)
     if in_rocksdb:
         _log.info("assembler.planned", state="transformWithState")
         grouped, mode = packets.groupBy(model.SOURCE_PARTITION), "EventTime" if timed else "None"
-        return grouped.transformWithStateInPandas(Processor(take_step, timed), done, "Append", mode)
+        return grouped.transformWithStateInPandas(Processor(take_step, timed), schema_text, "Append", mode)
     _log.info("assembler.planned", state="applyInPandasWithState", hint=f"for transformWithState set {PROVIDER}")
     timeout = "EventTimeTimeout" if timed else "NoTimeout"
     state = "header string, layout string, blobs binary"
     grouped = (with_watermark_column(packets) if timed else packets).groupBy(model.SOURCE_PARTITION)
-    return grouped.applyInPandasWithState(partial(_step_of_group, take_step), done, state, "append", timeout)
+    return grouped.applyInPandasWithState(partial(_step_of_group, take_step), schema_text, state, "append", timeout)
 
 
 def with_ticks(events: DataFrame) -> DataFrame:
@@ -128,7 +128,7 @@ def set_timeout(group: GroupState, due: float) -> None:
 def summed_counts(names: Iterable[str]) -> list[Column]:
     """The counts `names` over all packed rows."""
     sums = {name: F.sum(F.get_json_object(F.col(COUNTS), f"$.{name}").cast("bigint")) for name in names}
-    return [F.coalesce(each, F.lit(0).cast("bigint")).alias(name) for name, each in sums.items()]
+    return [F.coalesce(total, F.lit(0).cast("bigint")).alias(name) for name, total in sums.items()]
 
 
 def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -185,10 +185,10 @@ def log_notices(notices: Iterable[Event]) -> None:
 
 def keep_timer(handle: spark.StatefulProcessorHandle, due: int | None) -> None:
     """Keep exactly one timer of the current key, at `due` (milliseconds since the epoch); none for None."""
-    known = set(handle.listTimers())
-    for timer in known - {due}:
+    known_timers = set(handle.listTimers())
+    for timer in known_timers - {due}:
         handle.deleteTimer(timer)
-    if due is not None and due not in known:
+    if due is not None and due not in known_timers:
         handle.registerTimer(due)
 
 
@@ -247,13 +247,13 @@ def _step_of_group(take_step: TakeStep, key: Any, frames: Frames, group: GroupSt
     blobs = None if group.hasTimedOut else [blob for frame in frames for blob in frame[BLOB]]
     header, layout, joined = group.get if group.exists else (None, "[]", b"")
     stream = BytesIO(joined)
-    kept = {number: stream.read(length) for number, length in orjson.loads(layout)}
-    change = take_step(name, header, blobs, now, lambda number: from_blob(kept[number]))
+    blobs_before = {number: stream.read(length) for number, length in orjson.loads(layout)}
+    change = take_step(name, header, blobs, now, lambda number: from_blob(blobs_before[number]))
     yield from map(_packet_frame, change.packets)
-    gone = set(change.removed)
-    left = {number: blob for number, blob in kept.items() if number not in gone}
-    left |= {number: to_blob(rows) for number, rows in change.added.items()}
-    layout = orjson.dumps([(number, len(blob)) for number, blob in left.items()]).decode()
-    group.update((change.header, layout, b"".join(left.values())))
+    removed_numbers = set(change.removed)
+    blobs_left = {number: blob for number, blob in blobs_before.items() if number not in removed_numbers}
+    blobs_left |= {number: to_blob(rows) for number, rows in change.added.items()}
+    layout = orjson.dumps([(number, len(blob)) for number, blob in blobs_left.items()]).decode()
+    group.update((change.header, layout, b"".join(blobs_left.values())))
     if change.wake_at is not None:
         set_timeout(group, change.wake_at)

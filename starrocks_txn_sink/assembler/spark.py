@@ -120,22 +120,22 @@ def assemble_transactions(
 
 def event_columns(events: DataFrame, by: str, passthrough: tuple[str, ...] = ()) -> list[Column]:
     """The columns that the rules read, the source partition first; InputError for a missing one or a wrong type."""
-    missing = [each for each in (by, *model.REQUIRED, *passthrough) if each not in events.columns]
+    missing = [column for column in (by, *model.REQUIRED, *passthrough) if column not in events.columns]
     if missing:
         raise InputError(
             f"The events lack the column {', '.join(missing)}.",
             hint=f"They have {', '.join(events.columns)}. Rename or add columns; `by` names the source partition's.",
         )
-    clash = [each for each in passthrough if each in {*model.OUTPUT, model.TYPE}]
+    clash = [column for column in passthrough if column in {*model.OUTPUT, model.TYPE}]
     if clash or len(set(passthrough)) < len(passthrough):
         raise OptionError(
             f"passthrough names {', '.join(clash) or 'a column twice'}.", hint="Name only further columns, once each."
         )
-    kinds = {each.name: each.dataType for each in events.schema.fields}
+    kinds = {field.name: field.dataType for field in events.schema.fields}
     _check_type(by, kinds[by], tuple(KEY_TYPES), "string, int or bigint")
     _check_type(model.POSITION, kinds[model.POSITION], _INTEGERS, "an integer type")
     _check_type(model.TXN_ID, kinds[model.TXN_ID], (*_STRINGS, *_INTEGERS), "string")
-    texts = [each for each in (model.TYPE, *model.PAYLOAD) if each in kinds]
+    texts = [column for column in (model.TYPE, *model.PAYLOAD) if column in kinds]
     for text in texts:
         _check_type(text, kinds[text], _STRINGS, "string")
     columns = [
@@ -148,10 +148,10 @@ def event_columns(events: DataFrame, by: str, passthrough: tuple[str, ...] = ())
     return [*columns, *map(_column, passthrough)]
 
 
-def _check_type(name: str, kind: T.DataType, allowed: tuple[type[T.DataType], ...], wanted: str) -> None:
+def _check_type(name: str, kind: T.DataType, allowed: tuple[type[T.DataType], ...], type_name: str) -> None:
     if not isinstance(kind, allowed):
         hint = "Make JSON of it with to_json." if isinstance(kind, T.StructType) else "Cast it."
-        raise InputError(f"The column {name} is {kind.simpleString()}, but must be {wanted}.", hint=hint)
+        raise InputError(f"The column {name} is {kind.simpleString()}, but must be {type_name}.", hint=hint)
 
 
 def _column(name: str) -> Column:
@@ -159,10 +159,10 @@ def _column(name: str) -> Column:
 
 
 def _output(prepared: T.StructType) -> T.StructType:
-    kinds = {each.name: each.dataType for each in prepared.fields}
+    kinds = {field.name: field.dataType for field in prepared.fields}
     kinds |= {model.SEQ: T.LongType(), model.TRANSACTION_END: T.BooleanType()}
-    further = [each for each in prepared.names if each not in {*model.OUTPUT, model.TYPE}]
-    return T.StructType([T.StructField(each, kinds[each]) for each in (*model.OUTPUT, *further)])
+    further = [name for name in prepared.names if name not in {*model.OUTPUT, model.TYPE}]
+    return T.StructType([T.StructField(name, kinds[name]) for name in (*model.OUTPUT, *further)])
 
 
 def _take_step(
@@ -192,7 +192,7 @@ def _packets(name: Partition, step: AssemblerStep, state: model.AssemblerState) 
     if step.counters.events == step.counters.repeats:  # next to new events a producer may just have sent twice
         keyed_state.log_notices(repeats.notice() for repeats in step.repeats if repeats.unknown)
     yield from keyed_state.row_packets(name, (released.rows for released in step.released))
-    oldest = {OLDEST: min(each.opened_at for each in state.live())} if state.live() else {}
+    oldest = {OLDEST: min(transaction.opened_at for transaction in state.live())} if state.live() else {}
     yield keyed_state.counts_packet(name, step.counters.with_levels_of(state), **oldest)
 
 

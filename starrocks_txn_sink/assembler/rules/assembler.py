@@ -77,22 +77,22 @@ class TransactionAssembler:
         raised.
         """
         intake = validate_events(events, states, need_txn_id=self.policy.interleaved, compare=self.compare)
-        came, fresh = events.table.num_rows, int(np.count_nonzero(intake.kinds == EventKind.DATA))
+        event_count, fresh = events.table.num_rows, int(np.count_nonzero(intake.kinds == EventKind.DATA))
         counters = Counters(
-            events=came,
+            events=event_count,
             data=intake.data,
-            repeats=came - len(intake.kinds),
+            repeats=event_count - len(intake.kinds),
             repeated_rows=intake.data - fresh,
             unknown_repeats=sum(repeated.unknown for repeated in intake.repeats),
         )
         if len(intake.kinds):
-            fed = self._assemble(intake, states, counters, now, read)
+            step = self._assemble(intake, states, counters, now, read)
         else:
             unchanged = {name: PartitionChange(states.get(name, AssemblerState())) for name in events.names}
-            fed = AssemblerStep(unchanged, counters, repeats=intake.repeats)
+            step = AssemblerStep(unchanged, counters, repeats=intake.repeats)
         if self.policy.open_timeout is None:
-            return fed
-        return _merge_steps(fed, self.expire({name: change.state for name, change in fed.changes.items()}, now))
+            return step
+        return _merge_steps(step, self.expire({name: change.state for name, change in step.changes.items()}, now))
 
     def expire(self, states: States, now: float) -> AssemblerStep:
         """Drop the transactions that have been open for `open_timeout` at `now`.
@@ -102,16 +102,20 @@ class TransactionAssembler:
         changes, counters, notices = dict[Partition, PartitionChange](), Counters(), list[Event]()
         limit = self.policy.open_timeout
         for name, state in states.items():
-            overdue = [each for each in state.live() if limit is not None and each.opened_at + limit <= now]
+            overdue = [
+                transaction
+                for transaction in state.live()
+                if limit is not None and transaction.opened_at + limit <= now
+            ]
             if not overdue:
                 continue
-            first, count, rows = overdue[0], len(overdue), sum(each.rows for each in overdue)
+            first, count, rows = overdue[0], len(overdue), sum(transaction.rows for transaction in overdue)
             if self.policy.on_open_timeout == "fail":
                 raise _open_timeout_error(name, first, now)
-            opened = [each.as_dropped() if each in overdue else each for each in state.open]
+            opened = [transaction.as_dropped() if transaction in overdue else transaction for transaction in state.open]
             notices.append(_notice("transaction.timed_out", name, first.position, first.txn_id, count, rows))
             counters += Counters(dropped=count, dropped_rows=rows)
-            removed = tuple(number for each in overdue for number in each.blobs)
+            removed = tuple(number for transaction in overdue for number in transaction.blobs)
             changes[name] = PartitionChange(replace(state, open=_limit_dropped(opened)), removed)
         return AssemblerStep(changes, counters, notices=tuple(notices))
 
@@ -134,8 +138,8 @@ class TransactionAssembler:
     def _refuse_several_open(self, intake: Intake, states: States) -> None:
         if self.policy.interleaved:
             return
-        found = zip(intake.names, intake.counts.tolist(), strict=True)
-        if any(new and name in states and len(states[name].open) > 1 for name, new in found):
+        partition_counts = zip(intake.names, intake.counts.tolist(), strict=True)
+        if any(new and name in states and len(states[name].open) > 1 for name, new in partition_counts):
             raise OptionError(
                 "The checkpoint holds several open source transactions of one source partition.",
                 hint="Set interleaved=True, as before.",
@@ -159,21 +163,21 @@ class TransactionAssembler:
 
     def _notices(self, grouped: Grouped, classes: SegmentClasses) -> Iterator[Event]:
         """Yield one notice per source partition and kind of loss."""
-        lost = [("transaction.abandoned", classes.abandoned)]
+        losses = [("transaction.abandoned", classes.abandoned)]
         if self.policy.missing_begin == "drop":
-            lost.append(("transaction.without_begin", classes.orphan))
-        if not any(mask.any() for _, mask in lost):
+            losses.append(("transaction.without_begin", classes.orphan))
+        if not any(mask.any() for _, mask in losses):
             return
         rows, partition = grouped.segments.rows + grouped.held, grouped.partition_of(slice(None))
-        for at in np.unique(partition[np.any([mask for _, mask in lost], axis=0)]).tolist():
-            for kind, mask in lost:
-                found = np.flatnonzero(mask & (partition == at))
-                if len(found):
-                    first = int(found[0])
+        for at in np.unique(partition[np.any([mask for _, mask in losses], axis=0)]).tolist():
+            for kind, mask in losses:
+                places_found = np.flatnonzero(mask & (partition == at))
+                if len(places_found):
+                    first = int(places_found[0])
                     carried = grouped.carried_into(first)
                     position = carried.position if carried else int(grouped.positions[grouped.opened_by[first]])
                     txn_id = grouped.owners[first].as_py()
-                    count, lost_rows = len(found), int(rows[found].sum())
+                    count, lost_rows = len(places_found), int(rows[places_found].sum())
                     yield _notice(kind, grouped.intake.names[at], position, txn_id, count, lost_rows)
 
 
@@ -255,9 +259,9 @@ def _changes(
     intake, partition = grouped.intake, grouped.partition.tolist()
     before = [states[name] if name in states else AssemblerState() for name in intake.names]
     # Per source partition: a transaction without new events stays open as it is …
-    resumed = {id(each) for each in grouped.carried.values()}
-    opened = [[each for each in state.open if id(each) not in resumed] for state in before]
-    added: list[dict[int, pa.Table]] = [{} for _ in before]
+    resumed = {id(transaction) for transaction in grouped.carried.values()}
+    opened = [[transaction for transaction in state.open if id(transaction) not in resumed] for state in before]
+    new_blobs: list[dict[int, pa.Table]] = [{} for _ in before]
     # … and a transaction whose last segment has no END yet stays open, or is skipped to its END.
     tails = np.flatnonzero(classes.open | classes.waiting)
     first_positions = grouped.positions[grouped.opened_by[tails]]
@@ -269,13 +273,13 @@ def _changes(
             opened[at].append(transaction.as_dropped())
             continue
         start, stop = int(grouped.segments.start[tail]), int(grouped.segments.stop[tail])
-        chosen = None if grouped.order is None else pa.array(grouped.order[start:stop])
-        rows = payload.slice(start, stop - start) if chosen is None else payload.take(chosen)
+        row_order = None if grouped.order is None else pa.array(grouped.order[start:stop])
+        rows = payload.slice(start, stop - start) if row_order is None else payload.take(row_order)
         size = rows.nbytes
-        blobs = dict(enumerate(model.pieces(rows, size), before[at].next_blob + len(added[at])))
+        blobs = dict(enumerate(model.pieces(rows, size), before[at].next_blob + len(new_blobs[at])))
         if len(blobs) > 1:
             size = sum(blob.nbytes for blob in blobs.values())
-        added[at].update(blobs)
+        new_blobs[at].update(blobs)
         opened[at].append(transaction.with_rows(rows.num_rows, size if blobs else 0, tuple(blobs)))
     ends, counts = intake.positions[intake.ends - 1].tolist(), intake.counts.tolist()
     last = [end if count else state.last_position for end, count, state in zip(ends, counts, before, strict=True)]
@@ -287,7 +291,7 @@ def _changes(
         intake.kinds,
         intake.table,
     )
-    return dict(zip(intake.names, map(_change, before, last, recents, opened, added), strict=True))
+    return dict(zip(intake.names, map(_change, before, last, recents, opened, new_blobs), strict=True))
 
 
 def _change(
@@ -295,35 +299,35 @@ def _change(
     last_position: int | None,
     recent: bytes,
     opened: list[OpenTransaction],
-    added: dict[int, pa.Table],
+    new_blobs: dict[int, pa.Table],
 ) -> PartitionChange:
     """The change of one source partition; deletes the blobs that no open transaction names any more."""
     if len(opened) > 1:
-        opened.sort(key=lambda each: each.position)
-    after = AssemblerState(last_position, _limit_dropped(opened), before.next_blob + len(added), recent)
-    kept = {number for each in after.open for number in each.blobs}
-    removed = tuple(number for each in before.open for number in each.blobs if number not in kept)
-    return PartitionChange(after, removed, added)
+        opened.sort(key=lambda transaction: transaction.position)
+    after = AssemblerState(last_position, _limit_dropped(opened), before.next_blob + len(new_blobs), recent)
+    numbers_left = {number for transaction in after.open for number in transaction.blobs}
+    removed = tuple(number for transaction in before.open for number in transaction.blobs if number not in numbers_left)
+    return PartitionChange(after, removed, new_blobs)
 
 
 def _limit_dropped(transactions: Sequence[OpenTransaction]) -> tuple[OpenTransaction, ...]:
     """Forget the oldest dropped transactions beyond REMEMBERED_DROPS, because their END may never come."""
-    surplus = sum(each.dropped for each in transactions) - REMEMBERED_DROPS
+    surplus = sum(transaction.dropped for transaction in transactions) - REMEMBERED_DROPS
     if surplus <= 0:
         return tuple(transactions)
-    forgotten = [each for each in transactions if each.dropped][:surplus]
-    return tuple(each for each in transactions if each not in forgotten)
+    oldest_dropped = [transaction for transaction in transactions if transaction.dropped][:surplus]
+    return tuple(transaction for transaction in transactions if transaction not in oldest_dropped)
 
 
-def _merge_steps(fed: AssemblerStep, expired: AssemblerStep) -> AssemblerStep:
-    """Merge both steps; a blob that `fed` adds and `expired` removes is never written."""
-    changes = dict(fed.changes)
+def _merge_steps(step: AssemblerStep, expired: AssemblerStep) -> AssemblerStep:
+    """Merge both steps; a blob that `step` adds and `expired` removes is never written."""
+    changes = dict(step.changes)
     for name, change in expired.changes.items():
-        first, stale = fed.changes[name], set(change.removed)
+        first, stale = step.changes[name], set(change.removed)
         changes[name] = PartitionChange(
             change.state,
             (*first.removed, *(number for number in change.removed if number not in first.added)),
             {number: table for number, table in first.added.items() if number not in stale},
         )
-    notices = (*fed.notices, *expired.notices)
-    return AssemblerStep(changes, fed.counters + expired.counters, fed.released, notices, fed.repeats)
+    notices = (*step.notices, *expired.notices)
+    return AssemblerStep(changes, step.counters + expired.counters, step.released, notices, step.repeats)

@@ -82,7 +82,7 @@ class _Released:
         own = with_heads(
             own,
             heads_of(
-                [None if each is None else each.own for each in self.rules],
+                [None if rule is None else rule.own for rule in self.rules],
                 self.of_row,
                 self._with_mark(values, deletes),
             ),
@@ -99,7 +99,7 @@ class _Released:
             ignored = (
                 deletes
                 & with_history
-                & self._mask([each is not None and each.deletes == "ignore" for each in self.rules])
+                & self._mask([rule is not None and rule.deletes == "ignore" for rule in self.rules])
             )
         return self._with_histories(rows, row, values, with_history, ignored)
 
@@ -109,11 +109,11 @@ class _Released:
 
     def _has(self, name: str) -> Mask:
         """A mask of the rows whose rules have it."""
-        return self._mask([each is not None and bool(getattr(each, name)) for each in self.rules])
+        return self._mask([rule is not None and bool(getattr(rule, name)) for rule in self.rules])
 
     def _deletes(self) -> Mask | None:
         """A mask of the deletes, None where they are nothing but deletes."""
-        if all(each is None or each.deletes == "apply" for each in self.rules):
+        if all(rule is None or rule.deletes == "apply" for rule in self.rules):
             return None
         kinds = pc.utf8_lower(one_array(self.rows[model.OP]))
         deletes: Mask = pc.fill_null(pc.is_in(kinds, value_set=value_set(*columns.DELETES)), False).to_numpy(
@@ -124,18 +124,20 @@ class _Released:
     def _values(self) -> dict[str, pa.Array]:
         """The metadata that the assembler hands on."""
         names = {TXN_ID: model.TXN_ID, OP: model.OP, POSITION: model.POSITION}
-        given = {SOURCE_PARTITION: self.partitions, **{name: one_array(self.rows[of]) for name, of in names.items()}}
+        columns = {SOURCE_PARTITION: self.partitions, **{name: one_array(self.rows[of]) for name, of in names.items()}}
         alone = model.SEQ not in self.rows.column_names  # each row is a unit of its own
         nothing = np.zeros(self.rows.num_rows, dtype=np.int64)
-        return given | {SEQ: pa.array(nothing) if alone else one_array(self.rows[model.SEQ])}
+        return columns | {SEQ: pa.array(nothing) if alone else one_array(self.rows[model.SEQ])}
 
     def _with_mark(self, values: Mapping[str, pa.Array], deletes: Mask | None) -> Mapping[str, pa.Array]:
         return values if deletes is None else {**values, DELETED: pa.array(deletes)}
 
     def _without_time(self, row: pa.Array) -> pa.Array:
         """The rows without the commit's time that only their history wants."""
-        wanted = self._mask([each is not None and COMMIT_TIME in each.early - {*each.metadata} for each in self.rules])
-        return pc.if_else(pa.array(wanted), without_time(row), row) if wanted.any() else row
+        with_commit_time = self._mask(
+            [rule is not None and COMMIT_TIME in rule.early - {*rule.metadata} for rule in self.rules]
+        )
+        return pc.if_else(pa.array(with_commit_time), without_time(row), row) if with_commit_time.any() else row
 
     def _marks(self, row: pa.Array, deletes: Mask | None) -> pa.Array:
         """The rows, of deletes the key alone, where the row stays: what `before` has may be no value of the row."""
@@ -143,17 +145,17 @@ class _Released:
             return row
         for number, rules in enumerate(self.rules):
             table = self.marked.get(rules.table) if rules is not None and rules.marks else None
-            here = deletes & (self.of_row == number) & row.is_valid().to_numpy(zero_copy_only=False)
-            if rules is None or not rules.marks or not here.any():
+            mask = deletes & (self.of_row == number) & row.is_valid().to_numpy(zero_copy_only=False)
+            if rules is None or not rules.marks or not mask.any():
                 continue
-            deleted = row.filter(pa.array(here))
+            deleted = row.filter(pa.array(mask))
             names = [] if table is None else [name for name in table.others if name not in rules.own]
             tail = f',"{columns.UNCHANGED}":{json.dumps(names, ensure_ascii=False)}}}'
             if table is not None:  # else the lane refuses the row, unless the table is to be created
                 deleted, tail = _only(deleted, table.key), tail if names else "}"
             marked = pc.binary_replace_slice(deleted.cast(pa.binary()), -1, _END, tail.encode()).cast(row.type)
             marked = pc.replace_substring_regex(marked, r"^\{,", "{")  # of a row without its key
-            row = pc.replace_with_mask(row, pa.array(here), marked)
+            row = pc.replace_with_mask(row, pa.array(mask), marked)
         return row
 
     def _with_histories(
@@ -161,24 +163,24 @@ class _Released:
     ) -> tuple[pa.Table, pa.Array]:
         """The `rows`, in front of each one that of its history; one that is `ignored` is in the history alone."""
         at = np.flatnonzero(with_history)
-        names = pa.array([None if each is None else each.history for each in self.rules] + [None], pa.string())
+        names = pa.array([None if rule is None else rule.history for rule in self.rules] + [None], pa.string())
         text = pc.replace_substring(row.take(pa.array(at)), _UNCHANGED, _AS_COLUMN)
         about = {name: values[name].take(pa.array(at)) for name in HISTORY if name in values}
         heads = heads_of([HISTORY] * len(self.rules), self.of_row[at], about)
         logged = rows.take(pa.array(at))
         ends = one_array(logged[model.TRANSACTION_END])
-        given = {
+        columns = {
             model.ROW: with_heads(text, heads),
             model.TABLE: names.take(pa.array(self.of_row[at])),
             model.OP: pa.nulls(len(at), pa.string()),
             model.TRANSACTION_END: pc.and_(ends, pa.array(ignored[at])),
         }
-        for name, column in given.items():
+        for name, column in columns.items():
             logged = _with(logged, name, column)
-        kept = np.flatnonzero(~ignored)
-        order = np.argsort(np.concatenate([2 * kept + 1, 2 * at]))
-        source = np.concatenate([kept, at])[order]
-        all_rows = pa.concat_tables([rows.take(pa.array(kept)), logged]).take(pa.array(order))
+        rows_left = np.flatnonzero(~ignored)
+        order = np.argsort(np.concatenate([2 * rows_left + 1, 2 * at]))
+        source = np.concatenate([rows_left, at])[order]
+        all_rows = pa.concat_tables([rows.take(pa.array(rows_left)), logged]).take(pa.array(order))
         return all_rows, self.partitions.take(pa.array(source))
 
 
@@ -195,11 +197,11 @@ def _only(rows: pa.Array, names: Sequence[str]) -> pa.Array:
 
     def judge(number: int) -> bytes:
         row = members(rows[number].as_py())
-        kept = ",".join(
+        members_left = ",".join(
             f"{json.dumps(name, ensure_ascii=False)}:{raw}" for name, (_, raw) in row.items() if name in names
         )
-        return f"{{{kept}}}".encode()
+        return f"{{{members_left}}}".encode()
 
     plan = [(name.encode(), _KEEP, 0, b"", b"") for name in names]
-    written = compiled.apply_rules(rows, [plan], np.zeros(len(rows), dtype=np.int32), judge, only_named=True)
-    return written[0] if written is not None else pa.array([judge(number).decode() for number in range(len(rows))])
+    output = compiled.apply_rules(rows, [plan], np.zeros(len(rows), dtype=np.int32), judge, only_named=True)
+    return output[0] if output is not None else pa.array([judge(number).decode() for number in range(len(rows))])

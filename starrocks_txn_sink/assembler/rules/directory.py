@@ -71,7 +71,7 @@ class FileDirectory:
         Without this check a directory that is not shared goes unnoticed, until a source transaction is too large for
         the manifest.
         """
-        if (seen := (self.uri, marker)) in _SHARED:
+        if (place := (self.uri, marker)) in _SHARED:
             return
         if marker.rpartition("/")[2] not in self.names(marker.rpartition("/")[0]):
             raise OptionError(
@@ -80,7 +80,7 @@ class FileDirectory:
                 "mount, or set state_dir of TransactionAssembly to a folder there.",
                 option="state_dir",
             )
-        _SHARED.add(seen)
+        _SHARED.add(place)
 
     def open(self, name: str) -> pa.NativeFile:
         """Open the file for random access; raises FileNotFoundError and StateNotRead."""
@@ -92,8 +92,12 @@ class FileDirectory:
         """Names of the complete files in `folder`, without the folder, in no order. Raises StateNotRead."""
         system, path = self._path(folder)
         with _reading():
-            found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
-        return [each.base_name for each in found if each.is_file and not each.base_name.startswith(".")]
+            file_infos = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        return [
+            file_info.base_name
+            for file_info in file_infos
+            if file_info.is_file and not file_info.base_name.startswith(".")
+        ]
 
     def delete(self, name: str) -> None:
         system, path = self._path(name)
@@ -142,26 +146,30 @@ def _make_folder(system: Any, folder: str) -> None:
         system.create_dir(folder, recursive=True)
         return
     path = Path(folder)
-    for each in [*reversed(path.parents), path]:
-        if not each.is_dir():
-            each.mkdir(mode=0o700, exist_ok=True)
+    for parent in [*reversed(path.parents), path]:
+        if not parent.is_dir():
+            parent.mkdir(mode=0o700, exist_ok=True)
 
 
 def _remove_abandoned(system: Any, folder: str) -> None:
     """Delete temporary files that killed tasks left: no write takes _ABANDONED_SECONDS."""
     oldest = SystemClock().wall() - _ABANDONED_SECONDS
-    for each in system.get_file_info(fs.FileSelector(folder)):
-        if _TEMPORARY.fullmatch(each.base_name) and each.mtime is not None and each.mtime.timestamp() < oldest:
+    for file_info in system.get_file_info(fs.FileSelector(folder)):
+        if (
+            _TEMPORARY.fullmatch(file_info.base_name)
+            and file_info.mtime is not None
+            and file_info.mtime.timestamp() < oldest
+        ):
             with contextlib.suppress(OSError):
-                system.delete_file(each.path)
+                system.delete_file(file_info.path)
 
 
 def _connect(uri: str) -> tuple[Any, str]:
-    scheme, colon, rest = uri.partition(":")
+    scheme, colon, tail = uri.partition(":")
     if not colon or "/" in scheme:
         return fs.LocalFileSystem(), uri.rstrip("/")
     if scheme == "file":
-        return fs.LocalFileSystem(), re.sub("^/+", "/", rest).rstrip("/")
+        return fs.LocalFileSystem(), re.sub("^/+", "/", tail).rstrip("/")
     try:
         system, path = fs.FileSystem.from_uri(re.sub("^s3[an]:", "s3:", uri))  # Hadoop's names for pyarrow's
     except (pa.ArrowException, OSError) as refused:
@@ -170,15 +178,15 @@ def _connect(uri: str) -> tuple[Any, str]:
 
 
 def _reason(error: Exception) -> str:
-    said = " ".join(str(error).split())
-    return f"{type(error).__name__}: {said[:300]}" if said else type(error).__name__
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 
 def _connect_fsspec(uri: str, refused: Exception) -> tuple[Any, str]:
     try:
         import fsspec  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-        found, path = fsspec.core.url_to_fs(uri)
+        file_system, path = fsspec.core.url_to_fs(uri)
     except (ImportError, ValueError, OSError) as missing:
         raise OptionError(
             f"The assembling lanes cannot keep their state under {uri.split(':')[0]}: (pyarrow: {_reason(refused)}; "
@@ -188,4 +196,4 @@ def _connect_fsspec(uri: str, refused: Exception) -> tuple[Any, str]:
             '(docs/guides/deploy.md, "The checkpoint").',
             option="state_dir",
         ) from refused
-    return fs.PyFileSystem(fs.FSSpecHandler(found)), path
+    return fs.PyFileSystem(fs.FSSpecHandler(file_system)), path

@@ -89,10 +89,10 @@ class IncrementalAssembler:
         with a single chunk: source partitions are then processed in the order of their names, as after a shuffle.
         Raises Unordered, and the errors of TransactionAssembler.feed, for the first source partition with an error.
         """
-        given = intake.group_by_partition(events, sort_names=any_order)
-        if not given.names:
+        partitioned = intake.group_by_partition(events, sort_names=any_order)
+        if not partitioned.names:
             return
-        step = self._step_or_first_error(given, any_order=any_order)
+        step = self._step_or_first_error(partitioned, any_order=any_order)
         yield from step.released
         for name, change in step.changes.items():
             self._apply(self._buffers[name], change)
@@ -102,27 +102,27 @@ class IncrementalAssembler:
         self.flows += step.counters
         self.notices += step.notices
         if not any_order:
-            self._remember_order(given)
+            self._remember_order(partitioned)
         if self._held_bytes > self.held_limit:
             self._spill(small=False)
 
-    def _step_or_first_error(self, given: PartitionedEvents, *, any_order: bool) -> AssemblerStep:
+    def _step_or_first_error(self, partitioned: PartitionedEvents, *, any_order: bool) -> AssemblerStep:
         """Step all source partitions at once; after an error one by one, so that the first one with an error raises.
 
         The error then does not depend on the other source partitions of the chunk.
         """
         try:
-            return self._step(given, any_order=any_order)
+            return self._step(partitioned, any_order=any_order)
         except StarRocksSinkError:
-            for each in given.by_partition():
-                self._step(each, any_order=any_order)
+            for partition_events in partitioned.by_partition():
+                self._step(partition_events, any_order=any_order)
             raise
 
-    def _step(self, given: PartitionedEvents, *, any_order: bool) -> AssemblerStep:
-        states = {name: self._buffer(name).state for name in given.names}
+    def _step(self, partitioned: PartitionedEvents, *, any_order: bool) -> AssemblerStep:
+        states = {name: self._buffer(name).state for name in partitioned.names}
         if not any_order:
-            self._check_order(given)
-        return self._assembler.feed(given, states, self.now, self._read)
+            self._check_order(partitioned)
+        return self._assembler.feed(partitioned, states, self.now, self._read)
 
     @property
     def names(self) -> set[str]:
@@ -136,7 +136,7 @@ class IncrementalAssembler:
 
     def counters(self) -> Counters:
         """The flows, and the levels of the source partitions with events in this task."""
-        return sum((Counters().with_levels_of(each.state) for each in self._buffers.values()), self.flows)
+        return sum((Counters().with_levels_of(buffer.state) for buffer in self._buffers.values()), self.flows)
 
     def visible_marks(self, marks: Marks) -> Marks:
         """All of them: TxnEvents have none."""
@@ -154,7 +154,7 @@ class IncrementalAssembler:
     def carry_over(self) -> dict[str, CarriedState]:
         """Spill all open rows; return the state of the source partitions with events, for the next micro-batch."""
         self._spill(small=True)
-        return {str(name): CarriedState(each.state, dict(each.places)) for name, each in self._buffers.items()}
+        return {str(name): CarriedState(buffer.state, dict(buffer.places)) for name, buffer in self._buffers.items()}
 
     def _buffer(self, name: Partition) -> _PartitionBuffer:
         buffer = self._buffers.get(name)
@@ -165,34 +165,34 @@ class IncrementalAssembler:
             buffer = self._buffers[name] = _PartitionBuffer(before.state, dict(before.places))
         return buffer
 
-    def _check_order(self, given: PartitionedEvents) -> None:
-        if given.table[model.POSITION].null_count:
+    def _check_order(self, partitioned: PartitionedEvents) -> None:
+        if partitioned.table[model.POSITION].null_count:
             return  # the assembler rejects NULL positions and names their place
-        positions = given.positions()
+        positions = partitioned.positions()
         if self.arrival_order:
-            intake.refuse_disorder(given, positions, [self._buffers[name].latest for name in given.names])
-        elif self._last is not None and self._last[0] in given.names:
+            intake.refuse_disorder(partitioned, positions, [self._buffers[name].latest for name in partitioned.names])
+        elif self._last is not None and self._last[0] in partitioned.names:
             name, event = self._last
-            start = int(given.starts[given.names.index(name)])
+            start = int(partitioned.starts[partitioned.names.index(name)])
             if self._buffers[name].latest == positions[start]:
-                intake.refuse_other_content(event, _row(given, start), name)
+                intake.refuse_other_content(event, _row(partitioned, start), name)
 
-    def _remember_order(self, given: PartitionedEvents) -> None:
-        last = given.positions()[given.ends - 1]
-        for name, position in zip(given.names, last.tolist(), strict=True):
+    def _remember_order(self, partitioned: PartitionedEvents) -> None:
+        last = partitioned.positions()[partitioned.ends - 1]
+        for name, position in zip(partitioned.names, last.tolist(), strict=True):
             self._buffers[name].latest = position
-        self._last = given.names[-1], _row(given, int(given.ends[-1]) - 1)
+        self._last = partitioned.names[-1], _row(partitioned, int(partitioned.ends[-1]) - 1)
 
     def _apply(self, buffer: _PartitionBuffer, change: PartitionChange) -> None:
         for number in change.removed:
-            gone = buffer.memory.pop(number, None)
-            if gone is None:
+            old_blob = buffer.memory.pop(number, None)
+            if old_blob is None:
                 del buffer.places[number]
             else:
-                self._held_bytes -= gone.bytes
+                self._held_bytes -= old_blob.bytes
         for number, rows in change.added.items():
-            buffer.memory[number] = kept = _MemoryBlob.of(rows)
-            self._held_bytes += kept.bytes
+            buffer.memory[number] = new_blob = _MemoryBlob.of(rows)
+            self._held_bytes += new_blob.bytes
         buffer.state = change.state
 
     def _read(self, name: Partition, number: int) -> pa.Table:
@@ -204,7 +204,7 @@ class IncrementalAssembler:
         """Write all open rows in memory to the spill storage; with `small`, a small file may go into the manifest."""
         filled = [buffer for buffer in self._buffers.values() if buffer.memory]
         for buffer in filled:
-            opened = [_merge_blobs(each, buffer.memory) for each in buffer.state.open]
+            opened = [_merge_blobs(transaction, buffer.memory) for transaction in buffer.state.open]
             buffer.state = replace(buffer.state, open=tuple(opened))
         waiting = [(buffer, number) for buffer in filled for number in sorted(buffer.memory)]
         places = self.storage.write([buffer.memory[number].table for buffer, number in waiting], small=small)
@@ -224,7 +224,7 @@ def expire(
     if policy.open_timeout is None:
         return {}, Counters(), []
     states: dict[Partition, AssemblerState] = {
-        name: each.state for name, each in partitions.items() if isinstance(each.state, AssemblerState)
+        name: carried.state for name, carried in partitions.items() if isinstance(carried.state, AssemblerState)
     }
     step = TransactionAssembler(policy).expire(states, now)
     changed = {}
@@ -235,9 +235,9 @@ def expire(
     return changed, step.counters, list(step.notices)
 
 
-def _row(given: PartitionedEvents, place: int) -> pa.Table:
+def _row(partitioned: PartitionedEvents, place: int) -> pa.Table:
     """The event at `place`, as a table of one row."""
-    return given.table.slice(place if given.order is None else int(given.order[place]), 1)
+    return partitioned.table.slice(place if partitioned.order is None else int(partitioned.order[place]), 1)
 
 
 def _merge_blobs(transaction: OpenTransaction, memory: dict[int, _MemoryBlob]) -> OpenTransaction:
@@ -258,6 +258,6 @@ def _merge_blobs(transaction: OpenTransaction, memory: dict[int, _MemoryBlob]) -
         if len(group) > 1:
             merged = [memory.pop(number) for number in group]
             memory[group[0]] = _MemoryBlob(
-                pa.concat_tables([each.table for each in merged]), sum(each.bytes for each in merged)
+                pa.concat_tables([blob.table for blob in merged]), sum(blob.bytes for blob in merged)
             )
     return replace(transaction, blobs=tuple(group[0] for group in groups))

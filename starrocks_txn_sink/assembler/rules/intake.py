@@ -164,9 +164,9 @@ def validate_events(
     if repeated.any():
         _refuse_other_content(events, table, positions, np.flatnonzero(repeated))
     last_positions = [states[name].last_position if name in states else None for name in events.names]
-    seen = _seen_before(events, positions, last_positions)
-    seen_before = _judge_repeats(events, states, seen, positions, kinds, table, compare=compare)
-    repeated |= seen
+    seen_mask = _seen_before(events, positions, last_positions)
+    seen_before = _judge_repeats(events, states, seen_mask, positions, kinds, table, compare=compare)
+    repeated |= seen_mask
     data = int(np.count_nonzero(kinds == EventKind.DATA))
     if not repeated.any():
         return Intake(events.names, events.ends, table, kinds, positions, data)
@@ -251,24 +251,24 @@ def _seen_before(events: PartitionedEvents, positions: Indexes, last_positions: 
 def _judge_repeats(
     events: PartitionedEvents,
     states: Mapping[Partition, AssemblerState],
-    seen: Mask | bool,
+    seen_mask: Mask | bool,
     positions: Indexes,
     kinds: npt.NDArray[np.int8],
     table: pa.Table,
     *,
     compare: bool,
 ) -> tuple[Repeats, ...]:
-    """The repeats `seen` of each source partition, compared with its newest events if `compare`."""
-    if isinstance(seen, bool):
+    """The repeats `seen_mask` of each source partition, compared with its newest events if `compare`."""
+    if isinstance(seen_mask, bool):
         return ()
-    judged = []
+    judgements = []
     for name, start, end in zip(events.names, events.starts.tolist(), events.ends.tolist(), strict=True):
-        places = np.flatnonzero(seen[start:end]) + start
+        places = np.flatnonzero(seen_mask[start:end]) + start
         if len(places):
             recent = states[name].recent if compare else b""
-            chosen = table.take(pa.array(places))
-            judged.append(repeats.judge(name, recent, positions[places], kinds[places], chosen))
-    return tuple(judged)
+            chosen_rows = table.take(pa.array(places))
+            judgements.append(repeats.judge(name, recent, positions[places], kinds[places], chosen_rows))
+    return tuple(judgements)
 
 
 def _validated_kinds(events: PartitionedEvents, *, need_txn_id: bool) -> npt.NDArray[np.int8]:
@@ -276,13 +276,13 @@ def _validated_kinds(events: PartitionedEvents, *, need_txn_id: bool) -> npt.NDA
     table = events.table
     refuse_null(events, model.POSITION)
     refuse_null(events, model.TYPE)
-    found = pc.index_in(table[model.TYPE], value_set=value_set(*_SPELLINGS))
-    if found.null_count:  # lower case is rare, so upper-case only on a miss
-        found = pc.index_in(pc.utf8_upper(table[model.TYPE]), value_set=value_set(*_SPELLINGS))
-    if found.null_count:
-        unknown = found.is_null().to_numpy()
+    kinds_found = pc.index_in(table[model.TYPE], value_set=value_set(*_SPELLINGS))
+    if kinds_found.null_count:  # lower case is rare, so upper-case only on a miss
+        kinds_found = pc.index_in(pc.utf8_upper(table[model.TYPE]), value_set=value_set(*_SPELLINGS))
+    if kinds_found.null_count:
+        unknown = kinds_found.is_null().to_numpy()
         raise _event_error(events, unknown, model.TYPE, "An event has an unknown type.", "Use BEGIN, DATA or END.")
-    kinds: npt.NDArray[np.int8] = _KINDS[found.to_numpy()]
+    kinds: npt.NDArray[np.int8] = _KINDS[kinds_found.to_numpy()]
     if table[model.TABLE].null_count:
         refuse_null(events, model.TABLE, kinds == EventKind.DATA)
     if need_txn_id:
@@ -341,8 +341,12 @@ def refuse_other_content(
     before: pa.Table, event: pa.Table, name: Partition, identity: Sequence[str] = _IDENTITY
 ) -> None:
     """Raise InputError unless `event`, at the same position as `before`, is the same event; one row each."""
-    both = pa.concat_tables([one.select([model.POSITION, *identity]) for one in (before, event)])
-    _refuse_other_content(one_partition(name, both), both, both[model.POSITION].to_numpy(), np.array([1]), identity)
+    both_events = pa.concat_tables(
+        [table_of_event.select([model.POSITION, *identity]) for table_of_event in (before, event)]
+    )
+    _refuse_other_content(
+        one_partition(name, both_events), both_events, both_events[model.POSITION].to_numpy(), np.array([1]), identity
+    )
 
 
 def without_repeats(events: PartitionedEvents, repeated: Mask, identity: Sequence[str]) -> PartitionedEvents:

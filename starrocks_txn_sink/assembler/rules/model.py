@@ -136,8 +136,8 @@ class OpenTransaction:
     blobs: tuple[int, ...] = ()
     dropped: bool = False
 
-    def with_rows(self, rows: int, added: int, blobs: tuple[int, ...]) -> OpenTransaction:
-        return replace(self, rows=self.rows + rows, bytes=self.bytes + added, blobs=self.blobs + blobs)
+    def with_rows(self, rows: int, more_bytes: int, blobs: tuple[int, ...]) -> OpenTransaction:
+        return replace(self, rows=self.rows + rows, bytes=self.bytes + more_bytes, blobs=self.blobs + blobs)
 
     def as_dropped(self) -> OpenTransaction:
         return replace(self, rows=0, bytes=0, blobs=(), dropped=True)
@@ -162,7 +162,7 @@ class AssemblerState:
     def levels(self) -> tuple[int, int, int]:
         """How many transactions are open, their rows, and the Arrow bytes of these."""
         live = self.live()
-        return len(live), sum(each.rows for each in live), sum(each.bytes for each in live)
+        return len(live), sum(transaction.rows for transaction in live), sum(transaction.bytes for transaction in live)
 
     def expires_at(self, open_timeout: float | None) -> float | None:
         """Time (seconds since the epoch) at which the oldest open transaction reaches `open_timeout`."""

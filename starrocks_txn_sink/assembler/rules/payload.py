@@ -56,8 +56,8 @@ class PayloadEncoder:
         partitions = names.take(pa.array(np.repeat(np.arange(len(names)), counts)))
         databases = rows[model.DATABASE]
         if databases.null_count < rows.num_rows:
-            other = columns.other_database(self.database)
-            _refuse(pc.not_equal(databases, self.database), other, databases, partitions, rows)
+            other_database = columns.other_database(self.database)
+            _refuse(pc.not_equal(databases, self.database), other_database, databases, partitions, rows)
         rows, partitions = self.rules.apply(rows, partitions)
         payload, deleted = self._payload(partitions, rows)
         batch = {
@@ -82,17 +82,17 @@ class PayloadEncoder:
             return upsert, None
         deleted = self._deleted(partitions, rows, op)
         row, fields = self._filled(one_array(rows[model.TABLE]), row, deleted)
-        rest = pc.utf8_slice_codeunits(pc.utf8_ltrim(row, " "), 1)
-        comma = pc.if_else(pc.starts_with(pc.utf8_ltrim(rest, " "), "}"), "", ",")
-        delete = pc.binary_join_element_wise(SEPARATOR + columns.DELETING, fields, comma, rest, "")
+        tail = pc.utf8_slice_codeunits(pc.utf8_ltrim(row, " "), 1)
+        comma = pc.if_else(pc.starts_with(pc.utf8_ltrim(tail, " "), "}"), "", ",")
+        delete = pc.binary_join_element_wise(SEPARATOR + columns.DELETING, fields, comma, tail, "")
         return pc.if_else(deleted, delete, upsert), deleted
 
     def _filled(self, table: pa.Array, row: pa.Array, deleted: pa.Array) -> tuple[pa.Array, pa.Array | str]:
         """The rows with placeholders in place of a delete's NULLs, and the text of the fields that a delete lacks."""
         missing: pa.Array | str = ""
         for name, placeholders in self.placeholders.items():
-            here = pc.and_(deleted, pc.fill_null(pc.equal(table, name), False))
-            deletes = row.filter(here)
+            of_table = pc.and_(deleted, pc.fill_null(pc.equal(table, name), False))
+            deletes = row.filter(of_table)
             if not len(deletes):
                 continue
             texts = [
@@ -102,8 +102,8 @@ class PayloadEncoder:
             for pattern, value in columns.null_fields(placeholders):
                 deletes = pc.replace_substring_regex(deletes, pattern, rf"\1{value}")
             missing = pa.nulls(len(row), row.type).fill_null("") if isinstance(missing, str) else missing
-            missing = pc.replace_with_mask(missing, here, pc.binary_join_element_wise(*texts, "").cast(row.type))
-            row = pc.replace_with_mask(row, here, deletes)
+            missing = pc.replace_with_mask(missing, of_table, pc.binary_join_element_wise(*texts, "").cast(row.type))
+            row = pc.replace_with_mask(row, of_table, deletes)
         return row, missing
 
     def _deleted(self, partitions: pa.Array, rows: pa.Table, op: pa.Array) -> pa.Array:

@@ -73,29 +73,29 @@ def _release_run(grouped: Grouped, run: Indexes, payload: pa.Table, read: ReadBl
     A part is one table for several segments. Small carried-over transactions join the current part. A large one ends
     the part, and its blobs are yielded alone, so that only one is in memory.
     """
-    new, rows, held = _new_rows(grouped, run, payload), grouped.segments.rows[run], grouped.held[run]
+    new, rows, held_rows = _new_rows(grouped, run, payload), grouped.segments.rows[run], grouped.held[run]
     offsets = (np.cumsum(rows) - rows).tolist()  # of each segment in `new`
     seq = np.zeros(len(run), dtype=np.int64)  # of the first row that a segment has in the current part
-    part, begin, taken = list[pa.Table](), 0, 0  # the current part, its first segment, the rows used of `new`
-    resumed = np.flatnonzero(held > 0).tolist()
+    part, begin, taken_rows = list[pa.Table](), 0, 0  # the current part, its first segment, the rows used of `new`
+    resumed = np.flatnonzero(held_rows > 0).tolist()
     joins = len(resumed) > FEW_TRANSACTIONS or new.num_rows < MANY_ROWS
     for at in resumed:
-        part.append(new.slice(taken, offsets[at] - taken))
-        taken = offsets[at]
+        part.append(new.slice(taken_rows, offsets[at] - taken_rows))
+        taken_rows = offsets[at]
         blobs: Iterable[pa.Table] = _blobs(grouped, run[at], read)
         if joins and _carried_bytes(grouped, run[at]) <= READ_BYTES:
             blobs = tuple(blobs)
             if all(blob.schema == payload.schema for blob in blobs):  # else a restart has changed `passthrough`
                 part += blobs
                 continue
-        yield from _marked(grouped, run[begin:at], seq[begin:at], (held + rows - seq)[begin:at], part)
+        yield from _marked(grouped, run[begin:at], seq[begin:at], (held_rows + rows - seq)[begin:at], part)
         for blob in blobs:
-            ended = seq[at] + blob.num_rows == held[at] + rows[at]
+            ended = seq[at] + blob.num_rows == held_rows[at] + rows[at]
             yield from _marked(grouped, run[at : at + 1], seq[at : at + 1], np.array([blob.num_rows]), [blob], ended)
             seq[at] += blob.num_rows
         part, begin = [], at
-    part.append(new.slice(taken))
-    yield from _marked(grouped, run[begin:], seq[begin:], (held + rows - seq)[begin:], part)
+    part.append(new.slice(taken_rows))
+    yield from _marked(grouped, run[begin:], seq[begin:], (held_rows + rows - seq)[begin:], part)
 
 
 def _blobs(grouped: Grouped, segment: int, read: ReadBlob) -> Iterator[pa.Table]:
@@ -114,9 +114,9 @@ def _new_rows(grouped: Grouped, segments: Indexes, payload: pa.Table) -> pa.Tabl
         return payload.take(pa.array(grouped.order[index]))
     if index[-1] - index[0] + 1 == len(index):
         return payload.slice(int(index[0]), len(index))
-    chosen = np.zeros(payload.num_rows, dtype=bool)
-    chosen[index] = True
-    return payload.filter(pa.array(chosen))
+    is_chosen = np.zeros(payload.num_rows, dtype=bool)
+    is_chosen[index] = True
+    return payload.filter(pa.array(is_chosen))
 
 
 def _marked(

@@ -94,10 +94,10 @@ def judge(
 
     Raises SourceChanged for an event with other content, or one that was not there before.
     """
-    known = np.frombuffer(recent, _RECENT)
-    near = np.flatnonzero(positions >= known["position"][0]) if len(known) else np.empty(0, np.int64)
+    recent_rows = np.frombuffer(recent, _RECENT)
+    near = np.flatnonzero(positions >= recent_rows["position"][0]) if len(recent_rows) else np.empty(0, np.int64)
     if len(near):
-        _compare(partition, known, positions[near], _checksums(kinds[near], events.take(pa.array(near))))
+        _compare(partition, recent_rows, positions[near], _checksums(kinds[near], events.take(pa.array(near))))
     older = np.ones(len(positions), dtype=bool)
     older[near] = False
     places, rows = positions[older], int(np.count_nonzero(kinds[older] == EventKind.DATA))
@@ -106,25 +106,25 @@ def judge(
 
 
 def _compare(
-    partition: Partition, known: npt.NDArray[Any], positions: npt.NDArray[np.int64], checksums: Sequence[int]
+    partition: Partition, recent_rows: npt.NDArray[Any], positions: npt.NDArray[np.int64], checksums: Sequence[int]
 ) -> None:
-    places = np.searchsorted(known["position"], positions)
-    missing = known["position"][places] != positions
-    changed = known["checksum"][places] != np.array(checksums, dtype=np.uint32)
+    places = np.searchsorted(recent_rows["position"], positions)
+    missing = recent_rows["position"][places] != positions
+    changed = recent_rows["checksum"][places] != np.array(checksums, dtype=np.uint32)
     if not (missing | changed).any():
         return
     wrong = int((missing | changed).argmax())
-    what = (
+    reason = (
         "was not there before, but later ones were: the source was recreated or rewound, or its positions do not ascend"
         if missing[wrong]
         else "comes again with other content: the source was recreated or rewound, or the query computes other values"
     )
     raise SourceChanged(
-        f"An event at a position that is read already {what}.",
+        f"An event at a position that is read already {reason}.",
         hint=_HINT,
         partition=partition,
         position=int(positions[wrong]),
-        last_position=int(known["position"][-1]),
+        last_position=int(recent_rows["position"][-1]),
     )
 
 

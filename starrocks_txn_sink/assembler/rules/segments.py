@@ -102,8 +102,8 @@ class SegmentClasses:
     waiting: Mask  # skipped, and its END has not come yet
 
 
-def classify(segments: Segments, held: Indexes, missing_begin: MissingBegin) -> SegmentClasses:
-    """Classify every segment; `held` counts the rows of its transaction in the carried-over state."""
+def classify(segments: Segments, held_rows: Indexes, missing_begin: MissingBegin) -> SegmentClasses:
+    """Classify every segment; `held_rows` counts the rows of its transaction in the carried-over state."""
     ended, tail = segments.closer == Closer.END, segments.closer == Closer.TAIL
     orphan = (segments.opener == Opener.NOTHING) & (ended | (segments.rows > 0))
     live, skipped = segments.opener == Opener.LIVE, segments.opener == Opener.DROPPED
@@ -111,7 +111,7 @@ def classify(segments: Segments, held: Indexes, missing_begin: MissingBegin) -> 
         live = live | orphan
     else:
         skipped = skipped | orphan
-    full = segments.rows + held > 0
+    full = segments.rows + held_rows > 0
     return SegmentClasses(
         orphan=orphan,
         released=live & ended & full,
@@ -148,22 +148,22 @@ class Grouped:
         carried = {at: several[0] for at, several in opened if several}
         kinds, positions = intake.kinds, intake.positions
         if interleaved:
-            several = [(at, each) for at, transactions in opened for each in transactions]
+            several = [(at, transaction) for at, transactions in opened for transaction in transactions]
             order, ends, partition, carried = _group_by_transaction(intake, several)
             kinds, positions = kinds[order], positions[order]
         segments = cut_segments(kinds, ends, _openers(carried, len(ends)))
         resumed = np.flatnonzero(segments.first)[list(carried)]  # segments of carried-over transactions
-        held = np.zeros(len(segments.start), dtype=np.int64)
-        held[resumed] = [each.rows for each in carried.values()]
+        held_rows = np.zeros(len(segments.start), dtype=np.int64)
+        held_rows[resumed] = [transaction.rows for transaction in carried.values()]
         began = ~segments.first & (segments.opener == Opener.LIVE)
         opened_by = np.minimum(segments.start - began, len(kinds) - 1)
         owners = one_array(intake.table[model.TXN_ID]).take(pa.array(opened_by if order is None else order[opened_by]))
         if carried:
             index = np.arange(len(owners))
             index[resumed] = len(owners) + np.arange(len(carried))
-            ids = pa.array([each.txn_id for each in carried.values()], pa.string())
+            ids = pa.array([transaction.txn_id for transaction in carried.values()], pa.string())
             owners = pa.concat_arrays([owners, ids]).take(pa.array(index))
-        return cls(intake, order, partition, carried, positions, segments, held, opened_by, owners)
+        return cls(intake, order, partition, carried, positions, segments, held_rows, opened_by, owners)
 
     def partition_of(self, segments: Indexes | slice) -> Indexes:
         """The source partition of each of `segments`, as an index into Intake.names."""
@@ -198,10 +198,12 @@ def _group_by_transaction(
     width = len(ids.dictionary)
     pairs = pa.array(partitions * width + ids.indices.to_numpy()).dictionary_encode()
     group = pairs.indices.to_numpy()  # numbered by first appearance, so one source partition after the other
-    opened_ids = pc.index_in(pa.array([each.txn_id for _, each in opened], pa.string()), value_set=ids.dictionary)
+    opened_ids = pc.index_in(
+        pa.array([transaction.txn_id for _, transaction in opened], pa.string()), value_set=ids.dictionary
+    )
     opened_pairs = pc.add(pa.array([at * width for at, _ in opened], pa.int64()), opened_ids)
     resumed = pc.index_in(opened_pairs, value_set=pairs.dictionary, skip_nulls=True).to_pylist()
-    carried = {at: each for at, (_, each) in zip(resumed, opened, strict=True) if at is not None}
+    carried = {at: transaction for at, (_, transaction) in zip(resumed, opened, strict=True) if at is not None}
     order, ends = np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))
     return order, ends, pairs.dictionary.to_numpy() // width, carried
 
@@ -209,6 +211,6 @@ def _group_by_transaction(
 def _openers(carried: Mapping[int, OpenTransaction], groups: int) -> Bytes:
     """The Opener of each group's first segment."""
     openers = np.full(groups, Opener.NOTHING, dtype=np.int8)
-    for group, each in carried.items():
-        openers[group] = Opener.DROPPED if each.dropped else Opener.LIVE
+    for group, transaction in carried.items():
+        openers[group] = Opener.DROPPED if transaction.dropped else Opener.LIVE
     return openers

@@ -47,18 +47,21 @@ class SingleEvents:
         `any_order` is for a task with a single chunk. Raises Unordered, and InputError for a position that is NULL, and
         for two different events at one position.
         """
-        given = intake.group_by_partition(events, sort_names=any_order)
-        if not given.names:
+        partitioned = intake.group_by_partition(events, sort_names=any_order)
+        if not partitioned.names:
             return
-        intake.refuse_null(given, model.POSITION)
-        given = intake.sorted_by_position(given) if any_order else given
-        arrived, snapshots = given.table.num_rows, pc.sum(pc.equal(given.table[model.OP], SNAPSHOT)).as_py() or 0
-        given = self._without_repeats(given, any_order=any_order)
-        count = given.table.num_rows
-        chosen = given.table.select([*_COLUMNS, *({EVENT_TIME} & {*given.table.column_names})])
-        rows = chosen if given.order is None else chosen.take(pa.array(given.order))
+        intake.refuse_null(partitioned, model.POSITION)
+        partitioned = intake.sorted_by_position(partitioned) if any_order else partitioned
+        arrived, snapshots = (
+            partitioned.table.num_rows,
+            pc.sum(pc.equal(partitioned.table[model.OP], SNAPSHOT)).as_py() or 0,
+        )
+        partitioned = self._without_repeats(partitioned, any_order=any_order)
+        count = partitioned.table.num_rows
+        columns = partitioned.table.select([*_COLUMNS, *({EVENT_TIME} & {*partitioned.table.column_names})])
+        rows = columns if partitioned.order is None else columns.take(pa.array(partitioned.order))
         filled = rows[model.TABLE].is_valid()
-        groups = given.groups[filled.to_numpy()]
+        groups = partitioned.groups[filled.to_numpy()]
         rows = rows.filter(filled) if len(groups) < count else rows
         self.flows += VerifiedCounters(
             events=arrived,
@@ -69,25 +72,27 @@ class SingleEvents:
             repeats=arrived - count,
             repeated_rows=arrived - count,
         )
-        counts = np.bincount(groups, minlength=len(given.names))
+        counts = np.bincount(groups, minlength=len(partitioned.names))
         rows = rows.append_column(model.TRANSACTION_END, pa.repeat(pa.scalar(True), len(groups)))
-        yield ReleasedRows(given.names, counts, rows)
+        yield ReleasedRows(partitioned.names, counts, rows)
 
-    def _without_repeats(self, given: PartitionedEvents, *, any_order: bool) -> PartitionedEvents:
-        positions = given.positions()
-        latest = [self._latest.get(name) for name in given.names]
-        self._latest |= zip(given.names, positions[given.ends - 1].tolist(), strict=True)
+    def _without_repeats(self, partitioned: PartitionedEvents, *, any_order: bool) -> PartitionedEvents:
+        positions = partitioned.positions()
+        latest = [self._latest.get(name) for name in partitioned.names]
+        self._latest |= zip(partitioned.names, positions[partitioned.ends - 1].tolist(), strict=True)
         if self.arrival_order and not any_order:
-            intake.refuse_disorder(given, positions, latest)
-            return given
-        before, self._last = self._last, {given.names[-1]: _row(given, given.table.num_rows - 1)}
-        repeated = intake.not_above(given, positions, latest)
-        for group in np.flatnonzero(repeated[given.starts]).tolist():
-            name = given.names[group]
+            intake.refuse_disorder(partitioned, positions, latest)
+            return partitioned
+        before, self._last = self._last, {partitioned.names[-1]: _row(partitioned, partitioned.table.num_rows - 1)}
+        repeated = intake.not_above(partitioned, positions, latest)
+        for group in np.flatnonzero(repeated[partitioned.starts]).tolist():
+            name = partitioned.names[group]
             if name not in before:
-                intake.refuse_disorder(given, positions, latest)
-            intake.refuse_other_content(before[name], _row(given, int(given.starts[group])), name, _IDENTITY)
-        return intake.without_repeats(given, repeated, _IDENTITY) if repeated.any() else given
+                intake.refuse_disorder(partitioned, positions, latest)
+            intake.refuse_other_content(
+                before[name], _row(partitioned, int(partitioned.starts[group])), name, _IDENTITY
+            )
+        return intake.without_repeats(partitioned, repeated, _IDENTITY) if repeated.any() else partitioned
 
     @property
     def names(self) -> set[str]:

@@ -70,19 +70,19 @@ class Manifest:
 
     def files(self) -> set[str]:
         """Names of all files with rows of open source transactions, including inline ones."""
-        return {place.file for each in self.partitions.values() for place in each.places.values()}
+        return {place.file for partition in self.partitions.values() for place in partition.places.values()}
 
     def levels(self) -> Counters:
         """The levels of all source partitions; no flows."""
-        return sum((Counters().with_levels_of(each.state) for each in self.partitions.values()), Counters())
+        return sum((Counters().with_levels_of(partition.state) for partition in self.partitions.values()), Counters())
 
     def with_batch(
         self, batch: int, query: str, touched: Mapping[str, CarriedState], inline: Iterable[tuple[str, bytes]]
     ) -> Manifest:
         """The manifest after one more micro-batch; `touched` are the source partitions with events in it."""
         after = Manifest(batch, query, {**self.partitions, **touched})
-        files, known = after.files(), {**self.inline, **dict(inline)}
-        return replace(after, inline={name: content for name, content in known.items() if name in files})
+        files, contents = after.files(), {**self.inline, **dict(inline)}
+        return replace(after, inline={name: content for name, content in contents.items() if name in files})
 
     def to_json(self) -> bytes:
         return orjson.dumps(
@@ -90,7 +90,7 @@ class Manifest:
                 "format": FORMAT,
                 "batch": self.batch,
                 "query": self.query,
-                "partitions": {name: each.as_json() for name, each in self.partitions.items()},
+                "partitions": {name: carried.as_json() for name, carried in self.partitions.items()},
                 "inline": {name: base64.b64encode(content).decode() for name, content in self.inline.items()},
             }
         )
@@ -107,7 +107,7 @@ class Manifest:
         return cls(
             value["batch"],
             value["query"],
-            {name: CarriedState.of_json(each) for name, each in value["partitions"].items()},
+            {name: CarriedState.of_json(document) for name, document in value["partitions"].items()},
             {name: base64.b64decode(content) for name, content in value["inline"].items()},
         )
 
@@ -180,12 +180,12 @@ class SpillStorage:
 
     def contents(self, files: Iterable[str]) -> dict[str, bytes]:
         """The contents of the `files` that the directory has, by name."""
-        written = set(self.directory.names(FOLDER)).intersection(files)
-        found = {}
-        for name in written:
+        names_written = set(self.directory.names(FOLDER)).intersection(files)
+        contents = {}
+        for name in names_written:
             with self.directory.open(f"{FOLDER}/{name}") as file:
-                found[name] = file.read()
-        return found
+                contents[name] = file.read()
+        return contents
 
     def close(self) -> None:
         """Close all opened files."""

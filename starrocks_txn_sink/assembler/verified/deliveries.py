@@ -40,11 +40,11 @@ def same_rows(events: pa.Table, ours: Indexes, theirs: Indexes, with_rows: WithR
     same = np.ones(len(ours), dtype=bool)
     if not len(ours):
         return same
-    one, other = events.take(pa.array(ours)), events.take(pa.array(theirs))
+    our_events, their_events = events.take(pa.array(ours)), events.take(pa.array(theirs))
     for column in _PLACE:
-        same &= same_values(one[column], other[column]).to_numpy()
+        same &= same_values(our_events[column], their_events[column]).to_numpy()
     alike = pa.array(np.flatnonzero(same))
-    ours_read, theirs_read = (with_rows(rows.take(alike))[model.ROW] for rows in (one, other))
+    ours_read, theirs_read = (with_rows(rows.take(alike))[model.ROW] for rows in (our_events, their_events))
     same[same] = same_values(ours_read, theirs_read).to_numpy()
     return same
 
@@ -69,10 +69,10 @@ def join_deliveries(
     joined: dict[int, Joined] = {}
     if unproven.any():
         cut = _CutTransactions(events, with_rows)
-        for each in np.flatnonzero(unproven).tolist():
-            found = cut.join(np.flatnonzero(code == each), complete=bool(overdue[each]))
-            if found is not None:
-                joined[each], unproven[each] = found, False
+        for group in np.flatnonzero(unproven).tolist():
+            whole_rows = cut.join(np.flatnonzero(code == group), complete=bool(overdue[group]))
+            if whole_rows is not None:
+                joined[group], unproven[group] = whole_rows, False
     return joined, unproven
 
 
@@ -104,15 +104,15 @@ class _CutTransactions:
         deliveries = self._deliveries(places)
         if deliveries is None:
             return None
-        known = np.empty(0, dtype=np.int64)
-        for number, each in enumerate(deliveries):
-            start = 0 if number == 0 else self._start(known, each, complete=complete)
+        rows_before = np.empty(0, dtype=np.int64)
+        for number, delivery in enumerate(deliveries):
+            start = 0 if number == 0 else self._start(rows_before, delivery, complete=complete)
             if start is None:
                 continue
-            rows = np.concatenate([known[:start], each.rows])
-            if self._proves(each) and (np.diff(self.position[rows]) >= 0).all():
-                return Joined(rows, each.end)
-            known = rows if len(rows) > len(known) else known
+            rows = np.concatenate([rows_before[:start], delivery.rows])
+            if self._proves(delivery) and (np.diff(self.position[rows]) >= 0).all():
+                return Joined(rows, delivery.end)
+            rows_before = rows if len(rows) > len(rows_before) else rows_before
         return None
 
     def _deliveries(self, places: Indexes) -> list[_Delivery] | None:
@@ -142,22 +142,24 @@ class _CutTransactions:
         end = int(ends[0]) if len(ends) else -1
         return _Delivery(begin, end, rows if whole else rows[: int(follows.argmin())], whole)
 
-    def _start(self, known: Indexes, delivery: _Delivery, *, complete: bool) -> int | None:
+    def _start(self, rows_before: Indexes, delivery: _Delivery, *, complete: bool) -> int | None:
         """The number (from 0) of the delivery's first row in the transaction; None if it is not certain.
 
-        `known` are the rows of the earlier deliveries, from row 0 on.
+        `rows_before` are the rows of the earlier deliveries, from row 0 on.
         """
         if not len(delivery.rows):
-            return len(known) if complete else None
+            return len(rows_before) if complete else None
         first = delivery.rows[:1]
-        near = np.flatnonzero(self.position[known] == self.position[first])
-        found = near[same_rows(self.events, known[near], np.repeat(first, len(near)), self.with_rows)]
-        if len(found):
-            return int(found[0]) if len(found) == 1 else None  # equal rows of one position cannot be told apart
-        if not len(known) and self.position[first[0]] == self.position[delivery.begin]:
+        near = np.flatnonzero(self.position[rows_before] == self.position[first])
+        rows_found = near[same_rows(self.events, rows_before[near], np.repeat(first, len(near)), self.with_rows)]
+        if len(rows_found):
+            return (
+                int(rows_found[0]) if len(rows_found) == 1 else None
+            )  # equal rows of one position cannot be told apart
+        if not len(rows_before) and self.position[first[0]] == self.position[delivery.begin]:
             return 0
-        after = not len(known) or self.position[known[-1]] <= self.position[first[0]]
-        return len(known) if complete and after else None
+        after = not len(rows_before) or self.position[rows_before[-1]] <= self.position[first[0]]
+        return len(rows_before) if complete and after else None
 
     def _proves(self, delivery: _Delivery) -> bool:
         """Whether the delivery has as many rows as its END says, in all and by collection."""
@@ -166,6 +168,10 @@ class _CutTransactions:
         if self.events[v.EVENT_COUNT][delivery.end].as_py() != len(delivery.rows):
             return False
         listed = self.events[v.DATA_COLLECTIONS][delivery.end].as_py() or []
-        expected = {each["data_collection"]: each["event_count"] for each in listed if each["event_count"]}
-        counted = self.events[v.COLLECTION].take(pa.array(delivery.rows)).value_counts().to_pylist()
-        return expected == {each["values"]: each["counts"] for each in counted}
+        expected = {
+            collection["data_collection"]: collection["event_count"]
+            for collection in listed
+            if collection["event_count"]
+        }
+        table_counts = self.events[v.COLLECTION].take(pa.array(delivery.rows)).value_counts().to_pylist()
+        return expected == {count["values"]: count["counts"] for count in table_counts}

@@ -152,15 +152,15 @@ class VerifiedState:
     def from_json(cls, text: str) -> VerifiedState:
         """The state that `to_json` wrote; InputError when another format wrote it."""
         value = model.read_header(text)
-        value["blobs"] = tuple(HeldBlob(**each) for each in value["blobs"])
+        value["blobs"] = tuple(HeldBlob(**document) for document in value["blobs"])
         value["settled"], value["quarantined"] = tuple(value["settled"]), tuple(value["quarantined"])
         value["recent"] = tuple((position, txn_id) for position, txn_id in value.get("recent", ()))
         return cls(**value)
 
 
-def remember_ids(known: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
-    """The newest MAX_REMEMBERED ids of `known` and `more`."""
-    return tuple(dict.fromkeys([*known, *more]))[-MAX_REMEMBERED:]
+def remember_ids(ids: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
+    """The newest MAX_REMEMBERED ids of `ids` and `more`."""
+    return tuple(dict.fromkeys([*ids, *more]))[-MAX_REMEMBERED:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +199,13 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
     repeated = _places(events.filter(pc.and_(below, is_end)))
     compared = compare_repeats(source, state.recent, repeated)
     settled = remember_ids(state.settled, [txn_id for _, txn_id in repeated])
-    known = pc.is_in(events[model.TXN_ID], value_set=pa.array(settled, pa.string()), skip_nulls=True)
+    is_settled = pc.is_in(events[model.TXN_ID], value_set=pa.array(settled, pa.string()), skip_nulls=True)
     quarantined = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
-    quarantined = pc.and_(quarantined, pc.invert(known))
-    counted = pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True)  # a repeated BEGIN is not counted
-    late, repeats = _those(events, pc.and_(quarantined, counted)), _those(events, pc.and_(known, counted))
+    quarantined = pc.and_(quarantined, pc.invert(is_settled))
+    is_counted = pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True)  # a repeated BEGIN is not counted
+    late, repeats = _those(events, pc.and_(quarantined, is_counted)), _those(events, pc.and_(is_settled, is_counted))
     # A known id whose END comes with rows at a later position is no more of the same source than an id that is unknown.
-    again = pc.and_(pc.and_(is_end, known), pc.and_(pc.invert(below), pc.greater(events[EVENT_COUNT], 0)))
+    again = pc.and_(pc.and_(is_end, is_settled), pc.and_(pc.invert(below), pc.greater(events[EVENT_COUNT], 0)))
     foreign = {txn_id for _, txn_id in repeated}.difference(state.settled, state.quarantined)
     foreign.update(events.filter(again)[model.TXN_ID].to_pylist())
     unknown = pc.is_in(repeats[model.TXN_ID], value_set=pa.array([] if compared else sorted(foreign), pa.string()))
@@ -218,14 +218,14 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
         late=late.num_rows,
         late_rows=_rows(late),
     )
-    new = _those(events, pc.invert(pc.or_(known, quarantined)))
+    new = _those(events, pc.invert(pc.or_(is_settled, quarantined)))
     return VerifiedIntake(new, late, repeats.filter(unknown), compared, settled, counters)
 
 
-def _those(events: pa.Table, chosen: pa.ChunkedArray) -> pa.Table:
+def _those(events: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
     """The events of a mask, without a copy if it has all or none."""
-    count = int(pc.sum(chosen).as_py() or 0)
-    return events.filter(chosen) if 0 < count < events.num_rows else events.slice(0, count)
+    count = int(pc.sum(mask).as_py() or 0)
+    return events.filter(mask) if 0 < count < events.num_rows else events.slice(0, count)
 
 
 def compare_repeats(source: str, recent: Iterable[Place], repeats: Iterable[Place]) -> bool:
@@ -233,9 +233,9 @@ def compare_repeats(source: str, recent: Iterable[Place], repeats: Iterable[Plac
 
     Raises SourceChanged for a repeat at the position of another transaction.
     """
-    known, compared = dict(recent), False
+    known_ids, compared = dict(recent), False
     for position, txn_id in repeats:
-        before = known.get(position, txn_id)
+        before = known_ids.get(position, txn_id)
         if before != txn_id:
             raise SourceChanged(
                 f"A position that is read already is that of transaction {before}, and now that of {txn_id}: the "
@@ -246,7 +246,7 @@ def compare_repeats(source: str, recent: Iterable[Place], repeats: Iterable[Plac
                 txn_id=txn_id,
                 position=position,
             )
-        compared |= position in known
+        compared |= position in known_ids
     return compared
 
 
@@ -266,7 +266,7 @@ def _check(events: pa.Table, source: str) -> None:
     unknown = pc.and_(marker, pc.invert(pc.is_in(events[STATUS], value_set=pa.array([BEGIN, END]))))
     metadata = "Set provide.transaction.metadata=true at the connector, and give the transaction topic whole."
     before = "Changes that it wrote before that setting have none: start behind them."
-    for wrong, what, hint in (
+    for wrong, sentence, hint in (
         (
             pc.and_(row, pc.and_(without_id, pc.invert(snapshot))),
             "A change has no transaction",
@@ -289,7 +289,7 @@ def _check(events: pa.Table, source: str) -> None:
         at = pc.index(wrong, True).as_py()
         if at >= 0:
             raise InputError(
-                f"{what}.",
+                f"{sentence}.",
                 hint=hint,
                 source=source,
                 txn_id=events[model.TXN_ID][at].as_py(),

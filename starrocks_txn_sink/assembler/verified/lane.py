@@ -121,8 +121,8 @@ class VerifiedLane:
 
         Raises the errors of VerifiedAssembler.judge, of any source before the first row of another one.
         """
-        judged = [(name, source, self._judge(name, source)) for name, source in self._sources.items()]
-        for name, source, judgement in judged:
+        judgements = [(name, source, self._judge(name, source)) for name, source in self._sources.items()]
+        for name, source, judgement in judgements:
             rows = _SourceRows(source.segments, self._texts)
             for units in judgement.released:
                 sizes = units.events[_BYTES].to_numpy()[units.places]
@@ -134,13 +134,13 @@ class VerifiedLane:
 
     def _judge(self, name: str, source: _Source) -> Judgement:
         firsts = accumulate((segment.rows for segment in source.segments), initial=0)
-        held = [
+        held_proofs = [
             self._held_proof(segment, first)
             for segment, first in zip(source.segments[: source.held], firsts, strict=False)
         ]
         judgement = VerifiedAssembler(self.policy, name).judge(
             source.before,
-            pa.concat_tables([_HELD.empty_table(), *held]),
+            pa.concat_tables([_HELD.empty_table(), *held_proofs]),
             pa.concat_tables([_NEW.empty_table(), *source.proofs]),
             self.now,
             _SourceRows(source.segments, self._texts).with_rows,
@@ -201,11 +201,11 @@ class VerifiedLane:
         judgement = source.judgement
         if judgement is None:
             return CarriedState(source.before, _places(source.segments[: source.held]))
-        kept = np.sort(judgement.events[_AT].filter(pa.array(judgement.kept)).to_numpy())
+        kept_rows = np.sort(judgement.events[_AT].filter(pa.array(judgement.kept)).to_numpy())
         stops = np.cumsum([segment.rows for segment in source.segments])
-        bounds = np.searchsorted(kept, np.concatenate([[0], stops]))
+        bounds = np.searchsorted(kept_rows, np.concatenate([[0], stops]))
         stay: list[_Segment] = []
-        rest: list[tuple[_Segment, Mask]] = []
+        segments_left: list[tuple[_Segment, Mask]] = []
         crowded = source.held > MANY_BLOBS
         for number, segment in enumerate(source.segments):
             count = int(bounds[number + 1] - bounds[number])
@@ -213,10 +213,10 @@ class VerifiedLane:
             if count == segment.rows and segment.place is not None and not small:
                 stay.append(segment)
             elif count:
-                chosen = np.zeros(segment.rows, dtype=bool)
-                chosen[kept[bounds[number] : bounds[number + 1]] - (stops[number] - segment.rows)] = True
-                rest.append((segment, chosen))
-        return self._written(judgement.state, [*stay, *self._rewritten(rest)])
+                mask = np.zeros(segment.rows, dtype=bool)
+                mask[kept_rows[bounds[number] : bounds[number + 1]] - (stops[number] - segment.rows)] = True
+                segments_left.append((segment, mask))
+        return self._written(judgement.state, [*stay, *self._rewritten(segments_left)])
 
     def _written(self, state: VerifiedState, segments: Sequence[_Segment]) -> CarriedState:
         """The state with `segments`, which are in the spill storage, as its blobs."""
@@ -227,18 +227,18 @@ class VerifiedLane:
         blobs = tuple(HeldBlob(segment.number or 0, segment.rows, segment.bytes) for segment in segments)
         return CarriedState(replace(state, blobs=blobs, next_blob=following), _places(segments))
 
-    def _rewritten(self, rest: Sequence[tuple[_Segment, Mask]]) -> list[_Segment]:
+    def _rewritten(self, segments_left: Sequence[tuple[_Segment, Mask]]) -> list[_Segment]:
         """New segments in the spill storage, of the events in the masks; about _READ_BYTES are in memory at once."""
-        written: list[_Segment] = []
+        segments_written: list[_Segment] = []
         waiting: list[pa.Table] = []
-        for segment, chosen in rest:
+        for segment, mask in segments_left:
             table = segment.table if segment.place is None else self.storage.read(segment.place)
             assert table is not None
-            waiting.append(table.filter(pa.array(chosen)))
+            waiting.append(table.filter(pa.array(mask)))
             if sum(table.nbytes for table in waiting) > _READ_BYTES:
-                written += self._write(waiting, small=False)
+                segments_written += self._write(waiting, small=False)
                 waiting = []
-        return written + self._write(waiting, small=not written)
+        return segments_written + self._write(waiting, small=not segments_written)
 
     def _write(self, tables: Sequence[pa.Table], *, small: bool) -> list[_Segment]:
         pieces = model.pieces(pa.concat_tables(tables).combine_chunks()) if tables else []

@@ -90,56 +90,56 @@ class VerifiedAssembler:
 
         Raises the errors of `judge`.
         """
-        held = pa.concat_tables([v.HELD_EVENTS.empty_table(), *(read(blob.number) for blob in state.blobs)])
-        judged = self.judge(state, held, events, now)
-        after, removed, added = _carry_over(judged.state, judged.events, judged.kept)
+        held_events = pa.concat_tables([v.HELD_EVENTS.empty_table(), *(read(blob.number) for blob in state.blobs)])
+        judgement = self.judge(state, held_events, events, now)
+        after, removed, new_blobs = _carry_over(judgement.state, judgement.events, judgement.kept)
         return VerifiedStep(
             after,
-            replace(judged.counters, state_bytes=sum(blob.bytes for blob in after.blobs)),
-            [units.table(same_events) for units in judged.released],
-            [piece for unit in judged.lost for piece in unit.pieces(same_events)],
+            replace(judgement.counters, state_bytes=sum(blob.bytes for blob in after.blobs)),
+            [units.table(same_events) for units in judgement.released],
+            [piece for unit in judgement.lost for piece in unit.pieces(same_events)],
             removed,
-            added,
-            judged.notices,
+            new_blobs,
+            judgement.notices,
         )
 
     def judge(
         self,
         state: VerifiedState,
-        held: pa.Table,
+        held_events: pa.Table,
         events: pa.Table,
         now: float,
         with_rows: WithRows = same_events,
     ) -> Judgement:
-        """Judge the events of a micro-batch and those that are `held`; `with_rows` adds the rows, if they lack them.
+        """Judge the events of a micro-batch and `held_events`; `with_rows` adds the rows, if they lack them.
 
         Raises InputError for events that break the contract, SourceTransactionError for an overdue transaction under
         `on_open_timeout="fail"`, SourceChanged for a transaction at the position of another one.
         """
         intake = v.validate_events(state, events, self.source)
         arrived = pa.array(np.full(intake.events.num_rows, float(now)))
-        table = pa.concat_tables([held, intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrived)])
+        table = pa.concat_tables([held_events, intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrived)])
         table = table.combine_chunks()  # rows are taken from it piece by piece
-        found = tally.tally(table, now - (self.policy.open_timeout or math.inf), with_rows)
-        classes = tally.classify(found, state.last_position)
-        self._refuse(table, found, classes, now)
-        judged = _JudgedEvents(table, found, classes)
-        unknown = self._unknown_repeats(judged, state, intake)
-        state, letters, notices = self._give_up(judged, state, intake)
-        state, waiting = self._report_waiting(judged, state, now)
+        counts = tally.tally(table, now - (self.policy.open_timeout or math.inf), with_rows)
+        classes = tally.classify(counts, state.last_position)
+        self._refuse(table, counts, classes, now)
+        judgement = _JudgedEvents(table, counts, classes)
+        unknown = self._unknown_repeats(judgement, state, intake)
+        state, letters, notices = self._give_up(judgement, state, intake)
+        state, waiting = self._report_waiting(judgement, state, now)
         counters = replace(intake.counters, unknown_repeats=unknown.num_rows)
         notices = (*notices, *waiting, *self._repeat_notices(unknown))
-        return _judgement(judged, state, replace(intake, counters=counters), letters, notices)
+        return _judgement(judgement, state, replace(intake, counters=counters), letters, notices)
 
-    def _unknown_repeats(self, judged: _JudgedEvents, state: VerifiedState, intake: VerifiedIntake) -> pa.Table:
+    def _unknown_repeats(self, judgement: _JudgedEvents, state: VerifiedState, intake: VerifiedIntake) -> pa.Table:
         """Repeats of which nothing shows that the source is the same; SourceChanged if something shows another one."""
-        repeated = judged.classes.repeated
+        repeated = judgement.classes.repeated
         if not len(repeated):
             return intake.unknown
-        recent = (*state.recent, *judged.places(judged.full))
-        if v.compare_repeats(self.source, recent, judged.places(repeated)) or intake.compared:
+        recent = (*state.recent, *judgement.places(judgement.full))
+        if v.compare_repeats(self.source, recent, judgement.places(repeated)) or intake.compared:
             return intake.unknown.slice(0, 0)
-        more = judged.table.filter(pa.array(judged.of(repeated) & judged.opening))
+        more = judgement.table.filter(pa.array(judgement.of(repeated) & judgement.opening))
         return pa.concat_tables([intake.unknown, more.select(intake.unknown.schema.names)])
 
     def _repeat_notices(self, unknown: pa.Table) -> Iterator[Event]:
@@ -149,44 +149,44 @@ class VerifiedAssembler:
             counts = {"count": unknown.num_rows, "rows": unknown[v.STATUS].null_count}
             yield Event("source.repeated", {**places, "txn_id": unknown[model.TXN_ID][0].as_py(), **counts})
 
-    def _refuse(self, table: pa.Table, found: Tally, classes: TransactionClasses, now: float) -> None:
+    def _refuse(self, table: pa.Table, counts: Tally, classes: TransactionClasses, now: float) -> None:
         if self.policy.on_open_timeout == "fail" and len(classes.given_up):
             first = int(classes.given_up[0])
-            arrived = table[v.ARRIVED].to_numpy()[found.code == first].min()
+            arrived = table[v.ARRIVED].to_numpy()[counts.code == first].min()
             raise SourceTransactionError(
                 "A transaction has not added up for longer than open_timeout.",
                 hint="Check that the topics of all captured tables are read and nothing filters them; raise "
                 'open_timeout, or pass on_open_timeout="quarantine".',
-                **self._place(table, found, first),
+                **self._place(table, counts, first),
                 open_seconds=round(now - float(arrived), 3),
             )
 
     def _report_waiting(
-        self, judged: _JudgedEvents, state: VerifiedState, now: float
+        self, judgement: _JudgedEvents, state: VerifiedState, now: float
     ) -> tuple[VerifiedState, list[Event]]:
         """The next state; once in WAITING_SECONDS a notice, if a blocking transaction has been open for so long."""
-        first = judged.classes.blocking
+        first = judgement.classes.blocking
         if first < 0 or (state.reported is not None and now - state.reported < WAITING_SECONDS):
             return state, []
-        opened = judged.opening & (judged.found.code == first)
-        open_seconds = now - float(judged.table[v.ARRIVED].to_numpy()[opened].min())
+        opened = judgement.opening & (judgement.found.code == first)
+        open_seconds = now - float(judgement.table[v.ARRIVED].to_numpy()[opened].min())
         if open_seconds < WAITING_SECONDS:
             return state, []
-        fields = {**self._place(judged.table, judged.found, first), "open_seconds": round(open_seconds, 3)}
+        fields = {**self._place(judgement.table, judgement.found, first), "open_seconds": round(open_seconds, 3)}
         return replace(state, reported=now), [Event("transaction.waiting", fields)]
 
-    def _place(self, table: pa.Table, found: Tally, transaction: int) -> dict[str, object]:
+    def _place(self, table: pa.Table, counts: Tally, transaction: int) -> dict[str, object]:
         return {
             "source": self.source,
-            "txn_id": found.ids[transaction].as_py(),
-            "reason": tally.reason(found, transaction),
-            "rows": int(found.count[transaction]),
-            "event_count": int(found.expected[transaction]) if found.end[transaction] >= 0 else None,
-            "tables": tally.collection_counts(table, found, transaction),
+            "txn_id": counts.ids[transaction].as_py(),
+            "reason": tally.reason(counts, transaction),
+            "rows": int(counts.count[transaction]),
+            "event_count": int(counts.expected[transaction]) if counts.end[transaction] >= 0 else None,
+            "tables": tally.collection_counts(table, counts, transaction),
         }
 
     def _give_up(
-        self, judged: _JudgedEvents, state: VerifiedState, intake: VerifiedIntake
+        self, judgement: _JudgedEvents, state: VerifiedState, intake: VerifiedIntake
     ) -> tuple[VerifiedState, list[LostUnit], tuple[Event, ...]]:
         """Quarantine overdue transactions: the next state, the dead letters, the notices.
 
@@ -194,20 +194,26 @@ class VerifiedAssembler:
         a later time has all units of the first run with the same numbers, and further ones behind them. So they follow
         the ids: Kafka's topics may be read in another order then.
         """
-        table, found = judged.table, judged.found
-        overdue = self._overdue(judged)
-        ids = [found.ids[each].as_py() for each in overdue]
-        notices = [Event("transaction.quarantined", self._place(table, found, each)) for each in overdue]
-        lost: list[tuple[str, str, pa.Table]] = []
+        table, counts = judgement.table, judgement.found
+        overdue = self._overdue(judgement)
+        ids = [counts.ids[transaction].as_py() for transaction in overdue]
+        notices = [Event("transaction.quarantined", self._place(table, counts, transaction)) for transaction in overdue]
+        losses: list[tuple[str, str, pa.Table]] = []
         for txn_id in sorted(set(intake.late[model.TXN_ID].to_pylist())):
             late = intake.late.filter(pc.equal(intake.late[model.TXN_ID], txn_id))
-            lost.append((txn_id, "too late", late.filter(late[v.STATUS].is_null())))
-        for txn_id, each in zip(ids, overdue, strict=True):
-            lost.append((txn_id, tally.reason(found, each), table.filter(pa.array(judged.rows_in(np.array([each]))))))
+            losses.append((txn_id, "too late", late.filter(late[v.STATUS].is_null())))
+        for txn_id, transaction in zip(ids, overdue, strict=True):
+            losses.append(
+                (
+                    txn_id,
+                    tally.reason(counts, transaction),
+                    table.filter(pa.array(judgement.rows_in(np.array([transaction])))),
+                )
+            )
         if intake.late.num_rows:
             notices.append(Event("transaction.late", {"source": self.source, "events": intake.late.num_rows}))
         letters: list[LostUnit] = []
-        for txn_id, why, rows in lost:
+        for txn_id, why, rows in losses:
             if self.policy.dead_letter_table is not None and rows.num_rows:
                 number = state.letters + len(letters) + 1
                 letters.append(LostUnit(rows, number, txn_id, why, self.policy.dead_letter_table))
@@ -215,15 +221,17 @@ class VerifiedAssembler:
         state = replace(state, letters=state.letters + len(letters), quarantined=quarantined)
         return state, letters, tuple(notices)
 
-    def _overdue(self, judged: _JudgedEvents) -> list[int]:
+    def _overdue(self, judgement: _JudgedEvents) -> list[int]:
         """The overdue transactions, those that came first in front, of one micro-batch by their ids."""
-        given_up = judged.classes.given_up
+        given_up = judgement.classes.given_up
         if not len(given_up):
             return []
-        opened = np.full(len(judged.found.ids), np.inf)
-        code = judged.found.code[judged.opening & (judged.found.code >= 0)]
-        np.minimum.at(opened, code, judged.table[v.ARRIVED].to_numpy()[judged.opening & (judged.found.code >= 0)])
-        ids = judged.found.ids.take(pa.array(given_up)).to_pylist()
+        opened = np.full(len(judgement.found.ids), np.inf)
+        code = judgement.found.code[judgement.opening & (judgement.found.code >= 0)]
+        np.minimum.at(
+            opened, code, judgement.table[v.ARRIVED].to_numpy()[judgement.opening & (judgement.found.code >= 0)]
+        )
+        ids = judgement.found.ids.take(pa.array(given_up)).to_pylist()
         ordered = sorted(zip(opened[given_up].tolist(), ids, given_up.tolist(), strict=True))
         return [transaction for _, _, transaction in ordered]
 
@@ -238,9 +246,9 @@ class _JudgedEvents:
 
     def of(self, transactions: Indexes) -> Mask:
         """Mask of the events of `transactions`, without repeats."""
-        chosen = np.zeros(len(self.found.ids) + 1, dtype=bool)
-        chosen[transactions] = True
-        return chosen[self.found.code] & (self.found.code >= 0) & ~self.found.repeated
+        mask = np.zeros(len(self.found.ids) + 1, dtype=bool)
+        mask[transactions] = True
+        return mask[self.found.code] & (self.found.code >= 0) & ~self.found.repeated
 
     def rows_in(self, transactions: Indexes) -> Mask:
         mask: Mask = self.of(transactions) & self.table[v.STATUS].is_null().to_numpy()
@@ -268,97 +276,103 @@ class _JudgedEvents:
 
 
 def _judgement(
-    judged: _JudgedEvents,
+    judgement: _JudgedEvents,
     state: VerifiedState,
     intake: VerifiedIntake,
     letters: list[LostUnit],
     notices: tuple[Event, ...],
 ) -> Judgement:
-    found, classes, table = judged.found, judged.classes, judged.table
-    full = judged.full
-    state, units, snapshot_released = _release(judged, state, full)
+    counts, classes, table = judgement.found, judgement.classes, judgement.table
+    full = judgement.full
+    state, units, snapshot_released = _release(judgement, state, full)
     settled = np.concatenate([classes.released, classes.repeated])
-    finished = judged.of(settled) | judged.of(classes.given_up) | found.repeated
-    finished[judged.snapshot] = snapshot_released
-    names = found.ids.take(pa.array(settled[-v.MAX_REMEMBERED :])).to_pylist()
+    finished = judgement.of(settled) | judgement.of(classes.given_up) | counts.repeated
+    finished[judgement.snapshot] = snapshot_released
+    names = counts.ids.take(pa.array(settled[-v.MAX_REMEMBERED :])).to_pylist()
     state = replace(state, settled=v.remember_ids(intake.settled, names))
-    known = pc.is_in(table[model.TXN_ID], value_set=pa.array(state.settled, pa.string()), skip_nulls=True)
-    finished |= known.to_numpy() & ~judged.opening  # a BEGIN whose END turned out to be a repeat
-    incomplete = ~finished & judged.opening & (found.code >= 0) & ~np.append(found.whole, True)[found.code]
+    is_settled = pc.is_in(table[model.TXN_ID], value_set=pa.array(state.settled, pa.string()), skip_nulls=True)
+    finished |= is_settled.to_numpy() & ~judgement.opening  # a BEGIN whose END turned out to be a repeat
+    incomplete = ~finished & judgement.opening & (counts.code >= 0) & ~np.append(counts.whole, True)[counts.code]
     oldest = float(table[v.ARRIVED].to_numpy()[incomplete].min()) if incomplete.any() else None
-    counters = intake.counters + _outcome_counters(judged, sum(each.rows for each in units), full, finished)
+    counters = intake.counters + _outcome_counters(judgement, sum(unit.rows for unit in units), full, finished)
     state = replace(state, oldest=oldest, waiting=counters.open, waiting_rows=counters.open_rows)
     return Judgement(state, counters, units, letters, notices, table, ~finished)
 
 
-def _release(judged: _JudgedEvents, state: VerifiedState, full: Indexes) -> tuple[VerifiedState, list[Units], bool]:
+def _release(judgement: _JudgedEvents, state: VerifiedState, full: Indexes) -> tuple[VerifiedState, list[Units], bool]:
     """Release the transactions `full`: the next state, the released units, and whether they have the snapshot's rows.
 
     Before the first transaction the snapshot's rows form a unit of their own. Afterwards they precede the next
     transaction, so that positions ascend and a later change of a row wins.
     """
-    units, table, snapshot = list[Units](), judged.table, judged.snapshot
+    units, table, snapshot = list[Units](), judgement.table, judgement.snapshot
     if len(snapshot) and state.last_position is None:
         state = replace(state, snapshots=state.snapshots + 1)
         lengths, positions = np.array([len(snapshot)]), np.array([state.snapshots])
         units.append(Units.of(table, snapshot, lengths, positions, pa.nulls(1, pa.string())))
         snapshot = snapshot[:0]
     if len(full):
-        units.append(_released(table, judged.found, full, snapshot))
-        recent = (*state.recent, *judged.places(full[-v.RECENT :]))[-v.RECENT :]
-        state = replace(state, last_position=int(judged.found.position[full].max()), recent=recent)
+        units.append(_released(table, judgement.found, full, snapshot))
+        recent = (*state.recent, *judgement.places(full[-v.RECENT :]))[-v.RECENT :]
+        state = replace(state, last_position=int(judgement.found.position[full].max()), recent=recent)
         snapshot = snapshot[:0]
     return state, units, len(snapshot) == 0
 
 
-def _outcome_counters(judged: _JudgedEvents, rows_out: int, full: Indexes, finished: Mask) -> VerifiedCounters:
+def _outcome_counters(judgement: _JudgedEvents, rows_out: int, full: Indexes, finished: Mask) -> VerifiedCounters:
     """The outcome of the step's events, and the levels after the step, but for `state_bytes`."""
-    found, classes = judged.found, judged.classes
-    again = judged.of(classes.repeated) & judged.opening | found.repeated | judged.of(classes.released) & found.surplus
-    rows = judged.table[v.STATUS].is_null().to_numpy()
-    passed = int(found.count[full].sum()) + int(finished[judged.snapshot].sum())
-    waiting = np.unique(found.code[~finished & judged.opening])
+    counts, classes = judgement.found, judgement.classes
+    again = (
+        judgement.of(classes.repeated) & judgement.opening
+        | counts.repeated
+        | judgement.of(classes.released) & counts.surplus
+    )
+    rows = judgement.table[v.STATUS].is_null().to_numpy()
+    rows_in = int(counts.count[full].sum()) + int(finished[judgement.snapshot].sum())
+    waiting = np.unique(counts.code[~finished & judgement.opening])
     return VerifiedCounters(
         released=len(full),
         rows=rows_out,
         empty=len(classes.released) - len(full),
-        skipped_rows=passed - rows_out,
+        skipped_rows=rows_in - rows_out,
         repeats=int(again.sum()),
         repeated_rows=int((again & rows).sum()),
         quarantined=len(classes.given_up),
-        quarantined_rows=int(judged.rows_in(classes.given_up).sum()),
+        quarantined_rows=int(judgement.rows_in(classes.given_up).sum()),
         open=int((waiting >= 0).sum()),
         open_rows=int((~finished & rows).sum()),
     )
 
 
 def _carry_over(
-    state: VerifiedState, table: pa.Table, kept: Mask
+    state: VerifiedState, table: pa.Table, kept_mask: Mask
 ) -> tuple[VerifiedState, tuple[int, ...], dict[int, pa.Table]]:
-    """Keep the events `kept`: the next state, blobs to delete, blobs to write.
+    """Keep the events `kept_mask`: the next state, blobs to delete, blobs to write.
 
     A blob whose events are all kept stays unchanged; all other kept events go into new blobs.
     """
-    rewrite = kept.copy()
+    rewrite = kept_mask.copy()
     stay: list[HeldBlob] = []
     start = 0
     for blob in state.blobs:
         stop = start + blob.events
         crowded = len(state.blobs) > MANY_BLOBS and blob.bytes < SMALL_BYTES
-        if kept[start:stop].all() and not crowded:
+        if kept_mask[start:stop].all() and not crowded:
             rewrite[start:stop] = False
             stay.append(blob)
         start = stop
-    rest = table.filter(pa.array(rewrite)).combine_chunks()
-    added = dict(enumerate(model.pieces(rest), state.next_blob))
-    new = [HeldBlob(number, piece.num_rows, piece.nbytes) for number, piece in added.items()]
+    remainder = table.filter(pa.array(rewrite)).combine_chunks()
+    new_blobs = dict(enumerate(model.pieces(remainder), state.next_blob))
+    new = [HeldBlob(number, piece.num_rows, piece.nbytes) for number, piece in new_blobs.items()]
     removed = tuple(blob.number for blob in state.blobs if blob not in stay)
-    return replace(state, blobs=(*stay, *new), next_blob=state.next_blob + len(added)), removed, added
+    return replace(state, blobs=(*stay, *new), next_blob=state.next_blob + len(new_blobs)), removed, new_blobs
 
 
-def _released(events: pa.Table, found: Tally, transactions: Indexes, before: Indexes) -> Units:
+def _released(events: pa.Table, counts: Tally, transactions: Indexes, before: Indexes) -> Units:
     """The rows of `transactions`, in that order, with the snapshot rows `before` in front of the first."""
-    lengths = found.count[transactions]
+    lengths = counts.count[transactions]
     lengths[:1] += len(before)
-    places = np.concatenate([before, found.rows[concat_ranges(found.first[transactions], found.count[transactions])]])
-    return Units.of(events, places, lengths, found.position[transactions], found.ids.take(pa.array(transactions)))
+    places = np.concatenate(
+        [before, counts.rows[concat_ranges(counts.first[transactions], counts.count[transactions])]]
+    )
+    return Units.of(events, places, lengths, counts.position[transactions], counts.ids.take(pa.array(transactions)))

@@ -68,10 +68,10 @@ def tally(events: pa.Table, arrived_before: float, with_rows: WithRows) -> Tally
     overdue[code[(code >= 0) & ~is_begin & (events[v.ARRIVED].to_numpy() <= arrived_before)]] = True
     joined, unproven = join_deliveries(events, code, is_begin, overdue, with_rows)
     orders = integer_column(events, v.TOTAL_ORDER, 0).copy()
-    for transaction, found in joined.items():  # joined rows get new numbers, over all deliveries
+    for transaction, delivery in joined.items():  # joined rows get new numbers, over all deliveries
         orders[code == transaction] = 0
-        orders[found.rows] = np.arange(1, len(found.rows) + 1)
-        end[transaction], expected[transaction] = found.end, len(found.rows)
+        orders[delivery.rows] = np.arange(1, len(delivery.rows) + 1)
+        end[transaction], expected[transaction] = delivery.end, len(delivery.rows)
     # Of the rows with one number the oldest comes first: it is kept, the others are its copies.
     times = integer_column(events, v.TIMESTAMP)
     placed = np.flatnonzero(is_row & (orders > 0))
@@ -141,12 +141,12 @@ def _collections_agree(events: pa.Table, code: Indexes, rows: Indexes, end: Inde
     listed = events[v.DATA_COLLECTIONS].combine_chunks().take(pa.array(end[ended]))
     owner = ended[pc.list_parent_indices(listed).to_numpy()]
     flat = pc.list_flatten(listed)
-    wanted = pc.fill_null(pc.index_in(flat.field(0), value_set=names), len(names)).to_numpy() + owner * width
+    wanted_codes = pc.fill_null(pc.index_in(flat.field(0), value_set=names), len(names)).to_numpy() + owner * width
     number = pc.fill_null(flat.field(1), -1).to_numpy()
-    wanted, number, owner = wanted[number != 0], number[number != 0], owner[number != 0]
-    at = np.searchsorted(pairs, wanted)
+    wanted_codes, number, owner = wanted_codes[number != 0], number[number != 0], owner[number != 0]
+    at = np.searchsorted(pairs, wanted_codes)
     right = at < len(pairs)
-    right[right] = (pairs[at[right]] == wanted[right]) & (counts[at[right]] == number[right])
+    right[right] = (pairs[at[right]] == wanted_codes[right]) & (counts[at[right]] == number[right])
     agree[owner[~right]] = False
     # All listed collections are right, so as many pairs as listed collections means that no collection is unlisted.
     agree &= np.bincount(pairs // width, minlength=len(end)) == np.bincount(owner, minlength=len(end))
@@ -163,47 +163,49 @@ class TransactionClasses:
     blocking: int  # the first transaction that holds back later commits; -1: none
 
 
-def classify(found: Tally, last_position: int | None) -> TransactionClasses:
+def classify(counts: Tally, last_position: int | None) -> TransactionClasses:
     """Classify the tallied transactions.
 
     A transaction is released if it is whole and all earlier commits are settled. An overdue transaction is given up;
     otherwise it would hold back all later ones.
     """
-    overdue = np.flatnonzero(found.overdue)
-    ended = np.flatnonzero(found.end >= 0)
-    ended = ended[np.argsort(found.commit[ended], kind="stable")]
-    blocked = ended[~found.whole[ended] & ~found.overdue[ended]]
+    overdue = np.flatnonzero(counts.overdue)
+    ended = np.flatnonzero(counts.end >= 0)
+    ended = ended[np.argsort(counts.commit[ended], kind="stable")]
+    blocked = ended[~counts.whole[ended] & ~counts.overdue[ended]]
     reached = ended[: int((ended == blocked[0]).argmax())] if len(blocked) else ended
-    due = reached[found.whole[reached]]
+    due = reached[counts.whole[reached]]
     blocking = int(blocked[0]) if len(blocked) else -1
-    position = found.position[due]
+    position = counts.position[due]
     start = NOWHERE if last_position is None else last_position
-    passed = np.maximum.accumulate(np.concatenate([[start], position]))[:-1]
-    new = (position > passed) | (found.expected[due] == 0)
+    last_passed = np.maximum.accumulate(np.concatenate([[start], position]))[:-1]
+    new = (position > last_passed) | (counts.expected[due] == 0)
     return TransactionClasses(due[new], due[~new], overdue, blocking)
 
 
-def reason(found: Tally, transaction: int) -> str:
+def reason(counts: Tally, transaction: int) -> str:
     """Why a transaction is incomplete; a text of a bounded set."""
-    expected, count = int(found.expected[transaction]), int(found.count[transaction])
-    if found.end[transaction] < 0:
+    expected, count = int(counts.expected[transaction]), int(counts.count[transaction])
+    if counts.end[transaction] < 0:
         return "no END"
-    if found.unproven[transaction]:
+    if counts.unproven[transaction]:
         return "cut by a restart"
-    if found.conflict[transaction]:
+    if counts.conflict[transaction]:
         return "two rows at one place"
     if expected != count:
         return "rows missing" if expected > count else "too many rows"
-    return "table counts" if not found.collections_agree[transaction] else "gap in total_order"
+    return "table counts" if not counts.collections_agree[transaction] else "gap in total_order"
 
 
-def collection_counts(events: pa.Table, found: Tally, transaction: int) -> str:
+def collection_counts(events: pa.Table, counts: Tally, transaction: int) -> str:
     """The rows that were found and expected in each table of a transaction, like `orders 1/1, order_items 0/2`."""
-    rows = found.rows[found.first[transaction] : found.first[transaction + 1]]
+    rows = counts.rows[counts.first[transaction] : counts.first[transaction + 1]]
     tables = events[v.COLLECTION].take(pa.array(rows)).value_counts().to_pylist()
-    seen = {each["values"]: int(each["counts"]) for each in tables}
-    end = int(found.end[transaction])
-    said = (events[v.DATA_COLLECTIONS][end].as_py() or []) if end >= 0 else []
-    wanted = {each["data_collection"]: each["event_count"] for each in said}
-    names = sorted(str(name) for name in {*seen, *wanted})
-    return ", ".join(f"{name} {seen.get(name, 0)}/{wanted.get(name, 0) if end >= 0 else '?'}" for name in names)
+    counts_seen = {table["values"]: int(table["counts"]) for table in tables}
+    end = int(counts.end[transaction])
+    announced = (events[v.DATA_COLLECTIONS][end].as_py() or []) if end >= 0 else []
+    counts_announced = {collection["data_collection"]: collection["event_count"] for collection in announced}
+    names = sorted(str(name) for name in {*counts_seen, *counts_announced})
+    return ", ".join(
+        f"{name} {counts_seen.get(name, 0)}/{counts_announced.get(name, 0) if end >= 0 else '?'}" for name in names
+    )

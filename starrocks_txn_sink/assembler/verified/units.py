@@ -39,10 +39,10 @@ class Units:
     @classmethod
     def of(cls, events: pa.Table, places: Indexes, lengths: Indexes, positions: Indexes, ids: pa.Array) -> Units:
         """Units of `lengths[i]` rows, of which those that have no table are left out, and so are units without rows."""
-        kept = events[model.TABLE].is_valid().to_numpy()[places]
-        counts = np.bincount(np.repeat(np.arange(len(lengths)), lengths)[kept], minlength=len(lengths))
+        with_table = events[model.TABLE].is_valid().to_numpy()[places]
+        counts = np.bincount(np.repeat(np.arange(len(lengths)), lengths)[with_table], minlength=len(lengths))
         filled = counts > 0
-        return cls(events, places[kept], counts[filled], positions[filled], ids.filter(pa.array(filled)))
+        return cls(events, places[with_table], counts[filled], positions[filled], ids.filter(pa.array(filled)))
 
     @property
     def rows(self) -> int:
