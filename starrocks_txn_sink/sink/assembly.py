@@ -273,8 +273,8 @@ def _check_state_dir(folder: str | None) -> None:
 
 
 def event_columns(frame: DataFrame, by: str) -> list[Column]:
-    partition, *others = spark.event_columns(frame, by)
-    return [partition.cast("string").alias(SOURCE_PARTITION), *others, *projection.event_time(frame)]
+    partition, *output_columns = spark.event_columns(frame, by)
+    return [partition.cast("string").alias(SOURCE_PARTITION), *output_columns, *projection.event_time(frame)]
 
 
 def raw_columns(frame: DataFrame, lines: RawFormat, *, topic_names: bool = False) -> list[Column]:
@@ -283,8 +283,8 @@ def raw_columns(frame: DataFrame, lines: RawFormat, *, topic_names: bool = False
     Raises InputError for a column that is missing, or has another type.
     """
     columns, topics = lines.columns, ("topic",) if topic_names else ()
-    wanted = [*columns.values(), *topics]
-    missing = [each for each in wanted if each not in frame.columns]
+    needed_columns = [*columns.values(), *topics]
+    missing = [column for column in needed_columns if column not in frame.columns]
     if missing:
         raise InputError(
             f"The frame lacks the column {', '.join(missing)}.",

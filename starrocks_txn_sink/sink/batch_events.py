@@ -136,8 +136,8 @@ class SinkEvents:
             end_progress_bar(frame)
         self._start_endpoint(frame, query)
         place = {"job": origin.job, "batch_id": origin.batch_id}
-        begun = {**place, "query": query, "database": self._options.database}
-        self.emit(Event("batch.started", begun))
+        start_fields = {**place, "query": query, "database": self._options.database}
+        self.emit(Event("batch.started", start_fields))
         try:
             yield tries
         except BaseException as error:
@@ -151,8 +151,8 @@ class SinkEvents:
         if query:
             self._open.session = frame.sparkSession
             STAGES.follow(self._open, frame)
-        counted = ("rows", "source_transactions", "dead_lettered_rows", "dead_lettered_transactions")
-        counts = {name: sum(getattr(receipt, name) for receipt in tries.receipts) for name in counted}
+        count_names = ("rows", "source_transactions", "dead_lettered_rows", "dead_lettered_transactions")
+        counts = {name: sum(getattr(receipt, name) for receipt in tries.receipts) for name in count_names}
         counts = {"seconds": time.monotonic() - started, "receipts": len(tries.receipts), **counts}
         self.emit(Event("batch.completed", {**place, **counts}))
 

@@ -61,19 +61,19 @@ class HadoopDirectory:
         """Write the whole file, replacing an older one. Raises StateNotWritten."""
         path = self._path(name)
         parent = path.getParent()
-        hidden = self.jvm.org.apache.hadoop.fs.Path(parent, f".{secrets.token_hex(8)}.tmp")
+        partial_path = self.jvm.org.apache.hadoop.fs.Path(parent, f".{secrets.token_hex(8)}.tmp")
         with _raising(StateNotWritten, "write"):
             system = self._system(path)
             try:
-                with contextlib.closing(system.create(hidden, True)) as stream:
+                with contextlib.closing(system.create(partial_path, True)) as stream:
                     stream.write(bytes(content))
-                if not system.rename(hidden, path):
+                if not system.rename(partial_path, path):
                     system.delete(path, False)
-                    if not system.rename(hidden, path):
+                    if not system.rename(partial_path, path):
                         raise StateNotWritten(f"The assembling lanes cannot write their state: no rename to {path}.")
             except BaseException:
                 with contextlib.suppress(Py4JError):  # half a file would keep a full file system full
-                    system.delete(hidden, False)
+                    system.delete(partial_path, False)
                 raise
 
     def open(self, name: str) -> pa.NativeFile:
@@ -87,8 +87,8 @@ class HadoopDirectory:
         path = self._path(folder)
         try:
             with _raising(StateNotRead, "read"):
-                found = self._system(path).listStatus(path)
-                files = [each.getPath().getName() for each in found if each.isFile()]
+                statuses = self._system(path).listStatus(path)
+                files = [status.getPath().getName() for status in statuses if status.isFile()]
         except FileNotFoundError:
             return []
         return [name for name in files if not name.startswith(".")]
@@ -176,7 +176,7 @@ class Proof:
     def from_json(cls, content: bytes) -> Proof:
         """The proof in `content`; raises ValueError, KeyError or TypeError for any other file."""
         fields = orjson.loads(content)
-        return cls(**{**fields, "skips": {name: Skip(**each) for name, each in fields["skips"].items()}})
+        return cls(**{**fields, "skips": {name: Skip(**skip_fields) for name, skip_fields in fields["skips"].items()}})
 
 
 @dataclass(slots=True)
@@ -194,17 +194,17 @@ class ProofLog:
 
     def read(self, seconds: float = 10.0) -> list[Proof]:
         """The proofs of all runs, the newest last; none if the reading takes longer than `seconds`."""
-        found: list[Proof] = []
-        run_with_timeout([lambda: found.extend(self._read())], seconds)
-        return list(found)
+        all_proofs: list[Proof] = []
+        run_with_timeout([lambda: all_proofs.extend(self._read())], seconds)
+        return list(all_proofs)
 
     def _read(self) -> list[Proof]:
-        found = []
+        proofs_read = []
         with log_failure("proof.not_read"):
             for name in sorted(self.directory.names(VISIBLE)):
                 with log_failure("proof.not_read"), self.directory.open(f"{VISIBLE}/{name}") as file:
-                    found.append(Proof.from_json(file.read()))
-        return found
+                    proofs_read.append(Proof.from_json(file.read()))
+        return proofs_read
 
     def record(self, proof: Proof) -> None:
         """Write `proof` in a thread, soon. It replaces an older proof that still waits for the thread."""
@@ -233,10 +233,14 @@ class ProofLog:
         with log_failure("proof.not_written"):
             self.directory.write(f"{VISIBLE}/{name}", proof.to_json())
             names = sorted(self.directory.names(VISIBLE))
-            older = [each for each in names if each < name]
-            ahead = [each for each in names if each > name and each.partition("-")[2] < f"{self.epoch}.json"]
-            for each in [*older[: 1 - _KEPT], *ahead]:
-                self.directory.delete(f"{VISIBLE}/{each}")
+            older = [other_name for other_name in names if other_name < name]
+            ahead = [
+                other_name
+                for other_name in names
+                if other_name > name and other_name.partition("-")[2] < f"{self.epoch}.json"
+            ]
+            for file_name in [*older[: 1 - _KEPT], *ahead]:
+                self.directory.delete(f"{VISIBLE}/{file_name}")
 
 
 @contextlib.contextmanager

@@ -128,12 +128,12 @@ class EventsWriter:
             self._topic_names = self._topic_names or self._needs_topic_names(frame, task, before)
             self._begun = self._begun or before
         alter = partial(add_missing, task.options, self.session, listener)
-        written = self._lanes(frame, task, before, now, collect, alter)
-        regions = [region for receipt in written.receipts for region in receipt.regions]
+        outcome = self._lanes(frame, task, before, now, collect, alter)
+        regions = [region for receipt in outcome.receipts for region in receipt.regions]
         if rows := sum(region.rows for region in regions):
             self._row_bytes = sum(region.bytes for region in regions) / rows
-        committed = not all(receipt.recycled for receipt in written.receipts)  # at the end, which checks the owner
-        self._publish(task, before, _join(written.carried), now, committed, listener)
+        committed = not all(receipt.recycled for receipt in outcome.receipts)  # at the end, which checks the owner
+        self._publish(task, before, _join(outcome.carried), now, committed, listener)
 
     def _needs_topic_names(self, frame: DataFrame, task: LaneTask, before: Manifest) -> bool:
         lines = self.assembly.lines
@@ -141,8 +141,8 @@ class EventsWriter:
             return False
         if not isinstance(frame.schema["partition"].dataType, T.IntegerType):  # the query's own column
             return False
-        known = {*before.partitions, *(task.ownership.positions if task.ownership is not None else ())}
-        return needs_topic_names(query_topics(frame, task.checkpoint), known)
+        names_before = {*before.partitions, *(task.ownership.positions if task.ownership is not None else ())}
+        return needs_topic_names(query_topics(frame, task.checkpoint), names_before)
 
     def _lanes(
         self, frame: DataFrame, task: LaneTask, before: Manifest, now: float, collect: Collect, alter: AlterTables
@@ -160,12 +160,12 @@ class EventsWriter:
             if self.assembly.reads_kafka and not direct:
                 idle["reader"] = "Spark reads the topic of a batch frame, whose offsets only Spark knows"
             warn_of(idle, self.session.key)
-        written = self._run(frame, task, plan, before, now, collect, alter)
-        while written.unsorted:
-            plan.sort(written.unsorted, "events")
-            written = self._run(frame, task, plan, before, now, collect, alter)
-        plan.small = _join(written.carried).small
-        return written
+        outcome = self._run(frame, task, plan, before, now, collect, alter)
+        while outcome.unsorted:
+            plan.sort(outcome.unsorted, "events")
+            outcome = self._run(frame, task, plan, before, now, collect, alter)
+        plan.small = _join(outcome.carried).small
+        return outcome
 
     def _run(
         self,
@@ -211,10 +211,10 @@ class EventsWriter:
             rounds = KafkaRounds(run_lanes, assembly, planned, rereads=plan.proves)
             clock = driver_clock(frame)
             with advising_tables(new, clock):
-                written = write_shared(task, rounds.run, collect, clock, rounds.next_round, alter, self.snapshot)
-            rounds.take(written.carried)
-            written.carried = [rounds.carried]
-            return written
+                outcome = write_shared(task, rounds.run, collect, clock, rounds.next_round, alter, self.snapshot)
+            rounds.take(outcome.carried)
+            outcome.carried = [rounds.carried]
+            return outcome
         rows, lines = self._project(frame, plan)
         run = partial(self._run_lanes, rows, replace(assembly, lines=lines))
         clock = driver_clock(frame)
@@ -266,10 +266,10 @@ class EventsWriter:
         if self.log is None:  # batch writes may use different Spark sessions
             self._kept.clear()
         kind = sort, self._topic_names
-        kept = self._kept.get(kind)
-        if kept is None or kept.schema != frame.schema:
-            kept = self._kept[kind] = _SchemaColumns(frame.schema, self._columns(frame, lines))
-        rows = frame.select(*kept.columns)
+        assembling = self._kept.get(kind)
+        if assembling is None or assembling.schema != frame.schema:
+            assembling = self._kept[kind] = _SchemaColumns(frame.schema, self._columns(frame, lines))
+        rows = frame.select(*assembling.columns)
         if sort:
             order = [F.col(SOURCE_PARTITION).asc_nulls_last(), F.col(POSITION)]
             return projection.sorted_lanes(rows, plan.lanes, order), lines
@@ -306,7 +306,14 @@ class EventsWriter:
         for notice in (*carried.notices, *notices):
             if not self._has_read(notice):
                 listener(notice)
-        oldest = min((each.opened_at for one in after.partitions.values() for each in one.state.live()), default=0.0)
+        oldest = min(
+            (
+                transaction.opened_at
+                for partition in after.partitions.values()
+                for transaction in partition.state.live()
+            ),
+            default=0.0,
+        )
         if carried.malformed:
             _log.warning("events.malformed", count=carried.malformed, batch=task.batch_id)
         told: dict[str, float] = {**counts.as_dict(), "oldest_open": oldest, "malformed": carried.malformed}
@@ -381,8 +388,14 @@ def _join(shares: Sequence[CarryOver]) -> CarryOver:
 
 def _oldest_open(after: Manifest) -> list[dict[str, Any]]:
     """The source transactions that are open for longest: position of BEGIN, time of opening, rows and bytes."""
-    live = ((name, each) for name, one in after.partitions.items() for each in one.state.live())
+    live = ((name, transaction) for name, carried in after.partitions.items() for transaction in carried.state.live())
     return [
-        {"partition": name, "position": each.position, "since": each.opened_at, "rows": each.rows, "bytes": each.bytes}
-        for name, each in nsmallest(OLDEST_LIMIT, live, key=lambda item: item[1].opened_at)
+        {
+            "partition": name,
+            "position": transaction.position,
+            "since": transaction.opened_at,
+            "rows": transaction.rows,
+            "bytes": transaction.bytes,
+        }
+        for name, transaction in nsmallest(OLDEST_LIMIT, live, key=lambda item: item[1].opened_at)
     ]

@@ -113,8 +113,8 @@ class Failure:
         place = ", ".join(f"{names.get(name, name)} {value}" for name, value in self.place.items() if value != "")
         link = f"{error_link(self.code)} ({self.kind.value})"
         lines = {"Remedy": self.advice, "Place": place, "More": link, "Next": following}
-        shown = [f"  {name + ':':<8}{_one_line(text)}" for name, text in lines.items() if text]
-        return "\n".join([f"starrocks-txn-sink: {_one_line(self.message)}", *shown]) + "\n"
+        block_lines = [f"  {name + ':':<8}{_one_line(text)}" for name, text in lines.items() if text]
+        return "\n".join([f"starrocks-txn-sink: {_one_line(self.message)}", *block_lines]) + "\n"
 
 
 def _one_line(text: str) -> str:
@@ -140,8 +140,8 @@ def error_link(code: str) -> str:
 def error_in_text(text: str) -> StarRocksSinkError | None:
     """The sink's error in the text of Spark's exception, for a driver that has only the text; None without one."""
     report = read_envelope(text)
-    if report is not None and (made := report.lane_error()) is not None:
-        return made
+    if report is not None and (lane_error := report.lane_error()) is not None:
+        return lane_error
     for name, message in _RAISED.findall(text):
         kind = next((kind for kind in errors.error_classes() if kind.__name__ == name), None)
         if kind is not None:
@@ -152,10 +152,10 @@ def error_in_text(text: str) -> StarRocksSinkError | None:
 
 def refused_row(text: str) -> errors.InputError | None:
     """The sink's refusal of a row in the JVM, found in the text of Spark's exception."""
-    found = _REFUSED_ROW.search(text)
-    if found is None:
+    match = _REFUSED_ROW.search(text)
+    if match is None:
         return None
-    return errors.InputError(found[1], hint=KEYLESS_ADVICE if NO_PRIMARY_KEY[1] in found[1] else None)
+    return errors.InputError(match[1], hint=KEYLESS_ADVICE if NO_PRIMARY_KEY[1] in match[1] else None)
 
 
 def own_error(error: BaseException, report: LaneReport | None) -> StarRocksSinkError | None:
@@ -183,12 +183,12 @@ def cause_line(text: str) -> str:
 
     The last one of a Python traceback; else the end of the last lost task; else the first line, without py4j's own.
     """
-    _, found, traced = text.rpartition("Traceback (most recent call last):")
-    if not found and (lost := _LOST_TASK.search(text)):
-        return lost[1].strip()
+    _, head, traced = text.rpartition("Traceback (most recent call last):")
+    if not head and (lost_task := _LOST_TASK.search(text)):
+        return lost_task[1].strip()
     text = _PY4J.sub("", text, count=1)
-    lines = [line for line in (traced if found else text).splitlines() if line.strip()]
-    if found:
+    lines = [line for line in (traced if head else text).splitlines() if line.strip()]
+    if head:
         lines = [line for line in lines if not line.startswith((" ", "\t"))]
     return lines[0].strip() if lines else "The query failed, and Spark gave no reason."
 
@@ -209,9 +209,9 @@ def reason_of_task(stage: int, task: int, clock: Clock) -> str:
             store = context._jsc.sc().statusStore()
             tries = store.taskList(stage, store.lastStageAttempt(stage).attemptId(), _TASKS).iterator()
             while tries.hasNext():
-                one = tries.next()
-                if one.index() == task and one.errorMessage().isDefined():
-                    return cause_line(str(one.errorMessage().get()))
+                task_try = tries.next()
+                if task_try.index() == task and task_try.errorMessage().isDefined():
+                    return cause_line(str(task_try.errorMessage().get()))
         if late.expired():
             break
         clock.sleep(0.1)
@@ -313,17 +313,17 @@ _AFTER_BEGIN: Final = (errors.TooManyTransactions, errors.LoadFailed, errors.Com
 
 def has_begun(error: BaseException) -> bool:
     """Whether `error` is an outage after StarRocks had answered the job, so that the addresses are right."""
-    met = outage_of(error)
-    if met is None:
+    outage = outage_of(error)
+    if outage is None:
         return False
-    code, report = met
+    code, report = outage
     requests = report.cost.requests if report is not None else {}
-    passed = {operation for operation, statuses in requests.items() if "OK" in statuses}
+    operations = {operation for operation, statuses in requests.items() if "OK" in statuses}
     if code == errors.NotSent.code:  # without a connection only a load proves that the backends' addresses are right
-        return "load" in passed
+        return "load" in operations
     # `failed_at` is set by a lane, which runs only after the driver has begun the label.
-    begun = bool(passed) or (report is not None and report.failed_at > 0)
-    return begun or issubclass(errors.class_of(code), _AFTER_BEGIN)
+    is_begun = bool(operations) or (report is not None and report.failed_at > 0)
+    return is_begun or issubclass(errors.class_of(code), _AFTER_BEGIN)
 
 
 def wait_out(
@@ -346,10 +346,10 @@ def wait_out(
     rng = random.Random()
     began, next_line = clock.monotonic(), 0.0
     for tries in itertools.count():
-        met = outage_of(failed)
-        if met is None or expired() or stopped():
+        outage = outage_of(failed)
+        if outage is None or expired() or stopped():
             raise failed
-        code, report = met
+        code, report = outage
         fields = {**place, "code": code, "seconds": clock.monotonic() - began}
         emit(Event("outage.met", {**fields, "report": report}))
         if fields["seconds"] >= next_line:

@@ -35,8 +35,8 @@ class JobRun:
     def one_at_a_time(self, seconds: float) -> Iterator[None]:
         """Wait for the job's other writes in this process; raises DeadlineExceeded after `seconds`."""
         if not self._turn.acquire(timeout=seconds):
-            said = f"Another write of the job {self.job} in this process did not end within {seconds:g} s."
-            raise DeadlineExceeded(said)
+            message = f"Another write of the job {self.job} in this process did not end within {seconds:g} s."
+            raise DeadlineExceeded(message)
         try:
             yield
         finally:

@@ -173,12 +173,12 @@ class LanePlan:
         whole = self.direct or self.proves
         return replace(task, claims=self.claims or sort, ordered=sort or self.proves, whole=whole)
 
-    def sort(self, why: str, what: str) -> None:
-        """From now on `what` are sorted, because of `why`; raises Unordered if the options forbid it."""
+    def sort(self, why: str, subject: str) -> None:
+        """From now on `subject` are sorted, because of `why`; raises Unordered if the options forbid it."""
         if self.shuffle is False:
-            raise Unordered(why, hint=f'Set shuffle to "auto" or true, so that {what} are sorted first.')
+            raise Unordered(why, hint=f'Set shuffle to "auto" or true, so that {subject} are sorted first.')
         if not self.disordered:
-            if what == "rows":
+            if subject == "rows":
                 _log.warning("rows.sorted", why=why)
             else:
                 _log_events.warning("events.sorted", why=why)
@@ -323,7 +323,9 @@ class RoundRunner:
         self.written.carried = of_kind(messages, CarryOver)
         result = result_of(messages)
         again = any(share.stopped for share in result.shares)  # a lane with `reached` reads on, others read all again
-        self._snapshot.take([one.marks for one in self.written.carried if one.reached is not None or not again])
+        self._snapshot.take(
+            [carried.marks for carried in self.written.carried if carried.reached is not None or not again]
+        )
         for failure in result.failures:
             if isinstance(failure.error, KeyRepeated):
                 self._metrics.expect_hold()
@@ -388,8 +390,8 @@ def name_death(repeated: TaskRepeated, times: int, clock: Clock) -> LaneDied:
     place = dict(repeated.context)
     lane, stage = place.pop("lane", None), place.pop("stage", None)
     reason = "The executors' logs have the reason."
-    if lane is not None and stage is not None and (said := reason_of_task(int(stage), int(lane), clock)):
-        reason = f"Spark's reason: {said}"
+    if lane is not None and stage is not None and (cause_text := reason_of_task(int(stage), int(lane), clock)):
+        reason = f"Spark's reason: {cause_text}"
     died = LaneDied(f"The task of lane {lane} ended early, {times} times in a row. {reason}", lane=lane, **place)
     report = attached_report(repeated)
     if report is not None:

@@ -182,15 +182,15 @@ class LineageListener:
         """Give an event to the thread, which is started for it."""
         tables = sorted(run.rows)
         place = self._ol.Place(self._namespace, run.job, self._source, self._target(), run.streaming)
-        now, (inputs, others) = self._clock.wall(), self._inputs(run.spans.values())
+        now, (inputs, unnamed_inputs) = self._clock.wall(), self._inputs(run.spans.values())
         outputs = {f"{self._options.database}.{table}": (run.rows[table], run.bytes[table]) for table in tables}
-        rest = run.transactions, tuple(run.labels), run.batches
+        counts = run.transactions, tuple(run.labels), run.batches
         run.sent_at, number = self._clock.monotonic(), run.id
         run.clear()
 
         def emit() -> None:
-            written = self._ol.Written(inputs, others, outputs, self._columns(tables), *rest)
-            self._client.emit(self._ol.run_event(state, number, place, written, now, error))
+            event_of_run = self._ol.Written(inputs, unnamed_inputs, outputs, self._columns(tables), *counts)
+            self._client.emit(self._ol.run_event(state, number, place, event_of_run, now, error))
 
         try:
             self._waiting.put_nowait(emit)
@@ -216,14 +216,14 @@ class LineageListener:
     def _inputs(self, spans: Iterable[PositionSpan]) -> tuple[dict[str, list[_Place]], list[_Place]]:
         """Positions by the name of the input, and those of which no input is known."""
         inputs: dict[str, list[_Place]] = {name: [] for name in self._topics}
-        others = list[_Place]()
+        unnamed_places = list[_Place]()
         for span in spans:
-            found = _TOPIC.fullmatch(span.partition)
-            name = self._topics[0] if len(self._topics) == 1 else found["topic"] if found else None
+            match = _TOPIC.fullmatch(span.partition)
+            name = self._topics[0] if len(self._topics) == 1 else match["topic"] if match else None
             place = {"partition": span.partition, "first": span.first, "last": span.last}
-            places = others if name is None else inputs.setdefault(name, [])
+            places = unnamed_places if name is None else inputs.setdefault(name, [])
             places.append({**place, "sourceTransactions": span.source_transactions})
-        return inputs, others
+        return inputs, unnamed_places
 
     def _target(self) -> str:
         address = next(iter(self._options.query_addresses), None)
@@ -235,14 +235,19 @@ class LineageListener:
             return {}
         connection = LeaderConnection(self._options)
         try:
-            found = table_columns(connection, self._options.database, tables, Deadline.after(_SECONDS, self._clock))
+            columns_by_table = table_columns(
+                connection, self._options.database, tables, Deadline.after(_SECONDS, self._clock)
+            )
         except StarRocksSinkError:
             return {}
         finally:
             connection.close()
-        names = {table: [(column.name, str(column.type)) for column in columns] for table, columns in found.items()}
+        names = {
+            table: [(column.name, str(column.type)) for column in columns]
+            for table, columns in columns_by_table.items()
+        }
         return {f"{self._options.database}.{table}": columns for table, columns in names.items()}
 
 
-def _made_again(options: SinkOptions, given: dict[str, Any]) -> LineageListener:
-    return LineageListener(options, **given)
+def _made_again(options: SinkOptions, arguments: dict[str, Any]) -> LineageListener:
+    return LineageListener(options, **arguments)

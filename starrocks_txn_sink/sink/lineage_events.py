@@ -82,11 +82,11 @@ def new_run() -> str:
     return str(generate_new_uuid())
 
 
-def run_event(state: str, run: str, place: Place, written: Written, now: float, error: str = "") -> RunEvent:
+def run_event(state: str, run: str, place: Place, facts: Written, now: float, error: str = "") -> RunEvent:
     """A run event: `state` is START, RUNNING, COMPLETE or FAIL, `now` in seconds since the Unix epoch."""
-    first, last = written.batches or (None, None)
-    others = [dict(position) for position in written.others]
-    own = StarRocksTransactionsFacet(written.transactions, list(written.labels), first, last, others)
+    first, last = facts.batches or (None, None)
+    unnamed_inputs = [dict(position) for position in facts.others]
+    own = StarRocksTransactionsFacet(facts.transactions, list(facts.labels), first, last, unnamed_inputs)
     facets: dict[str, Any] = {"starrocks_txn_sink": own}
     if error:
         facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(message=error, programmingLanguage="PYTHON")
@@ -96,10 +96,8 @@ def run_event(state: str, run: str, place: Place, written: Written, now: float, 
         eventTime=datetime.datetime.fromtimestamp(now, datetime.timezone.utc).isoformat(),
         run=Run(run, facets=facets),
         job=Job(place.namespace, place.job, facets={"jobType": kind}),
-        inputs=[_input(place, name, positions) for name, positions in written.inputs.items()],
-        outputs=[
-            _output(place, name, counts, written.columns.get(name, ())) for name, counts in written.outputs.items()
-        ],
+        inputs=[_input(place, name, positions) for name, positions in facts.inputs.items()],
+        outputs=[_output(place, name, counts, facts.columns.get(name, ())) for name, counts in facts.outputs.items()],
         producer=PRODUCER,
     )
 

@@ -69,9 +69,9 @@ class ManifestLog:
     def open(cls, directory: StateDirectory, epoch: str, query: str, keep: int) -> ManifestLog:
         """Open the log for a new run of the query: it gets the highest generation."""
         owners = directory.names(OWNERS)
-        taken = [int(name.split("-")[0]) for name in owners]
-        taken += [name.generation for name in _manifests(directory)]
-        generation = max(taken, default=0) + 1
+        generations = [int(name.split("-")[0]) for name in owners]
+        generations += [name.generation for name in _manifests(directory)]
+        generation = max(generations, default=0) + 1
         log = cls(directory, generation, epoch, query, max(LEAST_KEPT, keep))
         directory.write(log.marker, query.encode())
         for name in owners:
@@ -112,20 +112,20 @@ class ManifestLog:
 
     def relay(self, before: Manifest) -> dict[str, bytes]:
         """Every file of open rows that `before` names. Only after a restart does this read the directory."""
-        known = {**before.inline, **self._relayed}
-        for name in before.files() - known.keys():
+        contents = {**before.inline, **self._relayed}
+        for name in before.files() - contents.keys():
             try:
                 with self.directory.open(f"{ROWS}/{name}") as file:
-                    known[name] = file.read()
+                    contents[name] = file.read()
             except FileNotFoundError:
                 raise missing_rows(name) from None
-        self._relayed = {name: known[name] for name in before.files()}
+        self._relayed = {name: contents[name] for name in before.files()}
         return self._relayed
 
-    def _keep_relayed(self, after: Manifest, written: Iterable[tuple[str, bytes]]) -> None:
+    def _keep_relayed(self, after: Manifest, contents: Iterable[tuple[str, bytes]]) -> None:
         """Keep the files of `after` in memory for the next micro-batch. Raises OptionError above RELAY_LIMIT."""
-        known = {**self._relayed, **dict(written)}
-        self._relayed = {name: known[name] for name in after.files()}
+        all_contents = {**self._relayed, **dict(contents)}
+        self._relayed = {name: all_contents[name] for name in after.files()}
         size = sum(map(len, self._relayed.values()))
         if size > RELAY_LIMIT:
             raise OptionError(
@@ -137,14 +137,14 @@ class ManifestLog:
                 option="state_dir",
             )
 
-    def publish(self, manifest: Manifest, written: Iterable[tuple[str, bytes]] = ()) -> None:
+    def publish(self, manifest: Manifest, contents: Iterable[tuple[str, bytes]] = ()) -> None:
         """Publish `manifest` for the next micro-batch; then delete files that no kept manifest names.
 
-        `written` are the files of open rows that the lanes have sent. Raises OptionError if the driver would have to
+        `contents` are the files of open rows that the lanes have sent. Raises OptionError if the driver would have to
         send more than RELAY_LIMIT to the lanes.
         """
         if self.relays:
-            self._keep_relayed(manifest, written)
+            self._keep_relayed(manifest, contents)
         manifest = self._spill_inline(manifest)
         name = ManifestName(manifest.batch, self.generation, self.epoch)
         self.directory.write(f"{BATCHES}/{name.file}", manifest.to_json())
@@ -155,7 +155,11 @@ class ManifestLog:
             self._until_sweep = self.keep
         else:
             self._retire(
-                [each for each in self._files if each.batch <= manifest.batch - self.keep and self._ours(each)]
+                [
+                    manifest_name
+                    for manifest_name in self._files
+                    if manifest_name.batch <= manifest.batch - self.keep and self._ours(manifest_name)
+                ]
             )
         self._until_sweep -= 1
 
@@ -173,11 +177,11 @@ class ManifestLog:
 
     def _retire(self, names: Iterable[ManifestName]) -> None:
         """Delete manifests, and the files that no other manifest names."""
-        gone: set[str] = set()
+        dead_files: set[str] = set()
         for name in names:
-            gone |= self._files.pop(name, frozenset())
+            dead_files |= self._files.pop(name, frozenset())
             self.directory.delete(f"{BATCHES}/{name.file}")
-        for file in gone.difference(*self._files.values()):
+        for file in dead_files.difference(*self._files.values()):
             self.directory.delete(f"{ROWS}/{file}")
 
     def _sweep(self, batch: int) -> None:
@@ -194,9 +198,9 @@ class ManifestLog:
             self.directory.delete(f"{BATCHES}/{name.file}")
         for name in set(names) - set(stale) - set(self._files):
             self._files[name] = frozenset(self._read(name).files())
-        named = frozenset[str]().union(*self._files.values())
+        files_in_use = frozenset[str]().union(*self._files.values())
         for file in self.directory.names(ROWS):
-            if file not in named and self._is_dead(file, batch):
+            if file not in files_in_use and self._is_dead(file, batch):
                 self.directory.delete(f"{ROWS}/{file}")
 
     def _ours(self, name: ManifestName) -> bool:
@@ -205,10 +209,10 @@ class ManifestLog:
 
     def _is_dead(self, file: str, batch: int) -> bool:
         """Whether no manifest will ever name the unnamed `file` with rows, now that `batch` is published."""
-        generation, epoch, written = file.split("-")[:3]
+        generation, epoch, batch_written = file.split("-")[:3]
         if (int(generation), epoch) == (self.generation, self.epoch):
             return True
-        return int(generation) <= self.generation and int(written) <= batch - LEAST_KEPT
+        return int(generation) <= self.generation and int(batch_written) <= batch - LEAST_KEPT
 
 
 def _manifests(directory: StateDirectory) -> list[ManifestName]:
@@ -216,9 +220,9 @@ def _manifests(directory: StateDirectory) -> list[ManifestName]:
 
 
 def _missing_state(batch: int, names: list[ManifestName]) -> InputError:
-    there = f"it has those of {min(names).batch} to {max(names).batch}" if names else "it has none at all"
+    rest_text = f"it has those of {min(names).batch} to {max(names).batch}" if names else "it has none at all"
     return InputError(
-        f"The checkpoint lacks the assembler's state after micro-batch {batch - 1} ({there}), so the source "
+        f"The checkpoint lacks the assembler's state after micro-batch {batch - 1} ({rest_text}), so the source "
         "transactions that were open then are unknown.",
         hint="Restore the folder starrocks_txn_sink from the same copy as the rest of the checkpoint, or start with a "
         "new checkpoint at a place where no source transaction is open; rows that are in StarRocks already are left "

@@ -62,8 +62,11 @@ class OpenTransactionWatch:
         """Warn if it is time; returns whether any source transaction of a running query is open."""
         now = self._clock.wall()
         with self._guard:
-            found = self._levels.open_transactions()
-        oldest = next((one for one in found if is_running(self.session, query_of(one["stage"]))), None)
+            transactions = self._levels.open_transactions()
+        oldest = next(
+            (transaction for transaction in transactions if is_running(self.session, query_of(transaction["stage"]))),
+            None,
+        )
         with self._guard:
             if oldest is None:  # if the query of an open one is restarted, its next counts start the thread again
                 self._next_age.clear()

@@ -95,14 +95,14 @@ class FrameRows:
             model.DATABASE: database,
         }
         part = ReleasedRows([f"(Spark partition {lane})"], np.array([size]), pa.table(rows))
-        made = self.encoder.batch([part])
-        wanted = (names.TABLE, names.PAYLOAD, names.DELETED)
-        return made.select([name for name in made.schema.names if name in wanted])
+        encoded = self.encoder.batch([part])
+        column_names = (names.TABLE, names.PAYLOAD, names.DELETED)
+        return encoded.select([name for name in encoded.schema.names if name in column_names])
 
 
 def _texts(batch: pa.RecordBatch, name: str) -> pa.Array:
-    there = name in batch.schema.names
-    return batch.column(name).cast(pa.string()) if there else pa.nulls(batch.num_rows, pa.string())
+    has_column = name in batch.schema.names
+    return batch.column(name).cast(pa.string()) if has_column else pa.nulls(batch.num_rows, pa.string())
 
 
 @dataclass(frozen=True)
@@ -113,14 +113,14 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
     rows: FrameRows
 
     @classmethod
-    def begin(cls, schema: T.StructType, given: Mapping[str, str]) -> PlainFrameWriter:
-        """Check the frame's `schema` and the options `given` as text, and begin the label.
+    def begin(cls, schema: T.StructType, texts: Mapping[str, str]) -> PlainFrameWriter:
+        """Check the frame's `schema` and the options `texts` as text, and begin the label.
 
         Raises InputError for columns that do not fit, OptionError for options that do not.
         """
-        table = _table_of(given)
+        table = _table_of(texts)
         _refuse_positions(schema, typed=table is not None)
-        options = _options(given, typed=table is not None)
+        options = _options(texts, typed=table is not None)
         rows = circumstances_of_rows(routed=table is not None, positioned=False)
         warn_of(options.without_effect(Circumstance.DATA_SOURCE, *rows))
         job = f"{options.job or 'write'}_frame"  # a take-over of a job in the ledger must not roll this label back
@@ -138,10 +138,10 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
             terms.options, number, marked=False, streaming=False, label=label, claims=True, logging=None
         )
         route = ArrowRoute.of(terms, schema) if routes else None
-        made = cls(task if route is None else replace(task, compared=None), FrameRows(terms.encoder, route))
-        with made._runner() as runner:
+        writer = cls(task if route is None else replace(task, compared=None), FrameRows(terms.encoder, route))
+        with writer._runner() as runner:
             runner.perform(runner.coordinator.begin(label))
-        return made
+        return writer
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LaneMessage:
         """Load the rows of one Spark partition, unless another try at it has begun to."""
@@ -194,23 +194,23 @@ def _refuse_positions(schema: T.StructType, *, typed: bool) -> None:
         )
 
 
-def _table_of(given: Mapping[str, str]) -> str | None:
+def _table_of(texts: Mapping[str, str]) -> str | None:
     """The table of typed columns: the option `table`, or the one that the official connector reads."""
-    return given.get(_TABLE) or given.get(_IDENTIFIER, "").partition(".")[2] or None
+    return texts.get(_TABLE) or texts.get(_IDENTIFIER, "").partition(".")[2] or None
 
 
-def _log_written(task: LaneTask, written: Written) -> None:
+def _log_written(task: LaneTask, outcome: Written) -> None:
     """Log receipts and warnings of a write."""
     apply_log_settings(task.logging)
     log = EventLogger("sink")
-    for event in receipt_events(written.receipts):
+    for event in receipt_events(outcome.receipts):
         log(event)
-    for event in compare_columns(task.options, named_by_rows(written.reports, {})) or ():
+    for event in compare_columns(task.options, named_by_rows(outcome.reports, {})) or ():
         log(Event(event.name, {"job": task.job, **event.fields}))
 
 
-def _options(given: Mapping[str, str], *, typed: bool) -> SinkOptions:
-    values = SinkOptions.values_of(given, (_TABLE,))
+def _options(texts: Mapping[str, str], *, typed: bool) -> SinkOptions:
+    values = SinkOptions.values_of(texts, (_TABLE,))
     if values.get("delivery") in ("exactly-once", Delivery.EXACTLY_ONCE):
         refuse_conflicts(default_phrases(Feature.EXACTLY_ONCE, Feature.DATA_SOURCE))  # before it asks for a query_url
     options = SinkOptions(**{**values, "delivery": Delivery.AT_LEAST_ONCE})
@@ -267,8 +267,8 @@ class StarRocksDataSource(datasource.DataSource):
         """For `.write`: begin the label of the frame, before the tasks start."""
         if overwrite:
             raise OptionError("The sink appends changes to tables; it never empties one.", hint='Use .mode("append").')
-        given = {name.lower(): text for name, text in self.options.items() if name.lower() != "path"}
-        return PlainFrameWriter.begin(schema, given)
+        texts = {name.lower(): text for name, text in self.options.items() if name.lower() != "path"}
+        return PlainFrameWriter.begin(schema, texts)
 
     def streamWriter(self, schema: T.StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802 - Spark's name
         """For `.writeStream`: raises OptionError."""

@@ -95,8 +95,8 @@ def show_progress(read: ReadProgress, display: ProgressDisplay, every: float = P
 def choose_display(context: Any, listener: Listener, stream: TextIO | None = None) -> ProgressDisplay:
     """A bar on a terminal if rich is installed and Spark draws no bar of its own; log lines otherwise."""
     target = sys.stderr if stream is None else stream
-    drawn = str(context.getConf().get("spark.ui.showConsoleProgress", "false")).lower() == "true"
-    if target.isatty() and not drawn:
+    shows_progress = str(context.getConf().get("spark.ui.showConsoleProgress", "false")).lower() == "true"
+    if target.isatty() and not shows_progress:
         with contextlib.suppress(ImportError):
             return ProgressBar(target)
     return ProgressLog(listener)
@@ -107,7 +107,7 @@ def read_task_progress(context: Any, tag: str) -> TaskProgress | None:
     jobs = list(context._jsc.sc().statusTracker().getJobIdsForTag(tag))
     tracker = context.statusTracker()
     stages = {stage for job in jobs if (info := tracker.getJobInfo(job)) is not None for stage in info.stageIds}
-    seen = [info for stage in stages if (info := tracker.getStageInfo(stage)) is not None]
-    if not seen:
+    infos = [info for stage in stages if (info := tracker.getStageInfo(stage)) is not None]
+    if not infos:
         return None
-    return TaskProgress(sum(info.numCompletedTasks for info in seen), sum(info.numTasks for info in seen))
+    return TaskProgress(sum(info.numCompletedTasks for info in infos), sum(info.numTasks for info in infos))

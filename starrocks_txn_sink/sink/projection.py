@@ -112,9 +112,9 @@ def has_unfilled_deletes(frame: DataFrame, options: SinkOptions) -> bool:
 
 def _check_input(frame: DataFrame, routes: Sequence[TypedRoute]) -> bool:
     """Whether the rows are marked with positions and ends; raises InputError for missing columns or wrong types."""
-    there, marked = set(frame.columns), is_marked(frame)
+    frame_columns, marked = set(frame.columns), is_marked(frame)
     needed = [*(names.TRANSACTION_COLUMNS if marked else ()), *_content_columns(routes)]
-    missing = [name for name in dict.fromkeys(needed) if name not in there]
+    missing = [name for name in dict.fromkeys(needed) if name not in frame_columns]
     if missing:
         raise InputError(
             f"The sink's input lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}; "
@@ -129,8 +129,8 @@ def _check_input(frame: DataFrame, routes: Sequence[TypedRoute]) -> bool:
 def _content_columns(routes: Sequence[TypedRoute]) -> list[str]:
     if not routes:
         return [names.TABLE, names.ROW]
-    named = [names.TABLE] if len(routes) > 1 else []
-    return [*named, *(field.source for route in routes for field in route.fields)]
+    table_columns = [names.TABLE] if len(routes) > 1 else []
+    return [*table_columns, *(field.source for route in routes for field in route.fields)]
 
 
 def _check_types(frame: DataFrame, checked: set[str]) -> None:
@@ -187,9 +187,9 @@ def _payload(frame: DataFrame, row: Column, table: Column, terms: TableTerms) ->
 
 def _delete(row: Column, fields: Column) -> Column:
     """The payload that deletes `row`; `fields` is text that adds fields to it, each with a comma in front."""
-    rest = F.substr(F.ltrim(row), F.lit(2))
-    comma = F.when(F.startswith(F.ltrim(rest), F.lit("}")), F.lit("")).otherwise(F.lit(","))
-    return F.concat(F.lit(SEPARATOR), F.lit(names.DELETING), fields, comma, rest)
+    tail = F.substr(F.ltrim(row), F.lit(2))
+    comma = F.when(F.startswith(F.ltrim(tail), F.lit("}")), F.lit("")).otherwise(F.lit(","))
+    return F.concat(F.lit(SEPARATOR), F.lit(names.DELETING), fields, comma, tail)
 
 
 _PAIRS = "array<struct<pattern:string,text:string>>"
@@ -246,8 +246,8 @@ def _refuse_other_databases(frame: DataFrame, payload: Column, database: str) ->
     """`payload`, or a failure for a row of another database (wire contract 4.2)."""
     if names.DATABASE not in frame.columns:
         return payload
-    other = _refusal(names.other_database(database), F.col(names.DATABASE), frame)
-    return F.when(F.col(names.DATABASE).isNull() | (F.col(names.DATABASE) == database), payload).otherwise(other)
+    refusal = _refusal(names.other_database(database), F.col(names.DATABASE), frame)
+    return F.when(F.col(names.DATABASE).isNull() | (F.col(names.DATABASE) == database), payload).otherwise(refusal)
 
 
 def _refusal(texts: tuple[str, str], value: Column, frame: DataFrame) -> Column:

@@ -53,11 +53,11 @@ class RowsWriter:
             rows = circumstances_of_rows(routed=bool(self.routes), positioned=marked)
             warn_of(self.options.without_effect(*rows, *self._plan.circumstances), self.session.key)
         task = replace(task, options=terms.options, keys=terms.keys, marked=marked)
-        written = self._run(frame, terms, task, self._plan, collect, listener)
-        while written.unsorted:
-            self._plan.sort(written.unsorted, "rows")
-            written = self._run(frame, terms, task, self._plan, collect, listener)
-        self._plan.small = task.streaming and _is_small(written)
+        outcome = self._run(frame, terms, task, self._plan, collect, listener)
+        while outcome.unsorted:
+            self._plan.sort(outcome.unsorted, "rows")
+            outcome = self._run(frame, terms, task, self._plan, collect, listener)
+        self._plan.small = task.streaming and _is_small(outcome)
 
     def _run(
         self, frame: DataFrame, terms: TableTerms, task: LaneTask, plan: LanePlan, collect: Collect, listener: Listener
@@ -90,10 +90,10 @@ class RowsWriter:
         return self._kept[1]
 
 
-def _is_small(written: Written) -> bool:
+def _is_small(outcome: Written) -> bool:
     """Whether the next micro-batch is probably so small that one task takes it in any order."""
-    receipts = written.receipts
+    receipts = outcome.receipts
     rows = sum(receipt.rows + receipt.dead_lettered_rows for receipt in receipts)
-    rows += sum(report.work.replayed_rows for report in written.reports)
+    rows += sum(report.work.replayed_rows for report in outcome.reports)
     size = sum(region.bytes for receipt in receipts for region in receipt.regions)
     return rows * _SMALL_MARGIN <= SMALL_ROWS and size * _SMALL_MARGIN <= SMALL_BYTES

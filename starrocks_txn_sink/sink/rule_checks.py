@@ -30,16 +30,18 @@ def rules_for(rules: RuleSet, terms: TableTerms) -> RowRules:
     """
     _check_keys(rules, terms)
     of_tables = [of_table for table in terms.tables.models if (of_table := rules.of(table)) is not None]
-    mains = [each for each in of_tables if rules.main_of(each.table) == each.table]
-    for each in mains:
-        _check_history(each, terms)
-    columns = _columns(terms, [each.table for each in mains if each.named or each.marks])
-    names = {each.table: [column.name for column in columns.get(each.table, ())] for each in mains if each.named}
-    for unmatched in rules.unmatched({table: known for table, known in names.items() if known}, at_source=False):
+    mains = [table for table in of_tables if rules.main_of(table.table) == table.table]
+    for main in mains:
+        _check_history(main, terms)
+    columns = _columns(terms, [main.table for main in mains if main.named or main.marks])
+    names = {main.table: [column.name for column in columns.get(main.table, ())] for main in mains if main.named}
+    for unmatched in rules.unmatched(
+        {table: column_names for table, column_names in names.items() if column_names}, at_source=False
+    ):
         if unmatched.near or terms.options.schema_changes is not SchemaChanges.APPLY:
             raise OptionError(f"{unmatched.reason[0].upper()}{unmatched.reason[1:]}.", hint=unmatched.ways)
         _log.warning("rules.unmatched", column=unmatched.column, tables=", ".join(unmatched.tables))
-    return RowRules(rules, {each.table: _marked(each.table, each.own, terms, columns) for each in mains if each.marks})
+    return RowRules(rules, {main.table: _marked(main.table, main.own, terms, columns) for main in mains if main.marks})
 
 
 def _check_keys(rules: RuleSet, terms: TableTerms) -> None:
@@ -88,10 +90,10 @@ def _marked(table: str, own: Collection[str], terms: TableTerms, columns: Column
             "columns out.",
             table=table,
         )
-    others = [
+    columns_left = [
         column for column in columns.get(table, ()) if column.name not in (*key, DELETED) and not column.generated
     ]
-    opaque = [column for column in others if column.name not in own and column.type.name.lower() in OPAQUE]
+    opaque = [column for column in columns_left if column.name not in own and column.type.name.lower() in OPAQUE]
     if opaque:
         raise OptionError(
             f'With deletes="mark" a deleted row of table {table} keeps its last values, and the sink cannot look up '
@@ -99,4 +101,4 @@ def _marked(table: str, own: Collection[str], terms: TableTerms, columns: Column
             hint="Store it as VARCHAR (bytes in base64), or take another way for the deletes of this table.",
             table=table,
         )
-    return MarkedTable(key, tuple(column.name for column in others))
+    return MarkedTable(key, tuple(column.name for column in columns_left))

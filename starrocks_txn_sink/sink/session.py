@@ -92,8 +92,8 @@ class Session:
     def lane_task(self, options: SinkOptions, batch_id: int, **terms: Any) -> LaneTask:
         """The task of a lane in micro-batch `batch_id`; `terms` are the fields that the session does not know."""
         compared = dict(self.compared) if options.query_url is not None else None
-        known = {"ownership": self.ownership, "compared": compared, "hold": self.hold}
-        return LaneTask(options, self.job, self.epoch, self.checkpoint, batch_id, **{**known, **terms})
+        settings = {"ownership": self.ownership, "compared": compared, "hold": self.hold}
+        return LaneTask(options, self.job, self.epoch, self.checkpoint, batch_id, **{**settings, **terms})
 
     @property
     def labels(self) -> LabelPrefix:
@@ -113,7 +113,7 @@ class Session:
 
     def proof(self, batch: int) -> Proof:
         """The proof of this session after micro-batch `batch`, for the query's next start."""
-        positions = {name: known.position for name, known in self.positions.items()}
+        positions = {name: position.position for name, position in self.positions.items()}
         return Proof(self.job, batch, positions, dict(self.skips), self.accepted)
 
     def learn_keys(self, reports: Sequence[LaneReport]) -> None:
@@ -131,10 +131,10 @@ class Session:
 
         Returns the ledger's position by source partition for the skips that have just begun and are not over yet.
         """
-        found = {partition: skip for report in reports for partition, skip in report.work.skips.items()}
-        begun = {name: skip.position for name, skip in found.items() if name not in self.skips and not skip.met}
-        self.skips.update(found)
-        return begun
+        skips = {partition: skip for report in reports for partition, skip in report.work.skips.items()}
+        new_skips = {name: skip.position for name, skip in skips.items() if name not in self.skips and not skip.met}
+        self.skips.update(skips)
+        return new_skips
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,23 +175,24 @@ def resume(
     if not traces.known:
         take_over.close()
         raise _lost(job, resumption.batch)
-    taken = yield from take_over
-    proofs = [each for each in resumption.proofs if each.job == job and traces.acceptance in ("", *each.accepted)]
+    state = yield from take_over
+    proofs = [proof for proof in resumption.proofs if proof.job == job and traces.acceptance in ("", *proof.accepted)]
     for proof in reversed(proofs):
-        _refuse_behind(proof, taken.positions)
-    before = [each for each in proofs if each.batch == resumption.batch - 1]
-    accepted = {traces.acceptance, *(each for proof in proofs for each in proof.accepted)} - {""}
-    return Resumed(taken, before[-1].skips if before else {}, sorted(accepted))
+        _refuse_behind(proof, state.positions)
+    before = [proof for proof in proofs if proof.batch == resumption.batch - 1]
+    accepted = {traces.acceptance, *(acceptance for proof in proofs for acceptance in proof.accepted)} - {""}
+    return Resumed(state, before[-1].skips if before else {}, sorted(accepted))
 
 
 def _refuse_behind(proof: Proof, positions: Mapping[str, ledger.Position]) -> None:
-    for partition, seen in proof.positions.items():
-        known = positions.get(partition)
-        if known is not None and known.position >= seen:
+    for partition, proven_position in proof.positions.items():
+        position = positions.get(partition)
+        if position is not None and position.position >= proven_position:
             continue
-        there = f"has position {known.position}" if known is not None else "has no position"
+        ledger_text = f"has position {position.position}" if position is not None else "has no position"
         raise LedgerBehind(
-            f"The ledger {there} of source partition {partition}, but position {seen} was visible after micro-batch "
+            f"The ledger {ledger_text} of source partition {partition}, "
+            f"but position {proven_position} was visible after micro-batch "
             f"{proof.batch} of job {proof.job}: StarRocks was restored from an older backup, or rows of the ledger "
             "were deleted. Rows between the two places are missing, or would be written twice.",
             hint=_TWO_WAYS,
@@ -281,10 +282,10 @@ def _take_over(
     resumption: Resumption,
     tokens: set[str] | None,
 ) -> None:
-    kept = SqlLedger(connection, options.database)
+    sql_ledger = SqlLedger(connection, options.database)
     if options.ledger_create:
         with advising(_BY_HAND.format("ledger's", "exactly-once.md")):
-            kept.create(options.ledger_replication, deadline)
+            sql_ledger.create(options.ledger_replication, deadline)
     rng = random.Random()
     scope = fencing.Scope(session.job, options.database, ledger.Owner("", session.epoch, session.checkpoint))
     new_token = ledger.fresh_tokens(session.epoch, 0, rng)
@@ -293,10 +294,10 @@ def _take_over(
     with contextlib.closing(HttpTransport(options)) as transport:
         with contextlib.nullcontext() if options.ledger_create else advising(_CREATE_IS_OFF):
             if tokens is not None:
-                run(fencing.refuse_successor(session.job, tokens, rng), transport, deadline.clock, deadline, kept)
-            resumed = run(resuming, transport, deadline.clock, deadline, kept)
-        taken, session.accepted = resumed.taken, resumed.accepted
-        session.token, session.positions = taken.owner.token, taken.positions
+                run(fencing.refuse_successor(session.job, tokens, rng), transport, deadline.clock, deadline, sql_ledger)
+            resumed = run(resuming, transport, deadline.clock, deadline, sql_ledger)
+        state, session.accepted = resumed.taken, resumed.accepted
+        session.token, session.positions = state.owner.token, state.positions
         session.skips = dict(resumed.skips)
 
 
@@ -370,8 +371,8 @@ def roll_back_until(options: SinkOptions, labels: LabelPrefix, seconds: float) -
     Never raises.
     """
     limit = time.monotonic() + seconds
-    while options.query_url is not None and (left := limit - time.monotonic()) > 0:
-        _roll_back_open(options, labels, left)
+    while options.query_url is not None and (remaining := limit - time.monotonic()) > 0:
+        _roll_back_open(options, labels, remaining)
         SystemClock().sleep(max(0.0, min(_PAUSE, limit - time.monotonic())))
 
 

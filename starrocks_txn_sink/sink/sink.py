@@ -141,10 +141,10 @@ class StarRocksSink:
 
     def _refuse_hidden_query(self) -> None:
         """Raise OptionError unless the options say what Spark Connect hides: the query's id and its checkpoint."""
-        given = {"job": self.options.job}
+        settings = {"job": self.options.job}
         if self.assemble is not None:
-            given["state_dir"] = self.assemble.state_dir
-        missing = [name for name, value in given.items() if not value]
+            settings["state_dir"] = self.assemble.state_dir
+        missing = [name for name, value in settings.items() if not value]
         if missing:
             raise OptionError(
                 f"Spark Connect hides the streaming query's id and its checkpoint, and {' and '.join(missing)} "
@@ -284,7 +284,7 @@ class StarRocksSink:
         """Warn at the start of a session about deletes that the server may reject, and about a slow source."""
         if has_unfilled_deletes(frame, self.options):
             self._listener(Event("deletes.unfilled", {"job": origin.job, "advice": UNFILLED_DELETES}))
-        if not compiled.is_available() and not any(known.served for known in self._runs.values()):
+        if not compiled.is_available() and not any(run.served for run in self._runs.values()):
             self._listener(Event("loops.missing", {"job": origin.job, "advice": _NO_LOOPS}))
         by_spark = self.assemble is None or not self.assemble.reads_kafka
         if by_spark and origin.streaming and not run.served and has_small_polls(frame):
@@ -320,10 +320,12 @@ class StarRocksSink:
         self._compare_columns(session, reports)
         if session.learn_listed(reports):
             self._listener(Event("label.unlisted", {"job": origin.job, "advice": sessions.UNLISTED}))
-        begun = session.learn_skips(reports) if origin.streaming else {}  # frames of `write` may come in any order
-        if begun:
-            few = dict(nsmallest(5, begun.items()))
-            _log.warning("replay.skipping", job=origin.job, source_partitions=len(begun), upto=few)
+        skips_begun = (
+            session.learn_skips(reports) if origin.streaming else {}
+        )  # frames of `write` may come in any order
+        if skips_begun:
+            few = dict(nsmallest(5, skips_begun.items()))
+            _log.warning("replay.skipping", job=origin.job, source_partitions=len(skips_begun), upto=few)
         for report in reports:
             self._listener(Event("lane.reported", {"report": report}))
         session.learn(receipts)
@@ -335,10 +337,10 @@ class StarRocksSink:
         events = compare_columns(self.options, names, session.compared, session.gone)
         if events is None:  # no answer: the lanes of the next micro-batch report the names again
             return
-        for table, named in names.items():
+        for table, column_names in names.items():
             before = session.compared.get(table, frozenset())
-            session.gone[table] = session.gone.get(table, frozenset()) | (before - named)
-            session.compared[table] = before | named
+            session.gone[table] = session.gone.get(table, frozenset()) | (before - column_names)
+            session.compared[table] = before | column_names
         for event in events:
             self._listener(Event(event.name, {"job": session.job, **event.fields}))
 

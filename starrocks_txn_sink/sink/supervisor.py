@@ -146,10 +146,10 @@ def run_forever(
     with _stopped_by_signals(stop):
         while True:
             began = time.monotonic()
-            failure, moved = _run_once(start, stop, stop_seconds, quiet=quiet)
+            failure, has_moved = _run_once(start, stop, stop_seconds, quiet=quiet)
             if failure is None:
                 return ExitCode.ENDED
-            if moved or time.monotonic() - began > policy.reset_after:
+            if has_moved or time.monotonic() - began > policy.reset_after:
                 restarts = unknown = 0
             unknown = unknown + 1 if failure.kind is failures.FailureKind.UNKNOWN else 0
             verdict = _verdict(failure, hopeless=unknown > policy.most_unknown)
@@ -220,8 +220,8 @@ def _stop_quietly(query: Any) -> None:
 
 def _is_failure(error: Exception) -> bool:
     """Whether an error of `start` comes from the sink, Spark or the way to Spark's JVM. Others are bugs of `start`."""
-    known = isinstance(error, (StarRocksSinkError, PySparkException, ConnectionError))
-    return known or type(error).__module__.startswith("py4j")
+    is_typical = isinstance(error, (StarRocksSinkError, PySparkException, ConnectionError))
+    return is_typical or type(error).__module__.startswith("py4j")
 
 
 def _failure_of(query: Any, error: BaseException) -> failures.Failure:
@@ -234,14 +234,14 @@ def _failure_of(query: Any, error: BaseException) -> failures.Failure:
     if query is not None and _spark_has_ended():
         return failures.Failure(failures.SPARK, _SPARK_HAS_ENDED, _START_THE_PROCESS, failures.FailureKind.UNKNOWN)
     text = failures.text_of(error)
-    named = failures.error_in_text(text)
-    if named is not None:
-        return failures.Failure.of(named)
-    _, found, cause = text.partition(_TERMINATED)
+    typed_error = failures.error_in_text(text)
+    if typed_error is not None:
+        return failures.Failure.of(typed_error)
+    _, mark, cause = text.partition(_TERMINATED)
     plain = failures.Failure.of(error)
     invalid = isinstance(error, (AnalysisException, IllegalArgumentException))  # the query itself is wrong
     kind = failures.FailureKind.TERMINAL if invalid else plain.kind
-    return failures.Failure(failures.SPARK, failures.cause_line(cause if found else text), plain.advice, kind)
+    return failures.Failure(failures.SPARK, failures.cause_line(cause if mark else text), plain.advice, kind)
 
 
 def _has_progressed(query: Any) -> bool:

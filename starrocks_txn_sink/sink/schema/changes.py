@@ -60,7 +60,7 @@ class TablesPort(Protocol):
         """The latest change of the table in the background; None if there was none."""
 
 
-def carry_out(plan: Plan, port: TablesPort, deadline: Deadline, made: Callable[[SchemaChange], None]) -> Columns:
+def carry_out(plan: Plan, port: TablesPort, deadline: Deadline, listener: Callable[[SchemaChange], None]) -> Columns:
     """Make the planned changes one after the other until none is left; returns the columns afterwards.
 
     An error of a statement does not count if its change is visible within seconds: the reply may be lost, or another
@@ -78,7 +78,7 @@ def carry_out(plan: Plan, port: TablesPort, deadline: Deadline, made: Callable[[
         except (QueryFailed, QueryRefused) as error:
             failure = error
         else:
-            made(change)
+            listener(change)
         _wait_for(change, plan, port, deadline, before, failure)
     return columns
 
@@ -111,11 +111,11 @@ def _wait_for(
 
 def _wait_for_job(table: str, port: TablesPort, deadline: Deadline) -> AlterJob | None:
     """The table's latest job, when it has ended."""
-    said = False
+    is_reported = False
     while (job := port.latest_job(table)) is not None and job.running:
-        if not said:
+        if not is_reported:
             _log.info("schema.waiting", table=table, job=job.number, state=job.state)
-            said = True
+            is_reported = True
         deadline.clock.sleep(deadline.limit(_POLL_SECONDS, _waited_for(table)))
     return job
 

@@ -36,8 +36,8 @@ class NewTables:
     config: Mapping[str, Any] = field(repr=False)
     layout_of: LayoutOf = plain_layout
 
-    def create(self, tables: Collection[str], said: Callable[[SchemaChange], None], deadline: Deadline) -> None:
-        """Create those of the `tables` that a message describes, and their histories; `said` hears each statement.
+    def create(self, tables: Collection[str], listener: Callable[[SchemaChange], None], deadline: Deadline) -> None:
+        """Create those of the `tables` that a message describes, and their histories; `listener` hears each statement.
 
         Raises InputError for a table that cannot be created from its messages, and the errors of Kafka and the server.
         """
@@ -47,7 +47,7 @@ class NewTables:
         if plan.refusals:
             text = f"A new table of the source cannot be created. {plan.refusals[0]}"
             raise InputError(text, hint="Then start the query again.")
-        plan.carry_out(said, deadline.remaining())
+        plan.carry_out(listener, deadline.remaining())
 
     def advice(self, table: str, deadline: Deadline) -> str:
         """What creates `table`; "" if no message describes it."""
@@ -73,11 +73,11 @@ class NewTables:
         for table in sources:
             rules.of(table)
         mains = {rules.main_of(table) for table in tables}
-        wanted = {table: of_source for table, of_source in sources.items() if table in mains}
-        if not wanted:
+        sources_of_tables = {table: of_source for table, of_source in sources.items() if table in mains}
+        if not sources_of_tables:
             return None
-        layouts = {table: self.layout_of(of_source[0].collection) for table, of_source in wanted.items()}
-        plan = TablePlan(self.options, wanted, layout_of=layouts.__getitem__, rules=rules, further=True)
+        layouts = {table: self.layout_of(of_source[0].collection) for table, of_source in sources_of_tables.items()}
+        plan = TablePlan(self.options, sources_of_tables, layout_of=layouts.__getitem__, rules=rules, further=True)
         plan.make(deadline.remaining())
         return plan
 

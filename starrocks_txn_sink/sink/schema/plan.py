@@ -113,9 +113,11 @@ def plan_missing(
     """
     changes: list[SchemaChange] = []
     for table, needs in missing.items():
-        declared, known = tables.get(table, TableOptions()), columns.get(table, ())
-        found = {name: _Needs.read(words) for name, words in needs.items()}
-        changes += (_additions if known else _creation)(database, table, found, known, declared)
+        declared, target_columns = tables.get(table, TableOptions()), columns.get(table, ())
+        needs_by_name = {name: _Needs.read(words) for name, words in needs.items()}
+        changes += (_additions if target_columns else _creation)(
+            database, table, needs_by_name, target_columns, declared
+        )
     return changes
 
 
@@ -146,27 +148,28 @@ _Kinds = Mapping[str, _Needs]
 
 
 def _additions(
-    database: str, table: str, kinds: _Kinds, known: Sequence[TargetColumn], declared: TableOptions
+    database: str, table: str, kinds: _Kinds, target_columns: Sequence[TargetColumn], declared: TableOptions
 ) -> Iterator[SchemaChange]:
-    names = {column.name.lower(): column.name for column in known}
-    by_name = {column.name: column for column in known}
-    added: list[str] = []
+    names = {column.name.lower(): column.name for column in target_columns}
+    by_name = {column.name: column for column in target_columns}
+    clauses: list[str] = []
     modified: list[str] = []
-    for name, found in kinds.items():
-        there = names.setdefault(name.lower(), name)
-        if there != name:
+    for name, column_needs in kinds.items():
+        spelling = names.setdefault(name.lower(), name)
+        if spelling != name:
             raise UnknownColumn(
-                f"Rows of table {table} name the column {name}, and the table has {there}. The case of names counts in "
+                f"Rows of table {table} name the column {name}, and the table has {spelling}. "
+                "The case of names counts in "
                 "rows, so the server drops the values, and it does not in tables, so no such column can be added.",
-                hint=f"Write the name as {there} in the rows, or rename the column in the table.",
+                hint=f"Write the name as {spelling} in the rows, or rename the column in the table.",
                 table=table,
             )
         if name not in by_name:
-            added.append(f"ADD COLUMN {identifier(name)} {_type(table, name, found, declared)} NULL")
-        elif name not in declared.types and (wider := widened_for(by_name[name], found.types)) is not None:
+            clauses.append(f"ADD COLUMN {identifier(name)} {_type(table, name, column_needs, declared)} NULL")
+        elif name not in declared.types and (wider := widened_for(by_name[name], column_needs.types)) is not None:
             null = "NULL" if by_name[name].nullable else "NOT NULL"
             modified.append(f"MODIFY COLUMN {identifier(name)} {wider} {null}")
-    for action in ([", ".join(added)] if added else []) + modified:
+    for action in ([", ".join(clauses)] if clauses else []) + modified:
         yield SchemaChange(table, f"ALTER TABLE {identifier(database, table)} {action}")
 
 
@@ -196,12 +199,12 @@ def _creation(
 
 
 def refuse_same_names(table: str, names: Iterable[str]) -> None:
-    known: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     for name in names:
-        other = known.setdefault(name.lower(), name)
-        if other != name:
+        spelling = spellings.setdefault(name.lower(), name)
+        if spelling != name:
             raise UnknownColumn(
-                f"Rows of table {table} name both {other} and {name}, and a table cannot have both.",
+                f"Rows of table {table} name both {spelling} and {name}, and a table cannot have both.",
                 hint="Rename one of them in the rows.",
                 table=table,
             )
@@ -209,8 +212,8 @@ def refuse_same_names(table: str, names: Iterable[str]) -> None:
 
 def _type(table: str, name: str, needs: _Needs, declared: TableOptions, *, key: bool = False) -> str:
     """The type of a new column; raises UnknownColumn if no type holds all values."""
-    wanted = declared.types.get(name) or needs.type(key=key)
-    if wanted is None:
+    type_text = declared.types.get(name) or needs.type(key=key)
+    if type_text is None:
         words = ", ".join(sorted(kind.value for kind in needs.kinds)) or "nothing but NULL"
         raise UnknownColumn(
             f"No type of StarRocks holds all values of the column {name} that table {table} lacks: {words}.",
@@ -218,15 +221,15 @@ def _type(table: str, name: str, needs: _Needs, declared: TableOptions, *, key: 
             "hand, and start the query again.",
             table=table,
         )
-    return wanted
+    return type_text
 
 
 def _key_type(table: str, name: str, needs: _Needs, declared: TableOptions) -> str:
-    wanted = _type(table, name, needs, declared, key=True)
-    if parse_type(wanted).name in NO_KEYS:
+    type_text = _type(table, name, needs, declared, key=True)
+    if parse_type(type_text).name in NO_KEYS:
         raise UnknownColumn(
-            f"The key column {name} of the new table {table} would be {wanted}, and StarRocks takes no such key.",
+            f"The key column {name} of the new table {table} would be {type_text}, and StarRocks takes no such key.",
             hint=f"Name another key, or declare the type: tables={{'{table}': TableOptions(types={{'{name}': '…'}})}}.",
             table=table,
         )
-    return wanted
+    return type_text

@@ -94,29 +94,31 @@ def plan_sources(
     """
     plan = SourcePlan()
     at_source = {
-        name: {column.name for of in given for column in columns_of(of.schema)} for name, given in sources.items()
+        name: {column.name for of in of_table for column in columns_of(of.schema)} for name, of_table in sources.items()
     }
     for unmatched in rules.unmatched(at_source, at_source=True, further=further):
         plan.refusals.append(Refusal(unmatched.tables[0], unmatched.reason, unmatched.ways))
-    for name, given in sources.items():
-        wanted, refusals = _wanted(name, given, declared.get(name, TableOptions()), rules)
-        if wanted is not None:
+    for name, of_table in sources.items():
+        wanted_table, refusals = _wanted(name, of_table, declared.get(name, TableOptions()), rules)
+        if wanted_table is not None:
             plan.notes[name] = [
-                f"{column.name} {column.type}: {column.note}" for column in wanted.columns.values() if column.note
+                f"{column.name} {column.type}: {column.note}" for column in wanted_table.columns.values() if column.note
             ]
-            known = columns.get(name)
-            if known:
-                refusals += _key_faults(wanted, known, models.get(name, _KEPT[0]))
-                refusals += _column_faults(wanted, known)
-                plan.changes += [] if refusals else _alterations(database, wanted, known)
+            target_columns = columns.get(name)
+            if target_columns:
+                refusals += _key_faults(wanted_table, target_columns, models.get(name, _KEPT[0]))
+                refusals += _column_faults(wanted_table, target_columns)
+                plan.changes += [] if refusals else _alterations(database, wanted_table, target_columns)
             else:
-                refusals += _creation_faults(database, wanted)
+                refusals += _creation_faults(database, wanted_table)
                 plan.changes += (
-                    [] if refusals else [primary_key_table(database, name, wanted.types, wanted.keys, layout_of(name))]
+                    []
+                    if refusals
+                    else [primary_key_table(database, name, wanted_table.types, wanted_table.keys, layout_of(name))]
                 )
             history = rules.of(name)
             if history is not None and history.history is not None:
-                refusals += _plan_history(plan, database, wanted, history, columns, layout_of(name), sources)
+                refusals += _plan_history(plan, database, wanted_table, history, columns, layout_of(name), sources)
         plan.refusals += refusals
     return plan
 
@@ -124,7 +126,7 @@ def plan_sources(
 def _plan_history(
     plan: SourcePlan,
     database: str,
-    wanted: _Wanted,
+    wanted_table: _Wanted,
     rules: RulesOfTable,
     columns: Mapping[str, Sequence[TargetColumn]],
     layout: TableLayout,
@@ -134,17 +136,17 @@ def _plan_history(
     name = str(rules.history)
     if name in sources or any(change.table == name for change in plan.changes):
         ways = "Give each table a history of its own, as in history = '{0}_log'."
-        return [Refusal(wanted.name, f"its history {name} is a table of the plan", ways)]
+        return [Refusal(wanted_table.name, f"its history {name} is a table of the plan", ways)]
     own = [SourceColumn(name, METADATA[name]) for name in HISTORY]
-    values = [column for column in wanted.columns.values() if column.name not in (*HISTORY, DELETED)]
+    values = [column for column in wanted_table.columns.values() if column.name not in (*HISTORY, DELETED)]
     of_history = [*own, *values, SourceColumn(UNCHANGED_COLUMNS, "JSON")]
     history = _Wanted(name, {column.name: column for column in of_history}, HISTORY[:3], TableOptions())
-    known = columns.get(name)
-    if not known:
-        plan.changes.append(history_table(database, name, history.types, history.keys, wanted.keys, layout))
+    target_columns = columns.get(name)
+    if not target_columns:
+        plan.changes.append(history_table(database, name, history.types, history.keys, wanted_table.keys, layout))
         return []
-    refusals = [*_column_faults(history, known)]
-    plan.changes += [] if refusals else _alterations(database, history, known)
+    refusals = [*_column_faults(history, target_columns)]
+    plan.changes += [] if refusals else _alterations(database, history, target_columns)
     return refusals
 
 
@@ -158,27 +160,29 @@ def _wanted(
     try:
         keys = tuple(declared.keys) or _key_by_rules(sources, rules.of(name))
         (rules.of(name) or RulesOfTable(name)).check_key(keys)
-        given = [column for source in sources for column in _columns_by_rules(name, source, keys, rules)]
+        all_columns = [column for source in sources for column in _columns_by_rules(name, source, keys, rules)]
     except OptionError as error:
         return None, [Refusal(name, error.message.rstrip("."), error.advice)]
     if any(source.keys != sources[0].keys for source in sources) and not declared.keys:
-        named = ", ".join(f"{source.collection} ({', '.join(source.keys) or 'none'})" for source in sources)
-        reason = f"its sources have different keys: {named}"
+        keys_text = ", ".join(f"{source.collection} ({', '.join(source.keys) or 'none'})" for source in sources)
+        reason = f"its sources have different keys: {keys_text}"
         return None, [Refusal(name, reason, f"Give them tables of their own, or name the key: {_keys(name)}.")]
     columns: dict[str, SourceColumn] = {}
     refusals = []
-    for column in given:
+    for column in all_columns:
         type_of_user = declared.types.get(column.name)
-        wanted = SourceColumn(column.name, type_of_user) if type_of_user else column
-        known = columns.setdefault(column.name, wanted)
-        if wanted.refusal:
-            refusals.append(Refusal(name, f"{column.name} is {wanted.refusal}", _other_type(name, column.name)))
-        elif known != wanted and not known.refusal:
-            wider = wider_type((known.type, wanted.type))
+        column_wanted = SourceColumn(column.name, type_of_user) if type_of_user else column
+        first_column = columns.setdefault(column.name, column_wanted)
+        if column_wanted.refusal:
+            refusals.append(Refusal(name, f"{column.name} is {column_wanted.refusal}", _other_type(name, column.name)))
+        elif first_column != column_wanted and not first_column.refusal:
+            wider = wider_type((first_column.type, column_wanted.type))
             if wider is None:
-                reason = f"{column.name} is {known.type} in one of its sources and {wanted.type} in another"
+                reason = (
+                    f"{column.name} is {first_column.type} in one of its sources and {column_wanted.type} in another"
+                )
                 refusals.append(Refusal(name, reason, _other_type(name, column.name)))
-            columns[column.name] = wanted if wider == wanted.type else known
+            columns[column.name] = column_wanted if wider == column_wanted.type else first_column
     return _Wanted(name, columns, keys, declared), refusals
 
 
@@ -187,8 +191,8 @@ def _key_by_rules(sources: Sequence[SourceTable], rules: RulesOfTable | None) ->
     keys = sources[0].keys
     if rules is None:
         return keys
-    lost = [key for key in keys if key in rules.drop]
-    rules.check_key(lost)
+    lost_keys = [key for key in keys if key in rules.drop]
+    rules.check_key(lost_keys)
     apart = (SOURCE_TABLE,) if len(sources) > 1 and SOURCE_TABLE in rules.metadata else ()
     return (*apart, *(rules.rename.get(key, key) for key in keys))
 
@@ -217,56 +221,57 @@ def _keys(table: str, columns: str = "COLUMN,…") -> str:
     return f"--key {table}={columns} (in a file keys in [target.tables.{table}], in Python TableOptions(keys=…))"
 
 
-def _by_change(database: str, wanted: _Wanted) -> str:
+def _by_change(database: str, wanted_table: _Wanted) -> str:
     """The way out of a table without a key: each change is a row."""
-    first = next((name for name, of in wanted.types.items() if parse_type(of).name not in NO_KEYS and of), None)
-    if first is None or any(not of for of in wanted.types.values()):
+    first = next((name for name, of in wanted_table.types.items() if parse_type(of).name not in NO_KEYS and of), None)
+    if first is None or any(not of for of in wanted_table.types.values()):
         return "create the table by hand as a DUPLICATE KEY table, which keeps each insert and update as a row"
-    types = {first: wanted.types[first], **wanted.types}
-    statement = history_table(database, wanted.name, types, [first], []).sql.replace(" NOT NULL", " NULL", 1)
+    types = {first: wanted_table.types[first], **wanted_table.types}
+    statement = history_table(database, wanted_table.name, types, [first], []).sql.replace(" NOT NULL", " NULL", 1)
     return f"create a table that keeps each insert and update as a row: {statement}"
 
 
-def _creation_faults(database: str, wanted: _Wanted) -> list[Refusal]:
-    table = wanted.name
-    if not wanted.keys:
+def _creation_faults(database: str, wanted_table: _Wanted) -> list[Refusal]:
+    table = wanted_table.name
+    if not wanted_table.keys:
         return [
             Refusal(
                 table,
                 "its source has no key, so updates and deletes name no row",
-                f"Name columns that are unique and NOT NULL, {_keys(table)}; or {_by_change(database, wanted)}. It "
+                f"Name columns that are unique and NOT NULL, {_keys(table)}; or "
+                f"{_by_change(database, wanted_table)}. It "
                 "takes no deletes: a rule with deletes = 'ignore' leaves them out, and its history has them.",
             )
         ]
-    lacking = [key for key in wanted.keys if key not in wanted.columns]
+    lacking = [key for key in wanted_table.keys if key not in wanted_table.columns]
     if lacking:
         ways = f"Name key columns of the row, {_keys(table)}, or have the connector keep them."
         return [Refusal(table, f"the key names {', '.join(lacking)}, which the rows do not have", ways)]
     try:
-        refuse_same_names(table, wanted.columns)
+        refuse_same_names(table, wanted_table.columns)
     except UnknownColumn as error:
         return [Refusal(table, error.message, error.advice)]
     return [
         Refusal(table, f"{key} is a key of {kind}, which StarRocks does not take", _other_type(table, key))
-        for key in wanted.keys
-        if parse_type(kind := wanted.columns[key].type).name in NO_KEYS and kind
+        for key in wanted_table.keys
+        if parse_type(kind := wanted_table.columns[key].type).name in NO_KEYS and kind
     ]
 
 
 # --- tables that exist ---
 
 
-def _key_faults(wanted: _Wanted, known: Sequence[TargetColumn], model: str) -> list[Refusal]:
+def _key_faults(wanted_table: _Wanted, target_columns: Sequence[TargetColumn], model: str) -> list[Refusal]:
     """Why the key of an existing table would lose rows of the source."""
-    table, own = wanted.name, [column.name for column in known if column.key]
+    table, own = wanted_table.name, [column.name for column in target_columns if column.key]
     if model == "DUP_KEYS":
         return []
     if model != "PRIMARY_KEYS":
         ways = "Create a PRIMARY KEY table, or a DUPLICATE KEY table, which keeps each change as a row."
         return [Refusal(table, f"its model is {model}, which takes no deletes", ways)]
-    source = ", ".join(wanted.keys) or "no key"
+    source = ", ".join(wanted_table.keys) or "no key"
     name_it = f"If the columns determine each other, say so: {_keys(table, ','.join(own))}"
-    further = [key for key in own if key not in wanted.keys]
+    further = [key for key in own if key not in wanted_table.keys]
     if further:
         return [
             Refusal(
@@ -277,7 +282,7 @@ def _key_faults(wanted: _Wanted, known: Sequence[TargetColumn], model: str) -> l
                 "(PostgreSQL: REPLICA IDENTITY FULL).",
             )
         ]
-    lacking = [key for key in wanted.keys if key not in own]
+    lacking = [key for key in wanted_table.keys if key not in own]
     if lacking:
         reason = (
             f"its key ({', '.join(own)}) lacks {', '.join(lacking)} of the source's key: rows would replace one another"
@@ -286,37 +291,46 @@ def _key_faults(wanted: _Wanted, known: Sequence[TargetColumn], model: str) -> l
     return []
 
 
-def _column_faults(wanted: _Wanted, known: Sequence[TargetColumn]) -> Iterator[Refusal]:
+def _column_faults(wanted_table: _Wanted, target_columns: Sequence[TargetColumn]) -> Iterator[Refusal]:
     """Columns of an existing table that cannot take the source's values, nor be changed to do so."""
-    table, by_name = wanted.name, {column.name.lower(): column for column in known}
-    for name, column in wanted.columns.items():
-        there = by_name.get(name.lower())
-        if there is None or not column.type:
+    table, by_name = wanted_table.name, {column.name.lower(): column for column in target_columns}
+    for name, column in wanted_table.columns.items():
+        target_column = by_name.get(name.lower())
+        if target_column is None or not column.type:
             continue
-        if there.name != name:
-            reason = f"the source names {name}, and the table has {there.name}: the case of names counts in rows"
+        if target_column.name != name:
+            reason = (
+                f"the source names {name}, and the table has {target_column.name}: the case of names counts in rows"
+            )
             yield Refusal(table, reason, "Rename the column in the table.")
-        elif name not in wanted.declared.types and not fits_or_widens(there, parse_type(column.type)):
-            reason = f"{name} is {there.type} in the table, which does not hold all values of {column.type}"
-            ways = f"Change the column by hand; or, if its values fit, say so: {_types(table, name, str(there.type))}."
+        elif name not in wanted_table.declared.types and not fits_or_widens(target_column, parse_type(column.type)):
+            reason = f"{name} is {target_column.type} in the table, which does not hold all values of {column.type}"
+            declared = _types(table, name, str(target_column.type))
+            ways = f"Change the column by hand; or, if its values fit, say so: {declared}."
             yield Refusal(table, reason, ways)
-    lacking = [column.name for column in known if column.required and column.name not in wanted.columns]
+    lacking = [column.name for column in target_columns if column.required and column.name not in wanted_table.columns]
     if lacking:
         reason = f"{', '.join(lacking)} must have a value in each row, and the source has no such column"
         yield Refusal(table, reason, "Make it NULL, or give it a DEFAULT with the property `columns` of the table.")
 
 
-def _alterations(database: str, wanted: _Wanted, known: Sequence[TargetColumn]) -> Iterator[SchemaChange]:
-    by_name = {column.name: column for column in known}
-    table = identifier(database, wanted.name)
-    added = [f"ADD COLUMN {identifier(name)} {kind} NULL" for name, kind in wanted.types.items() if name not in by_name]
-    if added:
-        yield SchemaChange(wanted.name, f"ALTER TABLE {table} {', '.join(added)}")
-    for name, kind in wanted.types.items():
+def _alterations(
+    database: str, wanted_table: _Wanted, target_columns: Sequence[TargetColumn]
+) -> Iterator[SchemaChange]:
+    by_name = {column.name: column for column in target_columns}
+    table = identifier(database, wanted_table.name)
+    clauses = [
+        f"ADD COLUMN {identifier(name)} {kind} NULL" for name, kind in wanted_table.types.items() if name not in by_name
+    ]
+    if clauses:
+        yield SchemaChange(wanted_table.name, f"ALTER TABLE {table} {', '.join(clauses)}")
+    for name, kind in wanted_table.types.items():
         column = by_name.get(name)
         if column is None or holds(column.type, parse_type(kind)):
             continue
         wider = widened(column, parse_type(kind))
         if wider is not None:
             null = "NULL" if column.nullable else "NOT NULL"
-            yield SchemaChange(wanted.name, f"ALTER TABLE {table} MODIFY COLUMN {identifier(name)} {wider} {null}")
+            yield SchemaChange(
+                wanted_table.name, f"ALTER TABLE {table} MODIFY COLUMN {identifier(name)} {wider} {null}"
+            )

@@ -58,16 +58,16 @@ class TablePlan:
     def refusals(self) -> list[Refusal]:
         return self.plan.refusals
 
-    def apply(self, said: Callable[[str], None] = lambda _: None, seconds: float = 600.0) -> None:
-        """Run the statements in their order, and call `said` with each that was run. A repetition changes nothing.
+    def apply(self, printer: Callable[[str], None] = lambda _: None, seconds: float = 600.0) -> None:
+        """Run the statements in their order, and call `printer` with each that was run. A repetition changes nothing.
 
         Each change is waited for, within `seconds` for all. Raises InputError for a plan with refusals, and the errors
         of the server.
         """
-        self.carry_out(lambda change: said(change.statement(self.replication)), seconds)
+        self.carry_out(lambda change: printer(change.statement(self.replication)), seconds)
 
-    def carry_out(self, said: Callable[[SchemaChange], None], seconds: float) -> None:
-        """As `apply`; `said` hears the changes."""
+    def carry_out(self, listener: Callable[[SchemaChange], None], seconds: float) -> None:
+        """As `apply`; `listener` hears the changes."""
         if self.refusals:
             raise InputError(f"Nothing was run: {self.refusals[0]}", hint="plan lists all refusals.")
         options = replace(self.options, ledger_replication=self.replication)
@@ -79,7 +79,7 @@ class TablePlan:
                 return self._plan(columns, models).changes
 
             port = SqlTables(connection, options, self._tables, deadline)
-            carry_out(plan, port, deadline, said)
+            carry_out(plan, port, deadline, listener)
 
     def make(self, seconds: float) -> None:
         """Make the plan, against the server's tables if there is a `query_url`; raises the errors of the server."""
@@ -97,7 +97,7 @@ class TablePlan:
     def _tables(self) -> list[str]:
         """The tables of the plan, and their histories."""
         of_tables = [self.rules.of(table) for table in self.sources]
-        return [*self.sources, *(each.history for each in of_tables if each is not None and each.history)]
+        return [*self.sources, *(table.history for table in of_tables if table is not None and table.history)]
 
     def _plan(self, columns: Columns, models: dict[str, str]) -> SourcePlan:
         declared = {table: self.options.options_of(table) for table in self.sources}
@@ -142,8 +142,8 @@ def plan_tables(
     sources, left_out = sources_of(messages, tables, registry)
     layout = TableLayout(buckets)
     check_rules(rules)
-    named = RuleSet(tuple(rules))
-    plan = TablePlan(options, sources, left_out, lambda _: layout, options.ledger_replication, rules=named)
+    rule_set = RuleSet(tuple(rules))
+    plan = TablePlan(options, sources, left_out, lambda _: layout, options.ledger_replication, rules=rule_set)
     plan.make(seconds)
     return plan
 
@@ -155,7 +155,7 @@ def sources_of(
 
     Raises InputError as `plan_tables`; only those that are `described` by a message, perhaps none, never do.
     """
-    found: dict[str, SourceTable] = {}
+    tables_by_collection: dict[str, SourceTable] = {}
     for key, value in messages:
         try:
             text = as_json(value, registry)
@@ -165,16 +165,16 @@ def sources_of(
                 raise
             continue
         if source is not None:
-            found.setdefault(source.collection, source)
-    if not found and not described:
+            tables_by_collection.setdefault(source.collection, source)
+    if not tables_by_collection and not described:
         raise InputError(
             "None of the messages is a change of a row.",
             hint="Name the topics of tables, and plan once each has a message; a snapshot writes some.",
         )
     sources: dict[str, list[SourceTable]] = {}
     left_out: list[str] = []
-    _, targets = TableMapping(tables, "skip").tables_of(pa.array([*found], pa.string()))
-    for source, table in zip(found.values(), targets.to_pylist(), strict=True):
+    _, targets = TableMapping(tables, "skip").tables_of(pa.array([*tables_by_collection], pa.string()))
+    for source, table in zip(tables_by_collection.values(), targets.to_pylist(), strict=True):
         if table is None:
             left_out.append(source.collection)
         else:

@@ -144,8 +144,8 @@ def _escaped(texts: pa.Array) -> pa.Array:
     """Strings with JSON's escapes: one pass for each character that needs an escape and occurs."""
     bounds, data = layout(texts)
     content = np.frombuffer(data, dtype=np.uint8)[bounds[0] : bounds[-1]]
-    there = np.flatnonzero(np.bincount(content, minlength=128)[:128])
-    for character in sorted(map(chr, there), key="\\".__ne__):  # the backslash first, because escapes contain it
+    characters = np.flatnonzero(np.bincount(content, minlength=128)[:128])
+    for character in sorted(map(chr, characters), key="\\".__ne__):  # the backslash first, because escapes contain it
         if character < " " or character in '"\\':
             texts = pc.replace_substring(texts, character, orjson.dumps(character).decode()[1:-1])
     return texts
@@ -163,11 +163,11 @@ class ArrowRoute:
         """The one route of `terms` for `frame`. Raises InputError for columns that only the JVM can write as JSON."""
         (route,), zone = terms.routes, terms.options.timestamp_zone
         columns, filled = (terms.tables.columns or {}).get(route.table, ()), terms.placeholders.get(route.table, ())
-        known = {column.name.lower(): column.type for column in columns}
+        types_by_name = {column.name.lower(): column.type for column in columns}
         fields, complaints = [], []
         for field in route.fields:
             kind = frame[field.source].dataType
-            target = known.get(field.name.lower()) or natural(kind)
+            target = types_by_name.get(field.name.lower()) or natural(kind)
             if isinstance(kind, _NESTED) or (isinstance(kind, T.StringType) and target.name == "JSON"):
                 complaints.append(f"{field.name} ({kind.simpleString()} into {target})")
             fields.append(ArrowField(field, target, zone, field.key in filled))
@@ -188,16 +188,16 @@ class ArrowRoute:
             op = pc.utf8_lower(batch.column(OP).cast(pa.string()))
             deleted = pc.fill_null(pc.is_in(op, value_set=pa.array(DELETES)), False)
         parts: list[pa.Array | str] = []
-        for each in self.fields:
+        for field in self.fields:
             try:
-                texts = each.texts(batch.column(each.field.source), deleted)
+                texts = field.texts(batch.column(field.field.source), deleted)
             except (_Fault, pa.ArrowInvalid) as fault:
                 raise InputError(
-                    f"Column {each.field.name} of table {self.table} {_sentence(fault)}.",
+                    f"Column {field.field.name} of table {self.table} {_sentence(fault)}.",
                     hint="Correct the value, or filter such rows out before the write.",
                     table=self.table,
                 ) from None
-            parts += [f"{',' if parts else '{'}{orjson.dumps(each.field.key).decode()}:", texts]
+            parts += [f"{',' if parts else '{'}{orjson.dumps(field.field.key).decode()}:", texts]
         return pc.binary_join_element_wise(*parts, "}", "")
 
 

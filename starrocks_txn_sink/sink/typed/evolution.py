@@ -34,8 +34,12 @@ def plan_changes(
     """The changes that make `routes` fit, in the order of their execution."""
     changes: list[SchemaChange] = []
     for route in routes:
-        known = columns.get(route.table, ())
-        changes += _alterations(database, route, frame, known) if known else _creation(database, route, frame)
+        target_columns = columns.get(route.table, ())
+        changes += (
+            _alterations(database, route, frame, target_columns)
+            if target_columns
+            else _creation(database, route, frame)
+        )
     return changes
 
 
@@ -59,9 +63,9 @@ def type_of(source: T.DataType, *, key: bool = False) -> str:
 
 
 def _alterations(
-    database: str, route: TableRoute, frame: T.StructType, known: Sequence[TargetColumn]
+    database: str, route: TableRoute, frame: T.StructType, target_columns: Sequence[TargetColumn]
 ) -> Iterator[SchemaChange]:
-    by_name = {column.name.lower(): column for column in known}
+    by_name = {column.name.lower(): column for column in target_columns}
     for name, source in route.sources.items():
         if source not in frame.names:
             continue

@@ -96,8 +96,8 @@ def fit(source: T.DataType, target: TargetType, zones: tuple[str, str] = ("UTC",
     if target.name == "JSON" and isinstance(source, _NESTED):  # the parts follow the rules of their natural types
         target = _mirror(source)
     rule = next((rule for kinds, rule in _RULES.items() if isinstance(source, kinds)), None)
-    found = rule(source, target, zones) if rule is not None else None
-    return f"there is no way from {source.simpleString()} to {target}" if found is None else found
+    answer = rule(source, target, zones) if rule is not None else None
+    return f"there is no way from {source.simpleString()} to {target}" if answer is None else answer
 
 
 def natural(source: T.DataType) -> TargetType:
@@ -264,13 +264,13 @@ def _map(source: T.MapType, target: TargetType, zones: Zones) -> RuleResult:
 def _struct(source: T.StructType, target: TargetType, zones: Zones) -> RuleResult:
     if target.name != "STRUCT":
         return None
-    wanted = {name.lower(): (name, kind) for name, kind in target.items}
+    targets = {name.lower(): (name, kind) for name, kind in target.items}
     encoded: list[tuple[str, str, Encode | None]] = []
     faults: list[ValueFault] = []
     for field in source.fields:
-        if field.name.lower() not in wanted:
+        if field.name.lower() not in targets:
             return f"its field {field.name} is not in {target}"
-        name, kind = wanted[field.name.lower()]
+        name, kind = targets[field.name.lower()]
         inner = _inner(field.dataType, kind, zones)
         if isinstance(inner, str):
             return f"its field {field.name}: {inner}"
@@ -297,9 +297,11 @@ _RULES: dict[type[T.DataType], Callable[[Any, TargetType, Zones], RuleResult]] =
 
 
 def _inner(source: T.DataType, target: TargetType, zones: Zones) -> Fit | str:
-    found = fit(source, target, zones)
+    inner_fit = fit(source, target, zones)
     return (
-        "binary values cannot be written inside of another type" if isinstance(found, Fit) and found.function else found
+        "binary values cannot be written inside of another type"
+        if isinstance(inner_fit, Fit) and inner_fit.function
+        else inner_fit
     )
 
 
@@ -308,11 +310,11 @@ def _rebuilt(column: Column, fields: list[tuple[str, str, Encode | None]]) -> Co
     return F.when(column.isNotNull(), F.struct(*parts))
 
 
-def _within(fault: ValueFault, items: Encode, what: str) -> ValueFault:
+def _within(fault: ValueFault, items: Encode, place_text: str) -> ValueFault:
     """The fault of an array or map in which one of `items` has `fault`."""
     return ValueFault(
         lambda column: F.exists(items(column), lambda item: F.coalesce(fault.found(item), F.lit(False))),
-        f"has {what}{fault.text}",
+        f"has {place_text}{fault.text}",
         fault.silent,
     )
 

@@ -95,13 +95,13 @@ def table_columns(
     if not names:
         return {}
     sql = COLUMNS_SQL.format(", ".join(["%s"] * len(names)))
-    found = target_columns(connection.query(sql, (database, *names), deadline))
-    for table, columns in found.items():
+    target_columns_found = target_columns(connection.query(sql, (database, *names), deadline))
+    for table, columns in target_columns_found.items():
         if may_count(columns):
             with contextlib.suppress(QueryRefused):  # without the DDL the column counts as required
                 ddl = connection.query(f"SHOW CREATE TABLE {identifier(database, table)}", (), deadline)
-                found[table] = with_counters(columns, str(ddl[0][1]) if ddl else "")
-    return found
+                target_columns_found[table] = with_counters(columns, str(ddl[0][1]) if ddl else "")
+    return target_columns_found
 
 
 def required_columns(
@@ -113,51 +113,58 @@ def required_columns(
     """
     if PRIMARY_KEYS not in models.values():
         return {}
-    found = target_columns(connection.query(NOT_NULL_SQL, (database,), deadline))
+    required = target_columns(connection.query(NOT_NULL_SQL, (database,), deadline))
     return {
         table: tuple(column for column in columns if not column.nullable and not column.generated)
-        for table, columns in found.items()
+        for table, columns in required.items()
         if models.get(table) == PRIMARY_KEYS
     }
 
 
 def named_by_rows(reports: Iterable[LaneReport], compared: Names) -> dict[str, frozenset[str]]:
     """The names in the JSON rows of a micro-batch by table; `compared` has the names that the lanes knew."""
-    named: dict[str, frozenset[str]] = {}
+    names_by_table: dict[str, frozenset[str]] = {}
     for report in reports:
         for table, names in report.work.members.items():
-            named[table] = named.get(table, frozenset()) | (frozenset(names) or compared.get(table, frozenset()))
-    return named
+            names_by_table[table] = names_by_table.get(table, frozenset()) | (
+                frozenset(names) or compared.get(table, frozenset())
+            )
+    return names_by_table
 
 
 def compare_columns(
-    options: SinkOptions, named: Names, before: Names = _NOTHING, gone: Names = _NOTHING
+    options: SinkOptions, names_by_table: Names, before: Names = _NOTHING, names_gone: Names = _NOTHING
 ) -> list[Event] | None:
     """Compare the names in the JSON rows of a micro-batch with the tables' columns; None if the server does not answer.
 
-    Only names count that are new, or missing for the first time: `before` has the names of earlier rows, `gone` those
+    Only names count that are new, or missing for the first time: `before`: those of earlier rows, `names_gone` those
     that were missing before. `columns.unknown` reports a table without a column that rows name: the server drops such
     values silently (wire contract 5.4). `columns.unnamed` reports a table whose only fault is that its first rows do
     not name all columns, which become NULL; `columns.gone` one with columns that rows do not name any more. The case of
     names counts, as on the server. Without `query_url` there are no events.
     """
     nothing: frozenset[str] = frozenset()
-    new = {table: names - before.get(table, nothing) for table, names in named.items()}
-    lost = {table: before.get(table, nothing) - names - gone.get(table, nothing) for table, names in named.items()}
-    asked = sorted(table for table in named if table not in before or new[table] or lost[table])
-    if not asked or options.query_url is None:
+    new = {table: names - before.get(table, nothing) for table, names in names_by_table.items()}
+    names_lost = {
+        table: before.get(table, nothing) - names - names_gone.get(table, nothing)
+        for table, names in names_by_table.items()
+    }
+    tables_to_compare = sorted(
+        table for table in names_by_table if table not in before or new[table] or names_lost[table]
+    )
+    if not tables_to_compare or options.query_url is None:
         return []
     deadline = Deadline.after(_COMPARE_SECONDS, SystemClock())
     try:
         with contextlib.closing(LeaderConnection(options)) as connection:
-            tables = table_columns(connection, options.database, asked, deadline)
+            tables = table_columns(connection, options.database, tables_to_compare, deadline)
     except StarRocksSinkError:
         return None
     events: list[Event | None] = []
     waiting = options.schema_changes is SchemaChanges.APPLY
     for table, columns in sorted(tables.items()):
         events.append(_unmatched(table, new[table], columns, first=table not in before, waiting=waiting))
-        vanished = [column.name for column in columns if column.name in lost[table]]
+        vanished = [column.name for column in columns if column.name in names_lost[table]]
         partial_rows = options.load_headers(table).get("partial_update", "").lower() == "true"
         if vanished and not partial_rows:
             events.append(Event("columns.gone", {"table": table, "gone": _list(vanished), "advice": _GONE}))
@@ -184,5 +191,5 @@ def _unmatched(
 
 def _list(names: Sequence[str]) -> str:
     """The first names, and how many more there are."""
-    shown = ", ".join(name[:_SHOWN_LETTERS] for name in names[:_SHOWN_NAMES])
-    return f"{shown}, and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else shown
+    names_text = ", ".join(name[:_SHOWN_LETTERS] for name in names[:_SHOWN_NAMES])
+    return f"{names_text}, and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else names_text

@@ -66,19 +66,19 @@ class TableTerms:
         if not self.options.compact:
             return {}
         routed = {route.table: route for route in self.routes}
-        found: dict[str, TableKey] = {}
+        keys_by_table: dict[str, TableKey] = {}
         for table, columns in self.tables.required.items():
             key = [column for column in columns if column.key]
             if not key or is_own_table(table):
                 continue
             properties = self.options.properties_of(table)
             why = load_properties.why_not_compacted(properties, [column.name for column in key])
-            written = _as_written(key, routed.get(table))
-            if why or written is None:
+            key_written = _as_written(key, routed.get(table))
+            if why or key_written is None:
                 _log.info("compact.skipped", table=table, why=why or "the rows lack the key")
             else:
-                found[table] = written
-        return found
+                keys_by_table[table] = key_written
+        return keys_by_table
 
 
 def with_columns(options: SinkOptions, routes: Sequence[TypedRoute]) -> SinkOptions:
@@ -90,9 +90,9 @@ def with_columns(options: SinkOptions, routes: Sequence[TypedRoute]) -> SinkOpti
         return options
     tables = dict(options.tables)
     for route in routes:
-        given = options.options_of(route.table)
-        properties = {"columns": route.columns, **options.properties, **given.properties}
-        tables[route.table] = replace(given, properties=properties)
+        table_options = options.options_of(route.table)
+        properties = {"columns": route.columns, **options.properties, **table_options.properties}
+        tables[route.table] = replace(table_options, properties=properties)
     return replace(options, tables=tables)
 
 
@@ -102,7 +102,7 @@ def _delete_placeholders(required: Columns, options: SinkOptions, routes: Sequen
     A table is left out if its load properties give the keys of a JSON row another meaning (RENAMING).
     """
     routed = {route.table: {field.name.lower(): field.key for field in route.fields} for route in routes}
-    found: dict[str, dict[str, str]] = {}
+    fields_by_table: dict[str, dict[str, str]] = {}
     for table, columns in required.items():
         if RENAMING & options.properties_of(table).keys():
             continue
@@ -110,8 +110,8 @@ def _delete_placeholders(required: Columns, options: SinkOptions, routes: Sequen
         keys = routed.get(table, {name.lower(): name for name in values})
         fields = {keys[name.lower()]: value for name, value in values.items() if value and name.lower() in keys}
         if fields:
-            found[table] = fields
-    return found
+            fields_by_table[table] = fields
+    return fields_by_table
 
 
 def _as_written(key: Sequence[TargetColumn], route: TypedRoute | None) -> TableKey | None:
@@ -120,7 +120,7 @@ def _as_written(key: Sequence[TargetColumn], route: TypedRoute | None) -> TableK
     if route is None:
         return columns
     places = {field.name.lower(): (place, field) for place, field in enumerate(route.fields) if not field.fit.function}
-    found = [(column, *places[column.name.lower()]) for column in columns if column.name.lower() in places]
-    if len(found) < len(columns):
+    key_columns = [(column, *places[column.name.lower()]) for column in columns if column.name.lower() in places]
+    if len(key_columns) < len(columns):
         return None
-    return [replace(column, field=field.key, place=place) for column, place, field in found]
+    return [replace(column, field=field.key, place=place) for column, place, field in key_columns]
