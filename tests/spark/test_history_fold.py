@@ -84,7 +84,9 @@ def fold(history: list[tuple[Any, ...]], upto: int) -> tuple[Rows, Rows]:
     return rows, last
 
 
-@pytest.mark.parametrize("deletes", ["apply", "mark", "ignore"])
+@pytest.mark.parametrize(
+    "deletes", [*(pytest.param(name, marks=pytest.mark.deep) for name in ("apply", "ignore")), "mark"]
+)
 def test_a_table_is_the_fold_of_its_history(debezium: DebeziumShop, deletes: Any) -> None:
     debezium.ask(TABLE.format(COLUMNS + (", _deleted BOOLEAN" if deletes == "mark" else "")))
     debezium.ask(LOG)

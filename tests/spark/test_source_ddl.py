@@ -124,7 +124,12 @@ KINDS = [
     ),
     Kind("another_key", N, ONE, {**N, "n": {**ID, "optional": False}}, {"id": 2, "n": 2}, [(1, 1), (2, 2)]),
 ]  # fmt: skip
-BY_NAME = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+QUICK = {"add_column", "drop_column", "widen_decimal", "number_to_text", "another_key"}
+"""One of each outcome; the plans of the others have unit tests in test_schema_plan.py and test_schema_carry_out.py."""
+BY_NAME = pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, id=kind.name, marks=() if kind.name in QUICK else pytest.mark.deep) for kind in KINDS],
+)
 
 
 def options(server: Emulator, job: str, **more: Any) -> SinkOptions:
@@ -255,14 +260,14 @@ def test_ignore_leaves_out_unknown_columns_alone(spark: SparkSession, server: Em
 def test_rows_that_the_source_has_filled_are_said(
     spark: SparkSession, server: Emulator, name: str, said: list[str]
 ) -> None:
-    (kind,) = (each for each in KINDS if each.name == name)
+    (kind,) = (candidate for candidate in KINDS if candidate.name == name)
     events: list[Event] = []
     Stream(spark, server, kind).write("apply", events)
     assert [event.fields["columns"] for event in events if event.name == "columns.unfilled"] == said
 
 
 def test_a_declared_type_is_taken_as_it_is(spark: SparkSession, server: Emulator) -> None:
-    (kind,) = (each for each in KINDS if each.name == "widen_decimal")
+    (kind,) = (candidate for candidate in KINDS if candidate.name == "widen_decimal")
     stream = Stream(spark, server, kind)
     declared = {kind.name: TableOptions(types={"p": "DECIMAL(10,2)"})}
     stream.write("fail", tables=declared)
