@@ -37,16 +37,16 @@ _START = 1_790_000_000_000
 
 def messages(size: int, row_bytes: int, transactions: int, *, ended: bool) -> Iterator[pa.RecordBatch]:
     """The messages of `transactions` with as many rows each, about `size` bytes of rows in all."""
-    each = max(1, size // row_bytes // transactions)
-    padding, rows = "x" * max(1, row_bytes - 30), each * transactions
+    per_transaction = max(1, size // row_bytes // transactions)
+    padding, rows = "x" * max(1, row_bytes - 30), per_transaction * transactions
     step = max(1, _BATCH_BYTES // (row_bytes + _ENVELOPE))
     for start in range(0, rows, step):
         numbers = range(start, min(start + step, rows))
         yield _batch(
             "shop.public.orders", start, [_change(n, n % transactions, n // transactions + 1, padding) for n in numbers]
         )
-    counts = [{"data_collection": "public.orders", "event_count": each}]
-    end = {"status": "END", "event_count": each, "data_collections": counts, "ts_ms": _START}
+    counts = [{"data_collection": "public.orders", "event_count": per_transaction}]
+    end = {"status": "END", "event_count": per_transaction, "data_collections": counts, "ts_ms": _START}
     if ended:
         yield _batch("shop.transaction", 0, [json.dumps(end | {"id": f"{n}:{rows}"}) for n in range(transactions)])
 
@@ -93,16 +93,16 @@ def main() -> None:
     parser.add_argument("--row-bytes", type=int, default=1000)
     parser.add_argument("--transactions", type=int, default=1)
     parser.add_argument("--open", action="store_true")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     if hasattr(os, "confstr"):
         pa.set_memory_pool(pa.system_memory_pool())  # as in a Spark task (writer.worker)
     with NullServer() as server:
-        write(messages(100 * given.row_bytes, given.row_bytes, 1, ended=True), server.load_url)
-        ended = not given.open
+        write(messages(100 * arguments.row_bytes, arguments.row_bytes, 1, ended=True), server.load_url)
+        ended = not arguments.open
         with PeakMemory() as peak:
-            size = given.megabytes * 1_000_000
-            carried = write(messages(size, given.row_bytes, given.transactions, ended=ended), server.load_url)
-    say(json.dumps({**vars(given), "released": carried.flows.released, "growth": round(peak.growth / 1e6)}))
+            size = arguments.megabytes * 1_000_000
+            carried = write(messages(size, arguments.row_bytes, arguments.transactions, ended=ended), server.load_url)
+    say(json.dumps({**vars(arguments), "released": carried.flows.released, "growth": round(peak.growth / 1e6)}))
 
 
 if __name__ == "__main__":

@@ -344,7 +344,7 @@ class Model:
             most = sorted(known.rowsets.items(), key=lambda pair: -pair[1])[:TABLES]
             rowsets.update({table: max(float(count), rowsets.get(table, 0.0)) for table, count in most})
         self.metrics.replace("tablet_rowsets", rowsets)
-        self.metrics.replace("tablet_rowset_limit", {name: float(known.limit) for name, known in rooms.items()})
+        self.metrics.replace("tablet_rowset_limit", {name: float(room.limit) for name, room in rooms.items()})
 
     def _set_source_lags(self) -> None:
         """Set the gauges of the sources; two queries that read one topic share its series, with the larger value."""

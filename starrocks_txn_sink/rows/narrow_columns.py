@@ -46,10 +46,10 @@ class NarrowColumns:
         """Raises NarrowColumn for a column that would change values."""
         for table, types in self.new_types():
             narrow = self._narrow(table, types, False)
-            if any(self._counts(column, wanted) for column, wanted in narrow):
+            if any(self._counts(column, target_type) for column, target_type in narrow):
                 narrow = self._narrow(table, types, True)
-            for column, wanted in narrow:
-                self._judge(table, column, wanted)
+            for column, target_type in narrow:
+                self._judge(table, column, target_type)
 
     def missing(self) -> MissingColumns:
         """The types that columns are to hold."""
@@ -61,29 +61,29 @@ class NarrowColumns:
     def _narrow(self, table: str, types: Mapping[str, str], again: bool) -> list[tuple[TargetColumn, TargetType]]:
         declared = self.declared(table)
         return [
-            (column, wanted)
+            (column, target_type)
             for column in self.columns_of(table, again)
             if (text := types.get(column.name)) and column.name not in declared
-            if not holds(column.type, wanted := _type(text))
+            if not holds(column.type, target_type := _type(text))
         ]
 
-    def _counts(self, column: TargetColumn, wanted: TargetType) -> bool:
+    def _counts(self, column: TargetColumn, target_type: TargetType) -> bool:
         """Whether the column is to be widened or refused, which old columns are no reason for."""
-        return rounds(column.type, wanted) or (self.widens and widened(column, wanted) is not None)
+        return rounds(column.type, target_type) or (self.widens and widened(column, target_type) is not None)
 
-    def _judge(self, table: str, column: TargetColumn, wanted: TargetType) -> None:
-        wider = widened(column, wanted)
+    def _judge(self, table: str, column: TargetColumn, target_type: TargetType) -> None:
+        wider = widened(column, target_type)
         name = column.name.replace("`", "``")
         null = "" if column.nullable else " NOT NULL"
-        statement = f"ALTER TABLE `{table}` MODIFY COLUMN `{name}` {wider or wanted}{null}"
+        statement = f"ALTER TABLE `{table}` MODIFY COLUMN `{name}` {wider or target_type}{null}"
         if self.widens and wider is not None:
-            self.found.setdefault(table, {}).setdefault(column.name, []).append(str(wanted))
-        elif rounds(column.type, wanted):
+            self.found.setdefault(table, {}).setdefault(column.name, []).append(str(target_type))
+        elif rounds(column.type, target_type):
             apply = (
                 "" if self.widens or wider is None else "; or set schema_changes='apply', with which the sink does so"
             )
             raise NarrowColumn(
-                f"Column {column.name} of table {table} is {column.type}, and the source's is {wanted}: StarRocks "
+                f"Column {column.name} of table {table} is {column.type}, and the source's is {target_type}: StarRocks "
                 "would round or cut values in silence.",
                 hint=f"Run {statement}, and start the query again{apply}. If all values fit, say so: "
                 f"tables={{'{table}': TableOptions(types={{'{column.name}': '{column.type}'}})}}.",

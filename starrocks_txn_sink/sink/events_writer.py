@@ -316,13 +316,13 @@ class EventsWriter:
         )
         if carried.malformed:
             _log.warning("events.malformed", count=carried.malformed, batch=task.batch_id)
-        told: dict[str, float] = {**counts.as_dict(), "oldest_open": oldest, "malformed": carried.malformed}
-        told["truncates"] = sum(
+        all_counts: dict[str, float] = {**counts.as_dict(), "oldest_open": oldest, "malformed": carried.malformed}
+        all_counts["truncates"] = sum(
             notice.fields["count"] for notice in carried.notices if notice.name == "truncate.ignored"
         )
-        told |= {"open": levels.open, "open_rows": levels.open_rows, "state_bytes": levels.state_bytes}
+        all_counts |= {"open": levels.open, "open_rows": levels.open_rows, "state_bytes": levels.state_bytes}
         fields = {"query": task.checkpoint, "name": f"{task.checkpoint}/{STAGE}"}
-        listener(Event("assembler.counted", {**fields, "counts": told, "oldest": _oldest_open(after)}))
+        listener(Event("assembler.counted", {**fields, "counts": all_counts, "oldest": _oldest_open(after)}))
 
     def _has_read(self, notice: Event) -> bool:
         """Whether `notice` is about events that this run has read: a producer may have sent them twice."""

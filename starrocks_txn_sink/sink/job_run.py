@@ -64,7 +64,7 @@ class JobRun:
         """End the session, and roll back what it leaves open."""
         self.session = self.writer = None
         self.ending[session.epoch] = session
-        sessions.clean_up(options, session, done=lambda: self.ending.pop(session.epoch, None))
+        sessions.clean_up(options, session, callback=lambda: self.ending.pop(session.epoch, None))
 
 
 def write_key(job: str) -> str:

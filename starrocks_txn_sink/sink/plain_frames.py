@@ -154,9 +154,9 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
         tasks = [message for message in messages if isinstance(message, LaneMessage)]
         if len(tasks) != len(messages):
             raise InputError(f"{len(messages) - len(tasks)} of {len(messages)} tasks sent no message.")
-        sent = [message for task in tasks for message in task.messages]
+        all_messages = [message for task in tasks for message in task.messages]
         with self._runner() as runner:
-            _log_written(self.task, runner.finish(self.task.label, sent))
+            _log_written(self.task, runner.finish(self.task.label, all_messages))
         loaded = (task.lane for task in tasks if any(share.rows for share in of_kind(task.messages, LaneShare)))
         with RESOURCES.lease(self.task.options) as resources:
             roll_back_claims(self.task, resources, SystemClock(), [claim_of(self.task.label, lane) for lane in loaded])

@@ -202,8 +202,8 @@ def _filled_delete(row: Column, table: Column, placeholders: names.Placeholders)
         for name, fields in placeholders.items()
     }
     # one JSON text for the placeholders of all tables keeps the plan small
-    known = F.from_json(F.lit(json.dumps(spec)), f"map<string,struct<nulls:{_PAIRS},missing:{_PAIRS}>>")
-    own = F.try_element_at(known, table)
+    known_columns = F.from_json(F.lit(json.dumps(spec)), f"map<string,struct<nulls:{_PAIRS},missing:{_PAIRS}>>")
+    own = F.try_element_at(known_columns, table)
 
     def fill(text: Column) -> Column:
         filled = F.aggregate(

@@ -334,15 +334,15 @@ def advising(advice: str) -> Iterator[None]:
         raise
 
 
-def clean_up(options: SinkOptions, session: Session, done: Callable[[], object]) -> None:
+def clean_up(options: SinkOptions, session: Session, callback: Callable[[], object]) -> None:
     """Roll back a failed session's open labels, within seconds; never raises.
 
-    Rolls back once now, and again in the background when Spark has surely ended the session's tasks; then calls `done`.
+    Rolls back once now, and again in the background when Spark has surely ended the session's tasks; then `callback`.
     The next take-over would also roll back, but until then the labels count against the server's limit of running
     transactions. Without `query_url` the sink cannot list labels, and the server ends them at their timeout.
     """
     if options.query_url is None:
-        done()
+        callback()
         return
     _roll_back_open(options, session.labels, _CLEAN_UP_SECONDS)
 
@@ -350,7 +350,7 @@ def clean_up(options: SinkOptions, session: Session, done: Callable[[], object])
         for seconds in _LATER:
             SystemClock().sleep(seconds)
             _roll_back_open(options, session.labels, _CLEAN_UP_SECONDS)
-        done()
+        callback()
 
     threading.Thread(target=roll_back_later, name="starrocks-clean-up", daemon=True).start()
 

@@ -38,8 +38,8 @@ class SourceDatabase:
         except ValueError:
             raise OptionError("--source is no URL.", hint=_FORM) from None
         if parts.password is not None:
-            said = "--source has a password, which every user of this machine can read on the command line."
-            raise OptionError(said, hint="Use --source-password-environment.")
+            message = "--source has a password, which every user of this machine can read on the command line."
+            raise OptionError(message, hint="Use --source-password-environment.")
         database = unquote(parts.path.strip("/"))
         if parts.scheme not in _SCHEMES or not parts.hostname or not parts.username or not database:
             raise OptionError("--source lacks a part, or names another kind of database.", hint=_FORM)
@@ -57,8 +57,8 @@ class SourceDatabase:
         try:
             import psycopg
         except ImportError:
-            said = "PostgreSQL is asked with psycopg, which is not installed."
-            raise OptionError(said, hint="Run: pip install 'starrocks-txn-sink[postgresql]'") from None
+            message = "PostgreSQL is asked with psycopg, which is not installed."
+            raise OptionError(message, hint="Run: pip install 'starrocks-txn-sink[postgresql]'") from None
         try:
             with psycopg.connect(
                 host=self.host,
@@ -96,8 +96,8 @@ class SourceDatabase:
             raise self._failed(error) from None
 
     def _failed(self, error: Exception) -> OptionError:
-        said = " ".join(str(error).split())[:300]
+        words = " ".join(str(error).split())[:300]
         return OptionError(
-            f"The database {self.database} at {self.host}:{self.port} cannot be read: {said}",
+            f"The database {self.database} at {self.host}:{self.port} cannot be read: {words}",
             hint="Check --source, the password's variable, and that the user may read the catalog.",
         )

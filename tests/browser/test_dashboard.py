@@ -64,9 +64,11 @@ def test_changes_of_tables_are_listed_with_their_statements(screen: Screen, metr
 
 def test_the_first_snapshot_is_told_table_by_table_until_it_is_over(screen: Screen, metrics: MetricsServer) -> None:
     page = screen.open(metrics.url)
-    told = {"job": "j", "tables": 2, "over": 1, "text": "1 of 2 tables", "tables_over": ["public.orders"]}
-    metrics(Event("snapshot.progressed", told))
-    metrics(Event("snapshot.progressed", told | {"over": 2, "text": "over, 2 tables", "tables_over": ["public.items"]}))
+    fields = {"job": "j", "tables": 2, "over": 1, "text": "1 of 2 tables", "tables_over": ["public.orders"]}
+    metrics(Event("snapshot.progressed", fields))
+    metrics(
+        Event("snapshot.progressed", fields | {"over": 2, "text": "over, 2 tables", "tables_over": ["public.items"]})
+    )
     for _ in "ab":  # each start of the query tells it again
         metrics(Event("snapshot.ended", {"job": "j", "tables": 2}))
     refresh(page)

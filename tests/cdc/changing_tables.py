@@ -122,15 +122,15 @@ class Source:
 
     def expected(self, columns: dict[str, list[str]]) -> dict[str, tuple[list[str], list[tuple[Any, ...]]]]:
         """Of each table the `columns` that StarRocks and the source have, without masked ones, and the rows."""
-        found: dict[str, tuple[list[str], list[tuple[Any, ...]]]] = {}
+        expected_rows: dict[str, tuple[list[str], list[tuple[Any, ...]]]] = {}
         for table in [table for table in self.tables.values() if table.live]:
             names = [name for name in columns.get(table.name, ["id"]) if name in ("id", "a", *table.values)]
             rows = self.database.rows(f"SELECT {', '.join(names)} FROM {table.name} ORDER BY id")
             plain_rows = [dict(zip(names, map(plain, row), strict=True)) for row in rows]
             if table.kind == "rename_table":  # it is a new one, without the rows before
                 plain_rows = [row for row in plain_rows if table.written[int(row["id"])] > table.changed_at]
-            found[table.name] = names, [self._unfilled(table, row) for row in plain_rows]
-        return found
+            expected_rows[table.name] = names, [self._unfilled(table, row) for row in plain_rows]
+        return expected_rows
 
     def _unfilled(self, table: Table, row: dict[str, Any]) -> tuple[Any, ...]:
         """The row as changes have told it: none has told a new column's value in rows that were there before."""

@@ -32,7 +32,7 @@ class SyncProcess:
         self._log = folder / "sync.log"
         spark = _SPARK | {"spark.local.dir": str(scratch), "spark.sql.warehouse.dir": str(scratch / "warehouse")}
         settings = " ".join(f"--conf {name}={value}" for name, value in spark.items())
-        given = os.environ | {
+        variables = os.environ | {
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_SUBMIT_ARGS": f"--master local[2] {settings} pyspark-shell",
             "PYTHONPATH": str(ROOT),
@@ -43,7 +43,12 @@ class SyncProcess:
         self._from = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, cwd=folder, env=given | (environment or {}), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command,
+                cwd=folder,
+                env=variables | (environment or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
 
     @property
@@ -58,18 +63,18 @@ class SyncProcess:
 
     def kill(self) -> None:
         """`kill -9` of the whole tree."""
-        for one in [*self._tree(), psutil.Process(self._process.pid)] if self.running else []:
+        for process in [*self._tree(), psutil.Process(self._process.pid)] if self.running else []:
             with suppress(psutil.NoSuchProcess):
-                one.kill()
+                process.kill()
         self._process.wait(20)
 
     def kill_workers(self) -> int:
         """`kill -9` of the Python processes of tasks; how many there were."""
         killed = 0
-        for one in self._tree():
+        for process in self._tree():
             with suppress(psutil.NoSuchProcess):
-                if "pyspark.daemon" in " ".join(one.cmdline()):
-                    one.kill()
+                if "pyspark.daemon" in " ".join(process.cmdline()):
+                    process.kill()
                     killed += 1
         return killed
 

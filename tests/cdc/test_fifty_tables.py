@@ -55,13 +55,13 @@ def test_fifty_tables_from_a_file_to_equal_contents(kind: str, tmp_path: Path) -
         began = time.monotonic()
         assert cli.main(["init", "--kafka", broker.servers, "--prefix", "shop", "--output", str(file)]) == 0
         text = file.read_text(encoding="utf-8")
-        for printed, here in {
+        for printed, replacement in {
             "http://fe:8030": starrocks.server.load_url,
             "mysql://fe:9030": starrocks.server.query_url,
             'username = "sink"': f'username = "{USER}"',
         }.items():
             assert printed in text
-            text = text.replace(printed, here)
+            text = text.replace(printed, replacement)
         file.write_text(f'{text}\n[spark]\n"spark.jars" = {json.dumps(jars)}\n', encoding="utf-8")
         expected = {
             table: [tuple(map(plain, row)) for row in db.rows(f"SELECT * FROM {table} ORDER BY id")] for table in TABLES
@@ -70,11 +70,11 @@ def test_fifty_tables_from_a_file_to_equal_contents(kind: str, tmp_path: Path) -
         stack.callback(process.kill)
 
         def equal() -> bool:
-            there = {str(name) for (name,) in starrocks.ask("SHOW TABLES FROM shop")}
-            return there.issuperset(TABLES) and all(
+            table_names = {str(name) for (name,) in starrocks.ask("SHOW TABLES FROM shop")}
+            return table_names.issuperset(TABLES) and all(
                 [tuple(map(plain, row)) for row in starrocks.ask(f"SELECT * FROM shop.{table} ORDER BY id")] == rows
                 for table, rows in expected.items()
             )
 
-        left = SECONDS - (time.monotonic() - began)
-        wait_until(equal, left, process.messages, alive=lambda: process.running)
+        remaining = SECONDS - (time.monotonic() - began)
+        wait_until(equal, remaining, process.messages, alive=lambda: process.running)

@@ -112,7 +112,7 @@ def test_a_mariadb_with_one_database(mariadb: MariaDB, tmp_path: Path) -> None:
 
 def test_a_database_without_tables_or_answer_is_said(postgres: Postgres, mariadb: MariaDB, capsys: Shown) -> None:
     mariadb.sql("CREATE DATABASE IF NOT EXISTS empty")
-    for url, said in (
+    for url, message in (
         (f"mysql://root@127.0.0.1:{mariadb.port}/empty", "The database empty has no table, or none that the user root"),
         (f"mysql://root@127.0.0.1:{mariadb.port}/absent", "Unknown database"),
         (f"mysql://nobody@127.0.0.1:{mariadb.port}/shop", "Access denied"),
@@ -121,4 +121,4 @@ def test_a_database_without_tables_or_answer_is_said(postgres: Postgres, mariadb
         ("mysql://root@127.0.0.1:1/absent", "cannot be read"),
     ):
         assert cli.main(["init", "--source", url, "--prefix", "shop"]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err

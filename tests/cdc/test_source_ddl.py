@@ -105,12 +105,12 @@ checkpoint = "{self.folder / "checkpoint"}"
             self.process.kill()
 
     def columns(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
+        column_names: dict[str, list[str]] = {}
         for table, column in self.starrocks.ask(
             f"SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.columns WHERE TABLE_SCHEMA = '{self.name}'"
         ):
-            found.setdefault(table, []).append(column)
-        return found
+            column_names.setdefault(table, []).append(column)
+        return column_names
 
     def different(self, source: Source) -> dict[str, Any]:
         """Rows that only StarRocks has, and rows that only the source has, of each table that differs."""
@@ -118,11 +118,13 @@ checkpoint = "{self.folder / "checkpoint"}"
         different: dict[str, Any] = {}
         for table, (names, rows) in source.expected(columns).items():
             live = " WHERE NOT _deleted" if "_deleted" in columns[table] else ""
-            shown = self.starrocks.ask(f"SELECT {', '.join(names)} FROM {self.name}.{table}{live} ORDER BY id")
-            texts = [tuple(map(plain, row)) for row in shown]
+            stored_rows = self.starrocks.ask(f"SELECT {', '.join(names)} FROM {self.name}.{table}{live} ORDER BY id")
+            texts = [tuple(map(plain, row)) for row in stored_rows]
             if texts != rows:
-                here, there = ([row for row in a if row not in b][:3] for a, b in ((texts, rows), (rows, texts)))
-                different[table] = (names, here, there)
+                only_stored, only_expected = (
+                    [row for row in a if row not in b][:3] for a, b in ((texts, rows), (rows, texts))
+                )
+                different[table] = (names, only_stored, only_expected)
         return different
 
     def check_history(self) -> None:
@@ -174,24 +176,24 @@ checkpoint = "{self.folder / "checkpoint"}"
     def help(self) -> str:
         """Do by hand what the error says; what was done."""
         assert self.process is not None
-        said = self.process.messages().rpartition("batch.failed")[2]
-        found = list(STATEMENT.finditer(said))
-        if found:
-            for match in found:
+        output_tail = self.process.messages().rpartition("batch.failed")[2]
+        statements = list(STATEMENT.finditer(output_tail))
+        if statements:
+            for match in statements:
                 table, action, column, kind = match.groups()
                 self.starrocks.ask(f"ALTER TABLE {self.name}.{table} {action} COLUMN {column} {kind}")
-            return f"{said[:60]}: {found[0][0]}"
-        rejected = re.search(r"rejected \d+ rows? of (\w+), .*?column (\w+)", said)
+            return f"{output_tail[:60]}: {statements[0][0]}"
+        rejected = re.search(r"rejected \d+ rows? of (\w+), .*?column (\w+)", output_tail)
         if rejected:
             self.starrocks.ask(
                 f"ALTER TABLE {self.name}.{rejected[1]} MODIFY COLUMN {rejected[2]} VARCHAR(65533) NOT NULL"
             )
             return rejected[0]
-        created = re.search(r"Run (CREATE TABLE .*?); or set", said)
+        created = re.search(r"Run (CREATE TABLE .*?); or set", output_tail)
         if created:
             self.starrocks.ask(created[1])
             return created[1]
-        raise AssertionError(said)
+        raise AssertionError(output_tail)
 
 
 def run_with_kills(target: Target, source: Source) -> None:

@@ -40,11 +40,11 @@ def test_what_a_registry_s_converters_write_says_what_json_with_its_schema_says(
     except (NoMaven, NoPostgres) as missing:
         pytest.skip(str(missing))
     assert len(connectors) == len(source.POSTGRES_MODES)
-    for by_json, *others in connectors:
-        assert len(others) == 2
+    for by_json, *other_connectors in connectors:
+        assert len(other_connectors) == 2
         different = [
             (source.POSTGRES[int(name[1:])], text, after[name])
-            for rows in others
+            for rows in other_connectors
             for before, after in zip(by_json, rows, strict=True)
             for name, text in before.items()
             if json.loads(text) != json.loads(after[name])

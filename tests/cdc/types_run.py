@@ -95,14 +95,14 @@ def registered_rows(home: Path) -> list[tuple[list[Row], ...]]:
         broker = stack.enter_context(Broker(home / "broker"))
         _create_types(postgres)
         forms = _forms(registry)
-        named = [
+        named_connectors = [
             (f"{form}_{connector['name']}", connector, forms[form])
             for number, connector in enumerate(_postgres_connectors(postgres))
             for form in ("json", "avro", ("wide", "member")[number % 2])
         ]
         connectors = [
             connector | {"name": name, "topic.prefix": name, "slot.name": name, "publication.name": name} | converters
-            for name, connector, converters in named
+            for name, connector, converters in named_connectors
         ]
         connect = stack.enter_context(Connect(home / "connect", broker.servers, connectors, CONNECT_AVRO))
         messages = _messages(connect, broker, _insert(connect, broker, postgres, connectors))
@@ -275,8 +275,8 @@ def _by_text(texts: Mapping[str, str]) -> str:
         by_text.setdefault(text, []).append(value)
     usual = max(by_text, key=lambda text: len(by_text[text]))
     last = [f"else `{usual}`"] if len(by_text[usual]) > 2 else []
-    named = [f"`{text}` ({', '.join(values)})" for text, values in by_text.items() if not last or text != usual]
-    return "; ".join(named + last)
+    named_texts = [f"`{text}` ({', '.join(values)})" for text, values in by_text.items() if not last or text != usual]
+    return "; ".join(named_texts + last)
 
 
 # --- the page ---

@@ -59,9 +59,9 @@ class Source:
         deleted = self._delete(order, key)
         return [deleted] if kind == "delete" else [deleted, self._write(order + 1, "c", self.rng.randint(7, 9), values)]
 
-    def _write(self, order: int, op: str, key: int, values: tuple[str, str], **other: str) -> Change:
+    def _write(self, order: int, op: str, key: int, values: tuple[str, str], **fields: str) -> Change:
         self.rows[key] = self.last[key] = values
-        row = {"position": key, "seq": 1, "note": values[0], "big": values[1], **other}
+        row = {"position": key, "seq": 1, "note": values[0], "big": values[1], **fields}
         return insert(self.txn, order, **row) | {"op": op}
 
     def _delete(self, order: int, key: int) -> Change:
@@ -79,8 +79,8 @@ def fold(history: list[tuple[Any, ...]], upto: int) -> tuple[Rows, Rows]:
         if op == "d":
             rows.pop(key, None)
         else:
-            kept = json.loads(unchanged) if unchanged else []
-            rows[key] = last[key] = (note, last[key][1] if "big" in kept else big)
+            unchanged_columns = json.loads(unchanged) if unchanged else []
+            rows[key] = last[key] = (note, last[key][1] if "big" in unchanged_columns else big)
     return rows, last
 
 
@@ -92,11 +92,11 @@ def test_a_table_is_the_fold_of_its_history(debezium: DebeziumShop, deletes: Any
     debezium.ask(LOG)
     rules = [TableRules(tables="soft", deletes=deletes, history="log")]
     source = Source(len(deletes))
-    given: dict[str, Any] = {"tables": {"public.items": "soft"}, "rules": rules, "on_truncate": "ignore"}
+    settings: dict[str, Any] = {"tables": {"public.items": "soft"}, "rules": rules, "on_truncate": "ignore"}
     for part in range(3):
         for _ in range(3):
             debezium.put(*(change for _ in range(6) for change in source.transaction()))
-        debezium.go(**given)
+        debezium.go(**settings)
         debezium.forget_commit(3 * part + 2)  # the driver ended after StarRocks' commit
         select = "SELECT _position, _seq, _op, position, note, big, _unchanged FROM shop.log ORDER BY 1, 2"
         history = [(*row[:6], None if row[6] is None else str(row[6])) for row in debezium.ask(select)]
@@ -106,7 +106,8 @@ def test_a_table_is_the_fold_of_its_history(debezium: DebeziumShop, deletes: Any
         select = "position, note, big" + (", _deleted" if deletes == "mark" else "")
         table = debezium.ask(f"SELECT {select} FROM shop.soft ORDER BY 1")
         rows, last = fold(history, 1 << 62)
-        shown = rows if deletes == "apply" else last
+        rows_shown = rows if deletes == "apply" else last
         assert table == [
-            (key, *values, *((key not in rows,) if deletes == "mark" else ())) for key, values in sorted(shown.items())
+            (key, *values, *((key not in rows,) if deletes == "mark" else ()))
+            for key, values in sorted(rows_shown.items())
         ]

@@ -106,8 +106,8 @@ def test_lineage_and_the_server_s_limits_of_a_real_write(spark: SparkSession, se
     lineage.close()
     start, complete = (json.loads(line) for line in (tmp_path / "runs").read_text().splitlines())
     assert (start["eventType"], complete["eventType"]) == ("START", "COMPLETE")
-    written = {table["name"]: table["outputFacets"]["outputStatistics"]["rowCount"] for table in complete["outputs"]}
-    assert written == {"bank.a": 20, "bank.b": 20}
+    row_counts = {table["name"]: table["outputFacets"]["outputStatistics"]["rowCount"] for table in complete["outputs"]}
+    assert row_counts == {"bank.a": 20, "bank.b": 20}
     columns = [column["name"] for column in complete["outputs"][0]["facets"]["schema"]["fields"]]
     assert columns == ["id", "cents", "note"]
     (position,) = complete["inputs"][0]["inputFacets"]["starrocks_txn_sink"]["positions"]

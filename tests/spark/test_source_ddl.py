@@ -147,7 +147,7 @@ class Stream:
             transaction(2, (kind.name, kind.after, kind.second), ("other", OTHER, {"id": 2, "n": 2})),
             transaction(3, (kind.name, kind.after, kind.second), ("other", OTHER, {"id": 3, "n": 3})),
         ]
-        messages = [message for each in first for message in each]
+        messages = [message for part in first for message in part]
         texts = [(topic, 0, offset, key, value, None) for offset, (topic, key, value) in enumerate(messages)]
         names = "topic string, partition int, offset long, key binary, value binary, timestamp timestamp"
         self.frame: DataFrame = spark.createDataFrame(texts, names).coalesce(1)
@@ -156,10 +156,10 @@ class Stream:
         plan_tables(options(server, "plan"), described).apply()
 
     def write(self, setting: str, events: list[Event] | None = None, **more: Any) -> None:
-        given = options(self.server, "test", schema_changes=setting, **more)
+        sink_options = options(self.server, "test", schema_changes=setting, **more)
         assembly = DebeziumAssembly(reader="spark", on_unknown_table="skip")
         listener = events.append if events is not None else lambda _: None
-        StarRocksSink(given, assemble=assembly, listener=listener).write(self.frame)
+        StarRocksSink(sink_options, assemble=assembly, listener=listener).write(self.frame)
 
     def shown(self) -> list[tuple[Any, ...]]:
         return query(self.server, f"SELECT {self.kind.select} FROM shop.{self.kind.name} ORDER BY id")
@@ -180,9 +180,9 @@ class DriverEnds(BaseException):
 def ends(where: Any, name: str, *, after: bool) -> Iterator[None]:
     right: Callable[..., Any] = getattr(where, name)
 
-    def run(*given: Any, **named: Any) -> Any:
+    def run(*arguments: Any, **keywords: Any) -> Any:
         if after:
-            right(*given, **named)
+            right(*arguments, **keywords)
         raise DriverEnds
 
     with pytest.MonkeyPatch.context() as patch:
@@ -256,14 +256,16 @@ def test_ignore_leaves_out_unknown_columns_alone(spark: SparkSession, server: Em
         assert stream.whole()
 
 
-@pytest.mark.parametrize(("name", "said"), [("add_column", []), ("add_with_default", ["a"]), ("add_not_null", ["a"])])
+@pytest.mark.parametrize(
+    ("name", "columns"), [("add_column", []), ("add_with_default", ["a"]), ("add_not_null", ["a"])]
+)
 def test_rows_that_the_source_has_filled_are_said(
-    spark: SparkSession, server: Emulator, name: str, said: list[str]
+    spark: SparkSession, server: Emulator, name: str, columns: list[str]
 ) -> None:
     (kind,) = (candidate for candidate in KINDS if candidate.name == name)
     events: list[Event] = []
     Stream(spark, server, kind).write("apply", events)
-    assert [event.fields["columns"] for event in events if event.name == "columns.unfilled"] == said
+    assert [event.fields["columns"] for event in events if event.name == "columns.unfilled"] == columns
 
 
 def test_a_declared_type_is_taken_as_it_is(spark: SparkSession, server: Emulator) -> None:

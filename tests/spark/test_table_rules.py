@@ -102,15 +102,15 @@ def test_what_a_rule_hides_is_nowhere_after_bad_rows_and_refusals(
         "DISTRIBUTED BY HASH(_position)"
     )
     more = TableRules(tables="people", history="{0}_log", mask={"hushed": "sha256"}, drop=["gone"], salt=SALT)
-    given: dict[str, Any] = {"tables": {"public.items": "people"}, "rules": [*RULES, more]}
-    given |= {"on_malformed": "drop", "on_bad_rows": "quarantine", "schema_changes": "apply"}
+    settings: dict[str, Any] = {"tables": {"public.items": "people"}, "rules": [*RULES, more]}
+    settings |= {"on_malformed": "drop", "on_bad_rows": "quarantine", "schema_changes": "apply"}
     first, changed, bad = person(5, 1), person(5, 2, gone=SECRET), person(6, 1, seq=1 << 40)
     changed |= {"op": "u", "before": dict(changed["after"])}
     removed = person(5, 3) | {"op": "d", "before": person(5, 1)["after"], "after": None}
-    broken: Any = json.dumps(person(7, 1))[:-9]
-    debezium.put(first, changed, removed, end(5, 3), bad, end(6, 1), broken, *whole(8, 0))
+    malformed: Any = json.dumps(person(7, 1))[:-9]
+    debezium.put(first, changed, removed, end(5, 3), bad, end(6, 1), malformed, *whole(8, 0))
     debezium.put(person(9, 1, hushed=SECRET), end(9, 1))
-    receipts = debezium.go(**given)
+    receipts = debezium.go(**settings)
     hashed = hashlib.sha256((SALT + SECRET).encode()).hexdigest()
     assert debezium.ask("SELECT position, email, hushed FROM shop.people ORDER BY 1, nr") == [
         (5, hashed, None),
@@ -120,14 +120,14 @@ def test_what_a_rule_hides_is_nowhere_after_bad_rows_and_refusals(
     assert len(letters) == 2  # of the table and of its history
     assert hashed in str(letters)
     assert debezium.ask("SELECT count(*) FROM shop.people_log") == [(4,)]
-    kept = [letters, receipts, [event.fields for event in debezium.told], caplog.text]
-    for number, refused in enumerate((broken, person(10, 1, nr=SECRET), person(10, 1, _op=SECRET))):
+    texts_written = [letters, receipts, [event.fields for event in debezium.told], caplog.text]
+    for number, refused in enumerate((malformed, person(10, 1, nr=SECRET), person(10, 1, _op=SECRET))):
         debezium.put(refused, *whole(11 + number, 0))
         with pytest.raises(StreamingQueryException, match=("topic", "column nr,", "column _op,")[number]) as stopped:
-            debezium.go(checkpoint=f"again-{number}", **(given | {"on_malformed": "drop" if number else "fail"}))
-        kept.append(str(stopped.value))
+            debezium.go(checkpoint=f"again-{number}", **(settings | {"on_malformed": "drop" if number else "fail"}))
+        texts_written.append(str(stopped.value))
         max(debezium.source.iterdir(), key=lambda file: file.stat().st_mtime).unlink()
-    assert [part for part in map(str, kept) if SECRET in part] == []
+    assert [part for part in map(str, texts_written) if SECRET in part] == []
     folders = [debezium.checkpoint(), debezium.checkpoint("again-1"), debezium.folder / "emulator"]
     assert [file for folder in folders for text in (SECRET, "+49-171") for file in files_with(folder, text)] == []
 

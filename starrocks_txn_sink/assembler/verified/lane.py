@@ -255,9 +255,9 @@ class VerifiedLane:
         segments = [segment for source in self._sources.values() for segment in source.segments if segment.table]
         file = np.cumsum([segment.bytes for segment in segments]) // _FILE_BYTES
         for together in np.split(np.arange(len(segments)), np.flatnonzero(np.diff(file)) + 1):
-            written = [segments[number] for number in together.tolist()]
-            places = self.storage.write([segment.table for segment in written if segment.table is not None])
-            for segment, place in zip(written, places, strict=True):
+            segments_together = [segments[number] for number in together.tolist()]
+            places = self.storage.write([segment.table for segment in segments_together if segment.table is not None])
+            for segment, place in zip(segments_together, places, strict=True):
                 segment.table, segment.place = None, place
         self._held_bytes = 0
         self.held_limit = min(self.held_limit, HELD_BYTES // 2)  # the more events, the more their columns need

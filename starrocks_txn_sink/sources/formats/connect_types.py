@@ -90,15 +90,15 @@ class SourceTable:
     keys: tuple[str, ...] = ()
 
 
-def column_of(given: Mapping[str, Any], *, key: bool = False) -> SourceColumn:
+def column_of(field_schema: Mapping[str, Any], *, key: bool = False) -> SourceColumn:
     """The column for a field of a schema; as a `key` its type is one that StarRocks takes in a primary key.
 
     Raises ValueError for a field that is no part of a schema.
     """
     try:
-        name = str(given["field"])
-        fills = given.get("default") is not None or given.get("optional") is False
-        column = replace(_column(name, given), filled=fills)
+        name = str(field_schema["field"])
+        fills = field_schema.get("default") is not None or field_schema.get("optional") is False
+        column = replace(_column(name, field_schema), filled=fills)
         return key_column(column) if key and not column.refusal else column
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"no schema: {error!r}") from None

@@ -379,7 +379,9 @@ def test_flawed_ones_are_quarantined_and_all_others_come_out_in_commit_order(his
     stage.feed(now=200)
     assert without(stage.places(), may_go) == good
     for left_out in may_go:
-        assert without(stage.places(), [other for other in transactions if other is not left_out]) in (
+        assert without(
+            stage.places(), [transaction for transaction in transactions if transaction is not left_out]
+        ) in (
             [],
             left_out.output(),
         )

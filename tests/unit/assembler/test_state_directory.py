@@ -31,13 +31,13 @@ def test_a_write_that_fails_leaves_no_temporary_file(tmp_path: Path) -> None:
 def test_temporary_files_of_killed_tasks_are_removed_when_nobody_can_still_write_them(tmp_path: Path) -> None:
     folder = tmp_path / "segments"
     folder.mkdir()
-    old, young, hidden = folder / f".{'0' * 16}.tmp", folder / f".{'1' * 16}.tmp", folder / ".keep.tmp"
-    for path in (old, young, hidden):
+    old, young, keep_file = folder / f".{'0' * 16}.tmp", folder / f".{'1' * 16}.tmp", folder / ".keep.tmp"
+    for path in (old, young, keep_file):
         path.write_bytes(b"left")
     os.utime(old, (time.time() - 7200,) * 2)
-    os.utime(hidden, (time.time() - 7200,) * 2)
+    os.utime(keep_file, (time.time() - 7200,) * 2)
     FileDirectory(str(tmp_path)).write("segments/a", b"x")
-    assert files(folder) == sorted([young.name, hidden.name, "a"])
+    assert files(folder) == sorted([young.name, keep_file.name, "a"])
 
 
 def test_files_and_folders_are_for_their_owner_alone(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_number_of_apicurio_s(peer: Peer, registry: Registry, kind: str, text:
     own = "/apis/registry/v2/ids/globalIds/7?dereference=true"
     registry.replies[own] = text.encode()
     assert SchemaRegistry(url=f"{peer.url}/apis/ccompat/v7").schema(7, apicurio=True) == (kind, text, ())
-    assert [got.path for got in peer.got] == [own]
+    assert [request.path for request in peer.got] == [own]
 
 
 def test_what_apicurio_cannot_give_is_named(peer: Peer, registry: Registry) -> None:
@@ -193,13 +193,13 @@ def test_wrong_addresses(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("settings", "message"),
     [
         ({"password": "a", "password_environment": "B"}, "two passwords"),
         ({"token": "a", "token_environment": "B"}, "two tokens"),
         ({"user": "a", "token": "b"}, "a user and a token"),
     ],
 )
-def test_secrets_that_exclude_each_other(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
-        SchemaRegistry(url="http://registry", **given)
+def test_secrets_that_exclude_each_other(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        SchemaRegistry(url="http://registry", **settings)

@@ -136,7 +136,7 @@ def test_the_command_reads_a_broker_and_writes_a_new_file(tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--source", "postgresql://me:hidden-word@h/db"], "--source has a password"),
         (["--source", "oracle://me@h/db"], "names another kind of database"),
@@ -147,10 +147,12 @@ def test_the_command_reads_a_broker_and_writes_a_new_file(tmp_path: Path, capsys
         ([], "--kafka is missing. Name the brokers, or the database with --source."),
     ],
 )
-def test_a_source_of_another_form_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_source_of_another_form_is_refused(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["init", "--prefix", "shop", *words]) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert "hidden-word" not in error
 
 

@@ -45,9 +45,13 @@ def positions(server: Emulator, job: str, database: str = "shop") -> list[tuple[
     return query(server, f"{sql} WHERE job = %s AND kind = 'position' ORDER BY name", job)
 
 
-def in_database(given: SinkOptions, database: str) -> SinkOptions:
+def in_database(sink_options: SinkOptions, database: str) -> SinkOptions:
     return SinkOptions(
-        load_url=given.load_url, query_url=given.query_url, database=database, job=given.job, password=PASSWORD
+        load_url=sink_options.load_url,
+        query_url=sink_options.query_url,
+        database=database,
+        job=sink_options.job,
+        password=PASSWORD,
     )
 
 
@@ -86,9 +90,9 @@ def test_an_imported_job_goes_on_where_the_old_one_was(server: Emulator, tmp_pat
         capsys.readouterr().out
     )
     assert positions(server, "moved", "other") == positions(server, "shop")
-    there = in_database(options(server, "moved"), "other")
-    session = open_session(there, "run", "moved", "checkpoint-1", resumption=Resumption(6))
-    write_under(there, session, lane_rows({42: '{"id":1}', 43: '{"id":2}'}), 6)
+    target_options = in_database(options(server, "moved"), "other")
+    session = open_session(target_options, "run", "moved", "checkpoint-1", resumption=Resumption(6))
+    write_under(target_options, session, lane_rows({42: '{"id":1}', 43: '{"id":2}'}), 6)
     assert ids(server, "other") == [2]  # position 42 came with the tables
 
 
@@ -102,8 +106,8 @@ def test_the_same_command_again_changes_nothing(server: Emulator, tmp_path: Path
     assert command(server, "import", "--file", str(files[0]), job="moved", database="other") == 0
     session = open_session(in_database(options(server, "moved"), "other"), "run", "moved", "checkpoint-1")
     assert command(server, "import", "--file", str(files[1]), job="moved", database="other") == 0
-    there = in_database(options(server, "moved"), "other")
-    write_under(there, session, lane_rows({43: '{"id":2}'}), 6)  # the repetition did not fence the driver
+    target_options = in_database(options(server, "moved"), "other")
+    write_under(target_options, session, lane_rows({43: '{"id":2}'}), 6)  # the repetition did not fence the driver
     assert command(server, "import", "--file", str(files[1]), job="moved", database="other") == 1
     assert "was opened by this move already, and has gone on since" in capsys.readouterr().err
     assert [row[1] for row in positions(server, "moved", "other")] == [43]
@@ -182,7 +186,7 @@ def cut(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (cut, "is not whole"),
         (lambda text: text.replace('"position": 42', '"position": 43'), "is not whole"),
@@ -193,14 +197,14 @@ def cut(text: str) -> str:
     ],
 )
 def test_a_file_that_is_not_whole_opens_nothing(
-    server: Emulator, tmp_path: Path, capsys: Shown, spoil: Callable[[str], str], said: str
+    server: Emulator, tmp_path: Path, capsys: Shown, spoil: Callable[[str], str], message: str
 ) -> None:
     write_a_position(server)
     file = tmp_path / "shop.jsonl"
     assert command(server, "export", "--file", str(file)) == 0
     file.write_text(spoil(file.read_text()))
     assert command(server, "import", "--file", str(file), job="moved") == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert positions(server, "moved") == []
 
 
@@ -219,18 +223,18 @@ def test_dead_letters_are_not_left_behind(server: Emulator, tmp_path: Path, caps
 
 def test_wrong_words_are_said_before_anything_is_closed(server: Emulator, tmp_path: Path, capsys: Shown) -> None:
     session = write_a_position(server)
-    there = tmp_path / "there"
-    there.write_text("something else")
-    for words, said in (
+    existing_file = tmp_path / "there"
+    existing_file.write_text("something else")
+    for words, message in (
         (["export"], "export and import take --file"),
         (["rename", "--file", "x"], "rename takes --to"),
         (["rename", "--to", "shop"], "--to is the present name"),
         (["rename", "--to", "no spaces"], "job"),
-        (["export", "--file", str(there)], "exists already"),
+        (["export", "--file", str(existing_file)], "exists already"),
         (["import", "--file", str(tmp_path / "nowhere")], "cannot be read"),
     ):
         assert command(server, *words) == 1
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert command(server, "export", "--file", str(tmp_path / "f"), job="shopp") == 1
     assert "Its jobs are: shop." in capsys.readouterr().err
     write_under(options(server), session, lane_rows({43: '{"id":2}'}), 6)
@@ -286,7 +290,7 @@ def test_a_rename_that_breaks_off_anywhere_is_repeated_to_its_end(server: Emulat
         with pytest.raises(JobMoved):
             open_session(options(server, job), "run", job, "checkpoint-1")
         session = open_session(options(server, to), "run", to, "checkpoint-1")
-        assert [known.position for known in session.positions.values()] == [42]
+        assert [position.position for position in session.positions.values()] == [42]
         if requests[0] < number:  # nothing was left to break
             break
     assert number > 20

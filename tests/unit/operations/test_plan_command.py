@@ -337,10 +337,10 @@ def test_a_source_without_a_key_has_ways_out_in_the_words_of_the_file(
     messages = lines((None, EVENT))
     file.write_text(file.read_text().replace('history = "{0}_log"\n', ""))
     assert cli.main(["plan", str(file), "--messages", messages]) == 1
-    said = capsys.readouterr().err
-    assert "Table ods_items: its source has no key" in said
-    assert "keys in [target.tables.ods_items]" in said
-    statement = said[said.index("CREATE TABLE") : said.index(". It takes no deletes")]
+    output = capsys.readouterr().err
+    assert "Table ods_items: its source has no key" in output
+    assert "keys in [target.tables.ods_items]" in output
+    statement = output[output.index("CREATE TABLE") : output.index(". It takes no deletes")]
     query(server, statement)  # as it is
     assert cli.main(["plan", str(file), "--messages", messages]) == 0
     query(server, "DROP TABLE shop.ods_items")

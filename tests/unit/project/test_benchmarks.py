@@ -55,11 +55,11 @@ def test_a_huge_transaction_of_debezium_is_not_kept_in_memory() -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize(
-    ("given", "growth"),
+    ("arguments", "growth"),
     [(("--megabytes", "1000"), 700), (("--megabytes", "100", "--transactions", "100000", "--open"), 500)],
 )
-def test_a_worker_grows_within_bounds_by_debeziums_transactions(given: tuple[str, ...], growth: int) -> None:
-    assert run("-m", "benchmarks.debezium_memory", *given)["growth"] < growth
+def test_a_worker_grows_within_bounds_by_debeziums_transactions(arguments: tuple[str, ...], growth: int) -> None:
+    assert run("-m", "benchmarks.debezium_memory", *arguments)["growth"] < growth
 
 
 def test_what_a_process_used_counts_on_after_its_end() -> None:

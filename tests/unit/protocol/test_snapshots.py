@@ -9,7 +9,7 @@ from starrocks_txn_sink.protocol.snapshots import MORE, ONE, OVER, READING, Mark
 from starrocks_txn_sink.sources.formats.snapshot_marks import marks_of
 
 
-def marks(*rows: tuple[str, str], connector: str | None = "shop", written: bool = True) -> Marks:
+def marks(*rows: tuple[str, str], connector: str | None = "shop", is_snapshot: bool = True) -> Marks:
     """The marks of rows of a snapshot, given by table and `source.snapshot`."""
     tables, values = zip(*rows, strict=True)
     count = len(rows)
@@ -18,33 +18,33 @@ def marks(*rows: tuple[str, str], connector: str | None = "shop", written: bool 
         pa.array(values, pa.string()),
         pa.array([connector] * count, pa.string()),
         pa.array(tables),
-        pa.array(["t" if written else None] * count, pa.string()),
+        pa.array(["t" if is_snapshot else None] * count, pa.string()),
     )
 
 
 def texts(*batches: Marks) -> list[str]:
-    seen: Marks = {}
-    said = []
+    marks_before: Marks = {}
+    lines = []
     for batch in batches:
-        seen = then(seen, batch)
-        said.append(Progress.of(seen).text)
-    return said
+        marks_before = then(marks_before, batch)
+        lines.append(Progress.of(marks_before).text)
+    return lines
 
 
 def test_a_snapshot_from_its_first_row_to_its_last() -> None:
-    said = texts(
+    lines = texts(
         marks(("a", "first"), ("a", "true"), ("b", "first_in_data_collection")),
         marks(("a", "last_in_data_collection"), ("c", "last_in_data_collection")),
         marks(("b", "true")),
         marks(("b", "last")),
     )
-    assert said == ["0 of 2 tables", "2 of 3 tables", "2 of 3 tables", "over, 3 tables"]
+    assert lines == ["0 of 2 tables", "2 of 3 tables", "2 of 3 tables", "over, 3 tables"]
 
 
 def test_the_last_row_of_all_may_come_before_other_tables_are_whole() -> None:
     """Topics are read side by side."""
-    said = texts(marks(("a", "first"), ("a", "true"), ("b", "last")), marks(("a", "last_in_data_collection")))
-    assert said == ["1 of 2 tables", "over, 2 tables"]
+    lines = texts(marks(("a", "first"), ("a", "true"), ("b", "last")), marks(("a", "last_in_data_collection")))
+    assert lines == ["1 of 2 tables", "over, 2 tables"]
 
 
 def test_an_only_row_of_the_first_table_is_its_last_once_the_snapshot_has_ended() -> None:
@@ -74,8 +74,8 @@ def test_a_new_snapshot_begins_again_and_stragglers_do_not() -> None:
 
 
 def test_rows_without_a_table_count_as_the_end_alone() -> None:
-    assert marks(("a", "true"), ("a", "last"), written=False) == {whole("shop"): OVER}
-    assert marks(("a", "true"), written=False) == {}
+    assert marks(("a", "true"), ("a", "last"), is_snapshot=False) == {whole("shop"): OVER}
+    assert marks(("a", "true"), is_snapshot=False) == {}
 
 
 @pytest.mark.parametrize("mark", ["incremental", "false", "nonsense"])
@@ -86,8 +86,8 @@ def test_an_incremental_snapshot_is_none_of_these(mark: str) -> None:
 
 def test_changes_and_rows_without_a_connector_have_no_marks() -> None:
     assert marks(("a", "true"), connector=None) == {}
-    one = pa.array(["x"])
-    assert marks_of(pa.array(["c"]), pa.array(["last"]), one, one, one) == {}
+    letter = pa.array(["x"])
+    assert marks_of(pa.array(["c"]), pa.array(["last"]), letter, letter, letter) == {}
 
 
 def test_connectors_end_each_for_itself() -> None:

@@ -39,19 +39,19 @@ def ended(name: str, **more: Any) -> Event:
     return Event(f"batch.{name}", {"job": "shop", "batch_id": 0, "seconds": 1.0, **more})
 
 
-def batch(number: int, **given: Any) -> Iterator[Event]:
+def batch(number: int, **receipt_fields: Any) -> Iterator[Event]:
     yield started()
-    yield Event("receipt.collected", {"receipt": receipt(number, **given)})
+    yield Event("receipt.collected", {"receipt": receipt(number, **receipt_fields)})
     yield ended("completed", receipts=1)
 
 
 class Collector:
     """A file of events, and the listener that writes it."""
 
-    def __init__(self, folder: Path, options: SinkOptions = PLAIN, **given: Any) -> None:
+    def __init__(self, folder: Path, options: SinkOptions = PLAIN, **settings: Any) -> None:
         self._file, self.clock = folder / "events.json", ManualClock()
         client = OpenLineageClient(transport=FileTransport(FileConfig(str(self._file), append=True)))
-        self.listener = LineageListener(options, client=client, **given)
+        self.listener = LineageListener(options, client=client, **settings)
         self.listener._clock = self.clock  # type: ignore[assignment]
 
     def take(self, *events: Event) -> None:
@@ -143,8 +143,8 @@ def test_events_go_over_http_and_a_collector_that_refuses_breaks_nothing() -> No
         for event in batch(0):
             listener(event)
         listener.close()
-        sent = [json.loads(got.body)["eventType"] for got in peer.got if got.body]
-    assert sent[-2:] == ["START", "COMPLETE"]
+        event_types = [json.loads(request.body)["eventType"] for request in peer.got if request.body]
+    assert event_types[-2:] == ["START", "COMPLETE"]
 
 
 def test_a_listener_is_pickled_with_its_sink() -> None:

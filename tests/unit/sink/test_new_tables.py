@@ -74,23 +74,23 @@ def test_topics_without_schemas_create_nothing(server: Emulator) -> None:
 
 def refused(new: NewTables | None, names: tuple[str, ...] = ()) -> str:
     """What the error about a load into `notes` says, whose rows have columns with these names."""
-    said = "class X: Failed to find table notes in db 1"
-    error = load_error(Reply(Status.FAILED, said), "label", "notes")
+    words = "class X: Failed to find table notes in db 1"
+    error = load_error(Reply(Status.FAILED, words), "label", "notes")
     attach_report(error, LaneReport("job", 0, 0, LaneWork(members={"notes": names} if names else {})))
-    with pytest.raises(ServerRefused) as caught, advising_tables(new, SystemClock()):
+    with pytest.raises(ServerRefused) as failure, advising_tables(new, SystemClock()):
         raise error
-    return str(caught.value)
+    return str(failure.value)
 
 
 def test_a_refused_load_into_a_new_table_has_the_statement_that_creates_it(server: Emulator) -> None:
-    without_key, _other = new_tables(server, [("notes", None)])
+    without_key, _other_sink = new_tables(server, [("notes", None)])
     assert "No statement creates it. Table notes: its source has no key" in refused(without_key)
     new, _broker = new_tables(server, [("notes", key({"id": FIELDS["id"]})), ("keyless", None)])
-    said = refused(new)
-    statement = said[said.index("CREATE TABLE") : said.index("; or set schema_changes='apply'")]
+    message = refused(new)
+    statement = message[message.index("CREATE TABLE") : message.index("; or set schema_changes='apply'")]
     assert "`x` INT NULL" in statement
     query(server, statement)
-    assert "table=notes" in said
+    assert "table=notes" in message
 
 
 def test_without_a_schema_it_has_the_names_in_the_rows(server: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:

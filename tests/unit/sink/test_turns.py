@@ -78,7 +78,7 @@ def test_calls_of_write_take_the_job_from_each_other() -> None:
 
 def test_a_failed_session_is_known_until_its_labels_are_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
     cleaned = []
-    monkeypatch.setattr(sessions, "clean_up", lambda _, failed, done: cleaned.append((failed, done)))
+    monkeypatch.setattr(sessions, "clean_up", lambda _, failed, callback: cleaned.append((failed, callback)))
     run, failed = JobRun("orders"), session("run-1")
     run.open(failed)
     run.fail(failed, OPTIONS)

@@ -175,9 +175,9 @@ def test_geometries_hstores_and_ranges_stay_as_they_came_beside_a_date(kind: str
     """As the connector for PostgreSQL writes them; a document of JSON alone stands in the row as itself."""
     of, value = _BESIDE_A_DATE[kind]
     plan = plans_of(schema_of(of, {**field("int32", DEBEZIUM + "Date"), "field": "d"}))[""]
-    found, fits = convert_rows(pa.array([f'{{"x":{value},"d":19782}}']), [plan], np.zeros(1, dtype=np.int32))
+    rows_found, fits = convert_rows(pa.array([f'{{"x":{value},"d":19782}}']), [plan], np.zeros(1, dtype=np.int32))
     expected = json.loads(value) if kind == "hstore as JSON" else value
-    assert found.to_pylist() == [f'{{"x":{expected},"d":"2024-02-29"}}']
+    assert rows_found.to_pylist() == [f'{{"x":{expected},"d":"2024-02-29"}}']
     assert fits.all()
 
 

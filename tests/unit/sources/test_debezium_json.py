@@ -180,17 +180,17 @@ def test_lists_of_markers_mean_the_same_at_once_and_one_by_one(seed: int) -> Non
     for _ in range(scaled(60)):
         lists = rng.sample(_LISTS, 3)
         sound = [text for text in lists if judge_object(pa.scalar(f'{{"data_collections":{text}}}'), MARKER)]
-        chosen = rng.choice((sound, lists)) or ["null"]
-        texts = [f'{{"status":"END","id":"5:9","data_collections":{rng.choice(chosen)}}}' for _ in range(20)]
+        choice = rng.choice((sound, lists)) or ["null"]
+        texts = [f'{{"status":"END","id":"5:9","data_collections":{rng.choice(choice)}}}' for _ in range(20)]
         values = [text if rng.random() < 0.7 else wrapped(text) for text in texts]
-        judged = [judge_object(pa.scalar(value.encode(), pa.binary()), MARKER, "payload") for value in values]
-        assert read(*values, fields=MARKER) == judged
+        judgements = [judge_object(pa.scalar(value.encode(), pa.binary()), MARKER, "payload") for value in values]
+        assert read(*values, fields=MARKER) == judgements
 
 
 def test_many_different_lists_of_markers() -> None:
     markers = [compact(marker("END", "5:9", {"public.orders": count})) for count in range(1, 2000)]
-    found = [fields["data_collections"][0]["event_count"] for fields in read(*markers, fields=MARKER)]
-    assert found == list(range(1, 2000))
+    counts = [fields["data_collections"][0]["event_count"] for fields in read(*markers, fields=MARKER)]
+    assert counts == list(range(1, 2000))
 
 
 @pytest.mark.parametrize("odd", [None, "", "5", ":5", "5:", "5:9:1", "5x:9", "é:1", "gtid-1:file=binlog.000003,pos=9"])

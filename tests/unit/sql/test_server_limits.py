@@ -74,16 +74,16 @@ def test_the_rowsets_of_the_tablets_are_read(server: Emulator) -> None:
 
 
 def test_a_server_is_asked_once_a_minute_and_for_tablets_every_five() -> None:
-    clock, asked = ManualClock(), list[Event]()
-    gone = SinkOptions(load_url="http://127.0.0.1:1", query_url="mysql://127.0.0.1:1", database="shop")
-    watch = ServerLimitsWatch(gone, asked.append, clock)
+    clock, events = ManualClock(), list[Event]()
+    unreachable = SinkOptions(load_url="http://127.0.0.1:1", query_url="mysql://127.0.0.1:1", database="shop")
+    watch = ServerLimitsWatch(unreachable, events.append, clock)
     for seconds, count in ((0, 2), (1, 2), (58, 2), (2, 3), (60, 4), (178, 5), (60, 7)):
         clock.advance(seconds)
         watch.touch()
         for thread in threading.enumerate():
             if thread.name == "starrocks-server-limits":
                 thread.join()
-        assert len(asked) == count
+        assert len(events) == count
 
 
 def test_what_the_page_and_the_metrics_say() -> None:

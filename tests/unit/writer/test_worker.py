@@ -65,17 +65,17 @@ def test_outside_of_spark_nothing_changes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("glibc", "chosen", "pool"),
+    ("glibc", "pool_name", "pool"),
     [("glibc 2.36", None, "system"), ("", None, "mimalloc"), ("glibc 2.36", "mimalloc", "mimalloc")],
 )
 def test_a_task_takes_buffers_from_glibc_unless_the_user_has_chosen(
-    glibc: str, chosen: str | None, pool: str, monkeypatch: pytest.MonkeyPatch
+    glibc: str, pool_name: str | None, pool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pa.set_memory_pool(pa.mimalloc_memory_pool())
     monkeypatch.setattr(TaskContext, "get", object)
     monkeypatch.setattr(os, "confstr", {"CS_GNU_LIBC_VERSION": glibc}.__getitem__)
-    if chosen is not None:
-        monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", chosen)
+    if pool_name is not None:
+        monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", pool_name)
     settle_memory()
     assert pa.default_memory_pool().backend_name == pool
 
