@@ -58,6 +58,9 @@ _SHAPES: dict[str, dict[str, pa.DataType]] = {
         **_shape("RUNTIME_DETAILS CREATE_TIME LOAD_START_TIME LOAD_COMMIT_TIME LOAD_FINISH_TIME PROPERTIES ERROR_MSG"),
         **_shape("TRACKING_SQL REJECTED_RECORD_PATH", "JOB_ID"),
     },
+    # Of backends: the emulator's have no tablets and no settings, so these have no rows.
+    "be_configs": _shape("NAME TYPE DEFAULT VALUE MUTABLE", "BE_ID"),
+    "be_tablets": _shape("STATE TYPE", "BE_ID TABLE_ID PARTITION_ID TABLET_ID NUM_VERSION NUM_SEGMENT NUM_ROWSET"),
     "load_tracking_logs": _shape("ID LABEL DATABASE_NAME TABLE_NAME TYPE TRACKING_LOG", "JOB_ID"),
 }
 
