@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from starrocks_txn_sink.errors import InputError
@@ -27,7 +28,11 @@ _ARCHIVES: Final = ("spark.jars", "spark.jars.packages")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the settings, in TOML")
-    parser.add_argument("--dry-run", action="store_true", help="print the DDL, the routes and the options, and end")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the DDL, the routes, the options and the doctor's verdict, and end",
+    )
     command_line.add_shared_arguments(
         parser, deadline={"default": 600.0, "help": "seconds for the tables (default %(default)g)"}
     )
@@ -37,14 +42,17 @@ def run(args: argparse.Namespace) -> int:
     """Print what the file describes, or run it; raises StarRocksSinkError for a file or a table that cannot work."""
     sync = read_sync(args.file)
     plan = planned(sync, newest(sync, args.deadline), args.deadline) if sync.create or args.dry_run else None
+    fit = True
     if args.dry_run:
         command_line.print_lines(text_lines(sync, plan))
+        fit, lines = verdict(sync, plan)
+        command_line.print_lines(lines)
     if plan is not None and plan.refusals:
         for refusal in plan.refusals:
             sys.stderr.write(f"{refusal}\n")
         return 1
     if args.dry_run:
-        return 0
+        return 0 if fit else 1
     if plan is not None:
         plan.apply(lambda statement: command_line.print_lines([f"{statement};"]), args.deadline)
     return start(sync)
@@ -124,6 +132,26 @@ def text_lines(sync: Sync, plan: TablePlan | None) -> Iterator[str]:
     for table, notes in plan.notes.items():
         yield from (f"-- {table}.{note}" for note in notes)
     yield from (f"{statement};" for statement in plan.statements)
+
+
+def verdict(sync: Sync, plan: TablePlan | None) -> tuple[bool, list[str]]:
+    """Whether a job would run, as `doctor` sees it without Spark, and its problems as comments in SQL."""
+    from starrocks_txn_sink.operations.doctor import command as doctor
+    from starrocks_txn_sink.operations.doctor.target import Severity, Target, exit_code
+
+    tables = tuple(plan.sources) if plan is not None else ()
+    findings = []
+    lines: list[str] = []
+    with closing(Target(sync.options, sync.options.database, tables, sync.checkpoint, None, None)) as target:
+        for section, check in doctor.SECTIONS:
+            for finding in doctor.examine(target, section, check):
+                if finding.check == "table.missing" and finding.place in tables:
+                    continue  # the plan creates it, or says why not
+                findings.append(finding)
+                if finding.severity in (Severity.WARNING, Severity.FAILURE):
+                    lines += doctor.text_lines(section, finding, first=False)
+    summary = doctor.summary_line(findings)
+    return exit_code(findings) < 3, [f"-- doctor: {summary}", *(f"-- {line.strip()}" for line in lines)]
 
 
 def options_given(sync: Sync) -> Mapping[str, Any]:

@@ -182,8 +182,9 @@ def test_a_dry_run_prints_what_would_happen(
 ) -> None:
     assert cli.main(["sync", str(file[0]), "--dry-run", "--deadline", "30"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == STATEMENT
-    assert all(line.startswith("-- ") for line in lines[:-1])
+    assert [line for line in lines if not line.startswith("-- ")] == [STATEMENT]
+    assert any(line.startswith("-- doctor: All checks passed.") for line in lines), lines
+    assert not [line for line in lines if "table.missing" in line]
     assert {
         r"-- route: .*\.secret -> left out",
         r"-- route: public\.(.*) -> ods_{1}",
@@ -192,6 +193,19 @@ def test_a_dry_run_prints_what_would_happen(
         "-- target: database = 'shop'",
     } <= set(lines)
     assert query(server, "SHOW TABLES FROM shop") == []
+
+
+def test_a_dry_run_fails_where_a_job_would_fail(
+    file: tuple[Path, Producer], server: Emulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = file[0].read_text(encoding="utf-8")
+    assert server.load_url in settings
+    file[0].write_text(settings.replace(server.load_url, "http://127.0.0.1:1"), encoding="utf-8")
+    assert cli.main(["sync", str(file[0]), "--dry-run", "--deadline", "30"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert STATEMENT in lines
+    assert any(line.startswith("-- doctor: A job would fail.") for line in lines), lines
+    assert any(line.startswith("-- FAIL port: No connection to 127.0.0.1:1") for line in lines), lines
 
 
 def test_tables_are_created_before_the_query_starts(
