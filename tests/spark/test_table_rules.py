@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from pyspark.errors import StreamingQueryException
 
-from starrocks_txn_sink import TableRules
+from starrocks_txn_sink import MetricsServer, TableRules
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from tests.support.debezium_shop import DebeziumShop, end, insert, read, update, whole
 
@@ -127,6 +128,11 @@ def test_what_a_rule_hides_is_nowhere_after_bad_rows_and_refusals(
             debezium.go(checkpoint=f"again-{number}", **(settings | {"on_malformed": "drop" if number else "fail"}))
         texts_written.append(str(stopped.value))
         max(debezium.source.iterdir(), key=lambda file: file.stat().st_mtime).unlink()
+    with MetricsServer(0) as served:
+        for event in debezium.heard:
+            served(event)
+        texts_written += [requests.get(f"{served.url}{path}", timeout=30).text for path in ("metrics", "api/state")]
+    assert "people" in str(texts_written[-1])
     assert [part for part in map(str, texts_written) if SECRET in part] == []
     folders = [debezium.checkpoint(), debezium.checkpoint("again-1"), debezium.folder / "emulator"]
     assert [file for folder in folders for text in (SECRET, "+49-171") for file in files_with(folder, text)] == []

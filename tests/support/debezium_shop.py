@@ -59,7 +59,9 @@ def whole(txn: int, rows: int) -> list[Changes]:
 
 
 class DebeziumShop(Shop):
-    """`told` collects the events of the listener; a file is a micro-batch."""
+    """`told` has the events of the last query but receipts, `heard` all of all queries; a file is a micro-batch."""
+
+    heard: tuple[Any, ...] = ()
 
     def put(self, *values: Changes, partition: int = 0) -> None:
         """One more file of messages; `partition` is Kafka's."""
@@ -94,6 +96,7 @@ class DebeziumShop(Shop):
         self.told: list[Any] = []
 
         def listen(event: Any) -> None:
+            self.heard = (*self.heard, event)
             (receipts.append(event.fields["receipt"]) if "receipt" in event.fields else self.told.append(event))
 
         frame, assemble = self.topics(files), None
