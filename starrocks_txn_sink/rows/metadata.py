@@ -67,7 +67,10 @@ def _texts(values: pa.Array) -> pa.Array:
         return pc.fill_null(values.cast(pa.string()), "null")
     if pc.any(pc.match_substring_regex(values, _ESCAPED)).as_py():
         distinct = values.dictionary_encode()
-        json_texts = pa.array([json.dumps(text) for text in distinct.dictionary.to_pylist()], pa.string())
+        # As the usual way below writes it: the text of a row must not depend on the rows beside it.
+        json_texts = pa.array(
+            [json.dumps(text, ensure_ascii=False) for text in distinct.dictionary.to_pylist()], pa.string()
+        )
         return pc.fill_null(json_texts.take(distinct.indices), "null")
     return pc.fill_null(pc.binary_join_element_wise('"', values, '"', ""), "null")
 
