@@ -25,6 +25,8 @@ from starrocks_txn_sink.errors import InputError
 FORMAT: Final = 1
 INLINE_BYTES: Final = 16 << 10
 FOLDER: Final = "rows"
+_MOST_OPEN: Final = 64
+"""Files at a time: a large source transaction has more than a process may open."""
 _RULES, _VERIFIED = "rules", "verified"  # in the manifest's JSON
 
 
@@ -167,9 +169,10 @@ class SpillStorage:
 
     def read(self, place: BlobPlace, columns: tuple[str, ...] = ()) -> pa.Table:
         """The rows at `place`, or some of their `columns` alone; InputError if the file is missing."""
-        if place.file not in self._opened:
-            self._opened[place.file] = self._open(place.file)
-        file, whole = self._opened[place.file]
+        opened = self._opened.pop(place.file, None)
+        file, whole = self._opened[place.file] = self._open(place.file) if opened is None else opened
+        if len(self._opened) > _MOST_OPEN:
+            self._close(next(iter(self._opened)))  # the one that was read longest ago
         if not columns:
             return pa.Table.from_batches([whole.get_batch(place.number)])
         if (place.file, columns) not in self._narrow:
@@ -189,11 +192,14 @@ class SpillStorage:
 
     def close(self) -> None:
         """Close all opened files."""
-        self._narrow.clear()
-        for file, _ in self._opened.values():
-            with contextlib.suppress(OSError):
-                file.close()
-        self._opened.clear()
+        for name in tuple(self._opened):
+            self._close(name)
+
+    def _close(self, name: str) -> None:
+        for narrow in [narrow for narrow in self._narrow if narrow[0] == name]:
+            del self._narrow[narrow]
+        with contextlib.suppress(OSError):
+            self._opened.pop(name)[0].close()
 
     def _open(self, name: str) -> tuple[pa.NativeFile, pa.ipc.RecordBatchFileReader]:
         content = self.new_inline.get(name) or self.inline.get(name)
