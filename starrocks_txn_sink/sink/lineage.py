@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import re
 import threading
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,10 +23,19 @@ from starrocks_txn_sink.telemetry import Event, get_logger
 
 _WAITING: Final = 100  # events that wait for a collector; a run of ten minutes sends ten
 _LABELS: Final = 20  # of an event
-_SECONDS: Final = 10.0  # for the columns of the tables
+_SECONDS: Final = 10.0  # for the columns of the tables, and for events that wait when the process ends
 _TOPIC: Final = re.compile(r"(?P<topic>.+)-\d+")
 _Place = dict[str, Any]
 _log = get_logger("lineage")
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+@atexit.register
+def _send_rest() -> None:
+    """Let events go out before the process ends, as those of a call of `write`: it does not wait for such threads."""
+    deadline = Deadline.after(_SECONDS, SystemClock())
+    for thread in tuple(_threads):
+        thread.join(deadline.remaining())
 
 
 @dataclass(slots=True)
@@ -108,7 +119,8 @@ class LineageListener:
                 hint="pip install 'starrocks-txn-sink[lineage]' on the driver.",
             ) from None
         self._ol = lineage_events
-        self._options, self._topics, self._source, self._namespace = options, tuple(topics), source, namespace
+        self._options, self._source, self._namespace = options, source, namespace
+        self._topics = (topics,) if isinstance(topics, str) else tuple(topics)
         self._interval, self._clock = interval, SystemClock()
         self._given = {
             "topics": topics,
@@ -200,6 +212,7 @@ class LineageListener:
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._work, name="starrocks-lineage", daemon=True)
             self._thread.start()
+            _threads.add(self._thread)
 
     def _work(self) -> None:
         """Send what waits, and end."""
@@ -211,7 +224,7 @@ class LineageListener:
             try:
                 self._waiting.get_nowait()()
             except Exception as error:  # of the collector or of its client
-                _log.warning("lineage.lost", why=f"{type(error).__name__}: {error}")
+                _log.warning("lineage.lost", why=_reason(error))
 
     def _inputs(self, spans: Iterable[PositionSpan]) -> tuple[dict[str, list[_Place]], list[_Place]]:
         """Positions by the name of the input, and those of which no input is known."""
@@ -247,6 +260,12 @@ class LineageListener:
             for table, columns in columns_by_table.items()
         }
         return {f"{self._options.database}.{table}": columns for table, columns in names.items()}
+
+
+def _reason(error: Exception) -> str:
+    """What failed, without the error's text: it may have the collector's address, with a password in it."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return type(error).__name__ if status is None else f"{type(error).__name__}, HTTP {status}"
 
 
 def _made_again(options: SinkOptions, arguments: dict[str, Any]) -> LineageListener:

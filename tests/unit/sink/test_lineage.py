@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.lineage import LineageListener
 from starrocks_txn_sink.telemetry import Event
 from tests.support.http_peer import Caller, Got, Peer
+from tests.support.log_records import records_of
 from tests.support.manual_clock import ManualClock
 
 TABLE = "CREATE TABLE shop.orders (id BIGINT, price DECIMAL(10, 2)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
@@ -150,3 +154,41 @@ def test_events_go_over_http_and_a_collector_that_refuses_breaks_nothing() -> No
 def test_a_listener_is_pickled_with_its_sink() -> None:
     listener = pickle.loads(pickle.dumps(LineageListener(PLAIN, topics=["orders"], interval=5.0)))
     assert (listener._topics, listener._interval) == (("orders",), 5.0)
+
+
+def test_a_refused_event_is_logged_without_the_address_which_may_have_a_password(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Peer(lambda caller, _: caller.answer({}, 401)) as peer, caplog.at_level(logging.WARNING):
+        url = peer.url.replace("://", "://reader:secret@")
+        transport = HttpTransport(HttpConfig.from_dict({"url": url, "retry": {"total": 0}}))
+        listener = LineageListener(PLAIN, client=OpenLineageClient(transport=transport))
+        listener(started())
+        listener.close()
+    lines = [record.getMessage() for record in records_of(caplog, "lineage.lost")]
+    assert lines
+    assert all("HTTP 401" in line and "secret" not in line for line in lines)
+
+
+SCRIPT = """
+import time
+from starrocks_txn_sink import LineageListener, SinkOptions
+from starrocks_txn_sink.telemetry import Event
+
+class Client:
+    def emit(self, event):
+        time.sleep(0.1)
+        print(event.eventType.name, event.inputs[0].name, flush=True)
+
+listener = LineageListener(
+    SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once"), topics="orders", client=Client()
+)
+batch = {"job": "shop", "batch_id": 0, "database": "shop"}
+listener(Event("batch.started", {**batch, "query": ""}))
+listener(Event("batch.completed", {**batch, "seconds": 1.0}))
+"""
+
+
+def test_a_program_that_ends_after_a_write_sends_its_events() -> None:
+    ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.split() == ["START", "orders", "COMPLETE", "orders"]
