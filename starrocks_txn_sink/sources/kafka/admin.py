@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition, admin as kafka_admin
@@ -17,7 +18,22 @@ _Position = tuple[int, int]  # offset (-1: no such row), event time
 OffsetSpec: Any = vars(kafka_admin)["OffsetSpec"]  # its constructors have no types
 _PAUSE_SECONDS: Final = 0.5
 _MOVED: Final = (KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION)
+_UNANSWERED: Final = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
 _GONE: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+
+
+@dataclass(slots=True)
+class _Connections:
+    """Why the last connection failed: what a request says of it is "transport failure" only.
+
+    A client's callback is here, because one of KafkaAdmin would keep the client's threads until a garbage collection.
+    """
+
+    reason: str = ""
+
+    def note(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # follows each reason, and has none
+            self.reason = error.str()
 
 
 class KafkaAdmin:
@@ -42,8 +58,8 @@ class KafkaAdmin:
         self._level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         consumer_only = ("isolation.level", "auto.offset.reset", "group.id")
         self._config = {name: value for name, value in config.items() if name not in consumer_only}
-        self._config["error_cb"] = self._note
-        self._reason = ""  # of the last failed connection: what a request says of it is "transport failure" only
+        self._connections = _Connections()
+        self._config["error_cb"] = self._connections.note
         self._admin = AdminClient(self._config)
         self._patience, self._clock = patience, clock
         self._seconds = request_seconds
@@ -146,7 +162,9 @@ class KafkaAdmin:
         deadline = Deadline.after(self._patience, self._clock)
         while True:
             try:
-                return send()
+                answer = send()
+                self._connections.reason = ""
+                return answer
             except (KafkaException, TimeoutError) as error:
                 cause = error.args[0] if error.args else None
                 if isinstance(cause, KafkaError) and cause.code() in _GONE:
@@ -164,10 +182,8 @@ class KafkaAdmin:
                 self._listener(Event("kafka.waiting", {"request": action, "reason": reason}))
             self._clock.sleep(_PAUSE_SECONDS)
 
-    def _note(self, error: KafkaError) -> None:
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # follows each reason, and has none
-            self._reason = error.str()
-
     def _reason_of(self, error: KafkaError | None) -> str:
-        self._admin.poll(0)  # calls `_note`
-        return self._reason or (error.str() if error is not None else "no answer in time")
+        self._admin.poll(0)  # calls `_Connections.note`
+        if error is not None and (error.code() not in _UNANSWERED or not self._connections.reason):
+            return error.str()
+        return self._connections.reason or "no answer in time"

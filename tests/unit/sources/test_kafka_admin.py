@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,3 +62,27 @@ def test_a_wrong_address_is_told_at_once_with_its_reason() -> None:
     with pytest.raises(DeadlineExceeded, match=r"did not list topics: no-such-host\.invalid:9092.*resolve"):
         kafka.partitions(["t"])
     assert "resolve" in events[0].fields["reason"]
+
+
+def test_a_reason_is_that_of_the_request_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that failed before says nothing about a leader that has moved since."""
+    clients, events = clients_that_meet(KafkaError.NOT_LEADER_FOR_PARTITION, monkeypatch, healed_by=1), list[Event]()
+    kafka = admin.KafkaAdmin({}, 120.0, ManualClock(), listener=events.append)
+    kafka._config["error_cb"](KafkaError(KafkaError._TRANSPORT, "broker 1 is away"))
+    kafka.first_offsets([("t", 0)])
+    assert [event.fields["reason"] for event in events] == ["no"]
+    clients.clear()
+    with pytest.raises(DeadlineExceeded, match="did not list topics: no"):
+        kafka._retry("list topics", lambda: (_ for _ in ()).throw(KafkaException(KafkaError(-195, "no"))))
+
+
+def test_a_client_ends_with_its_last_user() -> None:
+    """Its threads and connections would stay until a garbage collection."""
+    gc.disable()
+    try:
+        kafka = admin.KafkaAdmin({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, 0.1, ManualClock())
+        client = weakref.ref(kafka)
+        del kafka
+        assert client() is None
+    finally:
+        gc.enable()
