@@ -239,9 +239,10 @@ def _by_its_text(text: str) -> tuple[str, str]:
         schema = orjson.loads(text)
     except ValueError:
         return "no JSON", text
-    if not isinstance(schema, dict) or schema.get("type") not in _TYPES:
-        return _AVRO, text
-    return _TYPES[schema.get("type")], text
+    kind = schema.get("type") if isinstance(schema, dict) else ""
+    if isinstance(kind, list):
+        kind = "object" if "object" in kind else ""
+    return (_AVRO if isinstance(kind, dict) else _TYPES.get(kind, _AVRO)), text
 
 
 def _referred(registry: SchemaRegistry, answer: dict[str, Any], places_seen: set[tuple[str, int]]) -> list[str]:

@@ -217,7 +217,10 @@ class _SchemaReader:
         described = []
         for place, member in enumerate(fields):
             self.types[first + place].text = orjson.dumps(member["name"]) + b":"
-            described.append({**self._fill(first + place, member["type"], namespace), "field": member["name"]})
+            default = {} if member.get("default") is None else {"default": member["default"]}
+            described.append(
+                {**self._fill(first + place, member["type"], namespace), **default, "field": member["name"]}
+            )
         return described
 
     def _parts(self, number: int, kind: Kind, count: int) -> int:

@@ -71,7 +71,7 @@ class _Document:
         if kind != "object":
             raise KeyError(kind)
         members = sorted(schema.get("properties", {}).items(), key=lambda member: _place(member[1]))
-        fields = [{**self.of(member, depth + 1), "field": name} for name, member in members]
+        fields = [{**self.of(member, depth + 1), **_default(member), "field": name} for name, member in members]
         return {"type": "struct", "fields": fields}
 
     def _map(self, kind: str, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
@@ -94,6 +94,16 @@ def _without_null(schema: Mapping[str, Any]) -> tuple[Sequence[Any] | None, bool
 def _place(member: Any) -> int:
     """The place among the fields; those without one stay in the schema's order."""
     return int(member.get("connect.index", 0)) if isinstance(member, Mapping) else 0
+
+
+def _default(member: Any) -> dict[str, Any]:
+    """The default of a field, which stands beside a choice or in its branch."""
+    if not isinstance(member, Mapping):
+        return {}
+    if member.get("default") is not None:
+        return {"default": member["default"]}
+    branches = _without_null(member)[0] or ()
+    return _default(branches[0]) if len(branches) == 1 else {}
 
 
 def _described(connect: dict[str, Any], schema: Mapping[str, Any], *, optional: bool) -> dict[str, Any]:

@@ -186,6 +186,7 @@ def test_connect_s_schema_is_made_of_avro_s() -> None:
         {"name": "day", "type": date},
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
         {"name": "tags", "type": {"type": "array", "items": ["null", "string"]}},
+        {"name": "stock", "type": [{"type": "int", "connect.default": 7}, "null"], "default": 7},
     ]
     value = {"type": "record", "name": "Value", "fields": fields}
     envelope = {
@@ -213,6 +214,7 @@ def test_connect_s_schema_is_made_of_avro_s() -> None:
             "field": "tags", "type": "array", "optional": False,
             "items": {"type": "string", "optional": True},
         },
+        {"field": "stock", "type": "int32", "optional": True, "default": 7},
     ]  # fmt: skip
 
 

@@ -58,14 +58,16 @@ def optional(schema: dict[str, Any]) -> dict[str, Any]:
                 "type": "object", "title": "V",
                 "properties": {
                     "b": {"type": "string", "connect.index": 1},
-                    "a": {**optional({"type": "integer"}), "connect.index": 0},
+                    "a": {**optional({"type": "integer", "default": 7}), "connect.index": 0},
+                    "c": {**optional({"type": "integer"}), "connect.index": 2, "default": 0},
                 },
             },
             {
                 "type": "struct", "optional": False, "name": "V",
                 "fields": [
-                    {"type": "int64", "optional": True, "field": "a"},
+                    {"type": "int64", "optional": True, "default": 7, "field": "a"},
                     {"type": "string", "optional": False, "field": "b"},
+                    {"type": "int64", "optional": True, "default": 0, "field": "c"},
                 ],
             },
         ),
