@@ -132,8 +132,8 @@ def read_objects(
     number of a value that has the same text around its object, -1 for a value without such an object.
 
     Left out are NULL and the values that `judge` refuses. It is asked about each value that is not plain: malformed,
-    with an escape in a name or a lone surrogate, or nested deeper than 64. None without the compiled loop, and if so
-    many values are not plain that another way is faster.
+    with an escape in a name or a lone surrogate, or nested deeper than 64. None without the compiled loop, if so many
+    values are not plain that another way is faster, and for a list without room.
     """
     if not is_available() or not len(values) or values.type not in _TEXTS:
         return None
@@ -154,8 +154,8 @@ def read_objects(
         event = judge(values[at])
         if event is None:
             events[at] = False
-        else:
-            reading.add(event, at)
+        elif not reading.add(event, at, int(bounds[at + 1] - bounds[at])):
+            return None
         at += 1
     return reading.table(), events
 
@@ -165,6 +165,7 @@ class _Reading:
 
     def __init__(self, fields: pa.Schema, rows: int, size: int, wrapper: str | None) -> None:
         self._fields, self._rows, self._wrapper = fields, 0, wrapper and wrapper.encode()
+        self._lists = [field.name for field in fields if field.type == LIST_TEXT]
         self._tree = _tree_of(fields)
         self._buffers = [_Buffers(field.type, rows, size) for field, _, _ in self._tree]
         columns = list[_Column]()
@@ -181,13 +182,19 @@ class _Reading:
         self._rows = _library().txn_sink_read(*arguments, ctypes.byref(place))
         return place.value
 
-    def add(self, event: Mapping[str, Any], number: int) -> None:
-        """Add the fields of value `number` of the batch; their texts are never longer than the value."""
+    def add(self, event: Mapping[str, Any], number: int, size: int) -> bool:
+        """Add the fields of value `number` of the batch, which has `size` bytes; False for one without room.
+
+        A text is never longer than its value. A list may be: in the event its objects have all members.
+        """
+        if any(len(orjson.dumps(event.get(name))) > size for name in self._lists):
+            return False
         plain = orjson.dumps(event)
         if self.read((ctypes.c_int64 * 2)(0, len(plain)), True, plain, b"\1", 1, 0) != 1:
             raise AssertionError("The compiled loop refuses the plain form of an event.")
         if self._wrapper:
             self._origins[self._rows - 1] = number
+        return True
 
     def table(self) -> pa.Table:
         arrays = [self._array(number) for number in range(len(self._fields))]

@@ -187,6 +187,15 @@ def test_lists_of_markers_mean_the_same_at_once_and_one_by_one(seed: int) -> Non
         assert read(*values, fields=MARKER) == judgements
 
 
+def test_a_list_that_python_writes_longer_than_its_value_stays_in_its_buffer() -> None:
+    """Its objects get the members that they lack; the escape in a name is what Python is asked about."""
+    text = f'{{"stat\\u0075s":"END","id":"5:9","data_collections":[{",".join(["{}"] * 5000)}]}}'
+    usual = compact(marker("END", "7:9", {"public.orders": 2}))
+    first, last = read(text, usual, fields=MARKER)
+    assert first["data_collections"] == [{"data_collection": None, "event_count": None}] * 5000
+    assert (first["status"], last["id"]) == ("END", "7:9")
+
+
 def test_many_different_lists_of_markers() -> None:
     markers = [compact(marker("END", "5:9", {"public.orders": count})) for count in range(1, 2000)]
     counts = [fields["data_collections"][0]["event_count"] for fields in read(*markers, fields=MARKER)]
