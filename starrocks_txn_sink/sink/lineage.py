@@ -27,15 +27,15 @@ _SECONDS: Final = 10.0  # for the columns of the tables, and for events that wai
 _TOPIC: Final = re.compile(r"(?P<topic>.+)-\d+")
 _Place = dict[str, Any]
 _log = get_logger("lineage")
-_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_listeners: weakref.WeakSet[LineageListener] = weakref.WeakSet()
 
 
 @atexit.register
-def _send_rest() -> None:
-    """Let events go out before the process ends, as those of a call of `write`: it does not wait for such threads."""
+def _close_all() -> None:
+    """Close the listeners when the process ends: it does not wait for their threads, and no event tells of the end."""
     deadline = Deadline.after(_SECONDS, SystemClock())
-    for thread in tuple(_threads):
-        thread.join(deadline.remaining())
+    for listener in tuple(_listeners):
+        listener.close(deadline.remaining())
 
 
 @dataclass(slots=True)
@@ -77,8 +77,8 @@ class LineageListener:
 
     The first micro-batch of a query sends START; then, at most every `interval`, RUNNING has what was written since the
     last event: positions by topic, rows, bytes and columns by table, labels. A failed micro-batch sends FAIL, and
-    `close` or a stop of the query COMPLETE. A call of `write` is a run of its own. A thread sends, so no commit waits.
-    An event that the collector does not take is logged and lost.
+    a stop of the query in a micro-batch, `close` or the end of the process COMPLETE. A call of `write` is a run of its
+    own. A thread sends, so no commit waits. An event that the collector does not take is logged and lost.
 
     Args:
         options: The options of the sink.
@@ -134,6 +134,7 @@ class LineageListener:
         self._guard = threading.Lock()
         self._waiting: queue.Queue[Callable[[], object]] = queue.Queue(_WAITING)
         self._thread: threading.Thread | None = None
+        _listeners.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Spark Connect pickles the sink with its listener."""
@@ -212,7 +213,6 @@ class LineageListener:
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._work, name="starrocks-lineage", daemon=True)
             self._thread.start()
-            _threads.add(self._thread)
 
     def _work(self) -> None:
         """Send what waits, and end."""

@@ -184,11 +184,14 @@ listener = LineageListener(
     SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once"), topics="orders", client=Client()
 )
 batch = {"job": "shop", "batch_id": 0, "database": "shop"}
-listener(Event("batch.started", {**batch, "query": ""}))
+listener(Event("batch.started", {**batch, "query": QUERY}))
 listener(Event("batch.completed", {**batch, "seconds": 1.0}))
 """
 
 
-def test_a_program_that_ends_after_a_write_sends_its_events() -> None:
-    ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=True)
+@pytest.mark.parametrize("query", ["", "q"])
+def test_a_program_that_ends_sends_its_events(query: str) -> None:
+    """After a call of `write`; and after a query, of whose end no event tells the sink (`availableNow`)."""
+    script = SCRIPT.replace("QUERY", repr(query))
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout.split() == ["START", "orders", "COMPLETE", "orders"]
