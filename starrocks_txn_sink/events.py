@@ -229,7 +229,7 @@ _ALL: Final = (
     *_kinds(
         logging.WARNING,
         "kafka",
-        kafka__waiting="no broker has answered a `request`, and `reason`; it is sent again until the patience ends",
+        kafka__waiting="a `request` to Kafka failed, and its `reason`; it is sent again until the patience ends",
     ),
     *_kinds(
         logging.WARNING,
