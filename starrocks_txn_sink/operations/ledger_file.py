@@ -1,6 +1,6 @@
 """The file of `starrocks-txn-sink ledger export`: the positions of a closed job, as JSON lines.
 
-The first line has the version, the job, the name of the move, the number of positions and a digest of their lines; each
+The first line has the version, the job, the name of the move, the number of positions and a digest of the rest; each
 further line is a position. A file that was cut off or edited is refused.
 """
 
@@ -44,8 +44,8 @@ def write_export(export: JobExport, path: Path) -> None:
         "database": export.database,
         "at": export.at,
         "positions": len(lines),
-        "digest": _digest(lines),
     }
+    head["digest"] = _digest(head, lines)
     partial = path.with_name(f"{path.name}.partial")
     try:
         with partial.open("w", encoding="utf-8") as file:
@@ -73,8 +73,8 @@ def read_export(path: Path) -> JobExport:
             f"{path} has version {head.get('version')}, and this program reads version {VERSION}.",
             hint="Use the program's version that has written it, or a newer one.",
         )
-    if head.get("positions") != len(lines) or head.get("digest") != _digest(lines):
-        raise InputError(f"{path} is not whole: its positions are not those that were written.", hint=_WHOLE)
+    if head.pop("digest", None) != _digest(head, lines):
+        raise InputError(f"{path} is not whole: it has not the content that was written.", hint=_WHOLE)
     positions = [Position(**_object(line, path, number)) for number, line in enumerate(lines, 2)]
     by_name = {position.partition: position for position in positions}
     return JobExport(head["move"], head["job"], head["database"], head["at"], by_name)
@@ -90,5 +90,5 @@ def _object(line: str, path: Path, number: int) -> dict[str, Any]:
     return value
 
 
-def _digest(lines: list[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+def _digest(head: dict[str, Any], lines: list[str]) -> str:
+    return hashlib.sha256("\n".join([json.dumps(head), *lines]).encode()).hexdigest()

@@ -21,7 +21,7 @@ from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.label import Result, Steps, labels
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, fresh_tokens
-from starrocks_txn_sink.protocol.moving import MOVE, Mover, close_job, open_job
+from starrocks_txn_sink.protocol.moving import MOVE, TAKE_BACK, Mover, close_job, open_job, refuse_target
 from starrocks_txn_sink.rows.body import load_body
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
@@ -125,21 +125,25 @@ def _open(move: _Move, job: str, export: JobExport) -> str:
 
 def _close(move: _Move, job: str, to: str = "") -> JobExport:
     """Close `job`, unless something stands in the way of its move."""
-    present = move.reader.existing(LEDGER_TABLE, DEAD_LETTER_TABLE)
-    jobs = move.reader.jobs() if LEDGER_TABLE in present else []
+    jobs = move.reader.jobs() if move.reader.existing(LEDGER_TABLE) else []
     if job not in jobs:
         raise UnknownJob.among(job, move.options.database, jobs)
-    if DEAD_LETTER_TABLE in present:
-        _refuse_dead_letters(move.reader, job)
-    gate, positions = move.run(close_job(move.mover, job, secrets.token_hex(8), to))
+    _refuse_dead_letters(move.reader, job)
+    if to:
+        move.run(refuse_target(job, to, move.mover.rng))
+    check = partial(_refuse_dead_letters, move.reader, job)  # again, when the driver writes none any more
+    gate, positions = move.run(close_job(move.mover, job, secrets.token_hex(8), to, check))
     if to and gate.to not in ("", to):
         raise MoveRefused(
-            f"The job {job} is closed already, by a move to the job {gate.to}.", hint=f"Go on with --to {gate.to}."
+            f"The job {job} is closed already, by a move to the job {gate.to}.",
+            hint=f"Go on with --to {gate.to}. {TAKE_BACK.format(job)}",
         )
     return JobExport(gate.move, job, move.options.database, move.now_text(), positions)
 
 
 def _refuse_dead_letters(reader: LedgerReader, job: str) -> None:
+    if not reader.existing(DEAD_LETTER_TABLE):
+        return
     ((count,),) = reader.rows("SELECT count(*) FROM {} WHERE job = %s", job, table=DEAD_LETTER_TABLE)
     if int(count):
         raise MoveRefused(

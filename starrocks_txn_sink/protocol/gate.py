@@ -12,6 +12,8 @@ from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, MARKER, identifier,
 
 GATE = "gate"
 """Name of the marker row; its token holds the gate."""
+_OPENED = "opened:"
+"""Begins the names of marker rows that stay: a move opens a job once, whatever its gate becomes later."""
 _CLOSED, _OPEN = "closed", "open"
 
 
@@ -38,18 +40,28 @@ class Gate:
         back = f"starrocks-txn-sink ledger rename --job {self.to} --to {job}" if self.to else "import its file into it"
         return JobMoved(
             f"The job {job} was moved away{to} (move {self.move}), so nothing is written under its name any more.",
-            hint=f"Start the query with the `job` that it was moved to. To move it back: {back}.",
+            hint="Start the query with the `job` that it was moved to; if the move has broken off, run its command "
+            f"again. To move it back: {back}.",
         )
 
 
 def gate_row(job: str, gate: Gate, updated_at: str) -> memoryview:
     """The row as a piece of a load body."""
+    return _marker_row(job, GATE, gate.token, updated_at)
+
+
+def opened_row(job: str, move: str, updated_at: str) -> memoryview:
+    """The row that says that `move` has opened the job, as a piece of a load body."""
+    return _marker_row(job, f"{_OPENED}{move}", move, updated_at)
+
+
+def _marker_row(job: str, name: str, token: str, updated_at: str) -> memoryview:
     row = {
-        "id": row_id(job, MARKER, GATE),
+        "id": row_id(job, MARKER, name),
         "job": job,
         "kind": MARKER,
-        "name": GATE,
-        "token": gate.token,
+        "name": name,
+        "token": token,
         "updated_at": updated_at,
     }
     return memoryview(b"," + orjson.dumps(row))
@@ -71,16 +83,13 @@ class ReadGate(LedgerRequest):
 
 @dataclass(frozen=True, slots=True)
 class ReadOpened(LedgerRequest):
-    """Read which jobs of the database a move has opened. Result: tuple of jobs."""
+    """Read which jobs of the database a move has opened, also such as went on or were moved since. Result: tuple."""
 
     move: str
 
     def statement(self, database: str) -> Sql:
         table = identifier(database, LEDGER_TABLE)
-        return (
-            f"SELECT job FROM {table} WHERE kind = %s AND name = %s AND token = %s ORDER BY job",
-            (MARKER, GATE, Gate(False, self.move).token),
-        )
+        return f"SELECT job FROM {table} WHERE kind = %s AND name = %s ORDER BY job", (MARKER, f"{_OPENED}{self.move}")
 
     def result(self, rows: Rows) -> tuple[str, ...]:
         return tuple(str(row[0]) for row in rows)

@@ -23,7 +23,7 @@ import orjson
 from starrocks_txn_sink.errors import Fenced, MoveRefused, StarRocksSinkError
 from starrocks_txn_sink.protocol import fencing, label as protocol, ledger
 from starrocks_txn_sink.protocol.fencing import Scope, TakenOver
-from starrocks_txn_sink.protocol.gate import Gate, ReadGate, ReadOpened, gate_row
+from starrocks_txn_sink.protocol.gate import Gate, ReadGate, ReadOpened, gate_row, opened_row
 from starrocks_txn_sink.protocol.label import Aborted, Label, RetryPolicy, Steps, Unknown, Wait
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Owner, Position
 from starrocks_txn_sink.protocol.wire import Body
@@ -47,16 +47,40 @@ class Mover:
     rng: random.Random
 
 
-def close_job(mover: Mover, job: str, move: str, to: str = "") -> Steps[tuple[Gate, dict[str, Position]]]:
+def refuse_target(job: str, to: str, rng: random.Random) -> Steps[None]:
+    """Raise MoveRefused if `job` could not be opened as `to`, before anything is closed.
+
+    A move that is under way passes: `open_job` judges it.
+    """
+    mine: Gate | None = yield from ledger.retry_until_answered(ReadGate(job), rng)
+    if mine is not None and mine.closed:
+        return
+    gate: Gate | None = yield from ledger.retry_until_answered(ReadGate(to), rng)
+    present: dict[str, Position] = yield from ledger.retry_until_answered(ledger.ReadPositions(to), rng)
+    _refuse_progress(to, "", {}, present, gate)
+    if gate is not None and gate.closed and gate.to == job:
+        opened: tuple[str, ...] = yield from ledger.retry_until_answered(ReadOpened(gate.move), rng)
+        if job not in opened:
+            raise MoveRefused(
+                f"The move {gate.move} of the job {to} has not opened {job}: their positions have nothing in common.",
+                hint=TAKE_BACK.format(to),
+            )
+
+
+def close_job(
+    mover: Mover, job: str, move: str, to: str = "", check: Callable[[], None] = lambda: None
+) -> Steps[tuple[Gate, dict[str, Position]]]:
     """1. Close `job` as the move `move`, to the job `to` if that is known; a closed job keeps the name of its move.
 
-    Returns the gate and the final positions.
+    `check` may raise MoveRefused when no driver can commit any more, and the job is still open. Returns the gate and
+    the final positions.
     """
     for tries in itertools.count():
         try:
             state = yield from _take_over(mover, job)
             if state.gate is not None and state.gate.closed:
                 return state.gate, state.positions
+            check()
             row = gate_row(job, Gate(True, move, to), mover.now_text())
             yield from _write(mover, job, state.owner, [row])
         except StarRocksSinkError as error:
@@ -81,6 +105,11 @@ def open_job(mover: Mover, job: str, move: str, positions: Mapping[str, Position
     for tries in itertools.count():
         if gate == Gate(False, move) and present == positions:
             return
+        if opened and gate != Gate(False, move):
+            raise MoveRefused(
+                f"The move {move} has opened the job {job} before, and it was moved again: these positions are old.",
+                hint="Take the file of its last `ledger export`.",
+            )
         _refuse_progress(job, move, positions, present, gate)
         try:
             state = yield from _take_over(mover, job)
@@ -109,6 +138,9 @@ def _refuse_progress(
     )
 
 
+TAKE_BACK = "Take {0} back: starrocks-txn-sink ledger export --job {0}, then import the file into the same job."
+
+
 def _take_over(mover: Mover, job: str) -> Steps[TakenOver]:
     scope = Scope(job, mover.database, Owner("", MOVE, MOVE), moving=True)
     return fencing.take_over(scope, mover.new_token, mover.rng)
@@ -122,7 +154,7 @@ def _rows_to_open(
     stale = [ledger.row_id(job, ledger.POSITION, name) for name in present if name not in positions]
     deletes = [memoryview(b"," + orjson.dumps({"__op": 1, "id": key, **_NO_POSITION})) for key in stale]
     rows = [ledger.position_rows(job, positions.values(), at)] if positions else []
-    return [*rows, *deletes, gate_row(job, Gate(False, move), at)]
+    return [*rows, *deletes, gate_row(job, Gate(False, move), at), opened_row(job, move, at)]
 
 
 def _write(mover: Mover, job: str, owner: Owner, rows: list[memoryview]) -> Steps[None]:

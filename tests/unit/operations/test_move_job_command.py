@@ -55,6 +55,14 @@ def in_database(sink_options: SinkOptions, database: str) -> SinkOptions:
     )
 
 
+class _Crash(BaseException):
+    """The command's process ends."""
+
+
+def crash(*_: object) -> None:
+    raise _Crash
+
+
 def ids(server: Emulator, database: str = "shop") -> list[int]:
     return [row[0] for row in query(server, f"SELECT id FROM {database}.items ORDER BY id")]
 
@@ -170,6 +178,47 @@ def test_progress_of_the_target_is_not_replaced_and_its_driver_works_on(
     write_under(options(server, "busy"), busy, lane_rows({44: '{"id":3}'}), 7)
 
 
+def test_a_rename_to_a_job_with_progress_closes_nothing(server: Emulator, capsys: Shown) -> None:
+    session = write_a_position(server)
+    write_a_position(server, "busy")
+    assert command(server, "rename", "--to", "busy") == 1
+    assert "has 1 positions of its own in this database" in capsys.readouterr().err
+    write_under(options(server), session, lane_rows({43: '{"id":2}'}), 6)  # it was neither fenced nor closed
+
+
+def test_old_positions_never_come_back(server: Emulator, capsys: Shown) -> None:
+    """A move that has opened a job, which went on and was moved again, opens it no second time."""
+    write_a_position(server)
+    assert command(server, "rename", "--to", "store") == 0
+    write_micro_batch(options(server, "store"), {42: '{"id":1}', 43: '{"id":2}'}, 6, checkpoint="checkpoint-1")
+    assert command(server, "rename", "--to", "third", job="store") == 0
+    assert command(server, "rename", "--to", "store") == 1
+    assert "has opened the job store before, and it was moved again" in capsys.readouterr().err
+    assert is_closed(server, "store")
+    assert [row[1] for row in positions(server, "store")] == [43]
+    assert command(server, "rename", "--to", "store", job="third") == 0  # with its last positions it does
+
+
+def test_a_move_that_opened_nothing_is_not_taken_back_with_foreign_positions(
+    server: Emulator, tmp_path: Path, capsys: Shown
+) -> None:
+    write_a_position(server)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(move_job, "_open", crash)  # the command ends between its steps
+        with pytest.raises(_Crash):
+            command(server, "rename", "--to", "store")
+    write_a_position(server, "store")
+    write_micro_batch(options(server, "store"), {43: '{"id":2}'}, 6, checkpoint="checkpoint-1")
+    capsys.readouterr()
+    assert command(server, "rename", "--to", "shop", job="store") == 1
+    assert "Take shop back: starrocks-txn-sink ledger export --job shop" in capsys.readouterr().err
+    file = tmp_path / "shop.jsonl"
+    assert command(server, "export", "--file", str(file)) == 0
+    assert command(server, "import", "--file", str(file)) == 0
+    assert [row[1] for row in positions(server, "shop")] == [42]
+    open_session(options(server), "run", "shop", "checkpoint-1")
+
+
 def test_a_driver_that_began_too_early_is_fenced_before_it_has_written(server: Emulator, tmp_path: Path) -> None:
     write_a_position(server)
     file = tmp_path / "shop.jsonl"
@@ -190,6 +239,7 @@ def cut(text: str) -> str:
     [
         (cut, "is not whole"),
         (lambda text: text.replace('"position": 42', '"position": 43'), "is not whole"),
+        (lambda text: text.replace('"database": "shop"', '"database": "ship"'), "is not whole"),
         (lambda text: text.replace('"version": 1', '"version": 2'), "has version 2, and this program reads version 1"),
         (lambda _: '{"a": 1}\n', "is no file of a ledger"),
         (lambda _: "nonsense\n", "Line 1 of"),
@@ -221,6 +271,32 @@ def test_dead_letters_are_not_left_behind(server: Emulator, tmp_path: Path, caps
     write_under(options(server), session, lane_rows({43: '{"id":2}'}), 6)  # it was not fenced
 
 
+def test_dead_letters_of_the_last_moment_leave_the_job_open(
+    server: Emulator, tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver writes them after the command has looked, and before it is fenced."""
+    write_a_position(server)
+    look = move_job._refuse_dead_letters
+    looks: list[str] = []
+
+    def after(reader: Any, job: str) -> None:
+        look(reader, job)
+        if not looks:
+            query(server, create_table("shop"))
+            query(
+                server,
+                f"INSERT INTO shop.{DEAD_LETTER_TABLE} (id, job, source_partition, position, table_name, `row_number`) "
+                "VALUES ('d', 'shop', 'p-0', 1, 'items', 0)",
+            )
+        looks.append(job)
+
+    monkeypatch.setattr(move_job, "_refuse_dead_letters", after)
+    assert command(server, "export", "--file", str(tmp_path / "f")) == 1
+    assert "has 1 rows of dead letters" in capsys.readouterr().err
+    assert not is_closed(server, "shop")
+    open_session(options(server), "run", "shop", "checkpoint-1")
+
+
 def test_wrong_words_are_said_before_anything_is_closed(server: Emulator, tmp_path: Path, capsys: Shown) -> None:
     session = write_a_position(server)
     existing_file = tmp_path / "there"
@@ -241,10 +317,6 @@ def test_wrong_words_are_said_before_anything_is_closed(server: Emulator, tmp_pa
 
 
 # --- crashes ---
-
-
-class _Crash(BaseException):
-    """The command's process ends."""
 
 
 def breaking_after(monkeypatch: pytest.MonkeyPatch, number: int, error: type[BaseException]) -> list[int]:
