@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, Literal, TypeVar, get_args
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.checks import check_choice
+from starrocks_txn_sink.options.enums import TableOptions
 from starrocks_txn_sink.options.sink_options import is_own_table
 from starrocks_txn_sink.public_names import suggests_arguments
 
@@ -308,6 +309,11 @@ class RuleSet:
         """The table whose history `table` is, as far as rules have been asked for; else the table itself."""
         rules_in_use = [*self._by_table.values()]  # other threads ask for tables meanwhile
         return next((of.table for of in rules_in_use if of is not None and of.history == table), table)
+
+    def declared(self, table: str, options_of: Callable[[str], TableOptions]) -> TableOptions:
+        """The options of a table; a history also has the declared types of the table whose history it is."""
+        own, main = options_of(table), self.main_of(table)
+        return own if main == table else replace(own, types={**options_of(main).types, **own.types})
 
     def unmatched(
         self, columns: Mapping[str, Collection[str]], *, at_source: bool, further: Collection[str] = ()

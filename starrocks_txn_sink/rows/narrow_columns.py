@@ -13,7 +13,7 @@ from functools import lru_cache
 from starrocks_txn_sink.coordinator.model import TYPE_MARK, MissingColumns
 from starrocks_txn_sink.errors import NarrowColumn
 from starrocks_txn_sink.rows.target import TargetColumn, TargetType, parse_type
-from starrocks_txn_sink.rows.widening import holds, rounds, widened
+from starrocks_txn_sink.rows.widening import changed_by_hand, holds, rounds, widened
 
 NewTypes = Callable[[], Iterable[tuple[str, Mapping[str, str]]]]
 """Tables with the types of their columns, by the schemas of the source that were read since the last call."""
@@ -73,24 +73,33 @@ class NarrowColumns:
 
     def _judge(self, table: str, column: TargetColumn, target_type: TargetType) -> None:
         wider = widened(column, target_type)
-        name = column.name.replace("`", "``")
-        null = "" if column.nullable else " NOT NULL"
-        statement = f"ALTER TABLE `{table}` MODIFY COLUMN `{name}` {wider or target_type}{null}"
         if self.widens and wider is not None:
             self.found.setdefault(table, {}).setdefault(column.name, []).append(str(target_type))
         elif rounds(column.type, target_type):
+            by_hand = changed_by_hand(column, target_type)
+            way = (
+                f"Create the table anew with {target_type}, because StarRocks cannot change the column to it"
+                if by_hand is None
+                else f"Run {_statement(table, column, by_hand)}"
+                + (", with the DEFAULT of the column behind it" if column.defaulted else "")
+            )
             apply = (
                 "" if self.widens or wider is None else "; or set schema_changes='apply', with which the sink does so"
             )
             raise NarrowColumn(
                 f"Column {column.name} of table {table} is {column.type}, and the source's is {target_type}: StarRocks "
                 "would round or cut values in silence.",
-                hint=f"Run {statement}, and start the query again{apply}. If all values fit, say so: "
+                hint=f"{way}, and start the query again{apply}. If all values fit, say so: "
                 f"tables={{'{table}': TableOptions(types={{'{column.name}': '{column.type}'}})}}.",
                 table=table,
             )
         elif wider is not None:
-            self.statements.append(statement)
+            self.statements.append(_statement(table, column, wider))
+
+
+def _statement(table: str, column: TargetColumn, to: TargetType) -> str:
+    name = column.name.replace("`", "``")
+    return f"ALTER TABLE `{table}` MODIFY COLUMN `{name}` {to}{'' if column.nullable else ' NOT NULL'}"
 
 
 _type = lru_cache(maxsize=1024)(parse_type)

@@ -92,6 +92,18 @@ def widened(column: TargetColumn, other: TargetType) -> TargetType | None:
     return None
 
 
+def changed_by_hand(column: TargetColumn, other: TargetType) -> TargetType | None:
+    """The type to which a user's statement can change a column so that it holds its values and those of `other`.
+
+    Beside `widened` these are changes of the kind of type, and those of columns with a DEFAULT.
+    """
+    if column.key or column.generated:
+        return None
+    names = (column.type.name, other.name)
+    converts = names == ("DATE", "DATETIME") or (other.name in _EXACT_BITS and holds(other, column.type))
+    return widened(replace(column, defaulted=False), other) or (other if converts else None)
+
+
 def widened_for(column: TargetColumn, types: Iterable[str]) -> TargetType | None:
     """The type to which StarRocks can change a column so that it holds also the values of `types`; None without need.
 

@@ -127,7 +127,7 @@ class EventsWriter:
             before = self.log.before(task.batch_id, may_begin=not self.assembly.needs_state)
             self._topic_names = self._topic_names or self._needs_topic_names(frame, task, before)
             self._begun = self._begun or before
-        alter = partial(add_missing, task.options, self.session, listener)
+        alter = partial(add_missing, task.options, self.session, listener, rules=self.rules.rules)
         outcome = self._lanes(frame, task, before, now, collect, alter)
         regions = [region for receipt in outcome.receipts for region in receipt.regions]
         if rows := sum(region.rows for region in regions):

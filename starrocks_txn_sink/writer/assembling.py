@@ -376,6 +376,7 @@ class AssemblingLaneTask:
 
     def _write(self, batches: Iterator[pa.RecordBatch], lane: LaneTry, assembler: LaneAssembler) -> list[Message]:
         lane.types_of, lane.new_types, lane.filled = assembler.types_of, assembler.new_types, assembler.filled
+        lane.options_of = partial(self.assembly.rules.declared, options_of=self.lane.options.options_of)
         lines = self.assembly.lines
         marks = any(rule.deletes == "mark" for rule in self.assembly.rules.rules)
         lane.completes = marks or (lines is not None and lines.keeps_unchanged)

@@ -48,7 +48,7 @@ from starrocks_txn_sink.errors import (
     TransactionTimedOut,
     Unordered,
 )
-from starrocks_txn_sink.options import Compression, SchemaChanges, SinkOptions
+from starrocks_txn_sink.options import Compression, SchemaChanges, SinkOptions, TableOptions
 from starrocks_txn_sink.options.load_properties import RENAMING
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetterSource, dead_letter_rows
 from starrocks_txn_sink.protocol.label import Backoff, Label, RetryPolicy, Steps, begin, run
@@ -222,6 +222,7 @@ class LaneTry:
         self.types_of: TypesOf = no_types
         self.filled: Filled = never_filled
         self.new_types: NewTypes = no_new_types
+        self.options_of: Callable[[str], TableOptions] = task.options.options_of
         self.completes = False
         self._narrow: NarrowColumns | None = None
         self._counted_dates: CountedDates | None = None
@@ -381,9 +382,8 @@ class LaneTry:
         def columns_of(table: str, again: bool) -> Sequence[TargetColumn]:
             return known_columns.columns(table, again, self.deadline) if self.task.names_columns(table) else ()
 
-        options = self.task.options
-        widens = options.schema_changes is SchemaChanges.APPLY
-        return NarrowColumns(self.new_types, columns_of, lambda table: options.options_of(table).types, widens)
+        widens = self.task.options.schema_changes is SchemaChanges.APPLY
+        return NarrowColumns(self.new_types, columns_of, lambda table: self.options_of(table).types, widens)
 
     def _refusing_counted_dates(self, known_columns: worker.KnownColumns | None) -> CountedDates | None:
         """The check of dates, for a source whose numbers may be dates; None where the server names no columns."""

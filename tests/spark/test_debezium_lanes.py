@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from starrocks_txn_sink import DebeziumAssembly, StarRocksSink, TableRules, cli
+from starrocks_txn_sink import DebeziumAssembly, StarRocksSink, TableOptions, TableRules, cli
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.snapshots import Progress
@@ -440,3 +440,29 @@ def test_a_column_is_wide_enough_for_rows_that_wait(debezium: DebeziumShop) -> N
     debezium.go(tables={"public.wide": "wide"}, schema_changes="apply", rules=rules)
     for table in ("wide", "wide_log"):
         assert debezium.ask(f"SELECT id, number FROM shop.{table}") == [(1, 1 << 40)]
+
+
+def test_a_declared_type_holds_for_the_history_too(debezium: DebeziumShop) -> None:
+    """The time of a day would be cut in both; the declaration says that no value has one."""
+    debezium.ask("CREATE TABLE shop.days (id INT NOT NULL, day DATE) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+    debezium.ask(
+        "CREATE TABLE shop.days_log (_source_partition VARCHAR(99), _position BIGINT, _seq BIGINT, _txn_id VARCHAR(99),"
+        " _commit_time DATETIME, _op VARCHAR(16), id INT, day DATE, _unchanged JSON)"
+        " DUPLICATE KEY (_source_partition, _position, _seq) DISTRIBUTED BY HASH(_position)"
+    )
+    fields = {"id": field("int32"), "d": field("int64", "io.debezium.time.MicroTimestamp")}
+    fields["more"] = field("int64", "io.debezium.time.MicroTimestamp")
+    block = {"id": "5:5001", "total_order": 1, "data_collection_order": 1}
+    row = {"id": 1, "d": 0, "more": 0}
+    debezium.put(json.loads(connect_schema.change("days", fields, row, transaction=block, lsn=5001)))
+    debezium.put(marker("END", "5:5999", {"public.days": 1}))
+    debezium.go(
+        tables={"public.days": "days"},
+        schema_changes="apply",
+        rules=[TableRules(tables="days", history="{0}_log", rename={"d": "day"})],
+        sink_tables={"days": TableOptions(types={"day": "DATE", "more": "DATE"})},
+    )
+    for table in ("days", "days_log"):
+        assert debezium.ask(f"SELECT id, CAST(day AS VARCHAR), CAST(more AS VARCHAR) FROM shop.{table}") == [
+            (1, "1970-01-01", "1970-01-01")
+        ]

@@ -92,6 +92,7 @@ class DebeziumShop(Shop):
     ) -> list[Receipt]:
         """Run a query until the folder is read; with `stage` Spark's stage assembles. `told` has the sink's events."""
         options = {name: settings.pop(name) for name in _SINK if name in settings}
+        options |= {"tables": settings.pop("sink_tables")} if "sink_tables" in settings else {}
         receipts: list[Receipt] = []
         self.told: list[Any] = []
 

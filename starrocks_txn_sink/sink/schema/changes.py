@@ -16,6 +16,7 @@ from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.model import FILLED, MissingColumns
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.table_rules import NO_RULES, RuleSet
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.sink.schema.plan import SchemaChange, plan_missing
 from starrocks_txn_sink.sink.session import Session, advising
@@ -26,6 +27,7 @@ from starrocks_txn_sink.telemetry import Event, Listener, get_logger
 _POLL_SECONDS = 0.5  # a change without a rewrite of rows is there at once, another one takes seconds to hours
 _GRACE_SECONDS = 2.0  # for a change whose reply was lost
 _UNFILLED = "Take a snapshot of the table, or UPDATE such rows at the source."
+_LEAVE = ". Or declare the column's type, in `types` of the table's options: then the sink leaves the column as it is."
 _ENDED = frozenset(("FINISHED", "CANCELLED"))
 
 Plan = Callable[[Columns], Sequence[SchemaChange]]
@@ -137,7 +139,7 @@ class SqlTables:
         return table_columns(self.connection, self.options.database, self.tables, self.deadline)
 
     def execute(self, change: SchemaChange) -> None:
-        with advising(f"Run it by hand, or change it: {change.sql}"):
+        with advising(f"Run it by hand, or change it: {change.sql}{_LEAVE if change.widens else ''}"):
             if change.creates:
                 replication = self.options.ledger_replication
                 self.connection.create_table(change.statement, replication, self.deadline)
@@ -170,13 +172,16 @@ def add_missing(
     missing: MissingColumns,
     deadline: Deadline,
     create: CreateTables | None = None,
+    rules: RuleSet = NO_RULES,
 ) -> None:
     """Give the tables of a session the `missing` columns, and say which statements have done it.
 
-    Tables that are not there are created by `create`, or from their rows and declared keys. Raises the errors of
-    `create`, `plan_missing` and `carry_out`.
+    Tables that are not there are created by `create`, or from their rows and declared keys. The `rules` name histories.
+    Raises the errors of `create`, `plan_missing` and `carry_out`.
     """
-    declared = {table: options.options_of(table) for table in missing}
+    for table in missing:
+        rules.of(table)  # names its history
+    declared = {table: rules.declared(table, options.options_of) for table in missing}
     with contextlib.closing(LeaderConnection(options)) as connection:
         port = SqlTables(connection, options, [*missing], deadline)
 

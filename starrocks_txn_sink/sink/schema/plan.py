@@ -26,12 +26,16 @@ NO_KEYS = frozenset(("DOUBLE", "FLOAT", "DECIMAL", "JSON", "ARRAY", "MAP", "STRU
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """One statement for a table, which `creates` the table, with `properties` of its own, or alters it."""
+    """One statement for a table, which `creates` the table, with `properties` of its own, or alters it.
+
+    `widens`: it gives a column a wider type.
+    """
 
     table: str
     sql: str
     creates: bool = False
     properties: tuple[tuple[str, str], ...] = ()
+    widens: bool = False
 
     def statement(self, replication: int | None) -> str:
         """The statement; for a new table with a number of replicas, None for the server's default."""
@@ -169,8 +173,11 @@ def _additions(
         elif name not in declared.types and (wider := widened_for(by_name[name], column_needs.types)) is not None:
             null = "NULL" if by_name[name].nullable else "NOT NULL"
             modified.append(f"MODIFY COLUMN {identifier(name)} {wider} {null}")
-    for action in ([", ".join(clauses)] if clauses else []) + modified:
-        yield SchemaChange(table, f"ALTER TABLE {identifier(database, table)} {action}")
+    alter = f"ALTER TABLE {identifier(database, table)}"
+    if clauses:
+        yield SchemaChange(table, f"{alter} {', '.join(clauses)}")
+    for action in modified:
+        yield SchemaChange(table, f"{alter} {action}", widens=True)
 
 
 def _creation(

@@ -118,7 +118,10 @@ def plan_sources(
                 )
             history = rules.of(name)
             if history is not None and history.history is not None:
-                refusals += _plan_history(plan, database, wanted_table, history, columns, layout_of(name), sources)
+                further_types = declared.get(str(history.history), TableOptions()).types
+                refusals += _plan_history(
+                    plan, database, wanted_table, history, columns, layout_of(name), sources, further_types
+                )
         plan.refusals += refusals
     return plan
 
@@ -131,16 +134,25 @@ def _plan_history(
     columns: Mapping[str, Sequence[TargetColumn]],
     layout: TableLayout,
     sources: Collection[str],
+    types: Mapping[str, str],
 ) -> list[Refusal]:
-    """Add what the history of a table needs, which keeps each change as a row; returns why it cannot have it."""
+    """Add what the history of a table needs, which keeps each change as a row; returns why it cannot have it.
+
+    `types` are declared for the history alone, and win over those that are declared for the table.
+    """
     name = str(rules.history)
     if name in sources or any(change.table == name for change in plan.changes):
         ways = "Give each table a history of its own, as in history = '{0}_log'."
         return [Refusal(wanted_table.name, f"its history {name} is a table of the plan", ways)]
     own = [SourceColumn(name, METADATA[name]) for name in HISTORY]
-    values = [column for column in wanted_table.columns.values() if column.name not in (*HISTORY, DELETED)]
+    values = [
+        SourceColumn(column.name, types[column.name]) if column.name in types else column
+        for column in wanted_table.columns.values()
+        if column.name not in (*HISTORY, DELETED)
+    ]
+    declared = TableOptions(types={**wanted_table.declared.types, **types})
     of_history = [*own, *values, SourceColumn(UNCHANGED_COLUMNS, "JSON")]
-    history = _Wanted(name, {column.name: column for column in of_history}, HISTORY[:3], TableOptions())
+    history = _Wanted(name, {column.name: column for column in of_history}, HISTORY[:3], declared)
     target_columns = columns.get(name)
     if not target_columns:
         plan.changes.append(history_table(database, name, history.types, history.keys, wanted_table.keys, layout))
@@ -331,6 +343,5 @@ def _alterations(
         wider = widened(column, parse_type(kind))
         if wider is not None:
             null = "NULL" if column.nullable else "NOT NULL"
-            yield SchemaChange(
-                wanted_table.name, f"ALTER TABLE {table} MODIFY COLUMN {identifier(name)} {wider} {null}"
-            )
+            sql = f"ALTER TABLE {table} MODIFY COLUMN {identifier(name)} {wider} {null}"
+            yield SchemaChange(wanted_table.name, sql, widens=True)

@@ -100,7 +100,7 @@ class TablePlan:
         return [*self.sources, *(table.history for table in of_tables if table is not None and table.history)]
 
     def _plan(self, columns: Columns, models: dict[str, str]) -> SourcePlan:
-        declared = {table: self.options.options_of(table) for table in self.sources}
+        declared = {table: self.options.options_of(table) for table in self._tables}
         further = models.keys() - self.sources.keys() if self.further else ()
         return plan_sources(
             self.options.database, self.sources, columns, models, declared, self.layout_of, self.rules, further

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink import DebeziumAssembly, TableRules, TransactionAssembly
+from starrocks_txn_sink import DebeziumAssembly, TableOptions, TableRules, TransactionAssembly
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.table_rules import Mask, MaskKind, RuleSet, rules_of
 
@@ -75,6 +75,9 @@ def test_a_table_has_one_history_and_one_way_with_deletes() -> None:
     assert of_table is not None
     assert (of_table.history, of_table.deletes, of_table.own) == ("a_log", "mark", ("_deleted",))
     assert (rule_set.main_of("a_log"), rule_set.main_of("a_new"), rule_set.main_of("x")) == ("a_new", "a_new", "x")
+    options = {"a_new": TableOptions(types={"x": "INT", "y": "INT"}), "a_log": TableOptions(types={"y": "BIGINT"})}
+    assert rule_set.declared("a_log", options.__getitem__).types == {"x": "INT", "y": "BIGINT"}
+    assert rule_set.declared("a_new", options.__getitem__) is options["a_new"]
     with pytest.raises(OptionError, match="Two rules give table b_new different histories"):
         rule_set.of("b_new")
     with pytest.raises(OptionError, match="Two rules give table b different deletes"):

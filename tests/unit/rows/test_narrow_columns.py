@@ -22,6 +22,13 @@ class Server:
         return (TargetColumn("n", parse_type(self.now if again else self.cached)),)
 
 
+def refused(column: TargetColumn, source: str) -> str:
+    narrow = NarrowColumns(lambda: [("t", {"n": source})], lambda *_: (column,), lambda _: (), True)
+    with pytest.raises(NarrowColumn) as error:
+        narrow()
+    return error.value.advice
+
+
 def look(server: Server, source: str, *, widens: bool, declared: Sequence[str] = ()) -> NarrowColumns:
     narrow = NarrowColumns(lambda: [("t", {"n": source})], server.columns, lambda _: declared, widens)
     narrow()
@@ -53,3 +60,25 @@ def test_a_type_that_would_round_is_refused_unless_it_is_declared_or_was_changed
     look(Server("decimal(10,2)", "decimal(14,4)"), "DECIMAL(12,4)", widens=False)
     look(Server("decimal(10,2)"), "DECIMAL(12,4)", widens=False, declared=["n"])
     assert look(Server("decimal(10,2)"), "DECIMAL(12,4)", widens=True).missing() == {"t": {"n": ["=DECIMAL(12,4)"]}}
+
+
+@pytest.mark.parametrize(
+    ("type_", "source", "way"),
+    [
+        ("date", "DATETIME", "Run ALTER TABLE `t` MODIFY COLUMN `n` DATETIME, and"),
+        ("int(11)", "DOUBLE", "Run ALTER TABLE `t` MODIFY COLUMN `n` DOUBLE, and"),
+        ("bigint(20)", "DOUBLE", "Create the table anew with DOUBLE,"),
+        ("int(11)", "DECIMAL(10,2)", "Create the table anew with DECIMAL(10,2),"),
+        ("double", "BIGINT", "Create the table anew with BIGINT,"),
+        ("decimal(20,0)", "DECIMAL(38,30)", "Create the table anew with DECIMAL(38,30),"),
+    ],
+)
+def test_a_statement_is_said_only_if_starrocks_takes_it(type_: str, source: str, way: str) -> None:
+    assert refused(TargetColumn("n", parse_type(type_)), source).startswith(way)
+
+
+def test_a_key_is_created_anew_and_a_default_is_said_again() -> None:
+    of_key = TargetColumn("n", parse_type("decimal(10,2)"), nullable=False, key=True)
+    assert refused(of_key, "DECIMAL(12,4)").startswith("Create the table anew with DECIMAL(12,4),")
+    advice = refused(TargetColumn("n", parse_type("decimal(10,2)"), defaulted=True), "DECIMAL(12,4)")
+    assert "MODIFY COLUMN `n` DECIMAL(12,4), with the DEFAULT of the column behind it, and" in advice

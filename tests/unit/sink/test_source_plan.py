@@ -345,6 +345,25 @@ def test_a_history_keeps_each_change_and_a_mark_has_its_column() -> None:
     assert [change.table for change in planned.changes] == ["t", "t_log"]
 
 
+def test_a_history_takes_the_declared_types_of_its_table_and_its_own() -> None:
+    """Also one that is there with other types, which the declaration leaves as they are."""
+    rules = TableRules(tables="t", history="{0}_log")
+    declared = {"t": TableOptions(types={"price": "VARCHAR(9)"}), "t_log": TableOptions(types={"region": "VARCHAR(5)"})}
+    planned = ruled({"t": [source(ORDERS)]}, rules, **declared)
+    of_history = planned.changes[1].sql
+    assert "`price` VARCHAR(9) NULL" in of_history
+    assert "`region` VARCHAR(5) NULL" in of_history
+    assert "`region` VARCHAR(5)" not in planned.changes[0].sql
+    there = [column(name, kind) for name, kind in (("price", "INT"), ("region", "BIGINT"))]
+    tables = {"t": [column("id", "BIGINT", key=True), column("price", "INT")], "t_log": there}
+    models = {"t": "PRIMARY_KEYS"}
+    planned = plan_sources(
+        "shop", {"t": [source(ORDERS)]}, tables, models, declared, lambda _: PLAIN, RuleSet((rules,))
+    )
+    assert not planned.refusals
+    assert not any("MODIFY" in change.sql for change in planned.changes if change.table == "t_log")
+
+
 def test_a_history_of_two_tables_is_refused_and_one_that_lacks_a_column_gets_it() -> None:
     rules = TableRules(tables=".*", history="log")
     refusals = ruled({"t": [source(ORDERS)], "u": [source(ORDERS)]}, rules).refusals
