@@ -18,6 +18,8 @@ Ask = Callable[[str, tuple[str, ...]], list[tuple[Any, ...]]]
 _SCHEMES: Final = {"postgresql": 5432, "postgres": 5432, "mysql": 3306, "mariadb": 3306}
 _FORM: Final = "Write postgresql://USER@HOST:5432/DATABASE or mysql://USER@HOST:3306/DATABASE."
 
+_TLS: Final = "For PostgreSQL set libpq's variables, as PGSSLMODE and PGSSLROOTCERT."
+
 
 @dataclass(frozen=True, slots=True)
 class SourceDatabase:
@@ -43,6 +45,8 @@ class SourceDatabase:
         database = unquote(parts.path.strip("/"))
         if parts.scheme not in _SCHEMES or not parts.hostname or not parts.username or not database:
             raise OptionError("--source lacks a part, or names another kind of database.", hint=_FORM)
+        if parts.query or parts.fragment:
+            raise OptionError("--source has parameters, which would have no effect.", hint=f"{_FORM} {_TLS}")
         kind = parts.scheme.startswith("postgres")
         return cls(kind, parts.hostname, port or _SCHEMES[parts.scheme], unquote(parts.username), database)
 
@@ -92,6 +96,9 @@ class SourceDatabase:
                     return list(cursor.fetchall())
 
                 yield ask
+        except RuntimeError as error:  # PyMySQL lacks a library for the user's way to log in
+            said = f"The database {self.database} at {self.host}:{self.port} cannot be read: {error}"
+            raise OptionError(said, hint="Install that package with pip.") from None
         except (pymysql.MySQLError, OSError) as error:
             raise self._failed(error) from None
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 from confluent_kafka import Producer
 
@@ -142,6 +143,7 @@ def test_the_command_reads_a_broker_and_writes_a_new_file(tmp_path: Path, capsys
         (["--source", "oracle://me@h/db"], "names another kind of database"),
         (["--source", "mysql://h/db"], "lacks a part"),
         (["--source", "mysql://me@h"], "lacks a part"),
+        (["--source", "postgresql://me@h/db?sslmode=require&password=hidden-word"], "set libpq's variables, as PGSSL"),
         (["--source", "mysql://me@h:port/db"], "is no URL"),
         (["--source", "mysql://me@h/db", "--source-password-environment", "ABSENT"], "ABSENT has no password"),
         ([], "--kafka is missing. Name the brokers, or the database with --source."),
@@ -162,6 +164,20 @@ def test_without_its_driver_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "psycopg", None)
     assert cli.main(["init", "--prefix", "shop", "--source", "postgresql://me@127.0.0.1:1/db"]) == 2
     assert "pip install 'starrocks-txn-sink[postgresql]'" in capsys.readouterr().err
+
+
+def test_a_way_to_log_in_that_needs_a_package_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As MySQL's caching_sha2_password without TLS."""
+
+    def connect(**_: object) -> None:
+        raise RuntimeError("'cryptography' package is required for caching_sha2_password auth methods")
+
+    monkeypatch.setattr(pymysql, "connect", connect)
+    assert cli.main(["init", "--prefix", "shop", "--source", "mysql://me@127.0.0.1:1/db"]) == 2
+    assert "'cryptography' package is required" in (error := capsys.readouterr().err)
+    assert "Install that package with pip." in error
 
 
 def test_a_catalogs_tables_with_odd_names_have_an_open_pattern() -> None:
