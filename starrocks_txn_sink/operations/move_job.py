@@ -103,7 +103,7 @@ def _export(move: _Move, job: str, path: Path) -> tuple[str, JobExport]:
 
 def _import(move: _Move, job: str, path: Path) -> tuple[str, JobExport]:
     export = read_export(path)
-    if move.options.ledger_create:
+    if move.options.ledger_create and not move.reader.existing(LEDGER_TABLE):
         move.ledger.create(move.options.ledger_replication, move.deadline)
     return _open(move, job, export), export
 

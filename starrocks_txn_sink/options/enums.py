@@ -67,7 +67,8 @@ class TableOptions:
         keys: The columns of the primary key, in order. With them and `schema_changes="apply"` the sink creates a table
             of JSON rows that does not exist.
         types: Types of columns that `schema_changes="apply"` adds, as in `{"price": "DECIMAL(12,2)"}`. Without one the
-            values decide (docs/guides/types.md).
+            values decide (docs/guides/types.md). A column that is there keeps its type, and is not compared
+            with the source's. Both hold for the table's history, too.
     """
 
     properties: Mapping[str, str] = field(default_factory=dict)

@@ -178,7 +178,7 @@ class VerifiedLane:
         visible: dict[str, str] = {}
         for name, source in self._sources.items():
             judgement = source.judgement
-            if judgement is None:
+            if judgement is None or not (marks or source.before.marks):
                 continue
             mine = then(source.before.marks, {mark: marks[mark] for mark in marks if mark.startswith(whole(name))})
             waiting = judgement.events[model.OP].filter(pa.array(judgement.kept))

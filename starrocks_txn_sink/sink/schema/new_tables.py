@@ -56,6 +56,8 @@ class NewTables:
             return ""
         if plan.refusals:
             return f"No statement creates it. {plan.refusals[0]}"
+        if not plan.statements:
+            return ""  # it has come meanwhile
         return f"Run {'; '.join(plan.statements)}; or set schema_changes='apply', which does it."
 
     def _plan(self, tables: Collection[str], deadline: Deadline) -> TablePlan | None:
