@@ -182,6 +182,8 @@ class _Altered:
         if self.table.model is Model.PRIMARY_KEY and action.name in self.table.keys:
             raise SqlError(f"Can not modify key column: {action.name} for primary key table")
         old, new = self._changeable(action.name), column_definition(action)
+        if old.type != new.type and old.name in self.table.spread:
+            raise SqlError(f"Can not modify distribution column[{old.name}]. index[{self.table.name}]")
         if old.type.narrows_to(new.type):
             raise SqlError(f"Can not change {old.type.name} to {new.type.name}")
         self.columns[self.columns.index(old)] = new

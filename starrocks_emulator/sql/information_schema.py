@@ -167,7 +167,7 @@ def _tables_config(store: Store) -> Iterator[Mapping[str, Any]]:
             "TABLE_MODEL": table.model.value,
             "PRIMARY_KEY": keys if table.model is Model.PRIMARY_KEY else "",
             "PARTITION_KEY": table.partition_by,
-            "DISTRIBUTE_KEY": keys,
+            "DISTRIBUTE_KEY": ", ".join(f"`{name}`" for name in table.spread),
             "DISTRIBUTE_TYPE": "RANDOM" if "RANDOM" in table.distributed_by.upper() else "HASH",
             "SORT_KEY": keys,
             "PROPERTIES": json.dumps(dict(sorted(table.properties.items())), separators=(",", ":")),

@@ -100,7 +100,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table. `partition_by` and `distributed_by` are recorded for SHOW CREATE TABLE and mean nothing else here;
+    """One table. `partition_by` and `distributed_by` are recorded for SHOW CREATE TABLE, and spread no rows here;
     `version` changes with every definition, so that a load planned on an older one is noticed."""
 
     database: str
@@ -118,6 +118,12 @@ class Table:
     def relation(self) -> str:
         """The DuckDB name of the stored rows, quoted."""
         return f"{schema_of(self.database)}.{quote(self.name)}"
+
+    @property
+    def spread(self) -> tuple[str, ...]:
+        """The columns by whose hash a server spreads the rows."""
+        _, _, names = self.distributed_by.partition("(")
+        return tuple(name.strip(" `") for name in names.partition(")")[0].split(",") if name.strip())
 
     def column(self, name: str) -> Column | None:
         """The column of that name, whatever the letters' case."""

@@ -7,13 +7,14 @@ three widths. Nested types have such types inside angle brackets.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 _COUNTER = re.compile(
     r"^\s*`((?:[^`]|``)+)`\s+bigint(?:\(\d+\))?\s+(?:NOT\s+NULL\s+)?AUTO_INCREMENT\b", re.IGNORECASE | re.MULTILINE
 )
 _WORD = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+))\s*")
+_NAME = re.compile(r"`((?:[^`]|``)+)`|(\w+)")
 _NUMBERS = re.compile(r"\s*\(([\d\s,]*)\)")
 _SAME = {"TEXT": "STRING", "BINARY": "VARBINARY", "INTEGER": "INT", "INT128": "LARGEINT", "BOOL": "BOOLEAN"}
 _NESTED = ("ARRAY", "MAP", "STRUCT")
@@ -62,7 +63,11 @@ class TargetType:
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """One column of a table. `defaulted`: if a load does not name the column, the server fills it."""
+    """One column of a table.
+
+    `defaulted`: if a load does not name the column, the server fills it. `fixed`: the column is one of the table's key,
+    or its rows are sorted, spread or partitioned by it, so StarRocks does not change its type.
+    """
 
     name: str
     type: TargetType
@@ -70,6 +75,7 @@ class TargetColumn:
     defaulted: bool = False
     key: bool = False
     generated: bool = False
+    fixed: bool = False
 
     @property
     def required(self) -> bool:
@@ -94,7 +100,30 @@ def _column(row: Sequence[object]) -> TargetColumn:
         defaulted=default is not None,
         key=str(key or "").upper() == "PRI",
         generated=bool(generation),
+        fixed=bool(key),
     )
+
+
+PLACES_SQL = (
+    "SELECT TABLE_NAME, PARTITION_KEY, DISTRIBUTE_KEY, SORT_KEY FROM information_schema.tables_config"
+    " WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN ({})"
+)
+"""By what rows have their places. Parameters: the database and the tables' names; replace `{}` by as many `%s`."""
+
+
+def with_places(
+    tables: Mapping[str, tuple[TargetColumn, ...]], rows: Iterable[Sequence[object]]
+) -> dict[str, tuple[TargetColumn, ...]]:
+    """The tables with their `fixed` columns, from the rows of PLACES_SQL."""
+    marked = dict(tables)
+    for table, *texts in rows:
+        if str(table) not in marked:
+            continue
+        words = {word.replace("``", "`") for text in texts for pair in _NAME.findall(str(text or "")) for word in pair}
+        marked[str(table)] = tuple(
+            replace(column, fixed=True) if column.name in words else column for column in marked[str(table)]
+        )
+    return marked
 
 
 def may_count(columns: Iterable[TargetColumn]) -> bool:

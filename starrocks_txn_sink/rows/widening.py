@@ -74,10 +74,10 @@ def fits_or_widens(column: TargetColumn, other: TargetType) -> bool:
 def widened(column: TargetColumn, other: TargetType) -> TargetType | None:
     """The type to which StarRocks can change a column so that it holds its values and those of `other`; else None.
 
-    A key cannot be changed, and a change would drop a DEFAULT.
+    A key cannot be changed, nor a column that gives rows their places; and a change would drop a DEFAULT.
     """
     own = column.type
-    if column.key or column.defaulted or column.generated:
+    if column.key or column.fixed or column.defaulted or column.generated:
         return None
     if own.name == other.name == "DECIMAL":
         whole, scale = (
@@ -97,7 +97,7 @@ def changed_by_hand(column: TargetColumn, other: TargetType) -> TargetType | Non
 
     Beside `widened` these are changes of the kind of type, and those of columns with a DEFAULT.
     """
-    if column.key or column.generated:
+    if column.key or column.fixed or column.generated:
         return None
     names = (column.type.name, other.name)
     converts = names == ("DATE", "DATETIME") or (other.name in _EXACT_BITS and holds(other, column.type))

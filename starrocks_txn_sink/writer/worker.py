@@ -41,7 +41,7 @@ from starrocks_txn_sink.coordinator.model import Chunk, RowIndex
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.rows.target import TargetColumn, target_columns
+from starrocks_txn_sink.rows.target import PLACES_SQL, TargetColumn, target_columns, with_places
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.writer.runner import DaemonThreadPool
 
@@ -104,11 +104,18 @@ class KnownColumns:
         return self._dates.get(table.lower(), frozenset())
 
     def columns(self, table: str, again: bool, deadline: Deadline) -> tuple[TargetColumn, ...]:
-        """The columns of `table` with their types; none if the user may not see any. Raises QueryFailed."""
+        """The columns of `table` with their types; none if the user may not see any. Raises QueryFailed.
+
+        Which are `fixed` is known once the table is asked for `again`.
+        """
         self.of(table, again, deadline)
         name = table.lower()
-        if name not in self._columns:
-            self._columns[name] = next(iter(target_columns(self._rows.get(name, ())).values()), ())
+        if again or name not in self._columns:
+            found = target_columns(self._rows.get(name, ()))
+            if again and found:
+                with contextlib.suppress(QueryRefused):  # StarRocks then says itself which columns it does not change
+                    found = with_places(found, self._connection.query(_PLACES, (self._database, table), deadline))
+            self._columns[name] = next(iter(found.values()), ())
         return self._columns[name]
 
     def _read(self, condition: str, names: tuple[str, ...], deadline: Deadline) -> dict[str, frozenset[str]]:
@@ -136,6 +143,7 @@ _COLUMN_NAMES: Final = (
     "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, COLUMN_KEY, GENERATION_EXPRESSION"
     " FROM information_schema.columns WHERE TABLE_SCHEMA = %s"
 )
+_PLACES: Final = PLACES_SQL.format("%s")
 _OF_TABLE: Final = " AND TABLE_NAME = %s"
 
 

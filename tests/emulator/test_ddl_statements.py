@@ -120,6 +120,9 @@ def test_altered_columns_keep_the_rows(store: Store) -> None:
     answer = statements.run(store, QuerySession(database="test"), "SELECT * FROM orders")
     assert [name for name, _ in answer.columns] == ["order_id", "customer_id", "region", "total_amount", "state"]
     assert list(answer.rows) == [(1, 2, "eu", Decimal("1.5000"), "new")]
+    run(store, "CREATE TABLE spread (a INT, b INT) DUPLICATE KEY(a) DISTRIBUTED BY HASH(b)")
+    with pytest.raises(SqlError, match=r"Can not modify distribution column\[b\]"):
+        run(store, "ALTER TABLE spread MODIFY COLUMN b BIGINT")
     with pytest.raises(SqlError, match="stored values do not fit"):
         run(store, "ALTER TABLE orders MODIFY COLUMN state INT")
     run(store, "ALTER TABLE orders DROP COLUMN state")

@@ -11,7 +11,14 @@ from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.addresses import require_supported
 from starrocks_txn_sink.protocol.ledger import identifier
-from starrocks_txn_sink.rows.target import TargetColumn, may_count, target_columns, with_counters
+from starrocks_txn_sink.rows.target import (
+    PLACES_SQL,
+    TargetColumn,
+    may_count,
+    target_columns,
+    with_counters,
+    with_places,
+)
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import LaneReport
@@ -94,8 +101,12 @@ def table_columns(
     names = tuple(tables)
     if not names:
         return {}
-    sql = COLUMNS_SQL.format(", ".join(["%s"] * len(names)))
-    target_columns_found = target_columns(connection.query(sql, (database, *names), deadline))
+    marks = ", ".join(["%s"] * len(names))
+    target_columns_found = target_columns(connection.query(COLUMNS_SQL.format(marks), (database, *names), deadline))
+    with contextlib.suppress(QueryRefused):  # StarRocks then says itself which columns it does not change
+        target_columns_found = with_places(
+            target_columns_found, connection.query(PLACES_SQL.format(marks), (database, *names), deadline)
+        )
     for table, columns in target_columns_found.items():
         if may_count(columns):
             with contextlib.suppress(QueryRefused):  # without the DDL the column counts as required

@@ -82,3 +82,10 @@ def test_a_key_is_created_anew_and_a_default_is_said_again() -> None:
     assert refused(of_key, "DECIMAL(12,4)").startswith("Create the table anew with DECIMAL(12,4),")
     advice = refused(TargetColumn("n", parse_type("decimal(10,2)"), defaulted=True), "DECIMAL(12,4)")
     assert "MODIFY COLUMN `n` DECIMAL(12,4), with the DEFAULT of the column behind it, and" in advice
+
+
+def test_a_column_that_gives_rows_their_places_is_not_widened() -> None:
+    fixed = TargetColumn("n", parse_type("int(11)"), fixed=True)
+    narrow = NarrowColumns(lambda: [("t", {"n": "BIGINT"})], lambda *_: (fixed,), lambda _: (), True)
+    narrow()
+    assert (narrow.missing(), narrow.statements) == ({}, [])

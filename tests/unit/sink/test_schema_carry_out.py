@@ -24,6 +24,7 @@ from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.typed.tables import Columns
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.telemetry import Event
+from starrocks_txn_sink.writer.worker import KnownColumns
 from tests.support.manual_clock import ManualClock
 from tests.support.query_port import query
 
@@ -194,3 +195,20 @@ def test_a_refusal_of_the_server_shows_the_statement(server: Emulator) -> None:
         add(server, {"t": {"a": ["LONG"]}}, tables={"t": TableOptions(types={"a": "GEOMETRY"})})
     with pytest.raises(UnknownColumn, match="no table none"):
         add(server, {"none": {"id": ["LONG"]}})
+
+
+@pytest.mark.emulator(
+    "CREATE TABLE shop.t_log (p BIGINT, id INT, n INT, day DATE) DUPLICATE KEY(p) PARTITION BY date_trunc('day', day) "
+    "DISTRIBUTED BY HASH(id)"
+)
+def test_columns_that_give_rows_their_places_are_left_alone(server: Emulator) -> None:
+    """StarRocks does not change them: a history is spread by the key of its table."""
+    statements, _ = add(server, {"t_log": {"id": ["=BIGINT"], "n": ["=BIGINT"]}})
+    assert statements == ["ALTER TABLE `shop`.`t_log` MODIFY COLUMN `n` BIGINT NULL"]
+    options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop")
+    with closing(LeaderConnection(options)) as connection:
+        known = KnownColumns(connection, "shop")
+        deadline = Deadline.after(30.0, SystemClock())
+        assert [column.name for column in known.columns("t_log", True, deadline) if column.fixed] == ["p", "id", "day"]
+        assert known.columns("t_log", False, deadline) == known.columns("t_log", True, deadline)
+        assert known.columns("none", True, deadline) == ()

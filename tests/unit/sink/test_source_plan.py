@@ -354,9 +354,21 @@ def test_a_history_takes_the_declared_types_of_its_table_and_its_own() -> None:
     assert "`price` VARCHAR(9) NULL" in of_history
     assert "`region` VARCHAR(5) NULL" in of_history
     assert "`region` VARCHAR(5)" not in planned.changes[0].sql
-    there = [column(name, kind) for name, kind in (("price", "INT"), ("region", "BIGINT"))]
+    there = [
+        column("_source_partition", "VARCHAR(99)", fixed=True),
+        column("id", "INT", fixed=True),
+        *(column(name, kind) for name, kind in (("price", "INT"), ("region", "BIGINT"))),
+    ]
     tables = {"t": [column("id", "BIGINT", key=True), column("price", "INT")], "t_log": there}
     models = {"t": "PRIMARY_KEYS"}
+    planned = plan_sources(
+        "shop", {"t": [source(ORDERS)]}, tables, models, declared, lambda _: PLAIN, RuleSet((rules,))
+    )
+    (refusal,) = planned.refusals
+    assert str(refusal).startswith(
+        "Table t_log: id is INT in the table, which does not hold all values of BIGINT. Create"
+    )
+    declared["t_log"] = TableOptions(types={"region": "VARCHAR(5)", "id": "INT"})
     planned = plan_sources(
         "shop", {"t": [source(ORDERS)]}, tables, models, declared, lambda _: PLAIN, RuleSet((rules,))
     )
