@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.operations.doctor.target import Finding, Target, Topic
+from starrocks_txn_sink.options import SchemaChanges
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
 from starrocks_txn_sink.sql.connection import SqlConnection, count_alive
 
@@ -28,6 +29,9 @@ def check_privileges(target: Target) -> Iterator[Finding]:
             yield from _judge_replicas(target)
     for table in (*target.tables, *((LEDGER_TABLE,) if has_ledger else ())):
         yield judge_insert(is_granted("INSERT", database, table, grants), table)
+    if target.options.schema_changes is SchemaChanges.APPLY:
+        for table in target.tables:
+            yield judge_alter(is_granted("ALTER", database, table, grants), table)
 
 
 def _check_loads_view(sql: SqlConnection) -> Finding:
@@ -111,6 +115,20 @@ def judge_insert(allowed: bool | None, table: str) -> Finding:
         "SHOW GRANTS lists no INSERT on the table for the user.",
         "Present servers do not check it for multi-table transactions, later ones may; claims in the ledger need it.",
         "Grant INSERT ON TABLE to the user.",
+    )
+
+
+def judge_alter(allowed: bool | None, table: str) -> Finding:
+    """Finding for ALTER on a table; `allowed` None: SHOW GRANTS does not show it; pure."""
+    check = Topic("privilege.alter", table)
+    if allowed is None:
+        return check.skip("SHOW GRANTS does not show it")
+    if allowed:
+        return check.good("ALTER is granted")
+    return check.warning(
+        "SHOW GRANTS lists no ALTER on the table for the user.",
+        "With schema_changes='apply' the sink adds and widens columns, and a refusal ends the query.",
+        "Grant ALTER ON TABLE to the user, or set schema_changes='fail'.",
     )
 
 

@@ -478,6 +478,9 @@ def test_grants_that_cannot_be_read_are_not_guessed() -> None:
     assert privileges.is_granted("INSERT", "shop", "orders", None) is None
     assert privileges.judge_insert(None, "orders").severity is SKIPPED
     assert complete(privileges.judge_insert(False, "orders")).severity is WARNING
+    assert privileges.judge_alter(None, "orders").severity is SKIPPED
+    assert privileges.judge_alter(True, "orders").severity is GOOD
+    assert complete(privileges.judge_alter(False, "orders")).severity is WARNING
 
 
 @pytest.mark.parametrize(
