@@ -139,8 +139,8 @@ def ends_while_the_change_is_under_way(patch: pytest.MonkeyPatch) -> None:
 def ends_before_the_load(patch: pytest.MonkeyPatch) -> None:
     right = changes.add_missing
 
-    def add_and_end(*values: Any) -> None:
-        right(*values)
+    def add_and_end(*values: Any, **more: Any) -> None:
+        right(*values, **more)
         ended()
 
     patch.setattr(events_writer, "add_missing", add_and_end)
