@@ -54,7 +54,9 @@ class Model:
         self.event_times: LatestValues[str, float] = LatestValues(PARTITIONS)
         self.lags: LatestValues[str, int] = LatestValues(PARTITIONS)
         self.source_lags: LatestValues[str, Mapping[str, SourceLag]] = LatestValues(JOBS)  # by query
-        self.rooms: LatestValues[str, TransactionRoom | None] = LatestValues(JOBS)  # by database
+        self.rooms: LatestValues[str, tuple[TransactionRoom | None, float]] = LatestValues(
+            JOBS
+        )  # by database, and when
         self.tablet_rooms: LatestValues[str, TabletRoom] = LatestValues(JOBS)  # by database
         self.last_errors: dict[str, float] = {}
         self.last_violation = 0.0
@@ -325,10 +327,9 @@ class Model:
             self.lags.clear()
             self._set_source_lags()
 
-    def _on_server_measured(self, fields: Mapping[str, Any], _: float) -> None:
-        room, database = fields["room"], fields["database"]
-        self.rooms[database] = room
-        rooms = {name: room for name, room in self.rooms.items() if room is not None}
+    def _on_server_measured(self, fields: Mapping[str, Any], now: float) -> None:
+        self.rooms[fields["database"]] = fields["room"], now
+        rooms = {name: room for name, (room, _) in self.rooms.items() if room is not None}
         self.metrics.replace("database_running_transactions", {name: float(own.running) for name, own in rooms.items()})
         self.metrics.replace("database_transaction_limit", {name: float(own.limit) for name, own in rooms.items()})
 

@@ -50,14 +50,14 @@ def _delay_status(model: Model, now: float, limit: float) -> HealthStatus | None
         or _outage_status(model, now)
         or _slow_status(model, now)
         or _lag_status(model, now)
-        or _room_status(model)
+        or _room_status(model, now)
     )
 
 
-def _room_status(model: Model) -> HealthStatus | None:
-    """A database in which the server will soon refuse transactions."""
-    for name, room in model.rooms.items():
-        if room is not None and room.running > _FULL * room.limit:
+def _room_status(model: Model, now: float) -> HealthStatus | None:
+    """A database in which the server will soon refuse transactions. An idle query does not ask, so it ends."""
+    for name, (room, measured_at) in model.rooms.items():
+        if room is not None and room.running > _FULL * room.limit and now - measured_at < _RECENTLY:
             text = f"{room.running} of {room.limit} transactions are running in database {name}."
             return HealthStatus(Light.WARN, f"{text} At the limit the server refuses new ones.")
     return None

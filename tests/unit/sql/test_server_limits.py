@@ -87,7 +87,8 @@ def test_a_server_is_asked_once_a_minute_and_for_tablets_every_five() -> None:
 
 
 def test_what_the_page_and_the_metrics_say() -> None:
-    model = Model(ManualClock())
+    clock = ManualClock()
+    model = Model(clock)
     model.record(Event("server.measured", {"database": "shop", "room": TransactionRoom(80, 100)}))
     assert health_status(model, 0.0, 60.0).light is Light.NONE
     model.record(Event("server.measured", {"database": "shop", "room": TransactionRoom(81, 100)}))
@@ -95,6 +96,8 @@ def test_what_the_page_and_the_metrics_say() -> None:
     assert (status.light, status.text[:49]) == (Light.WARN, "81 of 100 transactions are running in database sh")
     assert model.metrics.total("database_running_transactions") == 81
     assert model.metrics.total("database_transaction_limit") == 100
+    assert health_status(model, clock.wall() + 299, 60.0).light is Light.WARN
+    assert health_status(model, clock.wall() + 300, 60.0).light is Light.NONE  # an idle query does not ask
     model.record(Event("server.measured", {"database": "shop", "room": None}))
     assert health_status(model, 0.0, 60.0).light is Light.NONE
     assert model.metrics.total("database_transaction_limit") == 0
