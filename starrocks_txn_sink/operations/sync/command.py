@@ -6,10 +6,12 @@ The command makes the objects that a pipeline in Python has, creates the tables,
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from starrocks_txn_sink.errors import InputError
@@ -122,7 +124,7 @@ def text_lines(sync: Sync, plan: TablePlan | None) -> Iterator[str]:
     for pattern, template in sync.routes:
         yield f"-- route: {pattern} -> {'left out' if template == LEFT_OUT else template}"
     for name, value in options_given(sync).items():
-        yield f"-- target: {name} = {value!r}"
+        yield f"-- target: {name} = {_as_in_the_file(value)}"
     if plan is None:
         return
     for table, sources in plan.sources.items():
@@ -152,6 +154,15 @@ def verdict(sync: Sync, plan: TablePlan | None) -> tuple[bool, list[str]]:
                     lines += doctor.text_lines(section, finding, first=False)
     summary = doctor.summary_line(findings)
     return exit_code(findings) < 3, [f"-- doctor: {summary}", *(f"-- {line.strip()}" for line in lines)]
+
+
+def _as_in_the_file(value: Any) -> str:
+    """A value of an option as a file of sync writes it; those that only a program can give as Python shows them."""
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, tuple) and len(value) == 1:
+        (value,) = value
+    return json.dumps(value, default=repr)
 
 
 def options_given(sync: Sync) -> Mapping[str, Any]:

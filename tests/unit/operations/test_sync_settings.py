@@ -190,7 +190,9 @@ def test_a_dry_run_prints_what_would_happen(
         r"-- route: public\.(.*) -> ods_{1}",
         "-- table: public.orders -> ods_orders",
         "-- left out: public.secret",
-        "-- target: database = 'shop'",
+        '-- target: database = "shop"',
+        f'-- target: load_url = "{server.load_url}"',
+        '-- target: schema_changes = "apply"',
     } <= set(lines)
     assert query(server, "SHOW TABLES FROM shop") == []
 
