@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import orjson
-
 from starrocks_txn_sink.errors import JobMoved
 from starrocks_txn_sink.protocol.label import LedgerRequest, Rows, Sql
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, MARKER, identifier, row_id
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, MARKER, identifier, token_row
 
 GATE = "gate"
 """Name of the marker row; its token holds the gate."""
@@ -47,24 +45,12 @@ class Gate:
 
 def gate_row(job: str, gate: Gate, updated_at: str) -> memoryview:
     """The row as a piece of a load body."""
-    return _marker_row(job, GATE, gate.token, updated_at)
+    return token_row(job, MARKER, GATE, gate.token, updated_at)
 
 
 def opened_row(job: str, move: str, updated_at: str) -> memoryview:
     """The row that says that `move` has opened the job, as a piece of a load body."""
-    return _marker_row(job, f"{_OPENED}{move}", move, updated_at)
-
-
-def _marker_row(job: str, name: str, token: str, updated_at: str) -> memoryview:
-    row = {
-        "id": row_id(job, MARKER, name),
-        "job": job,
-        "kind": MARKER,
-        "name": name,
-        "token": token,
-        "updated_at": updated_at,
-    }
-    return memoryview(b"," + orjson.dumps(row))
+    return token_row(job, MARKER, f"{_OPENED}{move}", move, updated_at)
 
 
 @dataclass(frozen=True, slots=True)

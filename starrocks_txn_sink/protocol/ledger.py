@@ -134,6 +134,19 @@ def row_id(*meaning: str) -> str:
     return hashlib.sha256("\0".join(meaning).encode()).hexdigest()[:32]
 
 
+def token_row(job: str, kind: str, name: str, token: str, updated_at: str) -> memoryview:
+    """A row that holds a token, as a piece of a load body."""
+    row = {
+        "id": row_id(job, kind, name),
+        "job": job,
+        "kind": kind,
+        "name": name,
+        "token": token,
+        "updated_at": updated_at,
+    }
+    return memoryview(b"," + orjson.dumps(row))
+
+
 def position_rows(job: str, positions: Iterable[Position], updated_at: str) -> memoryview:
     """Position rows as a piece of a load body: JSON objects, each with the separator in front."""
     rows = (

@@ -12,10 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import orjson
-
 from starrocks_txn_sink.protocol.label import LedgerRequest, Rows, Sql
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier, row_id
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier, token_row
 
 SNAPSHOT: Final = "snapshot"
 """Kind of the rows; the token is the mark."""
@@ -58,15 +56,7 @@ def joined(marks: Iterable[Marks]) -> dict[str, str]:
 
 def mark_row(job: str, name: str, mark: str, updated_at: str) -> memoryview:
     """A mark as a piece of a load body of the ledger."""
-    row = {
-        "id": row_id(job, SNAPSHOT, name),
-        "job": job,
-        "kind": SNAPSHOT,
-        "name": name,
-        "token": mark,
-        "updated_at": updated_at,
-    }
-    return memoryview(b"," + orjson.dumps(row))
+    return token_row(job, SNAPSHOT, name, mark, updated_at)
 
 
 @dataclass(frozen=True, slots=True)

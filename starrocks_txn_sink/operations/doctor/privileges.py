@@ -106,13 +106,10 @@ def _judge_replicas(target: Target) -> Iterator[Finding]:
 
 def judge_insert(allowed: bool | None, table: str) -> Finding:
     """Finding for INSERT on a table; `allowed` None: SHOW GRANTS does not show it; pure."""
-    check = Topic("privilege.insert", table)
-    if allowed is None:
-        return check.skip("SHOW GRANTS does not show it")
-    if allowed:
-        return check.good("INSERT is granted")
-    return check.warning(
-        "SHOW GRANTS lists no INSERT on the table for the user.",
+    return _judge_privilege(
+        "INSERT",
+        allowed,
+        table,
         "Present servers do not check it for multi-table transactions, later ones may; claims in the ledger need it.",
         "Grant INSERT ON TABLE to the user.",
     )
@@ -120,16 +117,22 @@ def judge_insert(allowed: bool | None, table: str) -> Finding:
 
 def judge_alter(allowed: bool | None, table: str) -> Finding:
     """Finding for ALTER on a table; `allowed` None: SHOW GRANTS does not show it; pure."""
-    check = Topic("privilege.alter", table)
-    if allowed is None:
-        return check.skip("SHOW GRANTS does not show it")
-    if allowed:
-        return check.good("ALTER is granted")
-    return check.warning(
-        "SHOW GRANTS lists no ALTER on the table for the user.",
+    return _judge_privilege(
+        "ALTER",
+        allowed,
+        table,
         "With schema_changes='apply' the sink adds and widens columns, and a refusal ends the query.",
         "Grant ALTER ON TABLE to the user, or set schema_changes='fail'.",
     )
+
+
+def _judge_privilege(name: str, allowed: bool | None, table: str, why: str, advice: str) -> Finding:
+    check = Topic(f"privilege.{name.lower()}", table)
+    if allowed is None:
+        return check.skip("SHOW GRANTS does not show it")
+    if allowed:
+        return check.good(f"{name} is granted")
+    return check.warning(f"SHOW GRANTS lists no {name} on the table for the user.", why, advice)
 
 
 def _grants(sql: SqlConnection) -> list[str] | None:
