@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from starrocks_txn_sink.errors import InputError
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _KAFKA: Final = "kafka."
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, whose JVM has its archives already
+_MASTER: Final = re.compile(r"^[ \t]*spark\.master(?:[ \t]*[=:][ \t]*|[ \t]+)(\S+)", re.MULTILINE)
 _ARCHIVES: Final = ("spark.jars", "spark.jars.packages")
 
 
@@ -92,14 +95,29 @@ def session(sync: Sync) -> SparkSession:
 
     from starrocks_txn_sink.spark_version import recommended_conf
 
-    settings: dict[str, bool | float | int | str | None] = {**recommended_conf(), **sync.spark}
-    if _SUBMITTED not in os.environ and str(settings.get("spark.master", "local")).startswith("local"):
+    local = _SUBMITTED not in os.environ and master_of(sync).startswith("local")
+    settings: dict[str, bool | float | int | str | None] = {**recommended_conf(preload=local), **sync.spark}
+    if local:
         # Spark would take the python3 of PATH, which has no sink where nobody has activated the environment.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if _SUBMITTED not in os.environ and not any(name in settings for name in _ARCHIVES):
         scala = "2.12" if pyspark.__version__.startswith("3.") else "2.13"
         settings["spark.jars.packages"] = f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{pyspark.__version__}"
     return SparkSession.builder.config(map=settings).getOrCreate()
+
+
+def master_of(sync: Sync) -> str:
+    """Spark's master: of FILE, else of Spark's own file of defaults, else this machine."""
+    import pyspark
+
+    if "spark.master" in sync.spark:
+        return str(sync.spark["spark.master"])
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    folder = Path(os.environ.get("SPARK_CONF_DIR") or Path(home, "conf"))
+    with suppress(FileNotFoundError):
+        named = _MASTER.search((folder / "spark-defaults.conf").read_text("utf-8"))
+        return named[1] if named else "local"
+    return "local"
 
 
 def start(sync: Sync) -> int:

@@ -40,6 +40,26 @@ def test_the_smallest_file_is_a_whole_pipeline() -> None:
     assert (sync.create, sync.checkpoint, sync.trigger, sync.until_end) == (True, "/data/checkpoint", None, False)
 
 
+@pytest.mark.parametrize(
+    ("defaults", "section", "master"),
+    [
+        (None, "", "local"),
+        ("spark.ui.enabled false\n", "", "local"),
+        ("# spark.master local[8]\n  spark.master   spark://head:7077\n", "", "spark://head:7077"),
+        ("spark.master = yarn\n", "", "yarn"),
+        ("spark.master yarn\n", '[spark]\n"spark.master" = "local[4]"\n', "local[4]"),
+    ],
+)
+def test_the_master_is_that_of_the_file_else_of_sparks_defaults(
+    defaults: str | None, section: str, master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers take the command's own Python and its modules only where they run on this machine."""
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    if defaults is not None:
+        (tmp_path / "spark-defaults.conf").write_text(defaults)
+    assert command.master_of(parse_sync(SMALLEST + section)) == master
+
+
 def test_every_setting_reaches_its_object() -> None:
     text = (
         SOURCE
