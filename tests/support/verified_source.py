@@ -150,6 +150,10 @@ class Stage:
     def state(self) -> VerifiedState:
         return VerifiedState.from_json(self.header)
 
+    @property
+    def held_events(self) -> int:
+        return sum(blob.events for blob in self.state.blobs)
+
     def places(self) -> list[tuple[Any, ...]]:
         return [(row["txn_id"], row["position"], row["seq"], row["transaction_end"]) for row in self.out]
 

@@ -19,7 +19,7 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.rules.segments import concat_ranges
 from starrocks_txn_sink.assembler.verified import intake as v, tally
-from starrocks_txn_sink.assembler.verified.deliveries import WithRows
+from starrocks_txn_sink.assembler.verified.deliveries import WithRows, integer_column
 from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedCounters, VerifiedIntake, VerifiedState
 from starrocks_txn_sink.assembler.verified.tally import Tally, TransactionClasses
 from starrocks_txn_sink.assembler.verified.units import LostUnit, Units, same_events
@@ -292,11 +292,27 @@ def _judgement(
     state = replace(state, settled=v.remember_ids(intake.settled, names))
     is_settled = pc.is_in(table[model.TXN_ID], value_set=pa.array(state.settled, pa.string()), skip_nulls=True)
     finished |= is_settled.to_numpy() & ~judgement.opening  # a BEGIN whose END turned out to be a repeat
+    finished |= _begins_without_end(judgement, settled)
     incomplete = ~finished & judgement.opening & (counts.code >= 0) & ~np.append(counts.whole, True)[counts.code]
     oldest = float(table[v.ARRIVED].to_numpy()[incomplete].min()) if incomplete.any() else None
     counters = intake.counters + _outcome_counters(judgement, sum(unit.rows for unit in units), full, finished)
     state = replace(state, oldest=oldest, waiting=counters.open, waiting_rows=counters.open_rows)
     return Judgement(state, counters, units, letters, notices, table, ~finished)
+
+
+def _begins_without_end(judgement: _JudgedEvents, settled: Indexes) -> Mask:
+    """Mask of the BEGINs without rows and END that a settled transaction's END follows.
+
+    A connector ends a transaction before it begins the next one; MariaDB's DDL has a BEGIN and nothing more.
+    """
+    counts = judgement.found
+    if not len(settled):
+        return np.zeros(len(counts.code), dtype=bool)
+    opened = np.zeros(len(counts.ids) + 1, dtype=bool)
+    opened[counts.code[judgement.opening]] = True
+    before = integer_column(judgement.table, v.SEQUENCE) < counts.commit[settled].max()
+    mask: Mask = ~judgement.opening & before & ~opened[counts.code]
+    return mask
 
 
 def _release(judgement: _JudgedEvents, state: VerifiedState, full: Indexes) -> tuple[VerifiedState, list[Units], bool]:

@@ -58,6 +58,19 @@ def test_an_end_without_rows_is_settled_at_once() -> None:
     assert (stage.places(), stage.counted.empty) == ([("8", 40, 0, True)], 1)
 
 
+def test_a_begin_alone_goes_with_the_next_settled_transaction() -> None:
+    """MariaDB's DDL has no END. A BEGIN that may still get rows stays, for a restart may cut its transaction."""
+    stage = Stage()
+    stage.feed(begin("ddl", 1, 10), begin("7", 2, 12), row("7", 1))
+    assert stage.held_events == 3
+    stage.feed(begin("8", 4, 22), end("7", 3, 20, {"public.a": 1}))
+    assert (stage.places(), stage.held_events) == ([("7", 20, 0, True)], 1)
+    stage.feed(begin("ddl2", 6, 40), row("8", 1, lsn=25), end("8", 5, 30, {"public.a": 1}))
+    assert stage.held_events == 1
+    stage.feed(end("9", 7, 50, {}))
+    assert (stage.held_events, stage.blobs) == (0, {})
+
+
 @pytest.mark.parametrize("flaw", [flaw for flaw in FLAWS if flaw])
 def test_what_does_not_add_up_waits_and_is_quarantined_with_its_counts(flaw: str) -> None:
     stage = Stage(open_timeout=60)
