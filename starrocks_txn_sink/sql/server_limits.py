@@ -67,7 +67,7 @@ def measure(options: SinkOptions, clock: Clock) -> TransactionRoom | None:
     connection, deadline = LeaderConnection(options), Deadline.after(_SECONDS, clock)
     try:
         config = connection.rows(f"ADMIN SHOW FRONTEND CONFIG LIKE '{_LIMIT}'", (), deadline)
-        limits = [str(row["value"]) for row in config if row.get("key") == _LIMIT]
+        limits = [str(row.get("value")) for row in config if row.get("key") == _LIMIT]
         if not limits or not limits[0].isdecimal():
             return None
         running = connection.rows("SHOW PROC %s", (f"/transactions/{options.database}/running",), deadline)
