@@ -97,7 +97,8 @@ class SinkOptions:
         default_text="from the query's id",
     )
     lanes: int | None = kind.COUNT(
-        "Number of Spark tasks that write at the same time.",
+        "Most Spark tasks that write a micro-batch. More than two for each task that the cluster runs at a time write "
+        "nothing sooner, so the sink makes no more, except with dynamic allocation.",
         default=None,
         default_text="the application's cores (docs/guides/performance.md)",
     )

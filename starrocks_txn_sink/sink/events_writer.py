@@ -250,7 +250,7 @@ class EventsWriter:
         if self._kafka is None:
             return None
         least = 1 if task.options.lanes is not None else round(_LANE_BYTES / self._row_bytes)
-        return self._kafka.plan(frame, plan.lanes, max(1, least), topic_names=self._topic_names)
+        return self._kafka.plan(frame, plan.tasks, max(1, least), topic_names=self._topic_names)
 
     def _project(self, frame: DataFrame, plan: LanePlan) -> tuple[DataFrame, RawFormat | None]:
         """The events of `frame` with one Spark partition for each lane, and how the lanes parse them (None: parsed).
@@ -272,8 +272,8 @@ class EventsWriter:
         rows = frame.select(*assembling.columns)
         if sort:
             order = [F.col(SOURCE_PARTITION).asc_nulls_last(), F.col(POSITION)]
-            return projection.sorted_lanes(rows, plan.lanes, order), lines
-        return rows.coalesce(1 if plan.reading is Reading.ONE_TASK else plan.lanes), lines
+            return projection.sorted_lanes(rows, plan.tasks, order), lines
+        return rows.coalesce(plan.tasks), lines
 
     def _columns(self, frame: DataFrame, lines: RawFormat | None) -> list[Column]:
         if lines is not None:

@@ -63,9 +63,8 @@ class RowsWriter:
         self, frame: DataFrame, terms: TableTerms, task: LaneTask, plan: LanePlan, collect: Collect, listener: Listener
     ) -> Written:
         reading = plan.reading
-        lanes = 1 if reading is Reading.ONE_TASK else plan.lanes
         sort = reading is Reading.SORTED and task.marked
-        rows = lane_input(frame, terms, lanes, sort=sort, digest=task.ownership is not None).rows
+        rows = lane_input(frame, terms, plan.tasks, sort=sort, digest=task.ownership is not None).rows
         task = plan.task_of(task)
         small_only = reading is Reading.ONE_TASK
 

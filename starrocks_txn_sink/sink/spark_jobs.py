@@ -74,6 +74,15 @@ def context_of(frame: DataFrame) -> Any:
     return getattr(frame.sparkSession, "_sc", None)
 
 
+def task_slots(context: Any) -> int | None:
+    """How many tasks the cluster runs at a time; None where it grows with the tasks that wait, or hides it."""
+    with contextlib.suppress(Exception):  # py4j's, and Spark's inner methods: they may change
+        spark = context._jsc.sc()
+        if not spark.conf().getBoolean("spark.dynamicAllocation.enabled", False):
+            return int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile())) or None
+    return None
+
+
 def is_stopped(frame: DataFrame) -> bool:
     """Whether Spark is stopping the query of a micro-batch; False on Spark Connect.
 

@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame, functions as F
 
 from starrocks_txn_sink import StarRocksSink
 from starrocks_txn_sink.errors import SourceChanged, StarRocksSinkError, Unordered
+from starrocks_txn_sink.telemetry import Event
 from tests.support.assembling_shop import AssemblingShop, script
 from tests.support.exactly_once_shop import SCHEMA, Shop
 from tests.support.log_records import records_of
@@ -95,6 +96,19 @@ def test_sorted_rows_are_committed_in_rounds(shop: Shop) -> None:
     assert [receipt.recycled for receipt in receipts] == [True] * (len(receipts) - 1) + [False]
     assert shop.written() == (3200, 3200)
     assert sink.write(frame) == []
+
+
+def test_a_frame_has_no_more_lanes_than_the_cluster_has_use_for(shop: Shop) -> None:
+    """Two tasks at a time, as the session's master says; all rows are written all the same."""
+    lanes_seen: set[int] = set()
+
+    def listen(event: Event) -> None:
+        if event.name == "lane.reported":
+            lanes_seen.add(event.fields["report"].lane)
+
+    (receipt,) = StarRocksSink(shop.options(lanes=64, shuffle=True), listener=listen).write(placed(shop, 3, 16, 10))
+    assert (receipt.rows, shop.written()) == (320, (320, 320))
+    assert lanes_seen == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize(

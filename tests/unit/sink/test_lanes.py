@@ -72,6 +72,21 @@ def test_how_lanes_read(plan: LanePlan, reading: Reading) -> None:
 
 
 @pytest.mark.parametrize(
+    ("plan", "tasks"),
+    [
+        (LanePlan(64, slots=lambda: 2), 4),
+        (LanePlan(3, slots=lambda: 2), 3),
+        (LanePlan(64, direct=True, slots=lambda: 16), 32),
+        (LanePlan(64, shuffle=True, slots=lambda: 2), 4),
+        (LanePlan(64), 64),  # the cluster grows with the tasks that wait, or hides its size
+        (LanePlan(64, disordered=True, small=True, slots=lambda: 2), 1),
+    ],
+)
+def test_lanes_far_beyond_what_the_cluster_runs_at_a_time_are_not_made(plan: LanePlan, tasks: int) -> None:
+    assert plan.tasks == tasks
+
+
+@pytest.mark.parametrize(
     ("plan", "claims", "ordered", "whole"),
     [
         (LanePlan(4), False, False, False),
