@@ -336,8 +336,10 @@ def _plans(
     kind: type[ctypes.Structure], plans: Iterable[Iterable[ctypes.Structure]], *, only_named: bool = False
 ) -> Any:
     """The structs `Plan` of compiled.c, each with its members."""
-    members = [(kind * len(own))(*own) for own in map(tuple, plans)]
-    plan_array: Any = (_Plan * len(members))(*(_Plan(ctypes.addressof(own), len(own), only_named) for own in members))
+    members = [(kind * len(plan))(*plan) for plan in map(tuple, plans)]
+    plan_array: Any = (_Plan * len(members))(
+        *(_Plan(ctypes.addressof(plan), len(plan), only_named) for plan in members)
+    )
     plan_array.members = members  # they live as long as what points to them
     return plan_array
 
@@ -380,11 +382,12 @@ def write_avro(
     A message with -1 gives an empty text. The other terms are those of `convert_rows`.
     """
     types = [
-        (_AvroType * len(own))(*(_AvroType(*numbers, text, len(text)) for *numbers, text in own)) for own, *_ in schemas
+        (_AvroType * len(types))(*(_AvroType(*numbers, text, len(text)) for *numbers, text in types))
+        for types, *_ in schemas
     ]
     pairs = zip(types, schemas, strict=True)
     schema_array = (_AvroSchema * len(schemas))(
-        *(_AvroSchema(own, before, len(before), header) for own, (_, before, header) in pairs)
+        *(_AvroSchema(types, before, len(before), header) for types, (_, before, header) in pairs)
     )
     before = sum(len(text) for _, text, _ in schemas) // max(len(schemas), 1)
     return _rewrite("avro", messages, schema_array, schema_numbers, judge, 3 * messages.nbytes + before * len(messages))

@@ -44,16 +44,16 @@ def _compile(source: Path, library: Path) -> str:
         return "STARROCKS_TXN_SINK_PURE is 1"
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=".compile-") as folder:
-        built = Path(folder) / library.name
+        target = Path(folder) / library.name
         try:
             subprocess.run(
-                [*compiler, *FLAGS, "-o", str(built), str(source)], check=True, capture_output=True, text=True
+                [*compiler, *FLAGS, "-o", str(target), str(source)], check=True, capture_output=True, text=True
             )
         except OSError as error:
             return f"no C compiler ({error})"
         except subprocess.CalledProcessError as error:
             return f"the C compiler failed: {error.stderr[-500:]}"
-        built.replace(library)
+        target.replace(library)
     return ""
 
 

@@ -59,8 +59,8 @@ def _what_then(code: str) -> tuple[str, str]:
 
 def head(code: str) -> str:
     """The beginning of a page: what the error is, and what follows by itself."""
-    raised = "The call raises it, mostly before a query starts. " if code in _BY_CALLS else ""
-    return f"{_summary(code)}\n{raised}{_what_then(code)[1]} ([All codes](../runbook.md#error-codes))\n"
+    origin = "The call raises it, mostly before a query starts. " if code in _BY_CALLS else ""
+    return f"{_summary(code)}\n{origin}{_what_then(code)[1]} ([All codes](../runbook.md#error-codes))\n"
 
 
 def index() -> str:

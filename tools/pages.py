@@ -116,9 +116,9 @@ def events() -> str:
 def options() -> str:
     """Every option of SinkOptions, from its declaration."""
     return "".join(
-        f"- `{name}` ({', '.join(filter(None, (declared.kind.name, declared.kind.unit)))}; {declared.default_text}): "
-        f"{declared.meaning}\n"
-        for name, declared in declarations(SinkOptions)
+        f"- `{name}` ({', '.join(filter(None, (option.kind.name, option.kind.unit)))}; {option.default_text}): "
+        f"{option.meaning}\n"
+        for name, option in declarations(SinkOptions)
     )
 
 

@@ -198,7 +198,7 @@ class Store:
             except CommitRejected as rejected:
                 refusals.append(rejected)
         if refusals:
-            counts = [refused.counts for refused in refusals[1:]]
+            counts = [refusal.counts for refusal in refusals[1:]]
             counts += [{rows.plan.table.name: _counts(rows)} for rows in staged]
             for refusal in counts:
                 refusals[0].counts.update(refusal)

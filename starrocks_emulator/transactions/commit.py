@@ -249,8 +249,8 @@ class Committer:
         if load is not None:
             load.error = "" if generation_b else cause
         if failure.rejected is not None:
-            for table, loaded in task.tables.items():
-                loaded.counts = failure.rejected.counts.get(table)
+            for table, sub_task in task.tables.items():
+                sub_task.counts = failure.rejected.counts.get(table)
         message = cancelled_task(load.job_id if load else task.task_id, task.label, cause)
         if generation_b and failure.table and sorted(task.tables)[0] != failure.table:
             memory.history.register(task.txn_id, task.label, task.database)

@@ -191,7 +191,7 @@ def _packets(name: Partition, step: AssemblerStep, state: model.AssemblerState) 
     keyed_state.log_notices(step.notices)
     if step.counters.events == step.counters.repeats:  # next to new events a producer may just have sent twice
         keyed_state.log_notices(repeats.notice() for repeats in step.repeats if repeats.unknown)
-    yield from keyed_state.row_packets(name, (released.rows for released in step.released))
+    yield from keyed_state.row_packets(name, (release.rows for release in step.released))
     oldest = {OLDEST: min(transaction.opened_at for transaction in state.live())} if state.live() else {}
     yield keyed_state.counts_packet(name, step.counters.with_levels_of(state), **oldest)
 
@@ -201,8 +201,8 @@ def _assemble_in_task(policy: Policy, batches: Iterable[pa.RecordBatch]) -> Iter
     with tempfile.TemporaryDirectory() as scratch, closing(SpillStorage(FileDirectory(scratch), "rows")) as storage:
         assembler = IncrementalAssembler(policy, {}, 0.0, storage, arrival_order=False)
         for batch in batches:
-            for released in assembler.feed(pa.Table.from_batches([batch])):
-                for name, rows in released.by_partition():
+            for release in assembler.feed(pa.Table.from_batches([batch])):
+                for name, rows in release.by_partition():
                     yield from keyed_state.row_packets(name, [rows])
             keyed_state.log_notices(assembler.notices)
             assembler.notices.clear()

@@ -186,9 +186,9 @@ def _image_fields(frame: DataFrame, before: str | None, after: str | None) -> li
         shapes.append({field.name: field for field in kind.fields})
     first, last = shapes[0], shapes[-1]
     if {n: f.dataType for n, f in first.items()} != {n: f.dataType for n, f in last.items()}:
-        ours, theirs = ({(n, f.dataType.simpleString()) for n, f in shape.items()} for shape in shapes)
+        fields, other_fields = ({(n, f.dataType.simpleString()) for n, f in shape.items()} for shape in shapes)
         raise InputError(
-            f"The before and after images differ in {', '.join(sorted({name for name, _ in ours ^ theirs}))}.",
+            f"The before and after images differ in {', '.join(sorted({name for name, _ in fields ^ other_fields}))}.",
             hint="Give both the same fields, of the same types.",
         )
     return list(first.values())

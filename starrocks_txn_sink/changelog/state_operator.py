@@ -173,8 +173,8 @@ class BatchKeyProcessor:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         columns = ({name: batch[name].to_pylist() for name in batch.schema.names} for batch in batches)
-        arrived = chain.from_iterable(map(entries, columns))
-        steps = (self.rule.step(None, changes) for _, changes in changes_by_key(arrived))
+        arrivals = chain.from_iterable(map(entries, columns))
+        steps = (self.rule.step(None, changes) for _, changes in changes_by_key(arrivals))
         rows = chain.from_iterable(map(output_rows, steps))
         while chunk := list(islice(rows, ROWS_PER_BATCH)):
             yield pa.record_batch(
@@ -197,9 +197,9 @@ class Reorderer(spark.StatefulProcessor):
         self._held = handle.getListState("held", "time bigint, place string, row string")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: spark.TimerValues) -> Iterator[pd.DataFrame]:
-        arrived = [row for frame in rows for row in timed_rows(column_lists(frame))]
-        arrived.sort(key=lambda pair: pair[0])
-        return self._release([row for _, row in arrived], timerValues)
+        arrivals = [row for frame in rows for row in timed_rows(column_lists(frame))]
+        arrivals.sort(key=lambda pair: pair[0])
+        return self._release([row for _, row in arrivals], timerValues)
 
     def handleExpiredTimer(
         self, key: Any, timerValues: spark.TimerValues, expiredTimerInfo: spark.ExpiredTimerInfo
@@ -252,9 +252,9 @@ class KeyGroup:
     def __call__(self, _: Any, frames: Frames, group: GroupState) -> Frames:
         now, stored = self.clock.wall(), group.get[0] if group.exists else None
         before = keyed.state_from_text(stored, self.retention, now)
-        arrived = sorted_entries(frames)
-        if arrived:
-            step = self.rule.step(before, [change for _, _, change in arrived])
+        arrivals = sorted_entries(frames)
+        if arrivals:
+            step = self.rule.step(before, [change for _, _, change in arrivals])
             if step.touched and step.state is not None:
                 group.update((keyed.state_to_text(step.state, now),))
             elif stored is not None and step.state is None:

@@ -189,8 +189,8 @@ def _joined(regions: Iterable[model.RegionCount]) -> tuple[model.RegionCount, ..
     counts: dict[tuple[str, str], list[int]] = {}
     for region in regions:
         count = counts.setdefault((region.partition, region.table), [0, 0, 0])
-        for at, more in enumerate((region.rows, region.bytes, region.compacted)):
-            count[at] += more
+        for at, amount in enumerate((region.rows, region.bytes, region.compacted)):
+            count[at] += amount
     return tuple(model.RegionCount(*place, *count) for place, count in sorted(counts.items()))
 
 

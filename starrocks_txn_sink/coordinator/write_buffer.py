@@ -168,10 +168,10 @@ class WriteBuffer:
 
     def add_replaced(self, table: str, replaced: Mapping[str, ReplacedRows]) -> None:
         """Count rows that a load left out, by source partition."""
-        for partition, more in replaced.items():
+        for partition, counts in replaced.items():
             replaced_before = self.replaced.get((partition, table), ReplacedRows())
             self.replaced[(partition, table)] = ReplacedRows(
-                replaced_before.rows + more.rows, replaced_before.bytes + more.bytes
+                replaced_before.rows + counts.rows, replaced_before.bytes + counts.bytes
             )
 
     # --- counts ---

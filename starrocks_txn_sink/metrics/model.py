@@ -330,7 +330,9 @@ class Model:
     def _on_server_measured(self, fields: Mapping[str, Any], now: float) -> None:
         self.rooms[fields["database"]] = fields["room"], now
         rooms = {name: room for name, (room, _) in self.rooms.items() if room is not None}
-        self.metrics.replace("database_running_transactions", {name: float(own.running) for name, own in rooms.items()})
+        self.metrics.replace(
+            "database_running_transactions", {name: float(room.running) for name, room in rooms.items()}
+        )
         self.metrics.replace("database_transaction_limit", {name: float(own.limit) for name, own in rooms.items()})
 
     def _on_tablets_measured(self, fields: Mapping[str, Any], _: float) -> None:

@@ -205,9 +205,9 @@ def _loads(
     """
     loads = []
     for table in dict.fromkeys(row.table for row in rows):
-        mine = [row for row in rows if row.table == table]
-        pieces: Sequence[memoryview] = [memoryview((SEPARATOR + row.content).encode()) for row in mine]
-        recorded = {"columns": mine[0].columns} if mine[0].columns else {}
+        table_rows = [row for row in rows if row.table == table]
+        pieces: Sequence[memoryview] = [memoryview((SEPARATOR + row.content).encode()) for row in table_rows]
+        recorded = {"columns": table_rows[0].columns} if table_rows[0].columns else {}
         headers, key = recorded | options.load_headers(table), keys.get(table, ())  # the options win
         if unchanged is not None:
             pieces = with_unchanged_values(pieces, table, key, unchanged)

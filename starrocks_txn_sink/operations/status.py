@@ -138,8 +138,8 @@ def job_statuses(
     statuses = []
     for job in [options.job] if options.job is not None else jobs:
         labels = SqlLedger(connection, options.database).execute(ListUnfinished(LabelPrefix(job)), deadline)
-        mine = [row for row in rows if row[0] == job]
-        statuses.append(_status(job, mine, labels, int(letters.get(job, 0)), args, ends))
+        job_rows = [row for row in rows if row[0] == job]
+        statuses.append(_status(job, job_rows, labels, int(letters.get(job, 0)), args, ends))
     return statuses
 
 

@@ -304,16 +304,16 @@ def _read_option(
 ) -> None:
     lower = name.strip().lower()
     rule = _NAMES.get(lower) or next((rule for prefix, rule in _PREFIXES.items() if lower.startswith(prefix)), None)
-    ours = _our_name(name)
+    option = _our_name(name)
     if isinstance(rule, WithoutEffect):
         _log.warning("option.without_effect", option=name, why=rule.reason)
     elif isinstance(rule, Refused):
         _check_refused(name, value, rule)
     elif isinstance(rule, MapsTo):
         _set_once(values, rule.option, rule.convert(name, _as_text(value)), name)
-    elif ours in kinds:
-        kind = kinds[ours]
-        _set_once(values, ours, kind.parse(ours, value) if isinstance(value, str) else value, name)
+    elif option in kinds:
+        kind = kinds[option]
+        _set_once(values, option, kind.parse(option, value) if isinstance(value, str) else value, name)
     else:
         raise unknown_option(name, [*other_names, *kinds, *_NAMES])
 

@@ -200,16 +200,16 @@ def apply_declarations(options: Any) -> None:
     invalid option.
     """
     left_out = []
-    for name, declared in declarations(options):
+    for name, declaration in declarations(options):
         value = getattr(options, name)
         if value is not None:
-            object.__setattr__(options, name, declared.kind.check(name, value))
-        elif declared.derive is not None:
-            left_out.append((name, declared.derive))
-        elif declared.default is MISSING:
-            raise OptionError(f"{name} is missing.", hint=f"Set {name}: {declared.meaning}", option=name)
-        elif declared.default is not None:
-            object.__setattr__(options, name, declared.kind.check(name, declared.default))
+            object.__setattr__(options, name, declaration.kind.check(name, value))
+        elif declaration.derive is not None:
+            left_out.append((name, declaration.derive))
+        elif declaration.default is MISSING:
+            raise OptionError(f"{name} is missing.", hint=f"Set {name}: {declaration.meaning}", option=name)
+        elif declaration.default is not None:
+            object.__setattr__(options, name, declaration.kind.check(name, declaration.default))
     for name, derive in left_out:
         object.__setattr__(options, name, derive(options))
 

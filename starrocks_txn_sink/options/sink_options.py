@@ -305,7 +305,9 @@ class SinkOptions:
 
         Leaves out the properties `other_names`, which the caller reads itself.
         """
-        return translate(properties, {name: declared.kind for name, declared in kind.declarations(cls)}, other_names)
+        return translate(
+            properties, {name: declaration.kind for name, declaration in kind.declarations(cls)}, other_names
+        )
 
     @property
     def frontends(self) -> tuple[addresses.Address, ...]:
@@ -396,16 +398,16 @@ class SinkOptions:
 
     def check_features(self, *more: Feature) -> None:
         """Raise OptionError (InputError for rows without positions) if these options' features and `more` conflict."""
-        ours = {**self.features, **default_phrases(*more)}
+        phrases = {**self.features, **default_phrases(*more)}
         for place, properties in self._properties():
-            refuse_conflicts({**ours, **load_properties.features(properties, place)})
+            refuse_conflicts({**phrases, **load_properties.features(properties, place)})
 
     def without_effect(self, *more: Circumstance) -> dict[str, str]:
         """The options with another value than their default that change nothing, each with the reason.
 
         The circumstances are those of these options and `more`.
         """
-        ours = {
+        conditions = {
             Circumstance.NO_QUERY_URL: self.query_url is None,
             Circumstance.NO_LEDGER: not self.exactly_once,
             Circumstance.NO_QUARANTINE: not self.quarantines,
@@ -413,7 +415,7 @@ class SinkOptions:
             Circumstance.NO_NEW_TABLES: self.schema_changes is not SchemaChanges.APPLY,
             Circumstance.NO_METRICS_PORT: self.metrics_port is None,
         }
-        circumstances = {*more, *(circumstance for circumstance, holds in ours.items() if holds)}
+        circumstances = {*more, *(circumstance for circumstance, holds in conditions.items() if holds)}
         idle = {option.option: option.why for option in options_without_effect(circumstances)}
         declared = {name: declaration.default_for(self) for name, declaration in kind.declarations(type(self))}
         return {name: why for name, why in idle.items() if getattr(self, name) != declared[name]}
@@ -473,7 +475,7 @@ class SinkOptions:
 
 if SinkOptions.__doc__:  # not under `python -OO`
     _ARGUMENTS = "".join(
-        f"    {name} ({declared.kind.name}): {declared.meaning} Default: {declared.default_text}.\n"
-        for name, declared in kind.declarations(SinkOptions)
+        f"    {name} ({declaration.kind.name}): {declaration.meaning} Default: {declaration.default_text}.\n"
+        for name, declaration in kind.declarations(SinkOptions)
     )
     SinkOptions.__doc__ = cleandoc(SinkOptions.__doc__).replace("Raises:", f"Args:\n{_ARGUMENTS}\nRaises:", 1)

@@ -52,8 +52,8 @@ def refuse_target(job: str, to: str, rng: random.Random) -> Steps[None]:
 
     A move that is under way passes: `open_job` judges it.
     """
-    mine: Gate | None = yield from ledger.retry_until_answered(ReadGate(job), rng)
-    if mine is not None and mine.closed:
+    own_gate: Gate | None = yield from ledger.retry_until_answered(ReadGate(job), rng)
+    if own_gate is not None and own_gate.closed:
         return
     gate: Gate | None = yield from ledger.retry_until_answered(ReadGate(to), rng)
     present: dict[str, Position] = yield from ledger.retry_until_answered(ledger.ReadPositions(to), rng)

@@ -30,7 +30,7 @@ def holds(type_: TargetType, other: TargetType) -> bool:
         return _EXACT_BITS[type_.name] >= BITS[other.name]
     if type_.items:
         pairs = zip(type_.items, other.items, strict=False)
-        return type_.name == other.name and all(holds(mine[1], theirs[1]) for mine, theirs in pairs)
+        return type_.name == other.name and all(holds(item[1], other_item[1]) for item, other_item in pairs)
     return type_.name in ("JSON", other.name) or (type_.name, other.name) in (
         ("DOUBLE", "FLOAT"),
         ("DATETIME", "DATE"),

@@ -142,10 +142,10 @@ class SinkEvents:
             yield tries
         except BaseException as error:
             _log_sink.debug("batch.traceback", **place, exc_info=error)
-            ours = self._report_failure(frame, error, query, place, time.monotonic() - started)
-            if ours is None or type(ours) is StarRocksSinkError:  # the latter is a bug, so its traceback counts
+            failure = self._report_failure(frame, error, query, place, time.monotonic() - started)
+            if failure is None or type(failure) is StarRocksSinkError:  # the latter is a bug, so its traceback counts
                 raise
-            raise ours.with_traceback(None) from None  # Spark would print a traceback several times
+            raise failure.with_traceback(None) from None  # Spark would print a traceback several times
         if FAILURES.last:  # a user's function may have caught the failure of an earlier try
             FAILURES.forget(query)
         if query:
@@ -161,18 +161,18 @@ class SinkEvents:
     ) -> StarRocksSinkError | None:
         """Emit the failure of a micro-batch and post it for people; returns the sink's error behind `error`, if any."""
         report = lane_report(error)
-        ours = own_error(error, report)
+        failure = own_error(error, report)
         stopped = bool(query) and isinstance(error, Exception) and _ends_with_query(frame, error)
-        if stopped and ours is None:
+        if stopped and failure is None:
             self.emit(Event("batch.stopped", {**place, "seconds": seconds}))
             return None
-        code = ours.code if ours is not None else (report.code if report else "") or SPARK
+        code = failure.code if failure is not None else (report.code if report else "") or SPARK
         self.emit(Event("batch.failed", {**place, "seconds": seconds, "code": code, "report": report}))
         if query and isinstance(error, Exception) and not stopped:
             # With a ledger the take-over of a restart finds the outcome of a commit.
-            FAILURES.post(query, Failure.of(ours or error, settles_doubts=self._options.exactly_once, **place))
+            FAILURES.post(query, Failure.of(failure or error, settles_doubts=self._options.exactly_once, **place))
         write_envelope(error)  # Spark Connect's client is another process
-        return ours
+        return failure
 
     def _start_endpoint(self, frame: DataFrame, query: str) -> None:
         if self.endpoint is None:

@@ -388,7 +388,9 @@ def _join(shares: Sequence[CarryOver]) -> CarryOver:
 
 def _oldest_open(after: Manifest) -> list[dict[str, Any]]:
     """The source transactions that are open for longest: position of BEGIN, time of opening, rows and bytes."""
-    live = ((name, transaction) for name, carried in after.partitions.items() for transaction in carried.state.live())
+    live = (
+        (name, transaction) for name, partition in after.partitions.items() for transaction in partition.state.live()
+    )
     return [
         {
             "partition": name,

@@ -177,8 +177,8 @@ class LanePlan:
         """The circumstances of the next micro-batch in which options may have no effect."""
         if self.proves:
             return (Circumstance.DEBEZIUM,)
-        ours = {Reading.OWN_TASKS: Circumstance.ARRIVAL_ORDER, Reading.DIRECT: Circumstance.KAFKA_READER}
-        return (ours[self.reading],) if self.reading in ours else ()
+        circumstances = {Reading.OWN_TASKS: Circumstance.ARRIVAL_ORDER, Reading.DIRECT: Circumstance.KAFKA_READER}
+        return (circumstances[self.reading],) if self.reading in circumstances else ()
 
     def task_of(self, task: LaneTask) -> LaneTask:
         """`task` for lanes that read so."""
@@ -337,7 +337,7 @@ class RoundRunner:
         result = result_of(messages)
         again = any(share.stopped for share in result.shares)  # a lane with `reached` reads on, others read all again
         self._snapshot.take(
-            [carried.marks for carried in self.written.carried if carried.reached is not None or not again]
+            [partition.marks for partition in self.written.carried if partition.reached is not None or not again]
         )
         for failure in result.failures:
             if isinstance(failure.error, KeyRepeated):

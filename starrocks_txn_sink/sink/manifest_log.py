@@ -98,9 +98,9 @@ class ManifestLog:
         if self._latest is not None and self._latest.batch == batch - 1:
             return self._latest
         names = _manifests(self.directory)
-        mine = max((name for name in names if name.batch == batch - 1), default=None)
-        if mine is not None:
-            return self._read(mine)
+        newest = max((name for name in names if name.batch == batch - 1), default=None)
+        if newest is not None:
+            return self._read(newest)
         if names or not may_begin:
             raise _missing_state(batch, names)
         return Manifest(batch - 1, self.query)

@@ -35,12 +35,12 @@ def rules_for(rules: RuleSet, terms: TableTerms) -> RowRules:
         _check_history(main, terms)
     columns = _columns(terms, [main.table for main in mains if main.named or main.marks])
     names = {main.table: [column.name for column in columns.get(main.table, ())] for main in mains if main.named}
-    for unmatched in rules.unmatched(
+    for mismatch in rules.unmatched(
         {table: column_names for table, column_names in names.items() if column_names}, at_source=False
     ):
-        if unmatched.near or terms.options.schema_changes is not SchemaChanges.APPLY:
-            raise OptionError(f"{unmatched.reason[0].upper()}{unmatched.reason[1:]}.", hint=unmatched.ways)
-        _log.warning("rules.unmatched", column=unmatched.column, tables=", ".join(unmatched.tables))
+        if mismatch.near or terms.options.schema_changes is not SchemaChanges.APPLY:
+            raise OptionError(f"{mismatch.reason[0].upper()}{mismatch.reason[1:]}.", hint=mismatch.ways)
+        _log.warning("rules.unmatched", column=mismatch.column, tables=", ".join(mismatch.tables))
     return RowRules(rules, {main.table: _marked(main.table, main.own, terms, columns) for main in mains if main.marks})
 
 

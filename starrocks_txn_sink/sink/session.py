@@ -122,7 +122,7 @@ class Session:
 
     def learn_listed(self, reports: Sequence[LaneReport]) -> bool:
         """Learn whether a take-over would find this run's labels; True if a lane has just found that it would not."""
-        listed = [found for report in reports if (found := report.trouble.listed) is not None]
+        listed = [answer for report in reports if (answer := report.trouble.listed) is not None]
         self.canary = self.canary and not listed
         return False in listed
 

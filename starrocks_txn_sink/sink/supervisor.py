@@ -284,13 +284,13 @@ def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     in_main = threading.current_thread() is threading.main_thread()
-    mine = [number for number, handler in handlers.items() if in_main and _is_default(handler)]
-    for number in mine:
+    signals = [number for number, handler in handlers.items() if in_main and _is_default(handler)]
+    for number in signals:
         signal.signal(number, note)
     try:
         yield
     finally:
-        for number in mine:
+        for number in signals:
             signal.signal(number, handlers[number])
 
 

@@ -131,8 +131,8 @@ def _at_exit() -> None:
 
 
 def _give_up_all() -> None:
-    mine = [writer for writer, process in list(_writers.items()) if process == os.getpid()]
-    run_with_timeout([partial(writer.give_up, EXIT_SECONDS) for writer in mine], EXIT_SECONDS)
+    writers = [writer for writer, process in list(_writers.items()) if process == os.getpid()]
+    run_with_timeout([partial(writer.give_up, EXIT_SECONDS) for writer in writers], EXIT_SECONDS)
 
 
 def run_with_timeout(calls: Sequence[Callable[[], None]], seconds: float) -> None:

@@ -97,8 +97,8 @@ class SourceDatabase:
 
                 yield ask
         except RuntimeError as error:  # PyMySQL lacks a library for the user's way to log in
-            said = f"The database {self.database} at {self.host}:{self.port} cannot be read: {error}"
-            raise OptionError(said, hint="Install that package with pip.") from None
+            text = f"The database {self.database} at {self.host}:{self.port} cannot be read: {error}"
+            raise OptionError(text, hint="Install that package with pip.") from None
         except (pymysql.MySQLError, OSError) as error:
             raise self._failed(error) from None
 

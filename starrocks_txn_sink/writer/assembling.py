@@ -242,16 +242,16 @@ class LaneAssembler:
         if lines is None:
             yield from (apply_rules(self._assembly.rules, _cast_events(batch)) for batch in batches)
             return
-        for parsed, piece in map_ahead(partial(_parse, lines, self._assembly.rules), _pieces(batches), _PARSERS):
-            self._malformed += parsed.malformed
-            self._truncates.update(parsed.truncates)
-            self._marks = then(self._marks, parsed.marks)
-            for table, schemas in parsed.schemas.items():
+        for result, piece in map_ahead(partial(_parse, lines, self._assembly.rules), _pieces(batches), _PARSERS):
+            self._malformed += result.malformed
+            self._truncates.update(result.truncates)
+            self._marks = then(self._marks, result.marks)
+            for table, schemas in result.schemas.items():
                 known_schemas = self._schemas.setdefault(table, [])
                 new = [schema for schema in schemas if schema not in known_schemas]
                 known_schemas += new
                 self._new_schemas += [(table, schema) for schema in new]
-            yield parsed.events
+            yield result.events
             if self._round_end is not None and self._stops_after(piece, self._round_end):
                 return
 

@@ -93,13 +93,13 @@ class Durations:
         """
         if not (target_count := share * self.count):
             return None
-        for number, reached in enumerate(itertools.accumulate(self.counts)):
-            if reached >= target_count and self.counts[number]:
+        for number, total in enumerate(itertools.accumulate(self.counts)):
+            if total >= target_count and self.counts[number]:
                 break
         if number == len(self.bounds):
             return self.bounds[-1]
         low = self.bounds[number - 1] if number else 0.0
-        inside = (target_count - (reached - self.counts[number])) / self.counts[number]
+        inside = (target_count - (total - self.counts[number])) / self.counts[number]
         return low + (self.bounds[number] - low) * inside
 
 

@@ -294,8 +294,8 @@ class EventTimes:
         positions = ends.column(POSITION).to_numpy(zero_copy_only=False)
         seconds = ends.column(EVENT_TIME).to_numpy(zero_copy_only=False) / 1e6
         for code, name in enumerate(encoded.dictionary.to_pylist()):
-            mine = codes == code
-            self._seen.setdefault(name, []).append((positions[mine], seconds[mine]))
+            members = codes == code
+            self._seen.setdefault(name, []).append((positions[members], seconds[members]))
 
     def latest(self, receipts: Iterable[Receipt]) -> dict[str, float]:
         """The latest event time by source partition, of all in `receipts`."""
@@ -303,7 +303,7 @@ class EventTimes:
 
     def ages(self, receipts: Iterable[Receipt]) -> tuple[tuple[float, int], ...]:
         """The ages at their load to three digits, each with its number of source transactions: so they are few."""
-        latencies = [receipt.committed_at - mine for receipt, _, mine in self._of_receipts(receipts)]
+        latencies = [receipt.committed_at - times for receipt, _, times in self._of_receipts(receipts)]
         if not latencies:
             return ()
         ages = np.maximum(np.concatenate(latencies), 0.001)

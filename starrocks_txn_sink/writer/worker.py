@@ -111,11 +111,11 @@ class KnownColumns:
         self.of(table, again, deadline)
         name = table.lower()
         if again or name not in self._columns:
-            found = target_columns(self._rows.get(name, ()))
-            if again and found:
+            columns = target_columns(self._rows.get(name, ()))
+            if again and columns:
                 with contextlib.suppress(QueryRefused):  # StarRocks then says itself which columns it does not change
-                    found = with_places(found, self._connection.query(_PLACES, (self._database, table), deadline))
-            self._columns[name] = next(iter(found.values()), ())
+                    columns = with_places(columns, self._connection.query(_PLACES, (self._database, table), deadline))
+            self._columns[name] = next(iter(columns.values()), ())
         return self._columns[name]
 
     def _read(self, condition: str, names: tuple[str, ...], deadline: Deadline) -> dict[str, frozenset[str]]:

@@ -6,18 +6,16 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-
-from typing_extensions import Self
 
 from tests.kafka.jars import classpath
+from tests.support.server_block import ServerBlock
 
 POMS = Path(__file__).parent / "maven"
 CONNECT, CONNECT_MARIADB = POMS / "connect.xml", POMS / "connect-mariadb.xml"
 PREFIX = "shop"
 
 
-class Connect:
+class Connect(ServerBlock):
     """A context manager; `kill` and `start` again go on from the offsets in the folder.
 
     `connector` are the settings of the one connector that runs, `for_postgres` for instance, or of several.
@@ -71,15 +69,6 @@ class Connect:
     def messages(self) -> str:
         return (self.folder / "connect.log").read_text(errors="replace")[-3000:]
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
 
 def _worker(servers: str, folder: Path) -> dict[str, str]:
     json = "org.apache.kafka.connect.json.JsonConverter"
@@ -124,13 +113,13 @@ def for_postgres(port: int, database: str = "postgres") -> dict[str, str]:
 
 def with_defaults(connector: Mapping[str, str]) -> dict[str, str]:
     """The connector without a setting for transactions or values, and JSON with the schema, as Kafka Connect has it."""
-    ours = ("provide.transaction.metadata", "decimal.handling.mode", "tombstones.on.delete")
+    settings = ("provide.transaction.metadata", "decimal.handling.mode", "tombstones.on.delete")
     converters = {
         f"{part}.converter{name}": value
         for part in ("key", "value")
         for name, value in (("", "org.apache.kafka.connect.json.JsonConverter"), (".schemas.enable", "true"))
     }
-    return {name: value for name, value in connector.items() if name not in ours} | converters
+    return {name: value for name, value in connector.items() if name not in settings} | converters
 
 
 def _write(file: Path, settings: Mapping[str, str]) -> None:

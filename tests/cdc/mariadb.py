@@ -9,13 +9,12 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pymysql
-from typing_extensions import Self
 
 from tests.support.query_port import connect
+from tests.support.server_block import ServerBlock
 
 _UP_SECONDS = 120.0
 _SETTINGS = ("server-id=1", "log-bin=binlog", "binlog-format=ROW", "skip-name-resolve", "skip-slave-start")
@@ -25,7 +24,7 @@ class NoMariaDB(Exception):
     """MariaDB is not installed, or did not come up."""
 
 
-class MariaDB:
+class MariaDB(ServerBlock):
     """A context manager; `sql` runs statements as `root`, without a password."""
 
     def __init__(self, folder: Path) -> None:
@@ -70,12 +69,3 @@ class MariaDB:
                 cursor.execute(statement)
                 rows = list(cursor.fetchall())
         return rows
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

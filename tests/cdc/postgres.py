@@ -9,9 +9,8 @@ import socket
 import subprocess
 import tempfile
 from pathlib import Path
-from types import TracebackType
 
-from typing_extensions import Self
+from tests.support.server_block import ServerBlock
 
 _UP_SECONDS = "120"
 
@@ -24,7 +23,7 @@ class PostgresFailed(Exception):
     """A program of PostgreSQL's failed, with what it said."""
 
 
-class Postgres:
+class Postgres(ServerBlock):
     """A context manager; `sql` runs statements as the superuser `postgres`, without a password.
 
     Its folder is none of pytest's: root's PostgreSQL runs as another user, and each session of pytest takes the rights
@@ -82,15 +81,6 @@ class Postgres:
             message = process.stderr or (log.read_text(errors="replace")[-1500:] if log.exists() else "")
             raise PostgresFailed(f"{program} failed with {process.returncode}: {message}")
         return process.stdout or ""
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def _unprivileged_user() -> str:

@@ -55,13 +55,13 @@ def test_fifty_tables_from_a_file_to_equal_contents(kind: str, tmp_path: Path) -
         began = time.monotonic()
         assert cli.main(["init", "--kafka", broker.servers, "--prefix", "shop", "--output", str(file)]) == 0
         text = file.read_text(encoding="utf-8")
-        for printed, replacement in {
+        for old_text, replacement in {
             "http://fe:8030": starrocks.server.load_url,
             "mysql://fe:9030": starrocks.server.query_url,
             'username = "sink"': f'username = "{USER}"',
         }.items():
-            assert printed in text
-            text = text.replace(printed, replacement)
+            assert old_text in text
+            text = text.replace(old_text, replacement)
         file.write_text(f'{text}\n[spark]\n"spark.jars" = {json.dumps(jars)}\n', encoding="utf-8")
         expected = {
             table: [tuple(map(plain, row)) for row in db.rows(f"SELECT * FROM {table} ORDER BY id")] for table in TABLES

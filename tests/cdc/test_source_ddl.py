@@ -142,9 +142,9 @@ checkpoint = "{self.folder / "checkpoint"}"
         """The source transactions that are there, whole; 0 while the server is down."""
         counts = ", ".join(f"(SELECT count(*) FROM {self.name}.{table})" for table in ("left_sum", "right_sum"))
         with suppress(pymysql.MySQLError, OSError):
-            ((left, right),) = self.starrocks.ask(f"SELECT {counts}")
-            assert left == right
-            return int(left)
+            ((left_sum, right_sum),) = self.starrocks.ask(f"SELECT {counts}")
+            assert left_sum == right_sum
+            return int(left_sum)
         return 0
 
     def crash(self, what: str) -> None:
@@ -168,7 +168,7 @@ checkpoint = "{self.folder / "checkpoint"}"
             if not self.process.running:
                 self.helped.append(self.help())
                 self.start()
-            time.sleep(0.3)
+            time.sleep(0.3)  # between two looks; the condition is above
 
     def reached(self, source: Source) -> bool:
         return self.count() == source.number

@@ -296,9 +296,9 @@ class Protocol:
             if entry[1] != EARLIER or self.without == "claims of one batch":
                 lane = entry[1]
         else:
-            position, who = entry[1], entry[2]
-            if who != DEAD:
-                writers[who] = writers[who]._replace(label=VISIBLE)
+            position, writer = entry[1], entry[2]
+            if writer != DEAD:
+                writers[writer] = writers[writer]._replace(label=VISIBLE)
         return State(job, lane, position, state.applied, log, state.messages, tuple(writers))
 
     # --- who owns, and who is gone ---
@@ -334,8 +334,8 @@ class Protocol:
         return _with(after, i, writer._replace(label=NO_LABEL, listed=0))
 
     def said(self, action: Action) -> str:
-        who, sentence = action
-        return sentence if who == SERVER else f"writer {who} ({self.setup.roles[who]}) {sentence}"
+        writer, sentence = action
+        return sentence if writer == SERVER else f"writer {writer} ({self.setup.roles[writer]}) {sentence}"
 
 
 _GONE = Writer()

@@ -100,7 +100,7 @@ class History:
         else:
             batch, states = one_partition(self.name, events), {self.name: self.state}
             step = self.assembler.feed(batch, states, self.now, lambda _, n: from_blob(self.blobs[n]))
-        return step, [released.rows for released in step.released]
+        return step, [release.rows for release in step.released]
 
     def _apply(self, step: AssemblerStep) -> None:
         self.held = sum(transaction.rows for transaction in self.state.live())

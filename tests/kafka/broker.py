@@ -9,14 +9,13 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
-from typing_extensions import Self
 
 from tests.kafka.jars import BROKER, classpath
+from tests.support.server_block import ServerBlock
 
 _UP_SECONDS = 240.0
 _DOWN_SECONDS = 60.0
@@ -28,7 +27,7 @@ class BrokerFailed(Exception):
     """The broker did not come up, or did not answer."""
 
 
-class Broker:
+class Broker(ServerBlock):
     """`start`, `stop` (clean), `kill` (-9), and start again on the same ports and data; a context manager."""
 
     def __init__(self, folder: Path, *, heap: str = "384m", options: Mapping[str, str] | None = None) -> None:
@@ -163,15 +162,6 @@ class Broker:
                     return
         self.kill()
         raise BrokerFailed(f"Kafka did not come up: {(self.folder / 'broker.log').read_text()[-2000:]}")
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def _free_ports(count: int) -> list[int]:

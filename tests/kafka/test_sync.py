@@ -38,9 +38,9 @@ def test_a_whole_database_from_one_file(broker: Broker, spark_kafka: str, tmp_pa
             "http://fe:8030": starrocks.server.load_url,
             "mysql://fe:9030": starrocks.server.query_url,
         }
-        for printed, replacement in replacements.items():
-            assert printed in settings
-            settings = settings.replace(printed, replacement)
+        for text, replacement in replacements.items():
+            assert text in settings
+            settings = settings.replace(text, replacement)
         archives = f'\n[spark]\n"spark.jars" = {json.dumps(spark_kafka)}\n'
         (home / "shop.toml").write_text(settings + archives, encoding="utf-8")
         arguments = {"import runpy": "import runpy, sys; sys.argv[1:] = ['sync', 'shop.toml']"}

@@ -60,9 +60,9 @@ def test_fifty_tables_from_one_file_by_spark_submit(broker: Broker, spark_kafka:
             'username = "sink"': f"username = {json.dumps(USER)}",
             "[query]": "[query]\nuntil_end = true",
         }
-        for printed, replacement in changes.items():
-            assert printed in text
-            text = text.replace(printed, replacement)
+        for old_text, replacement in changes.items():
+            assert old_text in text
+            text = text.replace(old_text, replacement)
         file.write_text(text, encoding="utf-8")
         (tmp_path / "run.py").write_text(RUN, encoding="utf-8")
         submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]", "--jars", spark_kafka]

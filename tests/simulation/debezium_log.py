@@ -167,10 +167,11 @@ def _whole(transactions: list[SourceTransaction], rng: Random) -> Log:
 
 
 def _proof(deliveries: list[_Delivery], number: int) -> Proof:
-    ours = [delivery for delivery in deliveries if delivery.number == number]
-    needed = max(max(delivery.begin, *delivery.others) + 1 for delivery in ours if delivery.needed)
+    same_number = [delivery for delivery in deliveries if delivery.number == number]
+    needed = max(max(delivery.begin, *delivery.others) + 1 for delivery in same_number if delivery.needed)
     return Proof(
-        needed, tuple((row, delivery.begin) for delivery in ours if not delivery.needed for row in delivery.others)
+        needed,
+        tuple((row, delivery.begin) for delivery in same_number if not delivery.needed for row in delivery.others),
     )
 
 

@@ -157,13 +157,13 @@ class Driver(Node):
 
         Spark keeps one plan of a micro-batch, and ends a driver that has another: its skips are in no checkpoint.
         """
-        ours, theirs = [], []
+        own_proofs, other_proofs = [], []
         for plan, proof in self._world.proofs.get(self.checkpoint.name, []):
             if len(self._offsets) < len(plan) or self._offsets[: len(plan)] == plan:
-                ours.append(proof)
+                own_proofs.append(proof)
             else:
-                theirs.append(replace(proof, skips={}))
-        return [*theirs, *ours]
+                other_proofs.append(replace(proof, skips={}))
+        return [*other_proofs, *own_proofs]
 
     def _taken_over(self, result: object) -> None:
         if isinstance(result, Resumed):

@@ -76,12 +76,14 @@ class Replayer(Node):
             self._end(True, "all is written")
             return
         place = self._places.pop(0)
-        mine = [row for row in self._dead_letters() if (row["source_partition"], row["position"]) == place]
-        mine.sort(key=lambda row: (row["table_name"], row["row_number"]))
-        if not mine:
+        letters = [row for row in self._dead_letters() if (row["source_partition"], row["position"]) == place]
+        letters.sort(key=lambda row: (row["table_name"], row["row_number"]))
+        if not letters:
             self._next()
             return
-        self._rows = [DeadLetterRow(row["id"], row["table_name"], row["content"], row["load_columns"]) for row in mine]
+        self._rows = [
+            DeadLetterRow(row["id"], row["table_name"], row["content"], row["load_columns"]) for row in letters
+        ]
         options = self._world.options
         coordinator = replay_coordinator(options, self._names, self._ownership(), self._deadline, self._world.rng)
         follow(coordinator.write(), self._carry_out, self._written)

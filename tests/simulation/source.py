@@ -126,7 +126,7 @@ def _assembled(transactions: list[SourceTransaction], rng: Random) -> list[Sourc
         overlap = rng.randrange(min(low, 3) + 1)  # a source may tell its last events again
         fed_events = pa.Table.from_pylist(events[low - overlap : high], schema=pa.schema(model.EVENT_FIELDS))
         step = assembler.feed(one_partition(name, fed_events), {name: state}, 0.0, lambda _, number: blobs[number])
-        rows += [row for released in step.released for row in released.rows.to_pylist()]
+        rows += [row for release in step.released for row in release.rows.to_pylist()]
         change = step.changes[name]
         for number in change.removed:
             del blobs[number]

@@ -72,15 +72,15 @@ def test_both_ways_write_the_same(assembling: AssemblingShop) -> None:
         "SELECT name, position, batch, row_count, digest FROM {}._starrocks_txn_sink_ledger WHERE kind = 'position'"
     )
     assert sorted(assembling.ask(ledger.format("lanes"))) == sorted(assembling.ask(ledger.format("stage")))
-    ours: Counter[str] = Counter()
+    lane_counts: Counter[str] = Counter()
     for event in lane_events:
         if event.name == "assembler.counted":
-            ours.update({name: count for name, count in event.fields["counts"].items() if name not in LEVELS})
-    theirs: Counter[str] = Counter()
+            lane_counts.update({name: count for name, count in event.fields["counts"].items() if name not in LEVELS})
+    stage_counts: Counter[str] = Counter()
     for progress in staged.recentProgress:
         if progress.numInputRows:
             counts = progress.observedMetrics["assemble_transactions"].asDict()
-            theirs.update({name: count for name, count in counts.items() if name not in LEVELS})
-    assert +ours == +theirs
-    assert ours["abandoned"]
-    assert ours["repeats"]
+            stage_counts.update({name: count for name, count in counts.items() if name not in LEVELS})
+    assert +lane_counts == +stage_counts
+    assert lane_counts["abandoned"]
+    assert lane_counts["repeats"]

@@ -85,14 +85,14 @@ class Left:
 
     def rest(self) -> list[Any]:
         started = {thread for thread in threading.enumerate() if thread.name.startswith("starrocks-")}
-        ours = {thread for thread in started if thread.name != "starrocks-sigterm"}
-        return [*(ours - self._threads), *self._sockets()]
+        threads = {thread for thread in started if thread.name != "starrocks-sigterm"}
+        return [*(threads - self._threads), *self._sockets()]
 
     def _sockets(self) -> list[Any]:
-        mine = psutil.Process().net_connections("tcp")
+        connections = psutil.Process().net_connections("tcp")
         return [
             connection
-            for connection in mine
+            for connection in connections
             if connection.raddr and connection.raddr.port in self._ports and connection.status == "ESTABLISHED"
         ]
 

@@ -31,9 +31,9 @@ def test_a_quick_start_with_files(page: str, folder: str, tmp_path: Path) -> Non
         }
         with Pipeline(program, tmp_path / "home", addresses) as pipeline:
             pipeline.wait(starrocks.shows(select, table_text))
-        for printed in client:  # the page's own MySQL client
+        for text in client:  # the page's own MySQL client
             port = f"port={starrocks.server.query_port}"
-            words = [sys.executable, "-c", printed.replace("port=9030", port)]
+            words = [sys.executable, "-c", text.replace("port=9030", port)]
             process = subprocess.run(
                 words, input=select, stdout=subprocess.PIPE, text=True, timeout=60, check=True
             ).stdout

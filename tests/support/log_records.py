@@ -11,5 +11,5 @@ from starrocks_txn_sink.telemetry import ROOT
 
 def records_of(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord]:
     """The records of `event`, in their order."""
-    ours = [record for record in caplog.records if record.name.startswith(ROOT)]
-    return [record for record in ours if record.getMessage().split(" ", 1)[0] == event]
+    records = [record for record in caplog.records if record.name.startswith(ROOT)]
+    return [record for record in records if record.getMessage().split(" ", 1)[0] == event]

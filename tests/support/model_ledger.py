@@ -63,12 +63,12 @@ class ModelLedger:
             case ReadOwner(job, kind):
                 rows = [_columns(row, _OWNER) for key, row in ledger.items() if key[:2] == (job, kind)]
             case ReadTraces(job, checkpoint):
-                ours = {POSITION: None, DRIVER: None, MARKER: ACCEPTED}
+                kinds = {POSITION: None, DRIVER: None, MARKER: ACCEPTED}
                 traces = [
                     row
                     for key, row in ledger.items()
                     if row.get("checkpoint") == checkpoint
-                    or (key[0] == job and key[1] in ours and ours[key[1]] in (None, key[2]))
+                    or (key[0] == job and key[1] in kinds and kinds[key[1]] in (None, key[2]))
                 ]
                 rows = [(row["kind"], row.get("token")) for row in traces]
             case ReadPositions(job):

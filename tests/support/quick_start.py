@@ -82,9 +82,9 @@ class Pipeline:
     """
 
     def __init__(self, program: str, folder: Path, replacements: Mapping[str, str], *, activated: bool = True) -> None:
-        for printed, replacement in replacements.items():
-            assert printed in program, printed
-            program = program.replace(printed, replacement)
+        for text, replacement in replacements.items():
+            assert text in program, text
+            program = program.replace(text, replacement)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "pipeline.py").write_text(program, encoding="utf-8")
         self._folder = folder

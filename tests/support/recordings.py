@@ -135,11 +135,11 @@ class Variables:
             values = ((name, expected.get(name, missing), answer.get(name, missing)) for name in names)
             return [
                 text
-                for name, left, right in values
+                for name, recorded, answer in values
                 for text in (
-                    [f"{place}.{name}: {'missing' if right is missing else 'unexpected'}"]
-                    if missing in (left, right)
-                    else self.differences(left, right, f"{place}.{name}")
+                    [f"{place}.{name}: {'missing' if answer is missing else 'unexpected'}"]
+                    if missing in (recorded, answer)
+                    else self.differences(recorded, answer, f"{place}.{name}")
                 )
             ]
         if isinstance(expected, list) and isinstance(answer, list):
@@ -147,7 +147,9 @@ class Variables:
                 return [f"{place}: {len(answer)} items instead of {len(expected)}"]
             pairs = enumerate(zip(expected, answer, strict=True))
             return [
-                text for number, (left, right) in pairs for text in self.differences(left, right, f"{place}[{number}]")
+                text
+                for number, (recorded, answer) in pairs
+                for text in self.differences(recorded, answer, f"{place}[{number}]")
             ]
         if expected == "${*}":
             return []

@@ -83,7 +83,7 @@ class TransactionAssembler:
             data=intake.data,
             repeats=event_count - len(intake.kinds),
             repeated_rows=intake.data - fresh,
-            unknown_repeats=sum(repeated.unknown for repeated in intake.repeats),
+            unknown_repeats=sum(repeat.unknown for repeat in intake.repeats),
         )
         if len(intake.kinds):
             step = self._assemble(intake, states, counters, now, read)

@@ -198,7 +198,7 @@ def _only(rows: pa.Array, names: Sequence[str]) -> pa.Array:
     def judge(number: int) -> bytes:
         row = members(rows[number].as_py())
         members_left = ",".join(
-            f"{json.dumps(name, ensure_ascii=False)}:{raw}" for name, (_, raw) in row.items() if name in names
+            f"{json.dumps(name, ensure_ascii=False)}:{text}" for name, (_, text) in row.items() if name in names
         )
         return f"{{{members_left}}}".encode()
 

@@ -145,7 +145,7 @@ class IncrementalAssembler:
     def repeat_notices(self) -> list[Event]:
         """A notice for each source partition whose repeats in this task show nothing about its source."""
         repeats = [buffer.repeats for buffer in self._buffers.values() if buffer.repeats is not None]
-        return [repeated.notice() for repeated in repeats if repeated.unknown]
+        return [repeat.notice() for repeat in repeats if repeat.unknown]
 
     def finish(self) -> Iterator[ReleasedRows]:
         """The rows that are released at the end of the input: none, because an END alone releases them."""
@@ -224,7 +224,7 @@ def expire(
     if policy.open_timeout is None:
         return {}, Counters(), []
     states: dict[Partition, AssemblerState] = {
-        name: carried.state for name, carried in partitions.items() if isinstance(carried.state, AssemblerState)
+        name: partition.state for name, partition in partitions.items() if isinstance(partition.state, AssemblerState)
     }
     step = TransactionAssembler(policy).expire(states, now)
     changed = {}

@@ -62,14 +62,14 @@ MissingBegin = Literal["fail", "drop", "accept"]
 
 def payload_names(events: pa.Schema) -> list[str]:
     """Columns that rows of an open transaction keep: PAYLOAD, then `passthrough` columns."""
-    ours = {name for name, _ in EVENT_FIELDS}
-    return [*PAYLOAD, *(name for name in events.names if name not in ours)]
+    names = {name for name, _ in EVENT_FIELDS}
+    return [*PAYLOAD, *(name for name in events.names if name not in names)]
 
 
 def released_names(payload: list[str]) -> list[str]:
     """Columns of released tables: OUTPUT without the source partition, then `passthrough`."""
-    ours = [name for name in OUTPUT if name != SOURCE_PARTITION]
-    return [*ours, *(name for name in payload if name not in PAYLOAD)]
+    names = [name for name in OUTPUT if name != SOURCE_PARTITION]
+    return [*names, *(name for name in payload if name not in PAYLOAD)]
 
 
 @dataclass(frozen=True, slots=True)

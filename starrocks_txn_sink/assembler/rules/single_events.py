@@ -52,7 +52,7 @@ class SingleEvents:
             return
         intake.refuse_null(partitioned, model.POSITION)
         partitioned = intake.sorted_by_position(partitioned) if any_order else partitioned
-        arrived, snapshots = (
+        arrivals, snapshots = (
             partitioned.table.num_rows,
             pc.sum(pc.equal(partitioned.table[model.OP], SNAPSHOT)).as_py() or 0,
         )
@@ -64,13 +64,13 @@ class SingleEvents:
         groups = partitioned.groups[filled.to_numpy()]
         rows = rows.filter(filled) if len(groups) < count else rows
         self.flows += VerifiedCounters(
-            events=arrived,
-            data=arrived - snapshots,
+            events=arrivals,
+            data=arrivals - snapshots,
             snapshot_rows=snapshots,
             rows=len(groups),
             skipped_rows=count - len(groups),
-            repeats=arrived - count,
-            repeated_rows=arrived - count,
+            repeats=arrivals - count,
+            repeated_rows=arrivals - count,
         )
         counts = np.bincount(groups, minlength=len(partitioned.names))
         rows = rows.append_column(model.TRANSACTION_END, pa.repeat(pa.scalar(True), len(groups)))

@@ -92,7 +92,7 @@ class Manifest:
                 "format": FORMAT,
                 "batch": self.batch,
                 "query": self.query,
-                "partitions": {name: carried.as_json() for name, carried in self.partitions.items()},
+                "partitions": {name: partition.as_json() for name, partition in self.partitions.items()},
                 "inline": {name: base64.b64encode(content).decode() for name, content in self.inline.items()},
             }
         )

@@ -90,10 +90,10 @@ class VerifiedLane:
 
     def __post_init__(self) -> None:
         self._texts = _TextCache(self.storage)
-        for name, carried in self.carried.items():  # also sources without new events have transactions that get overdue
-            if not isinstance(carried.state, VerifiedState):
+        for name, partition in self.carried.items():  # without new events, too: transactions get overdue
+            if not isinstance(partition.state, VerifiedState):
                 raise other_rules(name)
-            self._sources[name] = _source_of(carried.state, carried.places)
+            self._sources[name] = _source_of(partition.state, partition.places)
 
     def feed(self, events: pa.Table, *, any_order: bool = False) -> Iterator[ReleasedRows]:  # noqa: ARG002
         """Take in events with their source partition, in any order; nothing is released yet."""
@@ -111,8 +111,8 @@ class VerifiedLane:
         events = events.select(v.EVENTS.names).cast(v.EVENTS)
         source.proofs.append(_proof(events.drop_columns([model.ROW]), events[model.ROW], source.events))
         source.events += events.num_rows
-        arrived = pa.array(np.full(events.num_rows, float(self.now)))
-        for piece in model.pieces(events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrived)):
+        arrivals = pa.array(np.full(events.num_rows, float(self.now)))
+        for piece in model.pieces(events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrivals)):
             source.segments.append(_Segment(piece.num_rows, piece.nbytes, piece))
             self._held_bytes += source.segments[-1].bytes
 
@@ -155,10 +155,10 @@ class VerifiedLane:
         """What the rules read of a blob."""
         assert segment.place is not None
         proof = self.storage.read(segment.place, _PROOF).select(_PROOF)
-        arrived = proof[v.ARRIVED]
+        arrivals = proof[v.ARRIVED]
         sizes = self._texts.sizes_of(segment)
         proof = _with_places(proof.drop_columns([v.ARRIVED]), sizes, first)
-        return proof.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrived)
+        return proof.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrivals)
 
     @property
     def names(self) -> set[str]:
@@ -180,12 +180,14 @@ class VerifiedLane:
             judgement = source.judgement
             if judgement is None or not (marks or source.before.marks):
                 continue
-            mine = then(source.before.marks, {mark: marks[mark] for mark in marks if mark.startswith(whole(name))})
+            merged_marks = then(
+                source.before.marks, {mark: marks[mark] for mark in marks if mark.startswith(whole(name))}
+            )
             waiting = judgement.events[model.OP].filter(pa.array(judgement.kept))
             if pc.any(pc.equal(waiting, v.SNAPSHOT)).as_py():
-                source.judgement = replace(judgement, state=replace(judgement.state, marks=mine))
+                source.judgement = replace(judgement, state=replace(judgement.state, marks=merged_marks))
             else:
-                visible |= mine
+                visible |= merged_marks
                 source.judgement = replace(judgement, state=replace(judgement.state, marks={}))
         return visible
 

@@ -117,8 +117,8 @@ class VerifiedAssembler:
         `on_open_timeout="fail"`, SourceChanged for a transaction at the position of another one.
         """
         intake = v.validate_events(state, events, self.source)
-        arrived = pa.array(np.full(intake.events.num_rows, float(now)))
-        table = pa.concat_tables([held_events, intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrived)])
+        arrivals = pa.array(np.full(intake.events.num_rows, float(now)))
+        table = pa.concat_tables([held_events, intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrivals)])
         table = table.combine_chunks()  # rows are taken from it piece by piece
         counts = tally.tally(table, now - (self.policy.open_timeout or math.inf), with_rows)
         classes = tally.classify(counts, state.last_position)
@@ -152,13 +152,13 @@ class VerifiedAssembler:
     def _refuse(self, table: pa.Table, counts: Tally, classes: TransactionClasses, now: float) -> None:
         if self.policy.on_open_timeout == "fail" and len(classes.given_up):
             first = int(classes.given_up[0])
-            arrived = table[v.ARRIVED].to_numpy()[counts.code == first].min()
+            arrival = table[v.ARRIVED].to_numpy()[counts.code == first].min()
             raise SourceTransactionError(
                 "A transaction has not added up for longer than open_timeout.",
                 hint="Check that the topics of all captured tables are read and nothing filters them; raise "
                 'open_timeout, or pass on_open_timeout="quarantine".',
                 **self._place(table, counts, first),
-                open_seconds=round(now - float(arrived), 3),
+                open_seconds=round(now - float(arrival), 3),
             )
 
     def _report_waiting(

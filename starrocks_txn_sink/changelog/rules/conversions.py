@@ -140,16 +140,16 @@ def _parts(text: object) -> tuple[str, ...]:
         parts = text.split(",")
     elif isinstance(text, (tuple, list)):
         parts = text
-    cleaned = []
+    entries = []
     for part in parts:
         if not isinstance(part, str) or not part.strip():
             raise OptionError(
                 f"op_mapping has the part {part!r} in {text!r}.", hint="Every code and every kind is non-empty text."
             )
-        cleaned.append(part.strip())
-    if not cleaned:
+        entries.append(part.strip())
+    if not entries:
         raise OptionError("op_mapping has an empty tuple.", hint="Name at least one code and one kind in each entry.")
-    return tuple(cleaned)
+    return tuple(entries)
 
 
 def _kinds(names: tuple[str, ...]) -> Kinds:

@@ -55,7 +55,7 @@ def check_executors(target: Target) -> Iterator[Finding]:
         yield Topic("executor").skip("pyspark is not installed here")
         return
     try:
-        session, ours = _session(SparkSession, target)
+        session, own_session = _session(SparkSession, target)
     except Exception as error:  # PySpark raises many kinds when no JVM starts
         yield judge_broken(error, "Spark does not start")
         return
@@ -71,7 +71,7 @@ def check_executors(target: Target) -> Iterator[Finding]:
     except Exception as error:  # a dying worker surfaces as many kinds of error
         yield judge_broken(error, "The Spark job failed")
     finally:
-        if ours:
+        if own_session:
             session.stop()
 
 

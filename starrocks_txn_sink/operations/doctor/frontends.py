@@ -35,8 +35,8 @@ _LIFETIME = {"timeout": "60"}  # seconds; the server soon ends a transaction tha
 def check_addresses(target: Target) -> Iterator[Finding]:
     """Check host names and ports of load_url and query_url, and the login at each query port."""
     options = target.options
-    for role, listed in (("frontend of load_url", options.frontends), ("query port", options.query_addresses)):
-        for address in listed:
+    for role, addresses in (("frontend of load_url", options.frontends), ("query port", options.query_addresses)):
+        for address in addresses:
             reached = target.reach(role, address)
             yield reached
             if role == "query port" and reached.severity is Severity.GOOD:

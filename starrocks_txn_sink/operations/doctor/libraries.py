@@ -118,7 +118,7 @@ def check_libraries(target: Target) -> Iterator[Finding]:
 def judge_libraries(versions: Mapping[str, str | None], place: str) -> Iterator[Finding]:
     """One finding for Python and one for each library; the version of Spark decides what is old."""
     spark = version_numbers(versions.get("pyspark") or "") or OF_SPARK[0][0]
-    least = next((own for version, own in OF_SPARK if spark >= version), {})
+    least = next((versions for version, versions in OF_SPARK if spark >= version), {})
     for need in (PYTHON, *REQUIREMENTS):
         version = versions.get(need.name)
         if need.name == "protobuf" and version is None and spark < (4,):
@@ -149,7 +149,7 @@ def judge_same_versions(
     driver: Mapping[str, str | None], executor: Mapping[str, str | None], place: str
 ) -> Iterator[Finding]:
     """Failures where driver and executor differ in Python's minor version or in this package: they exchange pickles."""
-    for name, cut, why in (
+    for name, parts, why in (
         ("python", 2, "Functions travel to the executors as pickles, which other minor versions cannot read."),
         ("starrocks-txn-sink", 9, "Options and lanes travel as pickles; another version may read them wrongly."),
     ):
@@ -157,7 +157,7 @@ def judge_same_versions(
         if (
             driver_version
             and executor_version
-            and version_numbers(driver_version)[:cut] != version_numbers(executor_version)[:cut]
+            and version_numbers(driver_version)[:parts] != version_numbers(executor_version)[:parts]
         ):
             yield Topic(f"library.{name}", place).failure(
                 f"{name} is {executor_version} on the executor and {driver_version} on the driver.",

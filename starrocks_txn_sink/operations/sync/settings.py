@@ -217,8 +217,8 @@ class _File:
     def _left_out(self, tables: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Rules that leave tables out: what is excluded, and what no `include` names."""
         for name in ("include", "exclude"):
-            given = tuple((pattern, LEFT_OUT) for pattern in tables[name] or ())
-            self._checked("tables", lambda given=given: check_routes(given))  # type: ignore[misc]
+            routes = tuple((pattern, LEFT_OUT) for pattern in tables[name] or ())
+            self._checked("tables", lambda given=routes: check_routes(given))  # type: ignore[misc]
         rules = [(pattern, LEFT_OUT) for pattern in tables["exclude"] or ()]
         if tables["include"]:
             rules.append((rf"(?!(?:{'|'.join(tables['include'])})\Z).*", LEFT_OUT))

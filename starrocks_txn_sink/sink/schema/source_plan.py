@@ -96,8 +96,8 @@ def plan_sources(
     at_source = {
         name: {column.name for of in of_table for column in columns_of(of.schema)} for name, of_table in sources.items()
     }
-    for unmatched in rules.unmatched(at_source, at_source=True, further=further):
-        plan.refusals.append(Refusal(unmatched.tables[0], unmatched.reason, unmatched.ways))
+    for mismatch in rules.unmatched(at_source, at_source=True, further=further):
+        plan.refusals.append(Refusal(mismatch.tables[0], mismatch.reason, mismatch.ways))
     for name, of_table in sources.items():
         wanted_table, refusals = _wanted(name, of_table, declared.get(name, TableOptions()), rules)
         if wanted_table is not None:

@@ -177,7 +177,7 @@ class _SchemaReader:
     def _union(self, number: int, branches: Sequence[Any], namespace: str) -> dict[str, Any]:
         first = self._parts(number, Kind.UNION, len(branches))
         inner = [self._fill(first + place, branch, namespace) for place, branch in enumerate(branches)]
-        types = [own for own in inner if own["type"]]
+        types = [branch for branch in inner if branch["type"]]
         if len(types) != 1:  # Connect has no name for a choice of several types
             return {"type": "string", "optional": True}
         return types[0] | {"optional": len(types) < len(branches)}

@@ -37,10 +37,10 @@ def write_json(
     texts = pa.array([b""] * len(messages), messages.type)
     fits: Bools = np.zeros(len(messages), dtype=bool)
     for number, schema in enumerate(schemas):
-        mine = schema_numbers == number
-        if isinstance(schema, Schema) and mine.any():
-            output, fits[mine] = _written(messages.filter(pa.array(mine)), schema)
-            texts = pc.replace_with_mask(texts, pa.array(mine), output)
+        members = schema_numbers == number
+        if isinstance(schema, Schema) and members.any():
+            output, fits[members] = _written(messages.filter(pa.array(members)), schema)
+            texts = pc.replace_with_mask(texts, pa.array(members), output)
     return texts, fits
 
 

@@ -302,7 +302,7 @@ class KafkaSource:
             own_names, steps = _source_columns_and_steps(execution.analyzed())
         except Exception as error:  # py4j's: the plan is hidden, or of another version of Spark
             raise _not_alone("the query's plan cannot be seen") from error
-        changed = sorted(name for name, own in columns.items() if own_names.get(name) != own)
+        changed = sorted(name for name, expression in columns.items() if own_names.get(name) != expression)
         if steps or changed:
             raise _not_alone(f"there is {steps[0]}" if steps else f"{changed[0]} is not Kafka's {columns[changed[0]]}")
         inputs = _scan(execution).inputPartitions()

@@ -46,10 +46,10 @@ def agree(histories: list[list[list[Ev]]], policy: Policy, size: int, held_rows:
         assert {name: bench.out for name, bench in benches.items() if bench.out} == chunked.out
     counts = [bench.total.as_dict() for bench in benches.values()]
     sums = {field: sum(count[field] for count in counts) for field in counts[0]}
-    mine = chunked.total.as_dict()
+    totals = chunked.total.as_dict()
     for name in ("state_bytes", "unknown_repeats"):  # of other slices of the same rows; judged for each chunk
-        del sums[name], mine[name]
-    assert mine == sums
+        del sums[name], totals[name]
+    assert totals == sums
 
 
 SEVERAL = st.integers(1, 5)

@@ -75,10 +75,10 @@ def test_other_content_at_a_known_position_is_another_source(other_event: Ev, wh
         if whole
         else [other_event]
     )
-    with pytest.raises(SourceChanged, match=rf"other content.*position={other_event.position}\b") as raised:
+    with pytest.raises(SourceChanged, match=rf"other content.*position={other_event.position}\b") as caught_error:
         fed(FIRST, again)
-    assert "new checkpoint" in str(raised.value)
-    assert "k" not in raised.value.message.split()
+    assert "new checkpoint" in str(caught_error.value)
+    assert "k" not in caught_error.value.message.split()
 
 
 def test_a_source_that_begins_again_and_goes_on_releases_nothing() -> None:

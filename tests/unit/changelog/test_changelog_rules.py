@@ -329,11 +329,11 @@ def test_timely_rows_all_leave_sorted_and_late_ones_are_counted(seed: int) -> No
         out: list[TimedRow] = []
         late = sent_count = 0
         for _ in range(random.randrange(1, 6)):
-            arrived = [
+            arrivals = [
                 TimedRow(random.randrange(20), (random.randrange(3),), object()) for _ in range(random.randrange(5))
             ]
-            sent_count += len(arrived)
-            release_step = release(held_rows, arrived, watermark)
+            sent_count += len(arrivals)
+            release_step = release(held_rows, arrivals, watermark)
             held_rows, late, out = release_step.held, late + release_step.late, out + release_step.rows
             assert all(watermark is not None and row.time <= watermark for row in release_step.rows)
             watermark = max(watermark or 0, random.randrange(25))

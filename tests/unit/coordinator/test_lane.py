@@ -321,8 +321,8 @@ def test_a_lane_that_is_done_has_loaded_every_row_once_and_in_order(
     lane.commit()
     for table, rows_of in loaded.items():
         for partition in "ab":  # source partitions have no order among each other
-            mine = {position for position, (name, _) in enumerate(sorted(sizes), start=1) if name == partition}
-            rows_read = [row for row in server.tables[table] if row[0] in mine]
-            assert rows_read == [row for row in rows_of if row[0] in mine]
+            positions = {position for position, (name, _) in enumerate(sorted(sizes), start=1) if name == partition}
+            rows_read = [row for row in server.tables[table] if row[0] in positions]
+            assert rows_read == [row for row in rows_of if row[0] in positions]
     assert lane.core.receipt is not None
     assert lane.core.receipt.rows == sum(map(len, loaded.values()))

@@ -138,19 +138,19 @@ def test_a_named_folder_stays_and_must_be_empty(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_block_once_and_handlers_come_back(number: signal.Signals, code: int) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    cleaned = []
+    folders = []
 
     def work() -> None:
         try:
             signal.raise_signal(number)
         finally:
             signal.raise_signal(number)  # an impatient second one
-            cleaned.append(True)
+            folders.append(True)
 
     with pytest.raises(Interrupted) as ended, interruption():
         work()
     assert ended.value.exit_code == code
-    assert cleaned == [True]
+    assert folders == [True]
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 

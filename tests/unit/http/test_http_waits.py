@@ -132,10 +132,10 @@ def test_closing_closes_connections_that_the_traceback_of_an_error_still_holds()
 def connections_to(peer: Peer) -> list[Any]:
     """This process's connections to `peer` that are open."""
     port = int(peer.url.rpartition(":")[2])
-    mine = psutil.Process().net_connections("tcp")
+    connections = psutil.Process().net_connections("tcp")
     return [
         connection
-        for connection in mine
+        for connection in connections
         if connection.raddr and connection.raddr.port == port and connection.status == "ESTABLISHED"
     ]
 

@@ -303,10 +303,10 @@ def test_the_alert_stays_silent_while_all_is_well(tmp_path: Path, alert: Alert) 
 def test_one_endpoint_of_two_that_dies_is_seen_and_a_target_that_is_no_sink_is_not(tmp_path: Path) -> None:
     up = {"a": "1x40", "b": "1x10 0x30", "c": "0x40"}  # c never had a sink
     inputs = [{"series": f'up{{instance="{name}",job="j"}}', "values": values} for name, values in up.items()]
-    built = {"a": "1x40", "b": "1x10 _x30"}
+    series = {"a": "1x40", "b": "1x10 _x30"}
     inputs += [
         {"series": f'{PREFIX}build_info{{instance="{name}",job="j",version="1"}}', "values": values}
-        for name, values in built.items()
+        for name, values in series.items()
     ]
     down = [
         {

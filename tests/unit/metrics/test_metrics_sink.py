@@ -59,9 +59,9 @@ def test_a_pickled_sink_arrives_with_an_endpoint_of_its_own_that_knows_the_optio
 def test_a_failing_batch_is_reported_with_its_code_and_its_lanes_report() -> None:
     events: list[Event] = []
     watch = SinkEvents(OPTIONS, events.append, None)
-    ours = LoadFailed("No.")
+    failure = LoadFailed("No.")
     with pytest.raises(LoadFailed):
-        told(watch, error=ours)
+        told(watch, error=failure)
     report = LaneReport("shop", 0, 1, trouble=LaneTrouble(failure=SentError("rows_rejected")))
     sparks = RuntimeError(f"Python worker said: RowsRejected: no.\n{envelope(report)}\n")
     rejection = RowsRejected("No.")

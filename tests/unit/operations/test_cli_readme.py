@@ -51,9 +51,9 @@ def test_documented_demo_options_exist(words: str) -> None:
 
 
 def test_documented_commands_parse() -> None:
-    ours = [command for page in PAGES for command in commands(page) if command.startswith(cli.PROGRAM)]
-    assert ours
-    for name, *words in (shlex.split(command)[1:] for command in ours):
+    own_commands = [command for page in PAGES for command in commands(page) if command.startswith(cli.PROGRAM)]
+    assert own_commands
+    for name, *words in (shlex.split(command)[1:] for command in own_commands):
         command = next(command for command in cli.COMMANDS if command.name == name)
         parser = argparse.ArgumentParser()
         importlib.import_module(command.module).add_arguments(parser)
@@ -64,9 +64,9 @@ def test_documented_commands_parse() -> None:
 def test_python_imports_only_names_that_exist(page: str) -> None:
     *_, snippet = blocks(page, "python")  # the last block is the pipeline
     imported = [node for node in ast.walk(ast.parse(snippet)) if isinstance(node, ast.ImportFrom)]
-    ours = [node for node in imported if (node.module or "").startswith("starrocks_txn_sink")]
-    assert ours or '"starrocks_txn_sink"' in snippet
-    for node in ours:
+    own_imports = [node for node in imported if (node.module or "").startswith("starrocks_txn_sink")]
+    assert own_imports or '"starrocks_txn_sink"' in snippet
+    for node in own_imports:
         module = importlib.import_module(node.module or "")
         for alias in node.names:
             assert getattr(module, alias.name)

@@ -218,11 +218,11 @@ def test_a_name_without_effect_is_a_warning_in_the_log(caplog: pytest.LogCapture
 
 
 def test_the_table_of_names_is_complete_in_itself() -> None:
-    ours = {name for name, _ in declarations(SinkOptions)}
+    options = {name for name, _ in declarations(SinkOptions)}
     for name, rule in {**FLINK_OPTIONS, **SPARK_OPTIONS}.items():
         assert name == name.lower()
         if isinstance(rule, MapsTo):
-            assert rule.option in ours, name
+            assert rule.option in options, name
         else:
             assert rule.reason, name
         if isinstance(rule, Refused):

@@ -166,8 +166,8 @@ def test_what_the_image_copies_is_enough_to_build_the_package(tmp_path: Path) ->
                 else:
                     shutil.copy(root / source, target_path)
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path / "dist")]
-    built = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr[-500:]
+    process = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr[-500:]
     assert list((tmp_path / "dist").glob("*.whl"))
 
 

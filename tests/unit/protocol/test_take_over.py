@@ -294,13 +294,13 @@ def test_an_unknown_outcome_is_settled_by_positions(positions: list[Position], e
 
 def test_recovery_ends_its_own_label_first_and_insists_on_it() -> None:
     ledger = Ledger()
-    mine = ownership(ledger)
+    owner = ownership(ledger)
     ledger.log.clear()
     during = Reply(Status.FAILED, "Can not abort transaction 1 during committing, label is L")
-    play(mine.recover("L", SPANS, random.Random(1)), ledger, Server(ledger, during, ReplyLost("lost")))
+    play(owner.recover("L", SPANS, random.Random(1)), ledger, Server(ledger, during, ReplyLost("lost")))
     barrier = ["WriteMarker", "ReadMarker", "ReadOwner", "ReadPositions"]
     assert ledger.log == ["rollback L", "rollback L", "rollback L", *barrier]
-    assert mine.owner.token == "d0"
+    assert owner.owner.token == "d0"
 
 
 @pytest.mark.parametrize(
@@ -308,10 +308,10 @@ def test_recovery_ends_its_own_label_first_and_insists_on_it() -> None:
     [(Owner("d0", "e1", "cp"), ""), (None, "no owner"), (Owner("d1", "e9", "cp", 7, "noon"), "The job was taken over")],
 )
 def test_who_may_commit(holder: Owner | None, refused: str) -> None:
-    ledger, mine = Ledger(), Owner("d0", "e1", "cp")
+    ledger, ledger_of_driver = Ledger(), Owner("d0", "e1", "cp")
     if holder is not None:
         ledger.execute(WriteClaim("job", holder), Deadline.after(1, ManualClock()))
-    steps = check_owner("job", mine, random.Random(1))
+    steps = check_owner("job", ledger_of_driver, random.Random(1))
     if not refused:
         play(steps, ledger)
         return
@@ -325,18 +325,18 @@ def test_who_may_commit(holder: Owner | None, refused: str) -> None:
 def test_an_unknown_outcome_of_a_replay_is_settled_by_its_marker(visible: bool) -> None:
     ledger = Ledger()
     take_over_ = play(taking_over(REPLAYING, "r"), ledger)
-    mine = ReplayOwnership("job", "shop", take_over_.owner, tokens("mine"), str)
-    (row,) = orjson.loads(b"[" + b"".join(mine.ledger_entries("L", contents()).pieces).lstrip(b",") + b"]")
+    own_replay = ReplayOwnership("job", "shop", take_over_.owner, tokens("mine"), str)
+    (row,) = orjson.loads(b"[" + b"".join(own_replay.ledger_entries("L", contents()).pieces).lstrip(b",") + b"]")
     assert (row["job"], row["kind"], row["token"]) == ("job", "marker", "L")
     if visible:
         ledger.execute(WriteMarker(row["job"], row["name"], row["token"]), Deadline.after(1, ManualClock()))
     ledger.log.clear()
-    outcome = play(mine.recover("L", (), random.Random(1)), ledger)
+    outcome = play(own_replay.recover("L", (), random.Random(1)), ledger)
     assert type(outcome) is (Committed if visible else Aborted)
     assert ledger.log == ["rollback L", "WriteMarker", "ReadMarker", "ReadOwner", "ReadPositions", "ReadMarker"]
     play(taking_over(REPLAYING, "s"), ledger)
     with pytest.raises(Fenced, match="The replay of the job's dead letters was taken over"):
-        play(mine.recover("L", (), random.Random(1)), ledger)
+        play(own_replay.recover("L", (), random.Random(1)), ledger)
 
 
 def test_a_fate_carries_its_label_and_its_reason() -> None:
@@ -379,7 +379,7 @@ def test_everything_that_is_repeated_waits_longer_each_time() -> None:
 
 def test_a_replay_lists_the_labels_of_replays_and_a_driver_all_of_the_job() -> None:
     families = []
-    for mine in (DRIVER, REPLAYING):
+    for kind in (DRIVER, REPLAYING):
         ledger = Ledger()
 
         def listed(question: LedgerRequest) -> None:
@@ -387,7 +387,7 @@ def test_a_replay_lists_the_labels_of_replays_and_a_driver_all_of_the_job() -> N
                 families.append(question.prefix)
 
         ledger.before = listed
-        play(taking_over(mine, "t"), ledger)
+        play(taking_over(kind, "t"), ledger)
     assert families == [LabelPrefix("job"), LabelPrefix("job", "replay")]
 
 
@@ -429,29 +429,29 @@ def test_the_canary_asks_once_whether_a_take_over_would_find_the_label(
     unfinished: tuple[str, ...], listed: bool
 ) -> None:
     ledger = Ledger(unfinished=unfinished)
-    mine = ownership(ledger)
-    play(mine.check("job-e1-0-7-1_0", LongestWaits()), ledger)
-    assert mine.listed is None
-    mine.canary = True
+    owner = ownership(ledger)
+    play(owner.check("job-e1-0-7-1_0", LongestWaits()), ledger)
+    assert owner.listed is None
+    owner.canary = True
     for _ in range(2):
-        play(mine.check("job-e1-0-7-1_0", LongestWaits()), ledger)
-        assert mine.listed is listed
-    assert not mine.canary
+        play(owner.check("job-e1-0-7-1_0", LongestWaits()), ledger)
+        assert owner.listed is listed
+    assert not owner.canary
 
 
 def test_a_driver_checks_and_recovers_in_its_own_name() -> None:
     ledger = Ledger()
-    mine = ownership(ledger)
-    play(mine.check("l", LongestWaits()), ledger)
+    owner = ownership(ledger)
+    play(owner.check("l", LongestWaits()), ledger)
     server = Server(ledger, ReplyLost("lost"), Reply(Status.OK))
-    play(mine.recover("L", SPANS, LongestWaits()), ledger, server)
+    play(owner.recover("L", SPANS, LongestWaits()), ledger, server)
     assert {(request.database, request.label) for request in server.requests} == {("shop", "L")}
-    play(mine.check("l", LongestWaits()), ledger)
+    play(owner.check("l", LongestWaits()), ledger)
     play(taking_over(Owner("", "e2", "cp"), "u"), ledger)
     with pytest.raises(Fenced, match="The job was taken over"):
-        play(mine.check("l", LongestWaits()), ledger)
+        play(owner.check("l", LongestWaits()), ledger)
     with pytest.raises(Fenced, match="The job was taken over"):
-        play(mine.recover("L", SPANS, LongestWaits()), ledger)
+        play(owner.recover("L", SPANS, LongestWaits()), ledger)
 
 
 def test_a_replay_waits_for_its_own_claim_no_matter_which_driver_owns_the_job() -> None:

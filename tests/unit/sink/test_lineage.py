@@ -177,7 +177,7 @@ from starrocks_txn_sink.telemetry import Event
 
 class Client:
     def emit(self, event):
-        time.sleep(0.1)
+        time.sleep(0.1)  # the program ends meanwhile: time is what this is about
         print(event.eventType.name, event.inputs[0].name, flush=True)
 
 listener = LineageListener(
@@ -193,5 +193,5 @@ listener(Event("batch.completed", {**batch, "seconds": 1.0}))
 def test_a_program_that_ends_sends_its_events(query: str) -> None:
     """After a call of `write`; and after a query, of whose end no event tells the sink (`availableNow`)."""
     script = SCRIPT.replace("QUERY", repr(query))
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert ran.stdout.split() == ["START", "orders", "COMPLETE", "orders"]
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert process.stdout.split() == ["START", "orders", "COMPLETE", "orders"]

@@ -147,9 +147,9 @@ def test_of_two_manifests_of_a_micro_batch_the_younger_runs_counts() -> None:
 
 def test_a_micro_batch_can_be_repeated_also_when_spark_retains_only_one() -> None:
     directory = MemoryDirectory()
-    mine = log(directory, keep=1)
+    younger = log(directory, keep=1)
     for batch in range(4):
-        publish(mine, directory, batch, "a")
+        publish(younger, directory, batch, "a")
     assert batches(directory) == ["002-000001-e1", "003-000001-e1"]
     again = log(directory, "e2", keep=1)  # it died before Spark marked micro-batch 3 as done
     assert again.before(3, may_begin=False).files() == {"000001-e1-2-a"}
@@ -159,11 +159,11 @@ def test_a_micro_batch_can_be_repeated_also_when_spark_retains_only_one() -> Non
 
 def test_old_manifests_go_and_rows_that_only_they_name() -> None:
     directory = MemoryDirectory()
-    mine = log(directory, keep=3)
-    publish(mine, directory, 0, "long")
+    younger = log(directory, keep=3)
+    publish(younger, directory, 0, "long")
     for batch in range(1, 8):
-        directory.write(f"rows/{mine.stem(batch)}-own", b"")
-        mine.publish(manifest(batch, f"{mine.stem(0)}-long", f"{mine.stem(batch)}-own"))
+        directory.write(f"rows/{younger.stem(batch)}-own", b"")
+        younger.publish(manifest(batch, f"{younger.stem(0)}-long", f"{younger.stem(batch)}-own"))
     assert batches(directory) == [f"00{batch}-000001-e1" for batch in (5, 6, 7)]
     assert rows(directory) == ["000001-e1-0-long", *(f"000001-e1-{batch}-own" for batch in (5, 6, 7))]
 
@@ -184,12 +184,12 @@ def test_rows_of_attempts_that_died_are_swept() -> None:
 
 def test_rows_inside_manifests_are_written_out_when_they_become_many() -> None:
     directory = MemoryDirectory()
-    mine = log(directory)
+    younger = log(directory)
     content = b"x" * INLINE_LIMIT
-    mine.publish(manifest(0, "f0", inline={"f0": content}))
-    assert mine.before(1, may_begin=False).inline == {"f0": content}
-    mine.publish(manifest(1, "f0", "f1", inline={"f0": content, "f1": b"y"}))
-    assert mine.before(2, may_begin=False).inline == {}
+    younger.publish(manifest(0, "f0", inline={"f0": content}))
+    assert younger.before(1, may_begin=False).inline == {"f0": content}
+    younger.publish(manifest(1, "f0", "f1", inline={"f0": content, "f1": b"y"}))
+    assert younger.before(2, may_begin=False).inline == {}
     assert directory.files["rows/f0"] == content
     assert directory.files["rows/f1"] == b"y"
 

@@ -77,12 +77,12 @@ def test_calls_of_write_take_the_job_from_each_other() -> None:
 
 
 def test_a_failed_session_is_known_until_its_labels_are_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    cleaned = []
-    monkeypatch.setattr(sessions, "clean_up", lambda _, failed, callback: cleaned.append((failed, callback)))
+    calls = []
+    monkeypatch.setattr(sessions, "clean_up", lambda _, failed, callback: calls.append((failed, callback)))
     run, failed = JobRun("orders"), session("run-1")
     run.open(failed)
     run.fail(failed, OPTIONS)
-    ((session_cleaned, finish_cleaning),) = cleaned
+    ((session_cleaned, finish_cleaning),) = calls
     assert (run.session, run.writer, list(run.ending.values())) == (None, None, [failed])
     assert session_cleaned is failed
     finish_cleaning()

@@ -110,12 +110,12 @@ def test_a_writer_whose_leader_has_stepped_down_in_place_sees_who_took_over(
     server.faults.replace({"rules": rules})
     sink_options = options(server, server.query_port, *server.follower_query_ports)
     clock = SystemClock()
-    mine = open_session(sink_options, "run-1", "shop", "checkpoint")
+    session = open_session(sink_options, "run-1", "shop", "checkpoint")
     with closing(LeaderConnection(sink_options)) as connection:
         ledger = SqlLedger(connection, "shop")
 
         def check() -> None:
-            steps = check_owner("shop", Owner(mine.token, mine.epoch, "checkpoint"), random.Random(1))
+            steps = check_owner("shop", Owner(session.token, session.epoch, "checkpoint"), random.Random(1))
             run(steps, NoTransport(), clock, Deadline.after(20, clock), ledger)
 
         check()
@@ -132,8 +132,8 @@ def test_after_an_outage_the_job_is_taken_over_again_unless_another_run_has_it(
     """A try that fails after its claim is still this run; so only another run's token ends it."""
     sink_options, tokens = options(server, server.query_port), set[str]()
     before = take_over(sink_options)
-    mine = open_session(sink_options, "run-1", "shop", "checkpoint", tokens=tokens)
-    assert {before.token, mine.token} <= tokens
+    session = open_session(sink_options, "run-1", "shop", "checkpoint", tokens=tokens)
+    assert {before.token, session.token} <= tokens
 
     def lose_the_answer(*_: object) -> None:
         raise QueryFailed("The connection broke.")
