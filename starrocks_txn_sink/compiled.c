@@ -24,7 +24,7 @@
 #define DEEPEST 64
 
 /* TEXT is the content of a string, or the JSON of another value; a STRING is nothing else. A LIST is the JSON of an array. */
-enum { ABI = 10, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3, LIST = 4 };
+enum { ABI = 11, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3, LIST = 4 };
 
 int32_t txn_sink_abi(void) { return ABI; }
 int32_t txn_sink_slack(void) { return SLACK; }
@@ -794,6 +794,7 @@ typedef struct {
     int64_t kind;
     int64_t number;
     int64_t array; /* 1 for an array of such values */
+    int64_t bare;  /* 1 for values that no schema explains: those of another form stay, and a number below 0 explains none */
 } Conversion;
 
 /* What is done to the rows of one table: `members` are of Conversion or of Rule. With `only_named` members without a Rule are
@@ -814,6 +815,9 @@ typedef uint8_t *(*PutRow)(uint8_t *to, const uint8_t *most, Place p, const Boun
 #define SNAPSHOT_MINUS_INFINITY (-625821272)
 #define MICROS_INFINITY 9223372036825200000
 #define MICROS_MINUS_INFINITY (-9223372036832400000)
+/* The days of the years 1 to 9999. */
+#define FIRST_DAY (-719162)
+#define LAST_DAY 2932896
 
 static uint8_t *put_text(uint8_t *to, const char *text) {
     while (*text) *to++ = (uint8_t)*text++;
@@ -1130,6 +1134,8 @@ static uint8_t *put_value(uint8_t *to, Place *p, const Bounds *b, const Conversi
     case DATE: case TIME: case TIMESTAMP:
         *p = skip_number(start, b);
         if (!*p || !whole_number(start, *p, &number)) return NULL;
+        if (as->bare && (as->number < 0 || (as->kind == TIMESTAMP && number && number >= FIRST_DAY && number <= LAST_DAY)))
+            return NULL;
         if (as->kind == TIME)
             to = put_time(to, number, as->number);
         else if (as->kind == TIMESTAMP)
@@ -1155,6 +1161,13 @@ static uint8_t *put_value(uint8_t *to, Place *p, const Bounds *b, const Conversi
     }
     if (to && as->kind != BITS) *to++ = '"';
     return to;
+}
+
+/* Whether a value that begins with this character stays as it is. */
+static int stays(const Conversion *as, uint8_t first) {
+    if (!as->bare) return 0;
+    if (as->kind == VARIABLE_DECIMAL) return first != '{' && first != '"';
+    return first != '-' && (first < '0' || first > '9');
 }
 
 /* A PutRow for plans of Conversions. */
@@ -1193,14 +1206,19 @@ static uint8_t *put_converted(uint8_t *to, const uint8_t *most, Place p, const B
         if (as->array && !array && at(p, b) != 'n') return NULL;
         if (array) p = skip_spaces(p + 1, b);
         for (int empty = array && at(p, b) == ']';;) {
-            if (most - to < p - copied + ROOM_A_VALUE) {
-                *full = 1;
-                return NULL;
+            if (!empty && stays(as, at(p, b))) {
+                p = skip_value(p, b);
+                if (!p) return NULL;
+            } else {
+                if (most - to < p - copied + ROOM_A_VALUE) {
+                    *full = 1;
+                    return NULL;
+                }
+                to = copy(to, copied, p - copied, b->last);
+                if (!empty) to = as->kind == DOCUMENT ? put_document(to, most, &p, b, full) : put_value(to, &p, b, as);
+                if (!to) return NULL;
+                copied = p;
             }
-            to = copy(to, copied, p - copied, b->last);
-            if (!empty) to = as->kind == DOCUMENT ? put_document(to, most, &p, b, full) : put_value(to, &p, b, as);
-            if (!to) return NULL;
-            copied = p;
             if (!array) break;
             p = skip_spaces(p, b);
             if (at(p, b) == ']') {

@@ -22,7 +22,7 @@ from starrocks_txn_sink.rows.segments import Bools, bounds_of
 LIBRARY: Final = Path(__file__).with_name("_compiled.so")
 PURE: Final = "STARROCKS_TXN_SINK_PURE"
 """The environment variable that turns the compiled loops off, with the value 1."""
-_ABI: Final = 10  # that of compiled.c; a library with another number is not used
+_ABI: Final = 11  # that of compiled.c; a library with another number is not used
 _MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
 _FREE_JUDGEMENTS: Final = 64
 _VALUES_A_JUDGEMENT: Final = 16
@@ -267,6 +267,7 @@ class _Conversion(ctypes.Structure):
         ("kind", ctypes.c_int64),
         ("number", ctypes.c_int64),
         ("array", ctypes.c_int64),
+        ("bare", ctypes.c_int64),
     )
 
 
@@ -291,7 +292,7 @@ class _Plan(ctypes.Structure):
     _fields_ = (("members", ctypes.c_void_p), ("count", ctypes.c_int64), ("only_named", ctypes.c_int64))
 
 
-def _conversion(member: tuple[bytes, int, int, bool]) -> _Conversion:
+def _conversion(member: tuple[bytes, int, int, bool, bool]) -> _Conversion:
     name, *numbers = member
     return _Conversion(name, len(name), *numbers)
 
@@ -301,8 +302,8 @@ def _rule(member: tuple[bytes, int, int, bytes, bytes]) -> _Rule:
     return _Rule(name, len(name), kind, number, text, len(text), to, len(to))
 
 
-Conversions = Sequence[tuple[bytes, int, int, bool]]
-"""The members of rows: the name, the kind in compiled.c, its number, and whether it is an array of such values."""
+Conversions = Sequence[tuple[bytes, int, int, bool, bool]]
+"""The members of rows: the name, the kind in compiled.c, its number, whether it is an array, and whether it is bare."""
 
 Rules = Sequence[tuple[bytes, int, int, bytes, bytes]]
 """The members of rows: the name, the kind in compiled.c, its number, its text, and the new name with a colon."""

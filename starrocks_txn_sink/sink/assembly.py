@@ -19,6 +19,7 @@ from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.options.table_rules import COMMIT_TIME, SOURCE_TABLE, RuleSet, TableRules, check_rules
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink import projection
+from starrocks_txn_sink.sources.formats.bare_values import ConnectorModes, DecimalMode, TimeMode
 from starrocks_txn_sink.sources.formats.debezium import DebeziumChanges, DebeziumMarkers, DeletedRow
 from starrocks_txn_sink.sources.formats.debezium_messages import DebeziumMessages
 from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
@@ -161,6 +162,11 @@ class DebeziumAssembly:
         on_truncate: `fail` the query where the source has emptied a table with TRUNCATE, or `ignore` this: the table
             keeps its rows, and the log names the table.
         transaction_topic: The last part of the transaction topic's name.
+        time_precision_mode: The connector's `time.precision.mode`, for messages without schema: their numbers in
+            columns of dates are converted where the mode leaves one meaning, and refused by name where it leaves more
+            (docs/guides/debezium.md, "Without the schema"). None refuses them all.
+        decimal_handling_mode: The connector's `decimal.handling.mode`, likewise: `precise` converts decimals of a
+            variable scale, and refuses other bytes in columns of numbers.
         registry: The schema registry (SchemaRegistry) whose schemas values and keys have; None for JSON without it.
         reader: `librdkafka`: the lane itself reads the offsets that Spark's Kafka source has planned; or `spark` reads
             the frame (docs/guides/assembling.md, "Lanes that read Kafka").
@@ -190,6 +196,8 @@ class DebeziumAssembly:
     on_malformed: OnMalformed = "fail"
     on_truncate: OnTruncate = "fail"
     transaction_topic: str = "transaction"
+    time_precision_mode: TimeMode | None = None
+    decimal_handling_mode: DecimalMode | None = None
     registry: Schemas | None = None
     reader: Reader = "librdkafka"
     rules: Sequence[TableRules] = ()
@@ -215,8 +223,13 @@ class DebeziumAssembly:
         check_choice("on_malformed", self.on_malformed, get_args(OnMalformed))
         check_choice("on_truncate", self.on_truncate, get_args(OnTruncate))
         check_choice("reader", self.reader, get_args(Reader))
-        _ = self.policy, self.lines
+        _ = self.policy, self.lines, self.modes
         _check_state_dir(self.state_dir)
+
+    @property
+    def modes(self) -> ConnectorModes:
+        """The modes of the connector, as far as they are declared."""
+        return ConnectorModes.declared(self.time_precision_mode, self.decimal_handling_mode, self.registry)
 
     @property
     def reads_kafka(self) -> bool:

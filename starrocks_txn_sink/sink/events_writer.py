@@ -121,6 +121,7 @@ class EventsWriter:
 
     def write(self, frame: DataFrame, task: LaneTask, listener: Listener, collect: Collect) -> None:
         """Write one micro-batch of events."""
+        task = replace(task, modes=self.assembly.modes if isinstance(self.assembly, DebeziumAssembly) else None)
         before, now = Manifest(), batch_time(frame, task.checkpoint) or SystemClock().wall()
         self._topic_names = self.assembly.policy is None  # a topic is a table, and a connector gets more of them
         if self.log is not None:

@@ -23,6 +23,7 @@ from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.sink.typed.route import TypedRoute
 from starrocks_txn_sink.sink.typed.terms import TableTerms
+from starrocks_txn_sink.sources.formats.bare_values import ConnectorModes
 
 _KINDS: dict[str, tuple[type[T.DataType], ...]] = {
     names.PARTITION: (T.StringType, T.IntegralType),
@@ -97,6 +98,11 @@ UNFILLED_DELETES = (
 )
 
 # --- checks at call time ---
+
+
+def modes_of(frame: DataFrame) -> ConnectorModes | None:
+    """The modes of the connector whose rows the frame has; None for rows that are not Debezium's."""
+    return ConnectorModes.of_metadata(frame.schema[names.OP].metadata) if names.OP in frame.columns else None
 
 
 def is_marked(frame: DataFrame) -> bool:

@@ -18,7 +18,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.without_effect import circumstances_of_rows, warn_of
 from starrocks_txn_sink.rows.arrival import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.sink.lanes import Collect, LanePlan, Reading, Written, write_shared
-from starrocks_txn_sink.sink.projection import is_marked, lane_input
+from starrocks_txn_sink.sink.projection import is_marked, lane_input, modes_of
 from starrocks_txn_sink.sink.schema.changes import add_missing
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.spark_jobs import driver_clock
@@ -52,7 +52,8 @@ class RowsWriter:
             self._plan = LanePlan.of(frame, self.options, positioned=marked, streaming=task.streaming)
             rows = circumstances_of_rows(routed=bool(self.routes), positioned=marked)
             warn_of(self.options.without_effect(*rows, *self._plan.circumstances), self.session.key)
-        task = replace(task, options=terms.options, keys=terms.keys, marked=marked)
+        modes = None if self.routes else modes_of(frame)
+        task = replace(task, options=terms.options, keys=terms.keys, marked=marked, modes=modes)
         outcome = self._run(frame, terms, task, self._plan, collect, listener)
         while outcome.unsorted:
             self._plan.sort(outcome.unsorted, "rows")

@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame, functions as F, types as T
 from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.columns import KEY_DELETES
+from starrocks_txn_sink.sources.formats.bare_values import ConnectorModes, DecimalMode, TimeMode
 from starrocks_txn_sink.sources.formats.debezium import PLACE, DebeziumChanges, DebeziumMarkers, DeletedRow
 from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
 from starrocks_txn_sink.sources.formats.raw_format import OnMalformed, OnTruncate
@@ -30,6 +31,8 @@ def parse_debezium(
     unavailable_value: str | None = "__debezium_unavailable_value",
     on_malformed: OnMalformed = "fail",
     on_truncate: OnTruncate = "fail",
+    time_precision_mode: TimeMode | None = None,
+    decimal_handling_mode: DecimalMode | None = None,
     registry: Schemas | None = None,
     name: str = "parse_debezium",
 ) -> DataFrame:
@@ -60,6 +63,9 @@ def parse_debezium(
             `observedMetrics[name]["malformed"]`. The transaction of a dropped value never adds up.
         on_truncate: `fail` the query where the source has emptied a table with TRUNCATE, or `ignore` this, and count it
             under `observedMetrics[name]["truncates"]`: it counts for its transaction, and the table keeps its rows.
+        time_precision_mode: The connector's `time.precision.mode`, for messages without schema, as in
+            DebeziumAssembly. The sink applies it, and finds it in the metadata of the column `op`.
+        decimal_handling_mode: The connector's `decimal.handling.mode`, likewise.
         registry: The schema registry (SchemaRegistry) whose schemas values and keys have; None for JSON without it.
         name: The key of the count.
 
@@ -86,6 +92,7 @@ def parse_debezium(
         rows = parse_debezium(changes, tables={"public.orders": "orders", "public.items": "order_items"})
     """
     rule = TableMapping(tables, on_unknown_table, dead_letter_table)
+    modes = ConnectorModes.declared(time_precision_mode, decimal_handling_mode, registry)
     check_choice("deleted_row", deleted_row, get_args(DeletedRow))
     check_choice("on_malformed", on_malformed, get_args(OnMalformed))
     check_choice("on_truncate", on_truncate, get_args(OnTruncate))
@@ -101,8 +108,8 @@ def parse_debezium(
     )
     counts = ("truncates",) if on_truncate == "ignore" else ()
     events = parse_messages(_with_milliseconds(df), with_registry(changes, registry), (), name, counts)
-    metadata = {KEY_DELETES: True} if deleted_row == "key" else {}
-    return events.withMetadata("op", metadata) if metadata else events
+    key_deletes = {KEY_DELETES: True} if deleted_row == "key" else {}
+    return events.withMetadata("op", key_deletes | modes.metadata)
 
 
 @suggests_arguments

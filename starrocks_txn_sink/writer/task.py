@@ -42,6 +42,7 @@ from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import (
     BeginFailed,
     DeadlineExceeded,
+    OptionError,
     StarRocksSinkError,
     TaskRepeated,
     TooManyTransactions,
@@ -56,7 +57,6 @@ from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder, RowCheck
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import PARTITION, POSITION
-from starrocks_txn_sink.rows.counted_dates import CountedDates
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.rows.member_names import Filled, LackingColumns, MemberNames, TypesOf, never_filled, no_types
 from starrocks_txn_sink.rows.narrow_columns import NarrowColumns, NewTypes, no_new_types
@@ -64,6 +64,7 @@ from starrocks_txn_sink.rows.segments import CheckRows, Replay, Segmenter, Skip,
 from starrocks_txn_sink.rows.target import TargetColumn
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
+from starrocks_txn_sink.sources.formats.bare_values import BareValues, ConnectorModes
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.writer import messages, worker
 from starrocks_txn_sink.writer.metrics import LaneMetrics
@@ -122,7 +123,8 @@ class LaneTask:
 
     Loads: `keys` has the primary keys of the tables whose rows replace each other (`rows.body`). With `hold` rows are
     loaded when all of them are there: the last micro-batch's keys came again and again. `compared` has the names in
-    rows that the driver knows already, by table; None if it does not want to know any.
+    rows that the driver knows already, by table; None if it does not want to know any. `modes` are those of the
+    connector whose rows these are; None: they are not Debezium's.
     """
 
     options: SinkOptions
@@ -144,6 +146,7 @@ class LaneTask:
     seconds: float | None = None
     round_ends: float | None = None
     round_seconds: float = 0.0
+    modes: ConnectorModes | None = None
     logging: telemetry.LogSettings | None = field(default_factory=telemetry.executor_log_settings)
 
     @property
@@ -210,7 +213,7 @@ class LaneTask:
 class LaneTry:
     """One try at the lane of `task`: its time, its counts.
 
-    It `completes` rows that leave unchanged values out: rows of Debezium, whose numbers may be dates.
+    It `completes` rows that leave unchanged values out.
     """
 
     def __init__(self, task: LaneTask, attempt: worker.Attempt, clock: Clock, rng: random.Random | None = None) -> None:
@@ -225,7 +228,7 @@ class LaneTry:
         self.options_of: Callable[[str], TableOptions] = task.options.options_of
         self.completes = False
         self._narrow: NarrowColumns | None = None
-        self._counted_dates: CountedDates | None = None
+        self._bare_values: BareValues | None = None
         self._segmenter: Segmenter | None = None
         self._dead_letters = DeadLetters(task, partial(now_text, clock)) if task.part.dead_letter is not None else None
 
@@ -330,7 +333,7 @@ class LaneTry:
             release=spill.release if spill is not None else None,
         )
         self.metrics.members = self._member_names(resources.columns, unchanged)
-        self._counted_dates = self._refusing_counted_dates(resources.columns)
+        self._bare_values = self._explained_by_modes(resources.columns)
         self._narrow = self.metrics.narrow = self._narrow_columns(resources.columns)
         return OpenLane(core, performer, self._segments(batches, rows))
 
@@ -385,21 +388,27 @@ class LaneTry:
         widens = self.task.options.schema_changes is SchemaChanges.APPLY
         return NarrowColumns(self.new_types, columns_of, lambda table: self.options_of(table).types, widens)
 
-    def _refusing_counted_dates(self, known_columns: worker.KnownColumns | None) -> CountedDates | None:
-        """The check of dates, for a source whose numbers may be dates; None where the server names no columns."""
-        if not self.completes or known_columns is None:
+    def _explained_by_modes(self, known_columns: worker.KnownColumns | None) -> BareValues | None:
+        """What is done to Debezium's values that no schema explains; None where the server names no columns."""
+        modes = self.task.modes
+        if modes is not None and known_columns is None and modes != ConnectorModes():
+            raise OptionError(
+                "time_precision_mode and decimal_handling_mode need the types of the tables' columns.",
+                hint="Set query_url.",
+                option="query_url",
+            )
+        if modes is None or known_columns is None:
             return None
 
-        def dates_of(table: str) -> set[str]:
-            dates = known_columns.dates(table, self.deadline) if self.task.names_columns(table) else ()
-            return {name for name in dates if not self.types_of(table, name)}
+        def columns_of(table: str) -> list[TargetColumn]:
+            known = known_columns.columns(table, False, self.deadline) if self.task.names_columns(table) else ()
+            return [column for column in known if not self.types_of(table, column.name)]
 
-        return CountedDates(dates_of)
+        return BareValues(modes, columns_of)
 
     def _check(self, allow_torn: bool = False) -> CheckRows:
         """The checks of the rows: their text, then their names."""
-        texts, names, dates = RowCheck(allow_torn), self.metrics.members, self._counted_dates
-        types = self._narrow
+        texts, names, types = RowCheck(allow_torn), self.metrics.members, self._narrow
 
         def check(batch: pa.RecordBatch) -> None:
             if types is not None:
@@ -407,8 +416,6 @@ class LaneTry:
             texts(batch)
             if names is not None:
                 names(batch)
-            if dates is not None:
-                dates(batch)
 
         return check
 
@@ -457,6 +464,8 @@ class LaneTry:
         self._segmenter = Segmenter(replay, with_row_index=indexed, check=self._check(allow_torn=quarantines))
         for batch in rows(batches) if rows is not None else filter(len, batches):
             part = rows_of_part(batch, task.part.after, task.part.upto)
+            if self._bare_values is not None:
+                part = self._bare_values(part)
             self.metrics.read_batch(part)
             yield from self._segmenter.split(part)
 

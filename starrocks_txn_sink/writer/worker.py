@@ -80,7 +80,6 @@ class KnownColumns:
     def __init__(self, connection: LeaderConnection, database: str) -> None:
         self._connection, self._database = connection, database
         self._tables: dict[str, frozenset[str]] = {}
-        self._dates: dict[str, frozenset[str]] = {}
         self._rows: dict[str, list[Sequence[object]]] = {}
         self._columns: dict[str, tuple[TargetColumn, ...]] = {}  # of tables that were asked for
         self._read_at = -math.inf
@@ -98,11 +97,6 @@ class KnownColumns:
             self._tables |= {name: frozenset()} | self._read(_OF_TABLE, (table,), deadline)
         return self._tables[name] or None
 
-    def dates(self, table: str, deadline: Deadline) -> frozenset[str]:
-        """The columns of `table` that have dates, or dates and times. Raises QueryFailed."""
-        self.of(table, False, deadline)
-        return self._dates.get(table.lower(), frozenset())
-
     def columns(self, table: str, again: bool, deadline: Deadline) -> tuple[TargetColumn, ...]:
         """The columns of `table` with their types; none if the user may not see any. Raises QueryFailed.
 
@@ -119,19 +113,16 @@ class KnownColumns:
         return self._columns[name]
 
     def _read(self, condition: str, names: tuple[str, ...], deadline: Deadline) -> dict[str, frozenset[str]]:
-        tables, dates = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+        tables = defaultdict[str, set[str]](set)
         columns = defaultdict[str, list[Sequence[object]]](list)
         try:
             rows = self._connection.query(_COLUMN_NAMES + condition, (self._database, *names), deadline)
         except QueryRefused:
             return {}
         for row in rows:
-            table, column, kind, *_ = row
+            table, column, *_ = row
             columns[str(table).lower()].append(row)
             tables[str(table).lower()].add(str(column))
-            if str(kind).lower() in ("date", "datetime"):
-                dates[str(table).lower()].add(str(column))
-        self._dates |= {table: frozenset(dates[table]) for table in tables}
         self._rows |= columns
         for table in columns:
             self._columns.pop(table, None)

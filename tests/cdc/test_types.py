@@ -10,10 +10,21 @@ import pytest
 from tests.cdc import source_types as source
 from tests.cdc.mariadb import NoMariaDB
 from tests.cdc.postgres import NoPostgres
-from tests.cdc.types_run import PAGE, mariadb_rows, page_with, postgres_rows, registered_rows, table
+from tests.cdc.types_run import PAGE, REFUSED, Seen, mariadb_rows, page_with, postgres_rows, registered_rows, table
 from tests.kafka.jars import NoMaven
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+def assert_exact(rows: Seen) -> None:
+    """What declared modes make of a value is what the schema makes of it."""
+    different = [
+        (name, text, with_schema[name])
+        for with_schema, without, declared in rows
+        for name, text in declared.items()
+        if text != without[name] and REFUSED not in text and text != with_schema[name]
+    ]
+    assert not different
 
 
 def test_postgresql(tmp_path: Path) -> None:
@@ -22,6 +33,7 @@ def test_postgresql(tmp_path: Path) -> None:
     except (NoMaven, NoPostgres) as missing:
         pytest.skip(str(missing))
     lines = table(source.POSTGRES, source.POSTGRES_MODES, rows)
+    assert_exact(rows)
     assert PAGE.read_text(encoding="utf-8") == page_with("postgres", lines)
 
 
@@ -31,6 +43,7 @@ def test_mariadb(tmp_path: Path) -> None:
     except (NoMaven, NoMariaDB) as missing:
         pytest.skip(str(missing))
     lines = table(source.MARIADB, source.MARIADB_MODES, rows)
+    assert_exact(rows)
     assert PAGE.read_text(encoding="utf-8") == page_with("mariadb", lines)
 
 

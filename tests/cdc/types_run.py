@@ -16,8 +16,11 @@ import pyarrow as pa
 from confluent_kafka import Consumer
 
 from starrocks_txn_sink import DebeziumAssembly
+from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.json_members import spans_of
+from starrocks_txn_sink.rows.target import TargetColumn, parse_type
 from starrocks_txn_sink.sources import SchemaRegistry
+from starrocks_txn_sink.sources.formats.bare_values import BareValues, ConnectorModes
 from tests.cdc import source_types as source
 from tests.cdc.connect import CONNECT, CONNECT_MARIADB, Connect, for_postgres
 from tests.cdc.mariadb import MariaDB
@@ -30,8 +33,8 @@ from tests.support.waiting import wait_until
 
 Row = dict[str, str]
 """The texts of a row's members."""
-Seen = list[tuple[Row, Row]]
-"""For each connector the row with the converter's schema, and without."""
+Seen = list[tuple[Row, Row, Row]]
+"""For each connector the row with the converter's schema, without, and without under its declared modes."""
 
 _SCHEMAS = {
     f"{part}.converter{name}": value
@@ -50,7 +53,7 @@ def postgres_rows(home: Path) -> Seen:
         connectors = _postgres_connectors(postgres)
         connect = stack.enter_context(Connect(home / "connect", broker.servers, connectors))
         topics = _insert(connect, broker, postgres, connectors)
-        return _rows(connect, broker, topics)
+        return _rows(connect, broker, topics, source.POSTGRES, source.POSTGRES_MODES)
 
 
 def _create_types(postgres: Postgres) -> None:
@@ -156,7 +159,7 @@ def mariadb_rows(home: Path) -> Seen:
         _wait_for(connect, lambda: {*topics} <= broker.topics())
         _wait_for(connect, lambda: str(mariadb.sql("SHOW PROCESSLIST")).count("Binlog Dump") == len(connectors))
         mariadb.sql(mode, f"{insert} (2, {row}")
-        return _rows(connect, broker, topics)
+        return _rows(connect, broker, topics, cases, source.MARIADB_MODES)
 
 
 def _named(modes: Sequence[Modes]) -> Iterator[tuple[str, Modes]]:
@@ -167,13 +170,53 @@ def _wait_for(connect: Connect, reached: Any) -> None:
     wait_until(reached, reason=connect.messages, alive=lambda: connect.running)
 
 
-def _rows(connect: Connect, broker: Broker, topics: Sequence[str]) -> Seen:
-    """The rows of each topic, with the schema and without."""
+def _rows(
+    connect: Connect, broker: Broker, topics: Sequence[str], cases: Sequence[Case], modes: Sequence[Modes]
+) -> Seen:
+    """The rows of each topic, with the schema, without, and without under the connector's modes."""
     rows: Seen = []
-    for values in _messages(connect, broker, topics).values():
+    for values, settings in zip(_messages(connect, broker, topics).values(), modes, strict=True):
         with_schema, without = _parsed(values), _parsed([_payload(value) for value in values])
-        rows.append((_both(*with_schema), _both(*without)))
+        declared = [_declared(row, cases, settings) for row in without]
+        rows.append((_both(*with_schema), _both(*without), _both(*declared)))
     return rows
+
+
+def _declared(row: Row, cases: Sequence[Case], settings: Modes) -> Row:
+    """The values without a schema in columns of their types, by the declared modes; a text without quotes: refused."""
+    types = {f"c{number}": _target(case.type) for number, case in enumerate(cases)}
+    modes: Any = settings["time.precision.mode"], settings["decimal.handling.mode"]
+
+    def loaded(name: str, text: str) -> str:
+        target = types[name]
+        if target is None:
+            return text
+        convert = BareValues(ConnectorModes(*modes), lambda _: [TargetColumn(name, parse_type(target))])
+        payload = f',{{"{name}":{text}}}'
+        try:
+            batch = convert(pa.RecordBatch.from_pydict({"table": ["types"], "payload": [payload]}))
+        except InputError:
+            return REFUSED
+        return str(batch["payload"][0].as_py())[len(f',{{"{name}":') : -1]
+
+    return {name: loaded(name, text) for name, text in row.items()}
+
+
+REFUSED = "refused"
+_TARGETS = {
+    r"date\b(?!time)": "date",
+    r"timestamp(\(\d\))?(\[\])?$|datetime": "datetime",
+    r"numeric|decimal|money": "decimal(38,10)",
+    r"bigint unsigned|bit(?!\(1\))": "bigint(20) unsigned",
+}
+
+
+def _target(source_type: str) -> str | None:
+    """The type of StarRocks for such values; None where a number and a text say what they are."""
+    for pattern, target in _TARGETS.items():
+        if re.match(pattern, source_type, re.IGNORECASE):
+            return f"array<{target}>" if source_type.endswith("[]") else target
+    return None
 
 
 def _messages(connect: Connect, broker: Broker, topics: Sequence[str]) -> dict[str, list[bytes]]:
@@ -233,10 +276,12 @@ def _parsed(values: Sequence[bytes], assembly: DebeziumAssembly = _BY_JSON) -> l
 
 def table(cases: Sequence[Case], modes: Sequence[Modes], rows: Seen) -> str:
     """A Markdown table: what each value becomes, by the modes on which it depends."""
-    lines = ["| type | value | row with the schema | row without |", "|---|---|---|---|"]
+    lines = ["| type | value | row with the schema | row without | under declared modes |", "|---|---|---|---|---|"]
     for number, case in enumerate(cases):
-        outcomes = ([_short(pair[at][f"c{number}"]) for pair in rows] for at in (0, 1))
-        cells = [f"`{case.type}`", f"`{case.value}`", *(_outcome(case, modes, texts) for texts in outcomes)]
+        outcomes = ([_short(kinds[at][f"c{number}"]) for kinds in rows] for at in range(3))
+        with_schema, without, declared = (_outcome(case, modes, texts) for texts in outcomes)
+        declared = "" if declared == without else declared.replace(f"`{REFUSED}`", REFUSED)
+        cells = [f"`{case.type}`", f"`{case.value}`", with_schema, without, declared]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
 

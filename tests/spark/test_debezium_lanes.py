@@ -405,9 +405,17 @@ def test_a_row_of_eleven_megabytes_arrives_whole(debezium: DebeziumShop, transac
     assert [size for (size,) in sizes] == [7, 7, len(json.dumps(content))]
 
 
-@pytest.mark.parametrize("transactions", ["whole", pytest.param("none", marks=pytest.mark.deep)])
+STAGE: dict[str, Any] = {"stage": True}
+WAYS: list[Any] = [
+    {"transactions": "whole"},
+    pytest.param({"transactions": "none"}, marks=pytest.mark.deep),
+    STAGE,
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
 def test_a_date_that_comes_as_a_number_is_refused_before_the_first_load(
-    debezium: DebeziumShop, transactions: str
+    debezium: DebeziumShop, way: dict[str, Any]
 ) -> None:
     """Nothing in the message says what the number counts; StarRocks would read its digits."""
     debezium.ask(
@@ -416,11 +424,43 @@ def test_a_date_that_comes_as_a_number_is_refused_before_the_first_load(
     )
     tables = {"public.items": "bills"}
     debezium.put(insert(5, 1, at=None), insert(5, 2, at="2024-02-29 12:34:56"), end(5, 2))
-    debezium.go(tables=tables, transactions=transactions)
+    debezium.go(tables=tables, **way)
     debezium.put(insert(6, 1, at=None), insert(6, 2, at=1711010101010), end(6, 2))
     with pytest.raises(StreamingQueryException, match=r"number for column at of table bills.*schemas\.enable=true"):
-        debezium.go(tables=tables, transactions=transactions)
+        debezium.go(tables=tables, **way)
     assert debezium.ask("SELECT count(*) FROM shop.bills") == [(2,)]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_numbers_without_a_schema_become_dates_under_the_connectors_mode(
+    debezium: DebeziumShop, way: dict[str, Any]
+) -> None:
+    """Also in the key, by which rows replace each other, and in a delete."""
+    debezium.ask(
+        "CREATE TABLE shop.bills (day DATE NOT NULL, seq INT NOT NULL, at DATETIME, price DECIMAL(10,2), "
+        "position BIGINT, part STRING, note STRING) PRIMARY KEY(day, seq)"
+    )
+    settings: dict[str, Any] = way | {"tables": {"public.items": "bills"}, "decimal_handling_mode": "precise"}
+    first: dict[str, Any] = {"day": 19782, "at": 1709210096123}
+    debezium.put(
+        insert(5, 1, **first, price=None),
+        insert(5, 2, day=0, at=None, price={"scale": 3, "value": "C7g="}),
+        insert(5, 3, day=1, at=0, price=None),
+        end(5, 3),
+    )
+    debezium.go(**settings, time_precision_mode="connect")
+    deleted = insert(6, 2, seq=3, day=1, at=0)
+    deleted |= {"op": "d", "before": deleted["after"], "after": None}
+    debezium.put(update(6, 1, **first | {"at": 1709210096124}), deleted, end(6, 2))
+    debezium.go(**settings, time_precision_mode="connect")
+    rows = debezium.ask("SELECT CAST(day AS STRING), seq, CAST(at AS STRING), price FROM shop.bills ORDER BY 1, 2")
+    assert [(day, seq, at and at[:23], str(price)) for day, seq, at, price in rows] == [
+        ("1970-01-01", 2, None, "3.00"),
+        ("2024-02-29", 1, "2024-02-29 12:34:56.124", "None"),
+    ]
+    debezium.put(insert(7, 1, **first), end(7, 1))
+    with pytest.raises(StreamingQueryException, match=r"column at of table bills.*time_precision_mode='adaptive'"):
+        debezium.go(**settings, time_precision_mode="adaptive")
 
 
 def test_a_column_is_wide_enough_for_rows_that_wait(debezium: DebeziumShop) -> None:

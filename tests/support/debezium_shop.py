@@ -21,6 +21,7 @@ _SINK = (
     "schema_changes",
     "shuffle",
 )  # options of the sink, not the assembly
+_PARSING = ("decimal_handling_mode", "tables", "time_precision_mode")  # arguments of the stage's parser
 Changes = dict[str, Any]
 _TEXTS = "topic STRING, partition INT, offset BIGINT, key STRING, value STRING, time BIGINT"
 
@@ -102,8 +103,10 @@ class DebeziumShop(Shop):
 
         frame, assemble = self.topics(files), None
         if stage:
+            parsing = {name: settings.pop(name) for name in _PARSING if name in settings}
             markers = parse_debezium_transactions(frame.where("topic = 'shop.transaction'"))
-            frame = assemble_debezium(parse_debezium(frame.where("topic <> 'shop.transaction'")), markers, **settings)
+            changes = parse_debezium(frame.where("topic <> 'shop.transaction'"), **parsing)
+            frame = assemble_debezium(changes, markers, **settings)
         else:
             assemble = DebeziumAssembly(reader="spark", **settings)
         sink = StarRocksSink(self.options(**options), assemble=assemble, listener=listen)

@@ -48,7 +48,8 @@ class Kind(enum.IntEnum):
 class Conversion:
     """How a value is written. `number` has the decimals of a second, or the scale; `array`: an array of such values.
 
-    An ODD value is an array or a map with `inner` values, or an object with `members`.
+    An ODD value is an array or a map with `inner` values, or an object with `members`. A `bare` value has no schema: a
+    value of another form stays as it is, and a date or time fits no plan with a `number` below 0 (unknown unit).
     """
 
     kind: Kind = Kind.KEEP
@@ -56,6 +57,7 @@ class Conversion:
     array: bool = False
     inner: Conversion | None = None
     members: Mapping[str, Conversion] | None = None
+    bare: bool = False
 
 
 Plan = Mapping[str, Conversion]
@@ -158,7 +160,7 @@ def convert_rows(
 
 
 def _flat(plan: Plan) -> compiled.Conversions:
-    return [(name.encode(), member.kind, member.number, member.array) for name, member in plan.items()]
+    return [(name.encode(), member.kind, member.number, member.array, member.bare) for name, member in plan.items()]
 
 
 def convert_row(row: str, plan: Plan) -> str:
@@ -180,6 +182,8 @@ def _converted(conversion: Conversion, value: Any, raw: str) -> str:
         return _odd(conversion, value)
     if conversion.array:
         if not isinstance(value, list):
+            if conversion.bare:
+                return raw
             raise ValueError(value)
         pieces, copied = list[str](), 0
         for element, start, end in elements_of(raw):
@@ -190,9 +194,9 @@ def _converted(conversion: Conversion, value: Any, raw: str) -> str:
 
 
 def _plain(conversion: Conversion, value: Any, raw: str) -> str:
-    if value is None:
-        return raw
     kind, number = conversion.kind, conversion.number
+    if value is None or (conversion.bare and _stays(kind, value)):
+        return raw
     if kind is Kind.DOCUMENT:
         return value if _is_document(value) else raw
     if kind is Kind.BITS:
@@ -208,11 +212,38 @@ def _plain(conversion: Conversion, value: Any, raw: str) -> str:
             raise ValueError(value)
         text = _iso(kind, value)
         return raw if text is None else f'"{text}"'
+    return f'"{_counted(kind, _count(conversion, value), number)}"'
+
+
+def _count(conversion: Conversion, value: Any) -> int:
+    """What a date or time counts."""
     count = whole_number(value)
     assert count is not None
-    if kind is Kind.DATE and not -(2**31) <= count < 2**31:
+    if conversion.kind is Kind.DATE and not -(2**31) <= count < 2**31:
         raise ValueError(value)
-    return f'"{_counted(kind, count, number)}"'
+    if conversion.bare and (conversion.number < 0 or (conversion.kind is Kind.TIMESTAMP and count and count in _DAYS)):
+        raise ValueError(value)  # of an unknown unit; or the days of a date in place of a time near 1970
+    return count
+
+
+def _stays(kind: Kind, value: Any) -> bool:
+    """Whether a bare value is none that its kind is about: no number, or no decimal in bytes."""
+    if kind is not Kind.VARIABLE_DECIMAL:
+        return not isinstance(value, Number)
+    return not isinstance(value, dict) and not is_base64(value)
+
+
+def is_base64(value: Any) -> bool:
+    """Whether a value is a text that the converter may have written for bytes."""
+    if value == _INFINITY:
+        return False
+    try:
+        return bool(_bytes(value))
+    except ValueError:
+        return False
+
+
+_INFINITY: Final = "Infinity"  # of a FLOAT or DOUBLE, in the alphabet of base64
 
 
 def _is_document(value: Any) -> bool:
@@ -268,6 +299,8 @@ _DATE_INFINITY: Final = {
 """By the lower 32 bits of the days; no source has dates there."""
 _MICROS_INFINITY: Final = {9223372036825200000: "infinity", -9223372036832400000: "-infinity"}
 _DAY: Final = 86_400
+_DAYS: Final = range(-719_162, 2_932_897)
+"""The days of the years 1 to 9999."""
 _DATE_TEXT: Final = r"(?P<year>\d{4}|[+-]\d{4,9})-(?P<month>0[1-9]|1[0-2])-(?P<day>0[1-9]|[12]\d|3[01])"
 _CLOCK_TEXT: Final = r"(?P<hour>[01]\d|2[0-3]):(?P<minute>[0-5]\d):(?P<second>[0-5]\d)(?:\.(?P<fraction>\d{1,9}))?"
 _OFFSET_TEXT: Final = r"(?:Z|(?P<sign>[+-])(?P<hours>0\d|1[0-8]):(?P<minutes>[0-5]\d))"

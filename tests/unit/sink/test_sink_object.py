@@ -153,6 +153,7 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(RowsWriter, "_fitted", lambda *_: TableTerms(options, {}))
     monkeypatch.setattr(RowsWriter, "_run", run)
     monkeypatch.setattr(rows_writer, "is_marked", lambda _: True)
+    monkeypatch.setattr(rows_writer, "modes_of", lambda _: None)
     monkeypatch.setattr(LanePlan, "of", lambda *_, **__: LanePlan(1))
     monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
     sink._runs["job"] = JobRun("job", served=True)

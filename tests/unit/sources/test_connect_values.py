@@ -264,6 +264,9 @@ PLAN = {
     "a": Conversion(Kind.DATE, array=True), "v": Conversion(Kind.VARIABLE_DECIMAL), "k": Conversion(),
     "o": Conversion(Kind.ODD, inner=Conversion(Kind.DATE)), "z": Conversion(Kind.ISO_TIMESTAMP),
     "b": Conversion(Kind.BITS), "j": Conversion(Kind.DOCUMENT), "l": Conversion(Kind.DOCUMENT, array=True),
+    "bd": Conversion(Kind.DATE, bare=True), "bt": Conversion(Kind.TIMESTAMP, 3, bare=True),
+    "bu": Conversion(Kind.TIMESTAMP, -1, bare=True), "bv": Conversion(Kind.VARIABLE_DECIMAL, bare=True),
+    "ba": Conversion(Kind.TIMESTAMP, 9, array=True, bare=True),
 }  # fmt: skip
 _VALUES = {
     "d": ("1", "-1", "null", "1e2", '"x"'), "t": ("0", "-1", "9223372036825200000", "-0", "00"),
@@ -276,7 +279,13 @@ _VALUES = {
     "b": ('"AQA="', '"AQB="', '""'),
     "j": (json.dumps('{"a": ["é", 1e2, "\\n"]}'), "null", '" 7 "', '"x"', r'"\ud83d\ude00"',
           r'"{\"\ud83d\ude00\":\n1}"', "7", r'"\"\ud83d\""', json.dumps("[" * 70 + "]" * 70)),
-    "l": (r'["{}", null, "\"\""]', "[]", '"{}"', "[7]", '["]"]'), r"\u0064": ("1",), "other": ("1", "{}"),
+    "l": (r'["{}", null, "\"\""]', "[]", '"{}"', "[7]", '["]"]'), r"\u0064": ("1",),
+    "bd": ("19782", '"2024-02-29"', "null", "1e2", "3000000000", "[1]"),
+    "bt": ("1709210096123", "0", "-719163", "-719162", "2932897", "2932896", "true", "1.5", '"' + "é" * 500 + '"'),
+    "bu": ('"x"', "null", "1"),
+    "bv": ("1.5", '{"scale":2,"value":"AQ=="}', '"1.5"', '"1234"', r'"\u0031234"', "{}", "7"),
+    "ba": ("[1709210096123456789, null]", "[]", '["x", "y"]', "[ 0 , 5 ]", "7", '["x",1709210096123456000]', "[{]"),
+ "other": ("1", "{}"),
 }  # fmt: skip
 
 
