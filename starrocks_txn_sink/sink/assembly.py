@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from pyspark.sql import Column, DataFrame, functions as F, types as T
 
@@ -100,7 +100,7 @@ class TransactionAssembly:
                 hint="Take _source_partition, or DebeziumAssembly.",
                 option="rules",
             )
-        _check_state_dir(self.state_dir)
+        check_state_dir(self.state_dir)
 
     @property
     def reads_kafka(self) -> bool:
@@ -213,18 +213,12 @@ class DebeziumAssembly:
             )
         check_choice("deleted_row", self.deleted_row, get_args(DeletedRow))
         check_rules(self.rules)
-        if self.on_unknown_table == "dead_letter" and any(rule.mask or rule.drop for rule in self.rules):
-            raise OptionError(
-                'With on_unknown_table="dead_letter" rows of unknown tables become dead letters as they are: no rule '
-                "is for them.",
-                hint='Use on_unknown_table="fail" or "skip".',
-                option="on_unknown_table",
-            )
+        check_dead_letters(self.on_unknown_table, self.rules)
         check_choice("on_malformed", self.on_malformed, get_args(OnMalformed))
         check_choice("on_truncate", self.on_truncate, get_args(OnTruncate))
         check_choice("reader", self.reader, get_args(Reader))
         _ = self.policy, self.lines, self.modes
-        _check_state_dir(self.state_dir)
+        check_state_dir(self.state_dir)
 
     @property
     def modes(self) -> ConnectorModes:
@@ -273,10 +267,41 @@ class DebeziumAssembly:
         return with_registry(DebeziumMessages(changes, markers, self.transaction_topic), self.registry)
 
 
-Assembly = TransactionAssembly | DebeziumAssembly
+class Assembly(Protocol):
+    """Rules by which lanes take the events of a frame: TransactionAssembly, DebeziumAssembly, MaxwellAssembly."""
+
+    @property
+    def reads_kafka(self) -> bool: ...
+
+    @property
+    def rule_set(self) -> RuleSet: ...
+
+    @property
+    def policy(self) -> Policy | VerifiedPolicy | None: ...
+
+    @property
+    def needs_state(self) -> bool: ...
+
+    @property
+    def lines(self) -> RawFormat | None: ...
+
+    @property
+    def state_dir(self) -> str | None: ...
 
 
-def _check_state_dir(folder: str | None) -> None:
+def check_dead_letters(on_unknown_table: OnUnknownTable, rules: Sequence[TableRules]) -> None:
+    """Raise OptionError for dead letters of unknown tables, which no rule would mask."""
+    if on_unknown_table == "dead_letter" and any(rule.mask or rule.drop for rule in rules):
+        raise OptionError(
+            'With on_unknown_table="dead_letter" rows of unknown tables become dead letters as they are: no rule is '
+            "for them.",
+            hint='Use on_unknown_table="fail" or "skip".',
+            option="on_unknown_table",
+        )
+
+
+def check_state_dir(folder: str | None) -> None:
+    """Raise OptionError for a folder that is not the same one in all processes."""
     if folder is not None and not re.match(r"([A-Za-z][\w+.-]*:)?/", folder):
         raise OptionError(
             f"state_dir is {folder!r}, which means another folder in each process.",

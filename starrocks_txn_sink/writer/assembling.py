@@ -27,6 +27,7 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.directory import FileDirectory, StateDirectory
 from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.model import Counters, Policy
+from starrocks_txn_sink.assembler.rules.numbered import NumberedAssembler, NumberedPolicy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.assembler.rules.single_events import SingleEvents
@@ -277,7 +278,8 @@ def assembler_of(assembly: AssemblySpec, storage: SpillStorage) -> Assembler:
         for source in carried:  # rows of open source transactions would be lost
             raise other_rules(source)
         return SingleEvents(assembly.arrival_order)
-    return IncrementalAssembler(policy, carried, now, storage, assembly.arrival_order, compare=assembly.compare)
+    rules = NumberedAssembler if isinstance(policy, NumberedPolicy) else IncrementalAssembler
+    return rules(policy, carried, now, storage, assembly.arrival_order, compare=assembly.compare)
 
 
 def _read_kafka(ranges: OffsetRanges, deadline: Deadline) -> Iterator[pa.RecordBatch]:

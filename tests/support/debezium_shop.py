@@ -63,17 +63,32 @@ class DebeziumShop(Shop):
     """`told` has the events of the last query but receipts, `heard` all of all queries; a file is a micro-batch."""
 
     heard: tuple[Any, ...] = ()
+    assembly: Any = DebeziumAssembly
 
     def put(self, *values: Changes, partition: int = 0) -> None:
-        """One more file of messages; `partition` is Kafka's."""
+        """One more file of Debezium's messages; `partition` is Kafka's."""
         self._files += 1
-        lines = []
+        messages = []
         for number, value in enumerate(values):
             topic = "shop.transaction" if "status" in value else "shop.public.items"
             place = (self._files * 1000 + number, value, topic)
             _, _, offset, _, text = message(*place)
-            kafka = {"topic": topic, "partition": partition, "offset": offset, "value": text and text.decode()}
-            lines.append(json.dumps(kafka | {"time": offset}))
+            messages.append({"topic": topic, "partition": partition, "offset": offset, "value": text and text.decode()})
+        self.put_file(messages)
+
+    def put_texts(self, topic: str, *messages: tuple[str | None, str | None]) -> None:
+        """One more file of messages of one partition: key and value."""
+        self._files += 1
+        place = {"topic": topic, "partition": 0}
+        self.put_file(
+            [
+                {**place, "offset": self._files * 1000 + number, "key": key, "value": value}
+                for number, (key, value) in enumerate(messages)
+            ]
+        )
+
+    def put_file(self, messages: list[dict[str, Any]]) -> None:
+        lines = [json.dumps(message | {"time": message["offset"]}) for message in messages]
         file = self.source / f"{self._files}.json"
         file.write_text("\n".join(lines))
         os.utime(file, (self._files, self._files))
@@ -108,7 +123,7 @@ class DebeziumShop(Shop):
             changes = parse_debezium(frame.where("topic <> 'shop.transaction'"), **parsing)
             frame = assemble_debezium(changes, markers, **settings)
         else:
-            assemble = DebeziumAssembly(reader="spark", **settings)
+            assemble = self.assembly(reader="spark", **settings)
         sink = StarRocksSink(self.options(**options), assemble=assemble, listener=listen)
         writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(self.checkpoint(checkpoint)))
         assert writer.trigger(availableNow=True).start().awaitTermination(120)

@@ -87,6 +87,14 @@ def one_partition(name: Partition, events: pa.Table) -> PartitionedEvents:
     return PartitionedEvents([name], np.array([events.num_rows]), events)
 
 
+def messages_of(events: PartitionedEvents) -> PartitionedEvents:
+    """The first row of each message, where a message may have several rows at its position, with the column `seq`."""
+    columns = events.table.select([model.POSITION, model.SEQ])
+    rows = columns if events.order is None else columns.take(pa.array(events.order))
+    first = rows[model.SEQ].to_numpy() == 0
+    return PartitionedEvents(events.names, np.cumsum(first)[events.ends - 1], rows.filter(pa.array(first)))
+
+
 def group_by_partition(table: pa.Table, *, sort_names: bool = False) -> PartitionedEvents:
     """Group `table` by source partition: in order of first appearance, or by name with `sort_names`.
 

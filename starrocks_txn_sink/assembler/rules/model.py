@@ -125,7 +125,8 @@ class OpenTransaction:
     """A source transaction without END so far.
 
     `position` is the position of its first event, `opened_at` that event's processing time (seconds since the epoch).
-    `dropped`: the transaction holds no rows any more, and its events are skipped to its END.
+    `dropped`: the transaction holds no rows any more, and its events are skipped to its END. `number` is that of its
+    last event, where the source counts them (`rules.numbered`).
     """
 
     txn_id: str | None
@@ -135,6 +136,7 @@ class OpenTransaction:
     bytes: int = 0
     blobs: tuple[int, ...] = ()
     dropped: bool = False
+    number: int | None = None
 
     def with_rows(self, rows: int, more_bytes: int, blobs: tuple[int, ...]) -> OpenTransaction:
         return replace(self, rows=self.rows + rows, bytes=self.bytes + more_bytes, blobs=self.blobs + blobs)

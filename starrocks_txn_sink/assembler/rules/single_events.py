@@ -19,6 +19,7 @@ from starrocks_txn_sink.assembler.rules.model import Partition
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.assembler.verified.intake import COLLECTION, SNAPSHOT, VerifiedCounters
+from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.snapshots import Marks
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.telemetry import Event
@@ -30,6 +31,8 @@ _IDENTITY: Final = (COLLECTION, *model.PAYLOAD)
 @dataclass(slots=True)
 class SingleEvents:
     """Takes in the events of one task. An event without a table has no row, and one that comes twice is dropped.
+
+    With a column `seq` the events of one position are the rows of one message, numbered from 0, and one unit.
 
     With `arrival_order` the events are unsorted, and a position that does not ascend raises Unordered. Otherwise they
     are sorted by (source partition, position).
@@ -58,10 +61,12 @@ class SingleEvents:
         )
         partitioned = self._without_repeats(partitioned, any_order=any_order)
         count = partitioned.table.num_rows
-        columns = partitioned.table.select([*_COLUMNS, *({EVENT_TIME} & {*partitioned.table.column_names})])
+        more = [name for name in (model.SEQ, EVENT_TIME) if name in partitioned.table.column_names]
+        columns = partitioned.table.select([*_COLUMNS, *more])
         rows = columns if partitioned.order is None else columns.take(pa.array(partitioned.order))
         filled = rows[model.TABLE].is_valid()
-        groups = partitioned.groups[filled.to_numpy()]
+        unit = np.cumsum(rows[model.SEQ].to_numpy() == 0) if model.SEQ in more else np.arange(count)
+        groups, unit = partitioned.groups[filled.to_numpy()], unit[filled.to_numpy()]
         rows = rows.filter(filled) if len(groups) < count else rows
         self.flows += VerifiedCounters(
             events=arrivals,
@@ -73,10 +78,14 @@ class SingleEvents:
             repeated_rows=arrivals - count,
         )
         counts = np.bincount(groups, minlength=len(partitioned.names))
-        rows = rows.append_column(model.TRANSACTION_END, pa.repeat(pa.scalar(True), len(groups)))
+        ends = np.append(unit[1:] != unit[:-1], True)[: len(unit)]
+        rows = rows.append_column(model.TRANSACTION_END, pa.array(ends, pa.bool_()))
         yield ReleasedRows(partitioned.names, counts, rows)
 
     def _without_repeats(self, partitioned: PartitionedEvents, *, any_order: bool) -> PartitionedEvents:
+        if model.SEQ in partitioned.table.column_names:
+            self._refuse_repeats(intake.messages_of(partitioned), any_order=any_order)
+            return partitioned
         positions = partitioned.positions()
         latest = [self._latest.get(name) for name in partitioned.names]
         self._latest |= zip(partitioned.names, positions[partitioned.ends - 1].tolist(), strict=True)
@@ -93,6 +102,23 @@ class SingleEvents:
                 before[name], _row(partitioned, int(partitioned.starts[group])), name, _IDENTITY
             )
         return intake.without_repeats(partitioned, repeated, _IDENTITY) if repeated.any() else partitioned
+
+    def _refuse_repeats(self, messages: PartitionedEvents, *, any_order: bool) -> None:
+        """Raise Unordered or InputError for a message whose position is not above the one before."""
+        positions, names = messages.positions(), messages.names
+        latest = [self._latest.get(name) for name in names]
+        self._latest |= zip(names, positions[messages.ends - 1].tolist(), strict=True)
+        if self.arrival_order and not any_order:
+            intake.refuse_disorder(messages, positions, latest)
+        repeated = intake.not_above(messages, positions, latest)
+        if repeated.any():
+            at = int(repeated.argmax())
+            raise InputError(
+                "Two messages have the same position.",
+                hint="Give each message its own, ascending position (in Kafka: the offset).",
+                partition=messages.name_at(at),
+                position=int(positions[at]),
+            )
 
     @property
     def names(self) -> set[str]:

@@ -118,7 +118,7 @@ def other_rules(source: str) -> InputError:
     """The error for a `source` partition whose state other rules have written."""
     return InputError(
         "The checkpoint's open source transactions were assembled by other rules.",
-        hint="Go on with TransactionAssembly or DebeziumAssembly as before, or start with a new checkpoint.",
+        hint="Go on with the same assembly and `transactions` as before, or start with a new checkpoint.",
         source_partition=source,
     )
 

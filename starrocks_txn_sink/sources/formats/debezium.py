@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -49,6 +48,7 @@ from starrocks_txn_sink.sources.formats.raw_format import (
 )
 from starrocks_txn_sink.sources.formats.snapshot_marks import marks_of
 from starrocks_txn_sink.sources.formats.tables import TableMapping
+from starrocks_txn_sink.sources.formats.unknown_tables import with_dead_letters
 
 DeletedRow = Literal["before", "key"]
 
@@ -199,7 +199,7 @@ class DebeziumChanges:
                 self.unavailable, read[_UNAVAILABLE].combine_chunks(), events, source_tables, batch
             )
         if self.tables.dead_letter_table is not None:
-            events |= _with_dead_letters(events, source_tables.is_null())
+            events |= with_dead_letters(events, source_tables.is_null())
         columns = pa.table(events | {name: batch.column(name) for name in keep})
         marks = marks_of(operation, source["snapshot"], source["name"], collection, table)
         return columns.select([*self.events.names, *keep]), truncates, marks
@@ -450,23 +450,3 @@ def _whole(digits: pa.Array) -> pa.Array:
     except pa.ArrowInvalid:
         numbers = [None if text is None or int(text) > _LARGEST else int(text) for text in digits.to_pylist()]
         return pa.array(numbers, pa.int64())
-
-
-def _with_dead_letters(events: Mapping[str, pa.Array], unknown: pa.Array) -> dict[str, pa.Array]:
-    """The columns op and row with a dead letter in place of each row of an unknown table."""
-    if not unknown.true_count:
-        return {}
-    names = (model.TXN_ID, v.TOTAL_ORDER, v.COLLECTION, model.POSITION, "reason", model.OP, "content")
-    reason = pa.repeat(pa.scalar("unknown table"), len(unknown))
-    columns = {**events, "content": events[model.ROW], "reason": reason}
-    lost_rows = pa.table({name: columns[name] for name in names}).filter(unknown).to_pylist()
-    letters = [_letter(fields) for fields in lost_rows]
-    deletes = pc.and_(unknown, pc.equal(events[model.OP], _DELETE))
-    return {
-        model.OP: pc.if_else(deletes, "c", events[model.OP]),  # the dead letter of a delete is itself an insert
-        model.ROW: pc.replace_with_mask(events[model.ROW], unknown, pa.array(letters, pa.string())),
-    }
-
-
-def _letter(fields: Mapping[str, Any]) -> str:
-    return orjson.dumps({name: value for name, value in fields.items() if value is not None}).decode()

@@ -1,0 +1,123 @@
+"""`MaxwellAssembly`: the rules of lanes that take the messages of Maxwell, which reads MySQL's binlog."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from starrocks_txn_sink.assembler.rules.numbered import NumberedPolicy
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.options.checks import check_choice
+from starrocks_txn_sink.options.table_rules import COMMIT_TIME, RuleSet, TableRules, check_rules
+from starrocks_txn_sink.public_names import suggests_arguments
+from starrocks_txn_sink.sink.assembly import Transactions, check_dead_letters, check_state_dir
+from starrocks_txn_sink.sources.formats.maxwell import MaxwellMessages
+from starrocks_txn_sink.sources.formats.raw_format import OnMalformed, RawFormat, Reader
+from starrocks_txn_sink.sources.formats.tables import LAST_PART, OnUnknownTable, TableMapping, TableRule
+
+MissingBegin = Literal["fail", "drop"]
+
+
+@suggests_arguments
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxwellAssembly:
+    """Rules by which the lanes of a sink take Maxwell's messages: as whole source transactions, or change by change.
+
+    The frame is Spark's Kafka source, as it is. `whole` source transactions need all rows of a transaction in one
+    Kafka partition, with `output_xoffset=true`: one topic, and a partition for each database (Maxwell's default). Row
+    numbers that do not follow are an error. The source partition is Kafka's partition, behind the topic's name if a
+    query reads several topics, and the position is the offset of the row with the commit.
+
+    With `transactions="none"` each change is written once, those of a partition in their order, and a micro-batch is
+    one StarRocks transaction over all tables; but a source transaction may be split over two of them. It is the way
+    for a topic for each table, and for partitions by table or primary key.
+
+    Messages that Maxwell sends again after a crash are written again.
+
+    Args:
+        transactions: `whole` source transactions, or `none`: each change by itself.
+        tables: The StarRocks table of each source table (`database.table`): a mapping, in which an empty name leaves a
+            table out, or a regular expression with one group. By default the table has the last part of the name.
+        missing_begin: `fail` the query at a transaction whose first rows were never read, or `drop` it.
+        dead_letter_table: The table for the rows of unknown tables under `on_unknown_table="dead_letter"`.
+        on_unknown_table: `fail` the query at rows of a table outside the rule, `skip` them, or send them to
+            `dead_letter_table` (`dead_letter`).
+        on_malformed: `fail` the query at a malformed message, or `drop` the message and count it.
+        reader: `librdkafka`: the lanes themselves read the offsets that Spark's Kafka source has planned; or `spark`
+            reads the frame (docs/guides/assembling.md, "Lanes that read Kafka").
+        rules: What becomes of columns, by table (`TableRules`).
+        state_dir: The folder in which open transactions wait, as in TransactionAssembly.
+
+    Raises:
+        OptionError: A value cannot work.
+
+    Example::
+
+        from starrocks_txn_sink import MaxwellAssembly, StarRocksSink
+
+        assembly = MaxwellAssembly(tables={"shop.orders": "orders", "shop.items": "order_items"})
+        sink = StarRocksSink(options, assemble=assembly)
+        query = topic.writeStream.foreachBatch(sink).option("checkpointLocation", "/data/checkpoint").start()
+    """
+
+    transactions: Transactions = "whole"
+    tables: TableRule = LAST_PART
+    missing_begin: MissingBegin = "fail"
+    dead_letter_table: str | None = None
+    on_unknown_table: OnUnknownTable = "fail"
+    on_malformed: OnMalformed = "fail"
+    reader: Reader = "librdkafka"
+    rules: Sequence[TableRules] = ()
+    state_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("transactions", self.transactions, get_args(Transactions))
+        check_choice("missing_begin", self.missing_begin, get_args(MissingBegin))
+        if self.transactions == "none" and self.missing_begin != "fail":
+            raise OptionError(
+                'missing_begin has no meaning with transactions="none": each change is a unit.',
+                hint="Leave it out.",
+                option="missing_begin",
+            )
+        check_choice("on_malformed", self.on_malformed, get_args(OnMalformed))
+        check_choice("reader", self.reader, get_args(Reader))
+        check_rules(self.rules)
+        check_dead_letters(self.on_unknown_table, self.rules)
+        check_state_dir(self.state_dir)
+        _ = self.lines
+
+    @property
+    def reads_kafka(self) -> bool:
+        """Whether the lanes read Kafka themselves, without Spark."""
+        return self.reader == "librdkafka"
+
+    @property
+    def rule_set(self) -> RuleSet:
+        return RuleSet(tuple(self.rules), self.dead_letter_table)
+
+    @property
+    def policy(self) -> NumberedPolicy | None:
+        """The rules of whole source transactions; None: each change by itself."""
+        return None if self.transactions == "none" else NumberedPolicy(missing_begin=self.missing_begin)
+
+    @property
+    def needs_state(self) -> bool:
+        """Whether a query that has run before must have a state: the last row of a transaction looks like a whole."""
+        return self.transactions == "whole"
+
+    @property
+    def lines(self) -> RawFormat:
+        """The format of the messages."""
+        return MaxwellMessages(
+            tables=TableMapping(self.tables, self.on_unknown_table, self.dead_letter_table),
+            whole=self.transactions == "whole",
+            on_malformed=self.on_malformed,
+            reader=self.reader,
+            source_time=needs_commit_time(self.rules),
+        )
+
+
+def needs_commit_time(rules: Sequence[TableRules]) -> bool:
+    """Whether a rule gives rows the time of their commit."""
+    return any(COMMIT_TIME in rule.metadata or rule.history for rule in rules)
