@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print what the file describes, or run it; raises StarRocksSinkError for a file or a table that cannot work."""
     sync = read_sync(args.file)
-    plan = planned(sync, newest(sync, args.deadline), args.deadline) if sync.create or args.dry_run else None
+    plan = planned(sync, newest(sync, args.deadline), args.deadline) if sync.create else None
     fit = True
     if args.dry_run:
         command_line.print_lines(text_lines(sync, plan))

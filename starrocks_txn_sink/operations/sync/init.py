@@ -279,7 +279,8 @@ def _routes(findings: Seen) -> Iterator[str]:
         names = ", ".join(sorted(findings.without_schema - findings.tables.keys()))
         if names:
             yield f"# DECIDE: messages of {names} have no schema, so their tables cannot be created."
-            yield "# Set schemas.enable=true for both converters, or create them by hand."
+            yield "# Set schemas.enable=true for both converters; or create them by hand: create = false in [tables]."
+            yield "# Without the schema decimal.handling.mode must be string and time.precision.mode isostring."
     yield "# The tables of the source:"
     for collection, table in sorted(findings.tables.items()):
         columns_text = ", ".join(f"{name} {kind}" for name, kind in table.columns)

@@ -210,7 +210,7 @@ def _source_type(field: Mapping[str, Any]) -> str:
 
 _NO_SCHEMA_HINT: Final = (
     "Set schemas.enable=true for key.converter and value.converter (JsonConverter), and plan again once a change has "
-    "come; or create the table by hand."
+    "come; or create the table by hand (in a file of sync with create = false in [tables])."
 )
 
 

@@ -86,6 +86,7 @@ def test_what_must_be_decided_is_said() -> None:
     _, text = written(seen((None, change("logs", FIELDS, transaction=BLOCK)), (KEY, plain)))
     assert "# DECIDE: public.logs has no key." in text
     assert "# DECIDE: messages of public.items have no schema" in text
+    assert "decimal.handling.mode must be string" in text
 
 
 def test_secrets_of_kafka_are_not_copied() -> None:

@@ -19,7 +19,9 @@ from starrocks_txn_sink.options import SchemaChanges, TableOptions
 from starrocks_txn_sink.sink.schema.plan import TableLayout
 from starrocks_txn_sink.sources import SchemaRegistry, kafka_options
 from starrocks_txn_sink.sources.formats.tables import route_of
+from tests.support import debezium_feed
 from tests.support.connect_schema import change, field, key
+from tests.support.debezium_feed import postgres
 from tests.support.query_port import query
 
 SOURCE = "[source]\nbrokers = \"b:9092\"\ntopics = 'shop\\..*'\n"
@@ -215,6 +217,24 @@ def test_a_dry_run_prints_what_would_happen(
         '-- target: schema_changes = "apply"',
     } <= set(lines)
     assert query(server, "SHOW TABLES FROM shop") == []
+
+
+def test_a_dry_run_without_creation_needs_no_schema_and_prints_no_statement(
+    file: tuple[Path, Producer], server: Emulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, broker = file
+    broker.produce(
+        "shop.public.plain",
+        json.dumps(debezium_feed.change(postgres("plain", 1), "1:1", 1, {"id": 1})).encode(),
+        partition=0,
+    )
+    assert broker.flush(10) == 0
+    assert cli.main(["sync", str(path), "--dry-run", "--deadline", "30"]) == 2
+    assert "create = false in [tables]" in capsys.readouterr().err
+    query(server, STATEMENT)
+    path.write_text(path.read_text(encoding="utf-8").replace("[tables]", "[tables]\ncreate = false"), encoding="utf-8")
+    assert cli.main(["sync", str(path), "--dry-run", "--deadline", "30"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if not line.startswith("-- ")] == []
 
 
 def test_a_dry_run_fails_where_a_job_would_fail(
