@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import addresses, checks, declarations as kind, load_properties, redirects
@@ -56,6 +56,7 @@ _QUERY_PORTS = kind.OptionKind("addresses", checks.addresses(addresses.parse_que
 _FILE = kind.text()
 _VARIABLE = kind.text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*", secret=True)
 _PROPERTIES = kind.mapping(lambda name, value: load_properties.check_properties(value, name))
+_NO_OPTIONS: Final = TableOptions()
 
 
 @suggests_arguments
@@ -454,7 +455,7 @@ class SinkOptions:
     def options_of(self, table: str) -> TableOptions:
         """The options of `table`."""
         table_options = self.tables.get(table)
-        return table_options if isinstance(table_options, TableOptions) else TableOptions()
+        return table_options if isinstance(table_options, TableOptions) else _NO_OPTIONS
 
     def properties_of(self, table: str) -> dict[str, str]:
         """The user's stream-load properties for `table`; none for the sink's own tables."""

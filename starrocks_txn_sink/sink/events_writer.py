@@ -21,7 +21,8 @@ from starrocks_txn_sink.assembler.rules.incremental import expire
 from starrocks_txn_sink.assembler.rules.model import Counters, Policy
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
 from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
-from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.clock import Clock, SystemClock
+from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
@@ -32,7 +33,16 @@ from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.assembly import Assembly, DebeziumAssembly, TransactionAssembly, event_columns, raw_columns
 from starrocks_txn_sink.sink.checkpoint import query_directory
-from starrocks_txn_sink.sink.lanes import AlterTables, Collect, LanePlan, Reading, Written, write_shared
+from starrocks_txn_sink.sink.lanes import (
+    AlterTables,
+    Collect,
+    LanePlan,
+    NextRound,
+    Reading,
+    RunLanes,
+    Written,
+    write_shared,
+)
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.rule_checks import rules_for
 from starrocks_txn_sink.sink.schema.changes import add_missing
@@ -46,7 +56,7 @@ from starrocks_txn_sink.sources.kafka.spark_reader import KafkaSource, PlannedRa
 from starrocks_txn_sink.sources.messages import parse_messages
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
-from starrocks_txn_sink.writer.messages import CarryOver, Message, decode
+from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, decode
 from starrocks_txn_sink.writer.task import LaneTask
 
 STAGE: Final = "lanes"  # in metrics, where a stage of the query has its own name
@@ -83,7 +93,7 @@ class EventsWriter:
     log: ManifestLog | None = None
     rules: RowRules = RowRules()  # noqa: RUF009 - frozen
     layout_of: LayoutOf = plain_layout
-    snapshot: SnapshotProgress = field(default_factory=SnapshotProgress)
+    snapshot: SnapshotProgress | None = None
     plan: LanePlan | None = None
     _kafka: KafkaSource | None = None
     _begun: Manifest | None = None  # from which this run started
@@ -212,7 +222,7 @@ class EventsWriter:
             rounds = KafkaRounds(run_lanes, assembly, planned, rereads=plan.proves)
             clock = driver_clock(frame)
             with advising_tables(new, clock):
-                outcome = write_shared(task, rounds.run, collect, clock, rounds.next_round, alter, self.snapshot)
+                outcome = self._write(task, rounds.run, collect, clock, alter, rounds.next_round)
             rounds.take(outcome.carried)
             outcome.carried = [rounds.carried]
             return outcome
@@ -220,7 +230,39 @@ class EventsWriter:
         run = partial(self._run_lanes, rows, replace(assembly, lines=lines))
         clock = driver_clock(frame)
         with advising_tables(None, clock):
-            return write_shared(task, run, collect, clock, alter_tables=alter, snapshot=self.snapshot)
+            return self._write(task, run, collect, clock, alter)
+
+    def _write(
+        self,
+        task: LaneTask,
+        run_lanes: RunLanes,
+        collect: Collect,
+        clock: Clock,
+        alter: AlterTables,
+        next_round: NextRound = lambda _: None,
+    ) -> Written:
+        """As `write_shared`; the marks of the snapshot become visible with their rows."""
+        snapshot = self.snapshot
+        if snapshot is None:
+            return write_shared(task, run_lanes, collect, clock, next_round, alter)
+
+        def run(task: LaneTask) -> list[Message]:
+            messages = run_lanes(task)
+            snapshot.take(messages)
+            return messages
+
+        def collect_and_say(receipts: Sequence[Receipt], reports: Sequence[LaneReport]) -> None:
+            collect(receipts, reports)
+            if receipts:
+                snapshot.commit()
+
+        def go_on(shares: Sequence[CarryOver]) -> None:
+            next_round(shares)
+            snapshot.keep()
+
+        written = write_shared(task, run, collect_and_say, clock, go_on, alter, snapshot.rows)
+        snapshot.keep()
+        return written
 
     def _new_tables(self, options: SinkOptions, planned: PlannedRanges) -> NewTables | None:
         """The new tables of the source; None if no message describes tables."""

@@ -44,7 +44,6 @@ from starrocks_txn_sink.options.without_effect import Circumstance
 from starrocks_txn_sink.protocol.label import Label, RetryPolicy, labels, roll_back, run
 from starrocks_txn_sink.protocol.ledger import Owner, fresh_tokens
 from starrocks_txn_sink.sink.failures import reason_of_task
-from starrocks_txn_sink.sink.snapshot_progress import SnapshotProgress
 from starrocks_txn_sink.sink.spark_jobs import context_of, task_slots
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import has_whole_partitions
@@ -69,8 +68,12 @@ if TYPE_CHECKING:
 
 RunLanes = Callable[[LaneTask], list[Message]]
 """Runs the lanes of a micro-batch as one Spark job and returns their messages."""
+NextRound = Callable[[Sequence[CarryOver]], None]
+"""Hears what lanes that have stopped hand on to the next round."""
 AlterTables = Callable[[MissingColumns, Deadline], None]
 """Gives the tables the columns that rows need; raises the error that stands against it."""
+FurtherRows = Callable[[Callable[[], str]], Sequence[memoryview]]
+"""Further rows of the ledger for the label that is about to be committed; the argument tells the time."""
 Collect = Callable[[Sequence[Receipt], Sequence[LaneReport]], None]
 """Takes a receipt with the reports of its lanes as soon as their rows are visible, and at the end all other reports."""
 
@@ -224,20 +227,21 @@ def write_shared(
     run_lanes: RunLanes,
     collect: Collect,
     clock: Clock,
-    next_round: Callable[[Sequence[CarryOver]], None] = lambda _: None,
+    next_round: NextRound = lambda _: None,
     alter_tables: AlterTables = refuse_change,
-    snapshot: SnapshotProgress | None = None,
+    further_rows: FurtherRows | None = None,
 ) -> Written:
     """Write the rows that `run_lanes` reads. `collect` must make the lanes that run next leave out a receipt's rows.
 
     Each receipt renews the deadline. `next_round` hears what lanes that have stopped hand on. If the rows must be
     sorted first, the label is rolled back and the result says why. If they need columns that tables lack, the label is
-    rolled back, and the lanes run again after `alter_tables`. Raises the error of the last attempt.
+    rolled back, and the lanes run again after `alter_tables`. `further_rows` of the ledger become visible with a label.
+    Raises the error of the last attempt.
     """
     deadline = Deadline.after(task.time_limit, clock)
     with RESOURCES.lease(task.options) as resources:
         return RoundRunner(
-            task, resources, deadline, random.Random(), run_lanes, collect, next_round, alter_tables, snapshot
+            task, resources, deadline, random.Random(), run_lanes, collect, next_round, alter_tables, further_rows
         ).write()
 
 
@@ -252,23 +256,22 @@ class RoundRunner:
         rng: random.Random,
         run_lanes: RunLanes = lambda _: [],
         collect: Collect = lambda *_: None,
-        next_round: Callable[[Sequence[CarryOver]], None] = lambda _: None,
+        next_round: NextRound = lambda _: None,
         alter_tables: AlterTables = refuse_change,
-        snapshot: SnapshotProgress | None = None,
+        further_rows: FurtherRows | None = None,
     ) -> None:
         self.written = Written()
         self._task, self._resources, self._deadline = task, resources, deadline
         self._run_lanes, self._collect, self._next_round = run_lanes, collect, next_round
         self._alter_tables = alter_tables
-        self._snapshot = snapshot or SnapshotProgress()
         self._reports: dict[str, list[LaneReport]] = {}  # by label
         self._claims: list[str] = []
         options, clock = task.options, deadline.clock
         self._metrics = LaneMetrics(task.job, 0, task.batch_id, Compression(options.compression).value, clock)
         ownership = ownership_of(task, rng, clock)
         self._metrics.ownership = ownership
-        if ownership is not None and snapshot is not None:
-            ownership.further_rows = partial(snapshot.rows, ownership.now_text)
+        if ownership is not None and further_rows is not None:
+            ownership.further_rows = partial(further_rows, ownership.now_text)
         self.coordinator = coordinator_of(task, ownership, deadline, rng)
         self.coordinator.committed = self._commit
         self.coordinator.name_death = partial(name_death, clock=clock)
@@ -319,7 +322,6 @@ class RoundRunner:
 
     def _result(self) -> Written:
         self.written.unsorted = self.coordinator.unsorted
-        self._snapshot.keep()
         reports = [report for reports in self._reports.values() for report in reports]
         reports.append(self._metrics.report(self.written.receipts))
         self._collect((), reports)
@@ -335,10 +337,6 @@ class RoundRunner:
         self._reports[label] = of_kind(messages, LaneReport)
         self.written.carried = of_kind(messages, CarryOver)
         result = result_of(messages)
-        again = any(share.stopped for share in result.shares)  # a lane with `reached` reads on, others read all again
-        self._snapshot.take(
-            [partition.marks for partition in self.written.carried if partition.reached is not None or not again]
-        )
         for failure in result.failures:
             if isinstance(failure.error, KeyRepeated):
                 self._metrics.expect_hold()
@@ -362,7 +360,6 @@ class RoundRunner:
                 waiting = itertools.chain.from_iterable(self._reports.values())
                 self._task = _after_round(self._task, [*self.written.reports, *waiting])
                 self._next_round(self.written.carried)
-                self._snapshot.keep()
                 return None
             case orders.ChangeTables(missing):
                 self._alter_tables(missing, self._deadline)
@@ -380,7 +377,6 @@ class RoundRunner:
         reports = [report.commit(receipt.committed_at) for report in self._reports.pop(receipt.label, [])]
         self.written.reports += reports
         self._collect([receipt], reports)
-        self._snapshot.commit()
         self._renew_deadline()
         if receipt.recycled:
             _log.info("round.ended", job=receipt.job, batch=receipt.batch_id, label=receipt.label, rows=receipt.rows)

@@ -317,7 +317,8 @@ class StarRocksSink:
     ) -> None:
         """Learn from lanes whose rows are visible, and emit their events."""
         session.learn_keys(reports)
-        self._compare_columns(session, reports)
+        if any(report.work.members for report in reports):
+            self._compare_columns(session, reports)
         if session.learn_listed(reports):
             self._listener(Event("label.unlisted", {"job": origin.job, "advice": sessions.UNLISTED}))
         skips_begun = (

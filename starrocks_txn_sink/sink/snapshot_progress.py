@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.protocol.snapshots import MORE, OVER, READING, Marks, Progress, joined, mark_row, then
 from starrocks_txn_sink.telemetry import Event, Listener, ignore_event
+from starrocks_txn_sink.writer.messages import CarryOver, Message, of_kind
 
 
 @dataclass(slots=True)
@@ -19,9 +21,11 @@ class SnapshotProgress:
     waiting: Marks = field(default_factory=dict)
     _taken: Marks = field(default_factory=dict)
 
-    def take(self, of_lanes: Sequence[Marks]) -> None:
+    def take(self, messages: Sequence[Message]) -> None:
         """The lanes of a label have read rows with these marks; those of a label before were rolled back."""
-        self._taken = then(self.waiting, joined(of_lanes))
+        again = any(share.stopped for share in of_kind(messages, LaneShare))  # a lane with `reached` reads on
+        shares = [carried for carried in of_kind(messages, CarryOver) if carried.reached is not None or not again]
+        self._taken = then(self.waiting, joined(carried.marks for carried in shares))
 
     def rows(self, now_text: Callable[[], str]) -> list[memoryview]:
         """The marks that are new in the ledger with the commit of the label."""

@@ -379,7 +379,7 @@ class LaneTry:
 
     def _narrow_columns(self, known_columns: worker.KnownColumns | None) -> NarrowColumns | None:
         """The check of types; None where the server or the source names none."""
-        if known_columns is None:
+        if known_columns is None or self.new_types is no_new_types:
             return None
 
         def columns_of(table: str, again: bool) -> Sequence[TargetColumn]:
