@@ -38,6 +38,7 @@ from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.errors import InputError, SourceTransactionError, TransactionTimedOut, Unordered
+from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.options.table_rules import METADATA, NO_RULES, RuleSet
 from starrocks_txn_sink.protocol.snapshots import Marks, then
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
@@ -48,6 +49,7 @@ from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTI
 from starrocks_txn_sink.sources.kafka.options import no_client
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, message_batch
+from starrocks_txn_sink.writer.table_checks import SourceSchema
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry, place_of_first
 from starrocks_txn_sink.writer.worker import Attempt
 
@@ -199,6 +201,18 @@ class LaneAssembler:
             return message
         partitions = tuple(sorted(self._assembler.names.union(message.partitions)))
         return replace(message, partitions=partitions, stopped=message.stopped or self._stopped)
+
+    def schema(self, options_of: Callable[[str], TableOptions]) -> SourceSchema:
+        """What the messages' schemas and the rules say about columns, while this lane reads them."""
+        rules, lines = self._assembly.rules, self._assembly.lines
+        return SourceSchema(
+            self.types_of,
+            self.filled,
+            self.new_types,
+            partial(rules.declared, options_of=options_of),
+            completes=any(rule.deletes == "mark" for rule in rules.rules)
+            or (lines is not None and lines.keeps_unchanged),
+        )
 
     def types_of(self, table: str, name: str) -> list[str]:
         """The types of a column by the schemas of the messages that were read, in their order; none without one."""
@@ -366,22 +380,17 @@ class AssemblingLaneTask:
     def _run(self, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> list[Message]:
         if isinstance(self.assembly.directory, FileDirectory) and self.assembly.marker:
             self.assembly.directory.require_shared(self.assembly.marker)
-        lane = LaneTry(self.lane, attempt, SystemClock())
-        if self.assembly.ranges:
-            deque(batches, maxlen=0)  # Spark ends a worker that leaves rows behind, and the Kafka consumer with it
-            batches = _read_kafka(self.assembly.ranges[attempt.lane], lane.deadline)
         assembler = self.assembly.open(attempt, self.lane.end_of_round(SystemClock()))
+        lane = LaneTry(self.lane, attempt, SystemClock(), source=assembler.schema(self.lane.options.options_of))
         try:
+            if self.assembly.ranges:
+                deque(batches, maxlen=0)  # Spark ends a worker that leaves rows behind, and the Kafka consumer with it
+                batches = _read_kafka(self.assembly.ranges[attempt.lane], lane.deadline)
             return self._write(batches, lane, assembler)
         finally:
             assembler.close()
 
     def _write(self, batches: Iterator[pa.RecordBatch], lane: LaneTry, assembler: LaneAssembler) -> list[Message]:
-        lane.types_of, lane.new_types, lane.filled = assembler.types_of, assembler.new_types, assembler.filled
-        lane.options_of = partial(self.assembly.rules.declared, options_of=self.lane.options.options_of)
-        lines = self.assembly.lines
-        marks = any(rule.deletes == "mark" for rule in self.assembly.rules.rules)
-        lane.completes = marks or (lines is not None and lines.keeps_unchanged)
         try:
             messages = lane.run(batches, assembler.rows)
             return [*map(assembler.complete, messages), assembler.carry_over()]

@@ -27,12 +27,11 @@ from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Operation, Status
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME, PARTITION, POSITION, TABLE, TRANSACTION_END
-from starrocks_txn_sink.rows.member_names import MemberNames
-from starrocks_txn_sink.rows.narrow_columns import NarrowColumns
 from starrocks_txn_sink.rows.segments import Replay
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import Floats, LaneCost, LaneReport, LaneTrouble, LaneWork, TableLoads
+from starrocks_txn_sink.writer.table_checks import TableChecks
 
 REMEMBERED = 1_000_000
 """At most so many source transactions of a lane and micro-batch are timed: this bounds the memory."""
@@ -79,8 +78,7 @@ class LaneMetrics:
         self.unpositioned: UnpositionedSegmenter | None = None
         self.core: Lane | None = None
         self.ownership: Ownership | None = None
-        self.members: MemberNames | None = None
-        self.narrow: NarrowColumns | None = None
+        self.checks: TableChecks | None = None
         self.unique: UniqueRows | None = None
 
     # --- work to count ---
@@ -222,10 +220,9 @@ class LaneMetrics:
         work.replayed_rows, work.replayed_transactions = replay.skipped_rows, replay.skipped_transactions
         work.skips = {name: replay.skips[name] for name in replay.changed}
         work.event_times = self._event_times.latest(receipts)
-        if self.narrow is not None:
-            work.wider = tuple(self.narrow.statements)
-        if self.members is not None and error is None:
-            work.members = self.members.news()
+        if (checks := self.checks) is not None:
+            work.wider = tuple(checks.narrow.statements) if checks.narrow is not None else ()
+            work.members = checks.members.news() if checks.members is not None and error is None else {}
         if self.unique is not None:
             work.keys_repeated = self.unique.repeated
         if core is not None:

@@ -14,70 +14,46 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 
-from starrocks_txn_sink import compiled, telemetry
+from starrocks_txn_sink import telemetry
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
-from starrocks_txn_sink.coordinator.coordinator import LaneShare, claim_of, join_missing
+from starrocks_txn_sink.coordinator.coordinator import LaneShare, claim_of
 from starrocks_txn_sink.coordinator.lane import Lane
-from starrocks_txn_sink.coordinator.model import (
-    RECYCLE_AT,
-    SEPARATOR,
-    LaneLimits,
-    MissingColumns,
-    PositionSpan,
-    Receipt,
-    RegionCount,
-    RegionRows,
-    Segment,
-)
+from starrocks_txn_sink.coordinator.model import RECYCLE_AT, LaneLimits, PositionSpan, Receipt, Segment
 from starrocks_txn_sink.coordinator.quarantine import EVERYTHING, Part
 from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import (
     BeginFailed,
     DeadlineExceeded,
-    OptionError,
     StarRocksSinkError,
     TaskRepeated,
     TooManyTransactions,
     TransactionTimedOut,
     Unordered,
 )
-from starrocks_txn_sink.options import Compression, SchemaChanges, SinkOptions, TableOptions
-from starrocks_txn_sink.options.load_properties import RENAMING
-from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetterSource, dead_letter_rows
+from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.protocol.label import Backoff, Label, RetryPolicy, Steps, begin, run
 from starrocks_txn_sink.protocol.ledger import Position
-from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder, RowCheck
+from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import PARTITION, POSITION
 from starrocks_txn_sink.rows.keys import TableKey
-from starrocks_txn_sink.rows.member_names import Filled, LackingColumns, MemberNames, TypesOf, never_filled, no_types
-from starrocks_txn_sink.rows.narrow_columns import NarrowColumns, NewTypes, no_new_types
 from starrocks_txn_sink.rows.segments import CheckRows, Replay, Segmenter, Skip, place_of, rows_of_part
-from starrocks_txn_sink.rows.target import TargetColumn
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
-from starrocks_txn_sink.sources.formats.bare_values import BareValues, ConnectorModes
+from starrocks_txn_sink.sources.formats.bare_values import ConnectorModes
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.writer import messages, worker
+from starrocks_txn_sink.writer.dead_letters import DeadLetters
 from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import LaneRunner, Performer
-
-
-class TablesLackColumns(Exception):
-    """Rows of this lane need `columns` that their tables lack; no error, because the driver can add them."""
-
-    def __init__(self, columns: MissingColumns) -> None:
-        super().__init__()
-        self.columns = columns
-
+from starrocks_txn_sink.writer.table_checks import SourceSchema, TableChecks, TablesLackColumns
 
 ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 RunLane = Callable[[], list[messages.Message]]
@@ -205,30 +181,26 @@ class LaneTask:
         """The segmenter for a lane's part of an unpositioned batch, or for all of it."""
         return UnpositionedSegmenter.of(self.checkpoint, self.batch_id, positions, compare, check)
 
-    def names_columns(self, table: str) -> bool:
-        """Whether names in the JSON rows of `table` are columns: no load property gives them another meaning."""
-        return not RENAMING & self.options.load_headers(table).keys()
-
 
 class LaneTry:
-    """One try at the lane of `task`: its time, its counts.
+    """One try at the lane of `task`: its time, its counts. `source` says what the rows' source knows of columns."""
 
-    It `completes` rows that leave unchanged values out.
-    """
+    _checks: TableChecks  # once the lane is open
 
-    def __init__(self, task: LaneTask, attempt: worker.Attempt, clock: Clock, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        task: LaneTask,
+        attempt: worker.Attempt,
+        clock: Clock,
+        rng: random.Random | None = None,
+        source: SourceSchema = SourceSchema(),  # noqa: B008 - frozen
+    ) -> None:
         self.task, self.attempt, self.clock, self.rng = task, attempt, clock, rng or random.Random()
         self.deadline = Deadline.after(task.time_limit, clock)
         encoding = Compression(task.options.compression).value
         self.metrics = LaneMetrics(task.job, attempt.lane, task.batch_id, encoding, clock)
         self.stopped = False  # at the end of the round, with more rows to come
-        self.types_of: TypesOf = no_types
-        self.filled: Filled = never_filled
-        self.new_types: NewTypes = no_new_types
-        self.options_of: Callable[[str], TableOptions] = task.options.options_of
-        self.completes = False
-        self._narrow: NarrowColumns | None = None
-        self._bare_values: BareValues | None = None
+        self._source = source
         self._segmenter: Segmenter | None = None
         self._dead_letters = DeadLetters(task, partial(now_text, clock)) if task.part.dead_letter is not None else None
 
@@ -332,15 +304,16 @@ class LaneTry:
             unique=unique,
             release=spill.release if spill is not None else None,
         )
-        self.metrics.members = self._member_names(resources.columns, unchanged)
-        self._bare_values = self._explained_by_modes(resources.columns)
-        self._narrow = self.metrics.narrow = self._narrow_columns(resources.columns)
+        checks = TableChecks(
+            options, self._source, resources.columns, self.deadline, task.compared, unchanged, task.modes
+        )
+        self._checks = self.metrics.checks = checks
         return OpenLane(core, performer, self._segments(batches, rows))
 
     def _unchanged_values(
         self, keys: Mapping[str, TableKey], connection: LeaderConnection | None
     ) -> UnchangedValues | None:
-        if not self.completes:
+        if not self._source.completes:
             return None
 
         def query(sql: str, parameters: tuple[object, ...]) -> list[tuple[Any, ...]]:
@@ -349,82 +322,12 @@ class LaneTry:
 
         return UnchangedValues(self.task.options.database, query, keys.keys())
 
-    def _member_names(
-        self, known_columns: worker.KnownColumns | None, unchanged: UnchangedValues | None
-    ) -> MemberNames | None:
-        """The check of the names in rows; None if nobody would learn from it."""
-        task, policy = self.task, self.task.options.schema_changes
-        refuse = policy is not SchemaChanges.IGNORE and known_columns is not None
-        if unchanged is None and (known_columns is None or not (refuse or task.compared is not None)):
-            return None
-
-        def columns_of(table: str, again: bool) -> frozenset[str] | None:
-            return known_columns.of(table, again, self.deadline) if known_columns is not None else None
-
-        lacking = (
-            LackingColumns(self.types_of, self.filled)
-            if policy is SchemaChanges.APPLY and known_columns is not None
-            else None
-        )
-        return MemberNames(
-            compiled.Shapes().new_rows,
-            columns_of,
-            task.names_columns,
-            refuse,
-            task.compared,
-            lacking,
-            self.types_of,
-            unchanged,
-        )
-
-    def _narrow_columns(self, known_columns: worker.KnownColumns | None) -> NarrowColumns | None:
-        """The check of types; None where the server or the source names none."""
-        if known_columns is None or self.new_types is no_new_types:
-            return None
-
-        def columns_of(table: str, again: bool) -> Sequence[TargetColumn]:
-            return known_columns.columns(table, again, self.deadline) if self.task.names_columns(table) else ()
-
-        widens = self.task.options.schema_changes is SchemaChanges.APPLY
-        return NarrowColumns(self.new_types, columns_of, lambda table: self.options_of(table).types, widens)
-
-    def _explained_by_modes(self, known_columns: worker.KnownColumns | None) -> BareValues | None:
-        """What is done to Debezium's values that no schema explains; None where the server names no columns."""
-        modes = self.task.modes
-        if modes is not None and known_columns is None and modes != ConnectorModes():
-            raise OptionError(
-                "time_precision_mode and decimal_handling_mode need the types of the tables' columns.",
-                hint="Set query_url.",
-                option="query_url",
-            )
-        if modes is None or known_columns is None:
-            return None
-
-        def columns_of(table: str) -> list[TargetColumn]:
-            known = known_columns.columns(table, False, self.deadline) if self.task.names_columns(table) else ()
-            return [column for column in known if not self.types_of(table, column.name)]
-
-        return BareValues(modes, columns_of)
-
-    def _check(self, allow_torn: bool = False) -> CheckRows:
-        """The checks of the rows: their text, then their names."""
-        texts, names, types = RowCheck(allow_torn), self.metrics.members, self._narrow
-
-        def check(batch: pa.RecordBatch) -> None:
-            if types is not None:
-                types()
-            texts(batch)
-            if names is not None:
-                names(batch)
-
-        return check
-
     def _segments(self, batches: Iterable[pa.RecordBatch], rows: ReadRows | None) -> Iterator[Segment]:
         positions = self.task.ownership.positions if self.task.ownership is not None else {}
         if not self.task.marked:
-            yield from self._until_columns_lack(self._unpositioned_segments(batches, positions))
+            yield from self._checks.until_columns_lack(self._unpositioned_segments(batches, positions))
             return
-        segments = self._until_columns_lack(self._positioned_segments(batches, positions, rows))
+        segments = self._checks.until_columns_lack(self._positioned_segments(batches, positions, rows))
         if self._dead_letters is not None:
             segments = map(self._dead_letters.take, segments)
         end, over = self.task.end_of_round(self.clock) if self.task.ordered else None, False
@@ -435,23 +338,6 @@ class LaneTry:
             yield segment
             over = end is not None and isinstance(segment, PositionSpan) and end.expired()
 
-    def _until_columns_lack(self, segments: Iterator[Segment]) -> Iterator[Segment]:
-        """The segments; once a row needs a column that its table lacks, or a wider one, none.
-
-        The rest is read all the same, because it says which type the column needs. Raises TablesLackColumns at the end.
-        """
-        lacking = self.metrics.members.lacking if self.metrics.members is not None else None
-        narrow = self._narrow
-        for segment in segments:
-            if not (lacking is not None and lacking.kinds) and not (narrow is not None and narrow.found):
-                yield segment
-        if narrow is not None:
-            narrow()  # also the schemas of rows that wait for the end of their transaction
-        missing = [] if lacking is None else [lacking.missing()]
-        missing += [] if narrow is None else [narrow.missing()]
-        if any(missing):
-            raise TablesLackColumns(join_missing(missing))
-
     def _positioned_segments(
         self, batches: Iterable[pa.RecordBatch], positions: Mapping[str, Position], rows: ReadRows | None
     ) -> Iterator[Segment]:
@@ -461,11 +347,11 @@ class LaneTry:
         replay = Replay(positions, task.options.check_replays, epoch, task.batch_id, skips)
         self.metrics.attach_replay(replay)
         indexed = quarantines or bool(task.keys)
-        self._segmenter = Segmenter(replay, with_row_index=indexed, check=self._check(allow_torn=quarantines))
+        self._segmenter = Segmenter(replay, with_row_index=indexed, check=self._checks.of_rows(allow_torn=quarantines))
         for batch in rows(batches) if rows is not None else filter(len, batches):
             part = rows_of_part(batch, task.part.after, task.part.upto)
-            if self._bare_values is not None:
-                part = self._bare_values(part)
+            if self._checks.bare_values is not None:
+                part = self._checks.bare_values(part)
             self.metrics.read_batch(part)
             yield from self._segmenter.split(part)
 
@@ -473,7 +359,7 @@ class LaneTry:
         self, batches: Iterable[pa.RecordBatch], positions: Mapping[str, Position]
     ) -> Iterator[Segment]:
         # the driver compares the sum of all lanes
-        unpositioned = self.task.unpositioned(positions, compare=False, check=self._check())
+        unpositioned = self.task.unpositioned(positions, compare=False, check=self._checks.of_rows())
         self.metrics.unpositioned = unpositioned
         for batch in batches:
             self.metrics.read_batch(batch)
@@ -491,41 +377,6 @@ def claim(task: LaneTask, attempt: worker.Attempt) -> Steps[None]:
     except BeginFailed as failed:  # the label exists, or no answer came
         message = f"Another try of Spark at lane {attempt.lane} may have loaded rows: {failed.message}"
         raise TaskRepeated(message, hint=_REPEATED, lane=attempt.lane, stage=attempt.stage) from None
-
-
-class DeadLetters:
-    """Turns the rows of a source transaction into rows of the dead-letter table."""
-
-    def __init__(self, task: LaneTask, now: Callable[[], str]) -> None:
-        assert task.part.dead_letter is not None
-        assert task.part.upto is not None
-        ((partition, position),) = task.part.upto.items()
-        letter = task.part.dead_letter
-        self._task = task
-        self._place = DeadLetterSource(partition, position, letter.reason, letter.label, task.batch_id, now())
-        self._rows: Counter[str] = Counter()
-        self._bytes: Counter[str] = Counter()
-
-    def take(self, segment: Segment) -> Segment:
-        """The segment, with rows for the dead-letter table; raises InputError for a row that is too large for it."""
-        if not isinstance(segment, RegionRows):
-            return segment
-        if segment.row_index is None:
-            raise TypeError("Rows for the dead-letter table need a row index.")
-        columns = self._task.options.load_headers(segment.table).get("columns", "")
-        rows = [row[len(SEPARATOR) :] for row in segment.row_index.rows(segment.piece)]
-        first = self._rows[segment.table]
-        letters = dead_letter_rows(self._task.job, self._place, segment.table, columns, rows, first)
-        self._rows[segment.table] += segment.rows
-        self._bytes[segment.table] += segment.piece.nbytes
-        return RegionRows(segment.partition, DEAD_LETTER_TABLE, memoryview(b"".join(letters)), segment.rows)
-
-    def receipt(self, receipt: Receipt) -> Receipt:
-        """The receipt, which counts the rows as dead letters of their own tables."""
-        partition = self._place.partition
-        counts = sorted(self._rows.items())
-        regions = tuple(RegionCount(partition, table, rows, self._bytes[table]) for table, rows in counts)
-        return replace(receipt, regions=(), dead_lettered=regions, dead_lettered_positions=receipt.positions)
 
 
 def in_time(batches: Iterable[pa.RecordBatch], deadline: Deadline) -> Iterator[pa.RecordBatch]:

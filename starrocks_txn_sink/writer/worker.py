@@ -17,7 +17,6 @@ import contextlib
 import gc
 import hashlib
 import io
-import math
 import mmap
 import os
 import pickle
@@ -25,7 +24,7 @@ import secrets
 import tempfile
 import threading
 import weakref
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,14 +35,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark import TaskContext
 
-from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.model import Chunk, RowIndex
-from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.rows.target import PLACES_SQL, TargetColumn, target_columns, with_places
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.writer.runner import DaemonThreadPool
+from starrocks_txn_sink.writer.table_checks import KnownColumns
 
 _MAX_CACHED = 2  # the options change with a table's columns; two queries may take turns in one worker
 
@@ -68,74 +65,6 @@ class Attempt:
             return cls(0, 0, False)
         retry = context.attemptNumber() > 0
         return cls(context.partitionId(), context.taskAttemptId(), retry, context.stageId())
-
-
-class KnownColumns:
-    """The columns of a database's tables, from information_schema.
-
-    One query reads all tables. A table that it does not have is asked for when a row needs it. What is older than
-    _COLUMNS_SECONDS is asked again: a column that was dropped since would take its values along in silence.
-    """
-
-    def __init__(self, connection: LeaderConnection, database: str) -> None:
-        self._connection, self._database = connection, database
-        self._tables: dict[str, frozenset[str]] = {}
-        self._rows: dict[str, list[Sequence[object]]] = {}
-        self._columns: dict[str, tuple[TargetColumn, ...]] = {}  # of tables that were asked for
-        self._read_at = -math.inf
-
-    def of(self, table: str, again: bool, deadline: Deadline) -> frozenset[str] | None:
-        """The columns of `table`; None if the user may not see any. Raises QueryFailed.
-
-        The case of a table's name makes no difference, that of a column's does (wire contract 5.4).
-        """
-        now = deadline.clock.monotonic()
-        if now - self._read_at > _COLUMNS_SECONDS:
-            self._tables, self._read_at = self._read("", (), deadline), now
-        name = table.lower()
-        if again or name not in self._tables:
-            self._tables |= {name: frozenset()} | self._read(_OF_TABLE, (table,), deadline)
-        return self._tables[name] or None
-
-    def columns(self, table: str, again: bool, deadline: Deadline) -> tuple[TargetColumn, ...]:
-        """The columns of `table` with their types; none if the user may not see any. Raises QueryFailed.
-
-        Which are `fixed` is known once the table is asked for `again`.
-        """
-        self.of(table, again, deadline)
-        name = table.lower()
-        if again or name not in self._columns:
-            columns = target_columns(self._rows.get(name, ()))
-            if again and columns:
-                with contextlib.suppress(QueryRefused):  # StarRocks then says itself which columns it does not change
-                    columns = with_places(columns, self._connection.query(_PLACES, (self._database, table), deadline))
-            self._columns[name] = next(iter(columns.values()), ())
-        return self._columns[name]
-
-    def _read(self, condition: str, names: tuple[str, ...], deadline: Deadline) -> dict[str, frozenset[str]]:
-        tables = defaultdict[str, set[str]](set)
-        columns = defaultdict[str, list[Sequence[object]]](list)
-        try:
-            rows = self._connection.query(_COLUMN_NAMES + condition, (self._database, *names), deadline)
-        except QueryRefused:
-            return {}
-        for row in rows:
-            table, column, *_ = row
-            columns[str(table).lower()].append(row)
-            tables[str(table).lower()].add(str(column))
-        self._rows |= columns
-        for table in columns:
-            self._columns.pop(table, None)
-        return {table: frozenset(columns) for table, columns in tables.items()}
-
-
-_COLUMNS_SECONDS: Final = 60.0  # rare enough for the server, soon enough for a change of a table
-_COLUMN_NAMES: Final = (
-    "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, COLUMN_KEY, GENERATION_EXPRESSION"
-    " FROM information_schema.columns WHERE TABLE_SCHEMA = %s"
-)
-_PLACES: Final = PLACES_SQL.format("%s")
-_OF_TABLE: Final = " AND TABLE_NAME = %s"
 
 
 @dataclass(frozen=True, slots=True)

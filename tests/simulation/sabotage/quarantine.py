@@ -16,7 +16,7 @@ from starrocks_txn_sink.operations import dead_letters as replay_command
 from starrocks_txn_sink.protocol import dead_letters as letter_table, fencing as take_over
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.label import Committed
-from starrocks_txn_sink.writer.task import DeadLetters
+from starrocks_txn_sink.writer.dead_letters import DeadLetters
 
 from .. import replays
 from .one_label import unknown

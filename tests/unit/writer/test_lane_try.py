@@ -30,6 +30,7 @@ from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Operation
 from starrocks_txn_sink.rows.segments import Segmenter
 from starrocks_txn_sink.writer import worker
+from starrocks_txn_sink.writer.dead_letters import DeadLetters
 from starrocks_txn_sink.writer.messages import (
     LaneCost,
     LaneReport,
@@ -40,7 +41,7 @@ from starrocks_txn_sink.writer.messages import (
     envelope,
     of_kind,
 )
-from starrocks_txn_sink.writer.task import DeadLetters, JobOwnership, LaneTask, LaneTry
+from starrocks_txn_sink.writer.task import JobOwnership, LaneTask, LaneTry
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.lane_rows import Row, batch
 from tests.support.manual_clock import ManualClock

@@ -1,0 +1,227 @@
+"""The rows of a lane are compared with their tables before a load: their names, the types of columns, and dates."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from starrocks_txn_sink import compiled
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.coordinator.coordinator import join_missing
+from starrocks_txn_sink.coordinator.model import MissingColumns, Segment
+from starrocks_txn_sink.errors import OptionError, QueryRefused
+from starrocks_txn_sink.options import SchemaChanges, SinkOptions, TableOptions
+from starrocks_txn_sink.options.load_properties import RENAMING
+from starrocks_txn_sink.rows.arrival import RowCheck
+from starrocks_txn_sink.rows.member_names import Filled, LackingColumns, MemberNames, TypesOf, never_filled, no_types
+from starrocks_txn_sink.rows.narrow_columns import NarrowColumns, NewTypes, no_new_types
+from starrocks_txn_sink.rows.segments import CheckRows
+from starrocks_txn_sink.rows.target import PLACES_SQL, TargetColumn, target_columns, with_places
+from starrocks_txn_sink.rows.unchanged import UnchangedValues
+from starrocks_txn_sink.sources.formats.bare_values import BareValues, ConnectorModes
+from starrocks_txn_sink.sql.connection import LeaderConnection
+
+
+class TablesLackColumns(Exception):
+    """Rows of this lane need `columns` that their tables lack; no error, because the driver can add them."""
+
+    def __init__(self, columns: MissingColumns) -> None:
+        super().__init__()
+        self.columns = columns
+
+
+class KnownColumns:
+    """The columns of a database's tables, from information_schema.
+
+    One query reads all tables. A table that it does not have is asked for when a row needs it. What is older than
+    _COLUMNS_SECONDS is asked again: a column that was dropped since would take its values along in silence.
+    """
+
+    def __init__(self, connection: LeaderConnection, database: str) -> None:
+        self._connection, self._database = connection, database
+        self._tables: dict[str, frozenset[str]] = {}
+        self._rows: dict[str, list[Sequence[object]]] = {}
+        self._columns: dict[str, tuple[TargetColumn, ...]] = {}  # of tables that were asked for
+        self._read_at = -math.inf
+
+    def of(self, table: str, again: bool, deadline: Deadline) -> frozenset[str] | None:
+        """The columns of `table`; None if the user may not see any. Raises QueryFailed.
+
+        The case of a table's name makes no difference, that of a column's does (wire contract 5.4).
+        """
+        now = deadline.clock.monotonic()
+        if now - self._read_at > _COLUMNS_SECONDS:
+            self._tables, self._read_at = self._read("", (), deadline), now
+        name = table.lower()
+        if again or name not in self._tables:
+            self._tables |= {name: frozenset()} | self._read(_OF_TABLE, (table,), deadline)
+        return self._tables[name] or None
+
+    def columns(self, table: str, again: bool, deadline: Deadline) -> tuple[TargetColumn, ...]:
+        """The columns of `table` with their types; none if the user may not see any. Raises QueryFailed.
+
+        Which are `fixed` is known once the table is asked for `again`.
+        """
+        self.of(table, again, deadline)
+        name = table.lower()
+        if again or name not in self._columns:
+            columns = target_columns(self._rows.get(name, ()))
+            if again and columns:
+                with contextlib.suppress(QueryRefused):  # StarRocks then says itself which columns it does not change
+                    columns = with_places(columns, self._connection.query(_PLACES, (self._database, table), deadline))
+            self._columns[name] = next(iter(columns.values()), ())
+        return self._columns[name]
+
+    def _read(self, condition: str, names: tuple[str, ...], deadline: Deadline) -> dict[str, frozenset[str]]:
+        tables = defaultdict[str, set[str]](set)
+        columns = defaultdict[str, list[Sequence[object]]](list)
+        try:
+            rows = self._connection.query(_COLUMN_NAMES + condition, (self._database, *names), deadline)
+        except QueryRefused:
+            return {}
+        for row in rows:
+            table, column, *_ = row
+            columns[str(table).lower()].append(row)
+            tables[str(table).lower()].add(str(column))
+        self._rows |= columns
+        for table in columns:
+            self._columns.pop(table, None)
+        return {table: frozenset(columns) for table, columns in tables.items()}
+
+
+_COLUMNS_SECONDS: Final = 60.0  # rare enough for the server, soon enough for a change of a table
+_COLUMN_NAMES: Final = (
+    "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, COLUMN_KEY, GENERATION_EXPRESSION"
+    " FROM information_schema.columns WHERE TABLE_SCHEMA = %s"
+)
+_PLACES: Final = PLACES_SQL.format("%s")
+_OF_TABLE: Final = " AND TABLE_NAME = %s"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSchema:
+    """What the source's own schema says about columns, as far as the lane has read it, and the rules of their tables.
+
+    It `completes` rows that leave unchanged values out. Ready rows come without a schema.
+    """
+
+    types_of: TypesOf = no_types
+    filled: Filled = never_filled
+    new_types: NewTypes = no_new_types
+    options_of: Callable[[str], TableOptions] | None = None
+    completes: bool = False
+
+
+class TableChecks:
+    """The checks of one lane: of its rows, batch by batch, and of the columns that they need.
+
+    `compared` has the names in rows that the driver knows already, by table; None if it does not want to know any.
+    Without `known_columns` the server names none. Rows are completed by `unchanged`. `bare_values` rewrites those that
+    no schema explains, by the connector's `modes`; None without modes, and where the server names no columns.
+
+    Raises OptionError for modes that need the types of columns, without a server that names them.
+    """
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        source: SourceSchema,
+        known_columns: KnownColumns | None,
+        deadline: Deadline,
+        compared: Mapping[str, Set[str]] | None = None,
+        unchanged: UnchangedValues | None = None,
+        modes: ConnectorModes | None = None,
+    ) -> None:
+        self._options, self._source, self._known, self._deadline = options, source, known_columns, deadline
+        self.members = self._member_names(compared, unchanged)
+        self.narrow: NarrowColumns | None = None
+        if known_columns is not None and source.new_types is not no_new_types:
+            types_of_table = source.options_of or options.options_of
+            widens = options.schema_changes is SchemaChanges.APPLY
+            self.narrow = NarrowColumns(
+                source.new_types, self._columns_of, lambda table: types_of_table(table).types, widens
+            )
+        self.bare_values: BareValues | None = None
+        if modes is not None and known_columns is not None:
+            self.bare_values = BareValues(modes, self._unexplained)
+        elif modes is not None and modes != ConnectorModes():
+            raise OptionError(
+                "time_precision_mode and decimal_handling_mode need the types of the tables' columns.",
+                hint="Set query_url.",
+                option="query_url",
+            )
+
+    def of_rows(self, *, allow_torn: bool = False) -> CheckRows:
+        """The checks of a batch: the text of its rows, then what is in them."""
+        texts, names = RowCheck(allow_torn), self.members
+        narrow = self.narrow
+
+        def check(batch: pa.RecordBatch) -> None:
+            if narrow is not None:
+                narrow()
+            texts(batch)
+            if names is not None:
+                names(batch)
+
+        return check
+
+    def until_columns_lack(self, segments: Iterator[Segment]) -> Iterator[Segment]:
+        """The segments; once a row needs a column that its table lacks, or a wider one, none.
+
+        The rest is read all the same, because it says which type the column needs. Raises TablesLackColumns at the end.
+        """
+        lacking = self.members.lacking if self.members is not None else None
+        narrow = self.narrow
+        for segment in segments:
+            if not (lacking is not None and lacking.kinds) and not (narrow is not None and narrow.found):
+                yield segment
+        if narrow is not None:
+            narrow()  # also the schemas of rows that wait for the end of their transaction
+        missing = [] if lacking is None else [lacking.missing()]
+        missing += [] if narrow is None else [narrow.missing()]
+        if any(missing):
+            raise TablesLackColumns(join_missing(missing))
+
+    def _member_names(
+        self, compared: Mapping[str, Set[str]] | None, unchanged: UnchangedValues | None
+    ) -> MemberNames | None:
+        """The check of the names in rows; None if nobody would learn from it."""
+        policy, known, types_of = self._options.schema_changes, self._known, self._source.types_of
+        refuse = policy is not SchemaChanges.IGNORE and known is not None
+        if unchanged is None and (known is None or not (refuse or compared is not None)):
+            return None
+
+        def columns_of(table: str, again: bool) -> frozenset[str] | None:
+            return known.of(table, again, self._deadline) if known is not None else None
+
+        adds = policy is SchemaChanges.APPLY and known is not None
+        lacking = LackingColumns(types_of, self._source.filled) if adds else None
+        return MemberNames(
+            compiled.Shapes().new_rows,
+            columns_of,
+            self._names_columns,
+            refuse,
+            compared,
+            lacking,
+            types_of,
+            unchanged,
+        )
+
+    def _columns_of(self, table: str, again: bool) -> Sequence[TargetColumn]:
+        assert self._known is not None
+        return self._known.columns(table, again, self._deadline) if self._names_columns(table) else ()
+
+    def _unexplained(self, table: str) -> list[TargetColumn]:
+        """The columns whose values no schema explains."""
+        columns = self._columns_of(table, False)
+        return [column for column in columns if not self._source.types_of(table, column.name)]
+
+    def _names_columns(self, table: str) -> bool:
+        """Whether names in the JSON rows of `table` are columns: no load property gives them another meaning."""
+        return not RENAMING & self._options.load_headers(table).keys()
