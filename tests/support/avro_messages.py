@@ -25,7 +25,10 @@ def envelope(*more: dict[str, Any]) -> dict[str, Any]:
     texts = ("name", "db", "schema", "table")
     source = {
         "type": "record", "name": "Source", "namespace": "io.debezium.connector.postgresql",
-        "fields": [*({"name": name, "type": "string"} for name in texts), {"name": "lsn", "type": ["null", "long"]}],
+        "fields": [
+            *({"name": name, "type": "string"} for name in texts), {"name": "lsn", "type": ["null", "long"]},
+            {"name": "snapshot", "type": ["null", "string"], "default": None},
+        ],
     }  # fmt: skip
     return {
         "type": "record", "name": "Envelope", "namespace": "shop.public.orders",
@@ -70,8 +73,8 @@ def framed(number: int, value: Any) -> bytes:
     return b"\0" + struct.pack(">i", number) + content.getvalue()
 
 
-def change(number: int, schema: int = 1, op: str = "c", **more: Any) -> bytes:
+def change(number: int, schema: int = 1, op: str = "c", snapshot: str | None = None, **more: Any) -> bytes:
     row = {"id": number, "day": number, "price": number.to_bytes(4, "big", signed=True), "note": None, **more}
     rows = {"before": row, "after": None} if op == "d" else {"before": None, "after": row}
-    source = {"name": "shop", "db": "shop", "schema": "public", "table": "orders", "lsn": number}
+    source = {"name": "shop", "db": "shop", "schema": "public", "table": "orders", "lsn": number, "snapshot": snapshot}
     return framed(schema, {**rows, "source": source, "op": op})

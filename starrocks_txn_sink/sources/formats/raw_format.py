@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 import pyarrow as pa
 
-from starrocks_txn_sink.protocol.snapshots import Marks
+from starrocks_txn_sink.protocol.snapshots import Marks, then
 
 OnMalformed = Literal["fail", "drop"]
 OnTruncate = Literal["fail", "ignore"]
@@ -38,6 +39,19 @@ class ParsedMessages:
     schemas: Mapping[str, Sequence[str]] = field(default_factory=dict)
     truncates: Mapping[str, int] = field(default_factory=dict)
     marks: Marks = field(default_factory=dict)
+
+    @classmethod
+    def joined(cls, parts: Sequence[ParsedMessages]) -> ParsedMessages:
+        """The events of `parts`, which follow each other in one batch."""
+        schemas: dict[str, list[str]] = {}
+        truncates, marks = Counter[str](), dict[str, str]()
+        for part in parts:
+            for table, texts in part.schemas.items():
+                schemas[table] = list(dict.fromkeys([*schemas.get(table, ()), *texts]))
+            truncates.update(part.truncates)
+            marks = then(marks, part.marks)
+        malformed = sum(part.malformed for part in parts)
+        return cls(pa.concat_tables([part.events for part in parts]), malformed, schemas, truncates, marks)
 
 
 class RawFormat(Protocol):

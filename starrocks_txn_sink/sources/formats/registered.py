@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
@@ -51,11 +51,15 @@ class Schemas(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RegisteredMessages:
-    """Messages in the frame of a schema registry; `inner` reads them as JSON, `wrapped` by Connect's schema."""
+    """Messages in the frame of a schema registry; `inner` reads them as JSON, `wrapped` by Connect's schema.
+
+    At most about `piece_bytes` of JSON are in memory.
+    """
 
     inner: RawFormat
     registry: Schemas
     wrapped: bool = True
+    piece_bytes: int = _PIECE_BYTES
 
     @property
     def columns(self) -> Mapping[str, str]:
@@ -84,22 +88,15 @@ class RegisteredMessages:
             messages, malformed = self._as_json(piece)
             parts.append(self.inner.parse(messages, keep))
             unframed += malformed
-        schemas: dict[str, list[str]] = {}
-        truncates: dict[str, int] = {}
-        for part in parts:
-            for table, texts in part.schemas.items():
-                schemas[table] = list(dict.fromkeys([*schemas.get(table, ()), *texts]))
-            for table, count in part.truncates.items():
-                truncates[table] = truncates.get(table, 0) + count
-        malformed = unframed + sum(part.malformed for part in parts)
-        return ParsedMessages(pa.concat_tables([part.events for part in parts]), malformed, schemas, truncates)
+        parsed = ParsedMessages.joined(parts)
+        return replace(parsed, malformed=parsed.malformed + unframed)
 
     def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The batch in pieces of about _PIECE_BYTES of JSON."""
+        """The batch in pieces of about `piece_bytes` of JSON."""
         keys = frames.keys_of(batch.column(VALUE))
         before = max((len(self._schema(key, keys, batch).before) for key in _distinct(keys)), default=0)
         size = _GROWTH * batch.column(VALUE).nbytes + before * batch.num_rows
-        rows = max(1, batch.num_rows * _PIECE_BYTES // max(size, 1))
+        rows = max(1, batch.num_rows * self.piece_bytes // max(size, 1))
         for start in range(0, max(batch.num_rows, 1), rows):
             yield batch.slice(start, rows)
 

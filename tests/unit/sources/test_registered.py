@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink import DebeziumAssembly, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.sources.formats import registered
+from starrocks_txn_sink.protocol.snapshots import OVER, READING
 from starrocks_txn_sink.sources.formats.raw_format import ParsedMessages, RawFormat
-from starrocks_txn_sink.sources.formats.registered import as_json
+from starrocks_txn_sink.sources.formats.registered import RegisteredMessages, as_json
 from tests.support.avro_messages import Schemas, change, framed
 
 pytestmark = pytest.mark.usefixtures("loop")
@@ -66,9 +68,22 @@ def test_a_schema_is_asked_for_once() -> None:
     assert schemas.asked == [1]
 
 
-def test_a_long_batch_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registered, "_PIECE_BYTES", 20_000)
-    lines = DebeziumAssembly(transactions="none", registry=Schemas(), on_malformed="drop").lines
+def in_small_pieces(**terms: Any) -> RawFormat:
+    lines = DebeziumAssembly(transactions="none", registry=Schemas(), **terms).lines
+    assert isinstance(lines, RegisteredMessages)
+    return replace(lines, piece_bytes=20_000)
+
+
+def test_a_snapshot_over_several_pieces_has_its_marks() -> None:
+    marks = ["first", *["true"] * 300, "last"]
+    values = [change(number, op="r", snapshot=mark) for number, mark in enumerate(marks)]
+    parsed = parse(in_small_pieces(), values)
+    assert parsed.marks == {"shop:": OVER, "shop:public.orders": OVER}
+    assert parse(in_small_pieces(), values[:-1]).marks == {"shop:": READING, "shop:public.orders": READING}
+
+
+def test_a_long_batch_is_read_in_pieces() -> None:
+    lines = in_small_pieces(on_malformed="drop")
     values = [change(number, schema=1 + number % 2) for number in range(300)]
     values[7] = values[211] = b"{}"
     parsed = parse(lines, values)
