@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
 import ssl
@@ -10,7 +9,8 @@ import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
+
+from tests.support.listening_peer import ListeningPeer
 
 
 @dataclass
@@ -81,65 +81,28 @@ class Caller:
 Script = Callable[[Caller, Got], None]
 
 
-class Peer:
-    """Listens on a free loopback port; `script` is called with each request's head. `got` holds what arrived whole."""
+class Peer(ListeningPeer[Caller]):
+    """Calls `script` with each request's head. `got` holds what arrived whole."""
 
     def __init__(self, script: Script, *, read_body: bool = True, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__()
         self._script = script
         self._read_body = read_body
         self._tls = tls
-        self._stopping = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._callers: list[Caller] = []
-        self._threads: list[threading.Thread] = []
         self.got: list[Got] = []
-        self.port: int = self._listener.getsockname()[1]
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> Peer:
-        self._start(self._accept)
-        return self
+    def connection(self, sock: socket.socket) -> Caller:
+        return Caller(sock, len(self.connections), self.stopping)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stopping.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._threads[0].join()
-        for caller in self._callers:
-            with contextlib.suppress(OSError):
-                caller.sock.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads[1:]:
-            thread.join()
-        for caller in self._callers:
-            caller.sock.close()
-
-    def _start(self, run: Callable[[], None]) -> None:
-        thread = threading.Thread(target=run)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while not self._stopping.is_set():
-                sock, _ = self._listener.accept()
-                caller = Caller(sock, len(self._callers), self._stopping)
-                self._callers.append(caller)
-                self._start(lambda caller=caller: self._serve(caller))  # type: ignore[misc]
-
-    def _serve(self, caller: Caller) -> None:
-        with contextlib.suppress(OSError):
-            if self._tls is not None:
-                caller.sock = self._tls.wrap_socket(caller.sock, server_side=True)
-            while (request := caller.read_head()) is not None:
-                if self._read_body:
-                    caller.read_body(request)
-                self.got.append(request)
-                self._script(caller, request)
-        with contextlib.suppress(OSError):
-            caller.sock.shutdown(socket.SHUT_RDWR)
+    def serve(self, connection: Caller) -> None:
+        if self._tls is not None:
+            connection.sock = self._tls.wrap_socket(connection.sock, server_side=True)
+        while (request := connection.read_head()) is not None:
+            if self._read_body:
+                connection.read_body(request)
+            self.got.append(request)
+            self._script(connection, request)
 
 
 def says(reply: object, status: int = 200) -> Script:

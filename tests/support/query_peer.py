@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
 import struct
-import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
+
+from tests.support.listening_peer import ListeningPeer
 
 NATIVE = "mysql_native_password"
 SSL = 0x0800
@@ -102,55 +101,20 @@ class Talk:
 Script = Callable[[Talk], None]
 
 
-class QueryPeer:
-    """Listens on a free loopback port; `script` talks on each connection."""
+class QueryPeer(ListeningPeer[Talk]):
+    """Runs `script` on each connection."""
 
     def __init__(self, script: Script) -> None:
+        super().__init__()
         self._script = script
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._threads: list[threading.Thread] = []
-        self.talks: list[Talk] = []
-        self.port: int = self._listener.getsockname()[1]
         self.url = f"mysql://127.0.0.1:{self.port}"
 
     @property
     def received(self) -> bytes:
-        return b"".join(bytes(talk.received) for talk in self.talks)
+        return b"".join(bytes(talk.received) for talk in self.connections)
 
-    def __enter__(self) -> QueryPeer:
-        self._start(self._accept)
-        return self
+    def connection(self, sock: socket.socket) -> Talk:
+        return Talk(sock)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._threads[0].join()
-        for talk in self.talks:
-            with contextlib.suppress(OSError):
-                talk.sock.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads[1:]:
-            thread.join()
-        for talk in self.talks:
-            talk.sock.close()
-
-    def _start(self, run: Callable[[], None]) -> None:
-        thread = threading.Thread(target=run)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                sock, _ = self._listener.accept()
-                talk = Talk(sock)
-                self.talks.append(talk)
-                self._start(lambda talk=talk: self._talk(talk))  # type: ignore[misc]
-
-    def _talk(self, talk: Talk) -> None:
-        with contextlib.suppress(OSError):
-            self._script(talk)
-        with contextlib.suppress(OSError):
-            talk.sock.shutdown(socket.SHUT_RDWR)
+    def serve(self, connection: Talk) -> None:
+        self._script(connection)

@@ -152,7 +152,7 @@ def test_the_sink_logs_in_at_no_leader_that_is_not_the_users() -> None:
     with QueryPeer(usual) as leader, QueryPeer(leads("127.0.0.66", leader.port)) as peer:
         with pytest.raises(RedirectRefused, match=r"127\.0\.0\.66.*redirect_hosts=\['127\.0\.0\.66'\]"):
             ask_leader(peer.url, find_leader=True)
-        assert leader.talks == []
+        assert leader.connections == []
         rewrites = {f"127.0.0.66:{leader.port}": f"127.0.0.1:{leader.port}"}
         assert ask_leader(peer.url, find_leader=True, redirect_map=rewrites) == [("one",), (None,)]
     with QueryPeer(leads("127.0.0.66\\.example", 9030)) as peer, pytest.raises(QueryFailed, match="no host and port"):
@@ -164,8 +164,8 @@ def test_a_leader_under_its_address_is_the_one_that_was_asked_by_name() -> None:
         talked = QueryPeer(lambda talk: leads("127.0.0.1", talked.port)(talk))
         with talked as peer:
             assert ask_leader(f"mysql://localhost:{peer.port}", find_leader=True) == [("asked",)]
-            assert len(peer.talks) == 1
-        assert leader.talks == []
+            assert len(peer.connections) == 1
+        assert leader.connections == []
 
 
 # --- one deadline ---
@@ -388,7 +388,7 @@ def test_a_query_port_that_never_answers_is_asked_last() -> None:
             for _ in range(2):
                 connection.query("SELECT 1", (), Deadline.after(20, SystemClock()))
                 connection.close()
-                assert len(silent.talks) == 1
+                assert len(silent.connections) == 1
 
 
 def test_nobody_there_and_an_unknown_host_are_reported_in_words() -> None:
