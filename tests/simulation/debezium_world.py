@@ -23,7 +23,7 @@ from .assembling_world import AssemblingWorld
 from .debezium_log import debezium_source, message_batches, read_batches
 from .driver import DATABASE, Checkpoint
 from .event_log import EventSource
-from .source import Source
+from .source import Cut, Source
 from .trace import Say
 from .world import History
 
@@ -62,6 +62,13 @@ class DebeziumDriver(AssemblingDriver):
         super().__init__(world, name, checkpoint, 1 if self._whole else lanes, oddity)
         if self._whole:
             self._plan.proves, self._plan.shuffle, self._plan.disordered = True, False, False
+
+    def _cut_after(self, begin: Cut) -> Cut:
+        """In every eighth schedule messages trickle in, so a source transaction is open over many micro-batches."""
+        if self._world.seed % 8 != 1:
+            return super()._cut_after(begin)
+        number = self._world.rng.choice([number for number, end in enumerate(self._source.end) if begin[number] < end])
+        return tuple(low + (place == number) for place, low in enumerate(begin))
 
     def _assembly(self, lines: RawFormat | None) -> AssemblySpec:
         del lines

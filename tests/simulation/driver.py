@@ -183,6 +183,10 @@ class Driver(Node):
 
     # --- micro-batches ---
 
+    def _cut_after(self, begin: Cut) -> Cut:
+        """Where the next micro-batch ends."""
+        return _cut(begin, self._source.end, self._world.rng)
+
     def _next_batch(self) -> None:
         world = self._world
         begin = self._offsets[self._batch - 1] if self._batch else tuple(0 for _ in self._source.end)
@@ -190,9 +194,9 @@ class Driver(Node):
             if begin == self._source.end:
                 self._end(None)
                 return
-            self._offsets.append(_cut(begin, self._source.end, world.rng))
+            self._offsets.append(self._cut_after(begin))
         elif world.profile.recut:
-            self._offsets[self._batch :] = [_cut(begin, self._source.end, world.rng)]
+            self._offsets[self._batch :] = [self._cut_after(begin)]
         if not self.plain:
             self.checkpoint.offsets = list(self._offsets)
         self._cut = self._offsets[self._batch]

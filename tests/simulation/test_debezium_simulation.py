@@ -35,6 +35,9 @@ def test_equal_seeds_give_equal_histories() -> None:
         "an end alone makes a transaction whole",
         "the newest of the rows that wait are forgotten",
         "the rest of a cut transaction is taken for the whole",
+        "rows that wait over a second micro batch are forgotten",
+        "a lane that dies between counting and loading has counted for the next one",
+        "of two drivers the older one publishes what waits",
     ],
 )
 def test_a_planted_bug_is_noticed(name: str) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from starrocks_txn_sink.assembler.rules import intake
+from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.assembler.verified import deliveries, intake as verified_intake, lane, tally
+from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.writer.assembling import LaneAssembler
 
-from .registry import debezium_bug
+from .registry import debezium_bug, nothing
 
 
 @debezium_bug
@@ -69,6 +71,34 @@ def the_newest_of_the_rows_that_wait_are_forgotten(put: Any) -> None:
         return right(self, [(segment, mask & (np.cumsum(mask) < mask.sum())) for segment, mask in segments])
 
     put(lane.VerifiedLane, "_rewritten", broken)
+
+
+@debezium_bug
+def rows_that_wait_over_a_second_micro_batch_are_forgotten(put: Any) -> None:
+    right = lane.VerifiedLane._written
+
+    def broken(self: Any, state: Any, segments: Any) -> Any:
+        return right(self, state, [segment for segment in segments if segment.number is None])
+
+    put(lane.VerifiedLane, "_written", broken)
+
+
+@debezium_bug
+def a_lane_that_dies_between_counting_and_loading_has_counted_for_the_next_one(put: Any) -> None:
+    right = lane.VerifiedLane._judge
+
+    def broken(self: Any, name: str, source: Any) -> Any:
+        judgement = right(self, name, source)
+        places = lane._places(source.segments[: source.held])
+        self.carried[name] = CarriedState(replace(judgement.state, blobs=source.before.blobs), places)
+        return judgement
+
+    put(lane.VerifiedLane, "_judge", broken)
+
+
+@debezium_bug
+def of_two_drivers_the_older_one_publishes_what_waits(put: Any) -> None:
+    put(Session, "check_owner", nothing)
 
 
 @debezium_bug
