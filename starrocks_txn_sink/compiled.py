@@ -35,7 +35,7 @@ def most_judgements(values: int) -> int:
     return _FREE_JUDGEMENTS + values // _VALUES_A_JUDGEMENT
 
 
-_SHAPES: Final = 1 << 13  # a power of 2; many more than a micro-batch has, unless rows leave members out at random
+_SHAPES: Final = 1 << 13  # many more than a micro-batch has, unless rows leave members out at random
 ORIGIN: Final = "origin"
 _TEXTS: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 _TEXT, _WHOLE, _STRING, _OBJECT, _LIST = range(5)  # the kinds of compiled.c
@@ -450,11 +450,11 @@ def _more_room(buffer: pa.ResizableBuffer, least: int) -> int:
 class Shapes:
     """The shapes of JSON rows that were met: a row's table and its names, in their order and spelling.
 
-    Beyond half of `_SHAPES` no further shape is remembered, so its rows are new each time.
+    Beyond half of `most` (a power of 2) no further shape is remembered, so its rows are new each time.
     """
 
-    def __init__(self) -> None:
-        self._seen, self._used = np.zeros(_SHAPES, dtype=np.uint64), ctypes.c_int64()
+    def __init__(self, most: int = _SHAPES) -> None:
+        self._seen, self._used = np.zeros(most, dtype=np.uint64), ctypes.c_int64()
 
     def new_rows(self, tables: pa.Array, payload: pa.Array) -> list[int] | None:
         """Numbers of the rows with a new shape, and of those that are not one plain object; None without the loop."""
@@ -467,7 +467,7 @@ class Shapes:
         arguments = (
             part for bounds, data in texts for part in (bounds.ctypes.data, bounds.itemsize == 8, data.address)
         )
-        table_arguments = self._seen.ctypes.data, _SHAPES - 1, ctypes.byref(self._used)
+        table_arguments = self._seen.ctypes.data, len(self._seen) - 1, ctypes.byref(self._used)
         count = _library().txn_sink_new_shapes(*arguments, len(payload), *table_arguments, places.ctypes.data)
         numbers: list[int] = places[:count].tolist()
         return numbers

@@ -219,7 +219,7 @@ _LINGER = 10.0
 class AuditWatch:
     """Audits in a thread while the sink writes; `auditor` has the counts. Thread-safe; an unpickled copy is empty."""
 
-    def __init__(self, audit: Audit, options: SinkOptions, listener: Listener) -> None:
+    def __init__(self, audit: Audit, options: SinkOptions, listener: Listener, linger: float | None = None) -> None:
         if options.query_url is None:
             raise OptionError(
                 "An audit requires query_url.",
@@ -228,7 +228,7 @@ class AuditWatch:
             )
         self._made_of = audit, options, listener
         self._clock = SystemClock()
-        self._linger = max(_LINGER, 2 * audit.interval)
+        self._linger = max(_LINGER, 2 * audit.interval) if linger is None else linger
         self._reader = AuditConnection(options, lock_database=audit.lock_database)
         self.auditor = Auditor(audit, self._reader, self._clock, fan_out((listener,)))
         self._guard = threading.Lock()

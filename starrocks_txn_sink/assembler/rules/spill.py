@@ -139,13 +139,15 @@ class SpillStorage:
 
     Blobs that are written together share one Arrow IPC file, one record batch per blob. File names begin with `stem`,
     which differs between attempts of a task, so two attempts never write the same file. The content of a small file
-    goes through `new_inline` into the manifest; `inline` has the small files of earlier tasks.
+    goes through `new_inline` into the manifest; `inline` has the small files of earlier tasks. At
+    most `most_open` files are open at a time.
     """
 
     directory: StateDirectory
     stem: str
     inline: Mapping[str, bytes] = field(default_factory=dict)
     new_inline: dict[str, bytes] = field(default_factory=dict)
+    most_open: int = _MOST_OPEN
     _files: int = 0
     _opened: dict[str, tuple[pa.NativeFile, pa.ipc.RecordBatchFileReader]] = field(default_factory=dict)
     _narrow: dict[tuple[str, tuple[str, ...]], pa.ipc.RecordBatchFileReader] = field(default_factory=dict)
@@ -171,7 +173,7 @@ class SpillStorage:
         """The rows at `place`, or some of their `columns` alone; InputError if the file is missing."""
         opened = self._opened.pop(place.file, None)
         file, whole = self._opened[place.file] = self._open(place.file) if opened is None else opened
-        if len(self._opened) > _MOST_OPEN:
+        if len(self._opened) > self.most_open:
             self._close(next(iter(self._opened)))  # the one that was read longest ago
         if not columns:
             return pa.Table.from_batches([whole.get_batch(place.number)])

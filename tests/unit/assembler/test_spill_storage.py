@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pytest
 
-from starrocks_txn_sink.assembler.rules import spill
 from starrocks_txn_sink.assembler.rules.spill import SpillStorage
 from tests.support.memory_directory import MemoryDirectory
 
 
-def test_a_source_transaction_of_many_files_opens_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spill, "_MOST_OPEN", 3)
-    storage = SpillStorage(MemoryDirectory(), "s")
+def test_a_source_transaction_of_many_files_opens_a_few_at_a_time() -> None:
+    storage = SpillStorage(MemoryDirectory(), "s", most_open=3)
     tables = [pa.table({"row": [f"r{number}"], "other": [number]}) for number in range(9)]
     places = [place for table in tables for place in storage.write([table])]
     for _ in range(2):

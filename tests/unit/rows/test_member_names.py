@@ -104,9 +104,9 @@ def test_a_lone_surrogate_can_be_sent() -> None:
     assert names.news() == {"t": ("?",)}
 
 
-def test_more_shapes_than_are_remembered_are_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "_SHAPES", 8)
+def test_more_shapes_than_are_remembered_are_all_read() -> None:
     names = check(refuse=False)
+    names.new_rows = compiled.Shapes(8).new_rows
     names(batch(*(("t", json.dumps({f"n{number}": 1})) for number in range(300))))
     assert set(names.news()["t"]) == {f"n{number}" for number in range(300)}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -118,7 +117,6 @@ def test_all_tries_at_a_micro_batch_know_the_tokens_of_the_run(monkeypatch: pyte
     monkeypatch.setattr(failures, "SystemClock", ManualClock)
     monkeypatch.setattr(sink_module, "is_stopped", lambda _: False)
     monkeypatch.setattr(StarRocksSink, "_run_lanes", fail)
-    monkeypatch.setattr(StarRocksSink, "_proof_log", lambda *_: None)
     sink._runs["job"] = JobRun("job", Session("checkpoint", "job", "epoch", "key", token="mine"), served=True)
     with pytest.raises(Fenced):
         sink._commit_or_wait(frame, BatchOrigin(7, "job", "key", "checkpoint", True), BatchTries(ignore_event, 600.0))
@@ -155,7 +153,6 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(rows_writer, "is_marked", lambda _: True)
     monkeypatch.setattr(rows_writer, "modes_of", lambda _: None)
     monkeypatch.setattr(LanePlan, "of", lambda *_, **__: LanePlan(1))
-    monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
     sink._runs["job"] = JobRun("job", served=True)
     sink._commit_or_wait(frame, BatchOrigin(7, "job", "checkpoint", "key", True), BatchTries(ignore_event, 600.0))
     assert limits[0] == (600.0, 600.0)
@@ -174,7 +171,6 @@ def test_missing_loops_are_said_once_at_the_start(
     monkeypatch.setattr(sessions, "open_session", lambda *_, **__: Session("key", "job", "epoch", "checkpoint"))
     monkeypatch.setattr(sessions, "clean_up", lambda *_, **__: None)
     monkeypatch.setattr(StarRocksSink, "_run_lanes", lambda *_: None)
-    monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
     for batch in range(2):
         sink._run("job").session = None  # as after a failure
         sink._commit_or_wait(
@@ -210,7 +206,6 @@ def test_what_a_failed_micro_batch_has_written_is_counted_and_renews_its_time(mo
     monkeypatch.setattr(sink_module, "is_stopped", lambda _: False)
     monkeypatch.setattr(StarRocksSink, "_advise", lambda *_: None)
     monkeypatch.setattr(RowsWriter, "write", write)
-    monkeypatch.setattr(sink, "_jobs", SimpleNamespace(tag=lambda _: contextlib.nullcontext()))
     origin = BatchOrigin(7, "job", "checkpoint", "key", True)
     sink._runs["job"] = JobRun("job", served=True)
     with pytest.raises(NotSent), sink._events.follow_batch(frame, origin) as collector:

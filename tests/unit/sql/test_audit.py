@@ -176,8 +176,7 @@ def test_of_many_rows_only_the_first_are_kept_and_the_next_sample_works(server: 
 
 def test_a_watch_runs_while_something_is_written_and_a_while_after(server: Emulator) -> None:
     events: list[Event] = []
-    watch = AuditWatch(Audit(ONE_SUM, interval=0.01), options(server), events.append)
-    watch._linger = 0.05
+    watch = AuditWatch(Audit(ONE_SUM, interval=0.01), options(server), events.append, linger=0.05)
     assert not watch.running
     with watch.while_writing():
         wait_until(lambda: watch.auditor.samples >= 2, 20, "samples")
