@@ -280,7 +280,7 @@ def _routes(findings: Seen) -> Iterator[str]:
         if names:
             yield f"# DECIDE: messages of {names} have no schema, so their tables cannot be created."
             yield "# Set schemas.enable=true for both converters; or create them by hand: create = false in [tables]."
-            yield "# Without it decimal.handling.mode must be string, time.precision.mode isostring or declared in [assembly]."
+            yield "# Else decimal.handling.mode must be string, time.precision.mode isostring or one in [assembly]."
     yield "# The tables of the source:"
     for collection, table in sorted(findings.tables.items()):
         columns_text = ", ".join(f"{name} {kind}" for name, kind in table.columns)
