@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 import uuid
 from collections.abc import Iterator
@@ -15,9 +16,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from starrocks_emulator.server import Emulator
+from starrocks_txn_sink import Receipt, SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.sources.balanced.plan import skew_of
 from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
+from starrocks_txn_sink.telemetry import Event
 from tests.kafka.broker import Broker
+from tests.support.query_port import query as ask
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -132,6 +137,67 @@ def test_partitions_and_topics_that_appear_while_it_runs_are_read_from_their_fir
         [*old, *((first, 2, n) for n in range(3)), *((reading.topics[-1], 0, n) for n in range(2))]
     )
     assert query.exception() is None
+
+
+def test_the_first_start_by_partition_and_by_time(reading: Reading) -> None:
+    first, second = reading.topics
+    reading.put(0, 0, *range(10))
+    reading.put(0, 1, *range(10))
+    reading.put(1, 0, *range(10))
+    starts = {first: {"0": 7, "1": -2}, second: {"0": -1}}
+    reading.run(startingOffsets=json.dumps(starts))
+    assert sorted(reading.places()) == sorted(
+        [*((first, 0, n) for n in (7, 8, 9)), *((first, 1, n) for n in range(10))]
+    )
+    reading.batches.clear()
+    reading.home = reading.home / "by-time"
+    reading.run(startingTimestamp=T0 + 8)
+    assert sorted(reading.places()) == sorted(
+        (*place, n) for place in ((first, 0), (first, 1), (second, 0)) for n in (8, 9)
+    )
+    reading.home = reading.home / "incomplete"
+    with pytest.raises(PySparkException, match=f"differ in partition 0 of topic {second}"):
+        reading.run(startingOffsets=json.dumps({first: starts[first]}))
+
+
+def test_lanes_read_the_balanced_offsets_themselves(reading: Reading, server: Emulator) -> None:
+    """Each micro-batch ends at one event time, and the lanes read it by partition; also a partition that is new."""
+    ask(server, "CREATE TABLE shop.plain (id BIGINT NOT NULL) DUPLICATE KEY(id)")
+    sent = itertools.count()
+
+    def transaction(topic: int, partition: int, at: int) -> None:
+        number = next(sent)
+        row = json.dumps({"id": number})
+        for event in ({"type": "BEGIN"}, {"type": "DATA", "table": "plain", "row": row}, {"type": "END"}):
+            reading.put(topic, partition, at, value=json.dumps({**event, "txn_id": str(number)}))
+
+    options = SinkOptions(
+        load_url=server.load_url, query_url=server.query_url, database="shop", job="balanced", lanes=2
+    )
+    receipts: list[Receipt] = []
+
+    def listen(event: Event) -> None:
+        if event.name == "receipt.collected":
+            receipts.append(event.fields["receipt"])
+
+    for at in range(0, 60, 10):
+        transaction(0, 0, at)
+    transaction(0, 1, 30)
+    transaction(1, 0, 50)
+    assembly = TransactionAssembly(lines=TxnEventLines(reader="librdkafka"))
+    for step in range(2):
+        sink = StarRocksSink(options, assemble=assembly, listener=listen)
+        reading.take = lambda batch, number, sink=sink: sink(batch, number)  # type: ignore[method-assign, misc]
+        reading.run(max_rows=9)
+        written = [number for (number,) in ask(server, "SELECT id FROM shop.plain ORDER BY id")]
+        assert written == list(range(next(sent))), step
+        if step == 0:
+            assert len(receipts) > 1
+            reading.broker.add_partitions(reading.topics[0], 3)
+            reading.producer = reading.new_producer()
+            sent = itertools.count(len(written))
+            transaction(0, 2, 70)
+            transaction(1, 0, 70)
 
 
 def test_the_columns_are_those_of_sparks_own_source(reading: Reading) -> None:

@@ -9,14 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, parse_offsets
 
 SPARK_READS: Final = 'Leave out reader="librdkafka": Spark then reads the topic.'
 
+BALANCED: Final = "balanced_kafka"
+LATEST, EARLIEST = -1, -2  # in startingOffsets, as Spark's own source has them
 PATIENCE: Final = 120.0  # seconds without an answer or a row from Kafka
 
 _PREFIX: Final = "kafka."
 _NUMBERS: Final = {"max_rows": int, "max_bytes": int, "idle_timeout": float, "patience": float, "tasks": int}
-_OPTION_NAMES: Final = {"subscribe", "subscribepattern", "startingoffsets", "failondataloss", *_NUMBERS}
+_STARTS: Final = ("startingoffsets", "startingtimestamp")
+_OPTION_NAMES: Final = {"subscribe", "subscribepattern", "failondataloss", *_STARTS, *_NUMBERS}
 _FETCH_DEFAULTS: Final = {
     # Small fetches: a slice needs few rows of many partitions, and rows fetched beyond its end are thrown away.
     "queued.min.messages": 10_000,
@@ -42,7 +46,9 @@ class BalancedOptions:
 
     `config`               librdkafka's settings, from the options `kafka.*`
     `topics` / `pattern`   subscribe (comma-separated names) or subscribePattern (a regular expression)
-    `from_start`           startingOffsets: earliest (default) or latest; for the first start only
+    `from_start`           startingOffsets: earliest (default) or latest; for the first start only, as the next two are
+    `starts`               startingOffsets as JSON: an offset for each partition, -2 for earliest, -1 for latest
+    `start_time`           startingTimestamp: milliseconds since the Unix epoch
     `max_rows`             most rows of a micro-batch (default 500 000)
     `max_bytes`            most bytes of a micro-batch, estimated from a sample of each partition (default: no limit)
     `idle_timeout`         seconds without new rows after which a partition stops holding back the others (default 10)
@@ -55,12 +61,20 @@ class BalancedOptions:
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     from_start: bool = True
+    starts: Mapping[KafkaPartition, int] = field(default_factory=dict)
+    start_time: int | None = None
     max_rows: int = 500_000
     max_bytes: int | None = None
     idle_timeout: float = 10.0
     patience: float = PATIENCE
     tasks: int = field(default_factory=lambda: os.cpu_count() or 1)
     fail_on_data_loss: bool = True
+
+    @property
+    def lane_config(self) -> dict[str, Any]:
+        """Librdkafka's settings for lanes that read the planned offsets: larger fetches, unless the user sets them."""
+        own = {name for name, value in self.config.items() if value != _FETCH_DEFAULTS.get(name)}
+        return {**self.config, **{name: value for name, value in _LANE_READER.items() if name not in own}}
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> BalancedOptions:
@@ -73,7 +87,7 @@ class BalancedOptions:
             config={**_FETCH_DEFAULTS, **config, **_REQUIRED},
             topics=tuple(topic.strip() for topic in settings.get("subscribe", "").split(",") if topic.strip()),
             pattern=settings.get("subscribepattern"),
-            from_start=_choice(settings, "startingoffsets", ("earliest", "latest")) != "latest",
+            **_start(settings),
             fail_on_data_loss=_choice(settings, "failondataloss", ("true", "false")) != "false",
             **{name: _number(name, settings[name]) for name in _NUMBERS if name in settings},
         )
@@ -95,6 +109,27 @@ def _check(unknown: list[str], config: Mapping[str, str], settings: Mapping[str,
         raise OptionError(
             "The topics are missing, or given twice.", hint="Give exactly one of subscribe and subscribePattern."
         )
+
+
+def _start(settings: Mapping[str, str]) -> dict[str, Any]:
+    """Where the first start reads from."""
+    offsets, time = (settings.get(name, "").strip() for name in _STARTS)
+    if offsets and time:
+        raise OptionError("startingOffsets and startingTimestamp are both given.", hint="Give one of them.")
+    if time:
+        if not time.isdecimal():
+            raise OptionError(f"startingTimestamp is {time!r}.", hint="Give milliseconds since the Unix epoch.")
+        return {"start_time": int(time)}
+    if not offsets.startswith("{"):
+        return {"from_start": _choice(settings, "startingoffsets", ("earliest", "latest")) != "latest"}
+    try:
+        starts = parse_offsets(offsets)
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        starts = {}
+    if not starts or min(starts.values()) < EARLIEST:
+        hint = 'Give an offset for each partition, {"topic": {"0": 17, "1": -2}}; -2 is the first one, -1 the end.'
+        raise OptionError("startingOffsets is not JSON with offsets by partition.", hint=hint)
+    return {"starts": starts}
 
 
 def _number(name: str, text: str) -> Any:

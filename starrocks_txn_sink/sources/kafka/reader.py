@@ -26,7 +26,7 @@ from starrocks_txn_sink.sources.balanced import plan
 from starrocks_txn_sink.sources.balanced.plan import BatchLimits, KafkaPartition, Offsets, PartitionEnds
 from starrocks_txn_sink.sources.kafka.admin import KafkaAdmin
 from starrocks_txn_sink.sources.kafka.consumer import Rows
-from starrocks_txn_sink.sources.kafka.options import BalancedOptions
+from starrocks_txn_sink.sources.kafka.options import BALANCED, EARLIEST, LATEST, BalancedOptions
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, read_ranges
 from starrocks_txn_sink.spark_version import BALANCED_READING, require
 
@@ -48,7 +48,7 @@ class BalancedKafka(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        return "balanced_kafka"
+        return BALANCED
 
     def schema(self) -> str:
         return SCHEMA
@@ -91,10 +91,7 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- the names are Spark's ---
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        partitions = self._partitions()
-        kafka = self._kafka
-        offsets = kafka.first_offsets(partitions) if self._options.from_start else kafka.end_offsets(partitions)
-        return _offset(offsets)
+        return _offset(self._starting_offsets(self._partitions()))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.max_rows)
@@ -150,6 +147,27 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _partitions(self) -> list[KafkaPartition]:
         return self._kafka.partitions(self._options.topics, self._options.pattern)
+
+    def _starting_offsets(self, partitions: Sequence[KafkaPartition]) -> Offsets:
+        """The offsets of the first start; a partition without a row since the starting time begins at its end.
+
+        Raises InputError unless the starting offsets name just the subscribed partitions.
+        """
+        kafka, options = self._kafka, self._options
+        if options.start_time is not None:
+            return kafka.offsets_from(partitions, kafka.end_offsets(partitions))(options.start_time)
+        if not options.starts:
+            return kafka.first_offsets(partitions) if options.from_start else kafka.end_offsets(partitions)
+        different = sorted(options.starts.keys() ^ set(partitions))
+        if different:
+            topic, number = different[0]
+            raise InputError(
+                f"startingOffsets and the subscription differ in partition {number} of topic {topic}.",
+                hint="Give an offset for each subscribed partition: -2 is the first one, -1 the end.",
+            )
+        first, end = kafka.first_offsets(partitions), kafka.end_offsets(partitions)
+        ends = {EARLIEST: first, LATEST: end}
+        return {place: ends[at][place] if at in ends else at for place, at in options.starts.items()}
 
     def _since(self, start: Mapping[str, Any], partitions: Iterable[KafkaPartition]) -> int:
         """The event time of `start`; the first micro-batch has none, and begins just below the oldest row."""

@@ -17,11 +17,19 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, offsets_of, parse_offsets
 from starrocks_txn_sink.sources.formats.raw_format import KEY, SOURCE_PARTITION
-from starrocks_txn_sink.sources.kafka.options import PATIENCE, SPARK_READS, client_config, no_client
+from starrocks_txn_sink.sources.kafka.options import (
+    BALANCED,
+    PATIENCE,
+    SPARK_READS,
+    BalancedOptions,
+    client_config,
+    no_client,
+)
 from starrocks_txn_sink.spark_version import analyzed_plan, class_name, items, running_query
 
 if TYPE_CHECKING:
@@ -279,13 +287,14 @@ class PlannedRanges:
 
 @dataclass(slots=True)
 class KafkaSource:
-    """Spark's Kafka source of the running query `query`: Spark plans the offsets, and the lanes read them."""
+    """The Kafka source of the running query `query`, Spark's or `balanced_kafka`: lanes read the planned offsets."""
 
     query: str
     stream: Any  # Spark's execution of the query; its `lastExecution` is the micro-batch, as Spark has planned it
     config: Mapping[str, Any] = field(repr=False)  # librdkafka's; may hold a password, so not in repr
     columns: tuple[str, ...]  # of the lanes' batches
     time: bool = False  # whether lanes take EVENT_TIME
+    balanced: bool = False  # the source is `balanced_kafka`
 
     @classmethod
     def of(cls, frame: DataFrame, query: str, columns: Mapping[str, str], names: tuple[str, ...]) -> KafkaSource | None:
@@ -309,11 +318,15 @@ class KafkaSource:
         if not inputs.size():
             return None
         first = inputs.apply(0)
-        if class_name(first) != "KafkaBatchInputPartition":
-            raise _not_alone(f"there is {class_name(first)}")
-        if not first.failOnDataLoss():
+        kind, balanced = class_name(first), None
+        if kind == "PythonStreamingInputPartition" and (options := _balanced_options(execution)) is not None:
+            balanced = BalancedOptions.read(options)
+        elif kind != "KafkaBatchInputPartition":
+            raise _not_alone(f"there is {kind}")
+        if not (first.failOnDataLoss() if balanced is None else balanced.fail_on_data_loss):
             raise _not_alone("failOnDataLoss is false")
-        return cls(query, stream, client_config(dict(first.executorKafkaParams())), names, EVENT_TIME in columns)
+        config = client_config(dict(first.executorKafkaParams())) if balanced is None else balanced.lane_config
+        return cls(query, stream, config, names, EVENT_TIME in columns, balanced is not None)
 
     def plan(self, frame: DataFrame, lanes: int, least: int = 1, *, topic_names: bool = False) -> PlannedRanges:
         """The micro-batch's offsets, as at most `lanes` groups of whole source partitions.
@@ -334,10 +347,14 @@ class KafkaSource:
         start, end = (parse_offsets(bound.json()) for bound in (scan.start(), scan.end()))
         if SOURCE_PARTITION in self.columns and len({topic for topic, _ in end}) > 1 and not topic_names:
             raise _not_alone("there are several topics, whose partitions have the same numbers")
-        first = (
-            first_offsets(part.offsetRange() for part in items(scan.inputPartitions())) if end.keys() - start else {}
-        )
-        ranges = planned_ranges(start, end, first)
+        new, first_of_new = end.keys() - start, dict[KafkaPartition, int]()
+        if new and self.balanced:
+            from starrocks_txn_sink.sources.kafka.admin import KafkaAdmin  # confluent-kafka is an extra
+
+            first_of_new |= KafkaAdmin(self.config, PATIENCE, SystemClock()).first_offsets(new)
+        elif new:
+            first_of_new |= first_offsets(part.offsetRange() for part in items(scan.inputPartitions()))
+        ranges = planned_ranges(start, end, first_of_new)
         groups = ranges_module.spread(ranges, lanes, least)
         lane_ranges = [
             ranges_module.OffsetRanges(
@@ -359,6 +376,16 @@ def _require_client() -> ModuleType:
 
 def _scan(execution: Any) -> Any:
     return execution.executedPlan().collectLeaves().apply(0)
+
+
+def _balanced_options(execution: Any) -> dict[str, str] | None:
+    """The options of the source `balanced_kafka`; None for another source."""
+    relation = execution.analyzed().collectLeaves().apply(0)
+    if class_name(relation) == _SOURCE_KINDS[0]:
+        relation = relation.relation()
+    if str(relation.table().name()) != BALANCED:
+        return None
+    return {str(name): str(value) for name, value in dict(relation.options().asCaseSensitiveMap()).items()}
 
 
 def _source_columns_and_steps(plan: Any) -> tuple[dict[str, str], list[str]]:
@@ -411,7 +438,7 @@ def first_offsets(offset_ranges: Iterable[Any]) -> dict[KafkaPartition, int]:
 
 def _not_alone(why: str) -> OptionError:
     return OptionError(
-        f'With reader="librdkafka" the frame must be Spark\'s Kafka source and nothing else: {why}.',
+        f'With reader="librdkafka" the frame must be a Kafka source and nothing else: {why}.',
         hint=SPARK_READS,
         option="reader",
     )

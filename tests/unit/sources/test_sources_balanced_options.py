@@ -24,12 +24,31 @@ def test_a_pattern_and_a_start_at_the_end() -> None:
     assert (options.pattern, options.topics, options.from_start) == ("t.*", (), False)
 
 
+def test_a_start_by_partition_or_by_time() -> None:
+    options = BalancedOptions.read(GOOD | {"startingOffsets": '{"a": {"0": 17, "1": -2}, "b": {"0": -1}}'})
+    assert options.starts == {("a", 0): 17, ("a", 1): -2, ("b", 0): -1}
+    assert BalancedOptions.read(GOOD | {"startingTimestamp": "1700000000000"}).start_time == 1_700_000_000_000
+
+
+def test_lanes_fetch_more_at_once_unless_the_user_says_how_much() -> None:
+    options = BalancedOptions.read(GOOD | {"kafka.queued.min.messages": "7"})
+    assert options.config["fetch.message.max.bytes"] == 262_144
+    assert (options.lane_config["fetch.message.max.bytes"], options.lane_config["queued.min.messages"]) == (
+        2 << 20,
+        "7",
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"max_rows": "many"}, "max_rows is 'many'"),
         ({"max_row": "5"}, "no option max_row"),
         ({"startingOffsets": "middle"}, "earliest or latest"),
+        ({"startingOffsets": '{"a": {"0": -3}}'}, "not JSON with offsets"),
+        ({"startingOffsets": '{"a": 3}'}, "not JSON with offsets"),
+        ({"startingOffsets": "latest", "startingTimestamp": "1"}, "both given"),
+        ({"startingTimestamp": "now"}, "startingTimestamp is 'now'"),
         ({"subscribePattern": "t.*"}, "exactly one of"),
         ({"kafka.auto.offset.reset": "earliest"}, "reader itself sets kafka.auto.offset.reset"),
         ({"idle_timeout": "-1"}, "above zero"),
