@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
-from pyspark import SparkContext
+from pyspark import SparkContext, accumulators
 from pyspark.sql import Column, DataFrame, functions as F, types as T
 from pyspark.sql.utils import is_remote
 
@@ -78,6 +78,11 @@ STATE_BY_TIME: Final = SparkFeature(
 DATA_SOURCE: Final = SparkFeature(
     'The data source: write.format("starrocks_txn")', (4, 0), "Use StarRocksSink(options).write(frame)."
 )
+STREAMS_OF_DATA_SOURCE: Final = SparkFeature(  # an older Spark hands over rows of Python, one by one
+    'Streams of the data source: writeStream.format("starrocks_txn"), and sinks of pipelines',
+    (4, 1),
+    "Use writeStream.foreachBatch(StarRocksSink(options)).",
+)
 BALANCED_READING: Final = SparkFeature(
     'Balanced reading: readStream.format("balanced_kafka")',
     (4, 2),
@@ -90,6 +95,7 @@ FEATURES: Final = (
     STATE_BY_KEY,
     STATE_BY_TIME,
     DATA_SOURCE,
+    STREAMS_OF_DATA_SOURCE,
     BALANCED_READING,
 )
 
@@ -203,6 +209,20 @@ def analyzed_plan(frame: DataFrame) -> Any:
 def items(sequence: Any) -> Iterator[Any]:
     """The items of a Scala sequence."""
     return (sequence.apply(at) for at in range(sequence.size()))
+
+
+def forget_idle_profilers() -> None:
+    """Have this worker of Spark send no counts of profilers that are off.
+
+    The client of declarative pipelines takes the empty counts for an unknown answer, and ends a run that is complete
+    with the exit code 1 (Spark 4.3.0).
+    """
+    counters = getattr(accumulators, "_accumulatorRegistry", {})
+    kinds = getattr(accumulators, "SpecialAccumulatorIds", None)
+    for name in ("SQL_UDF_PROFIER", "SQL_UDF_PROFIER_V2"):  # Spark's spelling
+        number = getattr(kinds, name, None)
+        if number in counters and not counters[number]._value:
+            del counters[number]
 
 
 def running_query(session: Any, query: str) -> Any:

@@ -9,8 +9,8 @@ the tasks start. Another process commits it when Spark has a message of every ta
 - Each task claims its Spark partition (`writer.task`), so a second try loads nothing, and the write fails.
 - There is no ledger, because the rows have no positions. Only this write commits its label, and only once.
 
-Streams are refused. Spark makes a new writer in a new process to end a micro-batch, and that process knows neither the
-label nor the take-over of the first one. `StarRocksSink` writes streams.
+Streams are in `sink.collected`: Spark makes a new writer in another process to end a micro-batch, and that process
+knows neither a label nor a take-over of the first one.
 """
 
 from __future__ import annotations
@@ -20,15 +20,10 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NoReturn
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
-from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.coordinator import LANE, LaneShare, claim_of, roll_back
 from starrocks_txn_sink.errors import InputError, OptionError
@@ -38,6 +33,7 @@ from starrocks_txn_sink.options.without_effect import Circumstance, circumstance
 from starrocks_txn_sink.protocol.label import LabelPrefix, labels
 from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.sink.batch_events import receipt_events
+from starrocks_txn_sink.sink.frame_rows import TABLE_OPTION, FrameRows, check_texts, refuse_positions, table_of
 from starrocks_txn_sink.sink.lanes import RoundRunner, Written, roll_back_claims
 from starrocks_txn_sink.sink.session import open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
@@ -45,7 +41,7 @@ from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
 from starrocks_txn_sink.sink.typed.terms import TableTerms
-from starrocks_txn_sink.spark_version import DATA_SOURCE, require
+from starrocks_txn_sink.spark_version import DATA_SOURCE, STREAMS_OF_DATA_SOURCE, forget_idle_profilers, require
 from starrocks_txn_sink.telemetry import Event, EventLogger, apply_log_settings
 from starrocks_txn_sink.writer.messages import Message, of_kind
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry
@@ -58,8 +54,7 @@ except ImportError:
     raise
 
 FORMAT = "starrocks_txn"
-_TABLE, _IDENTIFIER = "table", "starrocks.table.identifier"
-_TEXTS = (names.TABLE, names.ROW, names.OP, names.DATABASE)
+_NEVER_EMPTIED = "The sink appends changes to tables; it never empties one."
 ABORT_SECONDS = 6.0  # Spark ends the other tasks of a failed job after up to 4 s; until then they may begin claims
 
 
@@ -69,40 +64,6 @@ class LaneMessage(datasource.WriterCommitMessage):
 
     lane: int
     messages: tuple[Message, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FrameRows:
-    """Makes lane rows of a task's Arrow batches: from typed columns with `route`, else from table, row and op."""
-
-    encoder: PayloadEncoder
-    route: ArrowRoute | None = None
-
-    def lane_rows(self, batch: pa.RecordBatch, lane: int, first: int) -> pa.RecordBatch:
-        """The rows as TABLE, PAYLOAD and DELETED; errors name the Spark partition `lane`, and count from `first`."""
-        size = batch.num_rows
-        if self.route is None:
-            table, row, database = (_texts(batch, name) for name in (names.TABLE, names.ROW, names.DATABASE))
-        else:
-            table = pa.array([self.route.table]).take(pa.array(np.zeros(size, np.int64)))
-            row, database = self.route.rows(batch), pa.nulls(size, pa.string())
-        rows = {
-            model.POSITION: pa.array(np.arange(first, first + size)),
-            model.TABLE: table,
-            model.TRANSACTION_END: pa.nulls(size, pa.bool_()),
-            model.ROW: row,
-            model.OP: _texts(batch, names.OP),
-            model.DATABASE: database,
-        }
-        part = ReleasedRows([f"(Spark partition {lane})"], np.array([size]), pa.table(rows))
-        encoded = self.encoder.batch([part])
-        column_names = (names.TABLE, names.PAYLOAD, names.DELETED)
-        return encoded.select([name for name in encoded.schema.names if name in column_names])
-
-
-def _texts(batch: pa.RecordBatch, name: str) -> pa.Array:
-    has_column = name in batch.schema.names
-    return batch.column(name).cast(pa.string()) if has_column else pa.nulls(batch.num_rows, pa.string())
 
 
 @dataclass(frozen=True)
@@ -118,8 +79,8 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
 
         Raises InputError for columns that do not fit, OptionError for options that do not.
         """
-        table = _table_of(texts)
-        _refuse_positions(schema, typed=table is not None)
+        table = table_of(texts)
+        refuse_positions(schema, typed=table is not None)
         options = _options(texts, typed=table is not None)
         rows = circumstances_of_rows(routed=table is not None, positioned=False)
         warn_of(options.without_effect(Circumstance.DATA_SOURCE, *rows))
@@ -127,7 +88,7 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
         session = open_session(options, "", job, "", typed_tables=[table] if table else ())
         columns = [name for name in schema.names if name != names.OP]
         routes = [] if table is None else [TableRoute(table, columns)]
-        _check_texts(schema, typed=bool(routes))
+        check_texts(schema, typed=bool(routes))
         if options.schema_changes is SchemaChanges.APPLY:
             apply_schema_changes(options, routes, schema, session, EventLogger("sink"))
         # Only `ArrowRoute` converts times here, and it takes the zone from the options.
@@ -180,25 +141,6 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
                 read += batch.num_rows
 
 
-def _refuse_positions(schema: T.StructType, *, typed: bool) -> None:
-    """Raise InputError for rows of source transactions.
-
-    In a typed frame single such columns are columns of the table; only the whole set counts.
-    """
-    marks = [name for name in names.TRANSACTION_COLUMNS if name in schema.names]
-    if len(marks) == len(names.TRANSACTION_COLUMNS) or (marks and not typed):
-        raise InputError(
-            f"The frame has columns of source transactions ({', '.join(marks)}), and the data source writes rows "
-            "without positions only.",
-            hint="Use StarRocksSink(options).write(frame), or drop these columns.",
-        )
-
-
-def _table_of(texts: Mapping[str, str]) -> str | None:
-    """The table of typed columns: the option `table`, or the one that the official connector reads."""
-    return texts.get(_TABLE) or texts.get(_IDENTIFIER, "").partition(".")[2] or None
-
-
 def _log_written(task: LaneTask, outcome: Written) -> None:
     """Log receipts and warnings of a write."""
     apply_log_settings(task.logging)
@@ -210,7 +152,7 @@ def _log_written(task: LaneTask, outcome: Written) -> None:
 
 
 def _options(texts: Mapping[str, str], *, typed: bool) -> SinkOptions:
-    values = SinkOptions.values_of(texts, (_TABLE,))
+    values = SinkOptions.values_of(texts, (TABLE_OPTION,))
     if values.get("delivery") in ("exactly-once", Delivery.EXACTLY_ONCE):
         refuse_conflicts(default_phrases(Feature.EXACTLY_ONCE, Feature.DATA_SOURCE))  # before it asks for a query_url
     options = SinkOptions(**{**values, "delivery": Delivery.AT_LEAST_ONCE})
@@ -222,26 +164,6 @@ def _options(texts: Mapping[str, str], *, typed: bool) -> SinkOptions:
             option="schema_changes",
         )
     return options
-
-
-def _check_texts(schema: T.StructType, *, typed: bool) -> None:
-    """Raise InputError unless the frame has the columns that the sink itself reads, as texts."""
-    missing = [] if typed else [name for name in (names.TABLE, names.ROW) if name not in schema.names]
-    if missing:
-        raise InputError(
-            f"The frame lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}, and no option names "
-            f"its table; it has {', '.join(schema.names) or 'none'}.",
-            hint='Name the table of typed columns, .option("table", "orders"), or give rows as JSON texts in '
-            "the columns table and row.",
-            option=_TABLE,
-        )
-    for field in schema.fields:
-        read = field.name in ((names.OP,) if typed else _TEXTS)
-        if read and not isinstance(field.dataType, T.StringType):
-            raise InputError(
-                f"Column {field.name} of the frame is {field.dataType.simpleString()}, not string.",
-                hint="Cast it before the write.",
-            )
 
 
 class StarRocksDataSource(datasource.DataSource):
@@ -259,6 +181,10 @@ class StarRocksDataSource(datasource.DataSource):
         frame.write.format("starrocks_txn").options(**addresses).option("table", "orders").mode("append").save()
     """
 
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        forget_idle_profilers()
+
     @classmethod
     def name(cls) -> str:
         return FORMAT
@@ -266,14 +192,16 @@ class StarRocksDataSource(datasource.DataSource):
     def writer(self, schema: T.StructType, overwrite: bool) -> PlainFrameWriter:
         """For `.write`: begin the label of the frame, before the tasks start."""
         if overwrite:
-            raise OptionError("The sink appends changes to tables; it never empties one.", hint='Use .mode("append").')
+            raise OptionError(_NEVER_EMPTIED, hint='Use .mode("append").')
         texts = {name.lower(): text for name, text in self.options.items() if name.lower() != "path"}
         return PlainFrameWriter.begin(schema, texts)
 
-    def streamWriter(self, schema: T.StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802 - Spark's name
-        """For `.writeStream`: raises OptionError."""
-        raise OptionError(
-            "The data source writes batch frames only, because Spark commits a micro-batch of a Python data source in "
-            "a process that knows nothing of the one that began it.",
-            hint="Use writeStream.foreachBatch(StarRocksSink(options)), which writes each micro-batch exactly once.",
-        )
+    def streamWriter(self, schema: T.StructType, overwrite: bool) -> datasource.DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        """For `.writeStream`, and for sinks of pipelines: Spark collects each micro-batch, and one lane writes it."""
+        if not hasattr(datasource, "DataSourceStreamArrowWriter"):
+            require(STREAMS_OF_DATA_SOURCE)
+        from starrocks_txn_sink.sink.collected import CollectingWriter
+
+        if overwrite:
+            raise OptionError(_NEVER_EMPTIED, hint='Use .outputMode("append").')
+        return CollectingWriter(schema, {name.lower(): text for name, text in self.options.items()})

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, functions as F, types as T
 
 from starrocks_txn_sink import StarRocksSink, TableRoute
@@ -152,16 +152,6 @@ def test_rows_of_source_transactions_are_for_the_sink(shop: Shop) -> None:
     shop.ask("CREATE TABLE shop.places (id BIGINT, position BIGINT) DUPLICATE KEY(id)")
     save(shop, rows.select(F.col("position").alias("id"), "position"), "places")  # columns of the table
     assert (shop.written(), count(shop, "places")) == ((0, 0), (4, 2))
-
-
-@pytest.mark.parametrize("trigger", [{"availableNow": True}, {"continuous": "1 second"}], ids=["once", "continuous"])
-def test_streams_are_for_the_sink(shop: Shop, trigger: dict[str, Any]) -> None:
-    ticks = shop.spark.readStream.format("rate").load().selectExpr("value AS id", "'a' AS name")
-    writer = ticks.writeStream.format("starrocks_txn").options(**addresses(shop), table="plain")
-    writer = writer.option("checkpointLocation", str(shop.checkpoint())).trigger(**trigger)
-    with pytest.raises(StreamingQueryException, match=r"writes batch frames only.*foreachBatch\(StarRocksSink"):
-        writer.start().awaitTermination(60)
-    assert (count(shop), shop.ask("SELECT count(*) FROM information_schema.loads")) == ((0, 0), [(0,)])
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ for module in pkgutil.walk_packages(starrocks_txn_sink.__path__, "starrocks_txn_
         except Exception as error:
             print(module.name, error)
 """
-DATA_SOURCES = {f"starrocks_txn_sink.{name}" for name in ("sink.plain_frames", "sources.kafka.reader")}
+DATA_SOURCES = {
+    f"starrocks_txn_sink.{name}" for name in ("sink.collected", "sink.plain_frames", "sources.kafka.reader")
+}
 
 
 def test_only_the_data_sources_need_spark_4() -> None:

@@ -1,0 +1,189 @@
+"""Streams of the data source, which pipelines name by its format: exactly once, and a full refresh is no replay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, functions as F
+
+from starrocks_txn_sink.spark_version import STREAMS_OF_DATA_SOURCE
+from tests.support.debezium_feed import KAFKA, change, message, postgres
+from tests.support.exactly_once_shop import Shop
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.usefixtures("data_source"),
+    pytest.mark.emulator("CREATE TABLE shop.plain (id BIGINT NOT NULL, name VARCHAR(9)) DUPLICATE KEY(id)"),
+    pytest.mark.skipif(not STREAMS_OF_DATA_SOURCE.works, reason="needs a newer Spark"),
+]
+ROWS = "SELECT id, name FROM shop.plain ORDER BY id"
+
+
+class Files:
+    """A folder of JSON lines; each file is a micro-batch."""
+
+    def __init__(self, shop: Shop, schema: str) -> None:
+        self.shop, self.folder, self.schema, self.count = shop, shop.folder / "in", schema, 0
+        self.folder.mkdir()
+
+    def add(self, *rows: dict[str, Any]) -> None:
+        self.count += 1
+        hidden = self.folder / f".{self.count}"
+        hidden.write_bytes(b"\n".join(map(orjson.dumps, rows)))
+        hidden.rename(self.folder / f"{self.count:03d}.json")
+
+    @property
+    def frame(self) -> DataFrame:
+        reader = self.shop.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1)
+        return reader.json(str(self.folder))
+
+
+def line(kind: str, txn: str, **fields: str) -> str:
+    return orjson.dumps({"type": kind, "txn_id": txn, **fields}).decode()
+
+
+def run(frame: DataFrame, shop: Shop, checkpoint: str = "checkpoint", **options: str) -> None:
+    addresses = {"load_url": shop.server.load_url, "query_url": shop.server.query_url, "database": "shop"}
+    writer = frame.writeStream.format("starrocks_txn").options(**{**addresses, "job": "flow", **options})
+    writer = writer.option("checkpointLocation", str(shop.checkpoint(checkpoint))).queryName(checkpoint)
+    writer.trigger(availableNow=True).start().awaitTermination(120)
+
+
+def repeat_last(folder: Path) -> None:
+    """Have Spark run the last micro-batch again: as after a crash between the commit and Spark's own note of it."""
+    newest = max((file for file in (folder / "commits").iterdir() if file.name.isdecimal()), key=lambda f: int(f.name))
+    newest.unlink()
+    (folder / "commits" / f".{newest.name}.crc").unlink(missing_ok=True)
+
+
+def test_typed_rows_once_over_restarts_and_replays(shop: Shop) -> None:
+    files = Files(shop, "id long, name string")
+    files.add({"id": 1, "name": "Ann"}, {"id": 2, "name": 'ä"\\'})
+    files.add({"id": 3})
+    run(files.frame, shop, table="plain")
+    assert shop.ask(ROWS) == [(1, "Ann"), (2, 'ä"\\'), (3, None)]
+    repeat_last(shop.checkpoint("checkpoint"))
+    run(files.frame, shop, table="plain")
+    files.add({"id": 4, "name": "Dan"})
+    run(files.frame, shop, table="plain")
+    assert [number for number, _ in shop.ask(ROWS)] == [1, 2, 3, 4]
+
+
+def test_a_replay_with_other_rows_is_refused(shop: Shop) -> None:
+    files = Files(shop, "id long, name string")
+    files.add({"id": 1, "name": "Ann"})
+    run(files.frame, shop, table="plain")
+    repeat_last(shop.checkpoint("checkpoint"))
+    with pytest.raises(StreamingQueryException, match="SourceChanged"):
+        run(files.frame.selectExpr("id", "'Bob' AS name"), shop, table="plain")
+    assert shop.ask(ROWS) == [(1, "Ann")]
+
+
+def test_texts_of_several_tables_and_deletes(shop: Shop) -> None:
+    shop.ask("CREATE TABLE shop.keyed (id BIGINT NOT NULL, name VARCHAR(9)) PRIMARY KEY(id)")
+    files = Files(shop, "table string, row string, op string")
+    files.add({"table": "plain", "row": '{"id":1}'}, {"table": "keyed", "row": '{"id":2,"name":"x"}'})
+    run(files.frame, shop)
+    files.add({"table": "keyed", "row": '{"id":2}', "op": "delete"}, {"table": "keyed", "row": '{"id":3}'})
+    run(files.frame, shop)
+    assert (shop.ask(ROWS), shop.ask("SELECT id FROM shop.keyed")) == ([(1, None)], [(3,)])
+
+
+@pytest.mark.parametrize("replay", [False, True])
+def test_source_transactions_of_raw_events(shop: Shop, replay: bool) -> None:
+    """The frame of Spark's Kafka source as it is: a transaction over two micro-batches is one commit."""
+    files = Files(shop, "value string, topic string, partition int, offset long, timestamp timestamp")
+
+    def events(first: int, *lines: str) -> None:
+        files.add(*({"value": text, "topic": "t", "partition": 0, "offset": first + n} for n, text in enumerate(lines)))
+
+    row = [orjson.dumps({"id": number}).decode() for number in range(4)]
+    data = [line("DATA", "a", table="plain", row=text) for text in row]
+    events(0, line("BEGIN", "a"), data[0])
+    run(files.frame, shop, assemble="transactions")
+    assert shop.ask(ROWS) == []
+    events(2, data[1], line("END", "a"), line("BEGIN", "b"), line("DATA", "b", table="plain", row=row[2]))
+    run(files.frame, shop, assemble="transactions")
+    assert [number for number, _ in shop.ask(ROWS)] == [0, 1]
+    if replay:
+        repeat_last(shop.checkpoint("checkpoint"))
+    events(6, line("END", "b"))
+    run(files.frame, shop, assemble="transactions")
+    assert [number for number, _ in shop.ask(ROWS)] == [0, 1, 2]
+
+
+def test_debezium_change_by_change(shop: Shop) -> None:
+    shop.ask("CREATE TABLE shop.people (id BIGINT NOT NULL, name VARCHAR(9)) PRIMARY KEY(id)")
+    rows = [(1, "Ann"), (2, "Bob"), (1, "Eve")]
+    changes = [
+        change(postgres("people", lsn), None, None, {"id": number, "name": name})
+        for lsn, (number, name) in enumerate(rows)
+    ]
+    messages = [message(n, value, "shop.public.people") for n, value in enumerate(changes)]
+    frame = shop.spark.createDataFrame(messages, KAFKA)
+    folder = shop.folder / "kafka"
+    frame.withColumn("timestamp", F.current_timestamp()).coalesce(1).write.parquet(str(folder))
+    stream = shop.spark.readStream.schema(shop.spark.read.parquet(str(folder)).schema).parquet(str(folder))
+    run(stream, shop, **{"assemble": "debezium", "assemble.transactions": "none"})
+    assert shop.ask("SELECT id, name FROM shop.people ORDER BY id") == [(1, "Eve"), (2, "Bob")]
+
+
+@pytest.mark.parametrize("kind", ["rows", "events"])
+def test_a_full_refresh_is_no_replay(shop: Shop, kind: str) -> None:
+    """It begins with micro-batch 0 of a new checkpoint: under the same job nothing is left out, or written twice."""
+    if kind == "rows":
+        files, options = Files(shop, "id long, name string"), {"table": "plain"}
+        files.add({"id": 1, "name": "Ann"})
+    else:
+        files = Files(shop, "value string, topic string, partition int, offset long")
+        options = {"assemble": "transactions"}
+        texts = [line("BEGIN", "a"), line("DATA", "a", table="plain", row='{"id":1,"name":"Ann"}'), line("END", "a")]
+        files.add(*({"value": text, "topic": "t", "partition": 0, "offset": n} for n, text in enumerate(texts)))
+    run(files.frame, shop, **options)
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match=r"full refresh, or a lost checkpoint.*a new `job`"):
+            run(files.frame, shop, "refreshed", **options)
+        assert shop.ask(ROWS) == [(1, "Ann")]
+    shop.ask("TRUNCATE TABLE shop.plain")
+    run(files.frame, shop, "refreshed", **options, job="flow-2")
+    assert shop.ask(ROWS) == [(1, "Ann")]
+
+
+def test_an_outage_in_between_is_waited_for(shop: Shop) -> None:
+    files = Files(shop, "id long, name string")
+    files.add({"id": 1})
+    files.add({"id": 2})
+    shop.fault({"operation": "commit", "action": "answer", "status": 503, "body": "", "nth": 2})
+    run(files.frame, shop, table="plain")
+    assert shop.ask(ROWS) == [(1, None), (2, None)]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"table": "plain", "job": ""}, "job"),
+        ({"assemble": "avro"}, "Give one of transactions, debezium"),
+        ({"assemble": "debezium"}, "lacks the column value, .*of Spark's Kafka source"),
+        ({"assemble": "transactions", "assemble.interleaving": "true"}, "no argument 'interleaving'"),
+        ({}, "no option names its table"),
+    ],
+)
+def test_what_cannot_work_is_refused(shop: Shop, options: dict[str, str], words: str) -> None:
+    files = Files(shop, "id long, name string")
+    files.add({"id": 1})
+    with pytest.raises(StreamingQueryException, match=words):
+        run(files.frame, shop, **options)
+    assert shop.ask(ROWS) == []
+
+
+def test_a_job_is_needed(shop: Shop) -> None:
+    files = Files(shop, "id long, name string")
+    files.add({"id": 1})
+    writer = files.frame.writeStream.format("starrocks_txn")
+    writer = writer.options(load_url=shop.server.load_url, query_url=shop.server.query_url, database="shop")
+    with pytest.raises(StreamingQueryException, match="needs `job`"):
+        writer.option("checkpointLocation", str(shop.checkpoint())).start().awaitTermination(60)
