@@ -23,7 +23,7 @@ _HOMES = {
     "starrocks_txn_sink.options": ("SinkOptions", "TableOptions"),
     "starrocks_txn_sink.options.table_rules": ("TableRules",),
     "starrocks_txn_sink.sink.assembly": ("DebeziumAssembly", "TransactionAssembly"),
-    "starrocks_txn_sink.sink.binlog_assembly": ("MaxwellAssembly",),
+    "starrocks_txn_sink.sink.binlog_assembly": ("CanalAssembly", "MaxwellAssembly"),
     "starrocks_txn_sink.sink.lineage": ("LineageListener",),
     "starrocks_txn_sink.sink.plain_frames": ("StarRocksDataSource",),
     "starrocks_txn_sink.sink.schema.source_tables": ("plan_tables",),
@@ -53,7 +53,10 @@ if TYPE_CHECKING:
         DebeziumAssembly as DebeziumAssembly,
         TransactionAssembly as TransactionAssembly,
     )
-    from starrocks_txn_sink.sink.binlog_assembly import MaxwellAssembly as MaxwellAssembly
+    from starrocks_txn_sink.sink.binlog_assembly import (
+        CanalAssembly as CanalAssembly,
+        MaxwellAssembly as MaxwellAssembly,
+    )
     from starrocks_txn_sink.sink.lineage import LineageListener as LineageListener
     from starrocks_txn_sink.sink.plain_frames import StarRocksDataSource as StarRocksDataSource
     from starrocks_txn_sink.sink.schema.source_tables import plan_tables as plan_tables

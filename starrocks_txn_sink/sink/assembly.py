@@ -268,7 +268,7 @@ class DebeziumAssembly:
 
 
 class Assembly(Protocol):
-    """Rules by which lanes take the events of a frame: TransactionAssembly, DebeziumAssembly, MaxwellAssembly."""
+    """Rules by which lanes take the events of a frame: TransactionAssembly, DebeziumAssembly and others."""
 
     @property
     def reads_kafka(self) -> bool: ...

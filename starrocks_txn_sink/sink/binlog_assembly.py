@@ -1,4 +1,4 @@
-"""`MaxwellAssembly`: the rules of lanes that take the messages of Maxwell, which reads MySQL's binlog."""
+"""`MaxwellAssembly`, `CanalAssembly`: the rules of lanes that take messages of MySQL's binlog."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.options.table_rules import COMMIT_TIME, RuleSet, TableRules, check_rules
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink.assembly import Transactions, check_dead_letters, check_state_dir
+from starrocks_txn_sink.sources.formats.canal import CanalMessages
 from starrocks_txn_sink.sources.formats.maxwell import MaxwellMessages
-from starrocks_txn_sink.sources.formats.raw_format import OnMalformed, RawFormat, Reader
+from starrocks_txn_sink.sources.formats.raw_format import OnMalformed, OnTruncate, RawFormat, Reader
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, OnUnknownTable, TableMapping, TableRule
 
 MissingBegin = Literal["fail", "drop"]
@@ -113,6 +114,91 @@ class MaxwellAssembly:
             tables=TableMapping(self.tables, self.on_unknown_table, self.dead_letter_table),
             whole=self.transactions == "whole",
             on_malformed=self.on_malformed,
+            reader=self.reader,
+            source_time=needs_commit_time(self.rules),
+        )
+
+
+@suggests_arguments
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanalAssembly:
+    """Rules by which the lanes of a sink take Canal's flat messages: each by itself.
+
+    The frame is Spark's Kafka source, as it is. Flat messages do not say where a transaction ends, so none can be
+    proved whole. Each message is written once, its rows together, those of a partition in their order, and a
+    micro-batch is one StarRocks transaction over all tables; but a source transaction may be split over two of them.
+    The source partition is the topic with its partition, and the position is the offset.
+
+    Messages that Canal sends again after a crash are written again.
+
+    Args:
+        tables: The StarRocks table of each source table (`database.table`), as in MaxwellAssembly.
+        dead_letter_table: The table for the rows of unknown tables under `on_unknown_table="dead_letter"`.
+        on_unknown_table: `fail` the query at rows of a table outside the rule, `skip` them, or send them to
+            `dead_letter_table` (`dead_letter`).
+        on_malformed: `fail` the query at a malformed message, or `drop` the message and count it.
+        on_truncate: `fail` the query where the source has emptied a table with TRUNCATE, or `ignore` this: the table
+            keeps its rows, and the log names the table.
+        reader: `librdkafka`: the lanes themselves read the offsets that Spark's Kafka source has planned; or `spark`
+            reads the frame (docs/guides/assembling.md, "Lanes that read Kafka").
+        rules: What becomes of columns, by table (`TableRules`).
+        state_dir: The folder of the query's state, as in TransactionAssembly.
+
+    Raises:
+        OptionError: A value cannot work.
+
+    Example::
+
+        from starrocks_txn_sink import CanalAssembly, StarRocksSink
+
+        sink = StarRocksSink(options, assemble=CanalAssembly(tables={"shop.orders": "orders"}))
+        query = topic.writeStream.foreachBatch(sink).option("checkpointLocation", "/data/checkpoint").start()
+    """
+
+    tables: TableRule = LAST_PART
+    dead_letter_table: str | None = None
+    on_unknown_table: OnUnknownTable = "fail"
+    on_malformed: OnMalformed = "fail"
+    on_truncate: OnTruncate = "fail"
+    reader: Reader = "librdkafka"
+    rules: Sequence[TableRules] = ()
+    state_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("on_malformed", self.on_malformed, get_args(OnMalformed))
+        check_choice("on_truncate", self.on_truncate, get_args(OnTruncate))
+        check_choice("reader", self.reader, get_args(Reader))
+        check_rules(self.rules)
+        check_dead_letters(self.on_unknown_table, self.rules)
+        check_state_dir(self.state_dir)
+        _ = self.lines
+
+    @property
+    def reads_kafka(self) -> bool:
+        """Whether the lanes read Kafka themselves, without Spark."""
+        return self.reader == "librdkafka"
+
+    @property
+    def rule_set(self) -> RuleSet:
+        return RuleSet(tuple(self.rules), self.dead_letter_table)
+
+    @property
+    def policy(self) -> None:
+        """None: each message by itself."""
+        return None
+
+    @property
+    def needs_state(self) -> bool:
+        """Whether a query that has run before must have a state: no message waits."""
+        return False
+
+    @property
+    def lines(self) -> RawFormat:
+        """The format of the messages."""
+        return CanalMessages(
+            tables=TableMapping(self.tables, self.on_unknown_table, self.dead_letter_table),
+            on_malformed=self.on_malformed,
+            on_truncate=self.on_truncate,
             reader=self.reader,
             source_time=needs_commit_time(self.rules),
         )

@@ -1,4 +1,4 @@
-"""Maxwell's messages in the sink, from Spark to the server's tables and its ledger."""
+"""Messages of Maxwell and Canal in the sink, from Spark to the server's tables and its ledger."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from starrocks_txn_sink import MaxwellAssembly, StarRocksSink
+from starrocks_txn_sink import CanalAssembly, MaxwellAssembly, StarRocksSink, TableOptions
+from tests.support.canal_feed import flat
 from tests.support.debezium_shop import DebeziumShop
 from tests.support.maxwell_feed import Message, key, row, transaction
 
@@ -90,3 +91,64 @@ def test_a_batch_frame_gives_what_a_stream_gives(maxwell: DebeziumShop, spark: S
     frame = maxwell.messages(spark.read.text(str(maxwell.source)))
     receipts = StarRocksSink(maxwell.options(), assemble=MaxwellAssembly(reader="spark")).write(frame)
     assert [r.rows for r in receipts] == [2]
+
+
+@pytest.fixture
+def canal(debezium: DebeziumShop) -> DebeziumShop:
+    """A shop of Canal's messages."""
+    debezium.assembly = CanalAssembly
+    debezium.ask("CREATE TABLE shop.orders (id INT NOT NULL, note STRING) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+    return debezium
+
+
+def put_flat(shop: DebeziumShop, *messages: Message) -> None:
+    shop.put_texts("canal", *((None, json.dumps(message)) for message in messages))
+
+
+def test_canals_messages_are_written_once_over_replays(canal: DebeziumShop) -> None:
+    """Its values are texts; the rows of a message are one unit at the message's offset."""
+    rows: list[dict[str, str | None]] = [
+        {"part": "shop", "position": "1", "seq": str(seq), "note": None} for seq in range(1, 5)
+    ]
+    put_flat(canal, flat("INSERT", rows[:3], table="items"), flat("INSERT", [{"id": "1", "note": "a"}]))
+    put_flat(canal, flat("INSERT", rows[3:], table="items"), flat("UPDATE", [{"id": "2", "note": "a"}], [{"id": "1"}]))
+    assert [r.rows for r in canal.go()] == [4, 3]
+    for batch in (1, 0):
+        canal.forget_commit(batch)
+    assert canal.go() == []
+    assert canal.rows() == [(1, 1), (1, 2), (1, 3), (1, 4)]
+    assert canal.ask("SELECT id, note FROM shop.orders") == [(2, "a")]
+    assert canal.positions() == {"canal-0": 2001}
+
+
+def test_canals_truncate_stops_the_query_or_is_told(canal: DebeziumShop) -> None:
+    put_flat(canal, flat("INSERT", [{"id": "1"}]), flat("TRUNCATE", None, isDdl=True))
+    with pytest.raises(StreamingQueryException, match="emptied a table with TRUNCATE"):
+        canal.go()
+    canal.go(on_truncate="ignore")
+    assert [event.fields["table"] for event in canal.told if event.name == "truncate.ignored"] == ["orders"]
+
+
+def test_tables_follow_new_columns_by_the_values_and_keep_the_types_that_they_have(canal: DebeziumShop) -> None:
+    """Canal's texts say nothing about types: INT stays, and a new column is a text unless its type is declared."""
+    canal.ask("ALTER TABLE shop.orders ADD COLUMN amount INT")
+    put_flat(
+        canal, flat("INSERT", [{"id": "1", "amount": "7"}]), flat("INSERT", [{"id": "2", "note": "a", "size": "9"}])
+    )
+    types = {"orders": TableOptions(types={"weight": "INT"})}
+    put_flat(canal, flat("INSERT", [{"id": "3", "weight": "4"}]))
+    canal.go(schema_changes="apply", sink_tables=types)
+    assert canal.ask("SELECT id, amount, size, weight FROM shop.orders ORDER BY id") == [
+        (1, 7, None, None),
+        (2, None, "9", None),
+        (3, None, None, 4),
+    ]
+
+
+def test_maxwells_new_columns_have_the_types_of_their_values(maxwell: DebeziumShop) -> None:
+    put(
+        maxwell,
+        row("insert", {"id": 1, "note": "a", "amount": 7, "at": "2016-10-21 05:33:37"}, table="keyed", commit=True),
+    )
+    maxwell.go(schema_changes="apply")
+    assert maxwell.ask("SELECT id, amount FROM shop.keyed") == [(1, 7)]

@@ -101,7 +101,16 @@ def members_of(text: str, wrapper: str | None = None) -> dict[str, tuple[Any, st
 
 
 def _field(kind: pa.DataType, value: Any, raw: str) -> Any:
+    if kind == LIST_TEXT:
+        return _list_text(value, raw)
     return text_of(value, raw) if kind == pa.string() else _nested(kind, value)
+
+
+def _list_text(value: Any, raw: str) -> str | None:
+    """The JSON of an array; ValueError for another value."""
+    if value is not None and not raw.startswith("["):
+        raise ValueError(raw)
+    return text_of(value, raw)
 
 
 def _nested(kind: pa.DataType, value: Any) -> Any:

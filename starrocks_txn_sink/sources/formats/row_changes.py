@@ -140,7 +140,7 @@ def events_of(
     """The events of rows, with `columns` and `keep` of their messages; `read` has the messages' database and table."""
     message, op, row = rows.with_deletes()
     of_message = pa.array(message)
-    collection = pc.binary_join_element_wise(read["database"], read["table"], ".").combine_chunks()
+    collection = collections_of(read)
     by_rule, target = tables.tables_of(collection)
     seq = np.arange(len(message)) - np.searchsorted(message, message)
     events = {
@@ -157,6 +157,11 @@ def events_of(
     if tables.dead_letter_table is not None:
         events |= with_dead_letters(events, by_rule.is_null().take(of_message))
     return pa.table(events | {name: batch.column(name).take(of_message) for name in keep})
+
+
+def collections_of(read: pa.Table) -> pa.Array:
+    """The names of the source's tables, by database and table."""
+    return pc.binary_join_element_wise(read["database"], read["table"], ".").combine_chunks()
 
 
 def refuse(batch: pa.RecordBatch, wrong: Bools, message: str, hint: str) -> None:

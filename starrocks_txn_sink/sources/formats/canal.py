@@ -1,0 +1,165 @@
+"""Canal's flat messages: the rows of one event of the binlog, each message a unit of its own.
+
+The members are those of Canal's `FlatMessage`, as `MQMessageUtils.messageConverter` fills them
+(https://github.com/alibaba/canal): `data` has the rows (of a delete those before it), `old` the former values of the
+columns that an update has changed, and all values are texts. Begin and end of a transaction are left out, so nothing
+says which message is the last of its transaction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.compiled import LIST_TEXT
+from starrocks_txn_sink.rows.segments import Bools
+from starrocks_txn_sink.sources.formats.json_arrays import objects_of
+from starrocks_txn_sink.sources.formats.json_text import read_members
+from starrocks_txn_sink.sources.formats.raw_format import (
+    MALFORMED_HINT,
+    POSITION,
+    SOURCE_PARTITION,
+    SOURCE_TIME,
+    VALUE,
+    OnMalformed,
+    OnTruncate,
+    ParsedMessages,
+    Reader,
+)
+from starrocks_txn_sink.sources.formats.row_changes import (
+    DELETE,
+    INSERT,
+    UPDATE,
+    ChangedRows,
+    collections_of,
+    events_of,
+    events_schema,
+    keys_of,
+    refuse,
+)
+from starrocks_txn_sink.sources.formats.tables import TableMapping
+
+_MEMBERS: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("database", "table", "type", "isDdl", "gtid")),
+        *((name, LIST_TEXT) for name in ("data", "old", "pkNames")),
+        ("es", pa.int64()),
+    ]
+)
+_OPS: Final[Mapping[str, str]] = {"INSERT": INSERT, "UPDATE": UPDATE, "DELETE": DELETE}
+_TRUNCATE: Final = "TRUNCATE"
+_NO_KEY: Final = "[]"
+
+_MALFORMED: Final = (
+    "A value is not a flat message of Canal's about rows (not exactly one JSON object, a field of another type, an "
+    "unknown type, or no data)",
+    "Set canal.mq.flatMessage=true at Canal, and binlog_format=ROW at MySQL: a statement has no rows. "
+    + MALFORMED_HINT,
+)
+_EMPTIED: Final = (
+    "The source has emptied a table with TRUNCATE, which no load can do in StarRocks,",
+    'Pass on_truncate="ignore" until the query is behind it, then truncate the table in StarRocks and load it again '
+    "from the source.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanalMessages:
+    """The changes in Canal's flat messages; null messages and DDL are passed over, but a TRUNCATE."""
+
+    keeps_unchanged: ClassVar[bool] = False
+
+    tables: TableMapping
+    on_malformed: OnMalformed = "fail"
+    on_truncate: OnTruncate = "fail"
+    reader: Reader = "spark"
+    source_time: bool = False
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        return {VALUE: "value", SOURCE_PARTITION: "partition", POSITION: "offset"}
+
+    @property
+    def events(self) -> pa.Schema:
+        return events_schema(source_time=self.source_time)
+
+    def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> ParsedMessages:
+        batch = batch.filter(batch.column(VALUE).is_valid())
+        read, valid = read_members(batch.column(VALUE), _MEMBERS)
+        batch_read = batch.filter(pa.array(valid))
+        ddl = _mask(pc.equal(_column(read, "isDdl"), "true"))
+        truncates = self._truncates(read, batch_read, ddl & _mask(pc.equal(_column(read, "type"), _TRUNCATE)))
+        changes = _are_changes(read) & ~ddl
+        rows, sound = _rows_of(read.filter(pa.array(changes)))
+        good = changes.copy()
+        good[changes] = sound
+        malformed = ~valid
+        malformed[valid] = ~(good | ddl)
+        if malformed.any() and self.on_malformed == "fail":
+            refuse(batch, malformed, *_MALFORMED)
+        chosen = pa.array(good)
+        read, batch = read.filter(chosen), batch_read.filter(chosen)
+        gtid = _column(read, "gtid")
+        columns = {model.TXN_ID: pc.if_else(pc.equal(gtid, ""), pa.scalar(None, gtid.type), gtid)}
+        if self.source_time:
+            columns[SOURCE_TIME] = _column(read, "es")
+        events = events_of(rows, batch, read, self.tables, columns, keep)
+        return ParsedMessages(events.select([*self.events.names, *keep]), int(malformed.sum()), truncates=truncates)
+
+    def _truncates(self, read: pa.Table, batch: pa.RecordBatch, truncates: Bools) -> Mapping[str, int]:
+        """How often the source has emptied each table that is written; InputError for the first time under `fail`."""
+        if not truncates.any():
+            return {}
+        by_rule, target = self.tables.tables_of(collections_of(read.filter(pa.array(truncates))))
+        written = _mask(pc.and_(pc.is_valid(by_rule), pc.is_valid(target)))
+        truncates = truncates.copy()
+        truncates[truncates] = written
+        if truncates.any() and self.on_truncate == "fail":
+            refuse(batch, truncates, *_EMPTIED)
+        return dict(Counter(target.filter(pa.array(written)).to_pylist()))
+
+
+def _column(read: pa.Table, name: str) -> pa.Array:
+    return read[name].combine_chunks()
+
+
+def _mask(values: pa.Array) -> Bools:
+    mask: Bools = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _op(read: pa.Table) -> pa.Array:
+    return pa.array(_OPS.values()).take(pc.index_in(_column(read, "type"), value_set=pa.array(_OPS)))
+
+
+def _are_changes(read: pa.Table) -> Bools:
+    """A mask of the messages with the members of a change."""
+    op = _op(read)
+    named = pc.and_(pc.is_valid(_column(read, "database")), pc.is_valid(_column(read, "table")))
+    rows = pc.and_(
+        pc.is_valid(_column(read, "data")), pc.or_(pc.not_equal(op, UPDATE), pc.is_valid(_column(read, "old")))
+    )
+    return _mask(pc.and_(pc.and_(pc.is_valid(op), named), rows))
+
+
+def _rows_of(read: pa.Table) -> tuple[ChangedRows, Bools]:
+    """The rows of changes, and a mask of the messages that are sound; the rows are those of sound messages."""
+    op = _op(read)
+    row, counts, sound = objects_of(_column(read, "data").cast(pa.string()))
+    updates = _mask(pc.equal(op, UPDATE))
+    old, old_counts, old_sound = objects_of(_column(read, "old").filter(pa.array(updates)).cast(pa.string()))
+    sound[updates] &= old_sound & (old_counts == counts[updates])
+    old = old.filter(pa.array(np.repeat(sound[updates], old_counts)))
+    row = row.filter(pa.array(np.repeat(sound, counts)))
+    op, counts, updates = op.filter(pa.array(sound)), counts[sound], updates[sound]
+    message = np.repeat(np.arange(len(counts)), counts)
+    keys, names = keys_of(_column(read, "pkNames").cast(pa.string()).fill_null(_NO_KEY))
+    all_old = pc.replace_with_mask(pa.nulls(len(row), pa.string()), pa.array(updates[message]), old)
+    return ChangedRows(message, op.take(pa.array(message)), row, all_old, keys[sound][message], names), sound
