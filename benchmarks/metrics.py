@@ -171,7 +171,7 @@ def spark_share(rows: int, rounds: int) -> float:
         family, shares = Family(), []
         for _ in range(rounds + 1):  # the first one warms up
             before = family.look().whole
-            lane_input(frame, terms, 1).rows.mapInArrow(through, "rows long").collect()
+            lane_input(frame, terms, 1).mapInArrow(through, "rows long").collect()
             shares.append(family.look().whole - before)
         spark.stop()
     return min(shares[1:])

@@ -48,12 +48,10 @@ class TransactionAssembly:
 
     `SinkOptions.shuffle` says how events come to their lane:
 
-    - `"auto"`: with one lane, events come as they are, in one task; Spark sorts them first once a source partition's
-      events turn out to be out of order. With more lanes Spark always sorts them, unless the lanes share one StarRocks
-      transaction.
+    - `"auto"`: events come as they are; Spark sorts them first once a source partition's events turn out to be out of
+      order.
     - `True`: Spark always sorts them.
-    - `False` (not with several lanes that have StarRocks transactions of their own): Spark never sorts them. Events out
-      of order are an error, before anything is committed.
+    - `False`: Spark never sorts them. Events out of order are an error, before anything is committed.
 
     Small micro-batches (100 000 events, 32 MB) may be in any order.
 

@@ -11,7 +11,6 @@ bracket. The payload of a delete contains `__op` (wire contract 5.6).
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F, types as T
 
@@ -37,19 +36,10 @@ _KINDS: dict[str, tuple[type[T.DataType], ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LaneInput:
-    """Rows for the lanes, one Spark partition a lane; `marked` as in `LaneTask`; in arrival order unless `sorted`."""
-
-    rows: DataFrame
-    marked: bool
-    sorted: bool = False
-
-
 def lane_input(
     frame: DataFrame, terms: TableTerms, lanes: int, *, sort: bool = False, digest: bool = True
-) -> LaneInput:
-    """Project `frame` as `terms` say, for at most `lanes` lanes.
+) -> DataFrame:
+    """Project `frame` as `terms` say, with a Spark partition for each of at most `lanes` lanes.
 
     With `sort` Spark brings the rows of a source partition together in one lane, in order. Otherwise the lanes are the
     frame's own tasks. With `digest` unpositioned rows get a hash each, for the ledger.
@@ -66,7 +56,7 @@ def lane_input(
     if not marked:
         rows = frame.select(*columns)
         rows = rows.withColumn(names.HASH, F.xxhash64(names.TABLE, names.PAYLOAD)) if digest else rows
-        return LaneInput(rows.coalesce(lanes), marked)
+        return rows.coalesce(lanes)
     marks = [
         F.col(names.PARTITION).cast("string").alias(names.PARTITION),
         F.col(names.POSITION).cast("long").alias(names.POSITION),
@@ -76,9 +66,9 @@ def lane_input(
     ]
     rows = frame.select(*marks, *columns)
     if not sort:
-        return LaneInput(rows.coalesce(lanes), marked)
+        return rows.coalesce(lanes)
     order = [F.col(names.PARTITION).asc_nulls_last(), F.col(names.POSITION), F.col(names.SEQ)]
-    return LaneInput(sorted_lanes(rows, lanes, order).drop(names.SEQ), marked, sorted=True)
+    return sorted_lanes(rows, lanes, order).drop(names.SEQ)
 
 
 def event_time(frame: DataFrame) -> list[Column]:

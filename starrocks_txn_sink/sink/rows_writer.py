@@ -65,7 +65,7 @@ class RowsWriter:
     ) -> Written:
         reading = plan.reading
         sort = reading is Reading.SORTED and task.marked
-        rows = lane_input(frame, terms, plan.tasks, sort=sort, digest=task.ownership is not None).rows
+        rows = lane_input(frame, terms, plan.tasks, sort=sort, digest=task.ownership is not None)
         task = plan.task_of(task)
         small_only = reading is Reading.ONE_TASK
 

@@ -100,13 +100,12 @@ class _CachedResources:
 
 
 class ResourceCache:
-    """The most recently used resources, by options: at most `most`, unless more are in use. Thread-safe.
+    """The most recently used resources, by options: at most _MAX_CACHED, unless more are in use. Thread-safe.
 
     The key is a keyed hash of the options, because they hold the password.
     """
 
-    def __init__(self, most: int = _MAX_CACHED) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._salt = secrets.token_bytes(32)
         self._kept: OrderedDict[bytes, _CachedResources] = OrderedDict()  # the most recently used ones come last
@@ -145,10 +144,10 @@ class ResourceCache:
             unused = self._surplus(most=0)
         _close(unused)
 
-    def _surplus(self, most: int | None = None) -> list[_CachedResources]:
+    def _surplus(self, most: int = _MAX_CACHED) -> list[_CachedResources]:
         """Remove and return the resources above `most`, the longest unused first; never resources in use."""
         idle = [key for key, cached in self._kept.items() if not cached.users]
-        count = len(self._kept) - (self._most if most is None else most)
+        count = len(self._kept) - most
         return [self._kept.pop(key) for key in idle[: max(0, count)]]
 
 

@@ -165,7 +165,7 @@ def test_the_jvm_and_arrow_make_the_same_payloads(spark: SparkSession) -> None:
     rows.append(("p", 99, 0, True, "d", "others", '{"id":1}'))
     frame = spark.createDataFrame(rows, f"{MARKS}, table string, row string")
     sink_options = SinkOptions(load_url="fe", database="shop", delivery="at-least-once")
-    projected = lane_input(frame, TableTerms(sink_options, REQUIRED), 1).rows
+    projected = lane_input(frame, TableTerms(sink_options, REQUIRED), 1)
     payloads = [row["payload"] for row in projected.collect() if row["table"]]
     assert payloads[0:-1:2] == [f',{{"__op":1,{expected}' for _, expected in KEY_ONLY]
     assert payloads[1:-1:2] == [f",{row}" for row, _ in KEY_ONLY]
