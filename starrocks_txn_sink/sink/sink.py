@@ -317,7 +317,8 @@ class StarRocksSink:
     ) -> None:
         """Learn from lanes whose rows are visible, and emit their events."""
         session.learn_keys(reports)
-        if any(report.work.members for report in reports):
+        named = (member for report in reports for member in report.work.members.items())
+        if any(names or table not in session.compared for table, names in named):
             self._compare_columns(session, reports)
         if session.learn_listed(reports):
             self._listener(Event("label.unlisted", {"job": origin.job, "advice": sessions.UNLISTED}))

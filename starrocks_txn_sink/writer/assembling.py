@@ -260,7 +260,8 @@ class LaneAssembler:
         for result, piece in map_ahead(partial(_parse, lines, self._assembly.rules), _pieces(batches), _PARSERS):
             self._malformed += result.malformed
             self._truncates.update(result.truncates)
-            self._marks = then(self._marks, result.marks)
+            if result.marks:
+                self._marks = then(self._marks, result.marks)
             for table, schemas in result.schemas.items():
                 known_schemas = self._schemas.setdefault(table, [])
                 new = [schema for schema in schemas if schema not in known_schemas]

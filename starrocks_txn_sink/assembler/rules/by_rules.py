@@ -56,8 +56,6 @@ class RowRules:
 
     def apply(self, rows: pa.Table, partitions: pa.Array) -> tuple[pa.Table, pa.Array]:
         """The rows and their source partitions; the last row of a source transaction still ends it."""
-        if not self.rules.rules:
-            return rows, partitions
         names, of_row = numbers_by_table(one_array(rows[model.TABLE]))
         of_tables = [self.rules.of(name) for name in names]
         if not any(of_tables):

@@ -58,7 +58,8 @@ class PayloadEncoder:
         if databases.null_count < rows.num_rows:
             other_database = columns.other_database(self.database)
             _refuse(pc.not_equal(databases, self.database), other_database, databases, partitions, rows)
-        rows, partitions = self.rules.apply(rows, partitions)
+        if self.rules.rules.rules:
+            rows, partitions = self.rules.apply(rows, partitions)
         payload, deleted = self._payload(partitions, rows)
         batch = {
             columns.PARTITION: partitions,
