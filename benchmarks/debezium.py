@@ -1,10 +1,12 @@
 """Debezium's messages in Kafka → parsed → assembled, or not → a null server, next to the same rows as TxnEvents.
 
     python -m benchmarks.debezium [--transactions 30000] [--batch 400000] [--rounds 3]
+    python -m benchmarks.debezium --lanes 1,16 --tasks 8 --partitions 8
 
 Source transactions of ten rows over two tables with four partitions each and a transaction topic, as the connector for
 PostgreSQL writes them without schema: about 650 bytes a change. The same rows as TxnEvents are in one topic of four
-partitions. CPU seconds are those of Spark and the broker together. Needs the broker that `make servers` fetches;
+partitions. CPU seconds are those of Spark and the broker together. `--lanes` compares numbers of lanes, change by
+change; Spark makes two at most for each of its `--tasks` at a time. Needs the broker that `make servers` fetches;
 without Maven it says so and fails.
 """
 
@@ -41,7 +43,8 @@ PARTITIONS, ROWS = 4, 10
 TABLES = ("orders", "order_items")
 MARKERS, EVENTS = "shop.transaction", "events"
 _START = 1_790_000_000_000
-Message = tuple[str, int, dict[str, Any]]
+Message = tuple[int, str, int, dict[str, Any]]
+"""The number of a source transaction, the topic, the partition and the value."""
 
 
 def main() -> None:
@@ -49,14 +52,18 @@ def main() -> None:
     parser.add_argument("--transactions", type=int, default=30_000, help="of ten rows (default %(default)s)")
     parser.add_argument("--batch", type=int, default=400_000, help="messages of a micro-batch (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="measured runs of each variant (default %(default)s)")
+    parser.add_argument("--lanes", help="numbers of lanes, with commas: compare these, change by change")
+    parser.add_argument("--tasks", default="*", help="of Spark at a time (default: as many as cores)")
+    parser.add_argument("--partitions", type=int, default=PARTITIONS, help="of each table's topic")
     parser.add_argument("--stage", action="store_true", help="also assemble_debezium, which takes ten times as long")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="debezium-") as folder:
         home = Path(folder)
         with Broker(home / "broker", heap="1g") as broker, NullServer() as server:
-            broker.create({f"shop.public.{table}": PARTITIONS for table in TABLES} | {MARKERS: 1, EVENTS: PARTITIONS})
-            _fill(broker.servers, arguments.transactions)
-            spark = session(**{"spark.jars": archives(SPARK)})
+            tables_topics = {f"shop.public.{table}": arguments.partitions for table in TABLES}
+            broker.create(tables_topics | {MARKERS: 1, EVENTS: PARTITIONS})
+            _fill(broker.servers, arguments.transactions, arguments.partitions)
+            spark = session(**{"spark.jars": archives(SPARK), "spark.master": f"local[{arguments.tasks}]"})
 
             def topics(pattern: str, most: int = arguments.batch) -> DataFrame:
                 options = kafka_options(
@@ -76,6 +83,11 @@ def main() -> None:
                 "Debezium, change by change, one lane": (tables, alone, 1),
                 "Debezium, change by change, two lanes": (tables, alone, 2),
             }
+            if arguments.lanes:
+                numbers = map(int, arguments.lanes.split(","))
+                pipelines = {
+                    f"Debezium, change by change, lanes={number}": (tables, alone, number) for number in numbers
+                }
             if arguments.stage:
                 changes = parse_debezium(topics(r"shop\.public\..*"))
                 markers = parse_debezium_transactions(topics(MARKERS, arguments.batch // 5))
@@ -104,10 +116,10 @@ def main() -> None:
             spark.stop()
 
 
-def _fill(servers: str, transactions: int) -> None:
+def _fill(servers: str, transactions: int, partitions: int) -> None:
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 50})
     size = 0
-    for topic, partition, value in _messages(transactions):
+    for _, topic, partition, value in messages(transactions, partitions):
         text = json.dumps(value)
         size += len(text) if topic.startswith("shop.public") else 0
         while True:
@@ -121,23 +133,27 @@ def _fill(servers: str, transactions: int) -> None:
     say(f"{transactions * ROWS} rows, {size // (transactions * ROWS)} bytes a change event")
 
 
-def _messages(transactions: int) -> Iterator[Message]:
+def messages(transactions: int, partitions: int, *, events: bool = True) -> Iterator[Message]:
+    """The messages of source transactions; with `events` also as TxnEvents."""
     for number in range(transactions):
         place, lsn, millis = number % PARTITIONS, 20_000_000 + 200 * ROWS * number, _START + number
         begin = {"status": "BEGIN", "id": f"{number}:{lsn}", "event_count": None, "data_collections": None}
-        yield MARKERS, 0, begin | {"ts_ms": millis}
-        yield EVENTS, place, {"type": "BEGIN", "txn_id": str(number)}
+        yield number, MARKERS, 0, begin | {"ts_ms": millis}
+        if events:
+            yield number, EVENTS, place, {"type": "BEGIN", "txn_id": str(number)}
         for order in range(1, ROWS + 1):
             key, lsn = number * ROWS + order, lsn + 200
             table, row = _row(number, order, key)
-            yield f"shop.public.{table}", key % PARTITIONS, _change(number, order, lsn, millis, table, row)
-            event = {"type": "DATA", "txn_id": str(number), "table": table, "op": "c", "row": json.dumps(row)}
-            yield EVENTS, place, event
+            yield number, f"shop.public.{table}", key % partitions, _change(number, order, lsn, millis, table, row)
+            if events:
+                event = {"type": "DATA", "txn_id": str(number), "table": table, "op": "c", "row": json.dumps(row)}
+                yield number, EVENTS, place, event
         counts = zip(TABLES, (ROWS // 5, ROWS - ROWS // 5), strict=True)
         listed = [{"data_collection": f"public.{table}", "event_count": count} for table, count in counts]
         end = {"status": "END", "id": f"{number}:{lsn}", "event_count": ROWS, "data_collections": listed}
-        yield MARKERS, 0, end | {"ts_ms": millis}
-        yield EVENTS, place, {"type": "END", "txn_id": str(number)}
+        yield number, MARKERS, 0, end | {"ts_ms": millis}
+        if events:
+            yield number, EVENTS, place, {"type": "END", "txn_id": str(number)}
 
 
 def _row(number: int, order: int, key: int) -> tuple[str, dict[str, Any]]:

@@ -107,9 +107,14 @@ def table(title: str, variants: list[Variant]) -> None:
 
 
 def figures(variants: list[Variant]) -> dict[str, Any]:
-    """What the table shows, for programs."""
+    """What the table shows, for programs; `in_turns` has ratios against the first variant, of one round each."""
+    first = variants[0]
     return {
         variant.name: {
+            "in_turns": {
+                "rows_per_second": _in_turns(first, variant, "seconds"),
+                "cpu_seconds_a_row": _in_turns(variant, first, "cpu_seconds"),
+            },
             "rows_per_second": round(variant.rate),
             "rows_per_cpu_second": round(variant.per_cpu),
             "ratio": round(variant.rate / variants[0].rate, 3),
@@ -118,6 +123,13 @@ def figures(variants: list[Variant]) -> dict[str, Any]:
         }
         for variant in variants
     }
+
+
+def _in_turns(above: Variant, below: Variant, name: str) -> list[float]:
+    """The least, the median and the greatest ratio of a row's share, of two runs in one round."""
+    pairs = zip(above.samples, below.samples, strict=True)
+    ratios = sorted(getattr(a, name) / above.rows / (getattr(b, name) / below.rows) for a, b in pairs)
+    return [round(ratio, 3) for ratio in (ratios[0], statistics.median(ratios), ratios[-1])]
 
 
 def line(title: str, figures: Mapping[str, Any]) -> None:

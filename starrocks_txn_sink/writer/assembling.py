@@ -275,7 +275,7 @@ class LaneAssembler:
         """Whether the round is over after the raw values of `piece`; pieces that are parsed ahead are read again."""
         last = (
             pa.table(piece.select([SOURCE_PARTITION, POSITION]))
-            .group_by(SOURCE_PARTITION)
+            .group_by(SOURCE_PARTITION, use_threads=False)
             .aggregate([(POSITION, "max")])
         )
         names, positions = last[SOURCE_PARTITION].to_pylist(), last[f"{POSITION}_max"].to_pylist()
