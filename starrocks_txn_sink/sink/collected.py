@@ -238,13 +238,13 @@ class CollectedRowsSink(StarRocksSink):
     def _open_session(self, frame: DataFrame, origin: BatchOrigin, run: JobRun, tries: BatchTries) -> Session:
         session = super()._open_session(frame, origin, run, tries)
         others = {position.checkpoint for position in session.positions.values()} - {origin.checkpoint}
-        if origin.batch_id == 0 and others:
+        if others:  # every micro-batch takes the job over, so nothing else tells two flows with one job apart
             raise OptionError(
-                f"The flow begins with micro-batch 0 of a new checkpoint, and job {origin.job} has rows of another one "
-                "in StarRocks: a full refresh, or a lost checkpoint. With this `job` rows would be left out as written "
-                "already, or written twice.",
-                hint="Nothing was written. Empty the tables, and give the sink a new `job`, such as the old one with a "
-                "number.",
+                f"Job {origin.job} has rows of another checkpoint than the flow's in StarRocks: a full refresh, or a "
+                "lost checkpoint, or another flow has this `job`. Rows would be left out as written already, or "
+                "written twice.",
+                hint="Nothing was written. After a refresh empty the tables. Give the sink a new `job`, such as the "
+                "old one with a number.",
                 option="job",
             )
         return session
@@ -355,7 +355,7 @@ def _assembly_of(texts: Mapping[str, str], location: str) -> Assembly:
         raise OptionError(f"{ASSEMBLE} is {kind!r}.", hint=f"Give one of {', '.join(_KINDS)}.", option=ASSEMBLE)
     for name, text in texts.items():
         if name != ASSEMBLE:
-            values[name.partition(".")[2]] = orjson.loads(text) if text.lstrip()[:1] == "{" else text
+            values[name.partition(".")[2]] = _mapping(name, text) if text.lstrip()[:1] == "{" else text
     if "state_dir" not in values and (folder := _local_folder(location)) is not None:
         values["state_dir"] = folder
     registry = values.pop("registry", None)
@@ -368,6 +368,13 @@ def _assembly_of(texts: Mapping[str, str], location: str) -> Assembly:
         values["interleaved"] = values["interleaved"].lower() == "true"
     lines = TxnEventLines(registry=registry, on_malformed=on_malformed)
     return TransactionAssembly(lines=lines, **values)
+
+
+def _mapping(option: str, text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise OptionError(f"{option} is no JSON.", hint='Give an object, {"name": "value"}.', option=option) from None
 
 
 def _refuse_missing(schema: T.StructType, assembly: Assembly) -> None:

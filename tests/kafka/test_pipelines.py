@@ -75,7 +75,7 @@ def test_the_quick_start(broker: Broker, spark_kafka: str, tmp_path: Path) -> No
         assert starrocks.ask(names) == orders
         code, output = run("--full-refresh-all")
         assert code != 0
-        assert re.search(r"a full refresh, or a lost checkpoint.*new\s`job`", output, re.DOTALL), output[-6000:]
+        assert re.search(r"a full refresh, or a\slost checkpoint.*new\s`job`", output, re.DOTALL), output[-6000:]
         starrocks.run("TRUNCATE TABLE shop.orders; TRUNCATE TABLE shop.order_items")
         file.write_text(program.replace('"shop-1"', '"shop-2"'), encoding="utf-8")
         code, output = run()

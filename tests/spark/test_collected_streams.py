@@ -153,6 +153,19 @@ def test_a_full_refresh_is_no_replay(shop: Shop, kind: str) -> None:
     assert shop.ask(ROWS) == [(1, "Ann")]
 
 
+def test_two_flows_never_share_a_job(shop: Shop) -> None:
+    """Both would take it from each other before each micro-batch, and nobody would be fenced."""
+    files = Files(shop, "id long, name string")
+    files.add({"id": 1})
+    run(files.frame, shop, table="plain")
+    run(files.frame, shop, "other", table="plain", job="other")
+    files.add({"id": 2})
+    with pytest.raises(StreamingQueryException, match="another flow has this `job`"):
+        run(files.frame, shop, "other", table="plain")
+    run(files.frame, shop, table="plain")
+    assert [number for number, _ in shop.ask(ROWS)] == [1, 1, 2]
+
+
 def test_an_outage_in_between_is_waited_for(shop: Shop) -> None:
     files = Files(shop, "id long, name string")
     files.add({"id": 1})
@@ -168,6 +181,7 @@ def test_an_outage_in_between_is_waited_for(shop: Shop) -> None:
         ({"table": "plain", "job": ""}, "job"),
         ({"assemble": "avro"}, "Give one of transactions, debezium"),
         ({"assemble": "debezium"}, "lacks the column value, .*of Spark's Kafka source"),
+        ({"assemble": "debezium", "assemble.tables": "{orders}"}, "assemble.tables is no JSON"),
         ({"assemble": "transactions", "assemble.interleaving": "true"}, "no argument 'interleaving'"),
         ({}, "no option names its table"),
     ],

@@ -1,0 +1,166 @@
+"""Debezium's messages as JSON and as Avro with a registry, in the lanes → a null server: the same rows, in turns.
+
+    python -m benchmarks.registry [--transactions 20000] [--batch 200000] [--rounds 5]
+
+The messages are those of `benchmarks.debezium`, without TxnEvents; the registry is in memory. CPU seconds are those of
+Spark and the broker together. Needs the broker that `make servers` fetches; without Maven it says so and fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import shutil
+import struct
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import fastavro
+from confluent_kafka import Producer
+
+from benchmarks.debezium import EVENTS, MARKERS, PARTITIONS, ROWS, TABLES, _messages
+from benchmarks.measure import Variant, report, say, take_turns
+from benchmarks.null_server import NullServer
+from benchmarks.spark import session
+from starrocks_txn_sink import DebeziumAssembly, SinkOptions, StarRocksSink
+from starrocks_txn_sink.sources import kafka_options
+from tests.kafka.broker import Broker
+from tests.kafka.jars import SPARK, NoMaven, archives
+
+FORMS = ("json", "avro")
+LONG, TEXT = "long", "string"
+_TIMES = {"ts_ms": LONG, "ts_us": LONG, "ts_ns": LONG}
+_TABLE_COLUMNS = (
+    {"order_id": LONG, "customer": TEXT, "total": TEXT},
+    {"item_id": LONG, "order_id": LONG, "price": TEXT, "note": TEXT},
+)
+
+
+def record(name: str, /, **fields: Any) -> dict[str, Any]:
+    listed = [{"name": field, "type": kind} for field, kind in fields.items()]
+    return {"type": "record", "name": name, "fields": listed}
+
+
+def envelope(table: str, /, **columns: Any) -> dict[str, Any]:
+    texts = dict.fromkeys(("version", "connector", "name", "snapshot", "db", "sequence", "schema", "table"), TEXT)
+    source = record("Source", **texts, txId=LONG, lsn=LONG, xmin=["null", LONG], **_TIMES)
+    block = record("Block", id=TEXT, total_order=LONG, data_collection_order=LONG)
+    value = {"before": ["null", record("Value", **columns)], "after": ["null", "Value"], "source": source}
+    return record("Envelope", **value, transaction=["null", block], op=TEXT, **_TIMES) | {
+        "namespace": f"shop.public.{table}"
+    }
+
+
+_COLLECTION = record("Collection", data_collection=TEXT, event_count=LONG)
+_MARKER = record(
+    "Marker",
+    status=TEXT,
+    id=TEXT,
+    event_count=["null", LONG],
+    data_collections=["null", {"type": "array", "items": _COLLECTION}],
+    ts_ms=LONG,
+)
+SCHEMAS = {1: _MARKER} | {
+    number: envelope(table, **columns)
+    for number, (table, columns) in enumerate(zip(TABLES, _TABLE_COLUMNS, strict=True), 2)
+}
+NUMBERS = {MARKERS: 1} | {f"shop.public.{table}": number for number, table in enumerate(TABLES, 2)}
+
+
+class Schemas:
+    """A registry in memory."""
+
+    def schema(self, number: int, *, apicurio: bool = False) -> tuple[str, str, tuple[str, ...]]:  # noqa: ARG002
+        return "AVRO", json.dumps(SCHEMAS[number]), ()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--transactions", type=int, default=20_000, help="of ten rows (default %(default)s)")
+    parser.add_argument("--batch", type=int, default=200_000, help="messages of a micro-batch (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="measured runs of each variant (default %(default)s)")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="registry-") as folder:
+        home = Path(folder)
+        with Broker(home / "broker", heap="1g") as broker, NullServer() as server:
+            names = [f"shop.public.{table}" for table in TABLES]
+            broker.create(
+                {f"{form}.{name}": 1 if name == MARKERS else PARTITIONS for form in FORMS for name in (*names, MARKERS)}
+            )
+            fill(broker.servers, arguments.transactions)
+            spark = session(**{"spark.jars": archives(SPARK)})
+            checkpoint = home / "checkpoint"
+
+            def run(form: str, pattern: str, whole: bool) -> None:
+                topics = kafka_options(
+                    broker.servers,
+                    subscribePattern=rf"{form}\.shop\.{pattern}",
+                    startingOffsets="earliest",
+                    maxOffsetsPerTrigger=arguments.batch,
+                )
+                assembly = DebeziumAssembly(
+                    transactions="whole" if whole else "none", registry=Schemas() if form == "avro" else None
+                )
+                options = SinkOptions(
+                    load_url=server.load_url, database="shop", delivery="at-least-once", job="benchmark"
+                )
+                frame = spark.readStream.format("kafka").options(**topics).load()
+                writer = frame.writeStream.foreachBatch(StarRocksSink(options, assemble=assembly))
+                writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+                writer.start().awaitTermination()
+
+            def clean() -> None:
+                shutil.rmtree(checkpoint, ignore_errors=True)
+
+            variants = [
+                Variant(f"{title}, {form}", arguments.transactions * ROWS, partial(run, form, pattern, whole), clean)
+                for title, pattern, whole in (
+                    ("change by change", r"public\..*", False),
+                    ("whole transactions", ".*", True),
+                )
+                for form in FORMS
+            ]
+            take_turns(variants, arguments.rounds)
+            report("Debezium's messages as JSON and as Avro", variants)
+            for variant in variants:
+                rates = sorted(round(variant.rows / sample.cpu_seconds / 1000) for sample in variant.samples)
+                say(f"{variant.name}: k rows a CPU second by round, lowest to highest: {rates}")
+            for json_form, avro in zip(variants[::2], variants[1::2], strict=True):
+                say(f"{avro.name}: {avro.per_cpu / json_form.per_cpu:.2f} of JSON's rows a CPU second")
+            spark.stop()
+
+
+def fill(servers: str, transactions: int) -> None:
+    """Send the same messages in both forms."""
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 50})
+    parsed = {number: fastavro.parse_schema(schema) for number, schema in SCHEMAS.items()}
+    sizes = dict.fromkeys(FORMS, 0)
+    for topic, partition, value in _messages(transactions):
+        if topic == EVENTS:
+            continue
+        content = io.BytesIO(b"\0" + struct.pack(">i", NUMBERS[topic]))
+        content.seek(0, io.SEEK_END)
+        fastavro.schemaless_writer(content, parsed[NUMBERS[topic]], value)
+        for form, message in zip(FORMS, (json.dumps(value).encode(), content.getvalue()), strict=True):
+            sizes[form] += len(message) if topic != MARKERS else 0
+            while True:
+                try:
+                    producer.produce(f"{form}.{topic}", message, partition=partition)
+                    break
+                except BufferError:
+                    producer.poll(1)
+    if producer.flush(120):
+        raise TimeoutError("The broker did not take all messages.")
+    rows = transactions * ROWS
+    say(f"{rows} rows; bytes a change event: " + ", ".join(f"{form} {size // rows}" for form, size in sizes.items()))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except NoMaven as missing:
+        sys.exit(f"registry: not run. {missing}")
