@@ -22,7 +22,7 @@ from typing import Any
 import fastavro
 from confluent_kafka import Producer
 
-from benchmarks.debezium import EVENTS, MARKERS, PARTITIONS, ROWS, TABLES, _messages
+from benchmarks.debezium import MARKERS, PARTITIONS, ROWS, TABLES, messages
 from benchmarks.measure import Variant, report, say, take_turns
 from benchmarks.null_server import NullServer
 from benchmarks.spark import session
@@ -139,9 +139,7 @@ def fill(servers: str, transactions: int) -> None:
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 50})
     parsed = {number: fastavro.parse_schema(schema) for number, schema in SCHEMAS.items()}
     sizes = dict.fromkeys(FORMS, 0)
-    for topic, partition, value in _messages(transactions):
-        if topic == EVENTS:
-            continue
+    for _, topic, partition, value in messages(transactions, PARTITIONS, events=False):
         content = io.BytesIO(b"\0" + struct.pack(">i", NUMBERS[topic]))
         content.seek(0, io.SEEK_END)
         fastavro.schemaless_writer(content, parsed[NUMBERS[topic]], value)
