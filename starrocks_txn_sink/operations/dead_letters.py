@@ -37,6 +37,7 @@ from starrocks_txn_sink.protocol.wire import Body
 from starrocks_txn_sink.rows.body import load_body, with_unchanged_values, without_replaced
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
+from starrocks_txn_sink.sink.typed.tables import Tables
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.failures import NO_TABLE
 from starrocks_txn_sink.writer.runner import Performer
@@ -163,13 +164,6 @@ _CORRECT = (
     f"Correct the column content of {DEAD_LETTER_TABLE} (UPDATE), or the target table, and replay again; "
     "source transactions still listed are not written."
 )
-_KEYED_SQL = (
-    "SELECT TABLE_NAME FROM information_schema.tables_config WHERE TABLE_SCHEMA = %s AND TABLE_MODEL = 'PRIMARY_KEYS'"
-)
-_KEYS_SQL = (
-    "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE FROM information_schema.columns WHERE TABLE_SCHEMA = %s "
-    "AND COLUMN_KEY = 'PRI' ORDER BY TABLE_NAME, ORDINAL_POSITION"
-)
 
 
 def _refuse_own_tables(dead_letter: DeadLetter, rows: Sequence[DeadLetterRow]) -> None:
@@ -187,13 +181,15 @@ def _refuse_own_tables(dead_letter: DeadLetter, rows: Sequence[DeadLetterRow]) -
 
 def _primary_keys(connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> dict[str, TableKey]:
     """The primary keys by table, with the names that JSON rows use; none if `compact` is off."""
-    keys: dict[str, list[KeyColumn]] = {}
-    if options.compact:
-        keyed = {str(table) for (table,) in connection.query(_KEYED_SQL, (options.database,), deadline)}
-        for table, name, kind in connection.query(_KEYS_SQL, (options.database,), deadline):
-            if table in keyed:
-                keys.setdefault(str(table), []).append(KeyColumn.of_column_type(str(name), str(kind)))
-    return dict(keys)
+    if not options.compact:
+        return {}
+    required = Tables.read(connection, options, (), deadline).required
+    keys = {table: [column for column in columns if column.key] for table, columns in required.items()}
+    return {
+        table: [KeyColumn.of(column.name, column.type.name, column.type.scale) for column in key]
+        for table, key in keys.items()
+        if key
+    }
 
 
 def _loads(

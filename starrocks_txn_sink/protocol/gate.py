@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from starrocks_txn_sink.errors import JobMoved
 from starrocks_txn_sink.protocol.label import LedgerRequest, Rows, Sql
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, MARKER, identifier, token_row
+from starrocks_txn_sink.protocol.ledger import MARKER, table_of, token_row
 
 GATE = "gate"
 """Name of the marker row; its token holds the gate."""
@@ -60,8 +60,11 @@ class ReadGate(LedgerRequest):
     job: str
 
     def statement(self, database: str) -> Sql:
-        table = identifier(database, LEDGER_TABLE)
-        return f"SELECT token FROM {table} WHERE job = %s AND kind = %s AND name = %s", (self.job, MARKER, GATE)
+        return f"SELECT token FROM {table_of(database)} WHERE job = %s AND kind = %s AND name = %s", (
+            self.job,
+            MARKER,
+            GATE,
+        )
 
     def result(self, rows: Rows) -> Gate | None:
         return Gate.of_token(str(rows[0][0])) if rows else None
@@ -74,8 +77,10 @@ class ReadOpened(LedgerRequest):
     move: str
 
     def statement(self, database: str) -> Sql:
-        table = identifier(database, LEDGER_TABLE)
-        return f"SELECT job FROM {table} WHERE kind = %s AND name = %s ORDER BY job", (MARKER, f"{_OPENED}{self.move}")
+        return f"SELECT job FROM {table_of(database)} WHERE kind = %s AND name = %s ORDER BY job", (
+            MARKER,
+            f"{_OPENED}{self.move}",
+        )
 
     def result(self, rows: Rows) -> tuple[str, ...]:
         return tuple(str(row[0]) for row in rows)

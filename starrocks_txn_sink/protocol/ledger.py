@@ -119,7 +119,7 @@ def quote(name: str) -> str:
 def create_table(database: str, replication: int | None = None) -> str:
     """The DDL; `replication` None leaves the number of replicas to the server."""
     layout = "PRIMARY KEY (`id`) DISTRIBUTED BY HASH (`id`) BUCKETS 1"
-    return own_table_ddl(_table(database), COLUMNS, layout, replication)
+    return own_table_ddl(table_of(database), COLUMNS, layout, replication)
 
 
 def own_table_ddl(table: str, columns: Iterable[tuple[str, str]], layout: str, replication: int | None) -> str:
@@ -181,7 +181,7 @@ class WriteClaim(LedgerRequest):
     def statement(self, database: str) -> Sql:
         job, owner, kind, name = self.job, self.owner, self.owner.kind, ""
         return (
-            f"INSERT INTO {_table(database)} (id, job, kind, name, token, epoch, checkpoint, batch, updated_at) "
+            f"INSERT INTO {table_of(database)} (id, job, kind, name, token, epoch, checkpoint, batch, updated_at) "
             "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, now())",
             (row_id(job, kind, name), job, kind, name, owner.token, owner.epoch, owner.checkpoint, owner.batch),
         )
@@ -214,7 +214,7 @@ class WriteMarker(LedgerRequest):
 
     def statement(self, database: str) -> Sql:
         return (
-            f"INSERT INTO {_table(database)} (id, job, kind, name, token, updated_at) "
+            f"INSERT INTO {table_of(database)} (id, job, kind, name, token, updated_at) "
             "VALUES (%s, %s, %s, %s, %s, now())",
             (row_id(self.job, MARKER, self.scope), self.job, MARKER, self.scope, self.token),
         )
@@ -230,7 +230,7 @@ class ReadMarker(LedgerRequest):
 
     def statement(self, database: str) -> Sql:
         return (
-            f"SELECT count(*) FROM {_table(database)} WHERE job = %s AND kind = %s AND name = %s AND token = %s",
+            f"SELECT count(*) FROM {table_of(database)} WHERE job = %s AND kind = %s AND name = %s AND token = %s",
             (self.job, MARKER, self.scope, self.token),
         )
 
@@ -247,7 +247,8 @@ class ReadOwner(LedgerRequest):
 
     def statement(self, database: str) -> Sql:
         return (
-            f"SELECT token, epoch, checkpoint, batch, updated_at FROM {_table(database)} WHERE job = %s AND kind = %s",
+            f"SELECT token, epoch, checkpoint, batch, updated_at FROM {table_of(database)} "
+            "WHERE job = %s AND kind = %s",
             (self.job, self.kind),
         )
 
@@ -265,7 +266,7 @@ class ReadPositions(LedgerRequest):
 
     def statement(self, database: str) -> Sql:
         return (
-            f"SELECT name, position, checkpoint, batch, label, row_count, digest FROM {_table(database)} "
+            f"SELECT name, position, checkpoint, batch, label, row_count, digest FROM {table_of(database)} "
             "WHERE job = %s AND kind = %s",
             (self.job, POSITION),
         )
@@ -286,7 +287,7 @@ class ReadTraces(LedgerRequest):
 
     def statement(self, database: str) -> Sql:
         return (
-            f"SELECT kind, max(token) FROM {_table(database)} WHERE checkpoint = %s OR (job = %s AND "
+            f"SELECT kind, max(token) FROM {table_of(database)} WHERE checkpoint = %s OR (job = %s AND "
             "(kind IN (%s, %s) OR (kind = %s AND name = %s))) GROUP BY kind",
             (self.checkpoint, self.job, POSITION, DRIVER, MARKER, ACCEPTED),
         )
@@ -306,7 +307,8 @@ def _int(value: object) -> int:
     return -1 if value is None else int(str(value))
 
 
-def _table(database: str) -> str:
+def table_of(database: str) -> str:
+    """The ledger's table as an identifier."""
     return identifier(database, LEDGER_TABLE)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from starrocks_txn_sink.protocol.label import LedgerRequest, Rows, Sql
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier, token_row
+from starrocks_txn_sink.protocol.ledger import table_of, token_row
 
 SNAPSHOT: Final = "snapshot"
 """Kind of the rows; the token is the mark."""
@@ -66,8 +66,7 @@ class ReadMarks(LedgerRequest):
     job: str
 
     def statement(self, database: str) -> Sql:
-        table = identifier(database, LEDGER_TABLE)
-        return f"SELECT name, token FROM {table} WHERE job = %s AND kind = %s", (self.job, SNAPSHOT)
+        return f"SELECT name, token FROM {table_of(database)} WHERE job = %s AND kind = %s", (self.job, SNAPSHOT)
 
     def result(self, rows: Rows) -> dict[str, str]:
         return {str(name): str(mark) for name, mark in rows}

@@ -40,7 +40,6 @@ _NUMBER_BYTES: Final = 19  # 18 digits, which surely fit 64 bits, and the next s
 _TEXT_BYTES: Final = 66  # a number of 65 characters or a string of 63, and the next sign
 _BLOCK_ROWS: Final = 1 << 12
 _JSON_NUMBER: Final = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$"
-_SCALE: Final = re.compile(r",\s*(\d+)\s*\)")
 ROOM: Final = 256  # bytes behind the last row, so that windows of one size fit behind the start of each row
 _NULL_CSV: Final = "\\N"
 _LINE_BREAK, _COLUMN, _QUOTE, _BACKSLASH = map(ord, ("\n", CSV_COLUMN, '"', "\\"))
@@ -81,15 +80,6 @@ class KeyColumn:
         """A column of the SQL type `type_name`, without its length."""
         key_type = _KEY_TYPES.get(type_name, KeyType.TEXT)
         return cls(name, key_type, scale if key_type is KeyType.DECIMAL else None, name)
-
-    @classmethod
-    def of_column_type(cls, name: str, text: str) -> KeyColumn:
-        """A column by its `COLUMN_TYPE` in information_schema, such as `decimal64(9,2)`, `tinyint(1)` (BOOLEAN)."""
-        word = text.partition("(")[0].strip().upper()
-        if word.startswith("DECIMAL"):
-            scale = _SCALE.search(text)
-            return cls.of(name, "DECIMAL", int(scale[1]) if scale else 0)
-        return cls.of(name, "BOOLEAN" if text.lower().startswith("tinyint(1)") else word, None)
 
     def comparable(self, text: str) -> str | None:
         """The form of all texts that the server takes for the same value; None for a text outside the type's form."""

@@ -45,8 +45,7 @@ class KnownColumns:
 
     def __init__(self, connection: LeaderConnection, database: str) -> None:
         self._connection, self._database = connection, database
-        self._tables: dict[str, frozenset[str]] = {}
-        self._rows: dict[str, list[Sequence[object]]] = {}
+        self._rows: dict[str, list[Sequence[object]]] = {}  # none for a table that is not seen
         self._columns: dict[str, tuple[TargetColumn, ...]] = {}  # of tables that were asked for
         self._read_at = -math.inf
 
@@ -55,13 +54,13 @@ class KnownColumns:
 
         The case of a table's name makes no difference, that of a column's does (wire contract 5.4).
         """
-        now = deadline.clock.monotonic()
+        now, name = deadline.clock.monotonic(), table.lower()
         if now - self._read_at > _COLUMNS_SECONDS:
-            self._tables, self._read_at = self._read("", (), deadline), now
-        name = table.lower()
-        if again or name not in self._tables:
-            self._tables |= {name: frozenset()} | self._read(_OF_TABLE, (table,), deadline)
-        return self._tables[name] or None
+            self._rows, self._columns, self._read_at = self._read("", (), deadline), {}, now
+        if again or name not in self._rows:
+            self._rows[name] = self._read(_OF_TABLE, (table,), deadline).get(name, [])
+            self._columns.pop(name, None)
+        return frozenset(str(column) for _, column, *_ in self._rows[name]) or None
 
     def columns(self, table: str, again: bool, deadline: Deadline) -> tuple[TargetColumn, ...]:
         """The columns of `table` with their types; none if the user may not see any. Raises QueryFailed.
@@ -70,29 +69,20 @@ class KnownColumns:
         """
         self.of(table, again, deadline)
         name = table.lower()
-        if again or name not in self._columns:
-            columns = target_columns(self._rows.get(name, ()))
+        if name not in self._columns:
+            columns = target_columns(self._rows[name])
             if again and columns:
                 with contextlib.suppress(QueryRefused):  # StarRocks then says itself which columns it does not change
                     columns = with_places(columns, self._connection.query(_PLACES, (self._database, table), deadline))
             self._columns[name] = next(iter(columns.values()), ())
         return self._columns[name]
 
-    def _read(self, condition: str, names: tuple[str, ...], deadline: Deadline) -> dict[str, frozenset[str]]:
-        tables = defaultdict[str, set[str]](set)
-        columns = defaultdict[str, list[Sequence[object]]](list)
-        try:
-            rows = self._connection.query(_COLUMN_NAMES + condition, (self._database, *names), deadline)
-        except QueryRefused:
-            return {}
-        for row in rows:
-            table, column, *_ = row
-            columns[str(table).lower()].append(row)
-            tables[str(table).lower()].add(str(column))
-        self._rows |= columns
-        for table in columns:
-            self._columns.pop(table, None)
-        return {table: frozenset(columns) for table, columns in tables.items()}
+    def _read(self, condition: str, names: tuple[str, ...], deadline: Deadline) -> dict[str, list[Sequence[object]]]:
+        tables = defaultdict[str, list[Sequence[object]]](list)
+        with contextlib.suppress(QueryRefused):
+            for row in self._connection.query(_COLUMN_NAMES + condition, (self._database, *names), deadline):
+                tables[str(row[0]).lower()].append(row)
+        return dict(tables)
 
 
 _COLUMNS_SECONDS: Final = 60.0  # rare enough for the server, soon enough for a change of a table

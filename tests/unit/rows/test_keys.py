@@ -16,6 +16,7 @@ from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.rows import keys
 from starrocks_txn_sink.rows.keys import KeyColumn, KeyType, read_keys
+from starrocks_txn_sink.rows.target import parse_type
 
 INTEGER, TEXT = KeyColumn.of("id", "BIGINT", None), KeyColumn.of("name", "VARCHAR", None)
 
@@ -237,4 +238,5 @@ def test_keys_of_csv(rows: list[tuple[str, str]]) -> None:
     ],
 )
 def test_the_type_of_a_key_is_read_from_its_column_type(text: str, kind: KeyType, scale: int | None) -> None:
-    assert KeyColumn.of_column_type("id", text) == KeyColumn("id", kind, scale, "id")
+    column_type = parse_type(text)
+    assert KeyColumn.of("id", column_type.name, column_type.scale) == KeyColumn("id", kind, scale, "id")
