@@ -1163,19 +1163,30 @@ static uint8_t *put_value(uint8_t *to, Place *p, const Bounds *b, const Conversi
     return to;
 }
 
-/* Whether a value that begins with this character stays as it is. */
-static int stays(const Conversion *as, uint8_t first) {
-    if (!as->bare) return 0;
-    if (as->kind == VARIABLE_DECIMAL) return first != '{' && first != '"';
-    return first != '-' && (first < '0' || first > '9');
+/* Whether a string may be bytes: Python judges it then. */
+static int may_be_base64(Place p, const Bounds *b) {
+    int escaped = 0;
+    Place start = p, end = end_of_string(p, b, &escaped);
+    if (!end || escaped) return 1;
+    for (; p < end; p++)
+        if (*p != '=' && base64_digit(*p) < 0) return 0;
+    return (end - start) % 4 == 0;
 }
 
-/* A PutRow for plans of Conversions. */
+/* Whether a value stays as it is. */
+static int stays(const Conversion *as, Place p, const Bounds *b) {
+    uint8_t first = at(p, b);
+    if (!as->bare) return 0;
+    if (as->kind != VARIABLE_DECIMAL) return first != '-' && (first < '0' || first > '9');
+    return first == '"' ? !may_be_base64(p + 1, b) : first != '{';
+}
+
+/* A PutRow for plans of Conversions; a comma may stand in front of the row. */
 static uint8_t *put_converted(uint8_t *to, const uint8_t *most, Place p, const Bounds *b, const Plan *plan, int *full) {
     const Conversion *members = plan->members;
     Place copied = p;
     int64_t expected = 0;
-    p = skip_spaces(p, b);
+    p = skip_spaces(at(p, b) == ',' ? p + 1 : p, b);
     if (at(p, b) != '{') return NULL;
     p = skip_spaces(p + 1, b);
     for (int first = 1; at(p, b) != '}'; first = 0) {
@@ -1206,7 +1217,7 @@ static uint8_t *put_converted(uint8_t *to, const uint8_t *most, Place p, const B
         if (as->array && !array && at(p, b) != 'n') return NULL;
         if (array) p = skip_spaces(p + 1, b);
         for (int empty = array && at(p, b) == ']';;) {
-            if (!empty && stays(as, at(p, b))) {
+            if (!empty && stays(as, p, b)) {
                 p = skip_value(p, b);
                 if (!p) return NULL;
             } else {

@@ -21,9 +21,10 @@ from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.rows import columns, segments
-from starrocks_txn_sink.rows.json_members import Number, members
+from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.metadata import numbers_by_table
 from starrocks_txn_sink.rows.target import BITS, TargetColumn
+from starrocks_txn_sink.rows.value_kinds import ValueKind, kind_of, members_of
 from starrocks_txn_sink.sources.formats.connect_values import (
     Conversion,
     Kind,
@@ -45,6 +46,14 @@ _DECIMALS: Final[Mapping[str, int]] = {"connect": 3, "microseconds": 6, "nanosec
 """The decimals of a second of all numbers for dates with times; the other modes choose them column by column."""
 _DATES: Final = ("DATE", "DATETIME")
 _NUMBERS: Final = (*BITS, "FLOAT", "DOUBLE", "DECIMAL")
+_NO_NUMBERS: Final = (
+    ValueKind.TRUTH,
+    ValueKind.TEXT,
+    ValueKind.LONG_TEXT,
+    ValueKind.OVERSIZE,
+    ValueKind.DOCUMENT,
+    None,
+)
 _VARIABLE: Final = {"scale", "value"}
 _LOOKED_AT: Final = 100  # rows of a table: a millisecond at most, and a column is NULL in all of them rarely
 _PLACE: Final = (columns.PARTITION, columns.POSITION)
@@ -144,19 +153,18 @@ class BareValues:
     def _converted(self, batch: pa.RecordBatch, names: list[str], plans: list[Plan], of_row: Any) -> pa.RecordBatch:
         plan_of_table = np.array([*(number if plan else -1 for number, plan in enumerate(plans)), -1], dtype=np.int32)
         payload = batch.column(columns.PAYLOAD)
-        rows = pc.utf8_slice_codeunits(payload, len(SEPARATOR))
-        rewritten, fits = convert_rows(rows, plans, plan_of_table[of_row])
+        rewritten, fits = convert_rows(payload, plans, plan_of_table[of_row])
         if not fits.all():
             for number in np.flatnonzero(~fits).tolist():
-                self._refuse(batch, number, names[of_row[number]], rows[number].as_py())
-            rewritten = pc.if_else(pa.array(fits), rewritten.cast(rows.type), rows)  # not JSON: the server says so
-        rewritten = pc.binary_join_element_wise(SEPARATOR, rewritten, "").cast(payload.type)
-        return batch.set_column(batch.schema.get_field_index(columns.PAYLOAD), columns.PAYLOAD, rewritten)
+                self._refuse(batch, number, names[of_row[number]], payload[number].as_py())
+            rewritten = pc.if_else(pa.array(fits), rewritten.cast(payload.type), payload)  # no JSON: the server says so
+        index = batch.schema.get_field_index(columns.PAYLOAD)
+        return batch.set_column(index, columns.PAYLOAD, rewritten.cast(payload.type))
 
     def _refuse(self, batch: pa.RecordBatch, number: int, table: str, row: str) -> None:
         """Raise InputError for the first value of a row that does not fit; a row that is no JSON object passes."""
         try:
-            texts = {name: text for name, (_, text) in members(row).items()}
+            texts = {name: text for name, (_, text) in members(row.removeprefix(SEPARATOR)).items()}
         except (ValueError, IndexError):
             return
         plan = self._plans[table]
@@ -171,14 +179,11 @@ class BareValues:
         unknown = self._unknown[table]
         for row in rows[: self._left[table]].tolist():
             text = batch.column(columns.PAYLOAD)[row].as_py()
-            try:
-                values = members((text if isinstance(text, str) else text.decode())[len(SEPARATOR) :])
-            except (ValueError, IndexError):
-                values = {}
+            values = members_of(text[len(SEPARATOR) :].encode()) or {}
             for name in sorted(unknown.keys() & values.keys()):
-                if _is_unexplained(unknown[name], values[name][0]):
+                if _is_unexplained(unknown[name], values[name]):
                     raise self._refusal(batch, row, table, unknown[name])
-                if values[name][0] is not None:
+                if values[name] is not None:
                     del unknown[name]
             self._left[table] = self._left[table] - 1 if unknown else 0
             if not unknown:
@@ -204,13 +209,13 @@ class BareValues:
 
 
 def _is_unexplained(column: TargetColumn, value: Any) -> bool:
-    """Whether a value of `members` means something that only a schema or a mode says."""
+    """Whether a value of `members_of` means something that only a schema or a mode says."""
     name, array = _element(column)
     if array and isinstance(value, list):
         scalar = replace(column, type=column.type.items[0][1])
         return any(_is_unexplained(scalar, element) for element in value)
     if name in _DATES:
-        return isinstance(value, Number)
+        return kind_of(value) not in _NO_NUMBERS
     if isinstance(value, dict):
         return value.keys() == _VARIABLE
     return is_base64(value) and not _is_number(value)

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink import compiled
+from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.rows.json_members import Number, elements_of, members, spans_of, value_at
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.json_text import whole_number
@@ -137,7 +138,7 @@ def conversion_of(field: Mapping[str, Any]) -> Conversion:
 def convert_rows(
     rows: pa.Array, plans: Sequence[Plan], plan_numbers: np.ndarray[Any, np.dtype[np.int32]]
 ) -> tuple[pa.Array, Bools]:
-    """The rows (JSON) with their values rewritten, and a mask of those that fit their plans.
+    """The rows (`convert_row`) with their values rewritten, and a mask of those that fit their plans.
 
     `plan_numbers` has the number of each row's plan, -1 for a row that stays as it is.
     """
@@ -164,8 +165,12 @@ def _flat(plan: Plan) -> compiled.Conversions:
 
 
 def convert_row(row: str, plan: Plan) -> str:
-    """One row (JSON) with its values rewritten. Raises ValueError or IndexError for a row that does not fit."""
-    pieces, copied = list[str](), 0
+    """One row (JSON) with its values rewritten; SEPARATOR may stand in front of it.
+
+    Raises ValueError or IndexError for a row that does not fit.
+    """
+    front, row = row[: row.startswith(SEPARATOR)], row.removeprefix(SEPARATOR)
+    pieces, copied = [front], 0
     for name, value, start, end in spans_of(row):
         conversion = plan.get(name, KEEP)
         if conversion is not KEEP and conversion.kind is not Kind.KEEP:

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.target import TargetColumn, parse_type
+from starrocks_txn_sink.rows.value_kinds import members_of
 from starrocks_txn_sink.sources.formats import bare_values
 from starrocks_txn_sink.sources.formats.bare_values import BareValues, ConnectorModes
 
@@ -101,6 +101,7 @@ def test_other_values_stay_as_they_are(row: str, modes: tuple[str | None, str | 
     [
         (None, "19782", "day"),
         (None, "-1", "day"),
+        (None, "1.5", "at"),
         (None, "1709210096123456", "at"),
         (None, "[null,19782]", "days"),
         ("isostring", "19782", "day"),
@@ -168,13 +169,13 @@ def test_with_a_mode_each_row_is_judged() -> None:
 
 
 def test_a_table_is_looked_at_until_each_column_has_had_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[str] = []
+    looks: list[bytes] = []
 
-    def look(text: str) -> object:
+    def look(text: bytes) -> object:
         looks.append(text)
-        return members(text)
+        return members_of(text)
 
-    monkeypatch.setattr(bare_values, "members", look)
+    monkeypatch.setattr(bare_values, "members_of", look)
     monkeypatch.setitem(globals(), "COLUMNS", {"day": "date", "at": "datetime", "n": "varchar(3)"})
     rows = values()
     rows(batch(("orders", '{"day":"2024-02-29"}'), ("orders", '{"at":null}'), ("orders", '{"at":"2024-02-29"}')))

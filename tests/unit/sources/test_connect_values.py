@@ -295,7 +295,7 @@ def _random_row(rng: random.Random) -> str:
     members = [
         f'{blank}"{name}"{blank}:{blank}{rng.choice(_VALUES[name][: rng.choice((2, 9))])}{blank}' for name in names
     ]
-    row = f"{{{','.join(members)}}}"
+    row = f"{rng.choice(('', '', ','))}{{{','.join(members)}}}"
     if rng.random() < 0.1:
         at = rng.randrange(len(row))
         row = row[:at] + rng.choice('"{}[],: 1\\') + row[at + rng.randrange(2) :]
