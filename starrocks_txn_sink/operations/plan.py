@@ -154,7 +154,7 @@ def _plan_of_file(args: argparse.Namespace) -> TablePlan:
             option = f"--{name.replace('_', '-')}"
             raise OptionError(f"{args.file} says what {option} says.", hint=f"Leave {option} out.")
     sync = read_sync(args.file)
-    if args.messages is not None and sync.assembly.registry is not None:
+    if args.messages is not None and sync.debezium.registry is not None:
         raise OptionError(f"{args.file} has a registry, and --messages has text.", hint="Leave one of them out.")
     messages = newest(sync, args.deadline) if args.messages is None else messages_of_file(args.messages)
     return planned(sync, messages, args.deadline)

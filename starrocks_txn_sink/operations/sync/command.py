@@ -78,7 +78,7 @@ def planned(sync: Sync, messages: Iterator[KeyedMessage], seconds: float) -> Tab
 
     Raises InputError without a table: nothing would be written.
     """
-    sources, left_out = sources_of(messages, sync.routes, sync.assembly.registry)
+    sources, left_out = sources_of(messages, sync.routes, sync.debezium.registry)
     if not sources:
         hint = "Correct routes, include or exclude."
         raise InputError(f"No table of the source has a route: {', '.join(left_out)}.", hint=hint)

@@ -40,7 +40,12 @@ SOURCE: Final[Mapping[str, Setting]] = {
         r"`'shop\.(public\..*|transaction)'`",
         required=True,
     ),
-    "format": Setting(str, "the messages' format: Debezium's JSON", "debezium", choices=("debezium",)),
+    "format": Setting(
+        str,
+        'the messages\' format: `debezium`, `maxwell`, or `canal` (with `transactions = "none"`)',
+        "debezium",
+        choices=("debezium", "maxwell", "canal"),
+    ),
     "transactions": Setting(
         str, "`whole` source transactions, or `none`: each change by itself", "whole", choices=("whole", "none")
     ),
@@ -50,7 +55,11 @@ SOURCE: Final[Mapping[str, Setting]] = {
     "options": Setting(dict, 'further options of Spark\'s Kafka source, such as `"kafka.security.protocol" = "SSL"`'),
 }
 TABLES: Final[Mapping[str, Setting]] = {
-    "create": Setting(bool, "at each start create tables that lack, and change those that lack columns", True),
+    "create": Setting(
+        bool,
+        "at each start create tables that lack, and change those that lack columns; of Debezium's messages only",
+        True,
+    ),
     "include": Setting(list, "regular expressions for source tables: the others are left out"),
     "exclude": Setting(list, "regular expressions for source tables that are left out"),
 }
@@ -96,7 +105,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Setting]]] = {
     "query": QUERY,
 }
 """The sections that are the file's own. `target` has the options of SinkOptions, `assembly` the arguments of
-DebeziumAssembly, `spark` settings of Spark."""
+DebeziumAssembly, or of the class for another `format`, `spark` settings of Spark."""
 
 
 def reference() -> Iterator[tuple[str, str, str, str, str]]:

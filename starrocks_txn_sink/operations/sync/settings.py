@@ -18,6 +18,7 @@ from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.options.table_rules import TableRules
 from starrocks_txn_sink.sink.assembly import DebeziumAssembly
+from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly, MaxwellAssembly
 from starrocks_txn_sink.sink.schema.plan import TableLayout
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableRoutes, check_routes, route_of
 from starrocks_txn_sink.sources.kafka.spark_reader import kafka_options
@@ -36,6 +37,20 @@ _T = TypeVar("_T")
 _OTHER_SECTIONS: Final = ("target", "assembly", "spark")
 _NOT_IN_TARGET: Final = {"password": "Use password_file or password_environment."}
 _NOT_IN_ASSEMBLY: Final = ("tables", "transactions", "transaction_topic", "rules")
+_DEBEZIUM, _CANAL = "debezium", "canal"
+SyncAssembly = DebeziumAssembly | MaxwellAssembly | CanalAssembly
+_ASSEMBLIES: Final[Mapping[str, Callable[..., SyncAssembly]]] = {
+    _DEBEZIUM: DebeziumAssembly,
+    "maxwell": MaxwellAssembly,
+    _CANAL: CanalAssembly,
+}
+"""By the setting `format`."""
+_OF_SOURCE: Final[Mapping[str, tuple[str, ...]]] = {
+    _DEBEZIUM: ("transactions", "transaction_topic"),
+    "maxwell": ("transactions",),
+    _CANAL: (),
+}
+"""Settings of `source` that are arguments of the assembly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +59,7 @@ class Sync:
 
     kafka: Mapping[str, str]
     options: SinkOptions
-    assembly: DebeziumAssembly
+    assembly: SyncAssembly
     create: bool
     layouts: Mapping[int, TableLayout]
     checkpoint: str
@@ -56,6 +71,14 @@ class Sync:
     def routes(self) -> TableRoutes:
         assert isinstance(self.assembly.tables, tuple)
         return self.assembly.tables
+
+    @property
+    def debezium(self) -> DebeziumAssembly:
+        """The rules of Debezium's messages, which alone describe tables; OptionError for another format."""
+        if not isinstance(self.assembly, DebeziumAssembly):
+            hint = "Create the tables by hand; sync then writes them."
+            raise OptionError("Only messages of the format debezium describe their tables.", hint=hint)
+        return self.assembly
 
     def layout_of(self, collection: str) -> TableLayout:
         """The layout of the table for a source's table."""
@@ -125,7 +148,7 @@ class _File:
             self._checked("source", lambda: self._kafka(source)),
             self._checked("target", self._options),
             self._checked("assembly", lambda: self._assembly(rules, source, columns)),
-            tables["create"],
+            self._creates(source["format"], tables["create"]),
             layouts,
             query["checkpoint"],
             query["trigger"],
@@ -178,19 +201,25 @@ class _File:
             rules.append(self._checked("rules", lambda values=values: _table_rules(values), number))  # type: ignore[misc]
         return rules
 
-    def _assembly(
-        self, rules: TableRoutes, source: Mapping[str, Any], columns: Sequence[TableRules]
-    ) -> DebeziumAssembly:
-        values = self._table("assembly")
-        argument_names = [
-            name for name in inspect.signature(DebeziumAssembly).parameters if name not in _NOT_IN_ASSEMBLY
-        ]
+    def _assembly(self, rules: TableRoutes, source: Mapping[str, Any], columns: Sequence[TableRules]) -> SyncAssembly:
+        values, kind = self._table("assembly"), _ASSEMBLIES[source["format"]]
+        if source["format"] == _CANAL and source["transactions"] != "none":
+            message = "Canal's messages do not say where a source transaction ends"
+            raise self._error(("source", "transactions"), message, 'Write transactions = "none".')
+        argument_names = [name for name in inspect.signature(kind).parameters if name not in _NOT_IN_ASSEMBLY]
         self._check_names(("assembly",), values, argument_names, "argument")
-        self._check_types(("assembly",), values, DebeziumAssembly)
-        own = {name: source[name] for name in ("transactions", "transaction_topic")}
+        self._check_types(("assembly",), values, kind)
+        own = {name: source[name] for name in _OF_SOURCE[source["format"]]}
         if "registry" in values:
             own["registry"] = self._registry(values["registry"])
-        return DebeziumAssembly(**{**values, **own}, tables=rules, rules=tuple(columns))
+        return kind(**{**values, **own}, tables=rules, rules=tuple(columns))
+
+    def _creates(self, kind: str, create: bool) -> bool:
+        """Whether tables are created; OptionError where the file wants it of messages that do not say their types."""
+        if kind == _DEBEZIUM or not self._table("tables").get("create"):
+            return create and kind == _DEBEZIUM
+        message = f"No table can be created of messages of the format {kind}, which do not say the columns' types"
+        raise self._error(("tables", "create"), message, "Create the tables, and leave create out.")
 
     def _registry(self, values: Any) -> SchemaRegistry:
         place = ("assembly", "registry")
@@ -207,7 +236,7 @@ class _File:
             option = str(error.context.get("option", ""))
             raise self._error((*place, option), error.message.rstrip("."), error.advice) from None
 
-    def _check_types(self, place: tuple[str, ...], values: Mapping[str, Any], of: type) -> None:
+    def _check_types(self, place: tuple[str, ...], values: Mapping[str, Any], of: Callable[..., Any]) -> None:
         """Refuse a value of another type for an argument that is a text or a number; the class judges the others."""
         for name, parameter in inspect.signature(of).parameters.items():
             kind, types = _TYPES.get(str(parameter.annotation), ("", ()))

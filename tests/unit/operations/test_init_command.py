@@ -47,8 +47,8 @@ def test_what_messages_show_is_set_and_the_tables_are_listed() -> None:
     sync, text = written(seen(row(transaction=BLOCK), (None, marker("END", "1:1", {"public.orders": 1})), (KEY, None)))
     assert sync.kafka["kafka.bootstrap.servers"] == "b1:9092,b2:9092"
     assert sync.kafka["subscribePattern"] == r"shop\.(public\..*|transaction)"
-    assert (sync.assembly.transactions, sync.assembly.on_open_timeout) == ("whole", "fail")
-    assert (sync.assembly.deleted_row, sync.routes) == ("before", ((r"public\.(.*)", "{1}"),))
+    assert (sync.debezium.transactions, sync.debezium.on_open_timeout) == ("whole", "fail")
+    assert (sync.debezium.deleted_row, sync.routes) == ("before", ((r"public\.(.*)", "{1}"),))
     assert "# public.orders, key id: id BIGINT, at STRING, name STRING" in text
     assert "#   at: StarRocks has no type for a time of the day" in text
     assert "DECIDE: nothing shows" not in text
@@ -56,7 +56,7 @@ def test_what_messages_show_is_set_and_the_tables_are_listed() -> None:
 
 def test_changes_without_a_transaction_are_written_one_by_one() -> None:
     sync, text = written(seen(row()))
-    assert sync.assembly.transactions == "none"
+    assert sync.debezium.transactions == "none"
     assert "[assembly]" not in text
 
 
@@ -64,14 +64,14 @@ def test_changes_without_a_transaction_are_written_one_by_one() -> None:
 def test_a_snapshot_alone_shows_nothing_about_transactions(topics: tuple[str, ...]) -> None:
     """The topic of the markers is a sign of its own."""
     sync, text = written(seen(row(op="r"), topics=topics))
-    assert sync.assembly.transactions == "whole"
+    assert sync.debezium.transactions == "whole"
     assert ("DECIDE: nothing shows whether the connector has" in text) == (len(topics) == 1)
 
 
 def test_deletes_that_have_a_key_alone_are_read_by_it() -> None:
     delete = debezium_feed.change(postgres("orders", 1), None, None, None, None, op="d")
     sync, _ = written(seen(row(), (b'{"id":1}', delete)))
-    assert sync.assembly.deleted_row == "key"
+    assert sync.debezium.deleted_row == "key"
 
 
 def test_schemas_have_routes_of_their_own_and_odd_topics_an_open_pattern() -> None:

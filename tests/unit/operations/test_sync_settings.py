@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from starrocks_emulator.server import Emulator
-from starrocks_txn_sink import DebeziumAssembly, SinkOptions, TableRules, cli
+from starrocks_txn_sink import CanalAssembly, DebeziumAssembly, MaxwellAssembly, SinkOptions, TableRules, cli
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.operations.sync import command
 from starrocks_txn_sink.operations.sync.sections import SECTIONS, reference
@@ -86,7 +86,7 @@ def test_every_setting_reaches_its_object() -> None:
     }.items() <= sync.kafka.items()
     assert sync.options.tables["ods_orders"] == TableOptions(keys=("id",), types={"price": "DECIMAL(12,2)"})
     assert (str(sync.options.schema_changes), sync.options.password_environment) == (str(SchemaChanges.FAIL), "SECRET")
-    assert (sync.assembly.open_timeout, sync.assembly.transaction_topic) == ("10 min", "txn")
+    assert (sync.debezium.open_timeout, sync.debezium.transaction_topic) == ("10 min", "txn")
     assert (sync.create, sync.trigger, sync.spark) == (False, "1 second", {"spark.sql.shuffle.partitions": "2"})
     tables = {name: route and route[1] for name in NAMES for route in [route_of(sync.routes, name)]}
     assert tables == {
@@ -103,7 +103,7 @@ def test_every_setting_reaches_its_object() -> None:
 
 def test_each_change_by_itself() -> None:
     text = SOURCE + 'transactions = "none"\n' + TARGET + QUERY
-    assert parse_sync(text).assembly.transactions == "none"
+    assert parse_sync(text).debezium.transactions == "none"
     with pytest.raises(OptionError, match="have no meaning with transactions"):
         parse_sync(text + '[assembly]\nopen_timeout = "1 min"\n')
 
@@ -322,10 +322,52 @@ def test_a_wrong_rule_is_an_error_with_its_line(lines: str, line: int, message: 
     assert message in refused.value.message + refused.value.advice
 
 
+OF_MAXWELL, OF_CANAL = 'format = "maxwell"\n', 'format = "canal"\ntransactions = "none"\n'
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "settings"),
+    [
+        (OF_MAXWELL, MaxwellAssembly, {"missing_begin": "drop"}),
+        (OF_MAXWELL + 'transactions = "none"\n', MaxwellAssembly, {"transactions": "none"}),
+        (OF_CANAL, CanalAssembly, {"on_truncate": "ignore", "reader": "spark"}),
+    ],
+)
+def test_another_format_has_the_arguments_of_its_class_and_creates_no_tables(
+    source: str, kind: Any, settings: dict[str, str]
+) -> None:
+    lines = [f'{name} = "{value}"' for name, value in settings.items() if name != "transactions"]
+    rules = "[[rules]]\ntables = 'orders'\ndrop = [\"note\"]\n"
+    sync = parse_sync(SOURCE + source + TARGET + QUERY + rules + "\n".join(["[assembly]", *lines]))
+    tables = ((r"(?:.+\.)?([^.]+)", "{1}"),)
+    assert sync.assembly == kind(tables=tables, rules=(TableRules(tables="orders", drop=["note"]),), **settings)
+    assert not sync.create
+    with pytest.raises(OptionError, match="Only messages of the format debezium describe their tables"):
+        _ = sync.debezium
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SOURCE + 'format = "canal"\n', "Canal's messages do not say where a source transaction ends"),
+        (
+            SOURCE + OF_MAXWELL + "[tables]\ncreate = true\n",
+            "line 6: No table can be created of messages of the format",
+        ),
+        (SOURCE + OF_MAXWELL + '[assembly]\ndeleted_row = "key"\n', "line 6: There is no argument deleted_row"),
+        (SOURCE + OF_MAXWELL + '[assembly.registry]\nurl = "http://r"\n', "There is no argument registry"),
+        (SOURCE + 'format = "maxwel"\n', "Did you mean maxwell"),
+    ],
+)
+def test_what_a_format_cannot_do_is_an_error_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse_sync(text + TARGET + QUERY)
+
+
 def test_a_schema_registry_has_a_section() -> None:
     text = SMALLEST + '[assembly.registry]\nurl = "http://registry:8081"\nuser = "reader"\npassword_environment = "P"\n'
     registry = SchemaRegistry(url="http://registry:8081", user="reader", password_environment="P")
-    assert parse_sync(text).assembly.registry == registry
+    assert parse_sync(text).debezium.registry == registry
 
 
 @pytest.mark.parametrize(
