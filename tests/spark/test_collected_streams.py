@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, functions as F
 
 from starrocks_txn_sink.spark_version import STREAMS_OF_DATA_SOURCE
-from tests.support.debezium_feed import KAFKA, change, message, postgres
+from tests.support.debezium_feed import KAFKA, change, marker, message, postgres
 from tests.support.exactly_once_shop import Shop
 
 pytestmark = [
@@ -130,6 +130,33 @@ def test_debezium_change_by_change(shop: Shop) -> None:
     stream = shop.spark.readStream.schema(shop.spark.read.parquet(str(folder)).schema).parquet(str(folder))
     run(stream, shop, **{"assemble": "debezium", "assemble.transactions": "none"})
     assert shop.ask("SELECT id, name FROM shop.people ORDER BY id") == [(1, "Eve"), (2, "Bob")]
+
+
+def test_whole_transactions_of_debezium(shop: Shop) -> None:
+    """The END comes a micro-batch later than the rows, and again after a crash."""
+    shop.ask("CREATE TABLE shop.people (id BIGINT NOT NULL, name VARCHAR(9)) PRIMARY KEY(id)")
+    files = Files(shop, "topic string, partition int, offset long, key string, value string, timestamp timestamp")
+
+    def add(topic: str, *values: Any, first: int = 0) -> None:
+        places = enumerate(map(orjson.dumps, values), first)
+        files.add(*({"topic": topic, "partition": 0, "offset": n, "value": text.decode()} for n, text in places))
+
+    add("shop.transaction", marker("BEGIN", "7:1"))
+    people = [(1, "Ann"), (2, "Bob")]
+    add(
+        "shop.public.people",
+        *(change(postgres("people", n), "7:1", n, {"id": n, "name": name}) for n, name in people),
+    )
+    settings = {"assemble": "debezium", "assemble.open_timeout": "1 hour"}
+    select = "SELECT id, name FROM shop.people ORDER BY id"
+    run(files.frame, shop, **settings)
+    assert shop.ask(select) == []
+    add("shop.transaction", marker("END", "7:1", {"public.people": 2}), first=1)
+    run(files.frame, shop, **settings)
+    assert shop.ask(select) == people
+    repeat_last(shop.checkpoint("checkpoint"))
+    run(files.frame, shop, **settings)
+    assert shop.ask(select) == people
 
 
 @pytest.mark.parametrize("kind", ["rows", "events"])
