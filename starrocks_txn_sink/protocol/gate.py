@@ -60,11 +60,8 @@ class ReadGate(LedgerRequest):
     job: str
 
     def statement(self, database: str) -> Sql:
-        return f"SELECT token FROM {table_of(database)} WHERE job = %s AND kind = %s AND name = %s", (
-            self.job,
-            MARKER,
-            GATE,
-        )
+        sql = f"SELECT token FROM {table_of(database)} WHERE job = %s AND kind = %s AND name = %s"
+        return sql, (self.job, MARKER, GATE)
 
     def result(self, rows: Rows) -> Gate | None:
         return Gate.of_token(str(rows[0][0])) if rows else None
@@ -77,10 +74,8 @@ class ReadOpened(LedgerRequest):
     move: str
 
     def statement(self, database: str) -> Sql:
-        return f"SELECT job FROM {table_of(database)} WHERE kind = %s AND name = %s ORDER BY job", (
-            MARKER,
-            f"{_OPENED}{self.move}",
-        )
+        sql = f"SELECT job FROM {table_of(database)} WHERE kind = %s AND name = %s ORDER BY job"
+        return sql, (MARKER, f"{_OPENED}{self.move}")
 
     def result(self, rows: Rows) -> tuple[str, ...]:
         return tuple(str(row[0]) for row in rows)

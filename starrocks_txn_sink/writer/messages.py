@@ -38,7 +38,7 @@ from starrocks_txn_sink.assembler.rules.model import Counters
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.assembler.verified.intake import VerifiedCounters
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
-from starrocks_txn_sink.coordinator.model import MissingColumns, Receipt, receipt_of
+from starrocks_txn_sink.coordinator.model import MissingColumns, receipt_of
 from starrocks_txn_sink.errors import StarRocksSinkError, add_note, class_of
 from starrocks_txn_sink.protocol.snapshots import Marks
 from starrocks_txn_sink.rows.segments import Skip
@@ -347,33 +347,24 @@ class TablesLack:
     columns: MissingColumns
 
 
-Message = Receipt | LaneReport | CarryOver | OrderViolation | TablesLack | LaneShare
-MessageType = TypeVar("MessageType", Receipt, LaneReport, CarryOver, OrderViolation, TablesLack, LaneShare)
+Message = LaneShare | LaneReport | CarryOver | OrderViolation | TablesLack
+MessageType = TypeVar("MessageType", LaneShare, LaneReport, CarryOver, OrderViolation, TablesLack)
 
-_KINDS: Final[dict[type, str]] = {
-    Receipt: "receipt",
-    LaneReport: "report",
-    CarryOver: "carried",
-    OrderViolation: "order_violation",
-    TablesLack: "tables_lack",
-    LaneShare: "share",
-}
 _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
-    "receipt": receipt_of,
-    "report": LaneReport.of,
-    "carried": CarryOver.of,
-    "order_violation": lambda fields: OrderViolation(**fields),
-    "tables_lack": lambda fields: TablesLack(**fields),
-    "share": lambda fields: LaneShare(
+    "LaneShare": lambda fields: LaneShare(
         **{**fields, "loaded": tuple(map(receipt_of, fields["loaded"])), "partitions": tuple(fields["partitions"])}
     ),
+    "LaneReport": LaneReport.of,
+    "CarryOver": CarryOver.of,
+    "OrderViolation": lambda fields: OrderViolation(**fields),
+    "TablesLack": lambda fields: TablesLack(**fields),
 }
 
 
 def encode(message: Message) -> str:
     """The message as one line of JSON."""
     fields = message.fields() if isinstance(message, CarryOver) else message
-    return orjson.dumps({"kind": _KINDS[type(message)], "fields": fields}).decode()
+    return orjson.dumps({"kind": type(message).__name__, "fields": fields}).decode()
 
 
 def decode(line: str) -> Message:

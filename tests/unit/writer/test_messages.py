@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState
+from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import LoadFailed, add_note, notes_of
 from starrocks_txn_sink.events import EVENTS
@@ -105,7 +106,16 @@ states = st.builds(
 lacks = st.builds(
     TablesLack, st.dictionaries(names, st.dictionaries(names, st.lists(st.sampled_from(["TEXT", "LONG"])), max_size=2))
 )
-messages = st.one_of(receipts, reports, states, st.builds(OrderViolation, names), lacks)
+shares = st.builds(
+    LaneShare,
+    st.lists(receipts, max_size=2).map(tuple),
+    st.lists(names, max_size=3).map(tuple),
+    rows=counts,
+    sum=counts,
+    stopped=st.booleans(),
+    cuts=st.dictionaries(names, st.lists(counts, max_size=3), max_size=2),
+)
+messages = st.one_of(shares, reports, states, st.builds(OrderViolation, names), lacks)
 
 
 @given(messages)
@@ -120,7 +130,7 @@ def test_every_message_arrives_as_it_was(message: Message) -> None:
 def test_a_batch_has_a_row_for_each_message_and_kinds_are_told_apart_by_type(sent_messages: list[Message]) -> None:
     decoded = [decode(line) for line in message_batch(sent_messages).column(0).to_pylist()]
     assert decoded == sent_messages
-    assert of_kind(decoded, Receipt) == [message for message in sent_messages if isinstance(message, Receipt)]
+    assert of_kind(decoded, LaneShare) == [message for message in sent_messages if isinstance(message, LaneShare)]
     assert of_kind(decoded, OrderViolation) == [
         message for message in sent_messages if isinstance(message, OrderViolation)
     ]
