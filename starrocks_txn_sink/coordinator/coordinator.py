@@ -24,15 +24,14 @@ Pure: actions come out, and their results go in. `perform_all` runs them on the 
 
 import contextlib
 import random
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.coordinator import model
+from starrocks_txn_sink.coordinator.ownership import EntriesBuilder, LabelContents
 from starrocks_txn_sink.coordinator.quarantine import EVERYTHING, Part, Quarantine
-from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
 from starrocks_txn_sink.errors import (
     InputError,
     KeyRepeated,
@@ -131,67 +130,6 @@ class NextRound:
 Order = model.Action | RunLanes | ChangeTables | Pause | NextRound
 Orders = Generator[Order, Any, Result]
 """Orders to carry out one by one: each result is sent back, each error thrown."""
-
-
-@dataclass(frozen=True, slots=True)
-class LabelContents:
-    """The rows of all lanes under a label, as `write_buffer.Contents`.
-
-    `unpositioned` replaces the spans of the lanes: all rows without positions are one unpositioned batch.
-    """
-
-    loaded: Sequence[model.Receipt]
-    unpositioned: model.PositionSpan | None = None
-
-    def rows_by_partition(self) -> Counter[str]:
-        """Rows of each source partition, over all tables: without dead letters, with rows that a later one replaced."""
-        rows: Counter[str] = Counter()
-        for region in self.region_counts():
-            rows[region.partition] += region.rows + region.compacted
-        return rows
-
-    def region_counts(self) -> tuple[model.RegionCount, ...]:
-        return _joined(region for receipt in self.loaded for region in receipt.regions)
-
-    def dead_lettered(self) -> tuple[model.RegionCount, ...]:
-        return _joined(region for receipt in self.loaded for region in receipt.dead_lettered)
-
-    def position_spans(self) -> tuple[model.PositionSpan, ...]:
-        if self.unpositioned is not None:
-            return (self.unpositioned,)
-        spans = (span for receipt in self.loaded for span in receipt.positions)
-        return tuple(sorted(spans, key=lambda span: span.partition))
-
-    def receipt(self, outcome: Committed, attempts: int, committed_at: float, *, recycled: bool) -> model.Receipt:
-        """The receipt of the whole StarRocks transaction; raises ValueError without loaded rows."""
-        if not self.loaded:
-            raise ValueError("A StarRocks transaction without rows has no receipt.")
-        first = self.loaded[0]
-        ids = [outcome.txn_id, *(receipt.txn_id for receipt in self.loaded)]
-        return model.Receipt(
-            label=outcome.label,
-            txn_id=next((txn_id for txn_id in ids if txn_id is not None), None),
-            job=first.job,
-            batch_id=first.batch_id,
-            regions=self.region_counts(),
-            positions=self.position_spans(),
-            loads=sum(receipt.loads for receipt in self.loaded),
-            attempts=attempts,
-            retries=attempts - 1 + sum(receipt.retries for receipt in self.loaded),
-            recycled=recycled,
-            committed_at=committed_at,
-            dead_lettered=self.dead_lettered(),
-            dead_lettered_positions=tuple(span for receipt in self.loaded for span in receipt.dead_lettered_positions),
-        )
-
-
-def _joined(regions: Iterable[model.RegionCount]) -> tuple[model.RegionCount, ...]:
-    counts: dict[tuple[str, str], list[int]] = {}
-    for region in regions:
-        count = counts.setdefault((region.partition, region.table), [0, 0, 0])
-        for at, amount in enumerate((region.rows, region.bytes, region.compacted)):
-            count[at] += amount
-    return tuple(model.RegionCount(*place, *count) for place, count in sorted(counts.items()))
 
 
 @dataclass(frozen=True, slots=True)

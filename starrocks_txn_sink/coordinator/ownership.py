@@ -4,17 +4,82 @@ Every commit comes after another reading of the owner (docs/inside/exactly-once.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import orjson
 
-from starrocks_txn_sink.coordinator.model import Chunk, PositionSpan
-from starrocks_txn_sink.coordinator.write_buffer import Contents, EntriesBuilder
+from starrocks_txn_sink.coordinator.model import Chunk, PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import CommitFailed, Fenced, OutcomeUnknown, TransportError
 from starrocks_txn_sink.protocol import fencing, ledger
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, LabelPrefix, Outcome, Steps, Unknown
 from starrocks_txn_sink.protocol.ledger import Owner, Position, position_rows
+
+
+@dataclass(frozen=True, slots=True)
+class LabelContents:
+    """The rows of all lanes under a label, as the ledger and the receipts' log count them.
+
+    `unpositioned` replaces the spans of the lanes: all rows without positions are one unpositioned batch.
+    """
+
+    loaded: Sequence[Receipt]
+    unpositioned: PositionSpan | None = None
+
+    def rows_by_partition(self) -> Counter[str]:
+        """Rows of each source partition, over all tables: without dead letters, with rows that a later one replaced."""
+        rows: Counter[str] = Counter()
+        for region in self.region_counts():
+            rows[region.partition] += region.rows + region.compacted
+        return rows
+
+    def region_counts(self) -> tuple[RegionCount, ...]:
+        return _joined(region for receipt in self.loaded for region in receipt.regions)
+
+    def dead_lettered(self) -> tuple[RegionCount, ...]:
+        return _joined(region for receipt in self.loaded for region in receipt.dead_lettered)
+
+    def position_spans(self) -> tuple[PositionSpan, ...]:
+        if self.unpositioned is not None:
+            return (self.unpositioned,)
+        spans = (span for receipt in self.loaded for span in receipt.positions)
+        return tuple(sorted(spans, key=lambda span: span.partition))
+
+    def receipt(self, outcome: Committed, attempts: int, committed_at: float, *, recycled: bool) -> Receipt:
+        """The receipt of the whole StarRocks transaction; raises ValueError without loaded rows."""
+        if not self.loaded:
+            raise ValueError("A StarRocks transaction without rows has no receipt.")
+        first = self.loaded[0]
+        ids = [outcome.txn_id, *(receipt.txn_id for receipt in self.loaded)]
+        return Receipt(
+            label=outcome.label,
+            txn_id=next((txn_id for txn_id in ids if txn_id is not None), None),
+            job=first.job,
+            batch_id=first.batch_id,
+            regions=self.region_counts(),
+            positions=self.position_spans(),
+            loads=sum(receipt.loads for receipt in self.loaded),
+            attempts=attempts,
+            retries=attempts - 1 + sum(receipt.retries for receipt in self.loaded),
+            recycled=recycled,
+            committed_at=committed_at,
+            dead_lettered=self.dead_lettered(),
+            dead_lettered_positions=tuple(span for receipt in self.loaded for span in receipt.dead_lettered_positions),
+        )
+
+
+def _joined(regions: Iterable[RegionCount]) -> tuple[RegionCount, ...]:
+    counts: dict[tuple[str, str], list[int]] = {}
+    for region in regions:
+        count = counts.setdefault((region.partition, region.table), [0, 0, 0])
+        for at, amount in enumerate((region.rows, region.bytes, region.compacted)):
+            count[at] += amount
+    return tuple(RegionCount(*place, *count) for place, count in sorted(counts.items()))
+
+
+EntriesBuilder = Callable[[str, LabelContents], Chunk]
+"""Builds the rows under a label for a table of the sink's own: the ledger or the receipts' log."""
 
 
 @dataclass(slots=True)
@@ -59,7 +124,7 @@ class Ownership:
         scope = fencing.Scope(self.job, self.database, self.owner)
         return (yield from fencing.read_positions(scope, self.new_token, rng))
 
-    def ledger_entries(self, label: str, contents: Contents) -> Chunk:
+    def ledger_entries(self, label: str, contents: LabelContents) -> Chunk:
         """The position rows of `contents` as a chunk of the ledger's table; no row counts of the user include them."""
         rows = contents.rows_by_partition()
         positions = [
@@ -92,7 +157,7 @@ class ReplayOwnership(Ownership):
         is_written = yield from ledger.retry_until_answered(ledger.ReadMarker(self.job, REPLAYED, label), rng)
         return Committed(label, None) if is_written else Aborted(label, _not_committed(label))
 
-    def ledger_entries(self, label: str, contents: Contents) -> Chunk:
+    def ledger_entries(self, label: str, contents: LabelContents) -> Chunk:
         """The marker of `label`; its commit is then one that the barrier of the next replay waits for."""
         del contents
         key = ledger.row_id(self.job, ledger.MARKER, REPLAYED)
@@ -143,7 +208,7 @@ def log_entries(job: str, batch_id: int, now_text: Callable[[], str]) -> Entries
     `now_text` returns the time as a DATETIME literal in UTC.
     """
 
-    def entries(label: str, contents: Contents) -> Chunk:
+    def entries(label: str, contents: LabelContents) -> Chunk:
         chunk, at, counts = Chunk("", ledger.LOG_TABLE), now_text(), contents.rows_by_partition()
         tables: dict[str, list[str]] = {}
         for count in contents.region_counts():

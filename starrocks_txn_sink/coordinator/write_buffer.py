@@ -9,10 +9,9 @@ Pure: knows no labels and no server.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from starrocks_txn_sink.coordinator import model
 from starrocks_txn_sink.coordinator.model import PositionSpan, RegionCount
@@ -22,18 +21,6 @@ from starrocks_txn_sink.protocol.ledger import NAME_BYTES
 
 Spill = Callable[[Sequence[model.Chunk]], bool]
 """Moves the rows of chunks from memory into a file; False if that is not possible."""
-
-
-class Contents(Protocol):
-    """The rows of one StarRocks transaction, as the ledger and the receipts' log count them."""
-
-    def rows_by_partition(self) -> Mapping[str, int]: ...
-    def region_counts(self) -> tuple[RegionCount, ...]: ...
-    def position_spans(self) -> tuple[PositionSpan, ...]: ...
-
-
-EntriesBuilder = Callable[[str, Contents], model.Chunk]
-"""Builds the rows under a label for a table of the sink's own: the ledger or the receipts' log."""
 
 
 @dataclass(slots=True)
@@ -175,13 +162,6 @@ class WriteBuffer:
             )
 
     # --- counts ---
-
-    def rows_by_partition(self) -> Counter[str]:
-        """Rows of each source partition, over all tables."""
-        rows_of: Counter[str] = Counter()
-        for (partition, _), (rows, _) in self.counts.items():
-            rows_of[partition] += rows
-        return rows_of
 
     def region_counts(self) -> tuple[RegionCount, ...]:
         return tuple(

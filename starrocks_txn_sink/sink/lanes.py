@@ -27,9 +27,8 @@ from starrocks_txn_sink.coordinator.coordinator import (
     claim_of,
 )
 from starrocks_txn_sink.coordinator.model import MissingColumns, PositionSpan, Receipt
-from starrocks_txn_sink.coordinator.ownership import Ownership, log_entries
+from starrocks_txn_sink.coordinator.ownership import EntriesBuilder, Ownership, log_entries
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
-from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
 from starrocks_txn_sink.errors import (
     KeyRepeated,
     LaneDied,

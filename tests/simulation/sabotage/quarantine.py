@@ -7,9 +7,9 @@ from collections.abc import Generator, Iterator
 from typing import Any
 from unittest.mock import patch
 
-from starrocks_txn_sink.coordinator.coordinator import LabelContents, SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.model import RegionRows
-from starrocks_txn_sink.coordinator.ownership import Ownership, ReplayOwnership
+from starrocks_txn_sink.coordinator.ownership import LabelContents, Ownership, ReplayOwnership
 from starrocks_txn_sink.coordinator.quarantine import EVERYTHING, DeadLetter, Part, Quarantine
 from starrocks_txn_sink.errors import OutcomeUnknown, RowsRejected
 from starrocks_txn_sink.operations import dead_letters as replay_command

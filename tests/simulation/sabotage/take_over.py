@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from starrocks_txn_sink.coordinator import ownership
-from starrocks_txn_sink.coordinator.coordinator import LabelContents
-from starrocks_txn_sink.coordinator.ownership import Ownership
+from starrocks_txn_sink.coordinator.ownership import LabelContents, Ownership
 from starrocks_txn_sink.errors import Fenced, TransportError
 from starrocks_txn_sink.protocol import fencing as take_over, ledger, ledger as table
 from starrocks_txn_sink.protocol.fencing import TakenOver

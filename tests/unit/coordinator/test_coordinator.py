@@ -13,7 +13,6 @@ from hypothesis import given, strategies as st
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.coordinator import (
     ChangeTables,
-    LabelContents,
     LaneFailure,
     LaneShare,
     LanesResult,
@@ -41,8 +40,8 @@ from starrocks_txn_sink.coordinator.model import (
     RegionCount,
     RollbackAction,
 )
+from starrocks_txn_sink.coordinator.ownership import LabelContents
 from starrocks_txn_sink.coordinator.quarantine import EVERYTHING
-from starrocks_txn_sink.coordinator.write_buffer import Contents
 from starrocks_txn_sink.errors import (
     BeginFailed,
     CommitFailed,
@@ -119,7 +118,7 @@ class Script:
         return {order.label for order in self.of(BeginAction)} - ended
 
 
-def entries(label: str, contents: Contents) -> Chunk:
+def entries(label: str, contents: LabelContents) -> Chunk:
     del contents
     chunk = Chunk("", LEDGER)
     chunk.append(memoryview(f",{label}".encode()), 1)

@@ -14,9 +14,8 @@ import orjson
 import pytest
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.coordinator import LabelContents
 from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount
-from starrocks_txn_sink.coordinator.ownership import Ownership, ReplayOwnership, log_entries
+from starrocks_txn_sink.coordinator.ownership import LabelContents, Ownership, ReplayOwnership, log_entries
 from starrocks_txn_sink.errors import Fenced, QueryFailed, ReplyLost, TransportError
 from starrocks_txn_sink.protocol.fencing import Scope, TakenOver, take_over
 from starrocks_txn_sink.protocol.label import (
