@@ -344,6 +344,14 @@ class NarrowColumn(StarRocksSinkError, Terminal):
     hint = "Give the column the source's type, or declare its type if all values fit (TableOptions)."
 
 
+class SourceKeyChanged(StarRocksSinkError, Terminal):
+    """The message names the source's table, its keys, the StarRocks table and its key; nothing was committed."""
+
+    code = "source_key_changed"
+    summary = "The source's table got another primary key, by which the StarRocks table would lose rows."
+    hint = "Create the table with the source's key, and have the source snapshot it again; or declare its `keys`."
+
+
 class SourceChanged(StarRocksSinkError, Terminal):
     """The ledger stores a fingerprint of the content at its last position."""
 

@@ -110,6 +110,7 @@ class TableRules:
             within its source transaction), `_source_partition`, `_source_table` (Debezium alone).
         history: A table that gets each change as a row of its own, in the same StarRocks transaction: `{0}` is the
             table's name and `{1}` the first group of `tables`, as in `{0}_log`.
+        only_history: Write the history alone, and no table: for a source's table without a key.
         deletes: `apply` them, `mark` the row with `_deleted` and keep its last values, or `ignore` them.
 
     Raises:
@@ -133,12 +134,19 @@ class TableRules:
     salt: str = field(default="", repr=False)
     metadata: Sequence[str] = ()
     history: str | None = None
+    only_history: bool = False
     deletes: Deletes = "apply"
 
     def __post_init__(self) -> None:
         groups = groups_of(self.tables, option="tables")
         check_choice("deletes", self.deletes, get_args(Deletes))
         check_template(self.history or "", groups, option="history")
+        if self.only_history and (not self.history or self.deletes == "mark"):
+            raise OptionError(
+                'only_history has no history, or deletes="mark", which needs the table.',
+                hint="Give history = '{0}_log', and leave deletes out: a history has all deletes.",
+                option="only_history",
+            )
         for name in ("drop", "metadata"):
             columns = getattr(self, name)
             if isinstance(columns, str) or not all(isinstance(column, str) and column for column in columns):
@@ -175,6 +183,12 @@ class RulesOfTable:
     metadata: tuple[str, ...] = ()
     history: str | None = None
     deletes: Deletes = "apply"
+    only_history: bool = False
+
+    @property
+    def written(self) -> str:
+        """The table that has the columns by the rules: the history, where there is no other one."""
+        return str(self.history) if self.only_history else self.table
 
     @property
     def marks(self) -> bool:
@@ -266,7 +280,14 @@ def rules_of(rules: Sequence[TableRules], table: str) -> RulesOfTable | None:
         tuple(dict.fromkeys(name for rule in rules_of_table for name in rule.metadata)),
         next(iter(histories), None),
         next(iter(deletes), "apply"),
+        any(rule.only_history for rule in rules_of_table),
     )
+    if together.only_history and together.marks:
+        raise OptionError(
+            f'Table {table} has only a history, and by another rule deletes="mark", which needs the table.',
+            hint="Take one out, or let their patterns match different tables.",
+            table=table,
+        )
     if together.history == table:
         raise OptionError(f"The history of table {table} is the table itself.", hint="Name another table.", table=table)
     together.check_names()
@@ -309,6 +330,19 @@ class RuleSet:
         """The table whose history `table` is, as far as rules have been asked for; else the table itself."""
         rules_in_use = [*self._by_table.values()]  # other threads ask for tables meanwhile
         return next((of.table for of in rules_in_use if of is not None and of.history == table), table)
+
+    def mains_without_table(self, tables: Iterable[str]) -> list[str]:
+        """The names whose only history one of the `tables` is, as far as the template shows the name."""
+        names = list[str]()
+        for rule in [rule for rule in self.rules if rule.only_history and rule.history]:
+            parts = [re.escape(part) for part in str(rule.history).split("{0}")]
+            for table in tables:
+                match = re.fullmatch("(.+)".join(parts), table)
+                plain = rule.tables if re.fullmatch(r"\w+", rule.tables) else ""
+                name = plain if len(parts) == 1 else match[1] if match else ""
+                if re.fullmatch(rule.tables, name, re.ASCII) and (of := self.of(name)) and of.history == table:
+                    names.append(name)
+        return names
 
     def declared(self, table: str, options_of: Callable[[str], TableOptions]) -> TableOptions:
         """The options of a table; a history also has the declared types of the table whose history it is."""

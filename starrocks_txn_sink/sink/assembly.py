@@ -25,6 +25,7 @@ from starrocks_txn_sink.sources.formats.debezium_messages import DebeziumMessage
 from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
 from starrocks_txn_sink.sources.formats.raw_format import (
     KEY,
+    MESSAGE_KEY,
     POSITION,
     SOURCE_PARTITION,
     VALUE,
@@ -252,6 +253,7 @@ class DebeziumAssembly:
         unavailable = None if self.unavailable_value is None else spellings_of_unavailable(self.unavailable_value)
         changes = DebeziumChanges(
             key=KEY if self.deleted_row == "key" else None,
+            message_key=KEY,
             tables=TableMapping(self.tables, self.on_unknown_table, letters),
             unavailable=unavailable,
             keeps_unchanged=True,
@@ -318,7 +320,9 @@ def raw_columns(frame: DataFrame, lines: RawFormat, *, topic_names: bool = False
 
     Raises InputError for a column that is missing, or has another type.
     """
-    columns, topics = lines.columns, ("topic",) if topic_names else ()
+    columns, topics = dict(lines.columns), ("topic",) if topic_names else ()
+    if columns.get(MESSAGE_KEY) not in frame.columns:
+        columns.pop(MESSAGE_KEY, None)
     needed_columns = [*columns.values(), *topics]
     missing = [column for column in needed_columns if column not in frame.columns]
     if missing:

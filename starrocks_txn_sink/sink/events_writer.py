@@ -26,8 +26,10 @@ from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
+from starrocks_txn_sink.protocol.label import LedgerRequest
 from starrocks_txn_sink.protocol.ledger import retry_until_answered
 from starrocks_txn_sink.protocol.snapshots import ReadMarks
+from starrocks_txn_sink.protocol.source_keys import ReadKeys, SourceKey
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink import projection
@@ -47,11 +49,14 @@ from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.rule_checks import rules_for
 from starrocks_txn_sink.sink.schema.changes import add_missing
 from starrocks_txn_sink.sink.schema.new_tables import LayoutOf, NewTables, advising_tables, plain_layout
+from starrocks_txn_sink.sink.schema.source_plan import Refusal
 from starrocks_txn_sink.sink.session import Session, run_once
 from starrocks_txn_sink.sink.snapshot_progress import SnapshotProgress
+from starrocks_txn_sink.sink.source_keys import SourceKeys, judge_key
+from starrocks_txn_sink.sink.source_progress import SourceProgress
 from starrocks_txn_sink.sink.spark_jobs import batch_time, driver_clock
 from starrocks_txn_sink.sink.typed.terms import TableTerms
-from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, RawFormat, is_placed
+from starrocks_txn_sink.sources.formats.raw_format import MESSAGE_KEY, POSITION, SOURCE_PARTITION, RawFormat, is_placed
 from starrocks_txn_sink.sources.kafka.spark_reader import KafkaSource, PlannedRanges, needs_topic_names, query_topics
 from starrocks_txn_sink.sources.messages import parse_messages
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger
@@ -93,7 +98,7 @@ class EventsWriter:
     log: ManifestLog | None = None
     rules: RowRules = RowRules()  # noqa: RUF009 - frozen
     layout_of: LayoutOf = plain_layout
-    snapshot: SnapshotProgress | None = None
+    source: SourceProgress | None = None
     plan: LanePlan | None = None
     _kafka: KafkaSource | None = None
     _begun: Manifest | None = None  # from which this run started
@@ -121,13 +126,22 @@ class EventsWriter:
         keep = int(str(frame.sparkSession.conf.get(_RETAIN, "100")))
         return cls(assembly, session, terms, ManifestLog.open(directory, session.epoch, query, keep), rules)
 
-    def follow_snapshot(self, listener: Listener) -> None:
-        """Go on with the marks in the ledger, and tell `listener` of the snapshot."""
-        self.snapshot = SnapshotProgress(self.session.job, listener=listener)
+    def follow_source(self, listener: Listener, *, strict: bool) -> None:
+        """Go on with what the ledger knows of the source, and tell `listener` of its snapshot."""
+        job = self.session.job
+        snapshot, keys = SnapshotProgress(job, listener=listener), SourceKeys(job, strict=strict)
+        self.source, keys.judge = SourceProgress(snapshot, keys), self._judge_key
         if self.session.token:
-            reading = retry_until_answered(ReadMarks(self.session.job), random.Random())
-            self.snapshot.marks = run_once(self.terms.options, reading, self.terms.options.batch_deadline)
-            self.snapshot.say()
+            snapshot.marks = self._ask(ReadMarks(job))
+            keys.known = self._ask(ReadKeys(job))
+            snapshot.say()
+
+    def _ask(self, request: LedgerRequest) -> Any:
+        reading = retry_until_answered(request, random.Random())
+        return run_once(self.terms.options, reading, self.terms.options.batch_deadline)
+
+    def _judge_key(self, key: SourceKey) -> Refusal | None:
+        return judge_key(self.terms.options, self.assembly.rule_set, self.session.tables, key)
 
     def write(self, frame: DataFrame, task: LaneTask, listener: Listener, collect: Collect) -> None:
         """Write one micro-batch of events."""
@@ -241,27 +255,27 @@ class EventsWriter:
         alter: AlterTables,
         next_round: NextRound = lambda _: None,
     ) -> Written:
-        """As `write_shared`; the marks of the snapshot become visible with their rows."""
-        snapshot = self.snapshot
-        if snapshot is None:
+        """As `write_shared`; what is new of the source becomes visible with its rows."""
+        source = self.source
+        if source is None:
             return write_shared(task, run_lanes, collect, clock, next_round, alter)
 
         def run(task: LaneTask) -> list[Message]:
             messages = run_lanes(task)
-            snapshot.take(messages)
+            source.take(messages)
             return messages
 
         def collect_and_say(receipts: Sequence[Receipt], reports: Sequence[LaneReport]) -> None:
             collect(receipts, reports)
             if receipts:
-                snapshot.commit()
+                source.commit()
 
         def go_on(shares: Sequence[CarryOver]) -> None:
             next_round(shares)
-            snapshot.keep()
+            source.keep()
 
-        written = write_shared(task, run, collect_and_say, clock, go_on, alter, snapshot.rows)
-        snapshot.keep()
+        written = write_shared(task, run, collect_and_say, clock, go_on, alter, source.rows)
+        source.keep()
         return written
 
     def _new_tables(self, options: SinkOptions, planned: PlannedRanges) -> NewTables | None:
@@ -287,7 +301,9 @@ class EventsWriter:
             return None
         if self._kafka is None:
             fields = {SOURCE_PARTITION: "partition", POSITION: "offset"}
-            columns = {column: fields.get(name, name) for name, column in lines.columns.items()}
+            # The lanes read the key of a message from Kafka, whatever the frame has.
+            own = {name: column for name, column in lines.columns.items() if name != MESSAGE_KEY}
+            columns = {column: fields.get(name, name) for name, column in own.items()}
             columns |= {EVENT_TIME: "timestamp"} if projection.event_time(frame) else {}
             self._kafka = KafkaSource.of(frame, task.checkpoint, columns, tuple(lines.columns))
         if self._kafka is None:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Collection
 from typing import Final
 
-from starrocks_txn_sink.assembler.rules.by_rules import MarkedTable, RowRules
+from starrocks_txn_sink.assembler.rules.by_rules import MarkedTable, RowRules, no_history
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SchemaChanges
@@ -29,19 +29,22 @@ def rules_for(rules: RuleSet, terms: TableTerms) -> RowRules:
     is almost that of another column. Raises OptionError, and the errors of the server.
     """
     _check_keys(rules, terms)
-    of_tables = [of_table for table in terms.tables.models if (of_table := rules.of(table)) is not None]
+    models = terms.tables.models
+    tables = dict.fromkeys([*models, *rules.mains_without_table(models)])
+    of_tables = [of_table for table in tables if (of_table := rules.of(table)) is not None]
     mains = [table for table in of_tables if rules.main_of(table.table) == table.table]
     for main in mains:
         _check_history(main, terms)
-    columns = _columns(terms, [main.table for main in mains if main.named or main.marks])
-    names = {main.table: [column.name for column in columns.get(main.table, ())] for main in mains if main.named}
+    columns = _columns(terms, [main.written for main in mains if main.named or main.marks])
+    names = {main.table: [column.name for column in columns.get(main.written, ())] for main in mains if main.named}
     for mismatch in rules.unmatched(
         {table: column_names for table, column_names in names.items() if column_names}, at_source=False
     ):
         if mismatch.near or terms.options.schema_changes is not SchemaChanges.APPLY:
             raise OptionError(f"{mismatch.reason[0].upper()}{mismatch.reason[1:]}.", hint=mismatch.ways)
         _log.warning("rules.unmatched", column=mismatch.column, tables=", ".join(mismatch.tables))
-    return RowRules(rules, {main.table: _marked(main.table, main.own, terms, columns) for main in mains if main.marks})
+    marked = {main.table: _marked(main.table, main.own, terms, columns) for main in mains if main.marks}
+    return RowRules(rules, marked, frozenset(table for table in models if _replaces(table, terms)))
 
 
 def _check_keys(rules: RuleSet, terms: TableTerms) -> None:
@@ -56,15 +59,18 @@ def _check_keys(rules: RuleSet, terms: TableTerms) -> None:
 
 def _check_history(rules: RulesOfTable, terms: TableTerms) -> None:
     """Raise OptionError for a history that would not keep all rows: another one's table, or one by a key of values."""
-    model = terms.tables.models.get(rules.history or "", _KEEPS_ALL)
-    key = {column.name for column in terms.tables.required.get(rules.history or "", ()) if column.key}
-    if model != _KEEPS_ALL and not (model == PRIMARY_KEYS and key.issuperset(HISTORY[:3])):
-        raise OptionError(
-            f"Table {rules.history} is to be the history of {rules.table}, but rows of it replace each other by its key"
-            + (f" ({', '.join(sorted(key))})." if key else "."),
-            hint="Name another table as the history, or create it as a DUPLICATE KEY table.",
-            table=rules.table,
-        )
+    if rules.history is not None and _replaces(rules.history, terms):
+        raise no_history(rules, _key(rules.history, terms))
+
+
+def _replaces(table: str, terms: TableTerms) -> bool:
+    """Whether rows with the columns of a history would replace each other in a table."""
+    model = terms.tables.models.get(table, _KEEPS_ALL)
+    return model != _KEEPS_ALL and not (model == PRIMARY_KEYS and set(_key(table, terms)).issuperset(HISTORY[:3]))
+
+
+def _key(table: str, terms: TableTerms) -> list[str]:
+    return [column.name for column in terms.tables.required.get(table, ()) if column.key]
 
 
 def _columns(terms: TableTerms, tables: list[str]) -> Columns:

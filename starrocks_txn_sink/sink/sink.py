@@ -101,6 +101,7 @@ class StarRocksSink:
         self.routes = tuple(routes)
         self.assemble = assemble
         self.layout_of: LayoutOf = plain_layout  # of tables that the sink creates
+        self.strict_keys = False  # whether the first key of a source's table is judged, too
         _refuse_double_routes(self.routes)
         rows = Feature.ROUTES if self.routes else Feature.JSON_TEXTS
         options.check_features(rows, *([Feature.ASSEMBLE] if assemble is not None else []))
@@ -355,7 +356,7 @@ class StarRocksSink:
         writer = EventsWriter.open(self.assemble, self.options, session, frame, query)
         writer.layout_of = self.layout_of
         if isinstance(self.assemble, DebeziumAssembly):
-            writer.follow_snapshot(self._listener)
+            writer.follow_source(self._listener, strict=self.strict_keys)
         return writer
 
     def schema_changes(self, frame: DataFrame) -> list[str]:

@@ -41,6 +41,7 @@ from starrocks_txn_sink.errors import InputError, SourceTransactionError, Transa
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.options.table_rules import METADATA, NO_RULES, RuleSet
 from starrocks_txn_sink.protocol.snapshots import Marks, then
+from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources.formats.column_rules import apply_rules, ruled_columns
@@ -157,6 +158,7 @@ class LaneAssembler:
         self._schemas: dict[str, list[str]] = {}
         self._new_schemas: list[tuple[str, str]] = []
         self._marks: Marks = {}
+        self._keys: set[SourceKey] = set()
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of ended source transactions, in the form that the lane reads.
@@ -189,6 +191,7 @@ class LaneAssembler:
             malformed=self._malformed,
             reached=self._reached if self._stopped else None,
             marks=marks,
+            keys=tuple(sorted(self._keys)),
         )
 
     def _truncate_notices(self) -> Iterator[Event]:
@@ -262,6 +265,7 @@ class LaneAssembler:
             self._truncates.update(result.truncates)
             if result.marks:
                 self._marks = then(self._marks, result.marks)
+            self._keys |= result.keys
             for table, schemas in result.schemas.items():
                 known_schemas = self._schemas.setdefault(table, [])
                 new = [schema for schema in schemas if schema not in known_schemas]

@@ -41,6 +41,7 @@ from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.coordinator.model import MissingColumns, receipt_of
 from starrocks_txn_sink.errors import StarRocksSinkError, add_note, class_of
 from starrocks_txn_sink.protocol.snapshots import Marks
+from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.telemetry import Event
 
@@ -273,7 +274,7 @@ class CarryOver:
     `inline` has the content of small files of the state. A `small` lane had few enough events to take them in any
     order; `malformed` counts values that were left out (`on_malformed="drop"`). A lane that stopped at the end of its
     round has `reached`: the next offset of each source partition that it has read from. `marks` are those of a source's
-    snapshot whose rows the lane has loaded.
+    snapshot whose rows the lane has loaded, `keys` those under which rows of the source's tables came.
     """
 
     partitions: Mapping[str, CarriedState] = field(default_factory=dict)
@@ -284,6 +285,7 @@ class CarryOver:
     malformed: int = 0
     reached: Mapping[str, int] | None = None
     marks: Marks = field(default_factory=dict)
+    keys: tuple[SourceKey, ...] = ()
 
     def fields(self) -> dict[str, Any]:
         """The message in JSON's types; `of` reads it back."""
@@ -296,6 +298,7 @@ class CarryOver:
             "malformed": self.malformed,
             "reached": self.reached,
             "marks": self.marks,
+            "keys": self.keys,
         }
 
     @classmethod
@@ -309,6 +312,7 @@ class CarryOver:
             fields["malformed"],
             fields["reached"],
             fields["marks"],
+            tuple((*place, tuple(names)) for *place, names in fields["keys"]),
         )
 
     def then(self, later: CarryOver) -> CarryOver:

@@ -79,8 +79,8 @@ def test_a_postgresql_with_two_schemas(postgres: Postgres, tmp_path: Path) -> No
     assert "# public.days, key day: day date\n" in text
     for absent in ("days_1", "seen", "fleeting"):
         assert absent not in text
-    assert "# DECIDE: public.logs has no key. As a key name unique columns; or keep each change" in text
-    assert "# DECIDE: public.codes has no key. As a key unique and NOT NULL are kind, code;" in text
+    assert "# DECIDE: public.logs has no key. As a key name unique columns:" in text
+    assert "# DECIDE: public.codes has no key. As a key unique and NOT NULL are kind, code:" in text
     assert '# [target.tables."codes"]\n# keys = ["kind", "code"]\n' in text
     assert "#   PostgreSQL refuses its updates and deletes in a publication" in text
     assert 'brokers = "broker:9092"  # CHANGE' in text
@@ -104,8 +104,8 @@ def test_a_mariadb_with_one_database(mariadb: MariaDB, tmp_path: Path) -> None:
     assert sync.kafka["subscribePattern"] == r"shop\.(shop\..*|transaction)"
     assert sync.routes == ((r"shop\.(.*)", "{1}"),)
     assert "# shop.orders, key tenant, id: id bigint(20) unsigned, tenant int(11), kind enum('a','b')\n" in text
-    assert "# DECIDE: shop.logs has no key. As a key name unique columns;" in text
-    assert "# DECIDE: shop.codes has no key. As a key unique and NOT NULL are code;" in text
+    assert "# DECIDE: shop.logs has no key. As a key name unique columns:" in text
+    assert "# DECIDE: shop.codes has no key. As a key unique and NOT NULL are code:" in text
     assert "hidden" not in text
     assert "seen" not in text
 

@@ -395,6 +395,57 @@ def test_rows_of_a_snapshot_that_wait_for_a_transaction_are_not_visible(debezium
     assert progress(debezium) == ["over, 1 tables", "snapshot.progressed", "snapshot.progressed", "snapshot.ended"]
 
 
+def keyed_table(debezium: DebeziumShop) -> dict[str, str]:
+    debezium.ask(
+        "CREATE TABLE shop.stock (position BIGINT NOT NULL, seq INT, note STRING, part STRING) "
+        "PRIMARY KEY(position) DISTRIBUTED BY HASH(position)"
+    )
+    return {"public.items": "stock"}
+
+
+def keys_of_ledger(debezium: DebeziumShop) -> set[tuple[str, ...]]:
+    rows = debezium.ask("SELECT name FROM shop._starrocks_txn_sink_ledger WHERE kind = 'key'")
+    return {tuple(json.loads(str(name))[2]) for (name,) in rows}
+
+
+@pytest.mark.parametrize(
+    ("transactions", "key"),
+    [("whole", {"seq": 1}), ("none", {"seq": 1}), ("none", {"position": 1, "seq": 1}), ("none", None)],
+)
+def test_rows_under_another_key_are_not_written(debezium: DebeziumShop, transactions: str, key: Any) -> None:
+    """Also after a restart; a key that the user declares is the user's word."""
+    terms: dict[str, Any] = {"tables": keyed_table(debezium), "transactions": transactions}
+    debezium.put(*whole(5, 1), key={"position": 5})
+    debezium.go(**terms)
+    debezium.put(*whole(6, 1), key={"position": 6})
+    debezium.put(*whole(7, 1), key=key)
+    for _ in range(2):
+        with pytest.raises(
+            StreamingQueryException, match=r"public\.items came under the key .*before under \(position\)"
+        ):
+            debezium.go(**terms)
+        assert debezium.ask("SELECT position FROM shop.stock ORDER BY 1") == [(5,), (6,)]
+    debezium.go(**terms, sink_tables={"stock": TableOptions(keys=["position"])})
+    assert debezium.ask("SELECT position FROM shop.stock ORDER BY 1") == [(5,), (6,), (7,)]
+    assert keys_of_ledger(debezium) == {("position",), tuple(key or ())}
+
+
+def test_a_key_that_says_nothing_or_was_always_another_one_is_taken(debezium: DebeziumShop) -> None:
+    """`message.key.columns`, a transform, and a frame without the column."""
+    terms: dict[str, Any] = {"tables": keyed_table(debezium), "transactions": "none"}
+    debezium.put(*whole(5, 1), key={"part": "shop"})
+    debezium.put(*whole(6, 1), key=17)
+    debezium.put(*whole(7, 1), key={"part": "shop", "note": "x"})
+    debezium.go(**terms)
+    assert debezium.ask("SELECT count(*) FROM shop.stock") == [(3,)]
+    debezium.put(*whole(8, 1))
+    frame = debezium.topics().drop("key")
+    sink = StarRocksSink(debezium.options(), assemble=DebeziumAssembly(reader="spark", **terms))
+    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(debezium.checkpoint()))
+    assert writer.trigger(availableNow=True).start().awaitTermination(60)
+    assert debezium.ask("SELECT count(*) FROM shop.stock") == [(4,)]
+
+
 @pytest.mark.parametrize("transactions", [pytest.param("whole", marks=pytest.mark.deep), "none"])
 def test_a_row_of_eleven_megabytes_arrives_whole(debezium: DebeziumShop, transactions: str) -> None:
     debezium.ask("CREATE TABLE shop.files (position BIGINT, note JSON, part STRING, seq INT) DUPLICATE KEY(position)")

@@ -262,6 +262,58 @@ def test_a_replay_writes_the_history_once(debezium: DebeziumShop) -> None:
     assert debezium.rows() == [(1, 1), (1, 2)]
 
 
+@pytest.mark.parametrize("schema_changes", ["fail", "apply"])
+def test_a_history_alone_has_each_change_once(debezium: DebeziumShop, schema_changes: str) -> None:
+    """Of a source table that has no key, and no table in StarRocks; over a replay, and a column that is new."""
+    debezium.ask(LOG)
+    terms: dict[str, Any] = {
+        "tables": {"public.items": "events"},
+        "rules": [TableRules(tables="events", history="log", only_history=True, rename={"note": "big"}, drop=["big"])],
+        "schema_changes": schema_changes,
+    }
+    more = {"late": 7} if schema_changes == "apply" else {}
+    debezium.put(insert(1, 1), insert(1, 2), end(1, 2), insert(2, 1))
+    debezium.put(update(2, 2, 1), delete(2, 3, 1), end(2, 3), insert(3, 1, **more), delete(3, 2, 2), end(3, 2))
+    debezium.go(**terms)
+    debezium.forget_commit(1)
+    assert debezium.go(**terms) == []
+    assert debezium.ask("SELECT _txn_id, _seq, _op, position, big FROM shop.log ORDER BY _position, _seq") == [
+        ("1", 0, "c", 1, "x"),
+        ("1", 1, "c", 1, "x"),
+        ("2", 0, "c", 2, "x"),
+        ("2", 1, "u", 1, "x"),
+        ("2", 2, "d", 1, None),
+        ("3", 0, "c", 3, "x"),
+        ("3", 1, "d", 2, None),
+    ]
+    assert debezium.positions() == {"shop": 3999}
+    if more:
+        assert debezium.ask("SELECT late FROM shop.log WHERE _position = 3999 AND _seq = 0") == [(7,)]
+
+
+@pytest.mark.parametrize(
+    ("history", "tables"), [("{0}_log", "events"), ("log", "events"), ("{1}_log", "(.*)ents"), ("log", "ev.*s")]
+)
+def test_a_history_alone_whose_rows_replace_each_other_is_refused(
+    debezium: DebeziumShop, history: str, tables: str
+) -> None:
+    """Also where only the lanes know which table's history it is."""
+    for name in ("log", "events_log", "ev_log"):
+        debezium.ask(f"CREATE TABLE shop.{name} (id INT NOT NULL) PRIMARY KEY (id) DISTRIBUTED BY HASH(id)")
+    debezium.put(*whole(5, 1))
+    rules = [TableRules(tables=tables, history=history, only_history=True)]
+    with pytest.raises(StreamingQueryException, match="is to be the history of events, but rows of it"):
+        debezium.go(tables={"public.items": "events"}, rules=rules)
+
+
+def test_a_rule_for_a_history_alone_names_columns_that_it_has(debezium: DebeziumShop) -> None:
+    debezium.ask(LOG.replace("shop.log", "shop.events_log"))
+    debezium.put(*whole(5, 1))
+    rules = [TableRules(tables="events", history="{0}_log", only_history=True, mask={"notee": "null"})]
+    with pytest.raises(StreamingQueryException, match=r"names the column notee.*Did you mean note"):
+        debezium.go(tables={"public.items": "events"}, rules=rules)
+
+
 def test_a_table_without_a_key_has_no_marks(debezium: DebeziumShop) -> None:
     debezium.ask(SOFT.replace("PRIMARY KEY", "DUPLICATE KEY"))
     debezium.put(*whole(5, 1))

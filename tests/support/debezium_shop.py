@@ -65,15 +65,17 @@ class DebeziumShop(Shop):
     heard: tuple[Any, ...] = ()
     assembly: Any = DebeziumAssembly
 
-    def put(self, *values: Changes, partition: int = 0) -> None:
-        """One more file of Debezium's messages; `partition` is Kafka's."""
+    def put(self, *values: Changes, partition: int = 0, key: Any = None) -> None:
+        """One more file of Debezium's messages; `partition` is Kafka's, `key` that of each row's message."""
         self._files += 1
         messages = []
         for number, value in enumerate(values):
             topic = "shop.transaction" if "status" in value else "shop.public.items"
             place = (self._files * 1000 + number, value, topic)
             _, _, offset, _, text = message(*place)
-            messages.append({"topic": topic, "partition": partition, "offset": offset, "value": text and text.decode()})
+            fields = {"topic": topic, "partition": partition, "offset": offset, "value": text and text.decode()}
+            fields |= {"key": json.dumps(key)} if key and "status" not in value else {}
+            messages.append(fields)
         self.put_file(messages)
 
     def put_texts(self, topic: str, *messages: tuple[str | None, str | None]) -> None:

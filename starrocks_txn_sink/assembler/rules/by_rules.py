@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink import compiled
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import Mask, one_array, value_set
+from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.table_rules import (
     COMMIT_TIME,
     DELETED,
@@ -49,10 +50,13 @@ class MarkedTable:
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """The `rules` for released rows. `marked` has the tables with `deletes="mark"`."""
+    """The `rules` for released rows. `marked` has the tables with `deletes="mark"`, `replacing` has tables in which
+    rows replace each other by a key of values: none can be a history.
+    """
 
     rules: RuleSet = NO_RULES
     marked: Mapping[str, MarkedTable] = field(default_factory=dict)
+    replacing: frozenset[str] = frozenset()
 
     def apply(self, rows: pa.Table, partitions: pa.Array) -> tuple[pa.Table, pa.Array]:
         """The rows and their source partitions; the last row of a source transaction still ends it."""
@@ -60,7 +64,20 @@ class RowRules:
         of_tables = [self.rules.of(name) for name in names]
         if not any(of_tables):
             return rows, partitions
+        for of_table in of_tables:
+            if of_table is not None and of_table.history in self.replacing:
+                raise no_history(of_table)
         return _Released(rows, partitions, of_tables, of_row, self.marked).ruled()
+
+
+def no_history(rules: RulesOfTable, key: Sequence[str] = ()) -> OptionError:
+    """The error about a table that cannot be a history, because of its `key`."""
+    return OptionError(
+        f"Table {rules.history} is to be the history of {rules.table}, but rows of it replace each other by its key"
+        + (f" ({', '.join(sorted(key))})." if key else "."),
+        hint="Name another table as the history, or create it as a DUPLICATE KEY table.",
+        table=rules.table,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +109,10 @@ class _Released:
         with_history = self._has("history")
         if not with_history.any():
             return rows, self.partitions
-        ignored = np.zeros(len(row), dtype=bool)
+        ignored = self._has("only_history")
         if deletes is not None:
-            ignored = (
-                deletes
-                & with_history
-                & self._mask([rule is not None and rule.deletes == "ignore" for rule in self.rules])
-            )
+            ignores = self._mask([rule is not None and rule.deletes == "ignore" for rule in self.rules])
+            ignored |= deletes & with_history & ignores
         return self._with_histories(rows, row, values, with_history, ignored)
 
     def _mask(self, of_tables: Sequence[bool]) -> Mask:

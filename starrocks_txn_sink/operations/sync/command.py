@@ -127,7 +127,7 @@ def start(sync: Sync) -> int:
 
     messages = session(sync).readStream.format("kafka").options(**sync.kafka).load()
     sink = StarRocksSink(sync.options, assemble=sync.assembly)
-    sink.layout_of = sync.layout_of
+    sink.layout_of, sink.strict_keys = sync.layout_of, sync.create
     query = messages.writeStream.foreachBatch(sink).option("checkpointLocation", sync.checkpoint)
     if sync.trigger is not None:
         query = query.trigger(processingTime=sync.trigger)
@@ -145,7 +145,7 @@ def text_lines(sync: Sync, plan: TablePlan | None) -> Iterator[str]:
         yield f"-- target: {name} = {_as_in_the_file(value)}"
     if plan is None:
         return
-    for table, sources in plan.sources.items():
+    for table, sources in plan.written.items():
         yield f"-- table: {', '.join(source.collection for source in sources)} -> {table}"
     if plan.left_out:
         yield f"-- left out: {', '.join(plan.left_out)}"
@@ -159,7 +159,7 @@ def verdict(sync: Sync, plan: TablePlan | None) -> tuple[bool, list[str]]:
     from starrocks_txn_sink.operations.doctor import command as doctor
     from starrocks_txn_sink.operations.doctor.target import Severity, Target, exit_code
 
-    tables = tuple(plan.sources) if plan is not None else ()
+    tables = tuple(plan.written) if plan is not None else ()
     findings = []
     lines: list[str] = []
     with closing(Target(sync.options, sync.options.database, tables, sync.checkpoint, None, None)) as target:

@@ -253,14 +253,21 @@ def _keys(findings: Seen) -> Iterator[str]:
     for collection in findings.collections:
         table = findings.tables.get(collection)
         if table is not None and not table.keys:
-            name = collection.rpartition(".")[2]
+            owner, _, last = collection.rpartition(".")
+            name = _route(findings, owner).replace("{1}", last)
             hint = f"unique and NOT NULL are {', '.join(table.unique)}" if table.unique else "name unique columns"
+            keys = ", ".join(map(_text, table.unique)) or '"…"'
             yield from (
                 "",
-                f"# DECIDE: {collection} has no key. As a key {hint}; or keep each change, by history in [[rules]].",
+                f"# DECIDE: {collection} has no key. As a key {hint}:",
+                f"# [target.tables.{_text(name)}]",
+                f"# keys = [{keys}]",
+                "# Or keep each change as a row of a history, without a table:",
+                "# [[rules]]",
+                f"# tables = {_pattern(re.escape(name))}",
+                '# history = "{0}_log"',
+                "# only_history = true",
             )
-            keys = ", ".join(map(_text, table.unique)) or '"…"'
-            yield from (f"# [target.tables.{_text(name)}]", f"# keys = [{keys}]")
 
 
 def _assembly(findings: Seen) -> Iterator[str]:
@@ -288,10 +295,14 @@ def _routes(findings: Seen) -> Iterator[str]:
         yield f"# {collection}, key {', '.join(table.keys) or 'none'}: {short_text}"
         yield from (f"#   {note}" for note in table.notes)
     yield from ("# [tables]", "# exclude = ['.*\\.secret']", "")
-    alone = len(findings.owners) == 1
     for owner in findings.owners:
-        to = "{1}" if alone else f"{_word(owner)}_{{1}}"
-        yield from ("[[routes]]", f"from = {_pattern(re.escape(owner) + chr(92) + '.(.*)')}", f"to = {_text(to)}")
+        to = _text(_route(findings, owner))
+        yield from ("[[routes]]", f"from = {_pattern(re.escape(owner) + chr(92) + '.(.*)')}", f"to = {to}")
+
+
+def _route(findings: Seen, owner: str) -> str:
+    """The template for the tables of a schema, or of a database of MySQL."""
+    return "{1}" if len(findings.owners) == 1 else f"{_word(owner)}_{{1}}"
 
 
 def _text(text: str) -> str:

@@ -84,6 +84,7 @@ RULES: Final[Mapping[str, Setting]] = {
     "history": Setting(
         str, "a table that gets each change as a row; `{0}` is the table's name, `{1}` the first group of `tables`"
     ),
+    "only_history": Setting(bool, "write the history alone, and no table: for a source table without a key", False),
     "deletes": Setting(
         str,
         "`apply` them, `mark` the row with `_deleted`, or `ignore` them",

@@ -6,6 +6,7 @@ wider types. What cannot be done without a loss is a refusal, which says the rea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -32,10 +33,9 @@ from starrocks_txn_sink.sink.schema.plan import (
     primary_key_table,
     refuse_same_names,
 )
+from starrocks_txn_sink.sink.typed.tables import PRIMARY_KEYS
 from starrocks_txn_sink.sources.formats.column_rules import ruled_columns
 from starrocks_txn_sink.sources.formats.connect_types import SourceColumn, SourceTable, columns_of, key_column
-
-_KEPT = ("PRIMARY_KEYS", "DUP_KEYS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +104,9 @@ def plan_sources(
             plan.notes[name] = [
                 f"{column.name} {column.type}: {column.note}" for column in wanted_table.columns.values() if column.note
             ]
-            target_columns = columns.get(name)
-            if target_columns:
-                refusals += _key_faults(wanted_table, target_columns, models.get(name, _KEPT[0]))
-                refusals += _column_faults(wanted_table, target_columns)
-                plan.changes += [] if refusals else _alterations(database, wanted_table, target_columns)
-            else:
-                refusals += _creation_faults(database, wanted_table)
-                plan.changes += (
-                    []
-                    if refusals
-                    else [primary_key_table(database, name, wanted_table.types, wanted_table.keys, layout_of(name))]
-                )
             history = rules.of(name)
+            if history is None or not history.only_history:
+                refusals += _plan_table(plan, database, wanted_table, columns, models, layout_of(name))
             if history is not None and history.history is not None:
                 further_types = declared.get(str(history.history), TableOptions()).types
                 refusals += _plan_history(
@@ -124,6 +114,27 @@ def plan_sources(
                 )
         plan.refusals += refusals
     return plan
+
+
+def _plan_table(
+    plan: SourcePlan,
+    database: str,
+    wanted_table: _Wanted,
+    columns: Mapping[str, Sequence[TargetColumn]],
+    models: Mapping[str, str],
+    layout: TableLayout,
+) -> list[Refusal]:
+    """Add what a table needs; returns why it cannot have it."""
+    name, target_columns = wanted_table.name, columns.get(wanted_table.name)
+    if target_columns:
+        refusals = key_refusals(name, wanted_table.keys, target_columns, models.get(name, PRIMARY_KEYS))
+        refusals += _column_faults(wanted_table, target_columns)
+        plan.changes += [] if refusals else _alterations(database, wanted_table, target_columns)
+        return refusals
+    refusals = _creation_faults(wanted_table)
+    if not refusals:
+        plan.changes.append(primary_key_table(database, name, wanted_table.types, wanted_table.keys, layout))
+    return refusals
 
 
 def _plan_history(
@@ -170,12 +181,14 @@ def _wanted(
 ) -> tuple[_Wanted | None, list[Refusal]]:
     """The table for its sources, None if they cannot share one."""
     try:
-        keys = tuple(declared.keys) or _key_by_rules(sources, rules.of(name))
-        (rules.of(name) or RulesOfTable(name)).check_key(keys)
+        of_table = rules.of(name) or RulesOfTable(name)
+        keys = tuple(declared.keys) or key_by_rules(sources[0].keys, of_table, merged=len(sources) > 1)
+        keys = () if of_table.only_history else keys
+        of_table.check_key(keys)
         all_columns = [column for source in sources for column in _columns_by_rules(name, source, keys, rules)]
     except OptionError as error:
         return None, [Refusal(name, error.message.rstrip("."), error.advice)]
-    if any(source.keys != sources[0].keys for source in sources) and not declared.keys:
+    if any(source.keys != sources[0].keys for source in sources) and not (declared.keys or of_table.only_history):
         keys_text = ", ".join(f"{source.collection} ({', '.join(source.keys) or 'none'})" for source in sources)
         reason = f"its sources have different keys: {keys_text}"
         return None, [Refusal(name, reason, f"Give them tables of their own, or name the key: {_keys(name)}.")]
@@ -198,14 +211,14 @@ def _wanted(
     return _Wanted(name, columns, keys, declared), refusals
 
 
-def _key_by_rules(sources: Sequence[SourceTable], rules: RulesOfTable | None) -> tuple[str, ...]:
-    """The source's key by the names of StarRocks; with SOURCE_TABLE, where rows of several tables have it."""
-    keys = sources[0].keys
-    if rules is None:
-        return keys
+def key_by_rules(keys: tuple[str, ...], rules: RulesOfTable, *, merged: bool) -> tuple[str, ...]:
+    """The source's key by the names of StarRocks; with SOURCE_TABLE, where `merged` rows of several tables have it.
+
+    Raises OptionError for a key that a rule takes away.
+    """
     lost_keys = [key for key in keys if key in rules.drop]
     rules.check_key(lost_keys)
-    apart = (SOURCE_TABLE,) if len(sources) > 1 and SOURCE_TABLE in rules.metadata else ()
+    apart = (SOURCE_TABLE,) if merged and SOURCE_TABLE in rules.metadata else ()
     return (*apart, *(rules.rename.get(key, key) for key in keys))
 
 
@@ -233,26 +246,23 @@ def _keys(table: str, columns: str = "COLUMN,…") -> str:
     return f"--key {table}={columns} (in a file keys in [target.tables.{table}], in Python TableOptions(keys=…))"
 
 
-def _by_change(database: str, wanted_table: _Wanted) -> str:
-    """The way out of a table without a key: each change is a row."""
-    first = next((name for name, of in wanted_table.types.items() if parse_type(of).name not in NO_KEYS and of), None)
-    if first is None or any(not of for of in wanted_table.types.values()):
-        return "create the table by hand as a DUPLICATE KEY table, which keeps each insert and update as a row"
-    types = {first: wanted_table.types[first], **wanted_table.types}
-    statement = history_table(database, wanted_table.name, types, [first], []).sql.replace(" NOT NULL", " NULL", 1)
-    return f"create a table that keeps each insert and update as a row: {statement}"
+def _only_history(table: str) -> str:
+    """How a user gives a table nothing but a history: in a file, in Python."""
+    return (
+        f"[[rules]] with tables = '{re.escape(table)}', history = '{{0}}_log' and only_history = true (in Python "
+        "TableRules(…))"
+    )
 
 
-def _creation_faults(database: str, wanted_table: _Wanted) -> list[Refusal]:
+def _creation_faults(wanted_table: _Wanted) -> list[Refusal]:
     table = wanted_table.name
     if not wanted_table.keys:
         return [
             Refusal(
                 table,
                 "its source has no key, so updates and deletes name no row",
-                f"Name columns that are unique and NOT NULL, {_keys(table)}; or "
-                f"{_by_change(database, wanted_table)}. It "
-                "takes no deletes: a rule with deletes = 'ignore' leaves them out, and its history has them.",
+                f"Name columns that are unique and NOT NULL, {_keys(table)}; or keep each change as a row of a "
+                f"history, without a table: {_only_history(table)}.",
             )
         ]
     lacking = [key for key in wanted_table.keys if key not in wanted_table.columns]
@@ -273,17 +283,19 @@ def _creation_faults(database: str, wanted_table: _Wanted) -> list[Refusal]:
 # --- tables that exist ---
 
 
-def _key_faults(wanted_table: _Wanted, target_columns: Sequence[TargetColumn], model: str) -> list[Refusal]:
-    """Why the key of an existing table would lose rows of the source."""
-    table, own = wanted_table.name, [column.name for column in target_columns if column.key]
+def key_refusals(
+    table: str, key: Sequence[str], target_columns: Sequence[TargetColumn], model: str = PRIMARY_KEYS
+) -> list[Refusal]:
+    """Why the key of an existing table would lose rows of a source with this `key`, in StarRocks' names."""
+    own = [column.name for column in target_columns if column.key]
     if model == "DUP_KEYS":
         return []
-    if model != "PRIMARY_KEYS":
+    if model != PRIMARY_KEYS:
         ways = "Create a PRIMARY KEY table, or a DUPLICATE KEY table, which keeps each change as a row."
         return [Refusal(table, f"its model is {model}, which takes no deletes", ways)]
-    source = ", ".join(wanted_table.keys) or "no key"
+    source = ", ".join(key) or "no key"
     name_it = f"If the columns determine each other, say so: {_keys(table, ','.join(own))}"
-    further = [key for key in own if key not in wanted_table.keys]
+    further = [name for name in own if name not in key]
     if further:
         return [
             Refusal(
@@ -294,7 +306,7 @@ def _key_faults(wanted_table: _Wanted, target_columns: Sequence[TargetColumn], m
                 "(PostgreSQL: REPLICA IDENTITY FULL).",
             )
         ]
-    lacking = [key for key in wanted_table.keys if key not in own]
+    lacking = [name for name in key if name not in own]
     if lacking:
         reason = (
             f"its key ({', '.join(own)}) lacks {', '.join(lacking)} of the source's key: rows would replace one another"

@@ -12,7 +12,7 @@ import pyarrow as pa
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError, QueryRefused
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.table_rules import NO_RULES, RuleSet, TableRules, check_rules
+from starrocks_txn_sink.options.table_rules import NO_RULES, RuleSet, RulesOfTable, TableRules, check_rules
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink.schema.changes import SqlTables, carry_out
 from starrocks_txn_sink.sink.schema.plan import SchemaChange, TableLayout
@@ -94,10 +94,18 @@ class TablePlan:
         self.plan = self._plan(columns, models)
 
     @property
+    def written(self) -> dict[str, list[SourceTable]]:
+        """The tables that get rows, with those of the source: a table has a history beside it, or in its place."""
+        tables: dict[str, list[SourceTable]] = {}
+        for table, sources in self.sources.items():
+            of_table = self.rules.of(table) or RulesOfTable(table)
+            tables |= {name: sources for name in (of_table.written, of_table.history) if name}
+        return tables
+
+    @property
     def _tables(self) -> list[str]:
         """The tables of the plan, and their histories."""
-        of_tables = [self.rules.of(table) for table in self.sources]
-        return [*self.sources, *(table.history for table in of_tables if table is not None and table.history)]
+        return [*dict.fromkeys([*self.sources, *self.written])]
 
     def _plan(self, columns: Columns, models: dict[str, str]) -> SourcePlan:
         declared = {table: self.options.options_of(table) for table in self._tables}

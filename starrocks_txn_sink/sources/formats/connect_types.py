@@ -208,6 +208,9 @@ def _source_type(field: Mapping[str, Any]) -> str:
 
 # --- messages ---
 
+_ONE_VALUE_HINT: Final = (
+    "Take the transform that changes the keys out of the connector, or have it leave their fields in an object."
+)
 _NO_SCHEMA_HINT: Final = (
     "Set schemas.enable=true for key.converter and value.converter (JsonConverter), and plan again once a change has "
     "come; or create the table by hand (in a file of sync with create = false in [tables])."
@@ -230,7 +233,7 @@ def table_of_message(key: bytes | None, value: bytes) -> SourceTable | None:
         raise InputError(
             f"The messages of {collection} do not say their types: they have no schema.", hint=_NO_SCHEMA_HINT
         )
-    return SourceTable(collection, json.dumps(schema), _key_names(key, collection))
+    return SourceTable(collection, json.dumps(schema), key_names(key, f" of {collection}"))
 
 
 @lru_cache(maxsize=512)
@@ -249,14 +252,19 @@ def columns_of(schema: str, keys: tuple[str, ...] = ()) -> tuple[SourceColumn, .
         ) from None
 
 
-def _key_names(key: bytes | None, collection: str) -> tuple[str, ...]:
+def key_names(key: bytes | None, of: str = "") -> tuple[str, ...]:
+    """The names in a message's key, none without a key; InputError for a key `of` a table that is no object of JSON."""
     if key is None or key.strip() == b"null":
         return ()
-    document = _document(key, f"A key of {collection}")
+    document = _document(key, f"A key{of}")
     if document.keys() != {"schema", "payload"}:
         return tuple(document)
-    fields = (document["schema"] or {}).get("fields") or ()
-    return tuple(str(field["field"]) for field in fields) or tuple(document["payload"] or ())
+    schema, payload = document["schema"], document["payload"]
+    fields = schema.get("fields") if isinstance(schema, dict) else None
+    try:
+        return tuple(str(field["field"]) for field in fields or ()) or tuple((payload or {}).keys())
+    except (TypeError, KeyError, AttributeError):
+        raise InputError(f"A key{of} is a single value, without a name.", hint=_ONE_VALUE_HINT) from None
 
 
 def _document(text: bytes, description: str) -> dict[str, Any]:

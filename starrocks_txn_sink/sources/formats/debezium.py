@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.compiled import ORIGIN
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.protocol.snapshots import Marks
+from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.segments import Bools, layout
 from starrocks_txn_sink.sources.formats.connect_values import MALFORMED, PlansOfValues, convert_rows
@@ -35,6 +35,7 @@ from starrocks_txn_sink.sources.formats.placeholders import (
 )
 from starrocks_txn_sink.sources.formats.raw_format import (
     KEY,
+    MESSAGE_KEY,
     POSITION,
     SOURCE_PARTITION,
     SOURCE_TIME,
@@ -47,6 +48,7 @@ from starrocks_txn_sink.sources.formats.raw_format import (
     place_text,
 )
 from starrocks_txn_sink.sources.formats.snapshot_marks import marks_of
+from starrocks_txn_sink.sources.formats.source_keys import source_keys
 from starrocks_txn_sink.sources.formats.tables import TableMapping
 from starrocks_txn_sink.sources.formats.unknown_tables import with_dead_letters
 
@@ -79,7 +81,8 @@ class DebeziumChanges:
     The column `timestamp` is in milliseconds. With `placed` an event has its message's source partition and position,
     not those of its source transaction. With `keeps_unchanged` rows name the columns that `unavailable` stands in, and
     leave them out (`rows.unchanged`); otherwise such a row is an error. A logical message and a TRUNCATE are events
-    without a row: they count for their transaction. With `source_time` events have SOURCE_TIME.
+    without a row: they count for their transaction. With `source_time` events have SOURCE_TIME. The message's key is in
+    the column `message_key`, if the frame has it: its names are compared with those before.
     """
 
     value: str = "value"
@@ -93,10 +96,12 @@ class DebeziumChanges:
     reader: Reader = "spark"
     placed: bool = False
     source_time: bool = False
+    message_key: str | None = None
 
     @property
     def columns(self) -> Mapping[str, str]:
-        key = {} if self.key is None else {KEY: self.key}
+        key = {} if self.message_key is None else {MESSAGE_KEY: self.message_key}
+        key = key if self.key is None else {KEY: self.key}
         place = {SOURCE_PARTITION: "partition", POSITION: "offset"} if self.placed else {}
         return {VALUE: self.value, **key, **place, **{name: name for name in (*self.places, v.TIMESTAMP)}}
 
@@ -117,9 +122,9 @@ class DebeziumChanges:
         good = pc.and_(pc.and_(operation, of_table), pc.and_(rows.text.is_valid(), pa.array(rows.sound)))
         read = read.append_column(model.ROW, rows.text).append_column(_UNAVAILABLE, rows.unavailable)
         read, batch, malformed = _without_malformed(self, "change event", read, batch, valid, good)
-        events, truncates, marks = self._events(read, batch, keep)
-        schemas = _schemas_by_table(rows.schemas, read[ORIGIN], events[model.TABLE])
-        return ParsedMessages(events, malformed, schemas, truncates, marks)
+        parsed = self._events(read, batch, keep)
+        schemas = _schemas_by_table(rows.schemas, read[ORIGIN], parsed.events[model.TABLE])
+        return replace(parsed, malformed=malformed, schemas=schemas)
 
     def _rows(self, read: pa.Table, batch: pa.RecordBatch, valid: Bools) -> _Rows:
         """The rows of the values that were read."""
@@ -156,10 +161,8 @@ class DebeziumChanges:
             sound &= fits
         return _Rows(text, sound, pa.array(unavailable), schemas)
 
-    def _events(
-        self, read: pa.Table, batch: pa.RecordBatch, keep: tuple[str, ...]
-    ) -> tuple[pa.Table, Mapping[str, int], Marks]:
-        """The events, the TRUNCATEs among them by table, and the marks of the snapshot."""
+    def _events(self, read: pa.Table, batch: pa.RecordBatch, keep: tuple[str, ...]) -> ParsedMessages:
+        """The events, and what they say besides."""
         fields = [field.name for field in CHANGE.field("source").type]
         source = dict(zip(fields, read["source"].combine_chunks().flatten(), strict=True))
         txn_id, total_order = read["transaction"].combine_chunks().flatten()
@@ -202,7 +205,11 @@ class DebeziumChanges:
             events |= with_dead_letters(events, source_tables.is_null())
         columns = pa.table(events | {name: batch.column(name) for name in keep})
         marks = marks_of(operation, source["snapshot"], source["name"], collection, table)
-        return columns.select([*self.events.names, *keep]), truncates, marks
+        keys: frozenset[SourceKey] = frozenset()
+        for name in (KEY, MESSAGE_KEY):
+            if name in batch.schema.names:
+                keys = source_keys(batch.column(name), operation, source["name"], collection, table)
+        return ParsedMessages(columns.select([*self.events.names, *keep]), 0, {}, truncates, marks, keys)
 
     def _truncates(self, truncates: pa.Array, tables: pa.Array, batch: pa.RecordBatch) -> Mapping[str, int]:
         """How often the source has emptied each table that is written; InputError for the first time under `fail`."""

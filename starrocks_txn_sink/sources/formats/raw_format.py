@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, Protocol
 import pyarrow as pa
 
 from starrocks_txn_sink.protocol.snapshots import Marks, then
+from starrocks_txn_sink.protocol.source_keys import SourceKey
 
 OnMalformed = Literal["fail", "drop"]
 OnTruncate = Literal["fail", "ignore"]
@@ -17,6 +18,8 @@ Reader = Literal["spark", "librdkafka"]
 
 VALUE: Final = "value"
 KEY: Final = "key"
+MESSAGE_KEY: Final = "message_key"
+"""The message's key in a frame that has it, for its names alone; KEY has what rows are read from."""
 SOURCE_PARTITION: Final = "source_partition"
 POSITION: Final = "position"
 SOURCE_TIME: Final = "source_time"
@@ -31,7 +34,8 @@ class ParsedMessages:
 
     A message that is neither, such as a tombstone, was passed over. `schemas` has the converter's schemas (JSON) of the
     messages of each StarRocks table, as far as they have any. `truncates` counts the source's TRUNCATEs that were
-    ignored, by StarRocks table. `marks` say how far the source's first snapshot is (`protocol.snapshots`).
+    ignored, by StarRocks table. `marks` say how far the source's first snapshot is (`protocol.snapshots`), and `keys`
+    under which keys the rows came.
     """
 
     events: pa.Table
@@ -39,6 +43,7 @@ class ParsedMessages:
     schemas: Mapping[str, Sequence[str]] = field(default_factory=dict)
     truncates: Mapping[str, int] = field(default_factory=dict)
     marks: Marks = field(default_factory=dict)
+    keys: frozenset[SourceKey] = frozenset()
 
     @classmethod
     def joined(cls, parts: Sequence[ParsedMessages]) -> ParsedMessages:
@@ -51,7 +56,8 @@ class ParsedMessages:
             truncates.update(part.truncates)
             marks = then(marks, part.marks)
         malformed = sum(part.malformed for part in parts)
-        return cls(pa.concat_tables([part.events for part in parts]), malformed, schemas, truncates, marks)
+        keys = frozenset[SourceKey]().union(*(part.keys for part in parts))
+        return cls(pa.concat_tables([part.events for part in parts]), malformed, schemas, truncates, marks, keys)
 
 
 class RawFormat(Protocol):
@@ -61,8 +67,8 @@ class RawFormat(Protocol):
     def columns(self) -> Mapping[str, str]:
         """The columns of a frame that `parse` reads, by the name that each has in a batch.
 
-        VALUE is always one of them. SOURCE_PARTITION and POSITION are among them if the message's place gives them; the
-        events have them from the value otherwise.
+        VALUE is always one of them. A frame may lack MESSAGE_KEY, and then a batch lacks it. SOURCE_PARTITION and
+        POSITION are among them if the message's place gives them; the events have them from the value otherwise.
         """
 
     @property

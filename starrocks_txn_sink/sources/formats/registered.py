@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.errors import InputError, StarRocksSinkError
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats import avro, frames, json_frames
 from starrocks_txn_sink.sources.formats.avro_schemas import Schema, read_schema
@@ -20,6 +20,7 @@ from starrocks_txn_sink.sources.formats.json_schemas import connect_schema
 from starrocks_txn_sink.sources.formats.raw_format import (
     KEY,
     MALFORMED_HINT,
+    MESSAGE_KEY,
     POSITION,
     SOURCE_PARTITION,
     VALUE,
@@ -30,6 +31,7 @@ from starrocks_txn_sink.sources.formats.raw_format import (
     place_of,
     place_text,
 )
+from starrocks_txn_sink.sources.formats.source_keys import UNKNOWN
 
 _PIECE_BYTES: Final = 32 << 20  # of JSON at once: it may be 20 times as long as Avro
 _GROWTH: Final = 4
@@ -108,6 +110,8 @@ class RegisteredMessages:
             if name in columns:
                 columns[name], fits = self._column(columns[name], batch)
                 good &= fits
+        if MESSAGE_KEY in columns:
+            columns[MESSAGE_KEY] = self._schemas_of_keys(columns[MESSAGE_KEY])
         messages = pa.record_batch(list(columns.values()), list(columns))
         if good.all():
             return messages, 0
@@ -134,6 +138,22 @@ class RegisteredMessages:
         with_message = messages.is_valid()
         without_message: Bools = ~with_message.to_numpy(zero_copy_only=False)
         return pc.if_else(with_message, texts, None), without_message | (fits & (schema_numbers >= 0))
+
+    def _schemas_of_keys(self, messages: pa.Array) -> pa.Array:
+        """In place of each key a text with its schema and no value; one without a number of a schema stays as it is."""
+        keys = frames.keys_of(messages)
+        numbers, places = np.unique(keys, return_inverse=True)
+        texts = pa.array([self._text_of_key(number) for number in numbers.tolist()], messages.type)
+        stays = pc.or_(pa.array(keys == frames.NONE), messages.is_null())
+        return pc.if_else(stays, messages, texts.take(pa.array(places)))
+
+    def _text_of_key(self, key: int) -> bytes:
+        """A key that has the schema `key` and no value; UNKNOWN where the schema cannot be read: no row needs it."""
+        try:
+            before = _schema(self.registry, key, True).before if key >= 0 else b""
+        except StarRocksSinkError:
+            before = b""
+        return before + b"{}}" if before else UNKNOWN.encode()
 
     def _schema(self, key: int, keys: frames.Keys, batch: pa.RecordBatch) -> Schema | json_frames.Schema:
         try:

@@ -15,7 +15,7 @@ from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged, SourceDamaged
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
-from starrocks_txn_sink.sources.formats.raw_format import KEY, POSITION, SOURCE_PARTITION, VALUE
+from starrocks_txn_sink.sources.formats.raw_format import KEY, MESSAGE_KEY, POSITION, SOURCE_PARTITION, VALUE
 from starrocks_txn_sink.sources.kafka.consumer import Consumer, Problem, Rows, open_consumer, topic_names
 
 _NAMED: Final = 8  # partitions in a message, which is one line
@@ -161,6 +161,7 @@ _FIELDS: Final[Mapping[str, Callable[[Rows, OffsetRanges, pa.Array], pa.Array]]]
     POSITION: lambda rows, *_: pa.array(rows.offsets),
     VALUE: lambda rows, *_: rows.values,
     KEY: lambda rows, *_: rows.keys,
+    MESSAGE_KEY: lambda rows, *_: rows.keys,
     "topic": lambda rows, _, topics: topics.take(pa.array(rows.topics)),
     "partition": lambda rows, *_: pa.array(rows.partitions).cast(pa.int32()),
     "offset": lambda rows, *_: pa.array(rows.offsets),

@@ -21,7 +21,7 @@ from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, offsets_of, parse_offsets
-from starrocks_txn_sink.sources.formats.raw_format import KEY, SOURCE_PARTITION
+from starrocks_txn_sink.sources.formats.raw_format import KEY, MESSAGE_KEY, SOURCE_PARTITION
 from starrocks_txn_sink.sources.kafka.options import (
     BALANCED,
     PATIENCE,
@@ -356,10 +356,9 @@ class KafkaSource:
             first_of_new |= first_offsets(part.offsetRange() for part in items(scan.inputPartitions()))
         ranges = planned_ranges(start, end, first_of_new)
         groups = ranges_module.spread(ranges, lanes, least)
+        with_keys = not {KEY, MESSAGE_KEY}.isdisjoint(self.columns)
         lane_ranges = [
-            ranges_module.OffsetRanges(
-                group, PATIENCE, self.config, self.time, KEY in self.columns, topic_names, self.columns
-            )
+            ranges_module.OffsetRanges(group, PATIENCE, self.config, self.time, with_keys, topic_names, self.columns)
             for group in groups
         ]
         return PlannedRanges(lane_ranges, scan.metrics().get("numOutputRows").get())

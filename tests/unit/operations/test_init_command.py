@@ -85,6 +85,9 @@ def test_what_must_be_decided_is_said() -> None:
     plain = debezium_feed.change(postgres("items", 1), "1:1", 1, {"id": 1})
     _, text = written(seen((None, change("logs", FIELDS, transaction=BLOCK)), (KEY, plain)))
     assert "# DECIDE: public.logs has no key." in text
+    begin = text.index("# [[rules]]")
+    rule = text[begin : text.index("only_history = true", begin)].replace("# ", "") + "only_history = true"
+    assert parse_sync(f"{text}\n{rule}\n").assembly.rule_set.of("logs").written == "logs_log"  # type: ignore[union-attr]
     assert "# DECIDE: messages of public.items have no schema" in text
     assert "decimal.handling.mode must be string" in text
 

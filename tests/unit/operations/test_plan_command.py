@@ -340,10 +340,13 @@ def test_a_source_without_a_key_has_ways_out_in_the_words_of_the_file(
     output = capsys.readouterr().err
     assert "Table ods_items: its source has no key" in output
     assert "keys in [target.tables.ods_items]" in output
-    statement = output[output.index("CREATE TABLE") : output.index(". It takes no deletes")]
-    query(server, statement)  # as it is
+    assert "[[rules]] with tables = 'ods_items', history = '{0}_log' and only_history = true" in output
+    rule = "[[rules]]\ntables = 'ods_items'\nhistory = '{0}_log'\nonly_history = true\n"
+    text = file.read_text()
+    file.write_text(text + rule)
+    assert cli.main(["plan", str(file), "--messages", messages, "--apply"]) == 0
+    assert [name for (name,) in query(server, "SHOW TABLES FROM shop") if name.startswith("ods")] == ["ods_items_log"]
     assert cli.main(["plan", str(file), "--messages", messages]) == 0
-    query(server, "DROP TABLE shop.ods_items")
-    file.write_text(file.read_text() + '[target.tables.ods_items]\nkeys = ["id", "word"]\n')
+    file.write_text(text + '[target.tables.ods_items]\nkeys = ["id", "word"]\n')
     assert cli.main(["plan", str(file), "--messages", messages]) == 0
     assert "PRIMARY KEY (`id`, `word`)" in capsys.readouterr().out

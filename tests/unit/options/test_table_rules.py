@@ -29,6 +29,8 @@ from starrocks_txn_sink.options.table_rules import Mask, MaskKind, RuleSet, rule
         ({"tables": "t", "deletes": "keep"}, "deletes is 'keep'"),
         ({"tables": "t", "history": "{1}_log"}, "The template {1}_log has {1}, and its expression 0 groups"),
         ({"tables": "t", "deletes": "mark", "rename": {"a": "_deleted"}}, "the name _deleted"),
+        ({"tables": "t", "only_history": True}, "only_history has no history"),
+        ({"tables": "t", "only_history": True, "history": "l", "deletes": "mark"}, 'or deletes="mark", which needs'),
         ({"tables": "t", "masks": {}}, "TableRules has no argument 'masks'"),
     ],
 )
@@ -52,6 +54,15 @@ def test_all_rules_of_a_table_add_up_and_drop_wins() -> None:
     assert rules_of_order is not None
     assert set(rules_of_order.masks) == {"email", "note"}
     assert rules_of(rules[1:], "order") is None
+
+
+def test_a_table_with_a_history_alone_has_no_marks_by_another_rule() -> None:
+    rules = [TableRules(tables="t", history="log", only_history=True), TableRules(tables=".*", deletes="mark")]
+    with pytest.raises(OptionError, match="Table t has only a history, and by another rule"):
+        rules_of(rules, "t")
+    together = rules_of(rules[:1], "t")
+    assert together is not None
+    assert together.written == "log"
 
 
 def test_rules_that_contradict_each_other_name_the_table_and_the_column() -> None:

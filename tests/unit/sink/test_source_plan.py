@@ -86,8 +86,7 @@ def test_a_source_without_a_key_is_refused_with_two_ways_out() -> None:
     assert "no key" in message
     assert "--key t=COLUMN" in message
     assert "in a file keys in [target.tables.t]" in message
-    assert "CREATE TABLE IF NOT EXISTS `shop`.`t` (`region` VARCHAR(8) NULL, `price` " in message
-    assert "DUPLICATE KEY (`region`) DISTRIBUTED BY HASH (`region`). It takes no deletes: a rule with" in message
+    assert "[[rules]] with tables = 't', history = '{0}_log' and only_history = true" in message
     (statement,) = statements(source(ORDERS, ()), keys=["id"])
     assert "PRIMARY KEY (`id`)" in statement
 
@@ -345,6 +344,22 @@ def test_a_history_keeps_each_change_and_a_mark_has_its_column() -> None:
         "DISTRIBUTED BY HASH (`id`)",
     ]
     assert [change.table for change in planned.changes] == ["t", "t_log"]
+
+
+def test_a_history_alone_needs_no_key_and_no_table() -> None:
+    """Of several sources with different keys, too, and of columns that no key may have."""
+    rules = TableRules(tables="t", history="{0}_log", only_history=True)
+    keyless = {"id": field("double"), "price": ORDERS["price"]}
+    planned = ruled({"t": [source(keyless, ()), source(ORDERS, ("id",))]}, rules)
+    assert [refusal.reason for refusal in planned.refusals] == [
+        "id is DOUBLE in one of its sources and BIGINT in another"
+    ]
+    planned = ruled({"t": [source(keyless, ()), source(keyless, ("id",))]}, rules)
+    assert not planned.refusals
+    (change,) = planned.changes
+    assert change.table == "t_log"
+    assert "`id` DOUBLE NULL, `price` DECIMAL(10,2) NULL, `_unchanged` JSON NULL) DUPLICATE KEY" in change.sql
+    assert change.sql.endswith("DISTRIBUTED BY HASH (`_source_partition`, `_position`, `_seq`)")
 
 
 def test_a_history_takes_the_declared_types_of_its_table_and_its_own() -> None:

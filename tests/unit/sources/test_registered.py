@@ -33,8 +33,9 @@ def parse(lines: RawFormat | None, values: Sequence[bytes | None], keys: Sequenc
         "timestamp": pa.array([0] * count, pa.int64()),
     }
     if keys:
-        batch["key"] = pa.array(keys, pa.binary())
-    return lines.parse(pa.RecordBatch.from_pydict({name: batch[name] for name in (*lines.columns,)}))
+        batch["key"] = batch["message_key"] = pa.array(keys, pa.binary())
+    names = [name for name in lines.columns if name in batch]
+    return lines.parse(pa.RecordBatch.from_pydict({name: batch[name] for name in names}))
 
 
 def rows(parsed: ParsedMessages) -> list[str]:
@@ -58,6 +59,18 @@ def test_keys_have_schemas_of_their_own() -> None:
     lines = DebeziumAssembly(transactions="none", deleted_row="key", registry=Schemas()).lines
     parsed = parse(lines, [change(1), change(2, op="d"), None], [framed(3, {"id": number}) for number in (1, 2, 2)])
     assert rows(parsed) == ['{"id":1,"day":"1970-01-02","price":"0.01"}', '{"id":2}']
+
+
+@pytest.mark.parametrize("deleted_row", ["before", "key"])
+def test_the_names_of_keys_are_those_of_their_schema(deleted_row: Any) -> None:
+    """A key in JSON has them itself; one whose schema the registry lacks, or without an object, says nothing."""
+    lines = DebeziumAssembly(transactions="none", deleted_row=deleted_row, registry=Schemas()).lines
+    odd = [b"5", b'{"code":1}', framed(77, {"id": 1})] if deleted_row == "before" else []
+    keys = [framed(3, {"id": 1}), framed(3, {"id": 2}), *odd, None]
+    parsed = parse(lines, [change(number) for number in range(len(keys))], keys)
+    places = {names for _, _, _, names in parsed.keys}
+    assert places == {("id",), ()} | ({("code",)} if odd else set())
+    assert {place[:3] for place in parsed.keys} == {("shop", "public.orders", "orders")}
 
 
 def test_a_schema_is_asked_for_once() -> None:

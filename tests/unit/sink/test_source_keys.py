@@ -1,0 +1,127 @@
+"""The driver judges a new key of a source's table: it refuses one by which rows would be lost, and no other one."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from hypothesis import given, strategies as st
+
+from starrocks_txn_sink import SinkOptions, TableOptions, TableRules
+from starrocks_txn_sink.errors import SourceKeyChanged
+from starrocks_txn_sink.options.table_rules import NO_RULES, RuleSet
+from starrocks_txn_sink.protocol.source_keys import ReadKeys
+from starrocks_txn_sink.rows.target import TargetColumn, parse_type
+from starrocks_txn_sink.sink.source_keys import SourceKeys, judge_key
+from starrocks_txn_sink.sink.typed.tables import Tables
+from tests.support.depth import examples
+
+Names = tuple[str, ...]
+
+
+def column(name: str, *, key: bool = True) -> TargetColumn:
+    return TargetColumn(name, parse_type("INT"), nullable=False, key=key)
+
+
+def keys_for(
+    *own: str, strict: bool = False, rules: RuleSet = NO_RULES, declared: bool = False, model: str = "PRIMARY_KEYS"
+) -> SourceKeys:
+    """For a table t with the key `own`, and a value column that is NOT NULL."""
+    options = SinkOptions(
+        load_url="fe",
+        database="shop",
+        delivery="at-least-once",
+        tables={"t": TableOptions(keys=own)} if declared else {},
+    )
+    tables = Tables({"t": model}, required={"t": (*map(column, own), column("value", key=False))})
+    return SourceKeys("job", strict=strict, judge=lambda key: judge_key(options, rules, tables, key))
+
+
+def take(keys: SourceKeys, *names: Names, collection: str = "public.t") -> None:
+    keys.take(("shop", collection, "t", of) for of in names)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    ("own", "names", "reason"),
+    [
+        (("id",), ("id",), ""),
+        (("a", "b"), ("b", "a"), ""),
+        (("id",), ("code",), "has id, which the source's key (code) does not determine"),
+        (("id",), (), "which the source's key (no key) does not determine"),
+        (("id",), ("id", "n"), "lacks n of the source's key"),
+        (("a", "b"), ("a",), "has b, which"),
+    ],
+)
+def test_a_key_is_judged_as_at_the_start(own: Names, names: Names, reason: str, strict: bool) -> None:
+    keys = keys_for(*own, strict=strict)
+    take(keys, own)
+    if not reason:
+        take(keys, names)
+        return
+    for _ in range(2):
+        with pytest.raises(SourceKeyChanged) as refused:
+            take(keys, names)
+    assert reason in refused.value.message
+    assert f"public.t came under the key {'(' + ', '.join(names) + ')' if names else 'none'}, and before" in str(
+        refused.value
+    )
+    assert "snapshot the table again" in refused.value.advice
+    take(keys, own)
+
+
+@pytest.mark.parametrize("kind", ["declared", "duplicate key", "unknown table"])
+def test_nothing_is_refused_where_the_user_or_the_table_decides(kind: str) -> None:
+    model = {"duplicate key": "DUP_KEYS", "unknown table": ""}.get(kind, "PRIMARY_KEYS")
+    keys = keys_for("id", declared=kind == "declared", model=model, strict=True)
+    for names in (("id",), ("code",), ()):
+        take(keys, names)
+
+
+def test_the_first_key_of_a_pipeline_may_be_any_one() -> None:
+    """And the next one, too: no key of the source has ever determined the table's."""
+    take(keys := keys_for("id"), ("customer",))
+    take(keys, ("customer", "region"), ())
+    take(keys, ("id",))
+    with pytest.raises(SourceKeyChanged):
+        take(keys, ("other",))
+    with pytest.raises(SourceKeyChanged):
+        take(keys_for("id", strict=True), ("customer",))
+
+
+def test_two_keys_that_come_at_once_are_told_apart() -> None:
+    with pytest.raises(SourceKeyChanged, match=r"under the key \(code\), and before under \(id\)"):
+        take(keys_for("id"), ("code",), ("id",))
+
+
+def test_names_follow_the_rules_and_merged_tables_are_told_apart_by_their_column() -> None:
+    rules = RuleSet((TableRules(tables="t", rename={"id": "number"}, metadata=["_source_table"]),))
+    keys = keys_for("_source_table", "number", rules=rules, strict=True)
+    take(keys, ("id",), collection="one.t")
+    take(keys, ("id",), collection="two.t")
+    with pytest.raises(SourceKeyChanged, match=r"table two\.t came"):
+        take(keys, ("code",), collection="two.t")
+    dropping = RuleSet((TableRules(tables="t", drop=["code"]),))
+    with pytest.raises(SourceKeyChanged, match="a rule takes it away"):
+        take(keys_for("code", rules=dropping, strict=True), ("code",))
+
+
+@given(st.lists(st.lists(st.sampled_from([("id",), ("id", "n"), ("n", "id"), ("größe",)]), max_size=3), max_size=6))
+@examples(60)
+def test_the_ledger_has_the_keys_that_were_taken(batches: list[list[Names]]) -> None:
+    """A driver that starts again knows what the one before has taken."""
+    keys, ledger = keys_for(model="DUP_KEYS"), dict[str, str]()
+    for names in batches:
+        take(keys, *names)
+        rows = [orjson.loads(bytes(row)[1:]) for row in keys.rows(lambda: "now")]
+        keys.commit()
+        assert not ledger.keys() & {row["name"] for row in rows}
+        ledger |= {row["name"]: row["kind"] for row in rows}
+    known = ReadKeys("job").result([(name,) for name in ledger])
+    assert known == keys.known
+    assert set(ledger.values()) <= {"key"}
+
+
+def test_a_key_that_the_ledger_cannot_hold_is_taken_and_not_written() -> None:
+    keys = keys_for("x" * 1100, strict=True)
+    take(keys, ("x" * 1100,))
+    assert keys.rows(lambda: "now") == []
