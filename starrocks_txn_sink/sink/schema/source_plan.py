@@ -106,7 +106,7 @@ def plan_sources(
             ]
             history = rules.of(name)
             if history is None or not history.only_history:
-                refusals += _plan_table(plan, database, wanted_table, columns, models, layout_of(name))
+                _plan_table(plan, database, wanted_table, columns, models, layout_of(name), refusals)
             if history is not None and history.history is not None:
                 further_types = declared.get(str(history.history), TableOptions()).types
                 refusals += _plan_history(
@@ -123,18 +123,18 @@ def _plan_table(
     columns: Mapping[str, Sequence[TargetColumn]],
     models: Mapping[str, str],
     layout: TableLayout,
-) -> list[Refusal]:
-    """Add what a table needs; returns why it cannot have it."""
+    refusals: list[Refusal],
+) -> None:
+    """Add what a table needs, or to its `refusals` why it cannot have it."""
     name, target_columns = wanted_table.name, columns.get(wanted_table.name)
     if target_columns:
-        refusals = key_refusals(name, wanted_table.keys, target_columns, models.get(name, PRIMARY_KEYS))
+        refusals += key_refusals(name, wanted_table.keys, target_columns, models.get(name, PRIMARY_KEYS))
         refusals += _column_faults(wanted_table, target_columns)
         plan.changes += [] if refusals else _alterations(database, wanted_table, target_columns)
-        return refusals
-    refusals = _creation_faults(wanted_table)
+        return
+    refusals += _creation_faults(wanted_table)
     if not refusals:
         plan.changes.append(primary_key_table(database, name, wanted_table.types, wanted_table.keys, layout))
-    return refusals
 
 
 def _plan_history(
