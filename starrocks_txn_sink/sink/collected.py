@@ -256,7 +256,7 @@ class CollectedRowsSink(StarRocksSink):
         proves = isinstance(self.assemble, DebeziumAssembly) and self.assemble.policy is not None
         opened.plan = LanePlan(1, shuffle=False, proves=proves)
         if isinstance(self.assemble, DebeziumAssembly):
-            opened.follow_snapshot(self._listener)
+            opened.follow_source(self._listener, strict=False)
         return opened
 
 
