@@ -1,0 +1,102 @@
+"""`sync` with Maxwell's and Canal's messages of a real broker: the lanes read Kafka themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.kafka.broker import Broker
+from tests.support import canal_feed, maxwell_feed
+from tests.support.quick_start import Pipeline, Warehouse, blocks
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+(PROGRAM,) = blocks("docs/start/database.md", "python")
+ARGUMENTS = {"import runpy": "import runpy, sys; sys.argv[1:] = ['sync', 'shop.toml']"}
+FILE = """
+[source]
+brokers = "{brokers}"
+topics = "{topic}"
+format = "{format}"
+transactions = "{transactions}"
+[target]
+load_url = "{load_url}"
+query_url = "{query_url}"
+database = "shop"
+username = "sink"
+password_environment = "STARROCKS_PASSWORD"
+[query]
+checkpoint = "{checkpoint}"
+[spark]
+"spark.jars" = {jars}
+"""
+Keyed = tuple[str | None, dict[str, Any]]
+
+
+def inserts(xid: int, *ids: int) -> list[Keyed]:
+    """The messages of a transaction of Maxwell's, with their keys."""
+    rows = [("insert", {"id": number, "note": "x"}) for number in ids]
+    return [(maxwell_feed.key(message), message) for message in maxwell_feed.transaction(xid, *rows, table="notes")]
+
+
+MAXWELL: list[Keyed] = inserts(1, 1, 2, 3) + inserts(2, 4, 5)[:1]
+CANAL: list[Keyed] = [
+    (None, canal_feed.flat("INSERT", [{"id": str(number), "note": "x"} for number in (1, 2, 9)], table="notes")),
+    (None, canal_feed.flat("UPDATE", [{"id": "3", "note": "x"}], [{"id": "9"}], table="notes")),
+]
+
+
+@pytest.mark.parametrize(
+    ("format_name", "transactions", "first", "later"),
+    [
+        ("maxwell", "whole", MAXWELL, inserts(2, 4, 5)[1:]),
+        ("canal", "none", CANAL, [(None, canal_feed.flat("INSERT", [{"id": "4"}, {"id": "5"}], table="notes"))]),
+    ],
+    ids=["maxwell", "canal"],
+)
+def test_messages_of_a_topic_are_written_whole(
+    broker: Broker,
+    spark_kafka: str,
+    tmp_path: Path,
+    format_name: str,
+    transactions: str,
+    first: list[Keyed],
+    later: list[Keyed],
+) -> None:
+    topic = f"binlog-{format_name}"
+    broker.create({topic: 2})
+    producer = Producer({"bootstrap.servers": broker.servers})
+
+    def send(messages: list[Keyed]) -> None:
+        for key, value in messages:
+            producer.produce(topic, json.dumps(value), key=key, partition=1)
+        producer.flush(30)
+
+    send(first)
+    home = tmp_path / "home"
+    home.mkdir()
+    with Warehouse(tmp_path / "starrocks") as starrocks:
+        starrocks.run(
+            "CREATE DATABASE shop;"
+            "CREATE TABLE shop.notes (id INT NOT NULL, note STRING) PRIMARY KEY(id) DISTRIBUTED BY HASH(id);"
+        )
+        settings = FILE.format(
+            brokers=broker.servers,
+            topic=topic,
+            format=format_name,
+            transactions=transactions,
+            load_url=starrocks.server.load_url,
+            query_url=starrocks.server.query_url,
+            checkpoint=home / "checkpoint",
+            jars=json.dumps(spark_kafka),
+        )
+        (home / "shop.toml").write_text(settings, encoding="utf-8")
+        with Pipeline(PROGRAM, home, ARGUMENTS, activated=False) as pipeline:
+            ids = "SELECT id FROM shop.notes ORDER BY id"
+            pipeline.wait(lambda: starrocks.ask(ids) == [(1,), (2,), (3,)])
+            send(later)
+            pipeline.wait(lambda: starrocks.ask(ids) == [(1,), (2,), (3,), (4,), (5,)])
