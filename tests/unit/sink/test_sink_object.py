@@ -102,7 +102,7 @@ def test_errors_survive_pickling_and_end_in_advice() -> None:
 
 def test_all_tries_at_a_micro_batch_know_the_tokens_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     sink, token_sets = StarRocksSink(replace(OPTIONS, job="job")), list[set[str]]()
-    frame: Any = SimpleNamespace(sparkSession=None)
+    frame: Any = SimpleNamespace(schema=SimpleNamespace(fields=[]), sparkSession=None)
 
     def open_session(*_: object, tokens: set[str], **__: object) -> Session:
         token_sets.append(set(tokens))
@@ -128,7 +128,7 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
     clock, limits = ManualClock(), list[tuple[float, float]]()
     options = replace(OPTIONS, job="job", batch_deadline=600.0)
     sink, opened = StarRocksSink(options), list[float]()
-    frame: Any = SimpleNamespace(sparkSession=None)
+    frame: Any = SimpleNamespace(schema=SimpleNamespace(fields=[]), sparkSession=None)
 
     def open_session(*_: object, seconds: float, **__: object) -> Session:
         opened.append(seconds)
@@ -147,7 +147,6 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(batch_events, "SystemClock", lambda: clock)
     monkeypatch.setattr(failures, "SystemClock", lambda: clock)
     monkeypatch.setattr(sink_module, "is_stopped", lambda _: False)
-    monkeypatch.setattr(StarRocksSink, "_advise", lambda *_: None)
     monkeypatch.setattr(RowsWriter, "_fitted", lambda *_: TableTerms(options, {}))
     monkeypatch.setattr(RowsWriter, "_run", run)
     monkeypatch.setattr(rows_writer, "is_marked", lambda _: True)
@@ -188,7 +187,7 @@ def test_what_a_failed_micro_batch_has_written_is_counted_and_renews_its_time(mo
     clock, events, tries = ManualClock(), list[Event](), list[float]()
     sink = StarRocksSink(replace(OPTIONS, job="job", batch_deadline=600.0), listener=events.append)
     session = Session("key", "job", "epoch", "checkpoint")
-    frame: Any = SimpleNamespace(sparkSession=None)
+    frame: Any = SimpleNamespace(schema=SimpleNamespace(fields=[]), sparkSession=None)
 
     def write(_writer: object, _frame: object, _task: object, _listen: object, collect: Collect) -> None:
         tries.append(clock.monotonic())
@@ -204,7 +203,6 @@ def test_what_a_failed_micro_batch_has_written_is_counted_and_renews_its_time(mo
     monkeypatch.setattr(batch_events, "SystemClock", lambda: clock)
     monkeypatch.setattr(failures, "SystemClock", lambda: clock)
     monkeypatch.setattr(sink_module, "is_stopped", lambda _: False)
-    monkeypatch.setattr(StarRocksSink, "_advise", lambda *_: None)
     monkeypatch.setattr(RowsWriter, "write", write)
     origin = BatchOrigin(7, "job", "checkpoint", "key", True)
     sink._runs["job"] = JobRun("job", served=True)
