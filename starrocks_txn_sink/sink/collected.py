@@ -44,7 +44,14 @@ from starrocks_txn_sink.sink.spark_jobs import driver_clock
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.terms import TableTerms
-from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, VALUE, RawFormat, is_placed
+from starrocks_txn_sink.sources.formats.raw_format import (
+    MESSAGE_KEY,
+    POSITION,
+    SOURCE_PARTITION,
+    VALUE,
+    RawFormat,
+    is_placed,
+)
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 from starrocks_txn_sink.spark_version import forget_idle_profilers
 from starrocks_txn_sink.telemetry import Listener
@@ -327,7 +334,7 @@ def _projected(batch: pa.RecordBatch, lines: RawFormat) -> pa.RecordBatch:
         VALUE: batch.column(columns[VALUE]),
     }
     for name, column in columns.items():
-        if name not in events:
+        if name not in events and (name != MESSAGE_KEY or column in batch.schema.names):
             values = batch.column(column)
             events[name] = _micros(values, 1000) if name == TIMESTAMP else values
     if names.EVENT_TIME in batch.schema.names:

@@ -262,7 +262,7 @@ class EventsWriter:
 
         def run(task: LaneTask) -> list[Message]:
             messages = run_lanes(task)
-            source.take(messages)
+            source.take(messages, whole=task.part.upto is None)
             return messages
 
         def collect_and_say(receipts: Sequence[Receipt], reports: Sequence[LaneReport]) -> None:

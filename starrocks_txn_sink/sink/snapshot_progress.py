@@ -21,8 +21,15 @@ class SnapshotProgress:
     waiting: Marks = field(default_factory=dict)
     _taken: Marks = field(default_factory=dict)
 
-    def take(self, messages: Sequence[Message]) -> None:
-        """The lanes of a label have read rows with these marks; those of a label before were rolled back."""
+    def take(self, messages: Sequence[Message], *, whole: bool = True) -> None:
+        """The lanes of a label have read rows with these marks; those of a label before were rolled back.
+
+        Unless they load the rows `whole`, as in a quarantine, none of the marks counts: the lanes read all rows, and
+        the quarantine ends with a label for whatever is left.
+        """
+        if not whole:
+            self._taken = self.waiting
+            return
         again = any(share.stopped for share in of_kind(messages, LaneShare))  # a lane with `reached` reads on
         shares = [carried for carried in of_kind(messages, CarryOver) if carried.reached is not None or not again]
         self._taken = then(self.waiting, joined(carried.marks for carried in shares))

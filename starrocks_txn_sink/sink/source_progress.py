@@ -17,10 +17,13 @@ class SourceProgress:
     snapshot: SnapshotProgress = field(default_factory=SnapshotProgress)
     keys: SourceKeys = field(default_factory=SourceKeys)
 
-    def take(self, messages: Sequence[Message]) -> None:
-        """The lanes of a label have sent `messages`; raises SourceKeyChanged, before anything is committed."""
+    def take(self, messages: Sequence[Message], *, whole: bool = True) -> None:
+        """The lanes of a label have sent `messages`, and loaded the `whole` of their rows or a part of them.
+
+        Raises SourceKeyChanged, before anything is committed.
+        """
         self.keys.take(key for carried in of_kind(messages, CarryOver) for key in carried.keys)
-        self.snapshot.take(messages)
+        self.snapshot.take(messages, whole=whole)
 
     def rows(self, now_text: Callable[[], str]) -> list[memoryview]:
         """What is new in the ledger with the commit of the label."""

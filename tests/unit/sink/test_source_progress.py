@@ -1,0 +1,44 @@
+"""What the driver commits of its knowledge of the source: never the marks of rows that are not committed."""
+
+from __future__ import annotations
+
+import orjson
+
+from starrocks_txn_sink.protocol.snapshots import OVER, READING
+from starrocks_txn_sink.sink.snapshot_progress import SnapshotProgress
+from starrocks_txn_sink.sink.source_progress import SourceProgress
+from starrocks_txn_sink.writer.messages import CarryOver
+
+TABLE = "shop:public.items"
+
+
+def committed(progress: SourceProgress) -> dict[str, str]:
+    rows = [orjson.loads(bytes(row)[1:]) for row in progress.rows(lambda: "now")]
+    progress.commit()
+    return {row["name"]: row["token"] for row in rows if row["kind"] == "snapshot"}
+
+
+def test_a_part_of_a_micro_batch_says_nothing_of_the_snapshot() -> None:
+    """In a quarantine the lanes read all rows, and a label has some of them."""
+    said: list[str] = []
+    progress = SourceProgress(SnapshotProgress("job", listener=lambda event: said.append(event.name)))
+    messages = [CarryOver(marks={TABLE: OVER})]
+    for _ in range(2):
+        progress.take(messages, whole=False)
+        assert committed(progress) == {}
+    assert said == []
+    progress.take(messages)
+    progress.keep()  # nothing was left to load
+    progress.take([CarryOver(marks={"shop:public.other": READING})])
+    assert committed(progress) == {TABLE: OVER, "shop:public.other": READING}
+    assert said == ["snapshot.progressed"]
+
+
+def test_marks_that_wait_outlive_a_quarantine() -> None:
+    progress = SourceProgress(SnapshotProgress("job"))
+    progress.take([CarryOver(marks={TABLE: READING})])
+    progress.keep()
+    progress.take([CarryOver(marks={TABLE: OVER})], whole=False)
+    assert committed(progress) == {TABLE: READING}
+    progress.take([CarryOver(marks={TABLE: OVER})])
+    assert committed(progress) == {TABLE: OVER}
